@@ -1,0 +1,91 @@
+"""Find out before a collective starts whether all ranks are making the same call.
+
+Without it a disagreement shows as a hang, a broken connection or, worst, a wrong result. The check
+is one small all-gather, run by our own schedule; it costs time, so it can be switched off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from functools import lru_cache
+
+import torch
+import torch.distributed as dist
+
+from minidist.algorithms import ring_all_gather
+from minidist.execute import Program, execute, program
+
+ROOM = 2048  # bytes for one rank's description of its call
+LONGEST = 200  # characters of it for one argument
+
+Call = dict[str, str]  # what was called, and each argument on which the ranks must agree
+
+
+class MismatchError(ValueError):
+    """The ranks do not make the same call, or another rank was given bad input."""
+
+
+def wanted(check: bool | None) -> bool:
+    """Whether to check: as told, else as the environment says; `launch` switches it on."""
+    return os.environ.get("MINIDIST_CHECK", "0") == "1" if check is None else check
+
+
+def agree(
+    call: Call, problem: Exception | None, group: dist.ProcessGroup | None, device: torch.device
+) -> None:
+    """Compare this call with those of the other ranks of the group.
+
+    Args:
+        call: argument name → description. "the call" names the collective.
+        problem: what is wrong with this rank's own input, if anything.
+        group: every rank of it must come here.
+        device: where the group's messages live.
+
+    Raises:
+        MismatchError: on every rank, naming the ranks, the argument and both values; or naming the
+            rank that has a problem, on the others.
+    """
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    note = call | ({"problem": str(problem)} if problem else {})
+    calls = _exchange(note, rank, ranks, group, device)
+    if problem:
+        return  # the caller raises it
+    for other, theirs in enumerate(calls):
+        if "problem" in theirs:
+            raise MismatchError(f"{call['the call']}: on rank {other}: {theirs['problem']}")
+    for name in calls[0] | calls[rank]:
+        values = [each.get(name, "nothing") for each in calls]
+        if len(set(values)) > 1:
+            raise MismatchError(
+                f"{call['the call']}: the ranks disagree on {name}: {_sides(values)}"
+            )
+
+
+def _exchange(
+    note: Call, rank: int, ranks: int, group: dist.ProcessGroup | None, device: torch.device
+) -> list[Call]:
+    plain = {k: v[:LONGEST].encode("ascii", "replace").decode() for k, v in note.items()}
+    text = json.dumps(plain).encode()
+    board = torch.zeros(ranks, ROOM, dtype=torch.uint8)
+    board[rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    wire = board.to(device).view(-1)
+    execute(_program(ranks, rank), wire, torch.Tensor.add_, group)
+    rows = wire.view(ranks, ROOM).cpu().numpy()
+    return [json.loads(row.tobytes().rstrip(b"\0")) for row in rows]
+
+
+@lru_cache(maxsize=64)
+def _program(ranks: int, rank: int) -> Program:
+    return program(ring_all_gather(ranks), rank)
+
+
+def _sides(values: list[str]) -> str:
+    """Who passed what, the most common value last: "rank 2 passed X, ranks 0, 1, 3 passed Y"."""
+    groups = sorted(Counter(values).items(), key=lambda item: item[1])
+    sides = []
+    for value, _ in groups:
+        ranks = [str(rank) for rank, each in enumerate(values) if each == value]
+        sides.append(f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)} passed {value}")
+    return "; ".join(sides)

@@ -1,0 +1,263 @@
+"""The collectives, under torch.distributed's names: each runs a schedule on the calling ranks.
+
+Every call goes the same way: look at the arguments; unless switched off, make sure that all ranks
+agree on them; run the schedule on a flat view of the tensor (a flat copy, where it is not
+contiguous); put the result in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup, ReduceOp
+
+from minidist import agree, algorithms
+from minidist.execute import Program, Sent, execute, program
+from minidist.inputs import backends, check_parts, check_tensor, reduction
+from minidist.schedule import Schedule
+from minidist.work import Work, in_order
+
+Algorithm = Callable[[int], Schedule]
+Op = ReduceOp | ReduceOp.RedOpType
+
+ALL_REDUCE: dict[str, Algorithm] = {
+    "naive": algorithms.naive_all_reduce,
+    "ring": algorithms.ring_all_reduce,
+    "tree": algorithms.tree_all_reduce,
+}
+
+_log: list[Sent] | None = None
+
+
+@contextmanager
+def record() -> Iterator[list[Sent]]:
+    """Collectives called within it note every message that this rank sends in the list.
+
+    The messages of the check between ranks are not among them.
+    """
+    global _log
+    before, _log = _log, []
+    try:
+        yield _log
+    finally:
+        _log = before
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    op: Op = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "ring",
+    check: bool | None = None,
+) -> Work | None:
+    """Reduce `tensor` over the ranks of the group; every rank gets the same result, bit for bit.
+
+    As `torch.distributed.all_reduce`, in place, and right on non-contiguous tensors too.
+
+    Args:
+        tensor: any shape, of any dtype that torch can reduce by `op`; alike on all ranks.
+        op: SUM, AVG (the sum, then divided by the number of ranks; integers round toward zero),
+            PRODUCT, MIN or MAX.
+        group: the default group if None.
+        async_op: return a `Work` at once; the tensor is ready, and errors are raised, at `wait()`.
+        algorithm: "ring", "tree", "naive", or "native": the backend's own.
+        check: see that all ranks make the same call before anything is sent. None: if the
+            environment has MINIDIST_CHECK=1, as it has under `minidist.launch`.
+
+    Raises:
+        TypeError, ValueError: this rank's own input is wrong; it names the rank and the argument.
+        MismatchError: the ranks disagree, or another rank's input is wrong (only with `check`).
+        CommunicationError: a peer is gone or did not answer in time.
+    """
+
+    def prepare(log: list[Sent] | None) -> Callable[[], None]:
+        _named("tensor", check_tensor, tensor, group, written=True)
+        reduce, finish = reduction(op, tensor.dtype, dist.get_world_size(group))
+        if algorithm != "native" and algorithm not in ALL_REDUCE:
+            known = ", ".join([*ALL_REDUCE, "native"])
+            raise ValueError(f"algorithm must be one of {known}, got {algorithm!r}")
+
+        def run() -> None:
+            with _flat(tensor, group) as flat:
+                if algorithm == "native":
+                    dist.all_reduce(flat, op, group)
+                else:
+                    execute(_program(ALL_REDUCE[algorithm], group), flat, reduce, group, log)
+                    finish(flat)
+
+        return run
+
+    call = {"the call": "all_reduce", "op": str(op), "algorithm": algorithm}
+    return _call(call, {"tensor": tensor}, group, async_op, check, prepare)
+
+
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: Op = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    *,
+    check: bool | None = None,
+) -> Work | None:
+    """Reduce `input` over the ranks; rank r keeps the r-th of its N equal parts, in `output`.
+
+    As `torch.distributed.reduce_scatter_tensor`, by the ring. `input` is left as it was.
+
+    Args:
+        output: numel of input / N elements, in any shape.
+        input: N parts one after another, part r for rank r.
+        op, group, async_op, check: as for `all_reduce`, which also says what is raised.
+    """
+
+    def prepare(log: list[Sent] | None) -> Callable[[], None]:
+        _named("input", check_tensor, input, group, written=False)
+        _named("output", check_tensor, output, group, written=True)
+        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+        _named("input and output", check_parts, input, output, ranks)
+        reduce, finish = reduction(op, input.dtype, ranks)
+
+        def run() -> None:
+            with _flat(input.clone(), group) as flat:  # the sums grow in a copy
+                execute(_program(algorithms.ring_reduce_scatter, group), flat, reduce, group, log)
+                mine = flat.view(ranks, -1)[rank] if len(flat) else flat
+                finish(mine)
+                output.copy_(mine.view(output.shape))
+
+        return run
+
+    call = {"the call": "reduce_scatter_tensor", "op": str(op)}
+    return _call(call, {"input": input, "output": output}, group, async_op, check, prepare)
+
+
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    *,
+    check: bool | None = None,
+) -> Work | None:
+    """Collect every rank's `input_tensor` in `output_tensor`, in the order of ranks.
+
+    As `torch.distributed.all_gather_into_tensor`, by the ring.
+
+    Args:
+        output_tensor: N times the elements of the input, in any shape.
+        input_tensor: alike on all ranks.
+        group, async_op, check: as for `all_reduce`, which also says what is raised.
+    """
+
+    def prepare(log: list[Sent] | None) -> Callable[[], None]:
+        _named("input_tensor", check_tensor, input_tensor, group, written=False)
+        _named("output_tensor", check_tensor, output_tensor, group, written=True)
+        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+        _named("output_tensor and input_tensor", check_parts, output_tensor, input_tensor, ranks)
+
+        def run() -> None:
+            with _flat(output_tensor, group) as flat:
+                if len(flat):
+                    flat.view(ranks, -1)[rank] = input_tensor.reshape(-1)
+                overwrite = torch.Tensor.copy_  # never called: nothing is reduced
+                execute(_program(algorithms.ring_all_gather, group), flat, overwrite, group, log)
+
+        return run
+
+    tensors = {"output_tensor": output_tensor, "input_tensor": input_tensor}
+    call = {"the call": "all_gather_into_tensor"}
+    return _call(call, tensors, group, async_op, check, prepare)
+
+
+def _call(
+    call: agree.Call,
+    tensors: dict[str, torch.Tensor],
+    group: ProcessGroup | None,
+    async_op: bool,
+    check: bool | None,
+    prepare: Callable[[list[Sent] | None], Callable[[], None]],
+) -> Work | None:
+    """Prepare a collective, agree on it, run it: the way that every call goes."""
+    name, rank = call["the call"], dist.get_rank()
+    if dist.get_rank(group) < 0:
+        raise ValueError(f"rank {rank}: {name}: group: this rank is not a member of it")
+    problem: Exception | None = None
+    run: Callable[[], None] | None = None
+    try:
+        run = prepare(_log)
+    except (TypeError, ValueError) as error:
+        problem = error
+    for argument, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor):
+            call |= {
+                f"{argument}'s shape": str(tuple(tensor.shape)),
+                f"{argument}'s dtype": str(tensor.dtype),
+                f"{argument}'s device": tensor.device.type,
+            }
+    where = _wire_device(group)
+
+    @torch.no_grad()
+    def body() -> None:
+        if agree.wanted(check):
+            agree.agree(call, problem, group, where)
+        if problem is not None:
+            raise type(problem)(f"rank {rank}: {name}: {problem}") from problem
+        assert run is not None
+        run()
+
+    return in_order(_group(group), body, where, async_op)
+
+
+def _group(group: ProcessGroup | None) -> ProcessGroup:
+    chosen = group or dist.group.WORLD
+    assert chosen is not None  # get_rank has raised where there is no default group
+    return chosen
+
+
+def _named(argument: str, check: Callable[..., None], *args: object, **options: object) -> None:
+    """Put the argument's name before what is wrong with it."""
+    try:
+        check(*args, **options)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{argument}: {error}") from None
+
+
+@lru_cache(maxsize=256)
+def _cached_program(algorithm: Algorithm, ranks: int, rank: int) -> Program:
+    return program(algorithm(ranks), rank)
+
+
+def _program(algorithm: Algorithm, group: ProcessGroup | None) -> Program:
+    return _cached_program(algorithm, dist.get_world_size(group), dist.get_rank(group))
+
+
+def _wire_device(group: ProcessGroup | None) -> torch.device:
+    """Where the messages of the check live: on the CPU if the group's backend can send from it."""
+    if "cpu" in backends(group):
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@contextmanager
+def _flat(tensor: torch.Tensor, group: ProcessGroup | None) -> Iterator[torch.Tensor]:
+    """The tensor as 1-D, contiguous memory that the group's backend can send and receive.
+
+    What is done to it is done to the tensor: it is a view, or a copy that is copied back.
+    """
+    plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+    if tensor.is_cuda and backends(group)["cuda"] == "gloo":  # it cannot send from GPU memory
+        flat = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
+        flat.copy_(tensor.reshape(-1))
+        yield flat
+        tensor.copy_(flat.view(tensor.shape))
+    elif plain:
+        yield tensor.detach().view(-1)
+    else:
+        flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
+        yield flat
+        tensor.copy_(flat.view(tensor.shape))

@@ -1,0 +1,112 @@
+"""Which rank is to blame when a launch fails, and how to say it."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import cloudpickle
+
+from minidist import rank as rank_process
+from minidist.rank import Raised, Returned
+
+
+@dataclass(frozen=True)
+class Died:
+    """The process ended without a report. `code`: its exit code, or minus the signal's number."""
+
+    when: float
+    code: int
+
+
+Outcome = Returned | Raised | Died | None  # None: no word from the rank when the launcher gave up
+
+
+class RankError(RuntimeError):
+    """A rank failed. `ranks`: the one that failed first, or all those that did not end in time."""
+
+    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+    @property
+    def rank(self) -> int:
+        """The rank to blame; the lowest, if several did not end in time."""
+        return self.ranks[0]
+
+
+def failed(outcome: Outcome) -> bool:
+    """Whether the rank is known to have failed."""
+    return isinstance(outcome, Raised | Died)
+
+
+def failure(
+    outcomes: Sequence[Outcome], stacks: Mapping[int, str], timeout: float
+) -> RankError | None:
+    """The error to raise, or None when every rank returned.
+
+    To blame is the earliest failure. An echo, such as a broken connection, is blamed only if there
+    is nothing else: it is how the peers of a failed rank learn of it, often before the launcher.
+    """
+    if any(map(failed, outcomes)):
+        return _first_failure(outcomes)
+    if hung := [rank for rank, outcome in enumerate(outcomes) if outcome is None]:
+        return _hang(outcomes, hung, stacks, timeout)
+    return None
+
+
+def _first_failure(outcomes: Sequence[Outcome]) -> RankError:
+    def order(rank: int) -> tuple[bool, float]:
+        outcome = outcomes[rank]
+        assert isinstance(outcome, Raised | Died)
+        return isinstance(outcome, Raised) and outcome.echo, outcome.when
+
+    rank = min((r for r, outcome in enumerate(outcomes) if failed(outcome)), key=order)
+    outcome = outcomes[rank]
+    if isinstance(outcome, Died):
+        return RankError(f"rank {rank} {_ending(outcome.code)}", [rank])
+    assert isinstance(outcome, Raised)
+    message = f"rank {rank} raised {outcome.summary}"
+    if outcome.frames:
+        frames = [traceback.FrameSummary(file, line, name) for file, line, name in outcome.frames]
+        text = "".join(traceback.StackSummary.from_list(frames).format())
+        message += f"\n\nOn rank {rank} (most recent call last):\n{text}"
+    error = RankError(message, [rank])
+    if outcome.error is not None:
+        error.__cause__ = cloudpickle.loads(outcome.error)
+    return error
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"left with exit code {code}, without returning or raising"
+
+
+def _hang(
+    outcomes: Sequence[Outcome], hung: list[int], stacks: Mapping[int, str], timeout: float
+) -> RankError:
+    done = [rank for rank in range(len(outcomes)) if rank not in hung]
+    lines = [f"{_ranks(hung)} did not end within {timeout:g} s"]
+    if done:
+        lines.append(f"{_ranks(done)} had returned; the others may be waiting for them")
+    for rank in hung:
+        lines += [
+            "",
+            f"Where rank {rank} stood (innermost call first):",
+            *_own(stacks.get(rank, "")),
+        ]
+    return RankError("\n".join(lines), hung)
+
+
+def _own(stack: str) -> list[str]:
+    """The calls of the function that was launched, without those that brought it there."""
+    calls = stack.splitlines()[1:]
+    ours = next((i for i, call in enumerate(calls) if rank_process.__file__ in call), len(calls))
+    return calls[:ours] or ["  before the function began, or unknown"]
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

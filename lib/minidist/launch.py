@@ -1,0 +1,237 @@
+"""Run a function on several ranks, each a process of its own, and get their values back.
+
+Processes come from multiprocessing's fork server, which loads torch before it forks: the first
+launch takes a second or two, later ones about a tenth of one. Ranks meet through a file, not a
+port, and talk over the loopback interface only. For several hosts, and for scripts that should run
+on one host or many, use torchrun.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import cloudpickle
+import torch
+
+from minidist import rank as rank_process
+from minidist.failure import Died, Outcome, RankError, failed, failure
+from minidist.rank import STACK_SIGNAL, Returned, Task
+
+GRACE = 0.3  # seconds that peers get to report after a failure, so that the earliest is found
+
+
+def launch(
+    fn: Callable[..., Any],
+    ranks: int,
+    *args: Any,
+    device: str | None = None,
+    timeout: float = 60.0,
+) -> list[Any]:
+    """Call `fn(*args)` on `ranks` ranks at once; return [its value on rank 0, on rank 1, ...].
+
+    In the function torch.distributed is ready: `dist.get_rank()`, `dist.get_world_size()`. It may
+    be defined in a notebook's cell, a script or a module; functions and arguments travel by
+    cloudpickle. torch, numpy and random are seeded with the rank. What ranks print comes out when
+    they have ended, in the order of ranks, each line marked with its rank.
+
+    Args:
+        fn: runs once on each rank.
+        ranks: number of ranks, at least 1.
+        args: passed to fn on every rank.
+        device: "cpu" (Gloo); "cuda" (one GPU to a rank over NCCL; if there are fewer GPUs than
+            ranks they are shared, and messages go through host memory); None: "cuda" if there is
+            a GPU for each rank, else "cpu". In fn, `minidist.device()` tells.
+        timeout: seconds from the start of the ranks until those still running are ended.
+
+    Raises:
+        ValueError: ranks, device or timeout out of range, or no GPU where one was asked for.
+        TypeError: fn or args cannot be sent to another process.
+        RankError: a rank raised, was killed, left without a word, or did not end in time. Named is
+            the rank that failed first; if it raised, its exception is the `__cause__`.
+    """
+    _check(ranks, timeout)
+    devices, backend = _devices(device, ranks)
+    payload = _pickled(fn, args)
+    crew: list[_Rank] = []
+    stacks: dict[int, str] = {}
+    with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
+        try:
+            for r, on in enumerate(devices):
+                env = _environment(r, ranks, on)
+                crew.append(_Rank(Task(payload, r, ranks, Path(folder), env, backend, on, timeout)))
+            outcomes = _collect(crew, timeout)
+            if None in outcomes and not any(map(failed, outcomes)):
+                stacks = {r: crew[r].stack() for r, word in enumerate(outcomes) if word is None}
+        finally:
+            for member in crew:
+                member.end()
+            for member in crew:
+                member.show_output()
+    if error := failure(outcomes, stacks, timeout):
+        raise error
+    return [_value(r, outcome) for r, outcome in enumerate(outcomes)]
+
+
+def device() -> torch.device:
+    """The device of the calling rank: its GPU, or the CPU."""
+    if name := os.environ.get("MINIDIST_DEVICE"):
+        return torch.device(name)
+    local = os.environ.get("LOCAL_RANK")  # torchrun's; the global rank is wrong on a second node
+    use_gpu = local is not None and torch.cuda.is_available()
+    return torch.device(f"cuda:{local}" if use_gpu else "cpu")
+
+
+class _Rank:
+    """A rank as its launcher sees it."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.reports, theirs = multiprocessing.Pipe()
+        self.process = _context().Process(target=rank_process.main, args=(task, theirs))
+        with _anonymous_main():
+            self.process.start()
+        theirs.close()
+
+    def hear(self) -> Outcome:
+        """What the rank reported; call it when its pipe or its process has something to say."""
+        with suppress(EOFError, OSError):
+            if self.reports.poll():
+                word: Outcome = self.reports.recv()
+                return word
+        self.process.join()
+        return Died(time.monotonic(), self.process.exitcode or 0)
+
+    def stack(self) -> str:
+        """Where the rank stands now; empty if it does not tell within a second."""
+        path = self.task.folder / f"{self.task.rank}.stack"
+        os.kill(self.process.pid or os.getpid(), STACK_SIGNAL)
+        text = ""
+        for _ in range(50):
+            time.sleep(0.02)
+            before, text = text, path.read_text() if path.exists() else ""
+            if text and text == before:
+                break
+        return text
+
+    def end(self) -> None:
+        """End the rank and every process that it started; it has nothing left to say."""
+        if self.process.pid is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, SIGKILL)
+            self.process.kill()  # in case it had no group of its own yet
+            self.process.join()
+        self.process.close()
+        self.reports.close()
+
+    def show_output(self) -> None:
+        path = self.task.folder / f"{self.task.rank}.out"
+        text = path.read_text(errors="replace") if path.exists() else ""
+        for line in text.splitlines():
+            print(f"[rank {self.task.rank}] {line}")
+
+
+def _collect(crew: list[_Rank], timeout: float) -> list[Outcome]:
+    """Wait for a word from each rank until the deadline; after a failure, only a little longer."""
+    outcomes: list[Outcome] = [None] * len(crew)
+    deadline = time.monotonic() + timeout
+    while None in outcomes and (left := deadline - time.monotonic()) > 0:
+        silent = [r for r, word in enumerate(outcomes) if word is None]
+        ends: dict[Any, int] = {crew[r].reports: r for r in silent}
+        ends |= {crew[r].process.sentinel: r for r in silent}
+        for r in {ends[end] for end in wait(list(ends), left)}:
+            outcomes[r] = crew[r].hear()
+            if failed(outcomes[r]):
+                deadline = min(deadline, time.monotonic() + GRACE)
+    return outcomes
+
+
+def _value(rank: int, outcome: Outcome) -> Any:
+    assert isinstance(outcome, Returned)
+    try:
+        return cloudpickle.loads(outcome.value)
+    except Exception as error:
+        raise RankError(f"rank {rank}: its result cannot be read here: {error}", [rank]) from error
+
+
+def _check(ranks: int, timeout: float) -> None:
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise ValueError(f"launch: ranks must be a whole number of at least 1, got {ranks!r}")
+    if not timeout > 0:
+        raise ValueError(f"launch: timeout must be more than 0 seconds, got {timeout!r}")
+    if sys.platform == "win32":
+        raise ValueError("launch: needs fork, which Windows lacks; use Linux, macOS or WSL")
+
+
+def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
+    """A device for each rank, and the backend that connects them."""
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(f"launch: device must be 'cpu', 'cuda' or None, got {device!r}")
+    gpus = 0 if device == "cpu" else torch.cuda.device_count()
+    if device == "cuda" and not gpus:
+        raise ValueError("launch: device='cuda', but torch finds no GPU here")
+    if gpus >= ranks:
+        return [f"cuda:{r}" for r in range(ranks)], "nccl"
+    if device is None:
+        return ["cpu"] * ranks, "gloo"
+    print(
+        f"launch: {ranks} ranks share {gpus} GPU{'s' if gpus > 1 else ''}; "
+        "their messages go through host memory over Gloo, since NCCL wants a GPU for each rank"
+    )
+    return [f"cuda:{r % gpus}" for r in range(ranks)], "gloo"
+
+
+def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    for name, part in [("fn", fn), *((f"argument {i}", arg) for i, arg in enumerate(args))]:
+        try:
+            cloudpickle.dumps(part)
+        except Exception as error:
+            raise TypeError(f"launch: {name} cannot be sent to another process: {error}") from error
+    whole: bytes = cloudpickle.dumps((fn, args))
+    return whole
+
+
+def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:
+    """The launcher's environment as it is now (the fork server's is as old as that), and ours."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    ours = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GLOO_SOCKET_IFNAME": loopback,  # or Gloo listens on the host's own address
+        "NCCL_SOCKET_IFNAME": loopback,
+        "MINIDIST_DEVICE": device,
+    }
+    return {"MINIDIST_CHECK": "1", **os.environ, **ours}
+
+
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["minidist.rank"])  # takes effect once, when the server starts
+    return context
+
+
+@contextmanager
+def _anonymous_main() -> Iterator[None]:
+    """Hide the main module from multiprocessing, which would run a script again in every rank.
+
+    cloudpickle has packed what the function needs of it, so scripts need no `__main__` guard.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
