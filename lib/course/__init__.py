@@ -1,0 +1,1 @@
+"""What the course needs beside the library: graders of exercises, the table of claims."""

@@ -1,0 +1,55 @@
+"""What a grader says."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Literal, ParamSpec
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A grader's answer. True if the exercise is solved."""
+
+    status: Literal["not yet", "wrong", "right"]
+    text: str
+
+    def __bool__(self) -> bool:
+        return self.status == "right"
+
+    def __str__(self) -> str:
+        return f"{self.status.capitalize()}: {self.text}"
+
+    def _repr_html_(self) -> str:
+        kind = self.status.replace(" ", "-")
+        text = html.escape(self.text).replace("\n", "<br>")
+        return f'<p class="verdict {kind}"><b>{self.status.capitalize()}.</b> {text}</p>'
+
+
+class Wrong(Exception):
+    """Raised inside a grader: the diagnosis."""
+
+
+NOT_YET = Verdict("not yet", "write the function, then run this cell again.")
+
+
+def grader(grade: Callable[P, str]) -> Callable[P, Verdict]:
+    """Make a grader of a function that returns what was proven, or raises Wrong.
+
+    A stub raises NotImplementedError, which is no mistake yet.
+    """
+
+    @wraps(grade)
+    def verdict(*args: P.args, **kwargs: P.kwargs) -> Verdict:
+        try:
+            return Verdict("right", grade(*args, **kwargs))
+        except NotImplementedError:
+            return NOT_YET
+        except Wrong as wrong:
+            return Verdict("wrong", str(wrong))
+
+    return verdict

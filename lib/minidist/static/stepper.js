@@ -1,0 +1,336 @@
+// Plays a communication schedule. Each figure brings its trace as JSON and its sentences as a
+// table; this adds the picture and the controls. Harmless when loaded twice: a figure is built only
+// once, by the first copy that finds it, also if a notebook inserts it long after the page loaded.
+(() => {
+  "use strict";
+  const SVG = "http://www.w3.org/2000/svg";
+  const HEAD = 6; // px, length of an arrowhead
+  const LANE = 5; // px between arrows that run side by side
+  const MARKS = { right: ["✓", "complete"], wrong: ["✗", "a rank is counted twice"] };
+
+  function fill(node, attributes, children) {
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  }
+  const html = (tag, attributes = {}, ...children) =>
+    fill(document.createElement(tag), attributes, children);
+  const svg = (tag, attributes = {}, ...children) =>
+    fill(document.createElementNS(SVG, tag), attributes, children);
+
+  // ---- the trace ----
+
+  function messagesOf({ steps, events }) {
+    const all = events.map(([step, src, dst, chunk, reduce, , result]) => {
+      const [low, high] = [Math.min(src, dst), Math.max(src, dst)];
+      return { step, src, dst, chunk, reduce, result, low, high, down: dst > src };
+    });
+    return Array.from({ length: steps }, (_, step) => all.filter((m) => m.step === step));
+  }
+
+  // states[k][rank][chunk]: the contributors after k steps
+  function statesOf(start, steps) {
+    const states = [start];
+    for (const messages of steps) {
+      const state = states.at(-1).map((row) => row.slice());
+      for (const { dst, chunk, result } of messages) state[dst][chunk] = result;
+      states.push(state);
+    }
+    return states;
+  }
+
+  function verdict(contributors, goal) {
+    if (new Set(contributors).size < contributors.length) return "wrong";
+    return goal !== null && goal.join() === contributors.join() ? "right" : "";
+  }
+
+  // Messages that pass other ranks run beside the cells, each in a lane of its own; but those of
+  // one sender share a lane, as branches of one line. Returns how many lanes lie side by side.
+  function assignLanes(messages) {
+    const used = { true: 0, false: 0 };
+    const far = messages.filter(({ low, high }) => high - low > 1);
+    far.forEach((m, index) => {
+      const beside = (o) =>
+        o.chunk === m.chunk && o.down === m.down && o.low <= m.high && m.low <= o.high;
+      const others = far.slice(0, index).filter((o) => o.src !== m.src && beside(o));
+      m.lane = 0;
+      while (others.some((o) => o.lane === m.lane)) m.lane += 1;
+      used[m.down] = Math.max(used[m.down], m.lane + 1);
+    });
+    return used.true + used.false;
+  }
+
+  // ---- the picture ----
+
+  const hue = (rank) => `--hue: var(--rank-${rank % 8})`;
+
+  function cellsOf(ranks, chunks) {
+    const cell = () => {
+      const segments = Array.from({ length: ranks }, (_, rank) => html("i", { style: hue(rank) }));
+      const sum = html("div", { class: "sum" }, html("span"));
+      return html("div", { role: "cell" }, html("div", { class: "bar" }, ...segments), sum);
+    };
+    return Array.from({ length: ranks }, () => Array.from({ length: chunks }, cell));
+  }
+
+  function boardOf(cells, arrows) {
+    const corner = html("span", { role: "cell" });
+    const head = (chunk) => html("span", { role: "columnheader" }, `chunk ${chunk}`);
+    const heads = cells[0].map((_, chunk) => head(chunk));
+    const rows = cells.map((row, rank) => {
+      const head = html("span", { role: "rowheader" }, `rank ${rank}`);
+      return html("div", { role: "row", class: "rank", style: hue(rank) }, head, ...row);
+    });
+    const table = html(
+      "div",
+      { role: "table", "aria-label": "What each rank holds" },
+      html("div", { role: "row", class: "chunks" }, corner, ...heads),
+      ...rows,
+    );
+    return html("div", { class: "board" }, table, arrows);
+  }
+
+  function showCell(cell, contributors, state) {
+    const segments = cell.querySelectorAll("i");
+    segments.forEach((segment, rank) => {
+      const times = contributors.filter((other) => other === rank).length;
+      segment.className = ["", "in"][times] ?? "in twice";
+    });
+    cell.title = contributors.join("+");
+    // A long sum would not fit; the bar still shows who is in. A line may break after a plus.
+    const long = `${new Set(contributors).size} of ${segments.length}`;
+    const text = cell.title.length > 15 ? long : cell.title || "empty";
+    const pieces = text.split(/(?<=\+)/).flatMap((piece) => [html("wbr"), piece]);
+    cell.querySelector(".sum span").replaceChildren(...pieces);
+    cell.querySelector("b")?.remove();
+    if (!state) return;
+    const [sign, meaning] = MARKS[state];
+    cell.firstChild.append(html("b", { role: "img", "aria-label": meaning }, sign));
+  }
+
+  // Neighbours: straight from cell to cell; side by side with an arrow that goes the other way.
+  function straight({ down }, from, to, answered) {
+    const way = down ? 1 : -1;
+    const [start, end] = down ? [from.bottom, to.top] : [from.top, to.bottom];
+    const x = (from.left + from.right) / 2 - (answered ? 7 * way : 0);
+    return {
+      line: `M${x} ${start}V${end - HEAD * way}`,
+      head: `M${x} ${end}l-4 ${-HEAD * way}h8z`,
+      label: { x: x - (answered ? 9 * way : -9), y: (start + end) / 2 },
+    };
+  }
+
+  // Far apart: out of the cell's side, along a lane, and into the other cell's side; downwards on
+  // the left, upwards on the right.
+  function detour({ down, lane }, from, to) {
+    const way = down ? 1 : -1;
+    const edge = down ? from.left : from.right;
+    const [start, end] = [from, to].map(({ top, bottom }) => (top + bottom) / 2);
+    const stop = end - 5 * way; // above what leaves the same cell
+    const out = -way * (HEAD + 1 + LANE * lane);
+    const [bend, turn] = [out / 2, 5 * way];
+    const leave = `M${edge} ${start}h${bend}q${bend} 0 ${bend} ${turn}`;
+    const arrive = `V${stop - turn}q0 ${turn} ${-bend / 2} ${turn}H${edge - HEAD * way}`;
+    return {
+      line: leave + arrive,
+      head: `M${edge} ${stop}l${-HEAD * way} -4v8z`,
+      label: { x: edge + out - 8 * way, y: (down ? to.top : to.bottom) - 13 * way },
+    };
+  }
+
+  function drawArrows(arrows, messages, cells) {
+    const box = ({ offsetLeft: left, offsetTop: top, offsetWidth, offsetHeight }) => {
+      return { left, right: left + offsetWidth, top, bottom: top + offsetHeight };
+    };
+    const isAnswer = (m) => (o) => o.src === m.dst && o.dst === m.src && o.chunk === m.chunk;
+    const arrow = (m) => {
+      const ends = [box(cells[m.src][m.chunk]), box(cells[m.dst][m.chunk])];
+      const shape = m.lane === undefined ? straight : detour;
+      const { line, head, label } = shape(m, ...ends, messages.some(isAnswer(m)));
+      return svg(
+        "g",
+        { class: m.reduce ? "adds" : "overwrites" },
+        svg("path", { class: "line", d: line }),
+        svg("path", { class: "head", d: head }),
+        svg("text", label, m.reduce ? "+" : "="),
+      );
+    };
+    arrows.replaceChildren(...messages.map(arrow));
+  }
+
+  function legendOf(steps, states) {
+    const messages = steps.flat();
+    const twice = states.flat(2).some((contributors) => verdict(contributors, null) === "wrong");
+    const items = [
+      [messages.some((m) => m.reduce), "+", "the receiver adds"],
+      [messages.some((m) => !m.reduce), "=", "the receiver overwrites"],
+      [true, ...MARKS.right],
+      [twice, ...MARKS.wrong],
+    ];
+    const shown = items.filter(([used]) => used);
+    return html(
+      "p",
+      { class: "legend" },
+      ...shown.map(([, sign, meaning]) => html("span", {}, html("b", {}, sign), ` ${meaning}`)),
+    );
+  }
+
+  // ---- the player ----
+
+  class Player {
+    constructor(figure) {
+      this.figure = figure;
+      this.trace = JSON.parse(figure.querySelector("script").textContent);
+      this.messages = messagesOf(this.trace);
+      this.states = statesOf(this.trace.start, this.messages);
+      this.wanted = this.trace.goal.flat().filter((goal) => goal !== null).length;
+      this.position = 0; // how many steps are done
+      this.timer = null;
+      this.makeParts();
+      this.listen();
+      this.pause();
+      this.show();
+    }
+
+    makeParts() {
+      const { figure, trace } = this;
+      const button = (name) => html("button", { type: "button", class: name.toLowerCase() }, name);
+      const range = { type: "range", min: 0, max: trace.steps, value: 0, "aria-label": "Step" };
+      const details = figure.querySelector("details");
+      this.rows = [...details.querySelector("tbody").rows];
+      this.cells = cellsOf(trace.ranks, trace.chunks);
+      this.arrows = svg("svg", { "aria-hidden": "true" });
+      this.board = boardOf(this.cells, this.arrows);
+      this.scroller = html("div", { class: "scroller" }, this.board);
+      [this.back, this.playing, this.next] = ["Back", "Play", "Next"].map(button);
+      this.slider = html("input", range);
+      this.said = html("div", { class: "said", role: "status" });
+      const controls = [this.back, this.playing, this.next, this.slider];
+      const bar = html("div", { class: "controls" }, ...controls);
+      const sizes = {
+        chunks: trace.chunks,
+        lanes: Math.max(0, ...this.messages.map(assignLanes)),
+        lines: trace.ranks > 4 ? 2 : 1,
+        letters: trace.ranks > 4 ? 8 : 7,
+        sentences: Math.max(0, ...this.rows.map((row) => row.querySelectorAll("li").length)),
+      };
+      for (const [name, size] of Object.entries(sizes)) figure.style.setProperty(`--${name}`, size);
+      details.before(this.scroller, legendOf(this.messages, this.states), bar, this.said);
+      details.open = false;
+    }
+
+    listen() {
+      const { figure } = this;
+      figure.tabIndex = -1; // a click anywhere in it gives it the keys
+      figure.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
+      figure.addEventListener("keydown", (event) => this.press(event));
+      this.back.onclick = () => this.jump(this.position - 1);
+      this.next.onclick = () => this.jump(this.position + 1);
+      this.playing.onclick = () => this.toggle();
+      this.slider.oninput = () => this.jump(Number(this.slider.value));
+      new ResizeObserver(() => this.fit()).observe(this.board);
+    }
+
+    go(to) {
+      this.position = Math.min(Math.max(to, 0), this.trace.steps);
+      if (this.position === this.trace.steps) this.pause();
+      this.show();
+    }
+
+    jump(to) {
+      this.pause();
+      this.go(to);
+    }
+
+    pause() {
+      clearInterval(this.timer);
+      this.timer = null;
+      this.playing.textContent = "Play";
+      this.said.setAttribute("aria-live", "polite");
+    }
+
+    toggle() {
+      if (this.timer !== null) return this.pause();
+      const advance = () => (this.figure.isConnected ? this.go(this.position + 1) : this.pause());
+      this.timer = setInterval(advance, Number(this.figure.dataset.interval) || 1500);
+      this.playing.textContent = "Pause";
+      this.said.setAttribute("aria-live", "off"); // a voice cannot keep up with a film
+      this.go(this.position === this.trace.steps ? 0 : this.position + 1);
+    }
+
+    press(event) {
+      if (event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
+      const actions = {
+        ArrowLeft: () => this.jump(this.position - 1),
+        ArrowRight: () => this.jump(this.position + 1),
+        Home: () => this.jump(0),
+        End: () => this.jump(this.trace.steps),
+        " ": () => this.toggle(),
+      };
+      const presses = event.key === " " && event.target.matches("button, summary");
+      const scrolls = event.key !== " " && event.target === this.scroller;
+      if (!(event.key in actions) || presses || scrolls) return;
+      event.preventDefault();
+      event.stopPropagation();
+      actions[event.key]();
+    }
+
+    get current() {
+      return this.position ? this.messages[this.position - 1] : [];
+    }
+
+    verdicts() {
+      const { goal } = this.trace;
+      const row = (held, rank) => held.map((sum, chunk) => verdict(sum, goal[rank][chunk]));
+      return this.states[this.position].map(row);
+    }
+
+    show() {
+      const { position, trace } = this;
+      const verdicts = this.verdicts();
+      this.cells.forEach((row, rank) =>
+        row.forEach((cell, chunk) => {
+          const received = this.current.some((m) => m.dst === rank && m.chunk === chunk);
+          const classes = ["held", verdicts[rank][chunk], received ? "received" : ""];
+          showCell(cell, this.states[position][rank][chunk], verdicts[rank][chunk]);
+          cell.className = classes.join(" ").trim();
+        }),
+      );
+      drawArrows(this.arrows, this.current, this.cells);
+      this.slider.value = position;
+      const done = `after step ${position} of ${trace.steps}`;
+      this.slider.setAttribute("aria-valuetext", position ? done : "start, before any message");
+      // Not `disabled`: that would take the focus, and the keys with it, away.
+      this.back.setAttribute("aria-disabled", position === 0);
+      this.next.setAttribute("aria-disabled", position === trace.steps);
+      this.say(verdicts.flat().filter((state) => state === "right").length);
+    }
+
+    say(right) {
+      const { position, trace } = this;
+      const where = position ? `Step ${position} of ${trace.steps}` : "Start, before any message";
+      const count = html("span", { class: "count" }, `${right} of ${this.wanted} complete`);
+      const list = position ? [this.rows[position - 1].querySelector("ul").cloneNode(true)] : [];
+      this.said.replaceChildren(html("p", {}, html("strong", {}, where), " ", count), ...list);
+    }
+
+    fit() {
+      const scrolls = this.scroller.scrollWidth > this.scroller.clientWidth;
+      const reach = { tabindex: 0, role: "group", "aria-label": "Picture, scrolls sideways" };
+      for (const [name, value] of Object.entries(reach)) {
+        if (scrolls) this.scroller.setAttribute(name, value);
+        else this.scroller.removeAttribute(name);
+      }
+      drawArrows(this.arrows, this.current, this.cells);
+    }
+  }
+
+  function buildAll() {
+    for (const figure of document.querySelectorAll(".minidist-stepper:not([data-ready])")) {
+      figure.dataset.ready = "";
+      new Player(figure);
+    }
+  }
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", buildAll);
+  else buildAll();
+})();

@@ -1,0 +1,53 @@
+"""A Chromium for the tests of the rendered book.
+
+One browser lives as long as one test module, not the whole run: while Playwright's synchronous
+API is open an asyncio loop counts as running, and then nbmake could not start a kernel.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+NAMES = [
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "chrome",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+]
+# No sandbox, since CI is often root; the rest keeps the browser from talking to anybody itself.
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+HOW_TO_INSTALL = (
+    "no Chromium or Chrome found: `apt-get install chromium` (Debian, Ubuntu) or "
+    "`brew install --cask chromium` (macOS), or set CHROMIUM to the path of one"
+)
+
+
+def find_chromium() -> str | None:
+    for name in [os.environ.get("CHROMIUM", ""), *NAMES]:
+        if name and (path := shutil.which(name)):
+            return path
+    return None
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = find_chromium()
+    if path is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(HOW_TO_INSTALL)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield chromium
+        chromium.close()
