@@ -1,0 +1,46 @@
+# Data-Parallel Training, Step by Step.  `make help` lists what there is.
+#
+# To install the CPU build of torch (much smaller), put the address of PyTorch's CPU index into
+# PIP_EXTRA_INDEX_URL: pip reads it. To use another Python:  make book PYTHON=/path/to/python3
+
+VENV := .venv/bin
+READY := .venv/ready
+
+# Jupyter must take its kernel from .venv, whatever the user has installed; the other settings
+# keep a kernel from printing remarks about itself into a cell.
+export JUPYTER_PREFER_ENV_PATH := 1
+export PYDEVD_DISABLE_FILE_VALIDATION := 1
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help book test lab picture bench format clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{printf "make %-8s %s\n", $$1, $$2}'
+
+$(READY): requirements.txt constraints.txt pyproject.toml tools/venv.sh
+	@sh tools/venv.sh
+	@touch $@
+
+book: $(READY) ## build the book and say where to open it
+	@$(VENV)/python -m tools.book
+
+test: book ## run every test: library, labs, the rendered book, lint and types
+	@$(VENV)/python -m pytest tests notebooks --nbmake
+
+lab: $(READY) ## open the labs in JupyterLab
+	@$(VENV)/jupyter lab --notebook-dir=notebooks
+
+picture: $(READY) ## make the README's picture again
+	@$(VENV)/python -m tools.picture
+
+bench: $(READY) ## measure minidist against torch's own collectives
+	@$(VENV)/python -m benchmarks
+
+format: $(READY) ## format the code, mend what lint can mend, strip the labs' outputs
+	@$(VENV)/ruff check --fix --quiet . || true
+	@$(VENV)/ruff format .
+	@$(VENV)/nbstripout notebooks/*.ipynb
+
+clean: ## remove the built book and caches (rm -rf .venv removes the rest)
+	rm -rf _build .pytest_cache .ruff_cache .mypy_cache

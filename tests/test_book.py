@@ -1,0 +1,113 @@
+"""`make book` shows nothing stale: what is thrown away when something changes."""
+
+from pathlib import Path
+
+import pytest
+
+from tools import book
+
+SOURCES = [
+    "lib/a.py",
+    "book/ring.md",
+    "book/claims.json",
+    "notebooks/ring.ipynb",
+    "tests/test_a.py",
+    "_config.yml",
+    "requirements.txt",
+    "README.md",
+]
+
+
+@pytest.fixture
+def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small course, with a renderer that leaves what the real one would."""
+    for name in SOURCES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("before")
+    build = tmp_path / "_build"
+    monkeypatch.setattr(book, "ROOT", tmp_path)
+    monkeypatch.setattr(book, "BUILD", build)
+    monkeypatch.setattr(book, "INDEX", build / "html" / "index.html")
+    monkeypatch.setattr(book, "EXECUTED_WITH", build / "executed-with")
+    monkeypatch.setattr(book, "RENDERED_FROM", build / "rendered-from")
+    monkeypatch.setattr(book, "imports_this_checkout", lambda: True)
+    monkeypatch.setattr(book, "render", lambda: render(build))
+    return tmp_path
+
+
+def render(build: Path) -> int:
+    for name in ("html/index.html", "html/old.html", ".doctrees/x", ".jupyter_cache/result"):
+        (build / name).parent.mkdir(exist_ok=True)
+        (build / name).touch()
+    return 0
+
+
+def left_for_the_renderer(course: Path, monkeypatch: pytest.MonkeyPatch) -> set[str] | None:
+    """What of the last build is still there when the next one starts; None: none was started."""
+    left: list[set[str]] = []
+
+    def look() -> int:
+        found = {path.name for path in (course / "_build").iterdir()}
+        left.append(found & {"html", ".doctrees", ".jupyter_cache"})
+        return render(course / "_build")
+
+    monkeypatch.setattr(book, "render", look)
+    assert book.main() == 0
+    return left[0] if left else None
+
+
+def test_nothing_changed_nothing_done(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert book.main() == 0
+    assert book.up_to_date()
+    assert left_for_the_renderer(course, monkeypatch) is None
+
+
+@pytest.mark.parametrize("name", ["book/ring.md", "tests/test_a.py", "README.md"])
+def test_changed_text_keeps_only_results(
+    name: str, course: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book.main()
+    (course / name).write_text("after")
+    assert not book.up_to_date()
+    assert left_for_the_renderer(course, monkeypatch) == {".jupyter_cache"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["lib/a.py", "lib/new.py", "notebooks/ring.ipynb", "book/claims.json", "requirements.txt"],
+)
+def test_changed_input_keeps_nothing(
+    name: str, course: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book.main()
+    (course / name).write_text("after")
+    assert left_for_the_renderer(course, monkeypatch) == set()
+
+
+def test_removed_input_keeps_nothing(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book.main()
+    (course / "lib" / "a.py").unlink()
+    assert left_for_the_renderer(course, monkeypatch) == set()
+
+
+def test_failed_build_is_built_again(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book.main()
+    (course / "book" / "ring.md").write_text("wrong")
+    monkeypatch.setattr(book, "render", lambda: render(course / "_build") or 1)
+    assert book.main() == 1
+    assert not book.up_to_date()
+    (course / "book" / "ring.md").write_text("before")
+    assert not book.up_to_date(), "what is there was made from the wrong text"
+
+
+def test_edit_during_a_build_is_seen_by_the_next(
+    course: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow() -> int:
+        (course / "lib" / "a.py").write_text("meanwhile")
+        return render(course / "_build")
+
+    monkeypatch.setattr(book, "render", slow)
+    assert book.main() == 0
+    assert not book.up_to_date()
+    assert left_for_the_renderer(course, monkeypatch) == set()

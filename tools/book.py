@@ -1,0 +1,139 @@
+"""Build the book so that no page in it is older than what it was made from.
+
+Sphinx rebuilds the pages whose own text changed, and the execution cache runs the notebooks whose
+own cells changed. Neither knows that a cell imports lib/, that a chapter carries a number out of
+a lab, or that a page includes a piece of a file. So we ask first: what changed since the last
+good build?
+
+- nothing: there is nothing to do;
+- only text (chapters, style, tests): render every page again, keep the cells' results;
+- anything that a cell may see: start from nothing.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "_build"
+INDEX = BUILD / "html" / "index.html"
+EXECUTED_WITH = BUILD / "executed-with"  # the inputs that the results in the cache belong to
+RENDERED_FROM = BUILD / "rendered-from"  # the inputs of the last build that ended well
+
+SOURCES = [
+    "_config.yml", "_toc.yml", "pyproject.toml", "requirements.txt", "constraints.txt",
+    "book", "lib", "notebooks", "benchmarks", "tools", "tests", "README.md", "CONTRIBUTING.md",
+]  # fmt: skip
+# No cell can see these, or the cache itself compares them (a chapter's cells): a change asks for
+# new pages, not for new results.
+TEXT = {".md", ".css", ".js", ".bib"}
+TEXT_FOLDERS = {"tests", "tools"}
+LEFTOVERS = {"__pycache__", ".ipynb_checkpoints"}
+
+
+def files() -> Iterator[Path]:
+    """Every source file, relative to the root, in a fixed order."""
+    for name in SOURCES:
+        top = ROOT / name
+        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+            relative = path.relative_to(ROOT)
+            parts = set(relative.parts)
+            if path.is_file() and not parts & LEFTOVERS and ".egg-info" not in str(relative):
+                yield relative
+
+
+def is_text(path: Path) -> bool:
+    return path.suffix in TEXT or path.parts[0] in TEXT_FOLDERS
+
+
+@cache
+def environment() -> str:
+    packages = sorted(f"{found.metadata['Name']}=={found.version}" for found in distributions())
+    return "\n".join([sys.version, *packages])
+
+
+def digest(paths: list[Path]) -> str:
+    """One fingerprint for these files and for the Python and packages that read them."""
+    seen = hashlib.sha256(environment().encode())
+    for path in paths:
+        content = (ROOT / path).read_bytes()
+        seen.update(f"\n{path.as_posix()} {len(content)}\n".encode())
+        seen.update(content)
+    return seen.hexdigest()
+
+
+def fingerprints() -> tuple[str, str]:
+    """What cells may see, and everything."""
+    everything = list(files())
+    return digest([path for path in everything if not is_text(path)]), digest(everything)
+
+
+def recorded(stamp: Path) -> str:
+    return stamp.read_text() if stamp.exists() else ""
+
+
+def up_to_date() -> bool:
+    return INDEX.exists() and recorded(RENDERED_FROM) == fingerprints()[1]
+
+
+def write(stamp: Path, text: str) -> None:
+    aside = stamp.with_suffix(".new")
+    aside.write_text(text)
+    aside.replace(stamp)
+
+
+def discard(executed_with: str) -> None:
+    """Remove what may be stale, before building: a build that fails must not leave old pages."""
+    if recorded(EXECUTED_WITH) != executed_with:
+        shutil.rmtree(BUILD, ignore_errors=True)
+        BUILD.mkdir()
+        write(EXECUTED_WITH, executed_with)
+        return
+    RENDERED_FROM.unlink(missing_ok=True)
+    for folder in ("html", ".doctrees"):
+        shutil.rmtree(BUILD / folder, ignore_errors=True)
+
+
+def render() -> int:
+    jupyter_book = str(Path(sys.executable).with_name("jupyter-book"))
+    command = [jupyter_book, "build", ".", "-W", "-n", "--keep-going"]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | {"MINIDIST_BOOK": "1"}).returncode
+
+
+def imports_this_checkout() -> bool:
+    """Whether cells will import the lib/ beside us: a copied or moved .venv points elsewhere."""
+    spec = find_spec("minidist")
+    return spec is not None and Path(spec.origin or "").is_relative_to(ROOT / "lib")
+
+
+def main() -> int:
+    if not imports_this_checkout():
+        print("This .venv was made for another folder: remove it (rm -rf .venv).", file=sys.stderr)
+        return 1
+    executed_with, rendered_from = fingerprints()
+    if INDEX.exists() and recorded(RENDERED_FROM) == rendered_from:
+        print("Nothing changed since the book was built.")
+    else:
+        fresh = recorded(EXECUTED_WITH) == executed_with
+        print("Rendering the pages again ..." if fresh else "Running the labs and rendering ...")
+        discard(executed_with)
+        if status := render():
+            print("The book did not build: see the first warning or error above.", file=sys.stderr)
+            return status
+        if fingerprints()[1] == rendered_from:
+            write(RENDERED_FROM, rendered_from)
+        else:
+            print("Something was edited meanwhile: `make book` again will take it in.")
+    print(f"Open {INDEX.as_uri()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
