@@ -92,7 +92,9 @@ def test_the_final_state_alone_lets_mutants_live_and_the_traffic_kills_them() ->
 
     def traffic_differs(mutant: Schedule) -> bool:
         moved = traffic(mutant, 4)
-        same = (moved.sent_bytes == right.sent_bytes) & (moved.received_bytes == right.received_bytes)
+        same = (moved.sent_bytes == right.sent_bytes) & (
+            moved.received_bytes == right.received_bytes
+        )
         neighbours = all((send.dst - send.src) % 4 == 1 for step in mutant for send in step)
         return not (same.all() and neighbours)
 

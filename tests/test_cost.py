@@ -47,7 +47,7 @@ def test_hierarchical_on_nodes_is_three_rings() -> None:
     schedule = algorithms.hierarchical_all_reduce(count * local, local=local)
     inside = 2 * (local - 1) * (LINK.alpha + LINK.beta * SIZE / local)
     # All of a node's ranks send at once across its one link: together the whole tensor's share.
-    across = 2 * (count - 1) * (local * slow.alpha + slow.beta * SIZE / count)
+    across = 2 * (count - 1) * (slow.alpha + slow.beta * SIZE / count)
     predicted = seconds(schedule, SIZE, nodes(local, LINK, slow))
     assert predicted == pytest.approx(inside + across)
 
@@ -94,3 +94,15 @@ def test_fit_refuses_what_it_cannot_tell_apart() -> None:
         fit([Measurement(ring, 1000, 1.0), Measurement(ring, 2000, 0.0)], switch)
     with pytest.raises(ValueError, match="bytes in a message must differ"):
         fit([Measurement(ring, 1000, 1.0)] * 3, switch)
+
+
+@pytest.mark.claim("B5")
+@pytest.mark.parametrize("ranks", [4, 8, 16, 100])
+def test_ring_and_tree_cross_where_the_formulas_say(ranks: int) -> None:
+    ring_steps, tree_steps = 2 * (ranks - 1), 2 * math.ceil(math.log2(ranks))
+    saved = tree_steps - ring_steps / ranks
+    crossing = LINK.alpha / LINK.beta * (ring_steps - tree_steps) / saved
+    for size, winner in ((crossing / 2, "tree"), (crossing * 2, "ring")):
+        ring = seconds(algorithms.ring_all_reduce(ranks), size, switch(LINK))
+        tree = seconds(algorithms.tree_all_reduce(ranks), size, switch(LINK))
+        assert ("ring" if ring < tree else "tree") == winner

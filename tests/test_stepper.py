@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
+from playwright.sync_api import Browser, Locator, Page, expect
+
 from minidist import stepper as module
 from minidist.algorithms import (
     naive_all_reduce,
@@ -19,8 +21,6 @@ from minidist.algorithms import (
 from minidist.schedule import Schedule
 from minidist.simulate import Contributors, Event, Replay, replay
 from minidist.stepper import sentences, stepper
-from playwright.sync_api import Browser, Locator, Page, expect
-
 from tests.browser import browser  # noqa: F401 (a fixture)
 
 SCHEDULES = {

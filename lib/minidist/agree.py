@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections import Counter
 from functools import lru_cache
 
@@ -15,10 +16,10 @@ import torch
 import torch.distributed as dist
 
 from minidist.algorithms import ring_all_gather
-from minidist.execute import Program, execute, program
+from minidist.execute import Program, execute, global_rank, program
 
-ROOM = 2048  # bytes for one rank's description of its call
-LONGEST = 200  # characters of it for one argument
+ROOM = 4096  # bytes for one rank's description of its call: ten arguments of the longest
+LONGEST = 180  # characters of it for one argument
 
 Call = dict[str, str]  # what was called, and each argument on which the ranks must agree
 
@@ -54,10 +55,11 @@ def agree(
         return  # the caller raises it
     for other, theirs in enumerate(calls):
         if "problem" in theirs:
-            raise MismatchError(f"{call['the call']}: on rank {other}: {theirs['problem']}")
+            where = f"on rank {global_rank(other, group)}"
+            raise MismatchError(f"{call['the call']}: {where}: {theirs['problem']}")
     for name in calls[0] | calls[rank]:
-        values = [each.get(name, "nothing") for each in calls]
-        if len(set(values)) > 1:
+        values = {global_rank(r, group): each.get(name, "nothing") for r, each in enumerate(calls)}
+        if len(set(values.values())) > 1:
             raise MismatchError(
                 f"{call['the call']}: the ranks disagree on {name}: {_sides(values)}"
             )
@@ -66,8 +68,7 @@ def agree(
 def _exchange(
     note: Call, rank: int, ranks: int, group: dist.ProcessGroup | None, device: torch.device
 ) -> list[Call]:
-    plain = {k: v[:LONGEST].encode("ascii", "replace").decode() for k, v in note.items()}
-    text = json.dumps(plain).encode()
+    text = json.dumps({key: _short(value) for key, value in note.items()}).encode()
     board = torch.zeros(ranks, ROOM, dtype=torch.uint8)
     board[rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     wire = board.to(device).view(-1)
@@ -81,11 +82,18 @@ def _program(ranks: int, rank: int) -> Program:
     return program(ring_all_gather(ranks), rank)
 
 
-def _sides(values: list[str]) -> str:
-    """Who passed what, the most common value last: "rank 2 passed X, ranks 0, 1, 3 passed Y"."""
-    groups = sorted(Counter(values).items(), key=lambda item: item[1])
+def _short(value: str) -> str:
+    """The value in at most `LONGEST` plain characters; long ones that differ stay different."""
+    if len(value) > LONGEST:
+        value = f"{value[: LONGEST - 12]}... {zlib.crc32(value.encode()):08x}"
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in value)
+
+
+def _sides(values: dict[int, str]) -> str:
+    """Who passed what, the most common value last: "rank 2 passed X; ranks 0, 1, 3 passed Y"."""
+    groups = sorted(Counter(values.values()).items(), key=lambda item: item[1])
     sides = []
     for value, _ in groups:
-        ranks = [str(rank) for rank, each in enumerate(values) if each == value]
+        ranks = [str(rank) for rank, each in values.items() if each == value]
         sides.append(f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)} passed {value}")
     return "; ".join(sides)

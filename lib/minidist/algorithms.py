@@ -15,7 +15,7 @@ def ring_reduce_scatter(ranks: int, *, first: int = -1) -> Schedule:
 
     Rank r starts with chunk r + `first`. With the default, -1, it ends with the whole sum of chunk
     r, as `dist.reduce_scatter_tensor` wants it; with 0 it ends with that of chunk r + 1.
-    N - 1 steps, each rank sends one chunk a step (Patarasuk and Yuan, 2009, section 3.1).
+    N - 1 steps, each rank sends one chunk a step (Patarasuk and Yuan, 2009).
     """
     rank = np.arange(_positive(ranks))
 
@@ -48,7 +48,7 @@ def ring_all_reduce(ranks: int) -> Schedule:
     """Reduce-scatter, then all-gather: 2(N - 1) steps, 2(N - 1)/N of the tensor sent by each rank.
 
     The least that any all-reduce can send when it spreads the work evenly
-    (Patarasuk and Yuan, 2009, theorem 1).
+    (Patarasuk and Yuan, 2009).
     """
     return ring_reduce_scatter(ranks).then(ring_all_gather(ranks), "ring all-reduce", "all_reduce")
 
@@ -70,8 +70,7 @@ def naive_all_reduce(ranks: int) -> Schedule:
 def tree_all_reduce(ranks: int) -> Schedule:
     """A binomial tree: pairs reduce towards rank 0, then the sum goes back the same way.
 
-    2 ceil(log2 N) steps, each message the whole tensor (Thakur, Rabenseifner and Gropp, 2005,
-    sections 4.1 and 4.4).
+    2 ceil(log2 N) steps, each message the whole tensor (Thakur, Rabenseifner and Gropp, 2005).
     """
     distances = [2**level for level in range((_positive(ranks) - 1).bit_length())]
 

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist import agree, algorithms
-from minidist.execute import Program, Sent, execute, program
-from minidist.inputs import backends, check_parts, check_tensor, reduction
+from minidist.execute import CommunicationError, Program, Sent, execute, program
+from minidist.inputs import check_parts, check_tensor, flat_view, op_name, reduction, wire_device
 from minidist.schedule import Schedule
 from minidist.work import Work, in_order
 
@@ -79,21 +79,21 @@ def all_reduce(
     def prepare(log: list[Sent] | None) -> Callable[[], None]:
         _named("tensor", check_tensor, tensor, group, written=True)
         reduce, finish = reduction(op, tensor.dtype, dist.get_world_size(group))
-        if algorithm != "native" and algorithm not in ALL_REDUCE:
-            known = ", ".join([*ALL_REDUCE, "native"])
-            raise ValueError(f"algorithm must be one of {known}, got {algorithm!r}")
+        known = [*ALL_REDUCE, "native"]
+        if algorithm not in known:
+            raise ValueError(f"algorithm must be one of {', '.join(known)}, got {algorithm!r}")
 
         def run() -> None:
-            with _flat(tensor, group) as flat:
+            with flat_view(tensor, group) as flat:
                 if algorithm == "native":
-                    dist.all_reduce(flat, op, group)
+                    _native_all_reduce(flat, op, group)
                 else:
                     execute(_program(ALL_REDUCE[algorithm], group), flat, reduce, group, log)
-                    finish(flat)
+                finish(flat)
 
         return run
 
-    call = {"the call": "all_reduce", "op": str(op), "algorithm": algorithm}
+    call = {"the call": "all_reduce", "op": op_name(op), "algorithm": str(algorithm)}
     return _call(call, {"tensor": tensor}, group, async_op, check, prepare)
 
 
@@ -124,7 +124,8 @@ def reduce_scatter_tensor(
         reduce, finish = reduction(op, input.dtype, ranks)
 
         def run() -> None:
-            with _flat(input.clone(), group) as flat:  # the sums grow in a copy
+            sums = input.clone(memory_format=torch.contiguous_format)  # they grow in a copy
+            with flat_view(sums, group) as flat:
                 execute(_program(algorithms.ring_reduce_scatter, group), flat, reduce, group, log)
                 mine = flat.view(ranks, -1)[rank] if len(flat) else flat
                 finish(mine)
@@ -132,7 +133,7 @@ def reduce_scatter_tensor(
 
         return run
 
-    call = {"the call": "reduce_scatter_tensor", "op": str(op)}
+    call = {"the call": "reduce_scatter_tensor", "op": op_name(op)}
     return _call(call, {"input": input, "output": output}, group, async_op, check, prepare)
 
 
@@ -161,7 +162,7 @@ def all_gather_into_tensor(
         _named("output_tensor and input_tensor", check_parts, output_tensor, input_tensor, ranks)
 
         def run() -> None:
-            with _flat(output_tensor, group) as flat:
+            with flat_view(output_tensor, group) as flat:
                 if len(flat):
                     flat.view(ranks, -1)[rank] = input_tensor.reshape(-1)
                 overwrite = torch.Tensor.copy_  # never called: nothing is reduced
@@ -190,18 +191,17 @@ def _call(
     run: Callable[[], None] | None = None
     try:
         run = prepare(_log)
-    except (TypeError, ValueError) as error:
-        problem = error
-    for argument, tensor in tensors.items():
-        if isinstance(tensor, torch.Tensor):
+        for argument, tensor in tensors.items():
             call |= {
                 f"{argument}'s shape": str(tuple(tensor.shape)),
                 f"{argument}'s dtype": str(tensor.dtype),
                 f"{argument}'s device": tensor.device.type,
             }
-    where = _wire_device(group)
+    except (TypeError, ValueError, RuntimeError) as error:
+        problem = error
+    where = wire_device(group)
 
-    @torch.no_grad()
+    @torch.inference_mode()  # no gradients, and tensors made in this mode may be written
     def body() -> None:
         if agree.wanted(check):
             agree.agree(call, problem, group, where)
@@ -236,28 +236,15 @@ def _program(algorithm: Algorithm, group: ProcessGroup | None) -> Program:
     return _cached_program(algorithm, dist.get_world_size(group), dist.get_rank(group))
 
 
-def _wire_device(group: ProcessGroup | None) -> torch.device:
-    """Where the messages of the check live: on the CPU if the group's backend can send from it."""
-    if "cpu" in backends(group):
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-@contextmanager
-def _flat(tensor: torch.Tensor, group: ProcessGroup | None) -> Iterator[torch.Tensor]:
-    """The tensor as 1-D, contiguous memory that the group's backend can send and receive.
-
-    What is done to it is done to the tensor: it is a view, or a copy that is copied back.
-    """
-    plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-    if tensor.is_cuda and backends(group)["cuda"] == "gloo":  # it cannot send from GPU memory
-        flat = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
-        flat.copy_(tensor.reshape(-1))
-        yield flat
-        tensor.copy_(flat.view(tensor.shape))
-    elif plain:
-        yield tensor.detach().view(-1)
-    else:
-        flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
-        yield flat
-        tensor.copy_(flat.view(tensor.shape))
+def _native_all_reduce(flat: torch.Tensor, op: Op, group: ProcessGroup | None) -> None:
+    """Reduce by the backend's own; the average is left to the caller, as for every algorithm."""
+    own = ReduceOp.SUM if op == ReduceOp.AVG else op
+    if flat.dtype == torch.bool and own == ReduceOp.SUM:
+        own = ReduceOp.MAX  # Gloo adds the bytes: True and True would be 2, no bool at all
+    try:
+        dist.all_reduce(flat, own, group)
+    except (RuntimeError, ValueError) as error:
+        raise CommunicationError(
+            f"rank {dist.get_rank()}: the backend's own all_reduce of {flat.dtype} by "
+            f"{op_name(op)} failed: {error}"
+        ) from error

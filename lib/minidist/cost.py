@@ -1,8 +1,9 @@
 """Price a schedule: how long it takes on links of known latency and bandwidth.
 
-The model is Hockney's (1994): a message of m bytes occupies each link that it crosses for
-alpha + beta * m seconds. Messages of one step that share a link take turns on it; links work side
-by side; a step ends when its busiest link is done, and the next one starts then.
+The model is Hockney's (1994): a message of m bytes takes alpha + beta * m seconds on each link that
+it crosses. Messages of one step that share a link take turns for their bytes, while their latencies
+overlap; links work side by side; a step ends when its busiest link is done, and the next one starts
+then.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ class Topology:
         name: for captions.
         lanes: given the arrays `src` and `dst` of a step, yields (link, number): the messages with
             the same number share one copy of that link; -1 marks those that do not use it.
+        turns: messages that share a link take turns for their alpha too: it is work, not waiting.
     """
 
     name: str
     lanes: Callable[[Ints, Ints], Iterator[tuple[Link, Ints]]]
+    turns: bool = False
 
 
 def switch(link: Link) -> Topology:
@@ -52,12 +55,12 @@ def switch(link: Link) -> Topology:
 
 
 def shared(link: Link) -> Topology:
-    """All messages share one link: ranks of one host whose few cores copy every byte."""
+    """All messages share one link: ranks of one host, whose few cores do all of their work."""
 
     def lanes(src: Ints, dst: Ints) -> Iterator[tuple[Link, Ints]]:
         yield link, np.zeros_like(src)
 
-    return Topology("shared", lanes)
+    return Topology("shared", lanes, turns=True)
 
 
 def nodes(local: int, inside: Link, between: Link) -> Topology:
@@ -120,9 +123,7 @@ def fit(measured: Sequence[Measurement], topology: Callable[[Link], Topology]) -
     work = np.array([_busiest(m.schedule, m.nbytes, unit) for m in measured])
     design = work / times[:, None]
     if np.linalg.matrix_rank(design) < 2:
-        raise ValueError(
-            "fit: the measurements must differ in bytes per message to tell both apart"
-        )
+        raise ValueError("fit: to tell alpha from beta the bytes in a message must differ")
     alpha, beta = _non_negative(design)
     link = Link(alpha, beta)
     return Fit(link, tuple(float(e) for e in design @ (alpha, beta) - 1))
@@ -135,15 +136,17 @@ def _sized(schedule: Schedule, nbytes: float) -> Iterator[tuple[Step, Floats]]:
 
 
 def _loads(step: Step, size: Floats, topology: Topology) -> Iterator[tuple[Link, Floats, Floats]]:
-    """For each kind of link: messages and bytes on every copy of it."""
+    """For each kind of link: latencies to be waited for and bytes, on every copy of it."""
     for link, number in topology.lanes(step.src, step.dst):
         used = number >= 0
         if used.any():
-            yield link, np.bincount(number[used]), np.bincount(number[used], weights=size[used])
+            messages = np.bincount(number[used])
+            latencies = messages if topology.turns else np.minimum(messages, 1)
+            yield link, latencies, np.bincount(number[used], weights=size[used])
 
 
 def _busiest(schedule: Schedule, nbytes: float, topology: Topology) -> tuple[float, float]:
-    """Messages and bytes on the busiest link of each step, summed over the steps."""
+    """Latencies and bytes on the busiest link of each step, summed over the steps."""
     messages = total = 0.0
     for step, size in _sized(schedule, nbytes):
         loads = list(_loads(step, size, topology))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import cloudpickle
 
 from minidist import rank as rank_process
-from minidist.rank import Raised, Returned
+from minidist.rank import Raised, Returned, Trace
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,9 @@ class Died:
 
 
 Outcome = Returned | Raised | Died | None  # None: no word from the rank when the launcher gave up
+
+
+_CALLER = rank_process.__file__.encode("ascii", "backslashreplace").decode()  # as faulthandler does
 
 
 class RankError(RuntimeError):
@@ -40,6 +44,11 @@ class RankError(RuntimeError):
 def failed(outcome: Outcome) -> bool:
     """Whether the rank is known to have failed."""
     return isinstance(outcome, Raised | Died)
+
+
+def is_echo(outcome: Outcome) -> bool:
+    """Whether the rank failed, but most likely because another one did."""
+    return isinstance(outcome, Raised) and outcome.echo
 
 
 def failure(
@@ -61,27 +70,34 @@ def _first_failure(outcomes: Sequence[Outcome]) -> RankError:
     def order(rank: int) -> tuple[bool, float]:
         outcome = outcomes[rank]
         assert isinstance(outcome, Raised | Died)
-        return isinstance(outcome, Raised) and outcome.echo, outcome.when
+        return is_echo(outcome), outcome.when
 
     rank = min((r for r, outcome in enumerate(outcomes) if failed(outcome)), key=order)
     outcome = outcomes[rank]
     if isinstance(outcome, Died):
         return RankError(f"rank {rank} {_ending(outcome.code)}", [rank])
     assert isinstance(outcome, Raised)
-    message = f"rank {rank} raised {outcome.summary}"
-    if outcome.frames:
-        frames = [traceback.FrameSummary(file, line, name) for file, line, name in outcome.frames]
-        text = "".join(traceback.StackSummary.from_list(frames).format())
-        message += f"\n\nOn rank {rank} (most recent call last):\n{text}"
+    first, *causes = outcome.traces
+    message = f"rank {rank} raised {first.summary}\n\nOn rank {rank}{_calls(first)}"
+    message += "".join(f"\nwhich came from {cause.summary}{_calls(cause)}" for cause in causes)
     error = RankError(message, [rank])
     if outcome.error is not None:
-        error.__cause__ = cloudpickle.loads(outcome.error)
+        with suppress(Exception):  # its class may be known to the rank alone
+            error.__cause__ = cloudpickle.loads(outcome.error)
     return error
 
 
+def _calls(trace: Trace) -> str:
+    frames = [traceback.FrameSummary(file, line, name) for file, line, name in trace.frames]
+    text = "".join(traceback.StackSummary.from_list(frames).format())
+    return f" (most recent call last):\n{text}" if text else ", outside of the function\n"
+
+
 def _ending(code: int) -> str:
-    if code < 0:
+    if -code in set(signal.Signals):
         return f"was killed by {signal.Signals(-code).name}"
+    if code < 0:
+        return f"was killed by signal {-code}"
     return f"left with exit code {code}, without returning or raising"
 
 
@@ -101,10 +117,15 @@ def _hang(
     return RankError("\n".join(lines), hung)
 
 
+def is_whole(stack: str) -> bool:
+    """Whether the stack is written down as far as the launched function's caller, or as it fits."""
+    return _CALLER in stack or "\n  ...\n" in stack
+
+
 def _own(stack: str) -> list[str]:
     """The calls of the function that was launched, without those that brought it there."""
     calls = stack.splitlines()[1:]
-    ours = next((i for i, call in enumerate(calls) if rank_process.__file__ in call), len(calls))
+    ours = next((i for i, call in enumerate(calls) if _CALLER in call), len(calls))
     return calls[:ours] or ["  before the function began, or unknown"]
 
 

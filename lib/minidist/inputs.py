@@ -1,8 +1,9 @@
-"""What a collective accepts, and the exceptions for what it does not."""
+"""What a collective accepts, the exceptions for what it does not, and tensors as flat memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import torch
@@ -30,8 +31,11 @@ def check_tensor(tensor: torch.Tensor, group: ProcessGroup | None, *, written: b
     """Raise TypeError or ValueError if a collective cannot take this tensor."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a torch.Tensor, got a {type(tensor).__name__}")
-    if tensor.layout != torch.strided or tensor.is_quantized:
+    if tensor.layout != torch.strided:
         raise TypeError(f"expected a dense tensor, got layout {tensor.layout}; use .to_dense()")
+    if tensor.is_quantized or tensor.is_nested:
+        kind = "quantized" if tensor.is_quantized else "nested"
+        raise TypeError(f"expected a plain dense tensor, got a {kind} one")
     if tensor.device.type not in backends(group):
         raise ValueError(
             f"is on {tensor.device}, but the group's backend is {dist.get_backend(group)}"
@@ -54,13 +58,18 @@ def check_parts(whole: torch.Tensor, part: torch.Tensor, ranks: int) -> None:
         )
 
 
+def op_name(op: ReduceOp | ReduceOp.RedOpType) -> str:
+    """Return "SUM" for ReduceOp.SUM and so on; of an op that we do not know its repr."""
+    return next((name for name in _REDUCE if op == getattr(ReduceOp, name)), repr(op))
+
+
 def reduction(
     op: ReduceOp | ReduceOp.RedOpType, dtype: torch.dtype, ranks: int
 ) -> tuple[Reduce, Callable[[torch.Tensor], object]]:
     """For `op`: how to reduce one tensor into another, and what to do to the result at the end."""
-    name = next((name for name in _REDUCE if op == getattr(ReduceOp, name)), None)
-    if name is None:
-        raise ValueError(f"op must be one of {', '.join(_REDUCE)}, got {op}")
+    name = op_name(op)
+    if name not in _REDUCE:
+        raise ValueError(f"op must be one of {', '.join(_REDUCE)}, got {name}")
     if not _can_reduce(name, dtype):
         raise TypeError(f"op {name} has no meaning for {dtype}, or torch has no kernel for it")
     if name != "AVG":
@@ -83,6 +92,8 @@ def _can_reduce(name: str, dtype: torch.dtype) -> bool:
 
 def _overlaps(tensor: torch.Tensor) -> bool:
     """Whether two elements may share memory: a stride is within what smaller strides span."""
+    if not tensor.numel():
+        return False
     span = 0
     dimensions = zip(tensor.stride(), tensor.shape, strict=True)
     for stride, size in sorted(d for d in dimensions if d[1] > 1):
@@ -90,3 +101,30 @@ def _overlaps(tensor: torch.Tensor) -> bool:
             return True
         span += stride * (size - 1)
     return False
+
+
+def wire_device(group: ProcessGroup | None) -> torch.device:
+    """Where the messages of the check live: on the CPU if the group's backend can send from it."""
+    if "cpu" in backends(group):
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@contextmanager
+def flat_view(tensor: torch.Tensor, group: ProcessGroup | None) -> Iterator[torch.Tensor]:
+    """The tensor as 1-D, contiguous memory that the group's backend can send and receive.
+
+    What is done to it is done to the tensor: it is a view, or a copy that is copied back.
+    """
+    plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+    if tensor.is_cuda and backends(group)["cuda"] == "gloo":  # it cannot send from GPU memory
+        flat = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
+        flat.copy_(tensor.reshape(-1))
+        yield flat
+        tensor.copy_(flat.view(tensor.shape))
+    elif plain:
+        yield tensor.detach().view(-1)
+    else:
+        flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
+        yield flat
+        tensor.copy_(flat.view(tensor.shape))

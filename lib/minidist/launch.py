@@ -13,11 +13,9 @@ import os
 import sys
 import tempfile
 import time
-import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import wait
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -26,10 +24,13 @@ import cloudpickle
 import torch
 
 from minidist import rank as rank_process
-from minidist.failure import Died, Outcome, RankError, failed, failure
+from minidist import server
+from minidist.failure import Died, Outcome, RankError, failed, failure, is_echo, is_whole
 from minidist.rank import STACK_SIGNAL, Returned, Task
 
 GRACE = 0.3  # seconds that peers get to report after a failure, so that the earliest is found
+ECHO_GRACE = 3.0  # the same while only echoes of a failure were heard
+LONGEST = 1e6  # seconds of timeout; waits in the operating system are counted in 32 bits
 
 
 def launch(
@@ -73,10 +74,12 @@ def launch(
                 crew.append(_Rank(Task(payload, r, ranks, Path(folder), env, backend, on, timeout)))
             outcomes = _collect(crew, timeout)
             if None in outcomes and not any(map(failed, outcomes)):
-                stacks = {r: crew[r].stack() for r, word in enumerate(outcomes) if word is None}
+                stacks = _stacks([crew[r] for r, word in enumerate(outcomes) if word is None])
         finally:
+            for member in crew:  # all at once, or the last ones see broken connections
+                member.kill()
             for member in crew:
-                member.end()
+                member.close()
             for member in crew:
                 member.show_output()
     if error := failure(outcomes, stacks, timeout):
@@ -99,10 +102,17 @@ class _Rank:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.reports, theirs = multiprocessing.Pipe()
-        self.process = _context().Process(target=rank_process.main, args=(task, theirs))
-        with _anonymous_main():
-            self.process.start()
-        theirs.close()
+        try:
+            with theirs:
+                self.process = server.start(rank_process.main, task, theirs)
+        except BaseException:
+            self.reports.close()  # ends the rank too, if it is on its way already
+            raise
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
 
     def hear(self) -> Outcome:
         """What the rank reported; call it when its pipe or its process has something to say."""
@@ -113,33 +123,32 @@ class _Rank:
         self.process.join()
         return Died(time.monotonic(), self.process.exitcode or 0)
 
-    def stack(self) -> str:
-        """Where the rank stands now; empty if it does not tell within a second."""
-        path = self.task.folder / f"{self.task.rank}.stack"
-        os.kill(self.process.pid or os.getpid(), STACK_SIGNAL)
-        text = ""
-        for _ in range(50):
-            time.sleep(0.02)
-            before, text = text, path.read_text() if path.exists() else ""
-            if text and text == before:
-                break
-        return text
+    def ask_stack(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, STACK_SIGNAL)
 
-    def end(self) -> None:
+    def stack(self) -> str:
+        """Where it stood when asked, as far as it has told."""
+        return self._written("stack")
+
+    def kill(self) -> None:
         """End the rank and every process that it started; it has nothing left to say."""
-        if self.process.pid is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, SIGKILL)
-            self.process.kill()  # in case it had no group of its own yet
-            self.process.join()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, SIGKILL)
+        self.process.kill()  # in case it had no group of its own yet
+
+    def close(self) -> None:
+        self.process.join()
         self.process.close()
         self.reports.close()
 
     def show_output(self) -> None:
-        path = self.task.folder / f"{self.task.rank}.out"
-        text = path.read_text(errors="replace") if path.exists() else ""
-        for line in text.splitlines():
+        for line in self._written("out").splitlines():
             print(f"[rank {self.task.rank}] {line}")
+
+    def _written(self, kind: str) -> str:
+        path = self.task.folder / f"{self.task.rank}.{kind}"
+        return path.read_text("utf-8", errors="replace") if path.exists() else ""
 
 
 def _collect(crew: list[_Rank], timeout: float) -> list[Outcome]:
@@ -153,8 +162,19 @@ def _collect(crew: list[_Rank], timeout: float) -> list[Outcome]:
         for r in {ends[end] for end in wait(list(ends), left)}:
             outcomes[r] = crew[r].hear()
             if failed(outcomes[r]):
-                deadline = min(deadline, time.monotonic() + GRACE)
+                grace = ECHO_GRACE if is_echo(outcomes[r]) else GRACE
+                deadline = min(deadline, time.monotonic() + grace)
     return outcomes
+
+
+def _stacks(crew: list[_Rank]) -> dict[int, str]:
+    """Where these ranks stand now, as far as they tell within two seconds."""
+    for member in crew:
+        member.ask_stack()
+    patience = time.monotonic() + 2
+    while time.monotonic() < patience and not all(is_whole(member.stack()) for member in crew):
+        time.sleep(0.02)
+    return {member.task.rank: member.stack() for member in crew}
 
 
 def _value(rank: int, outcome: Outcome) -> Any:
@@ -168,8 +188,8 @@ def _value(rank: int, outcome: Outcome) -> Any:
 def _check(ranks: int, timeout: float) -> None:
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise ValueError(f"launch: ranks must be a whole number of at least 1, got {ranks!r}")
-    if not timeout > 0:
-        raise ValueError(f"launch: timeout must be more than 0 seconds, got {timeout!r}")
+    if not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
+        raise ValueError(f"launch: timeout must be between 0 and {LONGEST:g} s, got {timeout!r}")
     if sys.platform == "win32":
         raise ValueError("launch: needs fork, which Windows lacks; use Linux, macOS or WSL")
 
@@ -183,7 +203,7 @@ def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
         raise ValueError("launch: device='cuda', but torch finds no GPU here")
     if gpus >= ranks:
         return [f"cuda:{r}" for r in range(ranks)], "nccl"
-    if device is None:
+    if device != "cuda":
         return ["cpu"] * ranks, "gloo"
     print(
         f"launch: {ranks} ranks share {gpus} GPU{'s' if gpus > 1 else ''}; "
@@ -193,13 +213,21 @@ def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
 
 
 def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    for name, part in [("fn", fn), *((f"argument {i}", arg) for i, arg in enumerate(args))]:
-        try:
-            cloudpickle.dumps(part)
-        except Exception as error:
-            raise TypeError(f"launch: {name} cannot be sent to another process: {error}") from error
-    whole: bytes = cloudpickle.dumps((fn, args))
-    return whole
+    try:
+        whole: bytes = cloudpickle.dumps((fn, args))
+        return whole
+    except Exception as error:
+        parts = [("fn", fn), *((f"argument {i}", arg) for i, arg in enumerate(args))]
+        bad = next((name for name, part in parts if not _can_pickle(part)), "the call")
+        raise TypeError(f"launch: {bad} cannot be sent to another process: {error}") from error
+
+
+def _can_pickle(part: object) -> bool:
+    try:
+        cloudpickle.dumps(part)
+    except Exception:
+        return False
+    return True
 
 
 def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:
@@ -215,23 +243,3 @@ def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:
         "MINIDIST_DEVICE": device,
     }
     return {"MINIDIST_CHECK": "1", **os.environ, **ours}
-
-
-def _context() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["minidist.rank"])  # takes effect once, when the server starts
-    return context
-
-
-@contextmanager
-def _anonymous_main() -> Iterator[None]:
-    """Hide the main module from multiprocessing, which would run a script again in every rank.
-
-    cloudpickle has packed what the function needs of it, so scripts need no `__main__` guard.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

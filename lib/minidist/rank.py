@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
-import multiprocessing
 import os
 import random
 import signal
@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from io import FileIO, TextIOWrapper
@@ -27,6 +28,7 @@ from minidist.agree import MismatchError
 from minidist.execute import CommunicationError
 
 STACK_SIGNAL = signal.SIGUSR1  # on it a rank writes down where it stands
+SLACK = 5.0  # seconds a rank goes on after the deadline: its launcher tells better who hangs
 
 
 @dataclass(frozen=True)
@@ -51,21 +53,32 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """One exception.
+
+    Attributes:
+        summary: type and message, as the last line of a traceback.
+        frames: (file, line, function), outermost first; the launcher adds the source lines, since
+            only its process knows those of a notebook's cells.
+    """
+
+    summary: str
+    frames: list[tuple[str, int, str]]
+
+
+@dataclass(frozen=True)
 class Raised:
     """The function, or the report of its value, raised.
 
     Attributes:
         when: `time.monotonic()`, the same clock for all processes of a host.
-        summary: type and message, as the last line of a traceback.
-        frames: (file, line, function), outermost first; the launcher adds the source lines, since
-            only its process knows those of a notebook's cells.
+        traces: of the exception, then of its cause, and so on.
         error: cloudpickle of the exception, or None if it cannot be pickled.
         echo: as a rule it only tells that another rank has failed or was called wrongly.
     """
 
     when: float
-    summary: str
-    frames: list[tuple[str, int, str]]
+    traces: list[Trace]
     error: bytes | None
     echo: bool
 
@@ -76,10 +89,12 @@ def main(task: Task, reports: Connection) -> None:
     It must not leave by itself: its peers may still be receiving from it.
     """
     os.setsid()  # a group of its own: Ctrl-C reaches the launcher alone; helpers end with us
-    _die_with_launcher()
+    _die_with_launcher(reports)
     _redirect(task.folder / f"{task.rank}.out")
     stacks = (task.folder / f"{task.rank}.stack").open("w")
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
+    # The last resort if the launcher is gone and C code holds the interpreter's lock.
+    faulthandler.dump_traceback_later(task.timeout + SLACK, exit=True, file=stacks)
     reports.send(_outcome(task))
     threading.Event().wait()  # the launcher ends this process
 
@@ -93,8 +108,7 @@ def _outcome(task: Task) -> Returned | Raised:
     except BaseException as error:  # SystemExit too: a rank that leaves early has failed
         return _raised(error)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        ctypes.CDLL(None).fflush(None)  # what C code has printed; the launcher kills, unflushed
 
 
 def _join(task: Task) -> None:
@@ -112,7 +126,7 @@ def _join(task: Task) -> None:
         store=FileStore(str(task.folder / "rendezvous"), task.ranks),
         rank=task.rank,
         world_size=task.ranks,
-        timeout=timedelta(seconds=task.timeout),
+        timeout=timedelta(seconds=task.timeout + SLACK),
         device_id=device if task.backend == "nccl" else None,
     )
 
@@ -124,23 +138,36 @@ def _sendable(rank: int, value: object) -> bytes:
     except Exception as error:
         raise TypeError(
             f"rank {rank}: the result, a {type(value).__name__}, cannot be sent back: {error}"
-        ) from error
+        ) from None
 
 
 def _raised(error: BaseException) -> Raised:
     when = time.monotonic()
-    calls = traceback.extract_tb(error.__traceback__)
-    frames = [(c.filename, c.lineno or 0, c.name) for c in calls if c.filename != __file__]
-    summary = "".join(traceback.format_exception_only(error)).strip()
     try:
         blob = cloudpickle.dumps(error)
         cloudpickle.loads(blob)
     except Exception:
         blob = None
-    return Raised(when, summary, frames, blob, _is_echo(error))
+    chain = list(_chain(error))
+    return Raised(when, [_trace(each) for each in chain], blob, any(map(_is_echo, chain)))
 
 
-def _is_echo(error: BaseException | None) -> bool:
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception, its cause, and so on: what Python would print."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _trace(error: BaseException) -> Trace:
+    calls = traceback.extract_tb(error.__traceback__)
+    frames = [(c.filename, c.lineno or 0, c.name) for c in calls if c.filename != __file__]
+    return Trace("".join(traceback.format_exception_only(error)).strip(), frames)
+
+
+def _is_echo(error: BaseException) -> bool:
     if isinstance(error, CommunicationError | MismatchError | dist.DistError):
         return True
     noise = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
@@ -156,17 +183,15 @@ def _redirect(path: Path) -> None:
     os.dup2(out, 2)
     os.close(out)
     sys.stdout = sys.stderr = TextIOWrapper(
-        FileIO(1, "w", closefd=False), encoding="utf-8", errors="replace", line_buffering=True
+        FileIO(1, "w", closefd=False), encoding="utf-8", errors="replace", write_through=True
     )
 
 
-def _die_with_launcher() -> None:
-    """End this process and its helpers when the launcher's process is gone, however it went."""
-    launcher = multiprocessing.parent_process()
-    assert launcher is not None
+def _die_with_launcher(reports: Connection) -> None:
+    """End this process and its helpers when the launcher is gone, or has closed its end."""
 
     def watch() -> None:
-        wait([launcher.sentinel])
+        wait([reports])  # nothing ever comes but the end
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()

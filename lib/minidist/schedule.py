@@ -173,4 +173,4 @@ def _repeated(values: Ints) -> Ints:
 def _reject(schedule: Schedule, number: int, step: Step, bad: Bools, why: str) -> None:
     if bad.any():
         send = list(step)[int(np.flatnonzero(bad)[0])]
-        raise ScheduleError(f"{schedule.name}, step {number}: {send}: {why}")
+        raise ScheduleError(f"{schedule.name}, step {number + 1}: {send}: {why}")

@@ -2,7 +2,7 @@
 
 Instead of numbers each (rank, chunk) holds its *contributors*: the ranks whose parts are summed in
 it. A sum is right when every rank is in it once. The idea of symbolic chunks that remember where
-they came from is that of MSCCLang (Cowan et al., 2023, section 4).
+they came from is that of MSCCLang (Cowan et al., 2023).
 """
 
 from __future__ import annotations
@@ -110,9 +110,8 @@ def replay(schedule: Schedule) -> Replay:
             for chunk in range(send.chunk, send.chunk + send.width):
                 carried = held[send.src][chunk]
                 if not carried:
-                    raise ScheduleError(
-                        f"{schedule.name}, step {number}: {send}: rank {send.src} does not hold it"
-                    )
+                    where = f"{schedule.name}, step {number + 1}: {send}"
+                    raise ScheduleError(f"{where}: rank {send.src} does not hold it")
                 kept = held[send.dst][chunk] if send.reduce else ()
                 result = tuple(sorted(kept + carried))
                 arrivals.append(
@@ -202,7 +201,7 @@ def _bit_step(
     if (kept & carried).any():
         row = int(np.nonzero((kept & carried).any(axis=1))[0][0])
         raise ScheduleError(
-            f"{name}, step {number}: rank {dst[row]} would count a part of chunk "
+            f"{name}, step {number + 1}: rank {dst[row]} would count a part of chunk "
             f"{low + chunk[row]} twice"
         )
     held[dst, chunk] = kept | carried

@@ -1,0 +1,21 @@
+"""Tables in a notebook's output, and in the book."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from IPython.display import Markdown
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markdown:
+    """A table with these column names. Numbers stand to the right."""
+    body = [list(row) for row in rows]
+    numbers = [all(isinstance(row[i], int | float) for row in body) for i in range(len(head))]
+    lines = [head, ["---:" if number else "---" for number in numbers], *body]
+    return Markdown("\n".join(f"| {' | '.join(map(_text, line))} |" for line in lines))
+
+
+def _text(cell: object) -> str:
+    if isinstance(cell, float):
+        return f"{cell:.3g}"
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)

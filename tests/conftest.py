@@ -1,0 +1,38 @@
+"""With --claims: the run fails if a claim's evidence did not run and pass."""
+
+from pathlib import Path
+
+import pytest
+
+from course.claims import load, unproven
+
+CLAIMS = Path(__file__).parent.parent / "book" / "claims.yml"
+
+passed: set[str] = set()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--claims", action="store_true", help="ask every claim for its evidence")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and report.passed:
+        passed.add(report.nodeid)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if config.getoption("--claims"):
+        claims = load(CLAIMS)
+        missing = unproven(claims, passed)
+        terminalreporter.section("claims")
+        terminalreporter.line(f"{len(claims) - len(missing)} of {len(claims)} claims shown")
+        for claim, evidence in missing.items():
+            terminalreporter.line(f"{claim}: did not pass: {', '.join(evidence)}", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--claims") and unproven(load(CLAIMS), passed):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
