@@ -63,7 +63,7 @@ def test_bit_sets_agree_with_the_replay() -> None:
     twice = algorithms.ring_reduce_scatter(5).then(
         algorithms.ring_reduce_scatter(5), "twice", "all_reduce"
     )
-    with pytest.raises(ScheduleError, match="would count a part of chunk . twice"):
+    with pytest.raises(ScheduleError, match=r"would count a part of chunk \d twice"):
         prove_all_reduce(twice)
 
 
@@ -92,11 +92,10 @@ def test_the_final_state_alone_lets_mutants_live_and_the_traffic_kills_them() ->
 
     def traffic_differs(mutant: Schedule) -> bool:
         moved = traffic(mutant, 4)
-        same = (moved.sent_bytes == right.sent_bytes) & (
-            moved.received_bytes == right.received_bytes
-        )
+        sent = (moved.sent_bytes == right.sent_bytes).all()
+        received = (moved.received_bytes == right.received_bytes).all()
         neighbours = all((send.dst - send.src) % 4 == 1 for step in mutant for send in step)
-        return not (same.all() and neighbours)
+        return not (sent and received and neighbours)
 
     def state_is_wrong(mutant: Schedule) -> bool:
         try:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import minidist
 from minidist import RankError, launch
-from minidist.launch import _devices
+from minidist.launch import LONGEST, _devices
 
 
 def identity() -> tuple[int, int]:
@@ -214,7 +214,7 @@ def test_timeout_must_be_a_number_of_seconds(timeout: Any) -> None:
 
 
 def test_the_longest_timeout_is_one_that_the_system_can_wait_for() -> None:
-    assert launch(identity, 1, timeout=minidist.launch.__globals__["LONGEST"]) == [(0, 1)]
+    assert launch(identity, 1, timeout=LONGEST) == [(0, 1)]
 
 
 def test_device_must_be_known_and_there(monkeypatch: pytest.MonkeyPatch) -> None:

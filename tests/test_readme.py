@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 SHOWN = [
     (code, output)
-    for (kind, code), (next_kind, output) in zip(BLOCKS, BLOCKS[1:], strict=False)
+    for (kind, code), (next_kind, output) in pairwise(BLOCKS)
     if (kind, next_kind) == ("python", "text")
 ]
 (SCRIPT,) = (code for kind, code in BLOCKS if kind == "python" and "init_process_group" in code)

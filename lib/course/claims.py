@@ -56,16 +56,14 @@ def as_table(claims: Iterable[Claim]) -> Markdown:
     """The appendix's table, for a page beside the chapters."""
     rows = [
         (
-            claim.id,
-            claim.claim,
+            f"**{claim.id}** {claim.claim}",
             f"**{VERDICTS[claim.verdict]}**",
-            claim.shown,
-            f"[{claim.chapter}]({claim.chapter}.html)",
+            f"{claim.shown} ([chapter]({claim.chapter}.html))",
             "<br>".join(_evidence(each) for each in claim.evidence),
         )
         for claim in claims
     ]
-    return table(["id", "often said", "verdict", "what the run shows", "chapter", "evidence"], rows)
+    return table(["often said", "verdict", "what the run shows", "evidence"], rows)
 
 
 def _evidence(evidence: str) -> str:
@@ -73,4 +71,4 @@ def _evidence(evidence: str) -> str:
     if file.endswith(".ipynb"):
         lab = Path(file).stem
         return f"[lab]({Path('..', 'notebooks', lab)}.html), cell `{name}`"
-    return f"`{file}`: {name.removeprefix('test_').replace('_', ' ')}"
+    return f"{Path(file).stem}: {name.removeprefix('test_').replace('_', ' ')}"

@@ -12,7 +12,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markdown:
     body = [list(row) for row in rows]
     numbers = [all(isinstance(row[i], int | float) for row in body) for i in range(len(head))]
     lines = [head, ["---:" if number else "---" for number in numbers], *body]
-    return Markdown("\n".join(f"| {' | '.join(map(_text, line))} |" for line in lines))
+    text = "\n".join(f"| {' | '.join(map(_text, line))} |" for line in lines)
+    return Markdown(text)  # type: ignore[no-untyped-call]
 
 
 def _text(cell: object) -> str:

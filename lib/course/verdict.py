@@ -34,7 +34,7 @@ class Wrong(Exception):
     """Raised inside a grader: the diagnosis."""
 
 
-NOT_YET = Verdict("not yet", "write the function, then run this cell again.")
+NOT_YET = Verdict("not yet", "Write the function, then run this cell again.")
 
 
 def grader(grade: Callable[P, str]) -> Callable[P, Verdict]:

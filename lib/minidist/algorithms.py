@@ -13,8 +13,8 @@ from minidist.schedule import Ints, Schedule, ScheduleError, Step
 def ring_reduce_scatter(ranks: int, *, first: int = -1) -> Schedule:
     """Each chunk travels once round the ring and collects every rank's part.
 
-    Rank r starts with chunk r + `first`. With the default, -1, it ends with the whole sum of chunk
-    r, as `dist.reduce_scatter_tensor` wants it; with 0 it ends with that of chunk r + 1.
+    Rank r starts with chunk r + `first`. With -1 it ends with the whole sum of chunk r, as
+    `dist.reduce_scatter_tensor` wants it; with 0 it ends with that of chunk r + 1.
     N - 1 steps, each rank sends one chunk a step (Patarasuk and Yuan, 2009).
     """
     rank = np.arange(_positive(ranks))
@@ -45,12 +45,13 @@ def ring_all_gather(ranks: int, *, first: int = 0) -> Schedule:
 
 # [ring-all-reduce]
 def ring_all_reduce(ranks: int) -> Schedule:
-    """Reduce-scatter, then all-gather: 2(N - 1) steps, 2(N - 1)/N of the tensor sent by each rank.
+    """Reduce-scatter, then all-gather, in 2(N - 1) steps.
 
-    The least that any all-reduce can send when it spreads the work evenly
-    (Patarasuk and Yuan, 2009).
+    Each rank sends 2(N - 1)/N of the tensor, the least that any all-reduce can send
+    when it spreads the work evenly (Patarasuk and Yuan, 2009).
     """
-    return ring_reduce_scatter(ranks).then(ring_all_gather(ranks), "ring all-reduce", "all_reduce")
+    gather = ring_all_gather(ranks)
+    return ring_reduce_scatter(ranks).then(gather, "ring all-reduce", "all_reduce")
 
 
 # [others]

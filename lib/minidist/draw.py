@@ -31,9 +31,9 @@ def trace(replay: Replay) -> Figure:
     A cell lists the ranks whose parts are summed in it, and fills up with their number; what the
     step has changed is outlined, a finished sum is green.
     """
-    columns = 4 if replay.steps > 4 else replay.steps + 1
+    columns = min(3, replay.steps + 1)
     rows = -(-(replay.steps + 1) // columns)
-    side = max(replay.chunks * 0.78, 2.2)
+    side = max(replay.chunks * 0.66, 2.2)
     figure, grid = plt.subplots(
         rows,
         columns,
@@ -92,7 +92,7 @@ def curves(
     data: Iterable[Curve], *, x_label: str, y_label: str, x_base: int = 10, y_log: bool = True
 ) -> Figure:
     """Measured and predicted figures over a logarithmic x axis."""
-    figure, axes = plt.subplots(figsize=(6.4, 3.8), facecolor="none")
+    figure, axes = plt.subplots(figsize=(6.4, 4.4), facecolor="none", layout="constrained")
     for curve in data:
         axes.plot(
             curve.x,
@@ -114,8 +114,7 @@ def curves(
     axes.set_facecolor("none")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
-    figure.tight_layout()
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     return figure
 
 
@@ -133,13 +132,15 @@ def gantt(spans: Mapping[str, Sequence[Span]]) -> Figure:
     lanes = list(dict.fromkeys((rank, span.lane) for rank, own in spans.items() for span in own))
     kinds = list(dict.fromkeys(lane for _, lane in lanes))
     zero = min(span.start for own in spans.values() for span in own)
+    whole = (max(span.end for own in spans.values() for span in own) - zero) * 1e3
     figure, axes = plt.subplots(figsize=(7.2, 0.42 * len(lanes) + 0.9), facecolor="none")
     for rank, own in spans.items():
         for span in own:
             row, color = lanes.index((rank, span.lane)), COLORS[kinds.index(span.lane) % 7]
             left, length = (span.start - zero) * 1e3, (span.end - span.start) * 1e3
             axes.barh(row, length, left=left, height=0.66, color=color, alpha=0.6)
-            axes.text(left + length / 2, row, span.name, ha="center", va="center", fontsize=7)
+            if length > whole / 12:  # or its name would not fit in
+                axes.text(left + length / 2, row, span.name, ha="center", va="center", fontsize=7)
     axes.set_yticks(range(len(lanes)), [f"{rank}: {lane}" for rank, lane in lanes])
     axes.set_facecolor("none")
     axes.invert_yaxis()
