@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from minidist import execute, launch
+from minidist import execute, launch, plan
 from minidist.execute import program
 from minidist.schedule import Schedule, ScheduleError, Send, Step, bounds
 from tests.oracle import data, same
@@ -54,7 +54,7 @@ def random_schedules() -> list[str]:
     wrong = []
     for seed in range(60):
         schedule = any_schedule(seed, ranks, widest=1 if seed % 2 else 3)
-        execute.PIECE = (1 << 20, 40, 8, 1)[seed % 4]
+        plan.PIECE = (1 << 20, 40, 8, 1)[seed % 4]
         size = random.Random(seed).choice([0, 3, 11, 30])
         parts = [data(r, size, torch.int64) for r in range(ranks)]
         tensor = parts[rank].clone()

@@ -135,7 +135,7 @@ def random_floats() -> list[tuple[str, bytes]]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     results = []
     for piece in (1 << 20, 128):
-        minidist.execute.PIECE = piece
+        minidist.plan.PIECE = piece
         for algorithm in ("ring", "tree", "naive"):
             for dtype in (torch.float32, torch.bfloat16, torch.float64):
                 parts = [torch.randn(203, generator=torch.Generator().manual_seed(r)).to(dtype)

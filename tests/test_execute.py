@@ -13,9 +13,10 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import minidist
-from minidist import RankError, algorithms, execute, launch
+from minidist import RankError, algorithms, execute, launch, plan
 from minidist.collectives import ALL_REDUCE
-from minidist.execute import WINDOW, Sent, program
+from minidist.execute import Sent, program
+from minidist.plan import WINDOW
 from minidist.schedule import Schedule, ScheduleError, Send, Step, bounds
 from minidist.simulate import traffic
 from tests.oracle import all_reduced, data, same
@@ -111,7 +112,7 @@ def test_reduce_scatter_and_all_gather_are_recorded_too_and_records_nest() -> No
 def in_pieces() -> list[tuple[str, int, bool, list[Sent]]]:
     """Chunks of 1 to WINDOW + 3 pieces of at most 16 bytes, all but one of them uneven."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    execute.PIECE = 16
+    plan.PIECE = 16
     results = []
     for name, algorithm in ALL_REDUCE.items():
         for pieces in range(1, WINDOW + 4):
@@ -145,13 +146,13 @@ def hierarchical(local: int) -> list[str]:
     schedule = algorithms.hierarchical_all_reduce(ranks, local=local)
     mine, wrong = program(schedule, rank), []
     for piece in (1 << 20, 64, 4):
-        execute.PIECE = piece
+        plan.PIECE = piece
         for size in (0, 1, ranks - 1, ranks + 1, 2 * ranks + 3, 101):
             tensor, log = data(rank, size), list[Sent]()
             execute.execute(mine, tensor, torch.Tensor.add_, log=log)
             wrong += [] if same(tensor, all_reduced(ranks, size)) else [f"{piece} {size}"]
-            plan = planned(schedule, size, 4)
-            ours = Counter({key: size for key, size in plan.items() if key[1] == rank})
+            traffic = planned(schedule, size, 4)
+            ours = Counter({key: size for key, size in traffic.items() if key[1] == rank})
             wrong += [] if counted([log]) == ours else [f"{piece} {size}: {log}"]
     return wrong
 
@@ -187,7 +188,7 @@ class Allocations(TorchDispatchMode):
 
 
 def allocated() -> dict[str, list[int]]:
-    execute.PIECE, taken = 1024, {}
+    plan.PIECE, taken = 1024, {}
     minidist.all_reduce(torch.ones(3), check=False)  # the first call tries if torch has a kernel
     tensors = [torch.ones(100_000), torch.ones(3)]
     for name in ALL_REDUCE:

@@ -187,11 +187,12 @@ def _call(
     name, rank = call["the call"], dist.get_rank()
     if dist.get_rank(group) < 0:
         raise ValueError(f"rank {rank}: {name}: group: this rank is not a member of it")
+    checked = agree.wanted(check)
     problem: Exception | None = None
     run: Callable[[], None] | None = None
     try:
         run = prepare(_log)
-        for argument, tensor in tensors.items():
+        for argument, tensor in tensors.items() if checked else ():
             call |= {
                 f"{argument}'s shape": str(tuple(tensor.shape)),
                 f"{argument}'s dtype": str(tensor.dtype),
@@ -201,14 +202,14 @@ def _call(
         problem = error
     where = wire_device(group)
 
-    @torch.inference_mode()  # no gradients, and tensors made in this mode may be written
     def body() -> None:
-        if agree.wanted(check):
-            agree.agree(call, problem, group, where)
-        if problem is not None:
-            raise type(problem)(f"rank {rank}: {name}: {problem}") from problem
-        assert run is not None
-        run()
+        with torch.inference_mode():  # no gradients, and tensors made in this mode may be written
+            if checked:
+                agree.agree(call, problem, group, where)
+            if problem is not None:
+                raise type(problem)(f"rank {rank}: {name}: {problem}") from problem
+            assert run is not None
+            run()
 
     return in_order(_group(group), body, where, async_op)
 

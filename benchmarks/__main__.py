@@ -1,0 +1,19 @@
+"""Run every benchmark and record it: `python -m benchmarks [launch] [ring]`."""
+
+import sys
+
+from benchmarks import launch, ring
+from benchmarks.record import record
+
+ALL = {"launch": launch.measure, "ring": ring.measure}
+
+if __name__ == "__main__":
+    unknown = set(sys.argv[1:]) - set(ALL)
+    if unknown:
+        sys.exit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
+    for name in sys.argv[1:] or ALL:
+        print(f"{name} ...")
+        rows = ALL[name]()
+        for row in rows:
+            print("  " + ", ".join(f"{key} {value}" for key, value in row.items()))
+        print(f"wrote {record(name, rows)}")

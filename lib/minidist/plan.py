@@ -1,0 +1,137 @@
+"""One rank's part of a schedule, laid out for a tensor: which bytes go where, in which order.
+
+[Note: pieces in flight] A large message travels as several, of at most `PIECE` bytes, and at most
+`WINDOW` posts are on their way at once. While one piece is still coming, the one before it is
+reduced, and in a schedule of single chunks it is already passed on in the next step: chunks, and
+pieces of a chunk, never mix. What a reduction needs beside the tensor is `WINDOW` inboxes, whatever
+the tensor's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from minidist.schedule import Schedule, Send, Step, bounds, spread
+
+PIECE = 2 << 20  # bytes: smaller means more messages, larger spoils the cache and the overlap
+WINDOW = 4
+
+
+class Part(NamedTuple):
+    """What one rank does in one step; the first two fields are about *all* ranks' messages.
+
+    `width`: chunks in the longest. `swaps`: whether some rank reduces into a chunk that it sends.
+    """
+
+    width: int
+    swaps: bool
+    sends: tuple[Send, ...]
+    receives: tuple[Send, ...]
+
+    def pieces(self, nbytes: int, most: int) -> int:
+        """Cut messages into how many, the longest being of `nbytes`; alike on all ranks."""
+        if self.swaps and self.width > 1:  # runs may overlap in part: a piece of the one must not
+            return 1  # be reduced before a later piece of the other has left with the old value
+        return max(1, -(-nbytes // most))
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """One rank's part of a schedule, for tensors of any size."""
+
+    name: str
+    rank: int
+    chunks: int
+    parts: tuple[Part, ...]
+
+
+def program(schedule: Schedule, rank: int) -> Program:
+    """Check the schedule and take out what `rank` has to do."""
+
+    def part(step: Step) -> Part:
+        width, swaps = int(step.width.max(initial=0)), _swaps(step, schedule.chunks)
+        sends = tuple(send for send in step if send.src == rank)
+        return Part(width, swaps, sends, tuple(send for send in step if send.dst == rank))
+
+    return Program(schedule.name, rank, schedule.chunks, tuple(map(part, schedule.check())))
+
+
+def _swaps(step: Step, chunks: int) -> bool:
+    message, chunk = spread(step)
+    reduced = (step.dst[message] * chunks + chunk)[step.reduce[message]]
+    return bool(np.isin(reduced, step.src[message] * chunks + chunk).any())
+
+
+class Slice(NamedTuple):
+    """Elements [low, high) of the tensor, sent to or received from `peer` as one message."""
+
+    peer: int
+    low: int
+    high: int
+    chunk: int
+    reduce: bool
+
+
+class Post(NamedTuple):
+    """Messages that are started together: one piece of one step.
+
+    `alone`: everything posted before must have landed. `swaps`: sends must have left before what
+    arrives is reduced.
+    """
+
+    step: int
+    alone: bool
+    swaps: bool
+    receives: tuple[Slice, ...]
+    sends: tuple[Slice, ...]
+
+
+class Plan(NamedTuple):
+    """A program for a tensor of one size. `inbox`: elements that an inbox must have room for."""
+
+    posts: tuple[Post, ...]
+    window: int
+    inbox: int
+
+
+@lru_cache(maxsize=256)
+def lay_out(prog: Program, numel: int, itemsize: int, piece: int) -> Plan:
+    """Lay out `prog` for `numel` elements of `itemsize` bytes in messages of at most `piece` bytes.
+
+    Kept, so that a call that comes back with the same size only has to run it.
+    """
+    edge: list[int] = bounds(numel, prog.chunks).tolist()
+    longest = [part.width * edge[1] for part in prog.parts]
+    pieces = [p.pieces(n * itemsize, piece) for p, n in zip(prog.parts, longest, strict=True)]
+    reduces = any(send.reduce for part in prog.parts for send in part.receives)
+    room = max((-(-n // p) for n, p in zip(longest, pieces, strict=True)), default=0)
+    posts = tuple(_posts(prog, edge, pieces))
+    return Plan(posts, min(WINDOW, max(pieces, default=1)), room if reduces else 0)
+
+
+def _posts(prog: Program, edge: list[int], pieces: list[int]) -> Iterator[Post]:
+    # A piece of a run of chunks is not a piece of the next step's run: such steps do not overlap.
+    runs = any(part.width > 1 for part in prog.parts)
+    for step, part in enumerate(prog.parts):
+        for piece in range(pieces[step]):
+
+            def cut(send: Send, peer: int, piece: int = piece, of: int = pieces[step]) -> Slice:
+                low, high = edge[send.chunk], edge[send.chunk + send.width]
+                inner = bounds(high - low, of)
+                start, stop = low + int(inner[piece]), low + int(inner[piece + 1])
+                return Slice(peer, start, stop, send.chunk, send.reduce)
+
+            receives = (cut(send, send.src) for send in part.receives)
+            sends = (cut(send, send.dst) for send in part.sends)
+            yield Post(
+                step,
+                alone=runs and piece == 0,
+                swaps=part.swaps,
+                receives=tuple(each for each in receives if each.low < each.high),
+                sends=tuple(each for each in sends if each.low < each.high),
+            )
