@@ -164,7 +164,7 @@ def equal(numel: int, n: int, size: int) -> list[tuple[int, int]]:
     ("mistake", "diagnosis"),
     [
         (lambda numel, n: equal(numel, n, numel // n), "elements are in no slice; they are lost"),
-        (lambda numel, n: equal(numel, n, -(-numel // n)), "past the tensor; that would be padding"),
+        (lambda numel, n: equal(numel, n, -(-numel // n)), "that would be padding"),
         (lambda numel, n: equal(numel, n, numel // n)[:-1], "you return 3 slices"),
         (lambda numel, n: [(0, numel)] * n, "some elements are in two"),
         (lambda numel, n: [(1, numel)] * n, "some elements are in no slice"),
