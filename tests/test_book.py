@@ -111,3 +111,17 @@ def test_edit_during_a_build_is_seen_by_the_next(
     assert book.main() == 0
     assert not book.up_to_date()
     assert left_for_the_renderer(course, monkeypatch) == set()
+
+
+def test_an_edit_during_a_build_that_is_taken_back_leaves_nothing_stale(
+    course: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def edited_meanwhile() -> int:
+        (course / "lib/a.py").write_text("other")
+        return render(course / "_build")
+
+    monkeypatch.setattr(book, "render", edited_meanwhile)
+    assert book.main() == 0
+    (course / "lib/a.py").write_text("before")
+    assert not book.up_to_date()
+    assert left_for_the_renderer(course, monkeypatch) == set()

@@ -95,6 +95,25 @@ def rounds(rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange
     ring()(rank, ranks, chunks, lambda *call: exchange(*call).round())
 
 
+def forever(rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange) -> None:
+    while True:
+        exchange(chunks[0], (rank + 1) % ranks, (rank - 1) % ranks)
+
+
+def sends_one_element(
+    rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange
+) -> None:
+    ring()(rank, ranks, chunks, lambda chunk, to, source: exchange(chunk[:1], to, source))
+
+
+def only_small_chunks(
+    rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange
+) -> None:
+    if len(chunks[0]) > 100:
+        raise ValueError("too large")
+    ring()(rank, ranks, chunks, exchange)
+
+
 def waits_for_the_right(rank: int, ranks: int, chunks: Any, exchange: Exchange) -> None:
     exchange(chunks[0], (rank + 1) % ranks, (rank + 1) % ranks)
 
@@ -124,6 +143,9 @@ def sends_a_copy_of_everything(
         ),
         (ring(rebind=True), r"every message is right, but .* Write into chunks\[\.\.\.\] in place"),
         (ring(of=4), r"With 2 ranks: on rank 0 it raised IndexError"),
+        (forever, r"rank . makes exchange after exchange; it needs 2\(N - 1\) = 6"),
+        (sends_one_element, r"step 1 of 6: rank 0 sent 1 of the 16 elements of a chunk"),
+        (only_small_chunks, r"On 4 real processes rank . raised ValueError: too large"),
         (rounds, r"On .*real processes the sums differ .* on ranks \[0, 1, 2, 3\]"),
         (waits_for_the_right, r"received from rank 1, expected rank 3, its left one"),
         (sends_a_copy_of_everything, r"rank 0 makes more than 6 exchanges"),
@@ -149,7 +171,10 @@ def test_the_other_right_ring_is_right_and_told_apart() -> None:
         (lambda n, size: 2 * size, "the limit for many ranks"),
         (lambda n, size: (n - 1) * size, "the root of the naive way"),
         (lambda n, size: 2 * (n - 1), "the number of messages"),
-        (lambda n, size: None, "you say None"),
+        (lambda n, size: None, "you say None; expected a number of bytes"),
+        (lambda n, size: float("inf"), "you say inf; expected a number of bytes"),
+        (lambda n, size: "all", "you say 'all'; expected a number of bytes"),
+        (lambda n, size: size / 0, "it raised ZeroDivisionError"),
     ],
 )
 def test_a_mistake_in_the_bytes_is_diagnosed(mistake: Any, diagnosis: str) -> None:
@@ -171,6 +196,9 @@ def equal(numel: int, n: int, size: int) -> list[tuple[int, int]]:
         (lambda numel, n: [*equal(numel, n, numel // n)[:-1], ((n - 1) * (numel // n), numel)],
          "spread the rest"),
         (lambda numel, n: [(0, -1)] * n, "ends before it starts"),
+        (lambda numel, n: None, "you return None; expected a list of pairs"),
+        (lambda numel, n: [numel // n] * n, "expected a list of pairs"),
+        (lambda numel, n: numel // 0, "it raised ZeroDivisionError"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_slices_is_diagnosed(mistake: Any, diagnosis: str) -> None:

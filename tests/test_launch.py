@@ -230,8 +230,8 @@ def test_device_must_be_known_and_there(monkeypatch: pytest.MonkeyPatch) -> None
     [
         (0, None, 2, ["cpu", "cpu"], "gloo"),
         (2, "cpu", 2, ["cpu", "cpu"], "gloo"),
-        (4, None, 2, ["cuda:0", "cuda:1"], "nccl"),
-        (2, "cuda", 2, ["cuda:0", "cuda:1"], "nccl"),
+        (4, None, 2, ["cuda:0", "cuda:1"], "cpu:gloo,cuda:nccl"),
+        (2, "cuda", 2, ["cuda:0", "cuda:1"], "cpu:gloo,cuda:nccl"),
         (1, None, 2, ["cpu", "cpu"], "gloo"),
         (2, "cuda", 3, ["cuda:0", "cuda:1", "cuda:0"], "gloo"),
     ],

@@ -89,6 +89,9 @@ def test_with_many_nodes_tree_and_hierarchy_beat_the_ring() -> None:
     tree = seconds(algorithms.tree_all_reduce(4096), 1e5, cluster)
     layered = seconds(algorithms.hierarchical_all_reduce(4096, local=8), 1e5, cluster)
     assert tree < layered < ring
+    ring = seconds(algorithms.ring_all_reduce(4096), 1e9, cluster)
+    layered = seconds(algorithms.hierarchical_all_reduce(4096, local=8), 1e9, cluster)
+    assert layered < ring
 
 
 @pytest.mark.claim("B8")
@@ -102,6 +105,30 @@ def test_bytes_between_nodes_flat_and_hierarchical(count: int, local: int) -> No
     assert flat == count * 2 * (ranks - 1) * chunk
     assert layered == 2 * (count - 1) * whole
     assert np.isclose(flat / layered, count * (ranks - 1) / (ranks * (count - 1)))
+
+
+@pytest.mark.claim("B10")
+def test_ddp_divides_first() -> None:
+    """Gradients that would overflow as a sum arrive; those that a quarter of is nothing vanish."""
+
+    def gradient(value: float) -> float:
+        net = torch.nn.Linear(1, 1, bias=False, dtype=torch.float16)
+        model = torch.nn.parallel.DistributedDataParallel(net)
+        model(torch.tensor([[value]], dtype=torch.float16)).sum().backward()
+        found = net.weight.grad
+        assert found is not None
+        return found.item()
+
+    assert minidist.launch(gradient, 4, 20_000.0, device="cpu") == [20_000.0] * 4
+    assert minidist.launch(gradient, 4, 1.2e-7, device="cpu") == [0.0] * 4
+
+
+@pytest.mark.claim("B8")
+def test_slow_steps_flat_and_hierarchical() -> None:
+    slow = Link(alpha=1.0, beta=0.0)  # count the steps that wait for a link between nodes
+    cluster = nodes(8, inside=Link(0.0, 0.0), between=slow)
+    assert seconds(algorithms.ring_all_reduce(32), 1, cluster) == 2 * (32 - 1)
+    assert seconds(algorithms.hierarchical_all_reduce(32, local=8), 1, cluster) == 2 * (4 - 1)
 
 
 @pytest.mark.claim("B10")

@@ -40,7 +40,7 @@ def test_steps_can_be_read_again_and_again() -> None:
         ([[], [Send(-1, 0, 0, True)]], r"step 2: rank -1 .*a rank is not in 0\.\.3"),
         ([[Send(0, 1, 4, True)]], r"chunk 4 .*a chunk is not in 0\.\.3"),
         ([[Send(0, 1, 3, True, width=2)]], r"chunks 3\.\.4 .*a chunk is not in 0\.\.3"),
-        ([[Send(0, 1, 0, True, width=0)]], r"a chunk is not in 0\.\.3"),
+        ([[Send(0, 1, 0, True, width=0)]], r"a message of no chunks"),
         ([[Send(2, 2, 0, True)]], r"rank 2 sends chunk 0 to rank 2.*to itself"),
         ([[Send(0, 1, 0, False), Send(2, 1, 0, False)]], r"race: .* written twice"),
         ([[Send(0, 1, 0, True), Send(2, 1, 0, False)]], r"race: .* written twice"),
@@ -52,6 +52,12 @@ def test_steps_can_be_read_again_and_again() -> None:
 def test_check_rejects_and_names_step_and_message(steps: list[list[Send]], message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         schedule_of(*steps).check()
+
+
+def test_check_wants_ranks_and_chunks() -> None:
+    for ranks, chunks in ((0, 1), (1, 0)):
+        with pytest.raises(ScheduleError, match=f"{ranks} ranks and {chunks} chunks"):
+            schedule_of(ranks=ranks, chunks=chunks).check()
 
 
 def test_check_allows_what_is_safe() -> None:

@@ -118,13 +118,16 @@ def main() -> int:
         print("This .venv was made for another folder: remove it (rm -rf .venv).", file=sys.stderr)
         return 1
     executed_with, rendered_from = fingerprints()
-    if INDEX.exists() and recorded(RENDERED_FROM) == rendered_from:
+    if up_to_date():
         print("Nothing changed since the book was built.")
     else:
         fresh = recorded(EXECUTED_WITH) == executed_with
         print("Rendering the pages again ..." if fresh else "Running the labs and rendering ...")
         discard(executed_with)
-        if status := render():
+        status = render()
+        if fingerprints()[0] != executed_with:  # nobody knows what the results were made from
+            EXECUTED_WITH.unlink(missing_ok=True)
+        if status:
             print("The book did not build: see the first warning or error above.", file=sys.stderr)
             return status
         if fingerprints()[1] == rendered_from:

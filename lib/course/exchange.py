@@ -7,6 +7,7 @@ every message is seen and a deadlock is found at once instead of being waited fo
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -33,6 +34,9 @@ def _both(out: torch.Tensor, to: int, into: torch.Tensor, source: int) -> None:
         work.wait()
 
 
+PATIENCE = 20.0  # seconds for all threads of a room to end
+
+
 class Message(NamedTuple):
     """One exchange, as its sender saw it: `step` counts the sender's exchanges from 0."""
 
@@ -47,6 +51,10 @@ class Deadlock(Exception):
     """Every rank that has not ended waits for a message that will not come."""
 
 
+class Endless(Exception):
+    """A rank makes exchange after exchange, or does not come to its end."""
+
+
 class Failed(Exception):
     """The function raised on a rank."""
 
@@ -56,10 +64,13 @@ class Failed(Exception):
 
 
 class Room:
-    """`ranks` threads that exchange messages. Use once: `run`, then look at `messages`."""
+    """`ranks` threads that exchange messages. Use once: `run`, then look at `messages`.
 
-    def __init__(self, ranks: int) -> None:
-        self.ranks = ranks
+    `most`: exchanges that a rank may make.
+    """
+
+    def __init__(self, ranks: int, most: int = 1000) -> None:
+        self.ranks, self.most = ranks, most
         self.messages: list[Message] = []
         self._post: dict[tuple[int, int], deque[torch.Tensor]] = defaultdict(deque)
         self._turn = threading.Condition()
@@ -73,6 +84,7 @@ class Room:
         Raises:
             Failed: body raised; NotImplementedError passes as it is.
             Deadlock: naming who waits for whom.
+            Endless: naming the rank.
         """
         threads = [
             threading.Thread(target=self._rank, args=(rank, body), daemon=True)
@@ -80,8 +92,11 @@ class Room:
         ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        deadline = time.monotonic() + PATIENCE
+        for rank, thread in enumerate(threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                self._stop(Endless(f"rank {rank} does not come to an end"))
         if self._error:
             raise self._error
 
@@ -92,7 +107,7 @@ class Room:
                 rank,
                 lambda tensor, to, source: self._exchange(next(steps), rank, tensor, to, source),
             )
-        except (Deadlock, NotImplementedError) as error:
+        except (Deadlock, Endless, NotImplementedError) as error:
             self._stop(error)
         except Exception as error:
             self._stop(Failed(rank, error))
@@ -103,6 +118,8 @@ class Room:
     def _exchange(
         self, step: int, rank: int, tensor: torch.Tensor, to: int, source: int
     ) -> torch.Tensor:
+        if step >= self.most:
+            raise Endless(f"rank {rank} makes exchange after exchange")
         with self._turn:
             self.messages.append(Message(step, rank, to, source, tensor.clone()))
             self._post[rank, to].append(tensor.clone())

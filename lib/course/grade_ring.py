@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from course.exchange import Deadlock, Exchange, Failed, Message, Room, between_ranks
+from course.exchange import Deadlock, Endless, Exchange, Failed, Message, Room, between_ranks
 from course.verdict import Wrong, grader
 from minidist.algorithms import ring_all_gather, ring_reduce_scatter
 from minidist.algorithms import ring_all_reduce as ring
@@ -34,7 +34,7 @@ def ring_all_reduce(function: HandWritten) -> str:
 
 def _try(function: HandWritten, ranks: int) -> int:
     """Try it on `ranks` threads; return which chunk, counted from its own, a rank sends first."""
-    room = Room(ranks)
+    room = Room(ranks, most=8 * ranks)
     held = [[_mark(rank, chunk, ranks) for chunk in range(ranks)] for rank in range(ranks)]
     where = f"With {ranks} ranks: "
     try:
@@ -44,6 +44,9 @@ def _try(function: HandWritten, ranks: int) -> int:
         raise Wrong(
             f"{where}on rank {failed.rank} it raised {type(error).__name__}: {error}"
         ) from error
+    except Endless as endless:
+        need = 2 * (ranks - 1)
+        raise Wrong(f"{where}{endless}; it needs 2(N - 1) = {need} exchanges.") from endless
     except Deadlock as deadlock:
         _compare(where, room.messages, replay(ring(ranks)))  # if it finds the cause, the better
         raise Wrong(f"{where}a deadlock. {deadlock}, and nobody sends.") from deadlock
@@ -61,7 +64,9 @@ def _mark(rank: int, chunk: int, ranks: int) -> torch.Tensor:
 
 
 def _read(payload: torch.Tensor, ranks: int) -> list[tuple[int, Contributors]]:
-    """The chunks in a payload, each with its contributors."""
+    """The chunks in a payload, each with its contributors; none if it is not of a chunk's size."""
+    if payload.numel() != ranks**2:
+        return []
     rows = enumerate(payload.view(ranks, ranks).int().tolist())
     parts = [(chunk, tuple(Counter(dict(enumerate(row))).elements())) for chunk, row in rows]
     return [(chunk, who) for chunk, who in parts if who]
@@ -118,6 +123,8 @@ def _compare_message(at: str, message: Message, event: Event, ranks: int) -> Non
         raise Wrong(
             f"{at} received from rank {message.source}, expected rank {left}, its left one."
         )
+    if message.sent.numel() != ranks**2:
+        raise Wrong(f"{at} sent {message.sent.numel()} of the {ranks**2} elements of a chunk.")
     parts = _read(message.sent, ranks)
     if len(parts) != 1:
         mixed = " and ".join(str(chunk) for chunk, _ in parts) or "none"
@@ -172,7 +179,10 @@ def _on_real_ranks(function: HandWritten, ranks: int) -> str:
             minidist.all_reduce(theirs)
         return torch.allclose(mine, theirs, atol=1e-5), sum(sent.nbytes for sent in log)
 
-    results = minidist.launch(work, ranks, device="cpu", timeout=30)
+    try:
+        results = minidist.launch(work, ranks, device="cpu", timeout=30)
+    except minidist.RankError as error:
+        raise Wrong(f"On {ranks} real processes {str(error).splitlines()[0]}.") from error
     wrong = [rank for rank, (same, _) in enumerate(results) if not same]
     if wrong:
         raise Wrong(

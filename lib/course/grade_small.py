@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from course.verdict import Wrong, grader
+from course.verdict import Wrong, ask, ask_number, grader
 from minidist.algorithms import ring_all_reduce, tree_all_reduce
 from minidist.cost import Link, seconds, switch
 from minidist.simulate import traffic
@@ -17,10 +17,10 @@ def bytes_sent(function: Callable[[int, int], float]) -> str:
         elements = 3000 * ranks
         size = 4 * elements
         right = int(traffic(ring_all_reduce(ranks), elements).sent_bytes[0])
-        answer = function(ranks, size)
-        if answer is None or abs(answer - right) > 0.5:
+        answer = ask_number(function, ranks, size)
+        if abs(answer - right) > 0.5:
             raise Wrong(
-                f"For {ranks} ranks and {size} bytes you say {answer}; the simulator counts "
+                f"For {ranks} ranks and {size} bytes you say {answer:g}; the simulator counts "
                 f"{right}.{_why_bytes(answer, ranks, size)}"
             )
     return (
@@ -29,7 +29,7 @@ def bytes_sent(function: Callable[[int, int], float]) -> str:
     )
 
 
-def _why_bytes(answer: float | None, ranks: int, size: int) -> str:
+def _why_bytes(answer: float, ranks: int, size: int) -> str:
     hints = {
         (ranks - 1) * size // ranks: "That is one phase; the all-gather sends as much again.",
         2 * (ranks - 1) * size: "Each message is one chunk, a 1/N of the tensor, not all of it.",
@@ -37,7 +37,7 @@ def _why_bytes(answer: float | None, ranks: int, size: int) -> str:
         (ranks - 1) * size: "That is what the root of the naive way sends.",
         2 * (ranks - 1): "That is the number of messages; each has size / N bytes.",
     }
-    return " " + hints[int(answer)] if answer is not None and int(answer) in hints else ""
+    return " " + hints[int(answer)] if int(answer) in hints else ""
 
 
 @grader
@@ -45,11 +45,18 @@ def slices(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
     """Grade function(numel, ranks): the (start, stop) of each rank's slice of a tensor."""
     for ranks in (4, 1, 3, 8):
         for numel in (16 * ranks, 10, 1, 0, ranks - 1, ranks + 1, 97):
-            _check_slices(list(function(numel, ranks)), numel, ranks)
+            _check_slices(_pairs(ask(function, numel, ranks)), numel, ranks)
     return (
         "every element is in one slice and no two slices differ by more than one element, also "
         "when there are fewer elements than ranks. Nothing had to be padded."
     )
+
+
+def _pairs(answer: object) -> list[tuple[int, int]]:
+    try:
+        return [(int(start), int(stop)) for start, stop in answer]  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise Wrong(f"you return {answer!r}; expected a list of pairs (start, stop).") from error
 
 
 def _check_slices(cut: list[tuple[int, int]], numel: int, ranks: int) -> None:
@@ -93,9 +100,9 @@ def crossover(function: Callable[[int, float, float], float]) -> str:
 def _check_crossover(
     function: Callable[[int, float, float], float], ranks: int, link: Link
 ) -> None:
-    size = function(ranks, link.alpha, link.beta)
-    if size is None or not size > 0:
-        raise Wrong(f"For {ranks} ranks you say {size}; expected a number of bytes above zero.")
+    size = ask_number(function, ranks, link.alpha, link.beta)
+    if size <= 0:
+        raise Wrong(f"For {ranks} ranks you say {size:g}; expected a number of bytes above zero.")
     net = switch(link)
     ring, tree = (seconds(a(ranks), size, net) for a in (ring_all_reduce, tree_all_reduce))
     if abs(ring - tree) > 1e-6 * ring:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -32,6 +33,24 @@ class Verdict:
 
 class Wrong(Exception):
     """Raised inside a grader: the diagnosis."""
+
+
+def ask(function: Callable[..., object], *args: object) -> object:
+    """Call a learner's function; what it raises is a wrong answer, not the grader's failure."""
+    try:
+        return function(*args)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        raise Wrong(f"for {args} it raised {type(error).__name__}: {error}.") from error
+
+
+def ask_number(function: Callable[..., object], *args: object) -> float:
+    """The same, for an answer that must be a number."""
+    answer = ask(function, *args)
+    if not isinstance(answer, int | float) or not math.isfinite(answer):
+        raise Wrong(f"for {args} you say {answer!r}; expected a number of bytes.")
+    return float(answer)
 
 
 NOT_YET = Verdict("not yet", "Write the function, then run this cell again.")

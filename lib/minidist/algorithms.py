@@ -13,8 +13,8 @@ from minidist.schedule import Ints, Schedule, ScheduleError, Step
 def ring_reduce_scatter(ranks: int, *, first: int = -1) -> Schedule:
     """Each chunk travels once round the ring and collects every rank's part.
 
-    Rank r starts with chunk r + `first`. With -1 it ends with the whole sum of chunk r, as
-    `dist.reduce_scatter_tensor` wants it; with 0 it ends with that of chunk r + 1.
+    Rank r starts with chunk r + `first`. With -1 it ends with the whole sum of chunk r,
+    as `dist.reduce_scatter_tensor` wants it; with 0 it ends with that of chunk r + 1.
     N - 1 steps, each rank sends one chunk a step (Patarasuk and Yuan, 2009).
     """
     rank = np.arange(_positive(ranks))

@@ -56,7 +56,8 @@ def execute(
 
     Args:
         prog: from `program`, for this rank of `group`.
-        tensor: 1-D and contiguous, of one length and dtype on all ranks, on the group's device.
+        tensor: 1-D, contiguous, of one length and dtype on all ranks, on the group's
+            device.
         reduce: called as reduce(mine, theirs) on the slices where the schedule reduces.
         group: all its ranks must call this with their part of the same schedule.
         log: where to note each message that this rank sends.
@@ -64,7 +65,8 @@ def execute(
     Raises:
         CommunicationError: naming this rank, the step and the peers.
     """
-    posts, window, inbox = plan.lay_out(prog, len(tensor), tensor.element_size(), plan.PIECE)
+    itemsize = tensor.element_size()
+    posts, window, inbox = plan.lay_out(prog, len(tensor), itemsize, plan.PIECE)
     inboxes = _inboxes(tensor, window, inbox)
     flight = _Flight(prog, tensor, reduce, group)
     for turn, post in enumerate(posts):
@@ -72,9 +74,9 @@ def execute(
             flight.land()
         flight.post(post, inboxes[turn % window])
         if log is not None:
-            size = tensor.element_size()
             for peer, low, high, chunk, _ in post.sends:
-                log.append(Sent(post.step, prog.rank, peer, chunk, (high - low) * size))
+                nbytes = (high - low) * itemsize
+                log.append(Sent(post.step, prog.rank, peer, chunk, nbytes))
     while flight.tasks:
         flight.land()
 
@@ -181,6 +183,7 @@ def _start(
         ops = [dist.P2POp(dist.irecv, t, group=group, group_peer=peer) for t, peer in receives]
         ops += [dist.P2POp(dist.isend, t, group=group, group_peer=peer) for t, peer in sends]
         return dist.batch_isend_irecv(ops), []
-    incoming = [dist.irecv(wire, group=group, group_src=peer) for wire, peer in receives]
-    outgoing = [dist.isend(wire, group=group, group_dst=peer) for wire, peer in sends]
-    return [work for work in incoming if work], [work for work in outgoing if work]
+    members = group or dist.group.WORLD
+    assert members is not None
+    incoming = [members.recv([wire], peer, 0) for wire, peer in receives]
+    return incoming, [members.send([wire], peer, 0) for wire, peer in sends]

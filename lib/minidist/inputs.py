@@ -23,7 +23,11 @@ _REDUCE: dict[str, Reduce] = {
 
 def backends(group: ProcessGroup | None) -> dict[str, str]:
     """Device type → backend that moves its tensors, such as {"cpu": "gloo", "cuda": "nccl"}."""
-    config = str(dist.get_backend_config(group))
+    return _parsed(str(dist.get_backend_config(group)))
+
+
+@lru_cache
+def _parsed(config: str) -> dict[str, str]:
     return dict(part.split(":") for part in config.split(","))
 
 

@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import wait
+from operator import index
 from pathlib import Path
 from signal import SIGKILL
-from typing import Any
+from typing import Any, SupportsIndex
 
 import cloudpickle
 import torch
@@ -54,7 +55,8 @@ def launch(
         device: "cpu" (Gloo); "cuda" (one GPU to a rank over NCCL; if there are fewer GPUs than
             ranks they are shared, and messages go through host memory); None: "cuda" if there is
             a GPU for each rank, else "cpu". In fn, `minidist.device()` tells.
-        timeout: seconds from the start of the ranks until those still running are ended.
+        timeout: seconds from the start of the ranks until those still running are ended; asking
+                them where they stand takes up to two more.
 
     Raises:
         ValueError: ranks, device or timeout out of range, or no GPU where one was asked for.
@@ -186,12 +188,10 @@ def _value(rank: int, outcome: Outcome) -> Any:
 
 
 def _check(ranks: int, timeout: float) -> None:
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+    if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex) or index(ranks) < 1:
         raise ValueError(f"launch: ranks must be a whole number of at least 1, got {ranks!r}")
     if not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
         raise ValueError(f"launch: timeout must be between 0 and {LONGEST:g} s, got {timeout!r}")
-    if sys.platform == "win32":
-        raise ValueError("launch: needs fork, which Windows lacks; use Linux, macOS or WSL")
 
 
 def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
@@ -202,7 +202,7 @@ def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
     if device == "cuda" and not gpus:
         raise ValueError("launch: device='cuda', but torch finds no GPU here")
     if gpus >= ranks:
-        return [f"cuda:{r}" for r in range(ranks)], "nccl"
+        return [f"cuda:{r}" for r in range(ranks)], "cpu:gloo,cuda:nccl"
     if device != "cuda":
         return ["cpu"] * ranks, "gloo"
     print(

@@ -33,7 +33,7 @@ SLACK = 5.0  # seconds a rank goes on after the deadline: its launcher tells bet
 
 @dataclass(frozen=True)
 class Task:
-    """What a rank is told by its launcher. `backend`: nccl or gloo. `timeout`: seconds."""
+    """What a rank is told by its launcher. `backend`: as torch wants it. `timeout`: seconds."""
 
     payload: bytes  # cloudpickle of (fn, args)
     rank: int
@@ -127,7 +127,7 @@ def _join(task: Task) -> None:
         rank=task.rank,
         world_size=task.ranks,
         timeout=timedelta(seconds=task.timeout + SLACK),
-        device_id=device if task.backend == "nccl" else None,
+        device_id=device if "nccl" in task.backend else None,
     )
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast"]
+Collective = Literal["all_reduce", "reduce_scatter", "all_gather"]
 
 
 class ScheduleError(ValueError):
@@ -116,6 +116,9 @@ class Schedule:
         outcome would depend on which message is first); and a receiver that must reduce two
         messages in one step, for which the executor has one inbox.
         """
+        if self.ranks < 1 or self.chunks < 1:
+            size = f"{self.ranks} ranks and {self.chunks} chunks"
+            raise ScheduleError(f"{self.name}: {size}; there must be at least one of each")
         for number, step in enumerate(self):
             _check_ranges(self, number, step)
             _check_races(self, number, step)
@@ -125,8 +128,9 @@ class Schedule:
 def bounds(numel: int, chunks: int) -> Ints:
     """Where each of `chunks` slices of `numel` elements begins, and at the end, `numel`.
 
-    Sizes differ by one at most and the shorter slices come last, as `torch.tensor_split` does it;
-    nothing is padded. Slice c is `[bounds[c], bounds[c + 1])`, empty when there are too few.
+    Sizes differ by one at most and the shorter slices come last, as
+    `torch.tensor_split` does it; nothing is padded. Slice c is
+    `[bounds[c], bounds[c + 1])`, and empty when there are too few elements.
     """
     size, longer = divmod(numel, chunks)
     index = np.arange(chunks + 1)
@@ -136,7 +140,8 @@ def bounds(numel: int, chunks: int) -> Ints:
 def _check_ranges(schedule: Schedule, number: int, step: Step) -> None:
     n, chunks = schedule.ranks, schedule.chunks
     bad_rank = (step.src < 0) | (step.src >= n) | (step.dst < 0) | (step.dst >= n)
-    bad_chunk = (step.chunk < 0) | (step.width < 1) | (step.chunk + step.width > chunks)
+    bad_chunk = (step.chunk < 0) | (step.chunk + step.width > chunks)
+    _reject(schedule, number, step, step.width < 1, "a message of no chunks")
     _reject(schedule, number, step, bad_rank, f"a rank is not in 0..{n - 1}")
     _reject(schedule, number, step, bad_chunk, f"a chunk is not in 0..{chunks - 1}")
     _reject(schedule, number, step, step.src == step.dst, "a rank sends to itself")

@@ -72,8 +72,6 @@ def start(collective: Collective, ranks: int, chunks: int) -> State:
     def held(rank: int, chunk: int) -> Contributors:
         if collective == "all_gather":
             return (chunk,) if rank == chunk else ()
-        if collective == "broadcast":
-            return (0,) if rank == 0 else ()
         return (rank,)
 
     return tuple(tuple(held(r, c) for c in range(chunks)) for r in range(ranks))
@@ -86,10 +84,7 @@ def goal(collective: Collective, ranks: int, chunks: int) -> Goal:
     def wanted(rank: int, chunk: int) -> Contributors | None:
         if collective == "all_gather":
             return (chunk,)
-        if collective == "broadcast":
-            return (0,)
-        home = {"all_reduce": rank, "reduce_scatter": chunk, "reduce": 0}[collective]
-        return everyone if rank == home else None
+        return everyone if collective == "all_reduce" or rank == chunk else None
 
     return tuple(tuple(wanted(r, c) for c in range(chunks)) for r in range(ranks))
 
@@ -128,7 +123,11 @@ def replay(schedule: Schedule) -> Replay:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a schedule moves. All arrays are per rank, int64, bytes or messages."""
+    """What a schedule moves.
+
+    `sent_messages`, `sent_bytes`, `received_bytes`: int64 arrays, one entry for each rank.
+    `between_nodes`: bytes that leave a node, of all ranks together.
+    """
 
     steps: int
     sent_messages: Ints
@@ -168,6 +167,8 @@ def prove_all_reduce(schedule: Schedule, block: int = 256) -> None:
 
     The same replay on bit sets, for thousands of ranks: chunks never mix, so they are proven
     `block` at a time, with ranks x block x ranks / 8 bytes of memory.
+
+    The schedule must have passed `check()`.
 
     Raises:
         ScheduleError: a part would be counted twice, or is missing at the end.

@@ -50,7 +50,9 @@ def in_order(
     group: ProcessGroup, body: Callable[[], None], device: torch.device, async_op: bool
 ) -> Work | None:
     """Call `body` after all earlier ones of the group: now, or in the group's thread."""
-    line = _lines.setdefault(group, _Line())
+    line = _lines.get(group)
+    if line is None:  # no setdefault: it would make an executor at every call
+        line = _lines[group] = _Line()
     busy = line.last is not None and not line.last.done()
     if not (busy or async_op):
         body()
