@@ -87,6 +87,7 @@ NOT_DENSE = "tensor: expected a dense tensor, got layout torch.sparse_"
 
 OWN = (
     {
+        "op of another kind": Case(all_reduce(op=torch.ones(2)), ValueError, f"{NO_OP}tensor("),
         "band": Case(all_reduce(op=ReduceOp.BAND), ValueError, f"{NO_OP}<RedOpType.BAND"),
         "op is a string": Case(all_reduce(op="SUM"), ValueError, f"{NO_OP}'SUM'"),
         "op is None": Case(all_reduce(op=None), ValueError, f"{NO_OP}None"),
@@ -116,7 +117,7 @@ OWN = (
         "meta": Case(
             tensor(lambda: torch.ones(2, 3, device="meta")),
             ValueError,
-            "tensor: is on meta, but the group's backend is gloo",
+            "tensor: is on meta, but the group moves tensors on cpu",
         ),
         "complex max": Case(
             on_all(lambda: torch.ones(2, dtype=torch.complex64), ReduceOp.MAX),

@@ -1,11 +1,15 @@
 """Asynchronous calls, and collectives within sub-groups."""
 
+import contextlib
+import gc
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
 
 import minidist
-from minidist import MismatchError, ReduceOp, launch
+from minidist import MismatchError, ReduceOp, all_reduce, launch
 from minidist.work import Work
 from tests.oracle import all_reduced, data, reduced, same
 
@@ -203,3 +207,45 @@ def test_a_rank_outside_the_group_is_told_so() -> None:
     names = ["all_reduce", "all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor"]
     said = [f"rank 1: {name}: group: this rank is not a member of it" for name in names]
     assert launch(outsiders, 3) == [[], said, []]
+
+
+def collective_and_message() -> tuple[float, float]:
+    """The caller's own messages in the same group do not get into a collective on its way."""
+    rank, ours, theirs = (
+        dist.get_rank(),
+        torch.ones(2) * (dist.get_rank() + 1),
+        torch.full((2,), 7.0),
+    )
+    if rank == 0:
+        time.sleep(0.2)  # so that rank 1 receives while its collective waits
+    works = [all_reduce(ours if i == 0 else torch.ones(2), async_op=True) for i in range(4)]
+    if rank == 0:
+        dist.send(theirs, 1)
+    else:
+        theirs.zero_()
+        dist.recv(theirs, 0)
+    for work in works:
+        assert work is not None
+        work.wait()
+    return ours[0].item(), theirs[0].item()
+
+
+def test_messages_of_the_caller_are_kept_apart() -> None:
+    assert launch(collective_and_message, 2) == [(3.0, 7.0)] * 2
+
+
+def a_failed_group_is_forgotten() -> int:
+    group = dist.new_group([0, 1])
+    work = all_reduce(torch.ones(2, requires_grad=True), group=group, async_op=True)
+    assert work is not None
+    with contextlib.suppress(ValueError):
+        work.wait()
+    del work
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    return len(minidist.work._lines)
+
+
+def test_a_failed_call_does_not_keep_its_group_alive() -> None:
+    assert launch(a_failed_group_is_forgotten, 2) == [0, 0]

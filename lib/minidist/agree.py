@@ -10,13 +10,13 @@ import json
 import os
 import zlib
 from collections import Counter
-from functools import lru_cache
 
 import torch
 import torch.distributed as dist
 
 from minidist.algorithms import ring_all_gather
-from minidist.execute import Program, execute, global_rank, program
+from minidist.execute import execute, global_rank
+from minidist.plan import program_of
 
 ROOM = 4096  # bytes for one rank's description of its call: ten arguments of the longest
 LONGEST = 180  # characters of it for one argument
@@ -72,14 +72,9 @@ def _exchange(
     board = torch.zeros(ranks, ROOM, dtype=torch.uint8)
     board[rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     wire = board.to(device).view(-1)
-    execute(_program(ranks, rank), wire, torch.Tensor.add_, group)
+    execute(program_of(ring_all_gather, ranks, rank), wire, torch.Tensor.add_, group)
     rows = wire.view(ranks, ROOM).cpu().numpy()
     return [json.loads(row.tobytes().rstrip(b"\0")) for row in rows]
-
-
-@lru_cache(maxsize=64)
-def _program(ranks: int, rank: int) -> Program:
-    return program(ring_all_gather(ranks), rank)
 
 
 def _short(value: str) -> str:

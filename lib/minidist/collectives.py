@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist import agree, algorithms
-from minidist.execute import CommunicationError, Program, Sent, execute, program
+from minidist.execute import CommunicationError, Sent, execute
 from minidist.inputs import check_parts, check_tensor, flat_view, op_name, reduction, wire_device
-from minidist.schedule import Schedule
+from minidist.plan import Algorithm, Program, program_of
 from minidist.work import Work, in_order
 
-Algorithm = Callable[[int], Schedule]
 Op = ReduceOp | ReduceOp.RedOpType
 
 ALL_REDUCE: dict[str, Algorithm] = {
@@ -66,9 +64,10 @@ def all_reduce(
             PRODUCT, MIN or MAX.
         group: the default group if None.
         async_op: return a `Work` at once; the tensor is ready, and errors are raised, at `wait()`.
-        algorithm: "ring", "tree", "naive", or "native": the backend's own.
-        check: see that all ranks make the same call before anything is sent. None: if the
-            environment has MINIDIST_CHECK=1, as it has under `minidist.launch`.
+        algorithm: "ring", "tree", "naive", or "native": the backend's own, which an asynchronous
+            call must not mix with calls of torch.distributed in the same group.
+        check: see that all ranks make the same call before anything is sent; alike on all ranks.
+            None: if the environment has MINIDIST_CHECK=1, as it has under `minidist.launch`.
 
     Raises:
         TypeError, ValueError: this rank's own input is wrong; it names the rank and the argument.
@@ -211,7 +210,9 @@ def _call(
             assert run is not None
             run()
 
-    return in_order(_group(group), body, where, async_op)
+    first = next(iter(tensors.values()))
+    on = first.device if isinstance(first, torch.Tensor) else where
+    return in_order(_group(group), body, on, async_op)
 
 
 def _group(group: ProcessGroup | None) -> ProcessGroup:
@@ -228,13 +229,8 @@ def _named(argument: str, check: Callable[..., None], *args: object, **options: 
         raise type(error)(f"{argument}: {error}") from None
 
 
-@lru_cache(maxsize=256)
-def _cached_program(algorithm: Algorithm, ranks: int, rank: int) -> Program:
-    return program(algorithm(ranks), rank)
-
-
 def _program(algorithm: Algorithm, group: ProcessGroup | None) -> Program:
-    return _cached_program(algorithm, dist.get_world_size(group), dist.get_rank(group))
+    return program_of(algorithm, dist.get_world_size(group), dist.get_rank(group))
 
 
 def _native_all_reduce(flat: torch.Tensor, op: Op, group: ProcessGroup | None) -> None:

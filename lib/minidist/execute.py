@@ -28,6 +28,7 @@ from minidist.plan import Post, Program, program
 
 __all__ = ["CommunicationError", "Program", "Sent", "execute", "program"]
 
+TAG = 0x6D64  # keeps our messages apart from those that the caller sends in the same group
 Reduce = Callable[[torch.Tensor, torch.Tensor], object]  # reduce(mine, theirs) changes mine
 
 
@@ -63,7 +64,8 @@ def execute(
         log: where to note each message that this rank sends.
 
     Raises:
-        CommunicationError: naming this rank, the step and the peers.
+        CommunicationError: naming this rank, the step and the peers. The group must be made anew
+            after it: late messages may still be on their way.
     """
     itemsize = tensor.element_size()
     posts, window, inbox = plan.lay_out(prog, len(tensor), itemsize, plan.PIECE)
@@ -152,6 +154,8 @@ class _Flight:
             raise self._failure(task.post, error) from error
 
     def _failure(self, post: Post, error: RuntimeError) -> CommunicationError:
+        _kept.room = None  # a late message may still be written there
+
         def rank(of_group: int) -> str:
             return f"rank {global_rank(of_group, self.group)}"
 
@@ -185,5 +189,5 @@ def _start(
         return dist.batch_isend_irecv(ops), []
     members = group or dist.group.WORLD
     assert members is not None
-    incoming = [members.recv([wire], peer, 0) for wire, peer in receives]
-    return incoming, [members.send([wire], peer, 0) for wire, peer in sends]
+    incoming = [members.recv([wire], peer, TAG) for wire, peer in receives]
+    return incoming, [members.send([wire], peer, TAG) for wire, peer in sends]

@@ -41,9 +41,8 @@ def check_tensor(tensor: torch.Tensor, group: ProcessGroup | None, *, written: b
         kind = "quantized" if tensor.is_quantized else "nested"
         raise TypeError(f"expected a plain dense tensor, got a {kind} one")
     if tensor.device.type not in backends(group):
-        raise ValueError(
-            f"is on {tensor.device}, but the group's backend is {dist.get_backend(group)}"
-        )
+        known = " and ".join(backends(group))
+        raise ValueError(f"is on {tensor.device}, but the group moves tensors on {known}")
     if written and tensor.requires_grad:
         raise ValueError("requires grad, but is written in place; pass tensor.detach()")
     if written and _overlaps(tensor):
@@ -64,6 +63,8 @@ def check_parts(whole: torch.Tensor, part: torch.Tensor, ranks: int) -> None:
 
 def op_name(op: ReduceOp | ReduceOp.RedOpType) -> str:
     """Return "SUM" for ReduceOp.SUM and so on; of an op that we do not know its repr."""
+    if not isinstance(op, ReduceOp | ReduceOp.RedOpType):
+        return repr(op)
     return next((name for name in _REDUCE if op == getattr(ReduceOp, name)), repr(op))
 
 

@@ -9,7 +9,7 @@ the tensor's size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -59,6 +59,15 @@ def program(schedule: Schedule, rank: int) -> Program:
         return Part(width, swaps, sends, tuple(send for send in step if send.dst == rank))
 
     return Program(schedule.name, rank, schedule.chunks, tuple(map(part, schedule.check())))
+
+
+Algorithm = Callable[[int], Schedule]  # number of ranks -> schedule
+
+
+@lru_cache(maxsize=256)
+def program_of(algorithm: Algorithm, ranks: int, rank: int) -> Program:
+    """The program of `algorithm(ranks)` for `rank`, made once and kept."""
+    return program(algorithm(ranks), rank)
 
 
 def _swaps(step: Step, chunks: int) -> bool:

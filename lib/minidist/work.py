@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.distributed import ProcessGroup
@@ -22,7 +22,13 @@ class Work:
         self._future = future
 
     def wait(self) -> bool:
-        """Return True when the result is in place; raise what the collective raised."""
+        """Return True when the result is in place.
+
+        On a GPU that is in the order of the stream on which the collective was called.
+
+        Raises:
+            Exception: what the collective raised.
+        """
         self._future.result()
         return True
 
@@ -36,11 +42,16 @@ class _Line:
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="minidist")
-        self.last: Future[None] | None = None
+        self.last: ref[Future[None]] | None = None  # weak: a failure holds on to its group
 
     def append(self, body: Callable[[], None]) -> Work:
-        self.last = self.thread.submit(body)
-        return Work(self.last)
+        future = self.thread.submit(body)
+        self.last = ref(future)
+        return Work(future)
+
+    def busy(self) -> bool:
+        last = self.last() if self.last else None
+        return last is not None and not last.done()
 
 
 _lines: WeakKeyDictionary[ProcessGroup, _Line] = WeakKeyDictionary()
@@ -53,8 +64,7 @@ def in_order(
     line = _lines.get(group)
     if line is None:  # no setdefault: it would make an executor at every call
         line = _lines[group] = _Line()
-    busy = line.last is not None and not line.last.done()
-    if not (busy or async_op):
+    if not (async_op or line.busy()):
         body()
         return None
     # The caller's stream is not the thread's: kernels must follow those that made the tensor.
