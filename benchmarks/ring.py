@@ -26,34 +26,42 @@ def _rounds(size: int) -> int:
     return max(15, min(61, (1 << 29) // size))
 
 
-def _turns() -> dict[int, dict[str, list[float]]]:
-    """For each size: the seconds of each way, round by round, as this rank saw them."""
+def _turns() -> dict[int, dict[str, list[tuple[float, float]]]]:
+    """For each size: when each way started and ended on this rank, round by round."""
     ways = [("ring", _ring), ("native", dist.all_reduce)]
     order = random.Random(0)  # the same on every rank
-    seen: dict[int, dict[str, list[float]]] = {}
+    seen: dict[int, dict[str, list[tuple[float, float]]]] = {}
     for size in SIZES:
         tensor = torch.ones(size // 4)
-        times = seen[size] = defaultdict(list)
+        spans = seen[size] = defaultdict(list)
         for round_number in range(1 + _rounds(size)):
             order.shuffle(ways)
             for name, way in ways:
+                tensor.fill_(1)
                 dist.barrier()
-                start = time.perf_counter()
+                start = time.monotonic()
                 way(tensor)
-                dist.barrier()
                 if round_number:  # the first warms up
-                    times[name].append(time.perf_counter() - start)
-            tensor.fill_(1)
+                    spans[name].append((start, time.monotonic()))
     return seen
+
+
+def _quartiles(spans: list[list[tuple[float, float]]]) -> list[float]:
+    """Of the seconds from the first rank's start to the last one's end; one clock for all."""
+    rounds = zip(*spans, strict=True)
+    times = [max(end for _, end in each) - min(start for start, _ in each) for each in rounds]
+    return statistics.quantiles(times, n=4)
 
 
 def measure() -> list[Row]:
     """Rows for 2, 4 and 8 ranks: quartiles in milliseconds; `ratio` is of the medians."""
     rows: list[Row] = []
     for ranks in (2, 4, 8):
-        (seen, *_) = minidist.launch(_turns, ranks, device="cpu", timeout=600)
-        for size, times in seen.items():
-            ring, native = (statistics.quantiles(times[way], n=4) for way in ("ring", "native"))
+        seen = minidist.launch(_turns, ranks, device="cpu", timeout=600)
+        for size in SIZES:
+            ring, native = (
+                _quartiles([rank[size][way] for rank in seen]) for way in ("ring", "native")
+            )
             rows.append(
                 {
                     "ranks": ranks,
@@ -61,7 +69,7 @@ def measure() -> list[Row]:
                     "ring_ms": [round(1e3 * t, 3) for t in ring],
                     "native_ms": [round(1e3 * t, 3) for t in native],
                     "ratio": round(ring[1] / native[1], 3),
-                    "rounds": len(times["ring"]),
+                    "rounds": _rounds(size),
                 }
             )
     return rows
