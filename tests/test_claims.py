@@ -75,8 +75,10 @@ def test_unproven_wants_every_piece_of_evidence() -> None:
     )
     assert unproven([claim], []) == {"X1": claim.evidence}
     assert unproven([claim], ["tests/a.py::f[3-True]"]) == {"X1": ["notebooks/x.ipynb#tag"]}
-    assert unproven([claim], ["tests/a.py::f[3]", "notebooks/x.ipynb::"]) == {}
-    assert unproven([claim], ["tests/a.py::fg", "notebooks/x.ipynb::"]) == {"X1": ["tests/a.py::f"]}
+    assert unproven([claim], ["tests/a.py::f[3]", "notebooks/x.ipynb::x.ipynb"]) == {}
+    assert unproven([claim], ["tests/a.py::fg", "notebooks/x.ipynb::x.ipynb"]) == {
+        "X1": ["tests/a.py::f"]
+    }
 
 
 def test_a_claim_without_evidence_is_refused(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def unproven(claims: Iterable[Claim], passed: Iterable[str]) -> dict[str, list[s
     A test with parameters counts when one of its cases passed (one that failed fails the run). A
     lab's cell counts when its lab passed.
     """
-    ran = {node.split("[")[0].removesuffix("::") for node in passed}
+    ran = {node.split("[")[0] for node in passed}
+    ran |= {node.split("::")[0] for node in ran if ".ipynb::" in node}
     missing = {c.id: [e for e in c.evidence if e.split("#")[0] not in ran] for c in claims}
     return {name: evidence for name, evidence in missing.items() if evidence}
 
