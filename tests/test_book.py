@@ -125,3 +125,13 @@ def test_an_edit_during_a_build_that_is_taken_back_leaves_nothing_stale(
     (course / "lib/a.py").write_text("before")
     assert not book.up_to_date()
     assert left_for_the_renderer(course, monkeypatch) == set()
+
+
+@pytest.mark.parametrize(
+    "name", ["notebooks/.ruff_cache/x", "lib/__pycache__/a.pyc", "lib/minidist.egg-info/PKG-INFO"]
+)
+def test_what_tools_leave_beside_the_sources_is_no_change(name: str, course: Path) -> None:
+    book.main()
+    (course / name).parent.mkdir()
+    (course / name).touch()
+    assert book.up_to_date()

@@ -35,7 +35,14 @@ SOURCES = [
 # new pages, not for new results.
 TEXT = {".md", ".css", ".js", ".bib"}
 TEXT_FOLDERS = {"tests", "tools"}
-LEFTOVERS = {"__pycache__", ".ipynb_checkpoints"}
+
+
+def is_leftover(path: Path) -> bool:
+    """What tools leave beside the sources: caches, checkpoints, the editable install's notes."""
+    return any(
+        part.startswith(".") or part == "__pycache__" or part.endswith(".egg-info")
+        for part in path.parent.parts
+    )
 
 
 def files() -> Iterator[Path]:
@@ -44,8 +51,7 @@ def files() -> Iterator[Path]:
         top = ROOT / name
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
             relative = path.relative_to(ROOT)
-            parts = set(relative.parts)
-            if path.is_file() and not parts & LEFTOVERS and ".egg-info" not in str(relative):
+            if path.is_file() and not is_leftover(relative):
                 yield relative
 
 
