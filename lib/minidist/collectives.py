@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist import agree, algorithms
-from minidist.execute import CommunicationError, Sent, execute
+from minidist.execute import CommunicationError, Sent, execute, members
 from minidist.inputs import check_parts, check_tensor, flat_view, op_name, reduction, wire_device
 from minidist.plan import Algorithm, Program, program_of
 from minidist.work import Work, in_order
@@ -212,13 +212,7 @@ def _call(
 
     first = next(iter(tensors.values()))
     on = first.device if isinstance(first, torch.Tensor) else where
-    return in_order(_group(group), body, on, async_op)
-
-
-def _group(group: ProcessGroup | None) -> ProcessGroup:
-    chosen = group or dist.group.WORLD
-    assert chosen is not None  # get_rank has raised where there is no default group
-    return chosen
+    return in_order(members(group), body, on, async_op)
 
 
 def _named(argument: str, check: Callable[..., None], *args: object, **options: object) -> None:

@@ -3,8 +3,13 @@
 [Note: pieces in flight] A large message travels as several, of at most `PIECE` bytes, and at most
 `WINDOW` posts are on their way at once. While one piece is still coming, the one before it is
 reduced, and in a schedule of single chunks it is already passed on in the next step: chunks, and
-pieces of a chunk, never mix. What a reduction needs beside the tensor is `WINDOW` inboxes, whatever
-the tensor's size.
+pieces of a chunk, never mix. What a reduction needs beside the tensor is `WINDOW` inboxes and one,
+whatever the tensor's size.
+
+[Note: receiving early] A message that finds its receive posted goes straight to its place; one that
+does not waits for a word from the receiver. So a rank posts a step's receives before it waits for
+the step before, where it may: what comes in is reduced from an inbox, or overwrites a chunk that
+this rank neither received in the step before nor sent then, except to the rank that now sends it.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import numpy as np
 
 from minidist.schedule import Schedule, Send, Step, bounds, spread
 
-PIECE = 2 << 20  # bytes: smaller means more messages, larger spoils the cache and the overlap
+PIECE = 4 << 20  # bytes: smaller means more messages and waits, larger overlaps less
 WINDOW = 4
 
 
@@ -26,10 +31,12 @@ class Part(NamedTuple):
     """What one rank does in one step; the first two fields are about *all* ranks' messages.
 
     `width`: chunks in the longest. `swaps`: whether some rank reduces into a chunk that it sends.
+    `early`: [Note: receiving early].
     """
 
     width: int
     swaps: bool
+    early: bool
     sends: tuple[Send, ...]
     receives: tuple[Send, ...]
 
@@ -52,13 +59,25 @@ class Program:
 
 def program(schedule: Schedule, rank: int) -> Program:
     """Check the schedule and take out what `rank` has to do."""
-
-    def part(step: Step) -> Part:
+    parts: list[Part] = []
+    for step in schedule.check():
         width, swaps = int(step.width.max(initial=0)), _swaps(step, schedule.chunks)
         sends = tuple(send for send in step if send.src == rank)
-        return Part(width, swaps, sends, tuple(send for send in step if send.dst == rank))
+        receives = tuple(send for send in step if send.dst == rank)
+        early = not parts or _early(parts[-1], receives)
+        parts.append(Part(width, swaps, early, sends, receives))
+    return Program(schedule.name, rank, schedule.chunks, tuple(parts))
 
-    return Program(schedule.name, rank, schedule.chunks, tuple(map(part, schedule.check())))
+
+def _early(before: Part, receives: tuple[Send, ...]) -> bool:
+    """Whether what comes next may be received before the messages of the step before are through.
+
+    See [Note: receiving early].
+    """
+    kept = {each.chunk: each.src for each in receives if not each.reduce}
+    came = any(each.chunk in kept for each in before.receives)
+    left = any(kept.get(each.chunk, each.dst) != each.dst for each in before.sends)
+    return not (came or left)
 
 
 Algorithm = Callable[[int], Schedule]  # number of ranks -> schedule
@@ -90,12 +109,13 @@ class Post(NamedTuple):
     """Messages that are started together: one piece of one step.
 
     `alone`: everything posted before must have landed. `swaps`: sends must have left before what
-    arrives is reduced.
+    arrives is reduced. `early`: its receives may be posted along with the post before.
     """
 
     step: int
     alone: bool
     swaps: bool
+    early: bool
     receives: tuple[Slice, ...]
     sends: tuple[Slice, ...]
 
@@ -141,6 +161,7 @@ def _posts(prog: Program, edge: list[int], pieces: list[int]) -> Iterator[Post]:
                 step,
                 alone=runs and piece == 0,
                 swaps=part.swaps,
+                early=part.early and not runs,
                 receives=tuple(each for each in receives if each.low < each.high),
                 sends=tuple(each for each in sends if each.low < each.high),
             )
