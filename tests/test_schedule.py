@@ -1,10 +1,13 @@
 """The form in which algorithms are stated, and what check() refuses."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
 from minidist import algorithms
-from minidist.schedule import Schedule, ScheduleError, Send, Step, bounds, spread
+from minidist.schedule import Collective, Schedule, ScheduleError, Send, Step, bounds, spread
+from minidist.simulate import goal, replay, start
 
 
 def schedule_of(*steps: list[Send], ranks: int = 4, chunks: int = 4) -> Schedule:
@@ -69,6 +72,72 @@ def test_check_allows_what_is_safe() -> None:
 def test_only_schedules_of_one_shape_can_be_joined() -> None:
     with pytest.raises(ScheduleError, match=r"3 ranks, 3 chunks.*4 ranks, 4 chunks"):
         algorithms.ring_reduce_scatter(3).then(algorithms.ring_all_gather(4), "x", "all_reduce")
+
+
+def test_joined_schedules_are_outlined_phase_by_phase() -> None:
+    ring = algorithms.ring_all_reduce(5)
+    assert [(list(step), times) for step, times in ring.outline()] == [
+        (list(next(iter(algorithms.ring_reduce_scatter(5)))), 4),
+        (list(next(iter(algorithms.ring_all_gather(5)))), 4),
+    ]
+    plain = schedule_of([Send(0, 1, 0, True)], [Send(0, 2, 0, True)])
+    assert [times for _, times in plain.outline()] == [1, 1]
+
+
+def test_segments_of_a_chunk_go_one_behind_the_other() -> None:
+    cut = schedule_of([Send(0, 1, 2, True)], [Send(1, 3, 2, False)], chunks=3).in_segments(2)
+    assert cut.chunks == 6
+    assert [list(step) for step in cut] == [
+        [Send(0, 1, 4, True)],
+        [Send(0, 1, 5, True)],
+        [Send(1, 3, 4, False)],
+        [Send(1, 3, 5, False)],
+    ]
+    run = schedule_of([Send(0, 1, 2, True, width=2)])
+    assert run.in_segments(1) is run
+    with pytest.raises(ScheduleError, match=r"chunks 2\.\.3 .*only single chunks"):
+        run.in_segments(2).check()
+    with pytest.raises(ScheduleError, match="segments must be at least 1, got 0"):
+        run.in_segments(0)
+
+
+# Three ranks, root 1, a shift by 1. A word is a rank, a letter one of its chunks: the rank whose
+# part it is, + all parts, . nothing, ? anything.
+PROMISES: dict[Collective, tuple[str, str]] = {
+    "all_reduce": ("000 111 222", "+++ +++ +++"),
+    "reduce_scatter": ("000 111 222", "+?? ?+? ??+"),
+    "all_gather": ("0.. .1. ..2", "012 012 012"),
+    "broadcast": ("... 111 ...", "111 111 111"),
+    "reduce": ("000 111 222", "??? +++ ???"),
+    "gather": ("0.. .1. ..2", "??? 012 ???"),
+    "scatter": ("... 111 ...", "1?? ?1? ??1"),
+    "shift": ("0.. .1. ..2", "??2 0?? ?1?"),
+    "all_to_all": ("000...... ...111... ......222", "0??1??2?? ?0??1??2? ??0??1??2"),
+}
+
+
+@pytest.mark.parametrize("collective", get_args(Collective))
+def test_what_a_collective_starts_from_and_promises(collective: Collective) -> None:
+    letters = {"0": (0,), "1": (1,), "2": (2,), "+": (0, 1, 2), ".": (), "?": None}
+    before, after = (
+        tuple(tuple(letters[letter] for letter in word) for word in words.split())
+        for words in PROMISES[collective]
+    )
+    chunks = len(before[0])
+    assert start(collective, 3, chunks, root=1) == before
+    assert goal(collective, 3, chunks, root=1, by=int(collective == "shift")) == after
+
+
+def test_replay_refuses_to_use_what_is_not_there() -> None:
+    def gather(*sends: Send) -> Schedule:
+        steps = [Step.from_sends([send]) for send in sends]
+        return Schedule("test", "gather", 3, 3, lambda: steps, root=1)
+
+    with pytest.raises(ScheduleError, match=r"step 1: rank 0 sends chunk 2 .*: rank 0 does not"):
+        replay(gather(Send(0, 1, 2, False)))
+    with pytest.raises(ScheduleError, match=r"step 2: .* reduces .*: rank 1 does not hold it"):
+        replay(gather(Send(0, 1, 0, False), Send(2, 1, 2, True)))
+    assert replay(gather(Send(0, 1, 0, False), Send(2, 1, 2, False))).right() == 3
 
 
 @pytest.mark.claim("B7")

@@ -11,8 +11,8 @@ All messages of a step leave at the same time: what is sent is what the sender h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +20,17 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Collective = Literal["all_reduce", "reduce_scatter", "all_gather"]
+Collective = Literal[
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "shift",
+]
 
 
 class ScheduleError(ValueError):
@@ -61,9 +71,9 @@ class Step:
     @classmethod
     def of(cls, src: Any, dst: Any, chunk: Any, reduce: Any, width: Any = 1) -> Step:
         """Build a step from arrays or scalars, broadcast against each other."""
-        fields = np.broadcast_arrays(*map(np.atleast_1d, (src, dst, chunk, reduce, width)))
-        src, dst, chunk, reduce, width = (f.astype(np.int64) for f in fields)
-        return cls(src, dst, chunk, reduce.astype(np.bool_), width)
+        kinds = (np.int64, np.int64, np.int64, np.bool_, np.int64)
+        given = zip((src, dst, chunk, reduce, width), kinds, strict=True)
+        return cls(*np.broadcast_arrays(*(np.array(field, kind, ndmin=1) for field, kind in given)))
 
     @classmethod
     def from_sends(cls, sends: Iterable[Send]) -> Step:
@@ -88,6 +98,10 @@ class Schedule:
         ranks: number of ranks, N.
         chunks: number of slices the tensor is cut into.
         make_steps: called for a fresh iterator over the steps, so that they may be lazy.
+        root: the rank that a broadcast, reduce, gather or scatter is from or to.
+        by: how many ranks a shift goes on.
+        alike: number of steps if they differ in nothing but which chunks they carry, else 0.
+        phases: the schedules that this one is joined of, if it is; see `outline`.
     """
 
     name: str
@@ -95,9 +109,26 @@ class Schedule:
     ranks: int
     chunks: int
     make_steps: Callable[[], Iterable[Step]]
+    root: int = 0
+    by: int = 0
+    alike: int = 0
+    phases: tuple[Schedule, ...] = ()
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.make_steps())
+
+    def outline(self) -> Iterator[tuple[Step, int]]:
+        """(step, times): a run of steps that differ only in their chunks, by its first.
+
+        What a step costs does not depend on which chunks it carries. So a ring over 65,536 ranks
+        is priced by 2 steps instead of 131,070.
+        """
+        if self.phases:
+            yield from chain.from_iterable(phase.outline() for phase in self.phases)
+        elif self.alike:
+            yield from ((step, self.alike) for step in islice(self, 1))
+        else:
+            yield from ((step, 1) for step in self)
 
     def then(self, other: Schedule, name: str, collective: Collective) -> Schedule:
         """This schedule followed by `other`, over the same ranks and chunks."""
@@ -106,7 +137,33 @@ class Schedule:
                 f"{name}: cannot join {self.name!r} ({self.ranks} ranks, {self.chunks} chunks) "
                 f"and {other.name!r} ({other.ranks} ranks, {other.chunks} chunks)"
             )
-        return Schedule(name, collective, self.ranks, self.chunks, lambda: chain(self, other))
+        joined, steps = (self, other), lambda: chain(self, other)
+        return Schedule(name, collective, self.ranks, self.chunks, steps, self.root, phases=joined)
+
+    def in_segments(self, segments: int) -> Schedule:
+        """The same with every chunk cut into `segments`, and every step into as many.
+
+        Segments do not wait for one another, so a rank may reduce one while the next one comes.
+
+        Raises:
+            ScheduleError: `segments` is below 1, or, when read, a message is of several chunks.
+        """
+        if at_least_one("segments", segments) == 1:
+            return self
+
+        def steps() -> Iterator[Step]:
+            for number, step in enumerate(self):
+                _reject(self, number, step, step.width > 1, "only single chunks can be segmented")
+                for segment in range(segments):
+                    yield replace(step, chunk=step.chunk * segments + segment)
+
+        return replace(
+            self,
+            chunks=self.chunks * segments,
+            make_steps=steps,
+            alike=self.alike * segments,
+            phases=tuple(phase.in_segments(segments) for phase in self.phases),
+        )
 
     def check(self) -> Schedule:
         """Return self if every step is safe to run, else raise `ScheduleError`.
@@ -135,6 +192,13 @@ def bounds(numel: int, chunks: int) -> Ints:
     size, longer = divmod(numel, chunks)
     index = np.arange(chunks + 1)
     return index * size + np.minimum(index, longer)
+
+
+def at_least_one(what: str, number: int) -> int:
+    """`number`, or a ScheduleError that names it."""
+    if number < 1:
+        raise ScheduleError(f"{what} must be at least 1, got {number}")
+    return number
 
 
 def _check_ranges(schedule: Schedule, number: int, step: Step) -> None:

@@ -66,36 +66,54 @@ class Replay:
         return sum(want is not None for row in self.goal for want in row)
 
 
-def start(collective: Collective, ranks: int, chunks: int) -> State:
+def start(collective: Collective, ranks: int, chunks: int, root: int = 0) -> State:
     """The precondition: which contributors each (rank, chunk) holds before the first step."""
 
     def held(rank: int, chunk: int) -> Contributors:
-        if collective == "all_gather":
-            return (chunk,) if rank == chunk else ()
-        return (rank,)
+        return (rank,) if _origin(collective, ranks, chunk, root) in (None, rank) else ()
 
     return tuple(tuple(held(r, c) for c in range(chunks)) for r in range(ranks))
 
 
-def goal(collective: Collective, ranks: int, chunks: int) -> Goal:
+def goal(collective: Collective, ranks: int, chunks: int, root: int = 0, by: int = 0) -> Goal:
     """The postcondition. Where a collective leaves a chunk undefined it is None."""
     everyone = tuple(range(ranks))
 
     def wanted(rank: int, chunk: int) -> Contributors | None:
-        if collective == "all_gather":
-            return (chunk,)
-        return everyone if collective == "all_reduce" or rank == chunk else None
+        if _target(collective, ranks, chunk, root, by) not in (None, rank):
+            return None
+        origin = _origin(collective, ranks, chunk, root)
+        return everyone if origin is None else (origin,)
 
     return tuple(tuple(wanted(r, c) for c in range(chunks)) for r in range(ranks))
+
+
+def _origin(collective: Collective, ranks: int, chunk: int, root: int) -> int | None:
+    """The only rank that holds a chunk at the start; None where each holds its own part of it."""
+    if collective in ("broadcast", "scatter"):
+        return root
+    if collective == "all_to_all":  # chunk s * N + d is the block from s to d
+        return chunk // ranks
+    return chunk if collective in ("all_gather", "gather", "shift") else None
+
+
+def _target(collective: Collective, ranks: int, chunk: int, root: int, by: int) -> int | None:
+    """The only rank that a chunk must end on; None where it must end on all."""
+    if collective in ("reduce", "gather"):
+        return root
+    if collective in ("all_to_all", "shift"):
+        return (chunk + by) % ranks
+    return chunk if collective in ("reduce_scatter", "scatter") else None
 
 
 def replay(schedule: Schedule) -> Replay:
     """Run every message on symbolic chunks. For pictures and proofs of up to some dozens of ranks.
 
     Raises:
-        ScheduleError: a rank sends a chunk that it does not hold yet.
+        ScheduleError: a rank sends a chunk, or reduces into one, that it does not hold yet.
     """
-    before = start(schedule.collective, schedule.ranks, schedule.chunks)
+    kind, n, chunks, root = schedule.collective, schedule.ranks, schedule.chunks, schedule.root
+    before = start(kind, n, chunks, root)
     held = [list(row) for row in before]
     events: list[Event] = []
     number = -1
@@ -103,11 +121,12 @@ def replay(schedule: Schedule) -> Replay:
         arrivals = []
         for send in step:
             for chunk in range(send.chunk, send.chunk + send.width):
-                carried = held[send.src][chunk]
-                if not carried:
+                carried, own = held[send.src][chunk], held[send.dst][chunk]
+                if not carried or (send.reduce and not own):
                     where = f"{schedule.name}, step {number + 1}: {send}"
-                    raise ScheduleError(f"{where}: rank {send.src} does not hold it")
-                kept = held[send.dst][chunk] if send.reduce else ()
+                    without = send.dst if carried else send.src
+                    raise ScheduleError(f"{where}: rank {without} does not hold it")
+                kept = own if send.reduce else ()
                 result = tuple(sorted(kept + carried))
                 arrivals.append(
                     Event(number, send.src, send.dst, chunk, send.reduce, carried, result)
@@ -115,10 +134,8 @@ def replay(schedule: Schedule) -> Replay:
         for event in arrivals:  # only now: a step sends what was held before it
             held[event.dst][event.chunk] = event.result
         events += arrivals
-    wanted = goal(schedule.collective, schedule.ranks, schedule.chunks)
-    return Replay(
-        schedule.name, schedule.ranks, schedule.chunks, number + 1, before, wanted, tuple(events)
-    )
+    wanted = goal(kind, n, chunks, root, schedule.by)
+    return Replay(schedule.name, n, chunks, number + 1, before, wanted, tuple(events))
 
 
 @dataclass(frozen=True)
@@ -180,11 +197,11 @@ def prove_all_reduce(schedule: Schedule, block: int = 256) -> None:
     everyone = np.bitwise_or.reduce(own, axis=0)
     for low in range(0, schedule.chunks, block):
         width = min(block, schedule.chunks - low)
-        held = np.repeat(own[:, None], width, axis=1)
+        held = np.repeat(own[None], width, axis=0)  # chunk by chunk: what a ring needs is near
         for number, step in enumerate(schedule):
             _bit_step(schedule.name, number, step, low, width, held)
         if (held != everyone).any():
-            rank, chunk, _ = (int(i[0]) for i in np.nonzero(held != everyone))
+            chunk, rank, _ = (int(i[0]) for i in np.nonzero(held != everyone))
             raise ScheduleError(
                 f"{schedule.name}: rank {rank} ends without every part of chunk {low + chunk}"
             )
@@ -193,16 +210,23 @@ def prove_all_reduce(schedule: Schedule, block: int = 256) -> None:
 def _bit_step(
     name: str, number: int, step: Step, low: int, width: int, held: npt.NDArray[np.uint64]
 ) -> None:
-    message, chunk = spread(step)
-    near = (chunk >= low) & (chunk < low + width)
-    message, chunk = message[near], chunk[near] - low
-    src, dst, reduce = step.src[message], step.dst[message], step.reduce[message]
-    carried = held[src, chunk]
-    kept = np.where(reduce[:, None], held[dst, chunk], np.uint64(0))
+    near = _within(step, low, low + width)
+    message, chunk = spread(near)
+    src, dst, chunk = near.src[message], near.dst[message], chunk - low
+    carried, kept = held[chunk, src], held[chunk, dst]
+    kept[~near.reduce[message]] = 0
     if (kept & carried).any():
         row = int(np.nonzero((kept & carried).any(axis=1))[0][0])
         raise ScheduleError(
             f"{name}, step {number + 1}: rank {dst[row]} would count a part of chunk "
             f"{low + chunk[row]} twice"
         )
-    held[dst, chunk] = kept | carried
+    held[chunk, dst] = kept | carried
+
+
+def _within(step: Step, low: int, high: int) -> Step:
+    """What a step does to the chunks from `low` up to `high`."""
+    first, last = np.maximum(step.chunk, low), np.minimum(step.chunk + step.width, high)
+    some = np.flatnonzero(first < last)
+    ends = step.src[some], step.dst[some]
+    return Step(*ends, first[some], step.reduce[some], (last - first)[some])
