@@ -7,6 +7,8 @@ import torch
 
 import minidist
 from minidist import ReduceOp
+from minidist.choose import CHOSEN
+from minidist.tables import ALL_REDUCE
 
 RANKS = 4
 BAD = 2  # the rank that is called wrongly; the others are not
@@ -82,7 +84,7 @@ GRAD = "requires grad, but is written in place; pass tensor.detach()"
 SHARED = "has elements that share memory, so it cannot be written; pass a clone()"
 PARTS = "elements are not 4 parts of"
 NO_OP = "op must be one of SUM, AVG, PRODUCT, MIN, MAX, got "
-NAMES = "algorithm must be one of naive, ring, tree, native, got "
+NAMES = f"algorithm must be one of {', '.join([*ALL_REDUCE, *CHOSEN, 'native'])}, got "
 NOT_DENSE = "tensor: expected a dense tensor, got layout torch.sparse_"
 
 OWN = (

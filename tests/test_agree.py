@@ -10,7 +10,11 @@ import torch.distributed as dist
 import minidist
 from minidist import ReduceOp, launch
 from minidist.agree import LONGEST, ROOM
-from tests.bad_input import BAD, DISAGREE, OWN, RANKS
+from tests import bad_input, bad_lists
+from tests.bad_input import BAD, RANKS
+
+OWN = bad_input.OWN | bad_lists.OWN
+DISAGREE = bad_input.DISAGREE | bad_lists.DISAGREE
 
 
 def attempt(call: Callable[[], object]) -> str:

@@ -6,10 +6,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from minidist import execute, launch, plan
+from minidist import algorithms, execute, launch, plan
 from minidist.execute import program
 from minidist.schedule import Schedule, ScheduleError, Send, Step, bounds
 from tests.oracle import data, same
+
+Parts = dict[int, torch.Tensor]
 
 
 def any_schedule(seed: int, ranks: int, widest: int) -> Schedule:
@@ -61,6 +63,48 @@ def random_schedules() -> list[str]:
         execute.execute(program(schedule, rank), tensor, torch.Tensor.add_)
         wrong += [] if same(tensor, by_hand(schedule, parts)[rank]) else [schedule.name]
     return wrong
+
+
+def by_hand_in_parts(schedule: Schedule, parts: list[Parts]) -> list[Parts]:
+    """The same where every chunk is a tensor of its own."""
+    held = [{chunk: part.clone() for chunk, part in each.items()} for each in parts]
+    for step in schedule:
+        before = [{chunk: part.clone() for chunk, part in each.items()} for each in held]
+        for send in step:
+            mine, theirs = held[send.dst][send.chunk], before[send.src][send.chunk]
+            mine.copy_(mine + theirs if send.reduce else theirs)
+    return held
+
+
+def random_schedules_in_parts() -> list[str]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    wrong = []
+    for seed in range(60):
+        schedule = any_schedule(1000 + seed, ranks, widest=1)
+        plan.PIECE = (1 << 20, 40, 8, 1)[seed % 4]
+        dice = random.Random(seed)
+        sizes = [dice.choice([0, 1, 3, 11, 30]) for _ in range(schedule.chunks)]
+        parts = [{c: data(50 * r + c, size, torch.int64) for c, size in enumerate(sizes)}
+                 for r in range(ranks)]  # fmt: skip
+        mine, want = parts[rank], by_hand_in_parts(schedule, parts)[rank]
+        log: list[execute.Sent] = []
+        execute.execute(program(schedule, rank), mine, torch.Tensor.add_, log=log)
+        right = all(same(mine[chunk], want[chunk]) for chunk in want)
+        sent = sum(8 * sizes[s.chunk] for step in schedule for s in step if s.src == rank)
+        right = right and sum(each.nbytes for each in log) == sent
+        wrong += [] if right else [schedule.name]
+    return wrong
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_and_so_it_does_on_chunks_that_are_tensors_of_any_size(ranks: int) -> None:
+    assert launch(random_schedules_in_parts, ranks) == [[]] * ranks
+
+
+def test_runs_of_chunks_must_lie_in_one_tensor() -> None:
+    runs = program(algorithms.tree_gather(4), 0)
+    with pytest.raises(ValueError, match="tree gather sends runs of chunks"):
+        plan.lay_out_parts(runs, ((0, 3), (1, 3), (2, 3), (3, 3)), 4, plan.PIECE)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

@@ -1,6 +1,7 @@
 """all_reduce, reduce_scatter_tensor and all_gather_into_tensor between real ranks."""
 
 from collections.abc import Callable, Iterator
+from itertools import cycle
 
 import pytest
 import torch
@@ -8,10 +9,11 @@ import torch.distributed as dist
 
 import minidist
 from minidist import ReduceOp, launch
+from minidist.tables import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from tests.oracle import DTYPES, NO_MEANING, OPS, all_reduced, bytes_of, data, reduced, same
 
 WORLDS = [1, 2, 3, 4, 5, 8]
-ALGORITHMS = ["ring", "tree", "naive", "native"]
+ALGORITHMS = [*ALL_REDUCE, "native"]
 NOT_IN_GLOO = (torch.complex64, "PRODUCT")
 
 Wrong = list[str]
@@ -31,9 +33,10 @@ def sizes(ranks: int) -> list[int]:
 
 
 def value_cases(ranks: int) -> Iterator[tuple[str, int, torch.dtype, str]]:
+    yield from (("ring", size, torch.float32, op) for size in sizes(ranks) for op in OPS)
     for algorithm in ALGORITHMS:
+        yield from ((algorithm, size, torch.float32, "SUM") for size in sizes(ranks))
         for op in OPS:
-            yield from ((algorithm, size, torch.float32, op) for size in sizes(ranks))
             for dtype in DTYPES:
                 if (dtype, op) not in NO_MEANING:
                     yield algorithm, 2 * ranks + 1, dtype, op
@@ -41,11 +44,13 @@ def value_cases(ranks: int) -> Iterator[tuple[str, int, torch.dtype, str]]:
 
 def every_value() -> tuple[int, Wrong]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    local = 2 if ranks % 2 == 0 else ranks  # of what is hierarchical
     cases = [c for c in value_cases(ranks) if (c[0], c[2:]) != ("native", NOT_IN_GLOO)]
     wrong = []
     for algorithm, size, dtype, op in cases:
         tensor = data(rank, size, dtype, op)
-        result = minidist.all_reduce(tensor, OPS[op], algorithm=algorithm, check=False)
+        options = {"algorithm": algorithm, "local_ranks": local, "check": False}
+        result = minidist.all_reduce(tensor, OPS[op], **options)
         if result is not None or not same(tensor, all_reduced(ranks, size, dtype, op)):
             wrong.append(f"{algorithm} {size} {dtype} {op}: {tensor}")
     return len(cases), wrong
@@ -91,18 +96,21 @@ def scatter_and_gather() -> tuple[int, Wrong]:
     wrong = []
     cases = [(n, torch.float32, op) for n in (0, 1, 2, 7, 250) for op in OPS]
     cases += [(3, dtype, op) for dtype in DTYPES for op in OPS if (dtype, op) not in NO_MEANING]
-    for numel, dtype, op in cases:
+    scatters, gathers = cycle(REDUCE_SCATTER), cycle(ALL_GATHER)
+    for numel, dtype, op in cases + cases[::-1] + cases:  # in turn by every algorithm
         whole, part = data(rank, numel * ranks, dtype, op), data(rank, numel, dtype)
         output = torch.zeros(numel, dtype=dtype)
-        minidist.reduce_scatter_tensor(output, whole, OPS[op], check=False)
+        by = {"algorithm": next(scatters), "check": False}
+        minidist.reduce_scatter_tensor(output, whole, OPS[op], **by)
         want = all_reduced(ranks, numel * ranks, dtype, op)[rank * numel : (rank + 1) * numel]
-        wrong += [] if same(output, want) else [f"reduce_scatter {numel} {dtype} {op}"]
+        wrong += [] if same(output, want) else [f"reduce_scatter {numel} {dtype} {op} {by}"]
         kept = same(whole, data(rank, numel * ranks, dtype, op))
         wrong += [] if kept else [f"reduce_scatter {numel} {dtype} {op} changed its input"]
         gathered = torch.zeros(ranks, numel, dtype=dtype)
-        minidist.all_gather_into_tensor(gathered, part, check=False)
+        by = {"algorithm": next(gathers), "check": False}
+        minidist.all_gather_into_tensor(gathered, part, **by)
         want = torch.stack([data(r, numel, dtype) for r in range(ranks)])
-        wrong += [] if same(gathered, want) else [f"all_gather {numel} {dtype}"]
+        wrong += [] if same(gathered, want) else [f"all_gather {numel} {dtype} {by}"]
         wrong += [] if same(part, data(rank, numel, dtype)) else ["all_gather changed its input"]
     return len(cases), wrong
 
@@ -114,7 +122,7 @@ def test_reduce_scatter_and_all_gather_of_any_size_dtype_and_op(ranks: int) -> N
 
 def not_a_number() -> tuple[int, Wrong]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    cases = [(algorithm, op) for algorithm in ("ring", "tree", "naive") for op in OPS]
+    cases = [(algorithm, op) for algorithm in ALL_REDUCE for op in OPS]
     wrong = []
     for algorithm, op in cases:
         parts = [data(r, 9, op=op) for r in range(ranks)]
@@ -136,7 +144,7 @@ def random_floats() -> list[tuple[str, bytes]]:
     results = []
     for piece in (1 << 20, 128):
         minidist.plan.PIECE = piece
-        for algorithm in ("ring", "tree", "naive"):
+        for algorithm in ALL_REDUCE:
             for dtype in (torch.float32, torch.bfloat16, torch.float64):
                 parts = [torch.randn(203, generator=torch.Generator().manual_seed(r)).to(dtype)
                          for r in range(ranks)]  # fmt: skip

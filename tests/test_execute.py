@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import minidist
 from minidist import RankError, algorithms, execute, launch, plan
-from minidist.collectives import ALL_REDUCE
 from minidist.execute import Sent, program
 from minidist.plan import WINDOW
 from minidist.schedule import Schedule, ScheduleError, Send, Step, bounds
 from minidist.simulate import traffic
+from minidist.tables import ALL_REDUCE
 from tests.oracle import all_reduced, data, same
 
 Counts = Counter[tuple[int, int, int, int]]  # (step, src, dst, chunk) → bytes
@@ -50,12 +50,23 @@ def sizes(ranks: int) -> list[int]:
     return sorted({0, 1, ranks - 1, ranks, ranks + 1, 31, 1000})
 
 
+def local_of(ranks: int) -> int:
+    """Ranks on a node, for what is hierarchical."""
+    return 2 if ranks % 2 == 0 else ranks
+
+
+def schedule_of(name: str, ranks: int) -> Schedule:
+    options = {"local": local_of(ranks)} if name == "hierarchical" else {}
+    return ALL_REDUCE[name](ranks, **options)
+
+
 def record_all(check: bool) -> dict[tuple[str, int], list[Sent]]:
-    rank, logs = dist.get_rank(), {}
+    rank, ranks, logs = dist.get_rank(), dist.get_world_size(), {}
     for name in ALL_REDUCE:
-        for size in sizes(dist.get_world_size()):
+        options = {"algorithm": name, "local_ranks": local_of(ranks), "check": check}
+        for size in sizes(ranks):
             with minidist.record() as log:
-                minidist.all_reduce(data(rank, size, torch.float64), algorithm=name, check=check)
+                minidist.all_reduce(data(rank, size, torch.float64), **options)
             logs[name, size] = log
     return logs
 
@@ -65,8 +76,8 @@ def record_all(check: bool) -> dict[tuple[str, int], list[Sent]]:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 def test_recorded_traffic_is_that_of_the_simulator(ranks: int) -> None:
     results = launch(record_all, ranks, False)
-    for name, algorithm in ALL_REDUCE.items():
-        schedule = algorithm(ranks)
+    for name in ALL_REDUCE:
+        schedule = schedule_of(name, ranks)
         for size in sizes(ranks):
             logs = [result[name, size] for result in results]
             want = traffic(schedule, size, itemsize=8)
@@ -109,15 +120,18 @@ def test_reduce_scatter_and_all_gather_are_recorded_too_and_records_nest() -> No
 # Large messages travel as several.
 
 
+BY_CHUNKS = ("double_tree", "naive", "recursive_doubling", "ring", "tree")  # no runs of chunks
+
+
 def in_pieces() -> list[tuple[str, int, bool, list[Sent]]]:
     """Chunks of 1 to WINDOW + 3 pieces of at most 16 bytes, all but one of them uneven."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     plan.PIECE = 16
     results = []
-    for name, algorithm in ALL_REDUCE.items():
+    for name in BY_CHUNKS:
         for pieces in range(1, WINDOW + 4):
             for chunk in (2 * pieces - 1, 2 * pieces):  # int64: two to a piece
-                chunks = algorithm(ranks).chunks
+                chunks = ALL_REDUCE[name](ranks).chunks
                 size = chunk * chunks - (chunk % 2 if chunks > 1 else 0)
                 tensor = data(rank, size, torch.int64)
                 with minidist.record() as log:
@@ -191,7 +205,7 @@ def allocated() -> dict[str, list[int]]:
     plan.PIECE, taken = 1024, {}
     minidist.all_reduce(torch.ones(3), check=False)  # the first call tries if torch has a kernel
     tensors = [torch.ones(100_000), torch.ones(3)]
-    for name in ALL_REDUCE:
+    for name in BY_CHUNKS:
         taken[name] = []
         for tensor in tensors:
             with Allocations() as allocations:
@@ -206,10 +220,10 @@ def allocated() -> dict[str, list[int]]:
 
 def test_all_reduce_needs_a_window_of_pieces_and_one_beside_the_tensor() -> None:
     results = launch(allocated, 2)
-    first = next(iter(ALL_REDUCE))
+    first = BY_CHUNKS[0]
     assert 0 < max(taken[first][0] for taken in results) <= (WINDOW + 1) * 1024
     for taken in results:
-        for name in ALL_REDUCE:
+        for name in BY_CHUNKS:
             large, small = taken[name]
             assert large <= (WINDOW + 1) * 1024, name
             assert small == 0, f"{name}: the inboxes of earlier calls are kept"

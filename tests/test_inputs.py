@@ -135,6 +135,89 @@ def test_reduce_scatter_and_all_gather_in_every_layout(ranks: int) -> None:
     assert launch(parts_in_every_layout, ranks) == [[]] * ranks
 
 
+def others(name: str, base: torch.Tensor, view_of: Layout) -> list[str]:
+    """One layout as every tensor of the other collectives, alone and in lists."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    last, wrong = ranks - 1, []
+    bases = [base.clone() for _ in range(ranks)]
+    mine, slots = view_of(base), [view_of(each) for each in bases]
+    shape, dtype = tuple(mine.shape), mine.dtype
+    parts = [data(r, shape, dtype) for r in range(ranks)]
+    grid = [[data(20 * r + d, shape, dtype) for d in range(ranks)] for r in range(ranks)]
+    given = [view_of(base.clone()).copy_(each) for each in grid[rank]]
+    calls: dict[str, tuple[Callable[[], object], torch.Tensor, list[torch.Tensor] | None]] = {
+        "broadcast": (lambda: minidist.broadcast(mine, last), parts[last], None),
+        "reduce": (
+            lambda: minidist.reduce(mine, last),
+            reduced(parts) if rank == last else parts[rank],
+            None,
+        ),
+        "gather": (
+            lambda: minidist.gather(mine, slots if rank == last else None, last),
+            parts[rank],
+            parts if rank == last else None,
+        ),
+        "scatter": (
+            lambda: minidist.scatter(mine, given if rank == last else None, last),
+            grid[last][rank],
+            None,
+        ),
+        "all_gather": (lambda: minidist.all_gather(slots, mine), parts[rank], parts),
+        "reduce_scatter": (
+            lambda: minidist.reduce_scatter(mine, given),
+            reduced([row[rank] for row in grid]),
+            None,
+        ),
+        "all_to_all": (
+            lambda: minidist.all_to_all(slots, given),
+            parts[rank],
+            [row[rank] for row in grid],
+        ),
+        "ring_shift": (lambda: minidist.ring_shift(mine), parts[rank - 1], None),
+    }
+    for call, (run, want, wants) in calls.items():
+        mine.copy_(parts[rank])
+        run()
+        right = same(mine, want) and outside_untouched(base, view_of)
+        right = right and (wants is None or all(map(same, slots, wants)))
+        right = right and all(outside_untouched(each, view_of) for each in bases)
+        right = right and all(map(same, given, grid[rank]))
+        wrong += [] if right else [f"{call}, {name}: {mine} {slots}"]
+    return wrong
+
+
+def others_in_every_layout() -> list[str]:
+    return [each for name, layout in LAYOUTS.items() for each in others(name, *layout)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_other_collectives_in_every_layout(ranks: int) -> None:
+    assert launch(others_in_every_layout, ranks) == [[]] * ranks
+
+
+def rows_in_every_layout() -> list[str]:
+    """all_to_all_single cuts rows of whatever dimensions and strides."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rows, wrong = 3 * ranks, []
+    ways: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "contiguous": lambda whole: whole,
+        "transposed": lambda whole: whole.t().contiguous().t(),
+        "with gaps": lambda whole: torch.stack([whole, whole * 0 + MARK], 2)[..., 0],
+    }
+    for name, way in ways.items():
+        wholes = [data(r, (rows, 4)) for r in range(ranks)]
+        output = way(memory(rows, 4))
+        minidist.all_to_all_single(output, way(wholes[rank]))
+        want = torch.cat([whole.tensor_split(ranks)[rank] for whole in wholes])
+        wrong += [] if same(output, want) else [f"{name}: {output}"]
+    return wrong
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_all_to_all_single_in_every_layout(ranks: int) -> None:
+    assert launch(rows_in_every_layout, ranks) == [[]] * ranks
+
+
 def input_and_output_share_memory() -> list[str]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     wrong = []

@@ -10,6 +10,8 @@ import json
 import os
 import zlib
 from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,6 +26,15 @@ LONGEST = 180  # characters of it for one argument
 Call = dict[str, str]  # what was called, and each argument on which the ranks must agree
 
 
+class Blocks(NamedTuple):
+    """Of how many elements the blocks are that this rank has for each rank, and wants from each."""
+
+    given: str  # what the blocks are in, for messages
+    wanted: str
+    gives: Sequence[int]
+    wants: Sequence[int]
+
+
 class MismatchError(ValueError):
     """The ranks do not make the same call, or another rank was given bad input."""
 
@@ -34,7 +45,11 @@ def wanted(check: bool | None) -> bool:
 
 
 def agree(
-    call: Call, problem: Exception | None, group: dist.ProcessGroup | None, device: torch.device
+    call: Call,
+    problem: Exception | None,
+    group: dist.ProcessGroup | None,
+    device: torch.device,
+    blocks: Blocks | None = None,
 ) -> None:
     """Compare this call with those of the other ranks of the group.
 
@@ -43,6 +58,7 @@ def agree(
         problem: what is wrong with this rank's own input, if anything.
         group: every rank of it must come here.
         device: where the group's messages live.
+        blocks: what goes from rank to rank, if that may differ: what one gives the other must want.
 
     Raises:
         MismatchError: on every rank, naming the ranks, the argument and both values; or naming the
@@ -50,7 +66,7 @@ def agree(
     """
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     note = call | ({"problem": str(problem)} if problem else {})
-    calls = _exchange(note, rank, ranks, group, device)
+    calls = exchange(note, rank, ranks, group, device)
     if problem:
         return  # the caller raises it
     for other, theirs in enumerate(calls):
@@ -63,18 +79,50 @@ def agree(
             raise MismatchError(
                 f"{call['the call']}: the ranks disagree on {name}: {_sides(values)}"
             )
+    if blocks:
+        _match(call["the call"], blocks, group, device)
 
 
-def _exchange(
+def _match(
+    name: str, blocks: Blocks, group: dist.ProcessGroup | None, device: torch.device
+) -> None:
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    table = torch.zeros(ranks, 2, ranks, dtype=torch.int64)
+    table[rank] = torch.tensor([blocks.gives, blocks.wants])
+    table = _gather(table, rank, ranks, group, device)
+    gives, wants = table[:, 0], table[:, 1].t()  # both by sender and receiver
+    wrong = (gives != wants).nonzero().tolist()
+    if wrong:
+        src, dst = wrong[0]
+        raise MismatchError(
+            f"{name}: rank {global_rank(src, group)}'s {blocks.given} has {gives[src, dst]} "
+            f"elements for rank {global_rank(dst, group)}, whose {blocks.wanted} has room for "
+            f"{wants[src, dst]}"
+        )
+
+
+def exchange(
     note: Call, rank: int, ranks: int, group: dist.ProcessGroup | None, device: torch.device
 ) -> list[Call]:
+    """Every rank's note, at most `ROOM` bytes of it as JSON."""
     text = json.dumps({key: _short(value) for key, value in note.items()}).encode()
     board = torch.zeros(ranks, ROOM, dtype=torch.uint8)
     board[rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    rows = _gather(board, rank, ranks, group, device).numpy()
+    return [json.loads(row.tobytes().rstrip(b"\0")) for row in rows]
+
+
+def _gather(
+    board: torch.Tensor,
+    rank: int,
+    ranks: int,
+    group: dist.ProcessGroup | None,
+    device: torch.device,
+) -> torch.Tensor:
+    """The board with every rank's row, each from its own rank."""
     wire = board.to(device).view(-1)
     execute(program_of(ring_all_gather, ranks, rank), wire, torch.Tensor.add_, group)
-    rows = wire.view(ranks, ROOM).cpu().numpy()
-    return [json.loads(row.tobytes().rstrip(b"\0")) for row in rows]
+    return wire.view(board.shape).cpu()
 
 
 def _short(value: str) -> str:

@@ -1,48 +1,34 @@
-"""The collectives, under torch.distributed's names: each runs a schedule on the calling ranks.
+"""The collectives that move one tensor, under torch.distributed's names.
 
-Every call goes the same way: look at the arguments; unless switched off, make sure that all ranks
-agree on them; run the schedule on a flat view of the tensor (a flat copy, where it is not
-contiguous); put the result in place.
+Each runs a schedule on a flat view of the tensor (a flat copy, where it is not contiguous) and puts
+the result in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import os
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
-from minidist import agree, algorithms
-from minidist.execute import CommunicationError, Sent, execute, members
-from minidist.inputs import check_parts, check_tensor, flat_view, op_name, reduction, wire_device
-from minidist.plan import Algorithm, Program, program_of
-from minidist.work import Work, in_order
+from minidist import shared
+from minidist.call import Call, Run, collective, named
+from minidist.choose import CHOSEN, settle
+from minidist.execute import CommunicationError
+from minidist.inputs import (
+    check_parts,
+    flat_copy,
+    flat_device,
+    flat_view,
+    op_name,
+    reduction,
+)
+from minidist.overlap import check_apart, is_slot
+from minidist.tables import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
+from minidist.work import Work
 
 Op = ReduceOp | ReduceOp.RedOpType
-
-ALL_REDUCE: dict[str, Algorithm] = {
-    "naive": algorithms.naive_all_reduce,
-    "ring": algorithms.ring_all_reduce,
-    "tree": algorithms.tree_all_reduce,
-}
-
-_log: list[Sent] | None = None
-
-
-@contextmanager
-def record() -> Iterator[list[Sent]]:
-    """Collectives called within it note every message that this rank sends in the list.
-
-    The messages of the check between ranks are not among them.
-    """
-    global _log
-    before, _log = _log, []
-    try:
-        yield _log
-    finally:
-        _log = before
 
 
 def all_reduce(
@@ -52,6 +38,7 @@ def all_reduce(
     async_op: bool = False,
     *,
     algorithm: str = "ring",
+    local_ranks: int | None = None,
     check: bool | None = None,
 ) -> Work | None:
     """Reduce `tensor` over the ranks of the group; every rank gets the same result, bit for bit.
@@ -64,8 +51,12 @@ def all_reduce(
             PRODUCT, MIN or MAX.
         group: the default group if None.
         async_op: return a `Work` at once; the tensor is ready, and errors are raised, at `wait()`.
-        algorithm: "ring", "tree", "naive", or "native": the backend's own, which an asynchronous
-            call must not mix with calls of torch.distributed in the same group.
+        algorithm: "ring", "tree", "naive", "recursive_doubling", "halving_doubling", "double_tree"
+            or "hierarchical"; "shared_memory", between ranks of one host; "auto", the one that
+            `explain` would choose; or "native": the backend's own, which an asynchronous call must
+            not mix with calls of torch.distributed in the same group.
+        local_ranks: for "hierarchical" the ranks on a node; the group's ranks stand node by node.
+            None: LOCAL_WORLD_SIZE of the environment, or one node.
         check: see that all ranks make the same call before anything is sent; alike on all ranks.
             None: if the environment has MINIDIST_CHECK=1, as it has under `minidist.launch`.
 
@@ -75,25 +66,31 @@ def all_reduce(
         CommunicationError: a peer is gone or did not answer in time.
     """
 
-    def prepare(log: list[Sent] | None) -> Callable[[], None]:
-        _named("tensor", check_tensor, tensor, group, written=True)
-        reduce, finish = reduction(op, tensor.dtype, dist.get_world_size(group))
-        known = [*ALL_REDUCE, "native"]
-        if algorithm not in known:
-            raise ValueError(f"algorithm must be one of {', '.join(known)}, got {algorithm!r}")
+    def prepare(call: Call) -> Run:
+        call.agree_on("op", op_name(op))
+        call.one_of([*ALL_REDUCE, *CHOSEN, "native"], algorithm)
+        call.takes("tensor", tensor, written=True)
+        _on_cpu(algorithm, tensor, group)
+        reduce, finish = reduction(op, tensor.dtype, call.ranks)
+        local = _local(call, local_ranks) if algorithm == "hierarchical" else 0
 
         def run() -> None:
             with flat_view(tensor, group) as flat:
-                if algorithm == "native":
+                name = settle(algorithm, "all_reduce", flat.nbytes, flat.device, group)
+                if name == "native":
                     _native_all_reduce(flat, op, group)
+                elif name == "shared_memory":
+                    shared.all_reduce(flat, reduce, group)
                 else:
-                    execute(_program(ALL_REDUCE[algorithm], group), flat, reduce, group, log)
+                    options = {"double_tree": {"segments": segments(flat.nbytes)}}
+                    options["hierarchical"] = {"local": local}
+                    prog = call.program(ALL_REDUCE[name], **options.get(name, {}))
+                    call.execute(prog, flat, reduce)
                 finish(flat)
 
         return run
 
-    call = {"the call": "all_reduce", "op": op_name(op), "algorithm": str(algorithm)}
-    return _call(call, {"tensor": tensor}, group, async_op, check, prepare)
+    return collective("all_reduce", group, async_op, check, prepare)
 
 
 def reduce_scatter_tensor(
@@ -103,37 +100,50 @@ def reduce_scatter_tensor(
     group: ProcessGroup | None = None,
     async_op: bool = False,
     *,
+    algorithm: str = "ring",
     check: bool | None = None,
 ) -> Work | None:
     """Reduce `input` over the ranks; rank r keeps the r-th of its N equal parts, in `output`.
 
-    As `torch.distributed.reduce_scatter_tensor`, by the ring. `input` is left as it was.
+    As `torch.distributed.reduce_scatter_tensor`. `input` is left as it was.
 
     Args:
-        output: numel of input / N elements, in any shape.
+        output: numel of input / N elements, in any shape. It may be this rank's part of `input`
+            itself, but share no other memory with it.
         input: N parts one after another, part r for rank r.
+        algorithm: "ring", "halving" (recursive), "direct" (pairwise), "shared_memory" or "auto".
         op, group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 
-    def prepare(log: list[Sent] | None) -> Callable[[], None]:
-        _named("input", check_tensor, input, group, written=False)
-        _named("output", check_tensor, output, group, written=True)
-        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-        _named("input and output", check_parts, input, output, ranks)
-        reduce, finish = reduction(op, input.dtype, ranks)
+    def prepare(call: Call) -> Run:
+        call.agree_on("op", op_name(op))
+        call.one_of([*REDUCE_SCATTER, *CHOSEN], algorithm)
+        call.takes("input", input, written=False)
+        call.takes("output", output, written=True)
+        named("input and output", check_parts, input, output, call.ranks)
+        if not is_slot(output, input, call.rank):
+            check_apart({"output": output}, {"input": input})
+        _on_cpu(algorithm, input, group)
+        reduce, finish = reduction(op, input.dtype, call.ranks)
 
         def run() -> None:
+            device = flat_device(input, group)
+            name = settle(algorithm, "reduce_scatter", input.nbytes, device, group)
+            if name == "shared_memory":
+                with flat_view(output, group) as mine:
+                    shared.reduce_scatter(mine, flat_copy(input, mine.device), reduce, group)
+                    finish(mine)
+                return
             sums = input.clone(memory_format=torch.contiguous_format)  # they grow in a copy
             with flat_view(sums, group) as flat:
-                execute(_program(algorithms.ring_reduce_scatter, group), flat, reduce, group, log)
-                mine = flat.view(ranks, -1)[rank] if len(flat) else flat
+                call.execute(call.program(REDUCE_SCATTER[name]), flat, reduce)
+                mine = flat.view(call.ranks, -1)[call.rank] if len(flat) else flat
                 finish(mine)
                 output.copy_(mine.view(output.shape))
 
         return run
 
-    call = {"the call": "reduce_scatter_tensor", "op": op_name(op)}
-    return _call(call, {"input": input, "output": output}, group, async_op, check, prepare)
+    return collective("reduce_scatter_tensor", group, async_op, check, prepare)
 
 
 def all_gather_into_tensor(
@@ -142,89 +152,59 @@ def all_gather_into_tensor(
     group: ProcessGroup | None = None,
     async_op: bool = False,
     *,
+    algorithm: str = "ring",
     check: bool | None = None,
 ) -> Work | None:
     """Collect every rank's `input_tensor` in `output_tensor`, in the order of ranks.
 
-    As `torch.distributed.all_gather_into_tensor`, by the ring.
+    As `torch.distributed.all_gather_into_tensor`.
 
     Args:
         output_tensor: N times the elements of the input, in any shape.
-        input_tensor: alike on all ranks.
+        input_tensor: alike on all ranks. It may be this rank's part of the output itself, but share
+            no other memory with it.
+        algorithm: "ring", "doubling" (recursive), "bruck", "direct" (all at once),
+            "shared_memory" or "auto".
         group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 
-    def prepare(log: list[Sent] | None) -> Callable[[], None]:
-        _named("input_tensor", check_tensor, input_tensor, group, written=False)
-        _named("output_tensor", check_tensor, output_tensor, group, written=True)
-        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-        _named("output_tensor and input_tensor", check_parts, output_tensor, input_tensor, ranks)
+    def prepare(call: Call) -> Run:
+        call.one_of([*ALL_GATHER, *CHOSEN], algorithm)
+        call.takes("output_tensor", output_tensor, written=True)
+        call.takes("input_tensor", input_tensor, written=False)
+        both = output_tensor, input_tensor
+        named("output_tensor and input_tensor", check_parts, *both, call.ranks)
+        if not is_slot(input_tensor, output_tensor, call.rank):
+            check_apart({"output_tensor": output_tensor}, {"input_tensor": input_tensor})
+        _on_cpu(algorithm, input_tensor, group)
 
         def run() -> None:
             with flat_view(output_tensor, group) as flat:
+                name = settle(algorithm, "all_gather", flat.nbytes, flat.device, group)
+                if name == "shared_memory":
+                    shared.all_gather(flat, flat_copy(input_tensor, flat.device), group)
+                    return
                 if len(flat):
-                    flat.view(ranks, -1)[rank] = input_tensor.reshape(-1)
-                overwrite = torch.Tensor.copy_  # never called: nothing is reduced
-                execute(_program(algorithms.ring_all_gather, group), flat, overwrite, group, log)
+                    flat.view(call.ranks, -1)[call.rank] = input_tensor.reshape(-1)
+                call.execute(call.program(ALL_GATHER[name]), flat)
 
         return run
 
-    tensors = {"output_tensor": output_tensor, "input_tensor": input_tensor}
-    call = {"the call": "all_gather_into_tensor"}
-    return _call(call, tensors, group, async_op, check, prepare)
+    return collective("all_gather_into_tensor", group, async_op, check, prepare)
 
 
-def _call(
-    call: agree.Call,
-    tensors: dict[str, torch.Tensor],
-    group: ProcessGroup | None,
-    async_op: bool,
-    check: bool | None,
-    prepare: Callable[[list[Sent] | None], Callable[[], None]],
-) -> Work | None:
-    """Prepare a collective, agree on it, run it: the way that every call goes."""
-    name, rank = call["the call"], dist.get_rank()
-    if dist.get_rank(group) < 0:
-        raise ValueError(f"rank {rank}: {name}: group: this rank is not a member of it")
-    checked = agree.wanted(check)
-    problem: Exception | None = None
-    run: Callable[[], None] | None = None
-    try:
-        run = prepare(_log)
-        for argument, tensor in tensors.items() if checked else ():
-            call |= {
-                f"{argument}'s shape": str(tuple(tensor.shape)),
-                f"{argument}'s dtype": str(tensor.dtype),
-                f"{argument}'s device": tensor.device.type,
-            }
-    except (TypeError, ValueError, RuntimeError) as error:
-        problem = error
-    where = wire_device(group)
-
-    def body() -> None:
-        with torch.inference_mode():  # no gradients, and tensors made in this mode may be written
-            if checked:
-                agree.agree(call, problem, group, where)
-            if problem is not None:
-                raise type(problem)(f"rank {rank}: {name}: {problem}") from problem
-            assert run is not None
-            run()
-
-    first = next(iter(tensors.values()))
-    on = first.device if isinstance(first, torch.Tensor) else where
-    return in_order(members(group), body, on, async_op)
+def _local(call: Call, local_ranks: int | None) -> int:
+    """The ranks on a node, on which all must agree."""
+    local = local_ranks or int(os.environ.get("LOCAL_WORLD_SIZE", call.ranks))
+    call.agree_on("local_ranks", local)
+    if local < 1 or call.ranks % local:
+        raise ValueError(f"local_ranks: {call.ranks} ranks cannot be split into nodes of {local}")
+    return local
 
 
-def _named(argument: str, check: Callable[..., None], *args: object, **options: object) -> None:
-    """Put the argument's name before what is wrong with it."""
-    try:
-        check(*args, **options)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{argument}: {error}") from None
-
-
-def _program(algorithm: Algorithm, group: ProcessGroup | None) -> Program:
-    return program_of(algorithm, dist.get_world_size(group), dist.get_rank(group))
+def _on_cpu(algorithm: str, tensor: torch.Tensor, group: ProcessGroup | None) -> None:
+    if algorithm == "shared_memory" and flat_device(tensor, group).type != "cpu":
+        raise ValueError(f"algorithm: shared_memory is for the CPU, but it is on {tensor.device}")
 
 
 def _native_all_reduce(flat: torch.Tensor, op: Op, group: ProcessGroup | None) -> None:

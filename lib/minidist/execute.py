@@ -7,17 +7,12 @@ first; then it waits for them and reduces what came in.
 which woke us before it was done. Freeing its handle at once means waiting for that thread, and so
 for the scheduler: 2 ranks on 2 cores took 4 ms for 1 MiB instead of 1.2. So a group's last handles
 are kept until its next ones have landed, be that in the next call.
-
-[Note: warm inboxes] Memory that is fresh from the system costs a page fault for every 4 KiB at the
-first touch, which at 16 MiB took as long as the adding. So a thread keeps its inboxes: `WINDOW`
-pieces and one at most.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -25,8 +20,8 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from minidist import plan
 from minidist.plan import Post, Program, program
+from minidist.storage import Parts, Whole, forget_inboxes, inboxes
 
 __all__ = ["CommunicationError", "Program", "Sent", "execute", "program"]
 
@@ -51,7 +46,7 @@ class Sent(NamedTuple):
 
 def execute(
     prog: Program,
-    tensor: torch.Tensor,
+    tensor: torch.Tensor | Mapping[int, torch.Tensor],
     reduce: Reduce,
     group: dist.ProcessGroup | None = None,
     log: list[Sent] | None = None,
@@ -61,7 +56,8 @@ def execute(
     Args:
         prog: from `program`, for this rank of `group`.
         tensor: 1-D, contiguous, of one length and dtype on all ranks, on the group's
-            device.
+            device. Or such a tensor for each chunk that this rank sends or receives, of
+            any length, if the schedule's messages are single chunks.
         reduce: called as reduce(mine, theirs) on the slices where the schedule reduces.
         group: all its ranks must call this with their part of the same schedule.
         log: where to note each message that this rank sends.
@@ -70,40 +66,26 @@ def execute(
         CommunicationError: naming this rank, the step and the peers. The group must be made anew
             after it: late messages may still be on their way.
     """
-    itemsize = tensor.element_size()
-    posts, window, inbox = plan.lay_out(prog, len(tensor), itemsize, plan.PIECE)
-    inboxes = _inboxes(tensor, window + 1, inbox)
     flight = _Flight(prog, tensor, reduce, group)
+    posts, window, inbox = flight.store.lay_out(prog)
+    rows = inboxes(flight.store.like, window + 1, inbox)
     ahead: _Coming | None = None
     for turn, post in enumerate(posts):
         while len(flight.tasks) == window or (post.alone and flight.tasks):
             flight.land()
-        flight.send(ahead or flight.receive(post, inboxes[turn % (window + 1)]))
+        flight.send(ahead or flight.receive(post, rows[turn % (window + 1)]))
         ahead = None
         if turn + 1 < len(posts) and posts[turn + 1].early:
-            ahead = flight.receive(posts[turn + 1], inboxes[(turn + 1) % (window + 1)])
+            ahead = flight.receive(posts[turn + 1], rows[(turn + 1) % (window + 1)])
         if log is not None:
+            size = flight.store.like.element_size()
             for peer, low, high, chunk, _ in post.sends:
-                nbytes = (high - low) * itemsize
-                log.append(Sent(post.step, prog.rank, peer, chunk, nbytes))
+                log.append(Sent(post.step, prog.rank, peer, chunk, (high - low) * size))
     while flight.tasks:
         flight.land()
 
 
-_kept = threading.local()
 _late: WeakKeyDictionary[dist.ProcessGroup, list[dist.Work]] = WeakKeyDictionary()
-
-
-def _inboxes(tensor: torch.Tensor, rows: int, inbox: int) -> torch.Tensor:
-    """`rows` of `inbox` elements like those of `tensor`, see [Note: warm inboxes]."""
-    size = rows * inbox * tensor.element_size()
-    most = (plan.WINDOW + 1) * plan.PIECE
-    if tensor.is_cuda or size > most:  # CUDA's allocator keeps its own memory
-        return tensor.new_empty((rows, inbox))
-    if getattr(_kept, "room", None) is None or len(_kept.room) < size:
-        _kept.room = torch.empty(size, dtype=torch.uint8)
-    room: torch.Tensor = _kept.room
-    return room[:size].view(tensor.dtype).view(rows, inbox)
 
 
 class _Coming(NamedTuple):
@@ -128,35 +110,40 @@ class _Flight:
     """Posts on their way; they land, and are reduced, in the order of posting."""
 
     def __init__(
-        self, prog: Program, tensor: torch.Tensor, reduce: Reduce, group: dist.ProcessGroup | None
+        self,
+        prog: Program,
+        tensor: torch.Tensor | Mapping[int, torch.Tensor],
+        reduce: Reduce,
+        group: dist.ProcessGroup | None,
     ) -> None:
-        self.prog, self.tensor, self.reduce, self.group = prog, tensor, reduce, group
-        self.wire = tensor.view(torch.uint8)  # messages are bytes: any dtype, on any backend
+        self.prog, self.reduce, self.group = prog, reduce, group
+        self.store = Whole(tensor) if isinstance(tensor, torch.Tensor) else Parts(tensor)
+        self.on_gpu = self.store.like.is_cuda
         self.members = members(group)
         self.tasks: deque[_Task] = deque()
 
     def receive(self, post: Post, inbox: torch.Tensor) -> _Coming:
         """Post the receives of a post."""
-        size = self.tensor.element_size()
         incoming, arriving = [], []
-        for peer, low, high, _, reduces in post.receives:
-            into = self.wire[low * size : high * size]
-            if reduces:
-                theirs = inbox[: high - low]
-                arriving.append((self.tensor[low:high], theirs))
+        for at in post.receives:
+            if at.reduce:
+                theirs = inbox[: at.high - at.low]
+                arriving.append((self.store.elements(at), theirs))
                 into = theirs.view(torch.uint8)
-            incoming.append((into, peer))
+            else:
+                into = self.store.wire(at)
+            incoming.append((into, at.peer))
         with self._naming(post):
-            on_cpu = incoming if not self.tensor.is_cuda else []
+            on_cpu = incoming if not self.on_gpu else []
             posted = [self.members.recv([wire], peer, TAG) for wire, peer in on_cpu]
         return _Coming(post, incoming, arriving, posted)
 
     def send(self, coming: _Coming) -> None:
         """Post the sends of a post whose receives are posted."""
-        size, post = self.tensor.element_size(), coming.post
-        outgoing = [(self.wire[low * size : high * size], to) for to, low, high, _, _ in post.sends]
+        post = coming.post
+        outgoing = [(self.store.wire(at), at.peer) for at in post.sends]
         with self._naming(post):
-            if self.tensor.is_cuda:
+            if self.on_gpu:
                 received, sent = _grouped(coming.incoming, outgoing, self.group), []
             else:
                 received = coming.posted
@@ -184,7 +171,7 @@ class _Flight:
         try:
             yield
         except RuntimeError as error:
-            _kept.room = None  # a late message may still be written there
+            forget_inboxes()
             raise self._failure(post, error) from error
 
     def _failure(self, post: Post, error: RuntimeError) -> CommunicationError:

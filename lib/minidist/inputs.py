@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
+from math import prod
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
+
+from minidist.overlap import overlaps_itself
 
 Reduce = Callable[[torch.Tensor, torch.Tensor], object]
 
@@ -45,7 +48,7 @@ def check_tensor(tensor: torch.Tensor, group: ProcessGroup | None, *, written: b
         raise ValueError(f"is on {tensor.device}, but the group moves tensors on {known}")
     if written and tensor.requires_grad:
         raise ValueError("requires grad, but is written in place; pass tensor.detach()")
-    if written and _overlaps(tensor):
+    if written and overlaps_itself(tensor):
         raise ValueError("has elements that share memory, so it cannot be written; pass a clone()")
 
 
@@ -59,6 +62,51 @@ def check_parts(whole: torch.Tensor, part: torch.Tensor, ranks: int) -> None:
         raise ValueError(
             f"{whole.numel()} elements are not {ranks} parts of {part.numel()}, one for each rank"
         )
+
+
+def check_like(tensor: torch.Tensor, like: Mapping[str, torch.Tensor], *, any_size: bool) -> None:
+    """Raise if a tensor is not like another one, given by its name."""
+    ((name, other),) = like.items()
+    if tensor.dtype != other.dtype:
+        raise TypeError(f"expected {other.dtype}, as {name} has, got {tensor.dtype}")
+    if tensor.device != other.device:
+        raise ValueError(f"expected to be on {other.device}, as {name} is, got {tensor.device}")
+    if not any_size and tensor.numel() != other.numel():
+        size = f"{other.numel()} elements, as in {name}"
+        raise ValueError(f"expected {size}, got {tensor.numel()}")
+
+
+def split_sizes(
+    argument: str, tensor: torch.Tensor, rows: Sequence[int] | None, ranks: int
+) -> list[int]:
+    """The elements in each rank's block of rows of a tensor; None or empty `rows`: equally many."""
+    sizes = f"{argument}_split_sizes"
+    if not tensor.dim():
+        raise ValueError(f"{argument}: expected at least one dimension, got none")
+    if not rows:
+        if len(tensor) % ranks:
+            raise ValueError(
+                f"{argument}: {len(tensor)} rows cannot be split evenly between {ranks} ranks; "
+                f"pass {sizes}"
+            )
+        rows = [len(tensor) // ranks] * ranks
+    if len(rows) != ranks:
+        raise ValueError(f"{sizes}: expected {ranks} sizes, one for each rank, got {len(rows)}")
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in rows):
+        raise ValueError(f"{sizes}: expected whole numbers from 0 on, got {list(rows)}")
+    if sum(rows) != len(tensor):
+        raise ValueError(f"{sizes}: {list(rows)} add up to {sum(rows)}, not {len(tensor)} rows")
+    return [n * prod(tensor.shape[1:]) for n in rows]
+
+
+def blocks(flat: torch.Tensor, sizes: Sequence[int]) -> dict[int, torch.Tensor]:
+    """Views of a flat tensor, of so many elements for each rank."""
+    return dict(enumerate(torch.split(flat, list(sizes))))
+
+
+def by_name(argument: str, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of a list by what messages call them."""
+    return {f"{argument}[{index}]": tensor for index, tensor in enumerate(tensors)}
 
 
 def op_name(op: ReduceOp | ReduceOp.RedOpType) -> str:
@@ -95,19 +143,6 @@ def _can_reduce(name: str, dtype: torch.dtype) -> bool:
     return True
 
 
-def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two elements may share memory: a stride is within what smaller strides span."""
-    if not tensor.numel():
-        return False
-    span = 0
-    dimensions = zip(tensor.stride(), tensor.shape, strict=True)
-    for stride, size in sorted(d for d in dimensions if d[1] > 1):
-        if stride <= span:
-            return True
-        span += stride * (size - 1)
-    return False
-
-
 def wire_device(group: ProcessGroup | None) -> torch.device:
     """Where the messages of the check live: on the CPU if the group's backend can send from it."""
     if "cpu" in backends(group):
@@ -115,21 +150,47 @@ def wire_device(group: ProcessGroup | None) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+def flat_device(tensor: torch.Tensor, group: ProcessGroup | None) -> torch.device:
+    """Where `flat_view` of the tensor is: Gloo cannot send from GPU memory."""
+    staged = tensor.is_cuda and backends(group)["cuda"] == "gloo"
+    return torch.device("cpu") if staged else tensor.device
+
+
+def flat_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor as 1-D, contiguous memory on `device`, to be read only: itself where it can be."""
+    return tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().to(device)
+
+
 @contextmanager
-def flat_view(tensor: torch.Tensor, group: ProcessGroup | None) -> Iterator[torch.Tensor]:
+def flat_view(
+    tensor: torch.Tensor, group: ProcessGroup | None, *, written: bool = True
+) -> Iterator[torch.Tensor]:
     """The tensor as 1-D, contiguous memory that the group's backend can send and receive.
 
-    What is done to it is done to the tensor: it is a view, or a copy that is copied back.
+    What is done to it is done to the tensor: it is a view, or a copy that is copied back. If it is
+    not `written`, nothing may be done to it, and nothing is copied back.
     """
     plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
     if tensor.is_cuda and backends(group)["cuda"] == "gloo":  # it cannot send from GPU memory
         flat = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
         flat.copy_(tensor.reshape(-1))
-        yield flat
-        tensor.copy_(flat.view(tensor.shape))
     elif plain:
-        yield tensor.detach().view(-1)
+        yield tensor.detach().as_strided((tensor.numel(),), (1,))  # one number may have any stride
+        return
     else:
         flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
-        yield flat
+    yield flat
+    if written:
         tensor.copy_(flat.view(tensor.shape))
+
+
+@contextmanager
+def flat_views(
+    tensors: Mapping[int, torch.Tensor], group: ProcessGroup | None, *, written: bool
+) -> Iterator[dict[int, torch.Tensor]]:
+    """The same for several, by their keys."""
+    with ExitStack() as stack:
+        yield {
+            key: stack.enter_context(flat_view(tensor, group, written=written))
+            for key, tensor in tensors.items()
+        }

@@ -80,13 +80,13 @@ def _early(before: Part, receives: tuple[Send, ...]) -> bool:
     return not (came or left)
 
 
-Algorithm = Callable[[int], Schedule]  # number of ranks -> schedule
+Algorithm = Callable[..., Schedule]  # number of ranks, options such as root -> schedule
 
 
 @lru_cache(maxsize=256)
-def program_of(algorithm: Algorithm, ranks: int, rank: int) -> Program:
-    """The program of `algorithm(ranks)` for `rank`, made once and kept."""
-    return program(algorithm(ranks), rank)
+def program_of(algorithm: Algorithm, ranks: int, rank: int, **options: int) -> Program:
+    """The program of `algorithm(ranks, **options)` for `rank`, made once and kept."""
+    return program(algorithm(ranks, **options), rank)
 
 
 def _swaps(step: Step, chunks: int) -> bool:
@@ -96,7 +96,10 @@ def _swaps(step: Step, chunks: int) -> bool:
 
 
 class Slice(NamedTuple):
-    """Elements [low, high) of the tensor, sent to or received from `peer` as one message."""
+    """Elements [low, high) of the tensor, sent to or received from `peer` as one message.
+
+    They are counted from the chunk's start where it is a tensor of its own.
+    """
 
     peer: int
     low: int
@@ -128,6 +131,9 @@ class Plan(NamedTuple):
     inbox: int
 
 
+Edges = Callable[[int, Send], list[int]]  # step, message -> where its pieces begin, and its end
+
+
 @lru_cache(maxsize=256)
 def lay_out(prog: Program, numel: int, itemsize: int, piece: int) -> Plan:
     """Lay out `prog` for `numel` elements of `itemsize` bytes in messages of at most `piece` bytes.
@@ -137,31 +143,68 @@ def lay_out(prog: Program, numel: int, itemsize: int, piece: int) -> Plan:
     edge: list[int] = bounds(numel, prog.chunks).tolist()
     longest = [part.width * edge[1] for part in prog.parts]
     pieces = [p.pieces(n * itemsize, piece) for p, n in zip(prog.parts, longest, strict=True)]
-    reduces = any(send.reduce for part in prog.parts for send in part.receives)
     room = max((-(-n // p) for n, p in zip(longest, pieces, strict=True)), default=0)
-    posts = tuple(_posts(prog, edge, pieces))
-    return Plan(posts, min(WINDOW, max(pieces, default=1)), room if reduces else 0)
 
+    def edges(step: int, send: Send) -> list[int]:
+        low, high = edge[send.chunk], edge[send.chunk + send.width]
+        cut: list[int] = (low + bounds(high - low, pieces[step])).tolist()
+        return cut
 
-def _posts(prog: Program, edge: list[int], pieces: list[int]) -> Iterator[Post]:
     # A piece of a run of chunks is not a piece of the next step's run: such steps do not overlap.
     runs = any(part.width > 1 for part in prog.parts)
+    posts = tuple(_posts(prog, edges, pieces, apart=runs, early=not runs))
+    return Plan(posts, min(WINDOW, max(pieces, default=1)), room if _reduces(prog) else 0)
+
+
+@lru_cache(maxsize=256)
+def lay_out_parts(
+    prog: Program, sizes: tuple[tuple[int, int], ...], itemsize: int, piece: int
+) -> Plan:
+    """The same where each chunk is a tensor of its own, of any size.
+
+    A rank knows the sizes of the chunks that it sends or receives, but not the longest of all: each
+    is cut by its own size, and a step's messages land before those of the next are sent.
+
+    Args:
+        prog: its messages must be single chunks.
+        sizes: (chunk, elements) of those that this rank has; a chunk has one size on all ranks.
+        itemsize: bytes of an element.
+        piece: bytes of a message at most.
+    """
+    if any(part.width > 1 for part in prog.parts):
+        raise ValueError(f"{prog.name} sends runs of chunks: they must lie in one tensor")
+    edge = {chunk: bounds(n, max(1, -(-n * itemsize // piece))).tolist() for chunk, n in sizes}
+    pieces = [
+        max((len(edge[send.chunk]) - 1 for send in (*part.sends, *part.receives)), default=1)
+        for part in prog.parts
+    ]
+    posts = tuple(_posts(prog, lambda _, send: edge[send.chunk], pieces, apart=True, early=True))
+    room = max((each.high - each.low for post in posts for each in post.receives), default=0)
+    return Plan(posts, WINDOW, room if _reduces(prog) else 0)
+
+
+def _reduces(prog: Program) -> bool:
+    return any(send.reduce for part in prog.parts for send in part.receives)
+
+
+def _posts(
+    prog: Program, edges: Edges, pieces: list[int], *, apart: bool, early: bool
+) -> Iterator[Post]:
     for step, part in enumerate(prog.parts):
         for piece in range(pieces[step]):
 
-            def cut(send: Send, peer: int, piece: int = piece, of: int = pieces[step]) -> Slice:
-                low, high = edge[send.chunk], edge[send.chunk + send.width]
-                inner = bounds(high - low, of)
-                start, stop = low + int(inner[piece]), low + int(inner[piece + 1])
-                return Slice(peer, start, stop, send.chunk, send.reduce)
+            def cut(send: Send, peer: int, step: int = step, piece: int = piece) -> Slice:
+                edge = edges(step, send)
+                low, high = (edge[min(at, len(edge) - 1)] for at in (piece, piece + 1))
+                return Slice(peer, low, high, send.chunk, send.reduce)
 
             receives = (cut(send, send.src) for send in part.receives)
             sends = (cut(send, send.dst) for send in part.sends)
             yield Post(
                 step,
-                alone=runs and piece == 0,
+                alone=apart and piece == 0,
                 swaps=part.swaps,
-                early=part.early and not runs,
+                early=part.early and early,
                 receives=tuple(each for each in receives if each.low < each.high),
                 sends=tuple(each for each in sends if each.low < each.high),
             )
