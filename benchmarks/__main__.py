@@ -1,11 +1,11 @@
-"""Run every benchmark and record it: `python -m benchmarks [launch] [ring]`."""
+"""Run every benchmark and record it: `python -m benchmarks [launch] [ring] [collectives]`."""
 
 import sys
 
-from benchmarks import launch, ring
+from benchmarks import collectives, launch, ring
 from benchmarks.record import record
 
-ALL = {"launch": launch.measure, "ring": ring.measure}
+ALL = {"launch": launch.measure, "ring": ring.measure, "collectives": collectives.measure}
 
 if __name__ == "__main__":
     unknown = set(sys.argv[1:]) - set(ALL)

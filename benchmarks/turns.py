@@ -22,7 +22,7 @@ def calls(nbytes: int) -> int:
 
 def rounds(nbytes: int) -> int:
     """How often each way has its turn."""
-    return max(15, min(41, (1 << 27) // nbytes))
+    return max(15, min(25, (1 << 27) // nbytes))
 
 
 def spans(

@@ -3,20 +3,41 @@
 from torch.distributed import ReduceOp
 
 from minidist.agree import MismatchError
-from minidist.collectives import all_gather_into_tensor, all_reduce, record, reduce_scatter_tensor
+from minidist.call import record
+from minidist.choose import Explanation, explain
+from minidist.collectives import all_gather_into_tensor, all_reduce, reduce_scatter_tensor
+from minidist.exchange import all_to_all, all_to_all_single, barrier, ring_shift
 from minidist.execute import CommunicationError
 from minidist.failure import RankError
 from minidist.launch import device, launch
+from minidist.lists import all_gather, gather, reduce_scatter, scatter
+from minidist.map_reduce import MapReduced, TaskError, map_reduce
+from minidist.rooted import broadcast, reduce
 
 __all__ = [
     "CommunicationError",
+    "Explanation",
+    "MapReduced",
     "MismatchError",
     "RankError",
     "ReduceOp",
+    "TaskError",
+    "all_gather",
     "all_gather_into_tensor",
     "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
     "device",
+    "explain",
+    "gather",
     "launch",
+    "map_reduce",
     "record",
+    "reduce",
+    "reduce_scatter",
     "reduce_scatter_tensor",
+    "ring_shift",
+    "scatter",
 ]
