@@ -1,12 +1,25 @@
 """The cost model against formulas that can be worked out by hand."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from minidist import algorithms
-from minidist.cost import Link, Measurement, fit, nodes, seconds, shared, switch
+from minidist.cost import (
+    Link,
+    Measurement,
+    Topology,
+    fit,
+    nodes,
+    price,
+    seconds,
+    shared,
+    switch,
+)
+from minidist.schedule import Schedule, Send, Step
 
 LINK = Link(alpha=1e-5, beta=1e-9)
 SIZE = 1 << 20
@@ -50,6 +63,128 @@ def test_hierarchical_on_nodes_is_three_rings() -> None:
     across = 2 * (count - 1) * (slow.alpha + slow.beta * SIZE / count)
     predicted = seconds(schedule, SIZE, nodes(local, LINK, slow))
     assert predicted == pytest.approx(inside + across)
+
+
+def one_step(ranks: int, *sends: Send) -> Schedule:
+    return Schedule("one step", "all_reduce", ranks, 4, lambda: [Step.from_sends(sends)])
+
+
+def test_one_slow_link_sets_the_pace_of_the_ring_and_not_of_who_does_not_use_it() -> None:
+    """Per-link figures: rank 2 is a straggler, out and in."""
+    slow = Link(alpha=5e-5, beta=1e-8)
+    uneven = switch([LINK, LINK, slow, LINK])
+    ring = seconds(algorithms.ring_all_reduce(4), SIZE, uneven)
+    assert ring == pytest.approx(6 * (slow.alpha + slow.beta * SIZE / 4))
+    around = one_step(4, Send(0, 1, 0, True), Send(1, 3, 1, True))
+    assert seconds(around, SIZE, uneven) == pytest.approx(LINK.alpha + LINK.beta * SIZE / 4)
+    assert seconds(around, SIZE, switch([LINK] * 4)) == seconds(around, SIZE, switch(LINK))
+
+
+def test_messages_into_one_rank_take_turns_for_their_bytes_only() -> None:
+    """Contention: three senders, one link in; all wait for their latency at the same time."""
+    into_0 = one_step(4, Send(1, 0, 0, False), Send(2, 0, 1, False), Send(3, 0, 2, False))
+    predicted = seconds(into_0, SIZE, switch(LINK))
+    assert predicted == pytest.approx(LINK.alpha + LINK.beta * 3 * SIZE / 4)
+
+
+@pytest.mark.parametrize(("rails", "share"), [(1, 4), (2, 2), (4, 1)])
+def test_the_ranks_of_a_node_share_its_links_out(rails: int, share: int) -> None:
+    """Four ranks of node 0 each send a quarter to their peer in node 1."""
+    across = one_step(8, *(Send(r, r + 4, r, False) for r in range(4)))
+    slow = Link(alpha=1e-4, beta=1e-8)
+    predicted = seconds(across, SIZE, nodes(4, LINK, slow, rails=rails))
+    assert predicted == pytest.approx(slow.alpha + slow.beta * share * SIZE / 4)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 100])
+def test_reducing_costs_gamma_for_each_byte_at_the_receiver(ranks: int) -> None:
+    gamma = 3e-10
+    net = switch(LINK, gamma)
+    ring = seconds(algorithms.ring_all_reduce(ranks), SIZE, net)
+    steps = ranks - 1
+    moving = 2 * steps * (LINK.alpha + LINK.beta * SIZE / ranks)
+    assert ring == pytest.approx(moving + gamma * steps * SIZE / ranks)
+    tree = seconds(algorithms.tree_all_reduce(ranks), SIZE, net)
+    levels = math.ceil(math.log2(ranks))
+    assert tree == pytest.approx(
+        2 * levels * (LINK.alpha + LINK.beta * SIZE) + levels * gamma * SIZE
+    )
+
+
+def test_on_one_shared_machine_receivers_take_turns_to_reduce() -> None:
+    ring = algorithms.ring_all_reduce(4)
+    apart = seconds(ring, SIZE, shared(LINK, 3e-10)) - seconds(ring, SIZE, shared(LINK))
+    assert apart == pytest.approx(3e-10 * 3 * SIZE), "3 steps in which 4 ranks reduce a quarter"
+
+
+def message_by_message(schedule: Schedule, nbytes: float, link: Link, gamma: float) -> float:
+    """The switch, priced by hand: no arrays, no grouping of steps."""
+    total = 0.0
+    for step in schedule:
+        sent: dict[tuple[str, int], float] = {}
+        reduced: dict[int, float] = {}
+        for send in step:
+            size = send.width * nbytes / schedule.chunks
+            for end in (("out", send.src), ("in", send.dst)):
+                sent[end] = sent.get(end, 0.0) + size
+            if send.reduce:
+                reduced[send.dst] = reduced.get(send.dst, 0.0) + size
+        if sent:
+            total += link.alpha + link.beta * max(sent.values())
+            total += gamma * max(reduced.values(), default=0.0)
+    return total
+
+
+ALGORITHMS: dict[str, Callable[[int], Schedule]] = {
+    "naive": algorithms.naive_all_reduce,
+    "ring": algorithms.ring_all_reduce,
+    "tree": algorithms.tree_all_reduce,
+    "hierarchical": lambda ranks: algorithms.hierarchical_all_reduce(ranks, local=2 - ranks % 2),
+    "recursive doubling": algorithms.recursive_doubling_all_reduce,
+    "halving-doubling": algorithms.halving_doubling_all_reduce,
+    "double tree": lambda ranks: algorithms.double_tree_all_reduce(ranks, segments=3),
+    "chain": lambda ranks: algorithms.chain_all_reduce(ranks, segments=5),
+    "segmented ring": lambda ranks: algorithms.ring_all_reduce(ranks, segments=3),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("ranks", [1, 3, 5, 8, 16, 33])
+def test_the_price_is_that_of_every_message_one_by_one(name: str, ranks: int) -> None:
+    schedule = ALGORITHMS[name](ranks)
+    for size in (0, 1, 1000, SIZE):
+        by_hand = message_by_message(schedule, size, LINK, 3e-10)
+        assert seconds(schedule, size, switch(LINK, 3e-10)) == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 8, 12])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_steps_that_are_alike_cost_what_they_cost_one_by_one(name: str, ranks: int) -> None:
+    """The outline, by which a price skips repetitions, against every step by itself."""
+    schedule = ALGORITHMS[name](ranks)
+    steps = list(schedule)
+    single = Schedule("all", "all_reduce", ranks, schedule.chunks, lambda: steps)
+    assert (single.alike, single.phases) == (0, ())
+    for net in (switch(LINK, 3e-10), shared(LINK, 3e-10), nodes(2, LINK, Link(1e-4, 1e-8))):
+        assert price(schedule, net).loads == price(single, net).loads
+
+
+def test_a_ring_over_65536_ranks_has_the_price_of_the_formula() -> None:
+    ranks, gamma = 65_536, 3e-10
+    asked = price(algorithms.ring_all_reduce(ranks), switch(LINK, gamma))
+    moving = 2 * (ranks - 1) * (LINK.alpha + LINK.beta * SIZE / ranks)
+    assert asked(SIZE) == pytest.approx(moving + gamma * (ranks - 1) * SIZE / ranks)
+    assert sum(asked.loads.values()) == 2 * (ranks - 1)
+
+
+def test_a_price_answers_for_every_size() -> None:
+    schedule, net = algorithms.ring_all_reduce(8), switch(LINK, 1e-10)
+    asked = price(schedule, net)
+    assert [asked(size) for size in (0, 1, SIZE)] == [
+        seconds(schedule, size, net) for size in (0, 1, SIZE)
+    ]
+    assert sum(asked.loads.values()) == 14
+    assert len(asked.loads) == 2, "one kind of step in each phase"
 
 
 def measurements(topology: Any, noise: tuple[float, ...] = (0.0,)) -> list[Measurement]:
@@ -106,3 +241,67 @@ def test_ring_and_tree_cross_where_the_formulas_say(ranks: int) -> None:
         ring = seconds(algorithms.ring_all_reduce(ranks), size, switch(LINK))
         tree = seconds(algorithms.tree_all_reduce(ranks), size, switch(LINK))
         assert ("ring" if ring < tree else "tree") == winner
+
+
+HALF: tuple[Callable[[int], Schedule], ...] = (
+    algorithms.ring_all_reduce,
+    algorithms.tree_all_reduce,
+)
+
+
+def several(topology: Callable[[Link, float], Topology], *builds: Any, noise: float = 0.0) -> Any:
+    made, random = [], np.random.default_rng(0)
+    for build in builds:
+        for ranks in (2, 4, 8):
+            for size in (1 << 12, 1 << 16, 1 << 20, 1 << 24):
+                exact = seconds(build(ranks), size, topology(LINK, 4e-10))
+                factor = 1 + noise * random.uniform(-1, 1)
+                made.append(Measurement(build(ranks), size, exact * factor))
+    return made
+
+
+@pytest.mark.parametrize("topology", [switch, shared])
+def test_fit_over_several_algorithms_finds_gamma_too(topology: Any) -> None:
+    """Ring and tree reduce half of what they move, recursive doubling all of it."""
+    builds = (*HALF, algorithms.recursive_doubling_all_reduce)
+    found = fit(several(topology, *builds), topology, gamma=True)
+    assert found.link.alpha == pytest.approx(LINK.alpha)
+    assert found.link.beta == pytest.approx(LINK.beta)
+    assert found.gamma == pytest.approx(4e-10)
+    assert found.worst_error < 1e-9
+    without = fit(several(topology, *builds), topology)
+    assert without.gamma == 0
+    assert without.median_error > 0.01, "two figures cannot say what three have made"
+
+
+def test_fit_says_when_gamma_cannot_be_told_from_beta() -> None:
+    """Ring and tree reduce half of what they move, so beta and gamma go together."""
+    both = several(switch, *HALF)
+    with pytest.raises(ValueError, match="to tell gamma from beta the algorithms must differ"):
+        fit(both, switch, gamma=True)
+    assert fit(both, switch).link.beta == pytest.approx(LINK.beta + 4e-10 / 2)
+    with pytest.raises(ValueError, match="three measurements"):
+        fit(both[:2], switch, gamma=True)
+
+
+def test_the_errors_of_a_fit_are_those_of_its_predictions() -> None:
+    made = several(switch, *HALF, noise=0.2)
+    found = fit(made, switch)
+    again = [seconds(m.schedule, m.nbytes, switch(found.link)) / m.seconds - 1 for m in made]
+    assert found.errors == pytest.approx(again)
+    assert found.worst_error == pytest.approx(max(map(abs, again)))
+    assert found.median_error == pytest.approx(float(np.median(np.abs(again))))
+    assert 0 < found.median_error < 0.2
+
+
+def test_fit_finds_the_best_of_what_is_not_below_zero() -> None:
+    """Times that fall with the size want a negative beta; the best without one is zero."""
+    ring = algorithms.ring_all_reduce(4)
+    made = [Measurement(ring, size, 1.0 / (1 + k)) for k, size in enumerate((10**3, 10**5, 10**7))]
+    found = fit(made, switch)
+    squares = sum(error**2 for error in found.errors)
+    for alpha in np.linspace(0, 0.2, 41):
+        for beta in (0.0, 1e-9, 1e-8, 1e-7):
+            link = switch(Link(float(alpha), beta))
+            other = sum((seconds(ring, m.nbytes, link) / m.seconds - 1) ** 2 for m in made)
+            assert squares <= other + 1e-12
