@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Playwright, sync_playwright
 
 NAMES = [
     "chromium",
@@ -30,13 +30,17 @@ FLAGS = [
     "--disable-sync",
 ]
 HOW_TO_INSTALL = (
-    "no Chromium or Chrome found: `apt-get install chromium` (Debian, Ubuntu) or "
-    "`brew install --cask chromium` (macOS), or set CHROMIUM to the path of one"
+    "no Chromium or Chrome found: `apt-get install chromium` (Debian), "
+    "`brew install --cask chromium` (macOS) or "
+    "`.venv/bin/playwright install --with-deps chromium` (Ubuntu and others), "
+    "or set CHROMIUM to the path of one"
 )
 
 
-def find_chromium() -> str | None:
-    for name in [os.environ.get("CHROMIUM", ""), *NAMES]:
+def find_chromium(playwright: Playwright) -> str | None:
+    """The one that CHROMIUM names, or that Playwright has installed for itself, or the system's."""
+    own = playwright.chromium.executable_path
+    for name in [os.environ.get("CHROMIUM", ""), own, *NAMES]:
         if name and (path := shutil.which(name)):
             return path
     return None
@@ -44,10 +48,10 @@ def find_chromium() -> str | None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    path = find_chromium()
-    if path is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(HOW_TO_INSTALL)
     with sync_playwright() as playwright:
+        path = find_chromium(playwright)
+        if path is None:
+            (pytest.fail if os.environ.get("CI") else pytest.skip)(HOW_TO_INSTALL)
         chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield chromium
         chromium.close()

@@ -1,8 +1,12 @@
 """The rules of the house, so that `make test` is the one judge."""
 
+import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -37,6 +41,95 @@ def test_lab_carries_no_outputs(lab: Path) -> None:
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
 def test_module_can_be_read_at_one_sitting(module: Path) -> None:
     assert len(module.read_text().splitlines()) <= SITTING
+
+
+# ---- arrows point down: who imports whom, read from the sources ----
+
+LIB = ROOT / "lib"
+# Before the first message there is nothing to send it with.
+DISTRIBUTED = re.compile(r"torch\.distributed\b|torch\._C\._distributed")
+SPINE = ["collectives", "call", "execute", "plan", "schedule"]
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(LIB).with_suffix("").parts).removesuffix(".__init__")
+
+
+PATHS = {name: path for path in MODULES if (name := module_name(path)) != "minidist"}
+
+
+def dotted_names(source: str) -> Iterator[str]:
+    """Whatever is imported, anywhere in the source, or reached for with a dot."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports name the package"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+
+
+def imported(source: str) -> set[str]:
+    """The package's modules that this source imports."""
+    found = set()
+    for name in dotted_names(source):
+        if name.startswith("minidist."):
+            module = name if name in PATHS else name.rpartition(".")[0]
+            assert module in PATHS, f"{name}: from the package's front door, not from a module"
+            found.add(module)
+    return found
+
+
+@cache
+def below(module: str) -> frozenset[str]:
+    """Every module that this one imports, directly or not; not itself, unless in a circle."""
+    found: set[str] = set()
+    waiting = imported(PATHS[module].read_text())
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        waiting |= imported(PATHS[name].read_text()) - found
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("module", sorted(PATHS))
+def test_imports_go_round_in_no_circle(module: str) -> None:
+    assert module not in below(module)
+
+
+def test_the_spine_hangs_down() -> None:
+    spine = [f"minidist.{name}" for name in SPINE]
+    assert all(lower in below(upper) for upper, lower in pairwise(spine))
+
+
+@pytest.mark.parametrize(
+    "module", ["schedule", "algorithms", "plan", "simulate", "cost", "draw", "stepper"]
+)
+def test_what_only_thinks_never_imports_torch_distributed(module: str) -> None:
+    whole = f"minidist.{module}"
+    speakers = [
+        name
+        for name in sorted({whole} | below(whole))
+        if any(map(DISTRIBUTED.match, dotted_names(PATHS[name].read_text())))
+    ]
+    assert speakers == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import torch.distributed as dist",
+        "from torch import distributed",
+        "from torch.distributed import ReduceOp",
+        "def later():\n    import torch.distributed.distributed_c10d",
+        "import torch\ntorch.distributed.barrier()",
+        "from torch._C._distributed_c10d import FileStore",
+    ],
+)
+def test_an_import_of_torch_distributed_is_seen_in_every_dress(line: str) -> None:
+    assert any(map(DISTRIBUTED.match, dotted_names(line)))
+    assert not any(map(DISTRIBUTED.match, dotted_names("import torch\ntorch.distributions.Normal")))
 
 
 def requirements(name: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Every page of the rendered book, opened from file:// as a reader would."""
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -27,6 +28,27 @@ STICKING_OUT = """() => {
   return [...document.querySelectorAll("article *")]
     .filter((element) => !inside(element) && !boxed(element))
     .map((element) => element.outerHTML.slice(0, 160));
+}"""
+# Pictures smaller than they were drawn; tables and pictures of which a part is out of sight without
+# a hint, or out of reach of the keyboard; and those that still hint when there is no more.
+SHRUNK = """() => [...document.querySelectorAll("article :is(figure, .cell_output) img")]
+    .filter((picture) => picture.clientWidth < picture.naturalWidth - 1)
+    .map((picture) => `${picture.clientWidth} of ${picture.naturalWidth} px: ${picture.alt}`)"""
+HIDDEN_REST = """async () => {
+  const boxes = document.querySelectorAll("article :is(.pst-scrollable-table-container, .picture)");
+  const fades = (box) => getComputedStyle(box).maskImage !== "none";
+  const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  const wrong = [];
+  for (const box of boxes) {
+    const wide = box.scrollWidth > box.clientWidth + 1;
+    const atStart = fades(box) === wide && (!wide || box.tabIndex === 0);
+    box.scrollLeft = box.scrollWidth;
+    await painted();
+    if (!atStart || fades(box)) wrong.push(box.outerHTML.slice(0, 160));
+    box.scrollLeft = 0;
+    await painted();
+  }
+  return wrong;
 }"""
 UNRENDERED_MATH = """() => [...document.querySelectorAll(".math")]
     .filter((math) => !math.querySelector("mjx-container") || math.querySelector("mjx-merror"))
@@ -77,6 +99,8 @@ class Visit:
     requests: set[str] = field(default_factory=set)
     raw_math: list[str] = field(default_factory=list)
     sticking_out: list[str] = field(default_factory=list)
+    shrunk: list[str] = field(default_factory=list)
+    hidden_rest: list[str] = field(default_factory=list)
     scroll_width: int = 0
     violations: list[str] = field(default_factory=list)
 
@@ -108,6 +132,8 @@ def visit(browser: Browser) -> Callable[[str], Visit]:  # noqa: F811
             if size is PHONE:
                 seen.scroll_width = page.evaluate("document.documentElement.scrollWidth")
                 seen.sticking_out = page.evaluate(STICKING_OUT)
+                seen.shrunk = page.evaluate(SHRUNK)
+                seen.hidden_rest = page.evaluate(HIDDEN_REST)
                 seen.raw_math = page.evaluate(UNRENDERED_MATH)
             page.close()
         return seen
@@ -134,6 +160,20 @@ def test_math_is_rendered(name: str, visit: Callable[[str], Visit]) -> None:
 def test_fits_a_phone(name: str, visit: Callable[[str], Visit]) -> None:
     assert no(visit(name).sticking_out)
     assert visit(name).scroll_width <= PHONE[0]
+
+
+@each_page
+def test_a_phone_shows_pictures_as_large_as_they_were_drawn(
+    name: str, visit: Callable[[str], Visit]
+) -> None:
+    assert no(visit(name).shrunk)
+
+
+@each_page
+def test_a_phone_tells_where_there_is_more_to_the_right(
+    name: str, visit: Callable[[str], Visit]
+) -> None:
+    assert no(visit(name).hidden_rest)
 
 
 @each_page
@@ -188,6 +228,16 @@ def test_outputs_hold_no_traceback_or_warning(name: str) -> None:
     for cell in page.select(".cell:not(.tag_raises-exception) .cell_output"):
         said = re.search(r"Traceback \(most recent call last\)|\b\w*Warning:.*", cell.get_text())
         assert said is None, said
+
+
+def test_recorded_times_are_those_of_the_record_and_say_so() -> None:
+    record = json.loads((BUILD.parent / "benchmarks" / "results" / "ring.json").read_text())
+    page = soup(HTML / "book" / "ring.html")
+    label = f"recorded on {record['machine']}, {record['date']}"
+    (cell,) = (cell for cell in page.select(".cell_output") if label in cell.get_text())
+    shown = [td.get_text() for row in cell.select("tbody tr") for td in row.select("td")[1:]]
+    rows = sorted(record["rows"], key=lambda row: (row["bytes"], row["ranks"]))
+    assert shown == [f"{row['ratio']:.3g}" for row in rows]
 
 
 def test_the_front_door_leads_to_the_index() -> None:

@@ -443,6 +443,31 @@ def test_a_wide_one_scrolls_in_its_own_box(pages: Pages) -> None:
     expect(figure(page).locator(".scroller")).not_to_have_attribute("tabindex", "0")
 
 
+def test_it_fades_out_where_there_is_more_to_the_right(pages: Pages) -> None:
+    page = pages.open(html(replay(ring_all_reduce(8))), PHONE)
+    scroller = figure(page).locator(".scroller")
+    expect(scroller).to_have_css("mask-image", re.compile("linear-gradient"))
+    scroller.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
+    expect(scroller).to_have_css("mask-image", "none")
+    scroller.evaluate("box => box.scrollTo(0, 0)")
+    expect(scroller).to_have_css("mask-image", re.compile("linear-gradient"))
+    page.set_viewport_size({"width": DESK, "height": 800})
+    expect(scroller).to_have_css("mask-image", "none")
+
+
+def test_no_gap_at_the_start_and_nothing_below_moves_afterwards(pages: Pages) -> None:
+    played = replay(tree_all_reduce(8))  # its steps have one to four messages
+    shown = figure(pages.open(html(played)))
+    said, below = shown.get_by_role("status"), shown.locator("details")
+    height = "box => box.getBoundingClientRect().height"
+    assert said.evaluate(height) == said.locator("p").evaluate(height)
+    tops = set()
+    for _ in range(played.steps):
+        button(shown, "Next").click()
+        tops.add(below.evaluate("box => box.getBoundingClientRect().top + scrollY"))
+    assert len(tops) == 1
+
+
 @pytest.mark.parametrize("width", [PHONE, DESK])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing(pages: Pages, theme: str, width: int) -> None:

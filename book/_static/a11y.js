@@ -1,6 +1,7 @@
 // Mends what the stock theme leaves out for readers who use a keyboard or a screen reader.
 (() => {
-  const SCROLLING = "pre, .cell_output, .pst-scrollable-table-container, mjx-container[display='true'], .output";
+  const SCROLLING =
+    "pre, .cell_output, .pst-scrollable-table-container, .picture, mjx-container[display='true'], .output";
 
   // What scrolls must be reachable with Tab, and only while it scrolls.
   function reachable() {
@@ -8,6 +9,23 @@
       const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
       if (scrolls) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
+      hint(box);
+    }
+  }
+
+  // A box of which there is more to the right fades out there.
+  function hint(box) {
+    const rest = box.scrollWidth - box.clientWidth - box.scrollLeft;
+    box.classList.toggle("more", rest > 1);
+  }
+
+  // A phone shows a picture in its own size, in a box that scrolls: its labels would be too small.
+  function pictures() {
+    for (const picture of document.querySelectorAll("article :is(figure, .cell_output) img")) {
+      const box = document.createElement("div");
+      box.className = "picture";
+      picture.replaceWith(box);
+      box.append(picture);
     }
   }
 
@@ -40,8 +58,11 @@
 
   roles();
   signatures();
+  pictures();
   reachable();
   window.addEventListener("resize", reachable);
+  const scrolled = ({ target }) => target.matches?.(SCROLLING) && hint(target);
+  document.addEventListener("scroll", scrolled, { capture: true, passive: true });
   window.addEventListener("load", () => {
     (window.MathJax?.startup?.promise ?? Promise.resolve()).then(reachable);
     document.fonts.ready.then(reachable);

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import cloudpickle
-
+from minidist import pickling
 from minidist import rank as rank_process
 from minidist.rank import Raised, Returned, Trace
 
@@ -83,7 +82,7 @@ def _first_failure(outcomes: Sequence[Outcome]) -> RankError:
     error = RankError(message, [rank])
     if outcome.error is not None:
         with suppress(Exception):  # its class may be known to the rank alone
-            error.__cause__ = cloudpickle.loads(outcome.error)
+            error.__cause__ = pickling.loads(outcome.error)
     return error
 
 

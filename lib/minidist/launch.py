@@ -8,26 +8,20 @@ on one host or many, use torchrun.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from multiprocessing.connection import wait
 from operator import index
-from pathlib import Path
-from signal import SIGKILL
 from typing import Any, SupportsIndex
 
-import cloudpickle
 import torch
 
-from minidist import rank as rank_process
-from minidist import server
-from minidist.failure import Died, Outcome, RankError, failed, failure, is_echo, is_whole
-from minidist.rank import STACK_SIGNAL, Returned, Task
+from minidist import pickling, tidy
+from minidist.failure import Outcome, RankError, failed, failure, is_echo, is_whole
+from minidist.member import Member
+from minidist.rank import Returned, Task
 
 GRACE = 0.3  # seconds that peers get to report after a failure, so that the earliest is found
 ECHO_GRACE = 3.0  # the same while only echoes of a failure were heard
@@ -67,25 +61,16 @@ def launch(
     _check(ranks, timeout)
     devices, backend = _devices(device, ranks)
     payload = _pickled(fn, args)
-    crew: list[_Rank] = []
-    stacks: dict[int, str] = {}
-    with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
+    crew: list[Member] = []
+    with tidy.folder() as folder:
+        tasks = [
+            Task(payload, r, ranks, folder, _environment(r, ranks, on), backend, on, timeout)
+            for r, on in enumerate(devices)
+        ]
         try:
-            for r, on in enumerate(devices):
-                env = _environment(r, ranks, on)
-                crew.append(_Rank(Task(payload, r, ranks, Path(folder), env, backend, on, timeout)))
-            outcomes = _collect(crew, timeout)
-            if None in outcomes and not any(map(failed, outcomes)):
-                stacks = _stacks([crew[r] for r, word in enumerate(outcomes) if word is None])
+            outcomes = _run(tasks, crew, timeout)
         finally:
-            for member in crew:  # all at once, or the last ones see broken connections
-                member.kill()
-            for member in crew:
-                member.close()
-            for member in crew:
-                member.show_output()
-    if error := failure(outcomes, stacks, timeout):
-        raise error
+            _show(crew)
     return [_value(r, outcome) for r, outcome in enumerate(outcomes)]
 
 
@@ -98,62 +83,39 @@ def device() -> torch.device:
     return torch.device(f"cuda:{local}" if use_gpu else "cpu")
 
 
-class _Rank:
-    """A rank as its launcher sees it."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.reports, theirs = multiprocessing.Pipe()
+def _run(tasks: list[Task], crew: list[Member], timeout: float) -> list[Outcome]:
+    """Start the ranks, wait for their words, raise if one failed; no rank is left running."""
+    stacks: dict[int, str] = {}
+    with tidy.Interrupts() as interrupts:
         try:
-            with theirs:
-                self.process = server.start(rank_process.main, task, theirs)
-        except BaseException:
-            self.reports.close()  # ends the rank too, if it is on its way already
+            with interrupts.allowed():
+                for task in tasks:
+                    crew.append(Member(task))
+                outcomes = _collect(crew, timeout)
+                if None in outcomes and not any(map(failed, outcomes)):
+                    stacks = _stacks([crew[r] for r, word in enumerate(outcomes) if word is None])
+        finally:
+            for member in crew:  # all at once, or the last ones see broken connections
+                member.kill()
+            for member in crew:
+                member.close()
+    if error := failure(outcomes, stacks, timeout):
+        raise error
+    return outcomes
+
+
+def _show(crew: list[Member]) -> None:
+    """Print what ranks have said. Where nobody can read it, that must not hide what went wrong."""
+    error = sys.exception()
+    try:
+        for member in crew:
+            member.show_output()
+    except Exception:
+        if error is None:
             raise
 
-    @property
-    def pid(self) -> int:
-        assert self.process.pid is not None
-        return self.process.pid
 
-    def hear(self) -> Outcome:
-        """What the rank reported; call it when its pipe or its process has something to say."""
-        with suppress(EOFError, OSError):
-            if self.reports.poll():
-                word: Outcome = self.reports.recv()
-                return word
-        self.process.join()
-        return Died(time.monotonic(), self.process.exitcode or 0)
-
-    def ask_stack(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, STACK_SIGNAL)
-
-    def stack(self) -> str:
-        """Where it stood when asked, as far as it has told."""
-        return self._written("stack")
-
-    def kill(self) -> None:
-        """End the rank and every process that it started; it has nothing left to say."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, SIGKILL)
-        self.process.kill()  # in case it had no group of its own yet
-
-    def close(self) -> None:
-        self.process.join()
-        self.process.close()
-        self.reports.close()
-
-    def show_output(self) -> None:
-        for line in self._written("out").splitlines():
-            print(f"[rank {self.task.rank}] {line}")
-
-    def _written(self, kind: str) -> str:
-        path = self.task.folder / f"{self.task.rank}.{kind}"
-        return path.read_text("utf-8", errors="replace") if path.exists() else ""
-
-
-def _collect(crew: list[_Rank], timeout: float) -> list[Outcome]:
+def _collect(crew: list[Member], timeout: float) -> list[Outcome]:
     """Wait for a word from each rank until the deadline; after a failure, only a little longer."""
     outcomes: list[Outcome] = [None] * len(crew)
     deadline = time.monotonic() + timeout
@@ -169,7 +131,7 @@ def _collect(crew: list[_Rank], timeout: float) -> list[Outcome]:
     return outcomes
 
 
-def _stacks(crew: list[_Rank]) -> dict[int, str]:
+def _stacks(crew: list[Member]) -> dict[int, str]:
     """Where these ranks stand now, as far as they tell within two seconds."""
     for member in crew:
         member.ask_stack()
@@ -182,7 +144,7 @@ def _stacks(crew: list[_Rank]) -> dict[int, str]:
 def _value(rank: int, outcome: Outcome) -> Any:
     assert isinstance(outcome, Returned)
     try:
-        return cloudpickle.loads(outcome.value)
+        return pickling.loads(outcome.value)
     except Exception as error:
         raise RankError(f"rank {rank}: its result cannot be read here: {error}", [rank]) from error
 
@@ -214,7 +176,7 @@ def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
 
 def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     try:
-        whole: bytes = cloudpickle.dumps((fn, args))
+        whole: bytes = pickling.dumps((fn, args))
         return whole
     except Exception as error:
         parts = [("fn", fn), *((f"argument {i}", arg) for i, arg in enumerate(args))]
@@ -224,7 +186,7 @@ def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 def _can_pickle(part: object) -> bool:
     try:
-        cloudpickle.dumps(part)
+        pickling.dumps(part)
     except Exception:
         return False
     return True

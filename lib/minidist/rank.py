@@ -18,12 +18,12 @@ from io import FileIO, TextIOWrapper
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-import cloudpickle
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore  # exported by torch.distributed, but not typed
 
+from minidist import pickling
 from minidist.agree import MismatchError
 from minidist.execute import CommunicationError
 
@@ -102,7 +102,7 @@ def main(task: Task, reports: Connection) -> None:
 def _outcome(task: Task) -> Returned | Raised:
     try:
         _join(task)
-        fn, args = cloudpickle.loads(task.payload)
+        fn, args = pickling.loads(task.payload)
         value = fn(*args)
         return Returned(_sendable(task.rank, value))
     except BaseException as error:  # SystemExit too: a rank that leaves early has failed
@@ -133,7 +133,7 @@ def _join(task: Task) -> None:
 
 def _sendable(rank: int, value: object) -> bytes:
     try:
-        blob: bytes = cloudpickle.dumps(value)
+        blob: bytes = pickling.dumps(value)
         return blob
     except Exception as error:
         raise TypeError(
@@ -144,8 +144,8 @@ def _sendable(rank: int, value: object) -> bytes:
 def _raised(error: BaseException) -> Raised:
     when = time.monotonic()
     try:
-        blob = cloudpickle.dumps(error)
-        cloudpickle.loads(blob)
+        blob = pickling.dumps(error)
+        pickling.loads(blob)
     except Exception:
         blob = None
     chain = list(_chain(error))

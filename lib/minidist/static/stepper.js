@@ -228,6 +228,7 @@
       this.next.onclick = () => this.jump(this.position + 1);
       this.playing.onclick = () => this.toggle();
       this.slider.oninput = () => this.jump(Number(this.slider.value));
+      this.scroller.onscroll = () => this.hint();
       new ResizeObserver(() => this.fit()).observe(this.board);
     }
 
@@ -311,6 +312,7 @@
       const where = position ? `Step ${position} of ${trace.steps}` : "Start, before any message";
       const count = html("span", { class: "count" }, `${right} of ${this.wanted} complete`);
       const list = position ? [this.rows[position - 1].querySelector("ul").cloneNode(true)] : [];
+      this.said.classList.toggle("begun", position > 0);
       this.said.replaceChildren(html("p", {}, html("strong", {}, where), " ", count), ...list);
     }
 
@@ -321,7 +323,14 @@
         if (scrolls) this.scroller.setAttribute(name, value);
         else this.scroller.removeAttribute(name);
       }
+      this.hint();
       drawArrows(this.arrows, this.current, this.cells);
+    }
+
+    // What goes on to the right fades out there.
+    hint() {
+      const { scrollWidth, clientWidth, scrollLeft } = this.scroller;
+      this.scroller.classList.toggle("more", scrollWidth - clientWidth - scrollLeft > 1);
     }
   }
 
