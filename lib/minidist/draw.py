@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from minidist.simulate import Contributors, Replay
+from minidist.simulate import Contributors, Replay, State
 from minidist.stepper import stepper
 
-__all__ = ["Curve", "Span", "curves", "gantt", "stepper", "trace"]
+__all__ = ["Curve", "Span", "before_after", "curves", "gantt", "stepper", "trace"]
 
 # Okabe and Ito's palette: told apart by colour-blind readers, and light and dark enough for both
 # themes. The grey is readable on white and on black.
@@ -76,6 +76,85 @@ def _cell(
     box = Rectangle((x, y), 1, 1, fill=False, edgecolor=edge, linewidth=width, zorder=above)
     axes.add_patch(box)
     axes.text(x + 0.5, y + 0.54, "+".join(map(str, who)), ha="center", va="center", fontsize=6.5)
+
+
+def before_after(replays: Mapping[str, Replay]) -> Figure:
+    """What every rank brings and what it gets: two grids side by side for each name and replay.
+
+    Rows of a grid are ranks, columns are chunks. A cell names the ranks whose parts are in it, in
+    stripes of their colours; a sum over all ranks is Σ. Blank is what a rank does not bring, or
+    what the collective does not promise. In an all-to-all each row shows the N blocks that the
+    rank holds side by side, as `from→for`. What does not end as promised is outlined.
+    """
+    widths = [each.ranks if _blocks(each) else each.chunks for each in replays.values()]
+    columns = max(4, *widths)  # or there is no room for the titles
+    heights = [0.23 * each.ranks + 0.46 for each in replays.values()]
+    figure, grid = plt.subplots(
+        len(replays),
+        2,
+        figsize=(0.66 * columns + 0.66, sum(heights)),
+        height_ratios=heights,
+        squeeze=False,
+        facecolor="none",
+        layout="constrained",
+    )
+    for (left, right), (name, each) in zip(grid, replays.items(), strict=True):
+        brought = [[who or None for who in row] for row in each.start]
+        _side(left, each, each.start, brought, columns)
+        _side(right, each, each.state(), each.goal, columns)
+        left.set_title(f"{name}: before", fontsize=8, loc="left")
+        right.set_title("after", fontsize=8, loc="left")
+        right.tick_params(labelleft=False)
+    return figure
+
+
+def _side(
+    axes: Axes,
+    replay: Replay,
+    held: State,
+    wanted_of: Sequence[Sequence[Contributors | None]],
+    columns: int,
+) -> None:
+    """One grid: of what is `held`, the cells where something is wanted."""
+    blocks = _blocks(replay)
+    width = replay.ranks if blocks else replay.chunks
+    for rank, wanted in enumerate(wanted_of):
+        own = [chunk for chunk, who in enumerate(wanted) if who is not None]
+        for x, chunk in enumerate(own) if blocks else zip(own, own, strict=True):
+            who = held[rank][chunk]
+            text = f"{chunk // width}→{chunk % width}" if blocks else _sum(who, replay.ranks)
+            _stripes(axes, x, rank, who, text, wrong=who != wanted[chunk])
+    for x, rank in np.ndindex(width, replay.ranks):
+        axes.add_patch(Rectangle((x, rank), 1, 1, fill=False, edgecolor=COLORS[6], linewidth=0.5))
+    axes.set_xlim(-0.05, columns + 0.05)
+    axes.set_ylim(replay.ranks + 0.05, -0.05)
+    axes.set_xticks([])
+    axes.set_yticks(np.arange(replay.ranks) + 0.5, [f"rank {r}" for r in range(replay.ranks)])
+    axes.set_facecolor("none")
+    axes.tick_params(length=0, labelsize=8)
+    axes.spines[:].set_visible(False)
+
+
+def _blocks(replay: Replay) -> bool:
+    """Whether each rank brings N of N x N chunks, one for each rank: too wide for a grid."""
+    brings = {sum(map(bool, row)) for row in replay.start}
+    return replay.chunks == replay.ranks**2 > 1 and brings == {replay.ranks}
+
+
+def _stripes(axes: Axes, x: int, y: int, who: Contributors, text: str, wrong: bool) -> None:
+    for i, rank in enumerate(who):
+        left, wide = x + i / len(who), 1 / len(who)
+        color = COLORS[rank % 6]  # the seventh is the grey of the lines
+        axes.add_patch(Rectangle((left, y), wide, 1, facecolor=color, alpha=0.4, linewidth=0))
+    if wrong:
+        axes.add_patch(
+            Rectangle((x, y), 1, 1, fill=False, edgecolor=COLORS[1], linewidth=2, zorder=3)
+        )
+    axes.text(x + 0.5, y + 0.53, text, ha="center", va="center", fontsize=8)
+
+
+def _sum(who: Contributors, ranks: int) -> str:
+    return "Σ" if ranks > 1 and who == tuple(range(ranks)) else "+".join(map(str, who))
 
 
 class Curve(NamedTuple):
