@@ -12,10 +12,10 @@ RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]
 
 
-def record(name: str, rows: list[Row]) -> Path:
+def record(name: str, rows: list[Row], command: str | None = None) -> Path:
     """Write results/NAME.json, aside and renamed, and return its path."""
     found = {
-        "command": f"python -m benchmarks {name}",
+        "command": command or f"python -m benchmarks {name}",
         "machine": describe(),
         "date": datetime.now(UTC).date().isoformat(),
         "rows": rows,

@@ -276,6 +276,11 @@ OWN = (
                 ValueError,
                 f"tensor_list[0] and tensor_list[1] {PAIRS}",
             ),
+            "own size": (
+                all_gather(tensor=lambda: torch.ones(1)),
+                ValueError,
+                "tensor has 1 elements for this rank itself, but tensor_list has room for 3",
+            ),
             "same twice": (
                 all_gather(tensor_list=lambda: [three()] * RANKS),
                 ValueError,
@@ -290,6 +295,11 @@ OWN = (
                 reduce_scatter(input_list=lambda: torch.ones(RANKS, 3)),
                 TypeError,
                 f"input_list: {LENGTH} a Tensor",
+            ),
+            "own size": (
+                reduce_scatter(output=lambda: torch.ones(4)),
+                ValueError,
+                "input_list has 3 elements for this rank itself, but output has room for 4",
             ),
             "op": (reduce_scatter(op="SUM"), ValueError, "op must be one of SUM, AVG, PRODUCT"),
             "grad": (reduce_scatter(output=leaf), ValueError, f"output: {GRAD}"),
@@ -327,6 +337,11 @@ OWN = (
                 single(input_split_sizes=[1, 1, 1, 2]),
                 ValueError,
                 "input_split_sizes: [1, 1, 1, 2] add up to 5, not 4 rows",
+            ),
+            "own rows": (
+                single(input_split_sizes=[1, 1, 2, 0]),
+                ValueError,
+                "input (by input_split_sizes) has 4 elements for this rank itself, but output (by",
             ),
             "short splits": (
                 single(output_split_sizes=[2, 2]),
@@ -450,7 +465,7 @@ DISAGREE = {
         others("input's dtype", "torch.int32", "torch.float32"),
     ),
     "splits": (
-        single(input_split_sizes=[2, 1, 0, 1]),
+        single(input_split_sizes=[2, 0, 1, 1]),
         "all_to_all_single: rank 2's input (by input_split_sizes) has 4 elements for rank 0, "
         "whose output (by output_split_sizes) has room for 2",
     ),
@@ -460,11 +475,11 @@ DISAGREE = {
         "whose output_tensor_list has room for 4",
     ),
     "parts of an all-gather": (
-        all_gather(tensor=lambda: torch.ones(5)),
+        all_gather(tensor=lambda: torch.ones(5), tensor_list=lambda: ones(3, 3, 5, 3)),
         "all_gather: rank 2's tensor has 5 elements for rank 0, whose tensor_list has room for 3",
     ),
     "parts of a reduce-scatter": (
-        reduce_scatter(output=lambda: torch.ones(2)),
+        reduce_scatter(output=lambda: torch.ones(2), input_list=lambda: ones(3, 3, 2, 3)),
         "reduce_scatter: rank 0's input_list has 3 elements for rank 2, "
         "whose output has room for 2",
     ),

@@ -117,6 +117,17 @@ def test_on_one_shared_machine_receivers_take_turns_to_reduce() -> None:
     assert apart == pytest.approx(3e-10 * 3 * SIZE), "3 steps in which 4 ranks reduce a quarter"
 
 
+def test_more_cores_share_the_work_of_one_host() -> None:
+    """Four messages of a step on two cores: two turns; a lone one of a tree has no use for them."""
+    ring, tree = algorithms.ring_all_reduce(4), algorithms.tree_all_reduce(4)
+    two = shared(LINK, 3e-10, cores=2)
+    assert seconds(ring, SIZE, two) == pytest.approx(seconds(ring, SIZE, shared(LINK, 3e-10)) / 2)
+    whole = LINK.alpha + LINK.beta * SIZE
+    assert seconds(tree, SIZE, two) == pytest.approx(4 * whole + 2 * 3e-10 * SIZE)
+    many = shared(LINK, 3e-10, cores=64)
+    assert seconds(ring, SIZE, many) == pytest.approx(seconds(ring, SIZE, switch(LINK, 3e-10)))
+
+
 def message_by_message(schedule: Schedule, nbytes: float, link: Link, gamma: float) -> float:
     """The switch, priced by hand: no arrays, no grouping of steps."""
     total = 0.0

@@ -18,7 +18,7 @@ from minidist.execute import Sent, program
 from minidist.plan import WINDOW
 from minidist.schedule import Schedule, ScheduleError, Send, Step, bounds
 from minidist.simulate import traffic
-from minidist.tables import ALL_REDUCE
+from minidist.tables import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from tests.oracle import all_reduced, data, same
 
 Counts = Counter[tuple[int, int, int, int]]  # (step, src, dst, chunk) → bytes
@@ -73,7 +73,7 @@ def record_all(check: bool) -> dict[tuple[str, int], list[Sent]]:
 
 @pytest.mark.claim("B3")
 @pytest.mark.claim("B4")
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
 def test_recorded_traffic_is_that_of_the_simulator(ranks: int) -> None:
     results = launch(record_all, ranks, False)
     for name in ALL_REDUCE:
@@ -90,6 +90,26 @@ def test_recorded_traffic_is_that_of_the_simulator(ranks: int) -> None:
             assert all(s.src == r and s.nbytes for r, log in enumerate(logs) for s in log)
             if name == "ring":
                 assert all(s.dst == (s.src + 1) % ranks for log in logs for s in log)
+
+
+def record_halves() -> dict[str, list[Sent]]:
+    ranks, logs = dist.get_world_size(), {}
+    for name in REDUCE_SCATTER:
+        with minidist.record() as logs[f"reduce-scatter {name}"]:
+            minidist.reduce_scatter_tensor(torch.ones(3), torch.ones(3 * ranks), algorithm=name)
+    for name in ALL_GATHER:
+        with minidist.record() as logs[f"all-gather {name}"]:
+            minidist.all_gather_into_tensor(torch.ones(3 * ranks), torch.ones(3), algorithm=name)
+    return logs
+
+
+@pytest.mark.parametrize("ranks", [1, 4, 5])
+def test_recorded_traffic_of_each_reduce_scatter_and_all_gather(ranks: int) -> None:
+    results = launch(record_halves, ranks)
+    tables = {"reduce-scatter": REDUCE_SCATTER, "all-gather": ALL_GATHER}
+    for kind, name in ((kind, name) for kind, table in tables.items() for name in table):
+        logs = [result[f"{kind} {name}"] for result in results]
+        assert counted(logs) == planned(tables[kind][name](ranks), 3 * ranks, itemsize=4)
 
 
 def test_messages_of_the_check_are_not_recorded() -> None:

@@ -1,5 +1,7 @@
 """Tensors of every layout, and sub-groups: results in place, neighbours in memory untouched."""
 
+import contextlib
+import random
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +10,7 @@ import torch.distributed as dist
 
 import minidist
 from minidist import ReduceOp, launch
+from minidist.overlap import check_apart
 from tests.oracle import all_reduced, data, reduced, same
 
 MARK = -77  # in the memory around a tensor; what a collective must never write to
@@ -216,6 +219,45 @@ def rows_in_every_layout() -> list[str]:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_all_to_all_single_in_every_layout(ranks: int) -> None:
     assert launch(rows_in_every_layout, ranks) == [[]] * ranks
+
+
+def addresses(tensor: torch.Tensor) -> set[int]:
+    """Of every element, one by one."""
+    offsets = torch.arange(tensor.untyped_storage().nbytes() // tensor.element_size())
+    seen = offsets.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return set(seen.flatten().tolist())
+
+
+def views(dice: random.Random) -> list[torch.Tensor]:
+    """A few small views of one piece of memory, of up to two dimensions."""
+    memory, found = torch.zeros(60), []
+    for _ in range(3):
+        shape = [dice.choice((0, 2, 3, 3, 4)) for _ in range(dice.randint(0, 2))]
+        strides = [dice.choice((1, 2, 4, 6, 8)) for _ in shape]
+        found.append(memory.as_strided(shape, strides, dice.randint(0, 5)))
+    return found
+
+
+def test_what_shares_memory_and_what_only_lies_between() -> None:
+    shared, between = 0, 0
+    for seed in range(400):
+        one, other, third = views(random.Random(seed))
+        meet = bool(addresses(one) & addresses(other))
+        expected = meet or bool(addresses(one) & addresses(third))
+        raises = pytest.raises(ValueError, match="one") if expected else contextlib.nullcontext()
+        with raises:
+            check_apart({"one": one}, {"other": other, "third": third})
+        shared += expected
+        between += not expected and one.numel() * other.numel() > 4
+    assert min(shared, between) > 40, "both kinds must be among them"
+
+
+def test_only_what_is_written_must_be_apart() -> None:
+    rows = torch.zeros(4, 5)
+    check_apart({}, {"one": rows, "other": rows[1]})
+    check_apart({f"column {i}": column for i, column in enumerate(rows.unbind(1))}, {})
+    with pytest.raises(ValueError, match="row 0 and column 1 share memory; pass a clone"):
+        check_apart({"row 0": rows[0]}, {"column 1": rows[:, 1]})
 
 
 def input_and_output_share_memory() -> list[str]:

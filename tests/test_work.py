@@ -196,6 +196,16 @@ def outsiders() -> list[str]:
         lambda: minidist.all_reduce(tensor, group=group, async_op=True, check=False),
         lambda: minidist.reduce_scatter_tensor(tensor[:1], tensor, group=group),
         lambda: minidist.all_gather_into_tensor(tensor, tensor[:1], group=group),
+        lambda: minidist.broadcast(tensor, 0, group),
+        lambda: minidist.reduce(tensor, 0, group=group),
+        lambda: minidist.gather(tensor, dst=0, group=group),
+        lambda: minidist.scatter(tensor, src=0, group=group, async_op=True),
+        lambda: minidist.all_gather([tensor, tensor], tensor, group),
+        lambda: minidist.reduce_scatter(tensor, [tensor, tensor], group=group),
+        lambda: minidist.all_to_all([tensor], [tensor], group),
+        lambda: minidist.all_to_all_single(tensor, tensor, group=group),
+        lambda: minidist.ring_shift(tensor, group=group),
+        lambda: minidist.barrier(group, check=False),
     ):
         with pytest.raises(ValueError, match="not a member") as caught:
             call()
@@ -205,6 +215,8 @@ def outsiders() -> list[str]:
 
 def test_a_rank_outside_the_group_is_told_so() -> None:
     names = ["all_reduce", "all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor"]
+    names += ["broadcast", "reduce", "gather", "scatter", "all_gather", "reduce_scatter"]
+    names += ["all_to_all", "all_to_all_single", "ring_shift", "barrier"]
     said = [f"rank 1: {name}: group: this rank is not a member of it" for name in names]
     assert launch(outsiders, 3) == [[], said, []]
 

@@ -26,6 +26,7 @@
       box.className = "picture";
       picture.replaceWith(box);
       box.append(picture);
+      picture.addEventListener("load", reachable);
     }
   }
 

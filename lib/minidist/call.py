@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import SupportsIndex
 
 import torch
 import torch.distributed as dist
@@ -70,6 +71,11 @@ class Call:
 
     def match(self, given: str, gives: Sequence[int], wanted: str, wants: Sequence[int]) -> None:
         """What this rank gives to each, and wants from each, in elements: pairs must agree."""
+        kept, got = gives[self.rank], wants[self.rank]
+        if kept != got:
+            raise ValueError(
+                f"{given} has {kept} elements for this rank itself, but {wanted} has room for {got}"
+            )
         if self.checked:
             self.blocks = agree.Blocks(given, wanted, gives, wants)
 
@@ -81,7 +87,7 @@ class Call:
         if group_rank is not None:
             argument, rank, known = f"group_{argument}", group_rank, list(range(self.ranks))
         root = 0 if rank is None else rank
-        if isinstance(root, bool) or not isinstance(root, int):
+        if isinstance(root, bool) or not isinstance(root, SupportsIndex):
             raise TypeError(f"{argument}: expected the number of a rank, got {root!r}")
         if root not in known:
             raise ValueError(f"{argument} must be one of the group's ranks {known}, got {root}")
@@ -110,7 +116,7 @@ class Call:
         *,
         written: bool,
         any_size: bool = True,
-    ) -> None:
+    ) -> list[torch.Tensor]:
         """A tensor for each rank, like another one (or the first) in dtype, device, or size too."""
         expected = f"expected a list of {self.ranks} tensors, one for each rank"
         if not isinstance(tensors, list | tuple):
@@ -121,6 +127,7 @@ class Call:
         for name, tensor in by_name(argument, tensors).items():
             named(name, check_tensor, tensor, self.group, written=written)
             named(name, check_like, tensor, like, any_size=any_size)
+        return list(tensors)
 
     def program(self, algorithm: Algorithm, **options: int) -> Program:
         """What this rank has to do."""

@@ -169,11 +169,12 @@ def _load(step: Step, topology: Topology) -> Load:
     for link, number in topology.lanes(step.src, step.dst):
         used = number >= 0
         if used.any():
-            latencies = int(np.bincount(number[used]).max()) if topology.turns else 1
+            latencies = int(np.bincount(number[used]).max()) if topology.cores else 1
             busiest.append((link, latencies, _most(number[used], step.width[used])))
     reduces = step.reduce
-    receiver = np.zeros_like(step.dst) if topology.turns else step.dst
-    reduced = _most(receiver[reduces], step.width[reduces]) if reduces.any() else 0
+    cores, receiver = topology.cores, step.dst[reduces]
+    worker = np.arange(len(receiver)) % cores if cores else receiver
+    reduced = _most(worker, step.width[reduces]) if reduces.any() else 0
     return Load(tuple(busiest), reduced)
 
 

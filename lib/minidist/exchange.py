@@ -79,20 +79,19 @@ def all_to_all(
     """
 
     def prepare(call: Call) -> Run:
-        call.takes_list("input_tensor_list", input_tensor_list, written=False)
-        name, like = "input_tensor_list[0]", input_tensor_list[0]
-        call.takes(name, like, written=False, any_shape=True)
-        call.takes_list("output_tensor_list", output_tensor_list, {name: like}, written=True)
-        outputs = by_name("output_tensor_list", output_tensor_list)
-        check_apart(outputs, by_name("input_tensor_list", input_tensor_list))
-        gives = [each.numel() for each in input_tensor_list]
-        wants = [each.numel() for each in output_tensor_list]
+        given = call.takes_list("input_tensor_list", input_tensor_list, written=False)
+        call.takes(name := "input_tensor_list[0]", given[0], written=False, any_shape=True)
+        like = {name: given[0]}
+        slots = call.takes_list("output_tensor_list", output_tensor_list, like, written=True)
+        outputs = by_name("output_tensor_list", slots)
+        check_apart(outputs, by_name("input_tensor_list", given))
+        gives, wants = [each.numel() for each in given], [each.numel() for each in slots]
         call.match("input_tensor_list", gives, "output_tensor_list", wants)
 
         def run() -> None:
             with (
-                flat_views(dict(enumerate(input_tensor_list)), group, written=False) as sent,
-                flat_views(dict(enumerate(output_tensor_list)), group, written=True) as received,
+                flat_views(dict(enumerate(given)), group, written=False) as sent,
+                flat_views(dict(enumerate(slots)), group, written=True) as received,
             ):
                 _exchange(call, received, sent)
 

@@ -38,15 +38,14 @@ def all_gather(
 
     def prepare(call: Call) -> Run:
         call.takes("tensor", tensor, written=False, any_shape=True)
-        call.takes_list("tensor_list", tensor_list, {"tensor": tensor}, written=True)
-        own = tensor_list[call.rank]
-        read = {} if same_place(own, tensor) else {"tensor": tensor}
-        check_apart(by_name("tensor_list", tensor_list), read)
-        sizes = [slot.numel() for slot in tensor_list]
+        slots = call.takes_list("tensor_list", tensor_list, {"tensor": tensor}, written=True)
+        read = {} if same_place(slots[call.rank], tensor) else {"tensor": tensor}
+        check_apart(by_name("tensor_list", slots), read)
+        sizes = [slot.numel() for slot in slots]
         call.match("tensor", [tensor.numel()] * call.ranks, "tensor_list", sizes)
 
         def run() -> None:
-            with flat_views(dict(enumerate(tensor_list)), group, written=True) as flats:
+            with flat_views(dict(enumerate(slots)), group, written=True) as flats:
                 flats[call.rank].copy_(tensor.reshape(-1))
                 call.execute(call.program(algorithms.ring_all_gather), flats)
 
@@ -79,17 +78,17 @@ def reduce_scatter(
     def prepare(call: Call) -> Run:
         call.agree_on("op", op_name(op))
         call.takes("output", output, written=True, any_shape=True)
-        call.takes_list("input_list", input_list, {"output": output}, written=False)
-        read = by_name("input_list", input_list)
-        if same_place(input_list[call.rank], output):
+        given = call.takes_list("input_list", input_list, {"output": output}, written=False)
+        read = by_name("input_list", given)
+        if same_place(given[call.rank], output):
             del read[f"input_list[{call.rank}]"]
         check_apart({"output": output}, read)
-        sizes = [each.numel() for each in input_list]
+        sizes = [each.numel() for each in given]
         call.match("input_list", sizes, "output", [output.numel()] * call.ranks)
         reduce, finish = reduction(op, output.dtype, call.ranks)
 
         def run() -> None:
-            copies = (t.clone(memory_format=torch.contiguous_format) for t in input_list)
+            copies = (t.clone(memory_format=torch.contiguous_format) for t in given)
             with flat_views(dict(enumerate(copies)), group, written=False) as sums:
                 call.execute(call.program(algorithms.ring_reduce_scatter), sums, reduce)
                 finish(sums[call.rank])
@@ -212,10 +211,8 @@ def _list_of_root(
 ) -> list[torch.Tensor]:
     """The list that the root, and no other rank, must pass."""
     if call.rank == root:
-        call.takes_list(argument, tensors, {"tensor": like}, written=written, any_size=False)
-        assert tensors is not None
-        return list(tensors)
-    if tensors:
+        return call.takes_list(argument, tensors, {"tensor": like}, written=written, any_size=False)
+    if tensors is not None and len(tensors):
         who = f"rank {global_rank(root, call.group)}"
         raise ValueError(f"{argument}: only the root, {who}, passes one; got {len(tensors)}")
     return []

@@ -27,14 +27,14 @@ class Topology:
         lanes: given the arrays `src` and `dst` of a step, yields (link, number): the messages with
             the same number share one copy of that link; -1 marks those that do not use it.
         gamma: seconds that a receiver takes to reduce one byte into its own.
-        turns: there is one link for all, and it is work, not waiting: messages take turns for their
-            alpha too, and receivers for what they reduce.
+        cores: if not 0, so many cores do all ranks' work: messages are work, not waiting, and take
+            turns for their alpha too, as receivers do for what they reduce.
     """
 
     name: str
     lanes: Callable[[Ints, Ints], Iterator[tuple[Link, Ints]]]
     gamma: float = 0.0
-    turns: bool = False
+    cores: int = 0
 
 
 def switch(link: Link | Sequence[Link], gamma: float = 0.0) -> Topology:
@@ -59,13 +59,16 @@ def switch(link: Link | Sequence[Link], gamma: float = 0.0) -> Topology:
     return Topology("switch", lanes, gamma)
 
 
-def shared(link: Link, gamma: float = 0.0) -> Topology:
-    """All messages share one link: ranks of one host, whose few cores do all of their work."""
+def shared(link: Link, gamma: float = 0.0, *, cores: int = 1) -> Topology:
+    """Ranks of one host, whose few cores do all of their work.
+
+    With one core all messages take turns on one link; with more, each takes its share of them.
+    """
 
     def lanes(src: Ints, dst: Ints) -> Iterator[tuple[Link, Ints]]:
-        yield link, np.zeros_like(src)
+        yield link, np.arange(len(src)) % cores
 
-    return Topology("shared", lanes, gamma, turns=True)
+    return Topology("shared", lanes, gamma, cores)
 
 
 def nodes(
@@ -73,8 +76,8 @@ def nodes(
 ) -> Topology:
     """Nodes of `local` ranks, numbered node by node.
 
-    Each rank has its own links `inside`. Each node has `rails` links out and as many in, which its
-    ranks share evenly: with `rails` equal to `local` each rank has its own.
+    Each rank has its own links `inside`. Each node has `rails` links out and as many
+    in, which its ranks share evenly: with `rails` equal to `local` each has its own.
     """
 
     def lanes(src: Ints, dst: Ints) -> Iterator[tuple[Link, Ints]]:

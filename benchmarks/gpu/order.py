@@ -1,0 +1,97 @@
+"""Whether a call keeps its place in the stream on which it was made, and whether the host waits.
+
+On a side stream: something slow, then a change of the tensor, then the collective. Its result must
+show the change. Over NCCL the call should come back while the stream is still busy; that is
+recorded, as it is nothing to be right or wrong.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.distributed as dist
+
+import minidist
+from benchmarks.gpu.section import in_each_world
+from benchmarks.gpu.worlds import Where, World
+from benchmarks.record import Row
+
+CYCLES = 100_000_000  # of the GPU's clock: 50 ms at 2 GHz
+NUMEL = 1 << 20
+
+
+@in_each_world
+def measure(world: World, where: Where, seconds: float) -> Iterator[Row]:
+    """A row for synchronous calls and one for asynchronous ones.
+
+    Raises:
+        AssertionError: after them, if a result does not show what was queued before the call.
+    """
+    of_ranks = world.launch(on_rank, timeout=seconds)
+    rows = [_joined(each) for each in zip(*of_ranks, strict=True)]
+    yield from rows
+    assert all(row["right"] for row in rows), "a result does not show what was queued before"
+
+
+def _joined(rows: tuple[Row, ...]) -> Row:
+    """What holds on all ranks; the longest times."""
+    whole = dict(rows[0])
+    for key, value in whole.items():
+        if isinstance(value, bool):
+            whole[key] = all(row[key] for row in rows)
+        elif isinstance(value, float):
+            whole[key] = max(row[key] for row in rows)
+    return whole
+
+
+def on_rank() -> list[Row]:
+    """On each rank."""
+    _late_change(False)  # connects
+    return [_late_change(async_op) for async_op in (False, True)]
+
+
+def _late_change(async_op: bool) -> Row:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    side = _Side(minidist.device())
+    with side.current():
+        tensor = torch.zeros(NUMEL, device=minidist.device())
+        side.keep_busy()
+        tensor.fill_(rank + 1)
+        start = time.perf_counter()
+        work = minidist.all_reduce(tensor, async_op=async_op, check=False)
+        called = time.perf_counter()
+        if work:
+            work.wait()
+        waited, busy = time.perf_counter(), side.busy()
+        want = torch.full_like(tensor, ranks * (ranks + 1) / 2)
+        right = bool(torch.equal(tensor, want))  # the host waits here
+    done = time.perf_counter()
+    return {
+        "call": "asynchronous" if async_op else "synchronous",
+        "right": right,
+        "back_while_stream_is_busy": busy,
+        "call_ms": 1e3 * (called - start),
+        "wait_ms": 1e3 * (waited - called),
+        "stream_ms": 1e3 * (done - start),
+    }
+
+
+class _Side:
+    """A stream beside the usual one. The CPU has none: what is queued there is done at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def current(self) -> AbstractContextManager[object]:
+        """Queue on it."""
+        return torch.cuda.stream(self._stream) if self._stream else nullcontext()
+
+    def keep_busy(self) -> None:
+        """Queue some milliseconds of nothing."""
+        if self._stream:
+            torch.cuda._sleep(CYCLES)
+
+    def busy(self) -> bool:
+        """Whether something queued is not done yet."""
+        return self._stream is not None and not self._stream.query()
