@@ -9,5 +9,19 @@ from __future__ import annotations
 
 from course.grade_ring import ring_all_reduce
 from course.grade_small import bytes_sent, crossover, slices
+from course.grade_which import between_nodes, crossing, recursive_doubling, segments
+from course.grade_why import bytes_per_parameter, largest, seat
 
-__all__ = ["bytes_sent", "crossover", "ring_all_reduce", "slices"]
+__all__ = [
+    "between_nodes",
+    "bytes_per_parameter",
+    "bytes_sent",
+    "crossing",
+    "crossover",
+    "largest",
+    "recursive_doubling",
+    "ring_all_reduce",
+    "seat",
+    "segments",
+    "slices",
+]

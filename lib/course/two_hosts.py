@@ -1,0 +1,194 @@
+"""Two hosts on one machine: a script starts on them as it would on two computers.
+
+On Linux a *network namespace* is a host as far as the network goes: it has interfaces and addresses
+of its own, and sees no others. Two of them, joined by a virtual cable, need no privileges where
+the kernel lets a user make a user namespace. Elsewhere two launchers on the loopback interface
+take their place; they differ in that every rank sees every address.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from subprocess import PIPE
+from typing import TextIO
+
+STAY = ("sh", "-c", "echo here; exec cat")  # until we close its input, or are gone
+USER = ("--user", "--preserve-credentials")
+NO = ("not permitted", "denied", "not supported", "Unknown device type")  # a kernel's refusals
+
+
+class Forbidden(Exception):
+    """The kernel does not let us make two hosts: why."""
+
+
+class ToolMissing(Forbidden):
+    """A program that makes them is not installed."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where a launcher runs. `enter`: the words to put before a command to run it there."""
+
+    address: str
+    interface: str
+    enter: tuple[str, ...] = ()
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[list[Host], str]]:
+    """Two cabled hosts, or where there can be none two on the loopback interface; and which."""
+    with ExitStack() as stack:
+        try:
+            made = stack.enter_context(cabled()), "two network namespaces, joined by a cable"
+        except Forbidden as why:
+            made = loopback(), f"two launchers on the loopback interface, since {why}"
+        yield made
+
+
+def loopback() -> list[Host]:
+    """Two hosts in name only: both are this machine, on its loopback interface."""
+    interface = "lo0" if sys.platform == "darwin" else "lo"
+    return [Host("127.0.0.1", interface)] * 2
+
+
+@contextmanager
+def cabled() -> Iterator[list[Host]]:
+    """Two network namespaces joined by a virtual cable. They are gone when the block ends.
+
+    Raises:
+        ToolMissing: `unshare`, `nsenter` or `ip` is not installed.
+        Forbidden: the kernel says no.
+    """
+    missing = [tool for tool in ("unshare", "nsenter", "ip") if not shutil.which(tool)]
+    if missing:
+        raise ToolMissing(f"needs {', '.join(missing)} (packages util-linux and iproute2)")
+    with ExitStack() as stack:
+        first, user = _first(stack)
+        into = ("nsenter", "--target", str(first), *user)
+        second = stack.enter_context(_staying(*into, "unshare", "--net"))
+        hosts = [
+            Host(f"10.77.0.{number}", "eth0", ("nsenter", "--target", str(pid), *user, "--net"))
+            for number, pid in enumerate((first, second), 1)
+        ]
+        ends = ("eth0", "type", "veth", "peer", "name", "eth0", "netns", str(second))
+        _ip(hosts[0], "link", "add", *ends)
+        for host in hosts:
+            _ip(host, "address", "add", f"{host.address}/24", "dev", host.interface)
+            for interface in ("lo", host.interface):
+                _ip(host, "link", "set", interface, "up")
+        yield hosts
+
+
+def _first(stack: ExitStack) -> tuple[int, tuple[str, ...]]:
+    """A process on the first host, and how to become its user; without one, root can do it."""
+    try:
+        own_user = _staying("unshare", "--user", "--map-root-user", "--net")
+        return stack.enter_context(own_user), USER
+    except Forbidden:
+        return stack.enter_context(_staying("unshare", "--net")), ()
+
+
+@contextmanager
+def _staying(*unshare: str) -> Iterator[int]:
+    """A process that holds a namespace open; its id."""
+    with subprocess.Popen(  # at the end it closes the process's input, and so ends it
+        [*unshare, *STAY], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        if process.stdout.readline() != "here\n":
+            raise Forbidden(process.stderr.read().strip() or "unshare ended without a word")
+        yield process.pid
+
+
+def _ip(host: Host, *words: str) -> None:
+    done = subprocess.run([*host.enter, "ip", *words], capture_output=True, text=True)
+    if done.returncode:
+        said = done.stderr.strip()
+        no = any(word in said for word in NO)
+        raise (Forbidden if no else RuntimeError)(f"ip {' '.join(words)}: {said}")
+
+
+def torchrun(
+    hosts: Sequence[Host], per_node: int, *script: str, timeout: float = 120.0
+) -> list[str]:
+    """Start `script` with torchrun on every host, `per_node` ranks each; what each host printed.
+
+    The first host is the master: the others find it by its address and a port.
+
+    Args:
+        hosts: one launcher each.
+        per_node: ranks that a launcher starts.
+        script: as torchrun takes it: a file, or "-m" and a module, and its arguments.
+        timeout: seconds for all of it.
+
+    Raises:
+        RuntimeError: a launcher failed, with the end of what it said.
+        subprocess.TimeoutExpired: they did not end in time; then they have been stopped.
+    """
+    port = str(_free_port())
+    with ExitStack() as stack:
+        outs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in hosts]
+        errs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in hosts]
+        launchers = [
+            subprocess.Popen(
+                [
+                    *host.enter,
+                    *_launcher(node, len(hosts), per_node, hosts[0].address, port),
+                    *script,
+                ],
+                env=os.environ | {"GLOO_SOCKET_IFNAME": host.interface, "OMP_NUM_THREADS": "1"},
+                stdout=outs[node],
+                stderr=errs[node],
+            )
+            for node, host in enumerate(hosts)
+        ]
+        try:
+            codes = [launcher.wait(timeout) for launcher in launchers]
+        finally:
+            for launcher in launchers:
+                _stop(launcher)
+        said = [_read(each) for each in errs]
+        if any(codes):
+            node = next(node for node, code in enumerate(codes) if code)
+            raise RuntimeError(f"torchrun on node {node} failed:\n{said[node][-3000:]}")
+        return [_read(each) for each in outs]
+
+
+def _launcher(node: int, nodes: int, per_node: int, master: str, port: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes", str(nodes), "--nproc-per-node", str(per_node), "--node-rank", str(node)),
+        *("--master-addr", master, "--master-port", port),
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _stop(launcher: subprocess.Popen[bytes]) -> None:
+    """End a launcher that still runs. Asked to, it ends its ranks; killed, it leaves them."""
+    if launcher.poll() is None:
+        launcher.terminate()
+        try:
+            launcher.wait(40)
+        except subprocess.TimeoutExpired:
+            launcher.kill()
+            launcher.wait()
+
+
+def _read(file: TextIO) -> str:
+    file.seek(0)
+    return file.read()
