@@ -4,14 +4,17 @@ import re
 import signal
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
 import psutil
 import pytest
+import torch
 from nbclient import NotebookClient
 
+from minidist import launch
 from tests.processes import living, noted, wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -197,3 +200,8 @@ def test_cells_of_a_notebook_launch_fail_and_are_interrupted(tmp_path: Path) -> 
 
 def test_ranks_end_soon_after_their_launcher_was_killed(orphans: set[int]) -> None:
     assert living(orphans, 30) == set()
+
+
+def test_a_function_may_name_a_module_of_a_class_of_its_own() -> None:
+    assert type(sys.modules["torch.backends.mkldnn"]) is not types.ModuleType
+    assert launch(lambda: torch.backends.mkldnn.__name__, 1) == ["torch.backends.mkldnn"]

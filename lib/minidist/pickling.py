@@ -7,9 +7,35 @@ notebook's cell defines.
 
 from __future__ import annotations
 
+import importlib
+import io
+import sys
+from types import ModuleType
+from typing import Any
+
 try:
-    from cloudpickle import dumps, loads
+    from cloudpickle import Pickler, loads
 except ModuleNotFoundError:
-    from pickle import dumps, loads
+    from pickle import Pickler, loads
 
 __all__ = ["dumps", "loads"]
+
+
+class _Pickler(Pickler):  # type: ignore[misc]
+    def reducer_override(self, value: Any) -> Any:
+        """Send a module of a class of its own by its name, as plain modules are.
+
+        cloudpickle only knows the plain class; so a function that names torch.backends failed.
+        """
+        if isinstance(value, ModuleType) and type(value) is not ModuleType:
+            if sys.modules.get(value.__name__) is value:
+                return importlib.import_module, (value.__name__,)
+        base = getattr(super(), "reducer_override", None)
+        return base(value) if base else NotImplemented
+
+
+def dumps(value: object) -> bytes:
+    """The value as bytes, for `loads` in another process."""
+    file = io.BytesIO()
+    _Pickler(file).dump(value)
+    return file.getvalue()
