@@ -341,12 +341,16 @@ map_reduce("ab", mapper, lambda key, values: 0)
 
 
 def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
-    caller = subprocess.Popen([sys.executable, "-c", CALLER, str(tmp_path)])
-    assert wait_until(lambda: len(noted(tmp_path)) == 2)
-    assert all(map(runs, noted(tmp_path)))
+    pids, folders = tmp_path / "pids", tmp_path / "folders"
+    pids.mkdir()
+    folders.mkdir()
+    env = {**os.environ, "TMPDIR": str(folders)}  # who is killed cannot tidy up
+    caller = subprocess.Popen([sys.executable, "-c", CALLER, str(pids)], env=env)
+    assert wait_until(lambda: len(noted(pids)) == 2)
+    assert all(map(runs, noted(pids)))
     caller.kill()
     caller.wait()
-    assert living(noted(tmp_path)) == set()
+    assert living(noted(pids)) == set()
 
 
 def test_a_function_from_a_notebook_s_cell() -> None:

@@ -5,7 +5,13 @@ from torch.distributed import ReduceOp
 from minidist.agree import MismatchError
 from minidist.call import record
 from minidist.choose import Explanation, explain
-from minidist.collectives import all_gather_into_tensor, all_reduce, reduce_scatter_tensor
+from minidist.collectives import (
+    all_gather_into_tensor,
+    all_gather_single,
+    all_reduce,
+    reduce_scatter_single,
+    reduce_scatter_tensor,
+)
 from minidist.exchange import all_to_all, all_to_all_single, barrier, ring_shift
 from minidist.execute import CommunicationError
 from minidist.failure import RankError
@@ -24,6 +30,7 @@ __all__ = [
     "TaskError",
     "all_gather",
     "all_gather_into_tensor",
+    "all_gather_single",
     "all_reduce",
     "all_to_all",
     "all_to_all_single",
@@ -37,6 +44,7 @@ __all__ = [
     "record",
     "reduce",
     "reduce_scatter",
+    "reduce_scatter_single",
     "reduce_scatter_tensor",
     "ring_shift",
     "scatter",

@@ -74,6 +74,7 @@ def explain(
     group: ProcessGroup | None = None,
     ranks: int | None = None,
     topology: Topology | None = None,
+    device: torch.device | None = None,
 ) -> Explanation:
     """Say what each algorithm would take, and which of them "auto" takes.
 
@@ -86,6 +87,7 @@ def explain(
         group: the default group if None.
         ranks: together with `topology`, or neither.
         topology: from `minidist.cost`.
+        device: where the group's tensors will be; the CPU, if its backend can send from there.
 
     Raises:
         ValueError: an unknown collective, a negative size, or only one of `ranks` and `topology`.
@@ -95,7 +97,7 @@ def explain(
     if nbytes < 0:
         raise ValueError(f"nbytes must be 0 or more, got {nbytes}")
     if ranks is None and topology is None:
-        return calibration(group, wire_device(group)).explain(collective, nbytes)
+        return calibration(group, device or wire_device(group)).explain(collective, nbytes)
     if ranks is None or topology is None:
         raise ValueError("ranks and topology go together: give both, or neither")
     prices = _prices(collective, ranks, topology)

@@ -54,7 +54,8 @@ def all_reduce(
         algorithm: "ring", "tree", "naive", "recursive_doubling", "halving_doubling", "double_tree"
             or "hierarchical"; "shared_memory", between ranks of one host; "auto", the one that
             `explain` would choose; or "native": the backend's own, which an asynchronous call must
-            not mix with calls of torch.distributed in the same group.
+            not mix with calls of torch.distributed in the same group. Over NCCL no asynchronous
+            call may, whatever its algorithm, until `wait()` has returned.
         local_ranks: for "hierarchical" the ranks on a node; the group's ranks stand node by node.
             None: LOCAL_WORLD_SIZE of the environment, or one node.
         check: see that all ranks make the same call before anything is sent; alike on all ranks.
@@ -63,7 +64,8 @@ def all_reduce(
     Raises:
         TypeError, ValueError: this rank's own input is wrong; it names the rank and the argument.
         MismatchError: the ranks disagree, or another rank's input is wrong (only with `check`).
-        CommunicationError: a peer is gone or did not answer in time.
+        CommunicationError: a peer is gone or did not answer in time. Over NCCL, which does not
+            hold the host up, that shows where the host next waits for the GPU.
     """
 
     def prepare(call: Call) -> Run:
@@ -135,7 +137,7 @@ def reduce_scatter_tensor(
                     finish(mine)
                 return
             sums = input.clone(memory_format=torch.contiguous_format)  # they grow in a copy
-            with flat_view(sums, group) as flat:
+            with flat_view(sums, group, written=False) as flat:
                 call.execute(call.program(REDUCE_SCATTER[name]), flat, reduce)
                 mine = flat.view(call.ranks, -1)[call.rank] if len(flat) else flat
                 finish(mine)
@@ -219,3 +221,8 @@ def _native_all_reduce(flat: torch.Tensor, op: Op, group: ProcessGroup | None) -
             f"rank {dist.get_rank()}: the backend's own all_reduce of {flat.dtype} by "
             f"{op_name(op)} failed: {error}"
         ) from error
+
+
+# torch 2.13 has renamed them.
+reduce_scatter_single = reduce_scatter_tensor
+all_gather_single = all_gather_into_tensor

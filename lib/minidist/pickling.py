@@ -27,9 +27,9 @@ class _Pickler(Pickler):  # type: ignore[misc]
 
         cloudpickle only knows the plain class; so a function that names torch.backends failed.
         """
-        if isinstance(value, ModuleType) and type(value) is not ModuleType:
-            if sys.modules.get(value.__name__) is value:
-                return importlib.import_module, (value.__name__,)
+        name = value.__name__ if isinstance(value, ModuleType) else ""
+        if name and type(value) is not ModuleType and sys.modules.get(name) is value:
+            return importlib.import_module, (name,)
         base = getattr(super(), "reducer_override", None)
         return base(value) if base else NotImplemented
 

@@ -104,6 +104,8 @@ def _outcome(task: Task) -> Returned | Raised:
         _join(task)
         fn, args = pickling.loads(task.payload)
         value = fn(*args)
+        if torch.device(task.device).type == "cuda":
+            torch.cuda.synchronize()  # what went wrong there is this function's fault
         return Returned(_sendable(task.rank, value))
     except BaseException as error:  # SystemExit too: a rank that leaves early has failed
         return _raised(error)
