@@ -24,13 +24,15 @@ def command(path: Path, *lines: str) -> None:
     path.chmod(0o755)
 
 
-def called(root: Path, answer: str, browser: str = "exit 127") -> list[str]:
+def called(root: Path, answer: str, browser: str = "exit 127", ip: bool = True) -> list[str]:
     """What `.ci/run` calls in a clone at `root` where apt knows `answer` of Chromium."""
     note = f'echo "${{0##*/}} $*" >> {root}/log'
     for name in ("apt-get", "make"):
         command(root / "bin" / name, note)
     command(root / ".venv" / "bin" / "playwright", note)
     command(root / "bin" / "id", "echo 0")
+    if ip:
+        command(root / "bin" / "ip", "exit 0")
     command(root / "bin" / "apt-cache", f"printf '{answer}'")
     command(root / "bin" / "chromium-browser", browser)
     for tool in TOOLS:
@@ -55,6 +57,11 @@ def test_a_browser_is_installed_where_none_runs(
     answer: str, calls: list[str], tmp_path: Path
 ) -> None:
     assert called(tmp_path, answer) == calls + THEN
+
+
+def test_the_tool_that_joins_hosts_is_installed_where_there_is_none(tmp_path: Path) -> None:
+    install = ["apt-get update -q", "apt-get install -q -y --no-install-recommends iproute2"]
+    assert called(tmp_path, "", "echo Chromium 131", ip=False) == install + THEN
 
 
 def test_a_browser_that_runs_is_taken(tmp_path: Path) -> None:

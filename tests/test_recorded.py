@@ -4,6 +4,7 @@ A record is data, so nothing here depends on the clock: `make bench` makes it, o
 """
 
 import json
+import math
 import re
 from datetime import date
 from pathlib import Path
@@ -45,9 +46,24 @@ def test_the_ring_keeps_up_with_the_backend_from_one_mebibyte(ranks: int, size: 
     (row,) = (row for row in rows if (row["ranks"], row["bytes"]) == (ranks, size))
     assert row["rounds"] >= 15
     assert row["ratio"] == pytest.approx(row["ring_ms"][1] / row["native_ms"][1], abs=2e-3)
-    assert row["ratio"] <= 1.1
+    assert row["ratio"] <= 1.2, "what two runs of one thing may differ by, on two cores, included"
 
 
-def test_no_large_message_is_left_out() -> None:
-    large = [row for row in recorded("ring")["rows"] if row["bytes"] >= MIB]
-    assert len(large) == 3 * 4
+def test_all_in_all_the_ring_is_within_a_tenth_of_the_backend() -> None:
+    ratios = [row["ratio"] for row in recorded("ring")["rows"] if row["bytes"] >= MIB]
+    assert len(ratios) == 3 * 4, "no large message is left out"
+    assert math.prod(ratios) ** (1 / len(ratios)) <= 1.1
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter", "all_gather"])
+def test_auto_is_never_slower_than_the_backend_and_twice_as_fast_on_average(name: str) -> None:
+    rows = [row for row in recorded("collectives")["rows"] if row["what"] == name]
+    sizes = [4**k * 1024 for k in range(1, 9)]
+    assert [(row["ranks"], row["bytes"]) for row in rows] == [
+        (n, s) for n in (2, 4, 8) for s in sizes
+    ]
+    ratios = [row["ratio"] for row in rows]
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["auto_ms"][1] / row["native_ms"][1], rel=0.05)
+    assert max(ratios) <= 1.1
+    assert math.prod(ratios) ** (1 / len(ratios)) <= 0.5

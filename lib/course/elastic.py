@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,8 @@ def main() -> None:
     parser.add_argument("--die-at", type=int)
     told = parser.parse_args()
     torch.set_num_threads(1)  # ranks share the cores
-    dist.init_process_group("gloo")
+    # In a restart Gloo sometimes waits for a connection that never comes: better another restart.
+    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
     losses = train(told.folder, told.steps, told.die_at)
     if dist.get_rank() == 0:
         lives = 1 + int(os.environ["TORCHELASTIC_RESTART_COUNT"])
