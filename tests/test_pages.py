@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -73,9 +73,16 @@ def is_redirect(path: Path) -> bool:
     return 'http-equiv="refresh"' in path.read_text()[:1000].lower()
 
 
+def one_source(pages: Iterable[Path]) -> Iterator[Path]:
+    """All pages but those of the modules' sources, which are alike: the longest stands for them."""
+    sources = {page for page in pages if "_modules" in page.parts}
+    longest = max(sources, key=lambda page: page.stat().st_size, default=None)
+    return (page for page in pages if page not in sources or page == longest)
+
+
 PAGES = [
     page.relative_to(HTML).as_posix()
-    for page in sorted(HTML.rglob("*.html"))
+    for page in one_source(sorted(HTML.rglob("*.html")))
     if "_static" not in page.parts and not is_redirect(page)
 ]
 each_page = pytest.mark.parametrize("name", PAGES)
