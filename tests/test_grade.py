@@ -1,39 +1,18 @@
 """Graders: the solution passes, the stub is not yet, each typical mistake gets its diagnosis."""
 
 import math
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 import torch
 
 from course import grade
 from course.exchange import Deadlock, Exchange, Failed, Room
 from course.verdict import Verdict
+from tests.exercises import Exercises, says
 
-LAB = nbformat.read(Path(__file__).parent.parent / "notebooks" / "ring.ipynb", as_version=4)
-
-
-def cell(tag: str) -> Any:
-    (found,) = (c for c in LAB.cells if tag in c.metadata.get("tags", []))
-    return found
-
-
-def verdict_of(tag: str) -> Verdict:
-    """Run the lab's cell as it stands and return what its last line says."""
-    *body, last = cell(tag).source.rstrip().splitlines()
-    names: dict[str, Any] = {"grade": grade, "math": math}
-    exec("\n".join(body), names)
-    verdict: Verdict = eval(last, names)
-    return verdict
-
-
-def says(diagnosis: str, verdict: Verdict) -> None:
-    assert verdict.status == "wrong"
-    assert re.search(diagnosis, verdict.text), verdict.text
+LAB = Exercises("ring", grade=grade, math=math)
 
 
 EXERCISES = ["ring", "bytes", "slices", "crossover"]
@@ -41,21 +20,21 @@ EXERCISES = ["ring", "bytes", "slices", "crossover"]
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_stub_is_not_yet_and_no_failure(exercise: str) -> None:
-    verdict = verdict_of(f"exercise-{exercise}")
+    verdict = LAB.verdict_of(f"exercise-{exercise}")
     assert verdict.status == "not yet"
     assert not verdict
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_solution_is_right_and_told_what_it_proved(exercise: str) -> None:
-    verdict = verdict_of(f"solution-{exercise}")
+    verdict = LAB.verdict_of(f"solution-{exercise}")
     assert verdict, verdict
     assert len(verdict.text) > 80
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_solution_is_folded_in_the_book_and_in_jupyter(exercise: str) -> None:
-    found = cell(f"solution-{exercise}")
+    found = LAB.cell(f"solution-{exercise}")
     assert "hide-cell" in found.metadata["tags"]
     assert found.metadata["jupyter"]["source_hidden"]
 

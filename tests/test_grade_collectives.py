@@ -1,56 +1,34 @@
 """Graders of the collectives' lab: solutions pass, stubs are not yet, mistakes get a diagnosis."""
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 import torch
 
 from course import grade_collectives as grade
 from course.meeting import Astray, Meeting, Raised
-from course.verdict import Verdict
+from tests.exercises import Exercises, says
 
-LAB = nbformat.read(Path(__file__).parent.parent / "notebooks" / "collectives.ipynb", as_version=4)
+LAB = Exercises("collectives", grade=grade, torch=torch)
 EXERCISES = ["names", "all-gather", "reduce-scatter"]
-
-
-def cell(tag: str) -> Any:
-    (found,) = (c for c in LAB.cells if tag in c.metadata.get("tags", []))
-    return found
-
-
-def verdict_of(tag: str) -> Verdict:
-    """Run the lab's cell as it stands and return what its last line says."""
-    *body, last = cell(tag).source.rstrip().splitlines()
-    names: dict[str, Any] = {"grade": grade, "torch": torch}
-    exec("\n".join(body), names)
-    verdict: Verdict = eval(last, names)
-    return verdict
-
-
-def says(diagnosis: str, verdict: Verdict) -> None:
-    assert verdict.status == "wrong"
-    assert re.search(diagnosis, verdict.text), verdict.text
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_stub_is_not_yet_and_no_failure(exercise: str) -> None:
-    assert verdict_of(f"exercise-{exercise}").status == "not yet"
+    assert LAB.verdict_of(f"exercise-{exercise}").status == "not yet"
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_solution_is_right_and_told_what_it_proved(exercise: str) -> None:
-    verdict = verdict_of(f"solution-{exercise}")
+    verdict = LAB.verdict_of(f"solution-{exercise}")
     assert verdict, verdict
     assert len(verdict.text) > 80
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_solution_is_folded_in_the_book_and_in_jupyter(exercise: str) -> None:
-    found = cell(f"solution-{exercise}")
+    found = LAB.cell(f"solution-{exercise}")
     assert "hide-cell" in found.metadata["tags"]
     assert found.metadata["jupyter"]["source_hidden"]
 

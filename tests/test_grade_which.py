@@ -1,57 +1,35 @@
 """The graders of the chapter on choosing: solutions pass, stubs are not yet, mistakes are named."""
 
 import math
-import re
-from pathlib import Path
 from typing import Any
 
-import nbformat
 import numpy as np
 import pytest
 
 from course import grade
-from course.verdict import Verdict
 from minidist.algorithms import tree_all_reduce
 from minidist.schedule import Step
+from tests.exercises import Exercises, says
 
-LAB = nbformat.read(Path(__file__).parent.parent / "notebooks" / "which.ipynb", as_version=4)
+LAB = Exercises("which", grade=grade, math=math, np=np, Step=Step)
 EXERCISES = ["doubling", "crossing", "between", "segments"]
-
-
-def cell(tag: str) -> Any:
-    (found,) = (c for c in LAB.cells if tag in c.metadata.get("tags", []))
-    return found
-
-
-def verdict_of(tag: str) -> Verdict:
-    """Run the lab's cell as it stands and return what its last line says."""
-    *body, last = cell(tag).source.rstrip().splitlines()
-    names: dict[str, Any] = {"grade": grade, "math": math, "np": np, "Step": Step}
-    exec("\n".join(body), names)
-    verdict: Verdict = eval(last, names)
-    return verdict
-
-
-def says(diagnosis: str, verdict: Verdict) -> None:
-    assert verdict.status == "wrong"
-    assert re.search(diagnosis, verdict.text), verdict.text
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_stub_is_not_yet_and_no_failure(exercise: str) -> None:
-    assert verdict_of(f"exercise-{exercise}").status == "not yet"
+    assert LAB.verdict_of(f"exercise-{exercise}").status == "not yet"
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_solution_is_right_and_told_what_it_proved(exercise: str) -> None:
-    verdict = verdict_of(f"solution-{exercise}")
+    verdict = LAB.verdict_of(f"solution-{exercise}")
     assert verdict, verdict
     assert len(verdict.text) > 80
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_solution_is_folded_in_the_book_and_in_jupyter(exercise: str) -> None:
-    found = cell(f"solution-{exercise}")
+    found = LAB.cell(f"solution-{exercise}")
     assert "hide-cell" in found.metadata["tags"]
     assert found.metadata["jupyter"]["source_hidden"]
 

@@ -1,50 +1,28 @@
 """Graders of the first chapter: solution, stub and typical mistakes."""
 
-import re
-from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 from course import grade
-from course.verdict import Verdict
 from minidist.memory import OPTIMIZERS, state
+from tests.exercises import Exercises, says
 
-LAB = nbformat.read(Path(__file__).parent.parent / "notebooks" / "why.ipynb", as_version=4)
+LAB = Exercises("why", grade=grade, state=state)
 EXERCISES = ["seat", "bytes-per-parameter", "largest"]
-
-
-def cell(tag: str) -> Any:
-    (found,) = (c for c in LAB.cells if tag in c.metadata.get("tags", []))
-    return found
-
-
-def verdict_of(tag: str) -> Verdict:
-    """Run the lab's cell as it stands and return what its last line says."""
-    *body, last = cell(tag).source.rstrip().splitlines()
-    names: dict[str, Any] = {"grade": grade, "state": state}
-    exec("\n".join(body), names)
-    verdict: Verdict = eval(last, names)
-    return verdict
-
-
-def says(diagnosis: str, verdict: Verdict) -> None:
-    assert verdict.status == "wrong"
-    assert re.search(diagnosis, verdict.text), verdict.text
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_stub_is_not_yet_and_the_solution_is_right(exercise: str) -> None:
-    assert verdict_of(f"exercise-{exercise}").status == "not yet"
-    solved = verdict_of(f"solution-{exercise}")
+    assert LAB.verdict_of(f"exercise-{exercise}").status == "not yet"
+    solved = LAB.verdict_of(f"solution-{exercise}")
     assert solved, solved
     assert len(solved.text) > 80
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_solution_is_folded_in_the_book_and_in_jupyter(exercise: str) -> None:
-    found = cell(f"solution-{exercise}")
+    found = LAB.cell(f"solution-{exercise}")
     assert "hide-cell" in found.metadata["tags"]
     assert found.metadata["jupyter"]["source_hidden"]
 
