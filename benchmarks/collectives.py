@@ -1,8 +1,4 @@
-"""algorithm="auto" against the backend's own, in turns: all-reduce and its two halves.
-
-Bus bandwidth as nccl-tests define it (doc/PERFORMANCE.md): bytes per second times 2(N-1)/N for an
-all-reduce, (N-1)/N for the halves, so that it can be held against a link's or a memory's speed.
-"""
+"""algorithm="auto" against the backend's own, in turns: all-reduce and its two halves."""
 
 import statistics
 import time
@@ -13,19 +9,18 @@ import torch.distributed as dist
 
 import minidist
 from benchmarks import turns
+from benchmarks.bus import busbw
 from benchmarks.record import Row
 
 SIZES = [4**k * 1024 for k in range(1, 9)]  # 4 KiB to 64 MiB
-NAMES = ("all_reduce", "reduce_scatter", "all_gather")
+NAMES = {  # as they are recorded -> as torch calls them
+    "all_reduce": "all_reduce",
+    "reduce_scatter": "reduce_scatter_tensor",
+    "all_gather": "all_gather_into_tensor",
+}
 # torch 2.13 has new names, and warns of the old ones
 NATIVE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 NATIVE_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
-
-def bus_bandwidth(name: str, nbytes: int, ranks: int, seconds: float) -> float:
-    """Bytes per second."""
-    factor = (2 if name == "all_reduce" else 1) * (ranks - 1) / ranks
-    return factor * nbytes / seconds
 
 
 def _ways(name: str, whole: torch.Tensor, ranks: int) -> dict[str, Callable[[], object]]:
@@ -85,7 +80,7 @@ def measure() -> list[Row]:
                     for way in ("auto", "native")
                 }
                 bus = {
-                    f"{way}_bus_gb_per_s": round(bus_bandwidth(name, size, ranks, t[1]) / 1e9, 3)
+                    f"{way}_bus_gb_per_s": round(busbw(NAMES[name], size, ranks, t[1]) / 1e9, 3)
                     for way, t in times.items()
                 }
                 ms = {f"{way}_ms": [round(1e3 * t, 3) for t in q] for way, q in times.items()}

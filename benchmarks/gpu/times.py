@@ -5,29 +5,20 @@ each rank's link would have to carry at least, by the time that it took.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
 import minidist
+from benchmarks.bus import FACTORS, busbw
 from benchmarks.gpu import turns
 from benchmarks.gpu.section import in_each_world
 from benchmarks.gpu.worlds import Where, World
 from benchmarks.record import Row
 
-FACTORS: dict[str, Callable[[int], float]] = {  # by the number of ranks
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "reduce_scatter_tensor": lambda n: (n - 1) / n,
-    "all_gather_into_tensor": lambda n: (n - 1) / n,
-}
 NO_TIME = "no time for enough rounds"
-
-
-def busbw(collective: str, nbytes: int, ranks: int, seconds: float) -> float:
-    """Bytes a second. `nbytes`: of the whole tensor, with a part for each rank where it has."""
-    return nbytes / seconds * FACTORS[collective](ranks)
 
 
 @in_each_world
