@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import minidist
 from minidist import RankError, launch
-from minidist.execute import _Coming, _Flight
+from minidist.execute import _Flight, _Load
 from minidist.work import Work
 from tests.oracle import data, reduced, same
 
@@ -95,11 +95,11 @@ def die_in_the_middle(of: int) -> None:
     """When so many collectives have come to their second step here; or to sending, in one step."""
     there, send = threading.Semaphore(0), _Flight.send
 
-    def stay(flight: _Flight, coming: _Coming) -> None:
-        if len(flight.prog.parts) == 1 or coming.post.step:
+    def stay(flight: _Flight, load: _Load) -> None:
+        if len(flight.prog.parts) == 1 or load.post.step:
             there.release()
             threading.Event().wait()
-        send(flight, coming)
+        send(flight, load)
 
     _Flight.send = stay  # type: ignore[method-assign]
     for _ in range(of):

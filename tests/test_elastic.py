@@ -30,7 +30,6 @@ def run_elastic(folder: Path, *options: str) -> subprocess.CompletedProcess[str]
     command = [sys.executable, *LAUNCHER.split(), *options, "-m", "course.elastic", str(folder)]
     command += ["--steps", str(STEPS), "--die-at", "6"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    env["USE_LIBUV"] = "0"  # with torch 2.13's other store restarted ranks often wait for ever
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
 
 
@@ -38,11 +37,10 @@ def run_elastic(folder: Path, *options: str) -> subprocess.CompletedProcess[str]
 def test_a_restart_from_the_last_checkpoint_reaches_the_loss_of_an_undisturbed_run(
     tmp_path: Path,
 ) -> None:
-    # One restart is needed; more are allowed, since in a restart Gloo may fail to connect.
-    done = run_elastic(tmp_path, "--max-restarts=9")
+    done = run_elastic(tmp_path, "--max-restarts=1")
     assert done.returncode == 0, done.stderr
     lives, *losses = (tmp_path / "losses").read_text().splitlines()
-    assert int(lives) >= 2
+    assert lives == "2"
     assert (tmp_path / "killed").exists()
     assert list(map(float, losses)) == undisturbed(tmp_path / "undisturbed")
     assert float(losses[-1]) < float(losses[0])

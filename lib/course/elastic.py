@@ -15,12 +15,13 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -95,6 +96,16 @@ def _batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return pixels[order].float() / 16, labels[order]
 
 
+def _rendezvous() -> tuple[Store, int, int]:
+    """The launcher's store, this rank and the number of ranks; each start has keys of its own.
+
+    torchrun keeps its store over a restart (seen in torch 2.13), and Gloo's keys are the same each
+    time: without the prefix a rank may find a dead one's address, and wait for it.
+    """
+    store, rank, ranks = next(rendezvous("env://"))
+    return PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store), rank, ranks
+
+
 def main() -> None:
     """What torchrun calls on each rank."""
     parser = argparse.ArgumentParser()
@@ -103,8 +114,8 @@ def main() -> None:
     parser.add_argument("--die-at", type=int)
     told = parser.parse_args()
     torch.set_num_threads(1)  # ranks share the cores
-    # In a restart Gloo sometimes waits for a connection that never comes: better another restart.
-    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    store, rank, ranks = _rendezvous()
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     losses = train(told.folder, told.steps, told.die_at)
     if dist.get_rank() == 0:
         lives = 1 + int(os.environ["TORCHELASTIC_RESTART_COUNT"])

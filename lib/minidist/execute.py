@@ -7,13 +7,16 @@ first; then it waits for them and reduces what came in.
 which woke us before it was done. Freeing its handle at once means waiting for that thread, and so
 for the scheduler: 2 ranks on 2 cores took 4 ms for 1 MiB instead of 1.2. So a group's last handles
 are kept until its next ones have landed, be that in the next call.
+
+[Note: views first] Between two steps other ranks run on this core, and megabytes go through its
+caches: whatever code runs next is cold. So a call makes the views for all its steps in one go; a
+step then only receives, sends, waits and reduces.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -67,43 +70,49 @@ def execute(
             after it: late messages may still be on their way.
     """
     flight = _Flight(prog, tensor, reduce, group)
-    posts, window, inbox = flight.store.lay_out(prog)
-    rows = inboxes(flight.store.like, window + 1, inbox)
-    ahead: _Coming | None = None
-    for turn, post in enumerate(posts):
-        while len(flight.tasks) == window or (post.alone and flight.tasks):
+    loads, window = flight.loads()
+    try:
+        for turn, load in enumerate(loads):
+            while len(flight.tasks) == window or (load.post.alone and flight.tasks):
+                flight.land()
+            flight.receive(load)
+            flight.send(load)
+            if turn + 1 < len(loads) and loads[turn + 1].post.early:
+                flight.receive(loads[turn + 1])
+            if log is not None:
+                size = flight.store.like.element_size()
+                for peer, low, high, chunk, _ in load.post.sends:
+                    log.append(Sent(load.post.step, prog.rank, peer, chunk, (high - low) * size))
+        while flight.tasks:
             flight.land()
-        flight.send(ahead or flight.receive(post, rows[turn % (window + 1)]))
-        ahead = None
-        if turn + 1 < len(posts) and posts[turn + 1].early:
-            ahead = flight.receive(posts[turn + 1], rows[(turn + 1) % (window + 1)])
-        if log is not None:
-            size = flight.store.like.element_size()
-            for peer, low, high, chunk, _ in post.sends:
-                log.append(Sent(post.step, prog.rank, peer, chunk, (high - low) * size))
-    while flight.tasks:
-        flight.land()
+    except RuntimeError as error:
+        if flight.at is None:
+            raise
+        forget_inboxes()
+        raise flight.failure(flight.at, error) from error
+    _late[flight.members] = flight.late
 
 
 _late: WeakKeyDictionary[dist.ProcessGroup, list[dist.Work]] = WeakKeyDictionary()
 
 
-class _Coming(NamedTuple):
-    """A post whose receives are posted; on CUDA they wait for its sends, see `_grouped`."""
+class _Load:
+    """A post with its places in memory; and its handles, when it is on its way."""
 
-    post: Post
-    incoming: list[Message]
-    arriving: list[tuple[torch.Tensor, torch.Tensor]]  # (mine, theirs), to be reduced
-    posted: list[dist.Work]
-
-
-class _Task(NamedTuple):
-    """A post on its way."""
-
-    post: Post
-    before: list[dist.Work]  # to wait for before reducing
-    arriving: list[tuple[torch.Tensor, torch.Tensor]]  # (mine, theirs), to be reduced
-    after: list[dist.Work]  # sends that may go on meanwhile
+    def __init__(self, post: Post, store: Whole | Parts, inbox: torch.Tensor) -> None:
+        self.post = post
+        self.incoming: list[Message] = []
+        self.arriving: list[tuple[torch.Tensor, torch.Tensor]] = []  # (mine, theirs), to reduce
+        for at in post.receives:
+            if at.reduce:
+                theirs = inbox[: at.high - at.low]
+                self.arriving.append((store.elements(at), theirs))
+                self.incoming.append((theirs.view(torch.uint8), at.peer))
+            else:
+                self.incoming.append((store.wire(at), at.peer))
+        self.outgoing: list[Message] = [(store.wire(at), at.peer) for at in post.sends]
+        self.received: list[dist.Work] | None = None  # None: the receives are not posted yet
+        self.sent: list[dist.Work] = []
 
 
 class _Flight:
@@ -120,61 +129,51 @@ class _Flight:
         self.store = Whole(tensor) if isinstance(tensor, torch.Tensor) else Parts(tensor)
         self.on_gpu = self.store.like.is_cuda
         self.members = members(group)
-        self.tasks: deque[_Task] = deque()
+        self.tasks: deque[_Load] = deque()
+        self.late: list[dist.Work] = []  # [Note: letting go late]
+        self.at: Post | None = None  # whose messages we post or wait for; None while reducing
 
-    def receive(self, post: Post, inbox: torch.Tensor) -> _Coming:
-        """Post the receives of a post."""
-        incoming, arriving = [], []
-        for at in post.receives:
-            if at.reduce:
-                theirs = inbox[: at.high - at.low]
-                arriving.append((self.store.elements(at), theirs))
-                into = theirs.view(torch.uint8)
-            else:
-                into = self.store.wire(at)
-            incoming.append((into, at.peer))
-        with self._naming(post):
-            on_cpu = incoming if not self.on_gpu else []
-            posted = [self.members.recv([wire], peer, TAG) for wire, peer in on_cpu]
-        return _Coming(post, incoming, arriving, posted)
+    def loads(self) -> tuple[list[_Load], int]:
+        """All posts, and how many may be on their way. See [Note: views first]."""
+        posts, window, inbox = self.store.lay_out(self.prog)
+        rows = inboxes(self.store.like, window + 1, inbox)
+        return [_Load(p, self.store, rows[i % (window + 1)]) for i, p in enumerate(posts)], window
 
-    def send(self, coming: _Coming) -> None:
-        """Post the sends of a post whose receives are posted."""
-        post = coming.post
-        outgoing = [(self.store.wire(at), at.peer) for at in post.sends]
-        with self._naming(post):
-            if self.on_gpu:
-                received, sent = _grouped(coming.incoming, outgoing, self.group), []
-            else:
-                received = coming.posted
-                sent = [self.members.send([wire], peer, TAG) for wire, peer in outgoing]
-        if post.swaps:  # what arrives is reduced into what leaves
-            received, sent = received + sent, []
-        self.tasks.append(_Task(post, received, coming.arriving, sent))
+    def receive(self, load: _Load) -> None:
+        """Post the receives, if they are not; on CUDA they go with the sends, see `_grouped`."""
+        if load.received is None and not self.on_gpu:
+            self.at = load.post
+            load.received = [self.members.recv([wire], peer, TAG) for wire, peer in load.incoming]
+
+    def send(self, load: _Load) -> None:
+        """Post the sends; the receives are posted."""
+        self.at = load.post
+        if self.on_gpu:
+            load.received = _grouped(load.incoming, load.outgoing, self.group)
+        else:
+            load.sent = [self.members.send([wire], peer, TAG) for wire, peer in load.outgoing]
+        self.tasks.append(load)
 
     def land(self) -> None:
         """Wait for the earliest post and reduce what it brought."""
-        post, before, arriving, after = self.tasks.popleft()
-        with self._naming(post):
-            for message in before:
-                message.wait()
-        for mine, theirs in arriving:
+        load = self.tasks.popleft()
+        self.at = load.post
+        before, after = load.received or [], load.sent
+        if load.post.swaps:  # what arrives is reduced into what leaves
+            before, after = before + after, []
+        for message in before:
+            message.wait()
+        self.at = None
+        for mine, theirs in load.arriving:
             self.reduce(mine, theirs)
-        with self._naming(post):
-            for message in after:
-                message.wait()
-        _late[self.members] = before + after  # [Note: letting go late]
+        self.at = load.post
+        for message in after:
+            message.wait()
+        self.late = before + after
 
-    @contextmanager
-    def _naming(self, post: Post) -> Iterator[None]:
-        """Raise what the transport raises as a CommunicationError that says where."""
-        try:
-            yield
-        except RuntimeError as error:
-            forget_inboxes()
-            raise self._failure(post, error) from error
+    def failure(self, post: Post, error: RuntimeError) -> CommunicationError:
+        """What the transport raised, with a word about where."""
 
-    def _failure(self, post: Post, error: RuntimeError) -> CommunicationError:
         def rank(of_group: int) -> str:
             return f"rank {global_rank(of_group, self.group)}"
 
