@@ -27,7 +27,8 @@ def start(target: Callable[..., Any], *args: Any) -> ForkServerProcess:
 @cache
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["minidist.rank"])
+    # The second: torch imports it with the first optimizer, which would take each rank a second.
+    context.set_forkserver_preload(["minidist.rank", "torch._dynamo"])
     ipython = sys.modules.get("IPython")
     if shell := ipython and ipython.get_ipython():
         shell.observe(_stop, "exit_now")
