@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from minidist import agree
-from minidist.execute import Reduce, Sent, execute, global_rank, members
+from minidist.execute import Reduce, Sent, execute, global_rank, letting_go, members
 from minidist.inputs import by_name, check_like, check_tensor, wire_device
 from minidist.plan import Algorithm, Program, program_of
 from minidist.work import Work, in_order
@@ -166,7 +166,8 @@ def collective(
         problem = error
 
     def body() -> None:
-        with torch.inference_mode():  # no gradients, and tensors made in this mode may be written
+        # In inference mode there are no gradients, and tensors made in it may be written.
+        with letting_go(members(group)), torch.inference_mode():
             if call.checked:
                 agree.agree(call.facts, problem, group, call.wire, call.blocks)
             if problem is not None:

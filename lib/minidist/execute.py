@@ -6,7 +6,8 @@ first; then it waits for them and reduces what came in.
 [Note: letting go late] A message that has just come in is still in the hands of Gloo's own thread,
 which woke us before it was done. Freeing its handle at once means waiting for that thread, and so
 for the scheduler: 2 ranks on 2 cores took 4 ms for 1 MiB instead of 1.2. So a group's last handles
-are kept until its next ones have landed, be that in the next call.
+are kept until its next ones have landed, be that in the next call; or, since they hold on to their
+tensors, until the end of a call that has none.
 
 [Note: views first] Between two steps other ranks run on this core, and megabytes go through its
 caches: whatever code runs next is cold. So a call makes the views for all its steps in one go; a
@@ -16,7 +17,8 @@ step then only receives, sends, waits and reduces.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -94,6 +96,15 @@ def execute(
 
 
 _late: WeakKeyDictionary[dist.ProcessGroup, list[dist.Work]] = WeakKeyDictionary()
+
+
+@contextmanager
+def letting_go(group: dist.ProcessGroup) -> Iterator[None]:
+    """Make a call within it: at its end no handle is kept of the calls before."""
+    before = _late.get(group)
+    yield
+    if before is not None and _late.get(group) is before:
+        del _late[group]  # [Note: letting go late]
 
 
 class _Load:
