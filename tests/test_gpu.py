@@ -18,13 +18,14 @@ import torch.distributed as dist
 
 import benchmarks.record
 import minidist
-from benchmarks.gpu import command, correct, limits, order, there, times, turns
+from benchmarks.gpu import command, correct, ddp, limits, order, there, times, turns
 from benchmarks.gpu.cases import CASES, Setting
 from benchmarks.gpu.section import LEAST, TAIL, Clock, Section, in_each_world, run
 from benchmarks.gpu.worlds import MIB, Where, World, of_gpus
 from benchmarks.record import Row
 from minidist import execute, plan
 from minidist.launch import _devices
+from minidist.timeline import Span
 
 ROOT = Path(__file__).parent.parent
 SMALL = Where((World(1, "cpu"), World(3, "cpu")), sizes=(4096, MIB), large=5 * MIB, copy=MIB)
@@ -125,6 +126,18 @@ def test_limits_and_order_are_recorded(written: Row) -> None:
     calls = [(row["world"], row["call"]) for row in rows_of(written, "order")]
     assert len(set(calls)) == len(calls) == 2 * len(SMALL.worlds)
     assert all(row["right"] for row in rows_of(written, "order"))
+
+
+def test_ddp_is_compared_timed_and_looked_at_in_every_world(written: Row) -> None:
+    for world in SMALL.worlds:
+        rows = [row for row in rows_of(written, "ddp") if row["world"] == world.name]
+        *compared, took, overlap = rows
+        assert {row["way"] for row in compared} >= {"overlapped", "naive", "overlapped, views"}
+        assert all(row["right"] and row["difference"] <= ddp.CLOSE for row in compared)
+        assert took["rounds"] >= turns.LEAST_ROUNDS
+        assert took["ratio"] == pytest.approx(took["ours_us"][1] / took["torch_us"][1], abs=1e-3)
+        assert 0 <= overlap["hidden"] <= 1
+        assert overlap["buckets"] >= 1
 
 
 def test_without_a_gpu_it_says_so_and_writes_nothing(
@@ -476,6 +489,43 @@ def test_what_one_rank_s_backend_refuses_no_rank_times() -> None:
         ["on another rank", ""],
         ["RuntimeError: not implemented", ""],
     ]
+
+
+# DDP
+
+
+def that_average_nothing() -> dict[str, ddp.Wrap]:
+    return {"bare": lambda module: module}
+
+
+def test_gradients_that_are_not_torch_s_fail_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ddp, "ways", that_average_nothing)
+    rows: list[Row] = []
+    with pytest.raises(ExceptionGroup, match="gradients differ from torch's, such as bare: rank 0"):
+        fill(rows, ddp.measure(Where((TWO,), (), 0, 0), Clock(20)))
+    assert [row["right"] for row in rows if "right" in row] == [False]
+    assert len(rows) == 3, "times and overlap are kept"
+
+
+def test_a_gradient_that_is_no_number_on_one_rank_fails_the_section(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told(self: World, *args: Any, timeout: float) -> list[Any]:
+        spans = [Span(0, "communication", "bucket 0", 1.0, 2.0)]
+        return [({"way": 0.0}, {}, spans), ({"way": float("nan")}, {}, spans)]
+
+    monkeypatch.setattr(World, "launch", told)
+    with pytest.raises(ExceptionGroup, match="such as way: rank 1: nan"):
+        list(ddp.measure(Where((TWO,), (), 0, 0), Clock(20)))
+
+
+def test_overlap_is_the_share_of_communication_under_backward() -> None:
+    spans = [
+        Span(0, "compute", "backward", 0.0, 3.0),
+        Span(0, "communication", "bucket 0", 1.0, 2.0),
+        Span(0, "communication", "bucket 1", 2.0, 5.0),
+    ]
+    assert ddp.overlap(spans) == {"hidden": 0.5, "buckets": 2, "communication_ms": 4000.0}
 
 
 # GPUs that are not there

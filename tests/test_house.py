@@ -48,7 +48,7 @@ def test_module_can_be_read_at_one_sitting(module: Path) -> None:
 LIB = ROOT / "lib"
 # Before the first message there is nothing to send it with.
 DISTRIBUTED = re.compile(r"torch\.distributed\b|torch\._C\._distributed")
-SPINE = ["collectives", "call", "execute", "plan", "schedule"]
+SPINE = ["ddp", "comm", "collectives", "call", "execute", "plan", "schedule"]
 
 
 def module_name(path: Path) -> str:
@@ -104,7 +104,29 @@ def test_the_spine_hangs_down() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["schedule", "algorithms", "plan", "simulate", "cost", "draw", "stepper"]
+    "module", ["ddp", "together", "unused", "hooks", "powersgd", "join", "finite", "weights"]
+)
+def test_wrappers_send_through_a_comm_alone(module: str) -> None:
+    """What they import of what sends is `comm`: a counted or another one sees all they do."""
+    senders = {"collectives", "rooted", "exchange", "lists", "shared", "native"}
+    here = imported(PATHS[f"minidist.{module}"].read_text())
+    assert here.isdisjoint(f"minidist.{sender}" for sender in senders)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "schedule",
+        "algorithms",
+        "plan",
+        "simulate",
+        "cost",
+        "spans",
+        "draw",
+        "draw_gradients",
+        "draw_timeline",
+        "stepper",
+    ],
 )
 def test_what_only_thinks_never_imports_torch_distributed(module: str) -> None:
     whole = f"minidist.{module}"

@@ -3,23 +3,17 @@
 A record is data, so nothing here depends on the clock: `make bench` makes it, on a quiet machine.
 """
 
-import json
 import math
 import re
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+from course.recorded import RESULTS, recorded
+
 NAMES = sorted(path.stem for path in RESULTS.glob("*.json"))
 MIB = 1 << 20
-
-
-def recorded(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return found
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,3 +61,42 @@ def test_auto_is_never_slower_than_the_backend_and_twice_as_fast_on_average(name
         assert row["ratio"] == pytest.approx(row["auto_ms"][1] / row["native_ms"][1], rel=0.05)
     assert max(ratios) <= 1.1
     assert math.prod(ratios) ** (1 / len(ratios)) <= 0.5
+
+
+DDP = ["torch", "alone", "overlapped", "bucketed", "flat", "naive", "overlapped, native"]
+
+
+def of_ddp(what: str, ranks: int) -> dict[str, dict[str, Any]]:
+    rows = recorded("ddp")["rows"]
+    return {row["way"]: row for row in rows if (row["what"], row["ranks"]) == (what, ranks)}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_step_under_our_ddp_takes_at_most_a_twentieth_more_than_under_torch_s(
+    ranks: int,
+) -> None:
+    rows = of_ddp("step", ranks)
+    assert list(rows) == DDP
+    for row in rows.values():
+        assert row["rounds"] >= 15
+        assert 0 < row["ms"][0] <= row["ms"][1] <= row["ms"][2]
+        assert row["ratio"] == pytest.approx(row["ms"][1] / rows["torch"]["ms"][1], abs=2e-3)
+    assert rows["overlapped"]["ratio"] <= 1.05
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_only_what_leaves_during_backward_is_hidden_under_it(ranks: int) -> None:
+    shares = {way: row["share"] for way, row in of_ddp("hidden", ranks).items()}
+    assert shares.pop("overlapped") > 0.1
+    assert shares == {"bucketed": 0, "flat": 0, "naive": 0}
+
+
+@pytest.mark.parametrize("way", ["minidist", "torch"])
+def test_bucket_views_save_one_copy_of_the_gradients(way: str) -> None:
+    rows = [row for row in recorded("ddp")["rows"] if (row["what"], row["way"]) == ("memory", way)]
+    plain, views = sorted(rows, key=lambda row: row["views"])
+    size = plain["gradient_bytes"]
+    assert (plain["views"], views["views"]) == (False, True)
+    assert plain["held_bytes"] == pytest.approx(2 * size, rel=0.01), "gradients and buckets"
+    assert views["held_bytes"] == pytest.approx(size, rel=0.01), "buckets alone"
+    assert plain["peak_bytes"] - views["peak_bytes"] > 0.7 * size

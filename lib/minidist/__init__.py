@@ -12,21 +12,30 @@ from minidist.collectives import (
     reduce_scatter_single,
     reduce_scatter_tensor,
 )
+from minidist.comm import Counted, Native, Ours
+from minidist.ddp import DistributedDataParallel
 from minidist.exchange import all_to_all, all_to_all_single, barrier, ring_shift
 from minidist.execute import CommunicationError
 from minidist.failure import RankError
 from minidist.launch import device, launch
 from minidist.lists import all_gather, gather, reduce_scatter, scatter
 from minidist.map_reduce import MapReduced, TaskError, map_reduce
+from minidist.replicas import ReplicaError, check_replicas
 from minidist.rooted import broadcast, reduce
+from minidist.timeline import timeline
 
 __all__ = [
     "CommunicationError",
+    "Counted",
+    "DistributedDataParallel",
     "Explanation",
     "MapReduced",
     "MismatchError",
+    "Native",
+    "Ours",
     "RankError",
     "ReduceOp",
+    "ReplicaError",
     "TaskError",
     "all_gather",
     "all_gather_into_tensor",
@@ -36,6 +45,7 @@ __all__ = [
     "all_to_all_single",
     "barrier",
     "broadcast",
+    "check_replicas",
     "device",
     "explain",
     "gather",
@@ -48,4 +58,5 @@ __all__ = [
     "reduce_scatter_tensor",
     "ring_shift",
     "scatter",
+    "timeline",
 ]

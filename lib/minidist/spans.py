@@ -1,0 +1,127 @@
+"""What ran when: spans on the lanes of ranks, what is computed of them, and what is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+COMPUTE, COMMUNICATION = "compute", "communication"
+
+Interval = tuple[float, float]
+
+
+class Span(NamedTuple):
+    """Something that ran on a lane of a rank, in seconds of `time.monotonic()`.
+
+    That is one clock for all ranks of a host, but not for those of different hosts.
+    """
+
+    rank: int
+    lane: str
+    name: str
+    start: float
+    end: float
+
+
+class Row(NamedTuple):
+    """Spans of one lane of a rank that follow one another."""
+
+    rank: int
+    lane: str
+    spans: list[Span]
+
+
+def rows(spans: Iterable[Span]) -> list[Row]:
+    """The lanes of all ranks, in order; a lane with spans that overlap has several rows."""
+    order = {COMPUTE: 0, COMMUNICATION: 1}
+    lanes: dict[tuple[int, str], list[Row]] = {}
+    for span in sorted(spans, key=lambda span: span.start):
+        lane = lanes.setdefault((span.rank, span.lane), [])
+        free = next((row for row in lane if row.spans[-1].end <= span.start), None)
+        if free is None:
+            free = Row(span.rank, span.lane, [])
+            lane.append(free)
+        free.spans.append(span)
+    keys = sorted(lanes, key=lambda key: (key[0], order.get(key[1], 2)))
+    return [row for key in keys for row in lanes[key]]
+
+
+def hidden(spans: Iterable[Span]) -> float:
+    """Which share of the time of communication lies within backward, over all ranks: 0 to 1.
+
+    A rank's time of communication is that in which at least one of its spans on the lane
+    "communication" runs. What is hidden costs nothing, as long as there are processors, or parts of
+    a GPU, that backward leaves free.
+
+    Raises:
+        ValueError: there is no communication among the spans.
+    """
+    sent, covered = 0.0, 0.0
+    spans = list(spans)
+    for rank in {span.rank for span in spans}:
+        own = [span for span in spans if span.rank == rank]
+        communication = _union([s[-2:] for s in own if s.lane == COMMUNICATION])
+        backward = _union([s[-2:] for s in own if (s.lane, s.name) == (COMPUTE, "backward")])
+        sent += sum(end - start for start, end in communication)
+        covered += sum(
+            max(0.0, min(end, until) - max(start, since))
+            for start, end in communication
+            for since, until in backward
+        )
+    if not sent:
+        raise ValueError(f"hidden: expected some communication among the {len(spans)} spans")
+    return covered / sent
+
+
+def _union(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same times, as intervals that do not overlap."""
+    whole: list[Interval] = []
+    for start, end in sorted(intervals):
+        if whole and start <= whole[-1][1]:
+            whole[-1] = whole[-1][0], max(end, whole[-1][1])
+        else:
+            whole.append((start, end))
+    return whole
+
+
+def to_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
+    """Write spans for chrome://tracing and https://ui.perfetto.dev: a process for each rank.
+
+    The format is JSON of the *Trace Event Format* (Google, 2016): complete events, in microseconds
+    since the first span; a thread for each of the rank's `rows`.
+
+    Args:
+        spans: of any number of ranks.
+        path: the file; it is replaced in one go.
+    """
+    lines = rows(spans)
+    first = min((span.start for row in lines for span in row.spans), default=0.0)
+    events: list[dict[str, Any]] = []
+    for thread, row in enumerate(lines):
+        place = {"pid": row.rank, "tid": thread}
+        events += _names(row, place, thread)
+        events += [_event(span, place, first) for span in row.spans]
+    target = Path(path)
+    unfinished = target.with_name(f"{target.name}.{os.getpid()}")
+    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False)
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(target)
+
+
+def _names(row: Row, place: dict[str, int], order: int) -> Sequence[dict[str, Any]]:
+    """What the viewer calls a row, and where it puts it."""
+    named = {
+        "process_name": {"name": f"rank {row.rank}"},
+        "process_sort_index": {"sort_index": row.rank},
+        "thread_name": {"name": row.lane},
+        "thread_sort_index": {"sort_index": order},
+    }
+    return [{"ph": "M", "name": name, "args": args, **place} for name, args in named.items()]
+
+
+def _event(span: Span, place: dict[str, int], first: float) -> dict[str, Any]:
+    start, length = (span.start - first) * 1e6, (span.end - span.start) * 1e6
+    return {"ph": "X", "name": span.name, "cat": span.lane, "ts": start, "dur": length, **place}

@@ -1,0 +1,147 @@
+"""DDP by hand, as a learner may write it: right, and wrong in the typical ways.
+
+They run on the ranks, so this module imports little.
+"""
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import minidist
+
+
+def by_hand(
+    *,
+    broadcast: Any = lambda parameter: minidist.broadcast(parameter.detach(), 0),
+    average: Any = lambda parameter: minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG),
+    of: Any = lambda model: list(model.parameters()),
+) -> Any:
+    def my_ddp(model: nn.Module) -> None:
+        for parameter in model.parameters():
+            broadcast(parameter)
+        for parameter in of(model):
+            parameter.register_post_accumulate_grad_hook(average)
+
+    return my_ddp
+
+
+def summed(parameter: Any) -> None:
+    minidist.all_reduce(parameter.grad)
+
+
+def divided_twice(parameter: Any) -> None:
+    parameter.grad /= dist.get_world_size()
+    minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG)
+
+
+def divided_alone(parameter: Any) -> None:
+    parameter.grad /= dist.get_world_size()
+
+
+def of_the_parameter(parameter: Any) -> None:
+    minidist.all_reduce(parameter.data, minidist.ReduceOp.AVG)
+
+
+def dropped(parameter: Any) -> None:
+    parameter.grad = None
+
+
+def from_the_last_rank(parameter: Any) -> None:
+    minidist.broadcast(parameter.detach(), dist.get_world_size() - 1)
+
+
+def in_another_order(turn: Any) -> Any:
+    """All gradients are reduced when the last has come, in an order that `turn` makes."""
+
+    def my_ddp(model: nn.Module) -> None:
+        parameters = list(model.parameters())
+        seen: list[nn.Parameter] = []
+
+        def collect(parameter: nn.Parameter) -> None:
+            seen.append(parameter)
+            if len(seen) == len(parameters):
+                for each in turn(parameters):
+                    assert each.grad is not None
+                    minidist.all_reduce(each.grad, minidist.ReduceOp.AVG)
+                seen.clear()
+
+        for parameter in parameters:
+            minidist.broadcast(parameter.detach(), 0)
+            parameter.register_post_accumulate_grad_hook(collect)
+
+    return my_ddp
+
+
+def swapped(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+    """The two weights of one shape change places on rank 1, which no check of shapes can see."""
+    if dist.get_rank() == 1:
+        parameters = list(parameters)
+        parameters[2], parameters[4] = parameters[4], parameters[2]
+    return parameters
+
+
+def rotated(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+    rank = dist.get_rank()
+    return parameters[rank:] + parameters[:rank]
+
+
+def once(model: nn.Module) -> None:
+    """The hooks are gone after the first backward."""
+    handles = []
+    for parameter in model.parameters():
+        minidist.broadcast(parameter.detach(), 0)
+
+        def average(parameter: Any, own: int = len(handles)) -> None:
+            minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG)
+            handles[own].remove()
+
+        handles.append(parameter.register_post_accumulate_grad_hook(average))
+
+
+def from_rank_0_only(model: nn.Module) -> None:
+    if dist.get_rank() == 0:
+        by_hand()(model)
+
+
+def by_tensor_hooks(model: nn.Module) -> None:
+    """Another right way: the hook of a tensor returns the gradient that is to be kept."""
+
+    def average(gradient: torch.Tensor) -> torch.Tensor:
+        averaged = gradient.clone()
+        minidist.all_reduce(averaged, minidist.ReduceOp.AVG)
+        return averaged
+
+    for parameter in model.parameters():
+        minidist.broadcast(parameter.detach(), 0)
+        parameter.register_hook(average)
+
+
+def of_weights(model: Any) -> list[nn.Parameter]:
+    return [layer.weight for layer in model[::2]]
+
+
+def nothing(parameter: Any) -> None:
+    pass
+
+
+def with_grad(parameter: Any) -> None:
+    minidist.broadcast(parameter, 0)
+
+
+def by_torch(parameter: Any) -> None:
+    dist.broadcast(parameter.data, 0)
+
+
+def backwards(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+    return parameters[::-1]
+
+
+def raises(model: nn.Module) -> None:
+    raise ZeroDivisionError
+
+
+def leaves(model: nn.Module) -> None:
+    os._exit(3)
