@@ -1,11 +1,16 @@
-"""Run every benchmark and record it: `python -m benchmarks [launch] [ring] [collectives]`."""
+"""Run every benchmark and record it: `python -m benchmarks [launch] [ring] [collectives] [ddp]`."""
 
 import sys
 
-from benchmarks import collectives, launch, ring
+from benchmarks import collectives, ddp, launch, ring
 from benchmarks.record import record
 
-ALL = {"launch": launch.measure, "ring": ring.measure, "collectives": collectives.measure}
+ALL = {
+    "launch": launch.measure,
+    "ring": ring.measure,
+    "collectives": collectives.measure,
+    "ddp": ddp.measure,
+}
 
 if __name__ == "__main__":
     unknown = set(sys.argv[1:]) - set(ALL)

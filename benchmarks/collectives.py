@@ -48,7 +48,8 @@ def _turns() -> dict[tuple[str, int], dict[str, list[turns.Span]]]:
         for size in SIZES:
             whole = torch.ones(size // 4)
             ways = _ways(name, whole, dist.get_world_size())
-            seen[name, size] = turns.spans(ways, size, lambda whole=whole: whole.fill_(1))
+            much = turns.calls(size), turns.rounds(size)
+            seen[name, size] = turns.spans(ways, *much, lambda whole=whole: whole.fill_(1))
     return seen
 
 
@@ -76,11 +77,13 @@ def measure() -> list[Row]:
         for name in NAMES:
             for size in SIZES:
                 times = {
-                    way: turns.quartiles([rank[name, size][way] for rank in seen], size)
+                    way: turns.quartiles(
+                        [rank[name, size][way] for rank in seen], turns.calls(size)
+                    )
                     for way in ("auto", "native")
                 }
                 bus = {
-                    f"{way}_bus_gb_per_s": round(busbw(NAMES[name], size, ranks, t[1]) / 1e9, 3)
+                    f"{way}_bus_gb_per_s": round(busbw(NAMES[name], size, ranks, t[1]) / 1e9, 6)
                     for way, t in times.items()
                 }
                 ms = {f"{way}_ms": [round(1e3 * t, 3) for t in q] for way, q in times.items()}

@@ -18,7 +18,8 @@ def _turns() -> list[dict[str, list[turns.Span]]]:
             "ring": lambda tensor=tensor: minidist.all_reduce(tensor, check=False),
             "native": lambda tensor=tensor: dist.all_reduce(tensor),
         }
-        seen.append(turns.spans(ways, size, lambda tensor=tensor: tensor.fill_(1)))
+        much = turns.calls(size), turns.rounds(size)
+        seen.append(turns.spans(ways, *much, lambda tensor=tensor: tensor.fill_(1)))
     return seen
 
 
@@ -29,7 +30,7 @@ def measure() -> list[Row]:
         seen = minidist.launch(_turns, ranks, device="cpu", timeout=600)
         for at, size in enumerate(SIZES):
             ring, native = (
-                turns.quartiles([rank[at][way] for rank in seen], size)
+                turns.quartiles([rank[at][way] for rank in seen], turns.calls(size))
                 for way in ("ring", "native")
             )
             rows.append(

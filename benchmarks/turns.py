@@ -26,27 +26,30 @@ def rounds(nbytes: int) -> int:
 
 
 def spans(
-    ways: dict[str, Callable[[], object]], nbytes: int, reset: Callable[[], object]
+    ways: dict[str, Callable[[], object]],
+    calls: int,
+    rounds: int,
+    reset: Callable[[], object] = lambda: None,
 ) -> dict[str, list[Span]]:
-    """On each rank: way → when each of its turns started and ended, round by round."""
+    """On each rank: way → when each of its turns of `calls` started and ended, round by round."""
     order = random.Random(0)  # the same on every rank
     names = list(ways)
     seen: dict[str, list[Span]] = {name: [] for name in ways}
-    for round_number in range(1 + rounds(nbytes)):
+    for round_number in range(1 + rounds):
         order.shuffle(names)
         for name in names:
             reset()
             dist.barrier()
             start = time.monotonic()
-            for _ in range(calls(nbytes)):
+            for _ in range(calls):
                 ways[name]()
             if round_number:  # the first warms up
                 seen[name].append((start, time.monotonic()))
     return seen
 
 
-def quartiles(of_ranks: list[list[Span]], nbytes: int) -> list[float]:
+def quartiles(of_ranks: list[list[Span]], calls: int) -> list[float]:
     """Seconds a call, from the first rank's start to the last one's end; one clock for all."""
     turns = zip(*of_ranks, strict=True)
     times = [max(end for _, end in each) - min(start for start, _ in each) for each in turns]
-    return [t / calls(nbytes) for t in statistics.quantiles(times, n=4)]
+    return [t / calls for t in statistics.quantiles(times, n=4)]

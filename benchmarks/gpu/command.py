@@ -4,17 +4,18 @@ import time
 
 import torch
 
-from benchmarks.gpu import correct, limits, order, there, times
+from benchmarks.gpu import correct, ddp, limits, order, there, times
 from benchmarks.gpu.section import Section, run
 from benchmarks.gpu.worlds import Where, of_gpus
 from benchmarks.record import record
 
 ALL = [
-    Section("there", there.measure, 40),
-    Section("correct", correct.measure, 180),
-    Section("order", order.measure, 60),
-    Section("limits", limits.measure, 40),
-    Section("times", times.measure, 130),
+    Section("there", there.measure, 30),
+    Section("correct", correct.measure, 150),
+    Section("order", order.measure, 50),
+    Section("limits", limits.measure, 30),
+    Section("times", times.measure, 100),
+    Section("ddp", ddp.measure, 90),
 ]
 
 

@@ -43,12 +43,14 @@ class Where:
         sizes: bytes of the messages that are timed.
         large: bytes of one part of a large tensor in the checks; more than a message holds.
         copy: bytes that are copied to find the limits.
+        width: of the model whose training is timed.
     """
 
     worlds: tuple[World, ...]
     sizes: tuple[int, ...]
     large: int
     copy: int
+    width: int = 32
 
     @property
     def device(self) -> str:
@@ -62,7 +64,7 @@ def of_gpus(gpus: int) -> Where:
     worlds = [World(ranks, "cuda") for ranks in alone]
     worlds += [World(ranks, "cuda", shared=True) for ranks in (2, 4)]
     sizes = tuple(4 * KIB << (2 * k) for k in range(9))  # 4 KiB to 256 MiB
-    return Where(tuple(worlds), sizes, large=5 * MIB, copy=1 << 30)
+    return Where(tuple(worlds), sizes, large=5 * MIB, copy=1 << 30, width=768)
 
 
 @contextmanager
