@@ -1,6 +1,6 @@
 """Distributed data parallel: every rank has a replica, and backward averages their gradients.
 
-`Reducer` is DDP in four steps. `DistributedDataParallel`, below it, is the module that one wraps
+`Reducer` is DDP in five steps. `DistributedDataParallel`, below it, is the module that one wraps
 round one's own: it decides which backward is averaged, and sees to all that is not the rule.
 """
 
