@@ -5,6 +5,8 @@ Tests may run in several processes (pytest-xdist); the one that hears of all of 
 At the root, since pytest tells a conftest only of the tests below it, and labs are evidence too.
 """
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     judge = session.config.getoption("--claims") and not hasattr(session.config, "workerinput")
     if judge and unproven(load(CLAIMS), passed):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder to name in TMPDIR: its path is short, since a socket in it has 107 bytes in all."""
+    with tempfile.TemporaryDirectory(prefix="t", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)

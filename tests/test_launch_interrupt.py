@@ -55,16 +55,15 @@ time.sleep(1000)
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Iterator[Any]:
+def script(tmp_path: Path, temporary: Path) -> Iterator[Any]:
     """Start the script with its own folder for temporary files."""
     started: list[subprocess.Popen[str]] = []
     (tmp_path / "script.py").write_text(SCRIPT)
-    for folder in ("ranks", "temporary"):
-        (tmp_path / folder).mkdir()
+    (tmp_path / "ranks").mkdir()
 
     def start(way: str, ending: str) -> subprocess.Popen[str]:
         command = [sys.executable, tmp_path / "script.py", tmp_path / "ranks", way, ending]
-        env = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+        env = os.environ | {"TMPDIR": str(temporary)}
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env))
         return started[-1]
 
@@ -74,8 +73,8 @@ def script(tmp_path: Path) -> Iterator[Any]:
         process.communicate()
 
 
-def folders(tmp_path: Path) -> set[Path]:
-    return set((tmp_path / "temporary").glob("minidist-*"))
+def folders(temporary: Path) -> set[Path]:
+    return set(temporary.glob("minidist-*"))
 
 
 def said(process: subprocess.Popen[str]) -> list[str]:
@@ -86,7 +85,7 @@ def said(process: subprocess.Popen[str]) -> list[str]:
 @pytest.mark.parametrize("ending", ["hangs", "returns"])
 @pytest.mark.parametrize("way", ["kill", "close"])
 def test_ctrl_c_while_ranks_are_being_ended_leaves_none(
-    way: str, ending: str, tmp_path: Path, script: Any
+    way: str, ending: str, tmp_path: Path, temporary: Path, script: Any
 ) -> None:
     process = script(way, ending)
     if ending == "hangs":
@@ -95,23 +94,23 @@ def test_ctrl_c_while_ranks_are_being_ended_leaves_none(
     assert said(process) == ["interrupted\n", "[0, 1]\n"]
     assert len(noted(tmp_path / "ranks")) == 3
     assert living(noted(tmp_path / "ranks")) == set()
-    assert folders(tmp_path) == set()
+    assert folders(temporary) == set()
 
 
 def test_the_folder_of_a_killed_launcher_is_removed_by_the_next(
-    tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, temporary: Path, script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = script("kill", "hangs")
     assert wait_until(lambda: len(noted(tmp_path / "ranks")) == 3)
-    (its,) = folders(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (its,) = folders(temporary)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     assert launch(dist.get_rank, 1) == [0]
-    assert folders(tmp_path) == {its}, "that of a living launcher stays"
+    assert folders(temporary) == {its}, "that of a living launcher stays"
     process.kill()
     process.wait()
-    assert folders(tmp_path) == {its}
+    assert folders(temporary) == {its}
     assert launch(dist.get_rank, 1) == [0]
-    assert folders(tmp_path) == set()
+    assert folders(temporary) == set()
 
 
 def test_other_people_s_folders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,11 +340,10 @@ map_reduce("ab", mapper, lambda key, values: 0)
 """
 
 
-def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
-    pids, folders = tmp_path / "pids", tmp_path / "folders"
+def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path, temporary: Path) -> None:
+    pids = tmp_path / "pids"
     pids.mkdir()
-    folders.mkdir()
-    env = {**os.environ, "TMPDIR": str(folders)}  # who is killed cannot tidy up
+    env = {**os.environ, "TMPDIR": str(temporary)}  # who is killed cannot tidy up
     caller = subprocess.Popen([sys.executable, "-c", CALLER, str(pids)], env=env)
     assert wait_until(lambda: len(noted(pids)) == 2)
     assert all(map(runs, noted(pids)))
