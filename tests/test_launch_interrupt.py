@@ -100,6 +100,7 @@ def test_ctrl_c_while_ranks_are_being_ended_leaves_none(
 def test_the_folder_of_a_killed_launcher_is_removed_by_the_next(
     tmp_path: Path, temporary: Path, script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    launch(dist.get_rank, 1)  # what it leaves is the fork server, for the launches to come
     process = script("kill", "hangs")
     assert wait_until(lambda: len(noted(tmp_path / "ranks")) == 3)
     (its,) = folders(temporary)
