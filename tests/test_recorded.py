@@ -6,6 +6,7 @@ A record is data, so nothing here depends on the clock: `make bench` makes it, o
 import math
 import re
 from datetime import date
+from statistics import median
 from typing import Any
 
 import pytest
@@ -34,21 +35,16 @@ def test_a_later_launch_of_four_ranks_takes_at_most_a_fifth_of_a_second() -> Non
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.parametrize("size", [MIB, 4 * MIB, 16 * MIB, 64 * MIB])
-def test_the_ring_keeps_up_with_the_backend_from_one_mebibyte(ranks: int, size: int) -> None:
-    rows = recorded("ring")["rows"]
-    (row,) = (row for row in rows if (row["ranks"], row["bytes"]) == (ranks, size))
-    assert row["rounds"] >= 15
-    assert row["ratio"] == pytest.approx(row["ring_ms"][1] / row["native_ms"][1], abs=2e-3)
-    assert row["ratio"] <= 1.2, "what two runs of one thing may differ by, on two cores, included"
-
-
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_over_all_large_sizes_the_ring_is_within_a_tenth_of_the_backend(ranks: int) -> None:
+def test_from_one_mebibyte_the_ring_is_within_a_tenth_of_the_backend(ranks: int) -> None:
     rows = [row for row in recorded("ring")["rows"] if row["ranks"] == ranks]
-    ratios = [row["ratio"] for row in rows if row["bytes"] >= MIB]
-    assert len(ratios) == 4, "no large message is left out"
-    assert math.prod(ratios) ** (1 / len(ratios)) <= 1.1
+    rows = [row for row in rows if row["bytes"] >= MIB]
+    assert [row["bytes"] for row in rows] == [MIB, 4 * MIB, 16 * MIB, 64 * MIB]
+    for row in rows:
+        assert row["rounds"] >= 15
+        assert len(row["ring_ms"]) == len(row["native_ms"]) >= 5
+        pairs = zip(row["ring_ms"], row["native_ms"], strict=True)
+        assert row["ratio"] == pytest.approx(median(a / b for a, b in pairs), abs=2e-3)
+        assert row["ratio"] <= 1.1, row
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter", "all_gather"])
