@@ -34,7 +34,7 @@ lab: $(READY) ## open the labs in JupyterLab
 picture: $(READY) ## make the README's picture again
 	@$(VENV)/python -m tools.picture
 
-bench: $(READY) ## measure minidist against torch's own collectives and DDP
+bench: $(READY) ## measure minidist against torch's own collectives, DDP, ZeRO and FSDP2
 	@$(VENV)/python -m benchmarks
 
 format: $(READY) ## format the code, mend what lint can mend, strip the labs' outputs

@@ -1,8 +1,8 @@
-"""Run every benchmark and record it: `python -m benchmarks [launch] [ring] [collectives] [ddp]`."""
+"""Run every benchmark and record it: `python -m benchmarks`; some: `python -m benchmarks ddp`."""
 
 import sys
 
-from benchmarks import collectives, ddp, launch, ring
+from benchmarks import collectives, ddp, fsdp, launch, limit, ring, zero
 from benchmarks.record import record
 
 ALL = {
@@ -10,6 +10,9 @@ ALL = {
     "ring": ring.measure,
     "collectives": collectives.measure,
     "ddp": ddp.measure,
+    "zero": zero.measure,
+    "fsdp": fsdp.measure,
+    "limit": limit.measure,
 }
 
 if __name__ == "__main__":

@@ -18,9 +18,21 @@ import torch.distributed as dist
 
 import benchmarks.record
 import minidist
-from benchmarks.gpu import command, correct, ddp, limits, order, there, times, turns
+from benchmarks.gpu import (
+    command,
+    correct,
+    ddp,
+    fsdp,
+    limits,
+    order,
+    there,
+    times,
+    training,
+    turns,
+    zero,
+)
 from benchmarks.gpu.cases import CASES, Setting
-from benchmarks.gpu.section import LEAST, TAIL, Clock, Section, in_each_world, run
+from benchmarks.gpu.section import LEAST, TAIL, Clock, Section, in_each_world, run, worst
 from benchmarks.gpu.worlds import MIB, Where, World, of_gpus
 from benchmarks.record import Row
 from minidist import execute, plan
@@ -30,6 +42,11 @@ from minidist.timeline import Span
 ROOT = Path(__file__).parent.parent
 SMALL = Where((World(1, "cpu"), World(3, "cpu")), sizes=(4096, MIB), large=5 * MIB, copy=MIB)
 TWO = World(2, "cpu")
+ALL = list(command.ALL)
+COMPARED = {
+    "zero": {"ddp", "stage 1", "stage 1, local", "stage 2", "stage 2, bf16"},
+    "fsdp": {"torch", "fsdp", "fsdp, flat", "fsdp, ring", "fsdp, checkpointed", "fsdp, bf16"},
+}
 
 
 class Ticks:
@@ -56,6 +73,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Row:
     folder = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(benchmarks.record, "RESULTS", folder)
+        patch.setattr(training, "SHARE", 0.01)  # of more time, so that a busy machine has enough
+        longer = [each._replace(seconds=300) if each.name in COMPARED else each for each in ALL]
+        patch.setattr(command, "ALL", longer)
         status = command.main(SMALL)
     found: Row = json.loads((folder / "gpu.json").read_text())
     assert status == 0, found["rows"]
@@ -138,6 +158,31 @@ def test_ddp_is_compared_timed_and_looked_at_in_every_world(written: Row) -> Non
         assert took["ratio"] == pytest.approx(took["ours_us"][1] / took["torch_us"][1], abs=1e-3)
         assert 0 <= overlap["hidden"] <= 1
         assert overlap["buckets"] >= 1
+
+
+@pytest.mark.parametrize("section", COMPARED)
+def test_zero_and_fsdp_are_compared_timed_and_measured_in_every_world(
+    written: Row, section: str
+) -> None:
+    for world in SMALL.worlds:
+        rows = [row for row in rows_of(written, section) if row["world"] == world.name]
+        compared = {row["way"]: row for row in rows if "difference" in row}
+        assert set(compared) >= COMPARED[section]
+        assert all(row["right"] and row["difference"] <= row["close"] for row in compared.values())
+        took = {row["step"]: row for row in rows if "step" in row}
+        assert set(took) == {"fp32", "bf16"}
+        for row in took.values():
+            assert row.get("rounds", 0) >= turns.LEAST_ROUNDS or row["left_out"] == times.NO_TIME
+        memory = {(row["memory"], row["checkpointed"]): row for row in rows if "memory" in row}
+        assert all(0 < row["held_bytes"] < row["peak_bytes"] for row in memory.values())
+        again = [name for name, checkpointed in memory if checkpointed]
+        assert len(again) == 2
+        for name in again:
+            assert memory[name, True]["peak_bytes"] < memory[name, False]["peak_bytes"]
+        told = [row for row in memory.values() if "predicted_held_bytes" in row]
+        assert len(told) == 4
+        for row in told:  # a thread may still hold the last message's tensors
+            assert 0.95 < row["held_bytes"] / row["predicted_held_bytes"] < 1.4
 
 
 def test_without_a_gpu_it_says_so_and_writes_nothing(
@@ -526,6 +571,67 @@ def test_overlap_is_the_share_of_communication_under_backward() -> None:
         Span(0, "communication", "bucket 1", 2.0, 5.0),
     ]
     assert ddp.overlap(spans) == {"hidden": 0.5, "buckets": 2, "communication_ms": 4000.0}
+
+
+# ZeRO and FSDP
+
+
+def that_learn_faster(module: Any) -> training.Trained:
+    wrapped = minidist.DistributedDataParallel(module)
+    return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=2e-3)
+
+
+def compared_with_another() -> list[Row]:
+    want = training.Training(fsdp.ddp, **fsdp.EXACT).losses()
+    ways = {"the same": zero.unsharded, "another": that_learn_faster}
+    return list(training.compared(ways, want, training.CLOSE, **fsdp.EXACT))
+
+
+def test_losses_that_are_not_torch_s_are_seen() -> None:
+    for rows in minidist.launch(compared_with_another, 2, device="cpu"):
+        assert {row["way"]: row["right"] for row in rows} == {"the same": True, "another": False}
+
+
+@pytest.mark.parametrize("section", [zero, fsdp])
+def test_losses_that_are_not_torch_s_on_one_rank_fail_the_section(
+    section: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(self: World, *args: Any, timeout: float) -> list[list[Row]]:
+        fine = {"way": "a", "difference": 0.0, "right": True}
+        return [[fine, {"memory": "a"}], [{**fine, "difference": 0.5, "right": False}, {}]]
+
+    monkeypatch.setattr(World, "launch", told)
+    rows: list[Row] = []
+    with pytest.raises(ExceptionGroup, match="losses differ from torch's, such as a: 5"):
+        fill(rows, section.measure(Where((TWO,), (), 0, 0), Clock(20)))
+    assert [row["right"] for row in rows if "right" in row] == [False]
+    assert len(rows) == 2, "what was found besides is kept"
+
+
+def test_of_all_ranks_the_worst_is_told() -> None:
+    nan = float("nan")
+    one = {"way": "a", "right": True, "difference": 1e-12, "bytes": 5, "ms": [1, 2]}
+    other = {"way": "a", "right": False, "difference": 1e-3, "bytes": 7, "ms": [1, 2]}
+    assert worst((one, other)) == {**other, "way": "a"}
+    for rows in ((one, {**one, "difference": nan}), ({**one, "difference": nan}, one)):
+        assert str(worst(rows)["difference"]) == "nan"
+
+
+def that_break() -> dict[str, str]:
+    def breaks(module: Any) -> training.Trained:
+        if dist.get_rank() == 1:
+            raise RuntimeError("not on this backend")
+        return module, torch.optim.SGD(module.parameters())
+
+    return training.refused({"fine": fsdp.ddp, "breaks": breaks})
+
+
+def test_a_way_that_one_rank_s_backend_refuses_is_told_on_all() -> None:
+    of_ranks = minidist.launch(that_break, 2, device="cpu")
+    assert of_ranks == [
+        {"breaks": "on another rank"},
+        {"breaks": "RuntimeError: not on this backend"},
+    ]
 
 
 # GPUs that are not there

@@ -103,9 +103,16 @@ def test_the_spine_hangs_down() -> None:
     assert all(lower in below(upper) for upper, lower in pairwise(spine))
 
 
-@pytest.mark.parametrize(
-    "module", ["ddp", "together", "unused", "hooks", "powersgd", "join", "finite", "weights"]
-)
+WRAPPERS = [
+    *("ddp", "together", "unused", "hooks", "powersgd", "join", "finite", "weights"),
+    *("zero", "zero_gradients", "zero_parts", "zero_state", "zero_layout"),
+    *("fsdp", "fsdp_module", "unit", "block", "gradients", "passes", "edges"),
+    *("wrapping", "layouts", "shard", "mesh", "mixed"),
+    *("whole", "clip", "materialize", "sliced", "sharded"),
+]
+
+
+@pytest.mark.parametrize("module", WRAPPERS)
 def test_wrappers_send_through_a_comm_alone(module: str) -> None:
     """What they import of what sends is `comm`: a counted or another one sees all they do."""
     senders = {"collectives", "rooted", "exchange", "lists", "shared", "native"}
@@ -117,13 +124,18 @@ def test_wrappers_send_through_a_comm_alone(module: str) -> None:
     "module",
     [
         "schedule",
+        "activations",
         "algorithms",
         "plan",
         "simulate",
         "cost",
         "spans",
+        "flat",
+        "precision",
         "draw",
         "draw_gradients",
+        "draw_memory",
+        "draw_shards",
         "draw_timeline",
         "stepper",
     ],

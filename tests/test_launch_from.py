@@ -176,7 +176,7 @@ def test_cells_of_a_notebook_launch_fail_and_are_interrupted(tmp_path: Path) -> 
         timeout_func=lambda cell: 4 if "hangs" in cell.source else 60,
     )
     with client.setup_kernel():
-        client.km.shutdown_wait_time = 20  # then it is killed
+        client.km.shutdown_wait_time = 120  # after half of it, it is killed
         for index, cell in enumerate(cells):
             client.execute_cell(cell, index)
         kernel = client.km.provisioner.process

@@ -29,8 +29,8 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-def test_there_are_two_examples_with_output() -> None:
-    assert len(SHOWN) == 2
+def test_there_are_three_examples_with_output() -> None:
+    assert len(SHOWN) == 3
 
 
 @pytest.mark.parametrize(("code", "output"), SHOWN)

@@ -4,18 +4,20 @@ import time
 
 import torch
 
-from benchmarks.gpu import correct, ddp, limits, order, there, times
+from benchmarks.gpu import correct, ddp, fsdp, limits, order, there, times, zero
 from benchmarks.gpu.section import Section, run
 from benchmarks.gpu.worlds import Where, of_gpus
 from benchmarks.record import record
 
 ALL = [
-    Section("there", there.measure, 30),
-    Section("correct", correct.measure, 150),
-    Section("order", order.measure, 50),
-    Section("limits", limits.measure, 30),
-    Section("times", times.measure, 100),
-    Section("ddp", ddp.measure, 90),
+    Section("there", there.measure, 20),
+    Section("correct", correct.measure, 110),
+    Section("order", order.measure, 40),
+    Section("limits", limits.measure, 20),
+    Section("times", times.measure, 80),
+    Section("ddp", ddp.measure, 60),
+    Section("zero", zero.measure, 60),
+    Section("fsdp", fsdp.measure, 60),
 ]
 
 

@@ -4,26 +4,22 @@ Both train copies of one small GPT on random tokens, other ones on each rank. Gr
 in float64, where only the order of sums can make a difference.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.nn.functional import cross_entropy
 
 import minidist
 from benchmarks.gpu import turns
 from benchmarks.gpu.section import in_each_world
 from benchmarks.gpu.times import NO_TIME
+from benchmarks.gpu.training import NARROW, Trained, Training, Way, unchecked
 from benchmarks.gpu.worlds import Where, World
 from benchmarks.record import Row
 from course.models import GPT
 from minidist.comm import Native, Ours
 from minidist.timeline import Span, hidden, timeline
 
-VOCAB, LAYERS, CONTEXT, ROWS = 256, 4, 32, 8
-NARROW = 32  # width of the model whose gradients are compared
 STEPS = 3  # buckets are rebuilt after the first
 CLOSE = 1e-10  # of the largest gradient
 
@@ -72,9 +68,9 @@ def on_rank(
     wraps: Callable[[], dict[str, Wrap]], width: int, budget: float
 ) -> tuple[dict[str, float], Row, list[Span]]:
     """Way → difference of its gradients; a row of times; what ran when in a few steps."""
-    os.environ["MINIDIST_CHECK"] = "0"  # torch does not check either
+    unchecked()
     far = {way: difference(wrap) for way, wrap in wraps().items()}
-    ours = Training(minidist.DistributedDataParallel, width, torch.float32)
+    ours = Training(sgd(minidist.DistributedDataParallel), width)
     row = _times(ours, width, budget)
     with timeline() as line:
         for _ in range(STEPS):
@@ -82,36 +78,24 @@ def on_rank(
     return far, row, line.spans
 
 
-class Training:
-    """A copy of the model in training: alike on all ranks, and however it is wrapped."""
+def sgd(wrap: Wrap) -> Way:
+    """Plain SGD of a wrapped model."""
 
-    def __init__(self, wrap: Wrap, width: int, dtype: torch.dtype) -> None:
-        self._draw = torch.Generator().manual_seed(dist.get_rank())
-        torch.manual_seed(0)
-        module = GPT(VOCAB, width, LAYERS, heads=4, context=CONTEXT).to(minidist.device(), dtype)
-        self._wrapped = wrap(module)
-        self.parameters = list(module.parameters())
-        self._optimizer = torch.optim.SGD(self.parameters, lr=0.1)
+    def way(module: GPT) -> Trained:
+        return wrap(module), torch.optim.SGD(module.parameters(), lr=0.1)
 
-    def step(self) -> None:
-        """One step; its gradients stay until the next."""
-        drawn = torch.randint(VOCAB, (ROWS, CONTEXT + 1), generator=self._draw)
-        rows = drawn.to(minidist.device())
-        self._optimizer.zero_grad()
-        scores = self._wrapped(rows[:, :-1]).flatten(0, 1)
-        cross_entropy(scores, rows[:, 1:].flatten()).backward()
-        self._optimizer.step()
+    return way
 
 
 def difference(wrap: Wrap) -> float:
     """Of the gradients from torch's in some steps, the largest, by the largest gradient."""
-    ours, theirs = (Training(each, NARROW, torch.float64) for each in (wrap, torchs))
+    ours, theirs = (Training(sgd(each), NARROW, torch.float64) for each in (wrap, torchs))
     found = []
     for _ in range(STEPS):
         ours.step()
         theirs.step()
-        largest = torch.stack([p.grad.abs().max() for p in theirs.parameters]).max()
-        pairs = zip(ours.parameters, theirs.parameters, strict=True)
+        largest = torch.stack([p.grad.abs().max() for p in theirs.module.parameters()]).max()
+        pairs = zip(ours.module.parameters(), theirs.module.parameters(), strict=True)
         found += [(mine.grad - other.grad).abs().max() / largest for mine, other in pairs]
     return torch.stack(found).max().item()  # NaN, if there is one
 
@@ -119,11 +103,11 @@ def difference(wrap: Wrap) -> float:
 def _times(ours: Training, width: int, budget: float) -> Row:
     """Of a step, in turns; `alone` sends nothing."""
     wraps: dict[str, Wrap] = {"torch": torchs, "alone": lambda module: module}
-    trainings = {way: Training(wrap, width, torch.float32) for way, wrap in wraps.items()}
+    trainings = {way: Training(sgd(wrap), width) for way, wrap in wraps.items()}
     trainings["ours"] = ours
     steps = {way: each.step for way, each in trainings.items()}
     seen, calls = turns.race(steps, budget, lambda: None, minidist.device())
-    row: Row = {"gradient_bytes": sum(each.nbytes for each in ours.parameters)}
+    row: Row = {"gradient_bytes": sum(each.nbytes for each in ours.module.parameters())}
     if not seen:
         return {**row, "left_out": NO_TIME}
     row |= {f"{way}_us": turns.quartiles(times) for way, times in seen.items()}

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from benchmarks.gpu.section import in_each_world
+from benchmarks.gpu.section import in_each_world, worst
 from benchmarks.gpu.worlds import Where, World
 from benchmarks.record import Row
 
@@ -29,20 +29,9 @@ def measure(world: World, where: Where, seconds: float) -> Iterator[Row]:
         AssertionError: after them, if a result does not show what was queued before the call.
     """
     of_ranks = world.launch(on_rank, timeout=seconds)
-    rows = [_joined(each) for each in zip(*of_ranks, strict=True)]
+    rows = [worst(each) for each in zip(*of_ranks, strict=True)]
     yield from rows
     assert all(row["right"] for row in rows), "a result does not show what was queued before"
-
-
-def _joined(rows: tuple[Row, ...]) -> Row:
-    """What holds on all ranks; the longest times."""
-    whole = dict(rows[0])
-    for key, value in whole.items():
-        if isinstance(value, bool):
-            whole[key] = all(row[key] for row in rows)
-        elif isinstance(value, float):
-            whole[key] = max(row[key] for row in rows)
-    return whole
 
 
 def on_rank() -> list[Row]:

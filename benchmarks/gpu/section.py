@@ -67,6 +67,18 @@ def in_each_world(measure: Callable[[World, Where, float], Iterator[Row]]) -> Me
     return in_all
 
 
+def worst(rows: tuple[Row, ...]) -> Row:
+    """Of the rows of all ranks one: what holds on all of them, and the largest numbers."""
+    whole = dict(rows[0])
+    for key, value in whole.items():
+        if isinstance(value, bool):
+            whole[key] = all(row[key] for row in rows)
+        elif isinstance(value, int | float):
+            numbers = [row[key] for row in rows]
+            whole[key] = next((n for n in numbers if n != n), max(numbers))  # NaN is worse than any
+    return whole
+
+
 def run(
     sections: Iterable[Section],
     where: Where,

@@ -8,6 +8,10 @@ it is not known how many backwards follow: all do as the last forward says.
 [Note: where backward ends] Autograd calls us back when the pass is over in which we asked it to. It
 does not where the pass raises; then it drops the callback, and that we can see.
 
+An optimizer sees no forward. There it is asked at the first gradient of a parameter whether this
+backward is to be synchronised. (In a checkpoint with use_reentrant=True that gradient may be made
+in a backward inside another: then the inner one counts as one of its own.)
+
 [Note: a gradient without a backward] `torch.autograd.grad` passes the outputs too, but gives no
 parameter its gradient. So the owner is told when the first parameter gets one, and not before: what
 ranks do together must not hang on what one of them asks for alone.
@@ -22,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import ReferenceType, finalize, ref
 
 import torch
@@ -54,13 +58,23 @@ class Backward:
     Args:
         parameters: those that get gradients.
         owner: is held by [Note: who holds whom].
+        ask: called with an owner that sees no forward: is a backward that begins synchronised?
+        name, remedy: for the message after a backward that raised: the owner's, and what to do.
 
     Attributes:
         arrivals: the parameters of the present backward, or the last one, in the order of arrival.
     """
 
-    def __init__(self, parameters: Iterable[Parameter], owner: Owner) -> None:
-        self._owner, parameters = ref(owner), list(parameters)
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        owner: Owner,
+        ask: Callable[[Any], bool] | None = None,
+        name: str = "DistributedDataParallel",
+        remedy: str = "wrap the module anew",
+    ) -> None:
+        self._owner, self._ask, parameters = ref(owner), ask, list(parameters)
+        self._name, self._remedy = name, remedy
         self._device = parameters[0].device
         self.arrivals: dict[Parameter, None] = {}
         self._expected: bool | None = None  # a backward: whether to be synchronised; None: none is
@@ -70,6 +84,10 @@ class Backward:
         self._told = False  # the owner knows of it
         self._mark: Mark = NOTHING
         self._callback: ReferenceType[Callable[[], None]] | None = None  # None: no pass
+        self.watch(parameters)
+
+    def watch(self, parameters: Iterable[Parameter]) -> None:
+        """Tell of these parameters' gradients too."""
         for parameter in parameters:
             hook = partial(_arrive, ref(self))
             handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
@@ -100,8 +118,8 @@ class Backward:
         if self.under_way:
             what = "its backward is still under way (a forward cannot be a part of it)"
         raise RuntimeError(
-            f"rank {dist.get_rank()}: DistributedDataParallel is out of step with the other ranks: "
-            f"{what}. Zero the gradients and wrap the module anew, on all ranks"
+            f"rank {dist.get_rank()}: {self._name} is out of step with the other ranks: "
+            f"{what}. Zero the gradients and {self._remedy}, on all ranks"
         )
 
     def close(self) -> None:
@@ -115,8 +133,10 @@ class Backward:
         owner = self._owner()
         if owner is None:
             return
-        if self._expected is not None and not self.under_way:
-            self._begin(owner, self._expected)
+        if not self.under_way:
+            sync = self._ask(owner) if self._ask else self._expected
+            if sync is not None:
+                self._begin(owner, sync)
         if not self.under_way:  # it is a backward round the wrapper
             return
         if not self._told:
@@ -164,3 +184,12 @@ def _arrive(backward: ReferenceType[Backward], parameter: Parameter) -> None:
     alive = backward()
     if alive is not None:
         alive.arrive(parameter)
+
+
+def watched(parameter: torch.Tensor) -> bool:
+    """Whether there is a `Backward` that is told of this parameter's gradients."""
+    hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+    return any(
+        isinstance(hook, partial) and hook.func is _arrive and hook.args[0]() is not None
+        for hook in hooks.values()
+    )

@@ -106,7 +106,7 @@ class Bucket:
         self.nbytes = self.buffer.nbytes
         parts = torch.split(self.buffer, sizes)
         pairs = zip(self.parameters, parts, strict=True)
-        self.views = {parameter: _shaped(part, parameter) for parameter, part in pairs}
+        self.views = {parameter: shaped(part, parameter) for parameter, part in pairs}
         self.arrived: set[Parameter] = set()
 
     def name_of(self, parameter: Parameter) -> str:
@@ -194,8 +194,8 @@ class GradBucket:
         return list(self._bucket.parameters)
 
 
-def _shaped(part: torch.Tensor, like: Parameter) -> torch.Tensor:
-    """A view of the parameter's shape: see [Note: the layout of views]."""
+def shaped(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A view of the parameter's shape, of a 1-D part: see [Note: the layout of views]."""
     if _has_no_gaps(like):
         return part.as_strided(like.shape, like.stride())
     return part.view(like.shape)

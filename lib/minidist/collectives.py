@@ -142,6 +142,7 @@ def reduce_scatter_tensor(
                 mine = flat.view(call.ranks, -1)[call.rank] if len(flat) else flat
                 finish(mine)
                 output.copy_(mine.view(output.shape))
+            sums.untyped_storage().resize_(0)  # a handle may be kept that refers to it, see execute
 
         return run
 

@@ -40,8 +40,8 @@ class ReplicaError(RuntimeError):
         self.name, self.ranks, self.step = name, tuple(ranks), step
 
 
-class _Entry(NamedTuple):
-    """A parameter or buffer."""
+class Entry(NamedTuple):
+    """A parameter or buffer, or whatever else the ranks' must be alike."""
 
     name: str
     title: str
@@ -49,7 +49,7 @@ class _Entry(NamedTuple):
     bits: int = 0  # the hash of its content, if wanted
 
 
-_NOTHING = _Entry("", "nothing more", "")  # of a rank that has fewer
+_NOTHING = Entry("", "nothing more", "")  # of a rank that has fewer
 
 
 def same_model(module: nn.Module, comm: Comm) -> None:
@@ -65,11 +65,24 @@ def same_model(module: nn.Module, comm: Comm) -> None:
     Raises:
         MismatchError: on every rank, naming the first parameter or buffer that differs.
     """
-    entries = _entries(module)
+    same(_entries(module), comm, "models")
+
+
+def same(entries: Sequence[Entry], comm: Comm, what: str) -> None:
+    """Make sure that all ranks have the same entries; it is always checked.
+
+    Args:
+        entries: compared by their titles and by what they are like.
+        comm: between the ranks, which all must come here.
+        what: the entries are together, in the plural.
+
+    Raises:
+        MismatchError: on every rank, naming the first entry that differs.
+    """
     place = _first_difference([entry.title + entry.like for entry in entries], comm)
     if place is not None:
         mine = entries[place] if place < len(entries) else _NOTHING
-        raise MismatchError(f"the ranks' models differ: {_models(_ask(mine, comm))}")
+        raise MismatchError(f"the ranks' {what} differ: {_models(_ask(mine, comm))}")
 
 
 def check_replicas(
@@ -100,7 +113,7 @@ def check_replicas(
             and the step; or that the ranks are not at the same step.
     """
     step = getattr(module, "steps", None) if step is None else step
-    at = _Entry("", "at no known step" if step is None else f"at step {step}", "")
+    at = Entry("", "at no known step" if step is None else f"at step {step}", "")
     comm = comm or _comm(module, group)
     entries = [at, *_entries(_bare(module), content=True, buffers=buffers)]
     lines = [json.dumps(entry) for entry in entries]
@@ -114,7 +127,7 @@ def check_replicas(
     raise _differing(found, step, at.title)
 
 
-def _differing(found: dict[int, _Entry], step: int | None, at: str) -> ReplicaError:
+def _differing(found: dict[int, Entry], step: int | None, at: str) -> ReplicaError:
     """What to say of an entry of which the ranks have different ones."""
     sides = _sides(found)
     most, right = sides[0]
@@ -130,7 +143,7 @@ def _differing(found: dict[int, _Entry], step: int | None, at: str) -> ReplicaEr
 
 
 @torch.no_grad()
-def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) -> list[_Entry]:
+def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) -> list[Entry]:
     """Parameters, then buffers, each under every name that it has; with a hash of the content."""
     named: list[tuple[str, str, torch.Tensor]] = []
     named += (("parameter", *each) for each in module.named_parameters(remove_duplicate=False))
@@ -143,7 +156,7 @@ def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) 
         like += ", requires grad" if tensor.requires_grad else ""
         like += f", tied to '{first[tensor]}'" if tensor in first else ""
         first.setdefault(tensor, name)
-        found.append(_Entry(name, f"{kind} '{name}'", like))
+        found.append(Entry(name, f"{kind} '{name}'", like))
     if not content:
         return found
     own = dict(zip(first.values(), checksums(first), strict=True))
@@ -171,12 +184,12 @@ def _first_difference(lines: Sequence[str], comm: Comm) -> int | None:
     return alike
 
 
-def _ask(mine: _Entry, comm: Comm) -> dict[int, _Entry]:
+def _ask(mine: Entry, comm: Comm) -> dict[int, Entry]:
     """Global rank → its entry."""
     note = {"name": mine.name, "title": mine.title, "like": mine.like, "bits": str(mine.bits)}
     ranks = dist.get_process_group_ranks(comm.group)
     entries = [
-        _Entry(each["name"], each["title"], each["like"], int(each["bits"]))
+        Entry(each["name"], each["title"], each["like"], int(each["bits"]))
         for each in _exchange(note, comm)
     ]
     return dict(zip(ranks, entries, strict=True))
@@ -195,15 +208,15 @@ def _exchange(note: Call, comm: Comm) -> list[Call]:
     return found
 
 
-def _sides(found: dict[int, _Entry]) -> list[tuple[_Entry, list[int]]]:
+def _sides(found: dict[int, Entry]) -> list[tuple[Entry, list[int]]]:
     """Who has what: what most have first; among equals, what the first rank has."""
-    ranks_of: dict[_Entry, list[int]] = {}
+    ranks_of: dict[Entry, list[int]] = {}
     for rank, entry in found.items():
         ranks_of.setdefault(entry, []).append(rank)
     return sorted(ranks_of.items(), key=lambda side: -len(side[1]))
 
 
-def _models(found: dict[int, _Entry]) -> str:
+def _models(found: dict[int, Entry]) -> str:
     sides = _sides({rank: entry._replace(bits=0) for rank, entry in found.items()})
     return "; ".join(
         f"{_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry.title}{entry.like}"

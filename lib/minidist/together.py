@@ -28,11 +28,11 @@ def broadcast_together(tensors: Iterable[torch.Tensor], comm: Comm, group_src: i
     for alike in kinds.values():
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in alike])
         comm.broadcast(flat, group_src)
-        if comm.rank == group_src:
-            continue
-        parts = torch.split(flat, [tensor.numel() for tensor in alike])
-        for tensor, part in zip(alike, parts, strict=True):
-            tensor.data.copy_(part.view(tensor.shape))
+        if comm.rank != group_src:
+            parts = torch.split(flat, [tensor.numel() for tensor in alike])
+            for tensor, part in zip(alike, parts, strict=True):
+                tensor.data.copy_(part.view(tensor.shape))
+        flat.untyped_storage().resize_(0)  # a handle may be kept that refers to it, see execute
 
 
 class Buffers:

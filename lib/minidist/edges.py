@@ -1,0 +1,96 @@
+"""Where autograd comes into a module and where it leaves it, and the casts at the same places.
+
+[Note: in and out] Backward comes into a module where the gradient of one of its outputs is there: a
+hook on that tensor is called. It has left the module when the gradients of all its inputs are
+there; but an input may be used elsewhere too, so the module is given a view of it, of which the
+gradient is complete when the module's own share is. Autograd takes what was recorded last first: so
+when it comes to that view it has been everywhere in the module, at the parameters too.
+
+[Note: outputs that are views] Who writes into a tensor, as by `x += y`, takes the place of what
+made it. Our hook stays with what it was on, and is called. But if the tensor was a view, autograd
+writes its history anew, without us; so there is a hook also on what made the tensor under the view,
+if that was made in the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import register_multi_grad_hook
+from torch.utils._pytree import tree_leaves, tree_map
+
+Told = Callable[[], object]
+
+
+def in_backward() -> bool:
+    """Whether autograd is going back now, so that a forward is the second one of a checkpoint."""
+    # Private; in torch 2.11 as in 2.13, and FSDP2 asks it the same. There is no public way.
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def on_entry(output: object, inputs: object, told: Told) -> bool:
+    """Call `told` when backward comes in by one of the outputs; whether it can."""
+    if not torch.is_grad_enabled():
+        return False
+
+    def hook(_: object) -> None:
+        told()
+
+    given = {id(_under(tensor)) for tensor in tensors(inputs)}
+    comes = False
+    for tensor in tensors(output):
+        if not tensor.requires_grad or tensor.is_leaf:
+            continue
+        tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+        under = tensor._base
+        if under is not None and under.grad_fn and id(under) not in given:
+            under.grad_fn.register_prehook(hook)
+        comes = True
+    return comes
+
+
+def on_exit(inputs: Any, told: Told) -> Any:
+    """Call `told` when backward has left by all inputs; returns them to be used instead."""
+    views: list[torch.Tensor] = []
+
+    def watch(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            leaf = leaf.view_as(leaf)
+            views.append(leaf)
+        return leaf
+
+    if torch.is_grad_enabled():
+        inputs = tree_map(watch, inputs)
+    if views:
+
+        def hook(_: object) -> None:
+            told()
+
+        register_multi_grad_hook(views, hook)
+    return inputs
+
+
+def cast(values: Any, dtype: torch.dtype | None) -> Any:
+    """The floating-point tensors among the values in another dtype; None: as they are."""
+
+    def to(leaf: Any) -> Any:
+        moves = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+        return leaf.to(dtype) if moves else leaf
+
+    return values if dtype is None else tree_map(to, values)
+
+
+def tensors(values: object) -> Iterator[torch.Tensor]:
+    """Those in containers, and in dataclasses, which count as leaves there."""
+    for leaf in tree_leaves(values):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            yield from tensors([getattr(leaf, field.name) for field in fields(leaf)])
+
+
+def _under(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor._base is None else tensor._base

@@ -1,0 +1,157 @@
+"""ZeRO by hand, as a learner may write it: right, and wrong in the typical ways.
+
+They run on the ranks, so this module imports little.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import minidist
+from minidist import ReduceOp
+
+
+def reduce_scatter(output: Any, input: Any) -> None:
+    minidist.reduce_scatter_tensor(output, input, ReduceOp.AVG)
+
+
+def summed(output: Any, input: Any) -> None:
+    minidist.reduce_scatter_tensor(output, input)
+
+
+def divided_twice(output: Any, input: Any) -> None:
+    minidist.reduce_scatter_tensor(output, input / dist.get_world_size(), ReduceOp.AVG)
+
+
+def its_own(output: Any, input: Any) -> None:
+    output.copy_(input.chunk(dist.get_world_size())[dist.get_rank()])
+
+
+def of_the_next_rank(output: Any, input: Any) -> None:
+    """What a ring leaves that was not shifted: rank r has the slice of rank r + 1."""
+    reduce_scatter(output, input.roll(-len(output)))
+
+
+def all_reduced(output: Any, input: Any) -> None:
+    minidist.all_reduce(input, ReduceOp.AVG)
+    its_own(output, input)
+
+
+def nothing(*_: Any) -> None:
+    pass
+
+
+def moments_too(optimizer: Any) -> None:
+    """All-gathers what the optimizer keeps, as is often said of ZeRO-1."""
+    for kept in list(optimizer.state.values()):
+        own = kept["momentum_buffer"]
+        whole = own.new_empty(len(own) * dist.get_world_size())
+        minidist.all_gather_into_tensor(whole, own)
+
+
+def zero_1(
+    *,
+    reduce: Any = reduce_scatter,
+    gather: Any = minidist.all_gather_into_tensor,
+    before: Any = nothing,
+    write: bool = True,
+    whole_moments: bool = False,
+    pad: bool = True,
+    afresh: bool = False,
+) -> Any:
+    """Right as it stands, with a knob for each way to get it wrong."""
+
+    def my_zero(parameters: list[Any], make: Any) -> Any:
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        total = sum(p.numel() for p in parameters)
+        size = -(-total // ranks) if pad else total // ranks
+        weights, gradient = torch.zeros(ranks * size), torch.zeros(ranks * size)
+        parts = weights.split([p.numel() for p in parameters] + [len(weights) - total])
+        for p, part in zip(parameters, parts, strict=False):
+            part.copy_(p.detach().flatten())
+        mine = weights[rank * size : (rank + 1) * size]
+        mine.grad = torch.zeros(size)
+        optimizers = [make([weights if whole_moments else mine])]
+
+        def step() -> None:
+            gradient[:total] = torch.cat([p.grad.flatten() for p in parameters])
+            reduce(mine.grad, gradient)
+            if afresh:
+                optimizers.append(make([mine]))
+            before(optimizers[-1])
+            if whole_moments:
+                weights.grad = torch.zeros_like(weights)
+                weights.grad[rank * size : (rank + 1) * size] = mine.grad
+            optimizers[-1].step()
+            gather(weights, mine)
+            for p, part in zip(parameters, parts, strict=False):
+                if write:
+                    p.data.copy_(part.view(p.shape))
+
+        return step
+
+    return my_zero
+
+
+def by_whole_parameters(parameters: list[Any], make: Any) -> Any:
+    """A parameter is one rank's, which broadcasts it. As torch's; and not in equal slices."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    optimizer = make(parameters[rank::ranks])
+
+    def step() -> None:
+        for place, p in enumerate(parameters):
+            minidist.reduce(p.grad, place % ranks, ReduceOp.AVG)
+        optimizer.step()
+        for place, p in enumerate(parameters):
+            minidist.broadcast(p.detach(), place % ranks)
+
+    return step
+
+
+def hooks(
+    *, reduce: Any = reduce_scatter, add: bool = True, free: bool = True, last: bool = True
+) -> Any:
+    """Right as it stands, with a knob for each way to get it wrong."""
+
+    def my_hooks(parameters: list[Any], slices: list[Any]) -> None:
+        into = dict(zip(parameters, slices, strict=True))
+
+        def arrived(parameter: Any) -> None:
+            own = torch.zeros_like(into[parameter])
+            reduce(own, parameter.grad.flatten())
+            into[parameter].mul_(add).add_(own)
+            if free:
+                parameter.grad = None
+
+        for parameter in parameters if last else parameters[:-1]:
+            parameter.register_post_accumulate_grad_hook(arrived)
+
+    return my_hooks
+
+
+def at_the_end(parameters: list[Any], slices: list[Any]) -> None:
+    """Reduces and frees all of them when the last one has come: right, but not in time."""
+    came = []
+
+    def arrived(parameter: Any) -> None:
+        came.append(parameter)
+        if len(came) == len(parameters):
+            for each, own in zip(parameters, slices, strict=True):
+                part = torch.zeros_like(own)
+                reduce_scatter(part, each.grad.flatten())
+                own += part
+                each.grad = None
+            came.clear()
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(arrived)
+
+
+def frees_first(parameters: list[Any], slices: list[Any]) -> None:
+    def arrived(parameter: Any) -> None:
+        parameter.grad = None
+        reduce_scatter(slices[0], parameter.grad.flatten())
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(arrived)
