@@ -73,7 +73,9 @@ def test_a_rank_holds_what_is_predicted(name: str, ranks: int) -> None:
     assert len(rows) >= 6
     for way, row in rows.items():
         assert 0 < row["held_bytes"] < row["peak_bytes"]
-        if not way.startswith("torch"):
+        if way == "stage 1, local":  # the same slices; no formula for its peak
+            assert row["held_bytes"] == rows["stage 2"]["held_bytes"]
+        elif not way.startswith("torch"):
             assert row["held_bytes"] == pytest.approx(row["predicted_held_bytes"], rel=0.01), way
             # Above: AdamW's temporary tensors. Below: what could be in flight at once was not.
             assert 0.85 < row["peak_bytes"] / row["predicted_peak_bytes"] < 1.2, way
