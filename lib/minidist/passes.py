@@ -124,7 +124,7 @@ class Passes:
 
     @property
     def going_back(self) -> bool:
-        """Whether autograd still holds our callback: see [Note: the end of backward]."""
+        """Whether autograd still holds our callback."""  # [Note: the end of backward]
         return self._callback is not None and self._callback() is not None
 
     def begin_backward(self) -> None:
