@@ -46,7 +46,8 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     cut = list(sliced_gradients(inner))
     named = {parameter for part in cut for parameter in part.named}
     outside = {name: p for name, p in inner.named_parameters() if p not in named}
-    norms = [_norm(outside.values(), norm_type)]
+    where = cut[0].kept[0].device if cut else None  # a number from the host would be waited for
+    norms = [_norm(outside.values(), norm_type, where)]
     for comm in {part.comm.group: part.comm for part in cut}.values():
         mine = [p for part in cut if part.comm.group is comm.group for p in part.kept]
         both = torch.stack([_norm(mine, norm_type, mine[0].device), norms[0].to(mine[0].device)])
@@ -66,6 +67,8 @@ def _norm(
 ) -> torch.Tensor:
     """Of their gradients together, in float64."""
     found = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
+    if not found:
+        return torch.zeros((), dtype=torch.float64, device=device)
     return torch.nn.utils.get_total_norm(found, norm_type).to(device, torch.float64)
 
 

@@ -17,7 +17,8 @@ stays set: what is freed while nobody counts would be missing for good.
 
 [Note: CUDA] There the caching allocator keeps the statistics, of all threads and in the order in
 which the host calls it; its history has every allocation. Sizes are as asked for, before it rounds
-them up to blocks of 512 bytes.
+them up to blocks of 512 bytes. The host runs ahead: a point stands where the host asked, and a span
+where the device worked, which is later.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Meter:
     def now(self) -> int:
         """Bytes that are held."""
         if self._device.type == "cuda":
-            return torch.cuda.memory_allocated(self._device) - self._base
+            return _requested(self._device) - self._base
         points, _ = _cpu_history(_probe, self._device)
         return points[-1][1] - self._base
 
@@ -184,9 +185,10 @@ def _probe() -> None:
 def _cuda_history(step: Callable[[], Any], device: torch.device) -> History:
     """See [Note: CUDA]. The functions are private, but those that PyTorch's documentation names."""
     torch.cuda.synchronize(device)
-    now, level = time.monotonic(), torch.cuda.memory_allocated(device)
-    epoch = time.time() - now
     torch.cuda.memory._record_memory_history(context=None, device=device, clear_history=True)
+    level = _requested(device)
+    now = time.monotonic()
+    epoch = time.time() - now
     try:
         value = step()
         torch.cuda.synchronize(device)
@@ -194,12 +196,17 @@ def _cuda_history(step: Callable[[], Any], device: torch.device) -> History:
     finally:
         torch.cuda.memory._record_memory_history(None, device=device)
     points = [(now, level)]
-    for entry in trace[torch.cuda._utils._get_device_index(device)]:
-        sign = {"alloc": 1, "free_requested": -1}.get(entry["action"], 0)
+    for entry in trace[torch.cuda._utils._get_device_index(device, optional=True)]:
+        sign = {"alloc": 1, "free_completed": -1}.get(entry["action"], 0)
         if sign:
             level += sign * entry["size"]
             points.append((entry["time_us"] / 1e6 - epoch, level))
     return points, value
+
+
+def _requested(device: torch.device) -> int:
+    """Bytes as they were asked for, as the history has them; not rounded up to blocks."""
+    return int(torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0))
 
 
 def _count_all_threads() -> None:

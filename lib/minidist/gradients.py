@@ -8,7 +8,7 @@ stays as it was, also None, as in one process that does not use the parameter.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import torch
@@ -90,7 +90,7 @@ class Gradients:
         for whole in self._block.wholes:
             whole.grad = None
 
-    def give(self, mean: torch.Tensor, absent: Container[int]) -> None:
+    def give(self, mean: torch.Tensor, absent: Collection[int]) -> None:
         """Add this rank's part of the averaged gradients to the shards' own.
 
         Args:
@@ -100,8 +100,9 @@ class Gradients:
         parts = self._block.layout.views(mean.to(self._block.dtype))
         given = []
         with plain():
+            nowhere = _nowhere([i for i in absent if self._block.shards[i].requires_grad], parts)
             for index, shard in enumerate(self._block.shards):
-                if not shard.requires_grad or (index in absent and _is_nothing(parts[index])):
+                if not shard.requires_grad or index in nowhere:
                     continue
                 if shard.grad is None:
                     shard.grad = parts[index]
@@ -113,6 +114,13 @@ class Gradients:
                 hook(shard)
 
 
-def _is_nothing(part: torch.Tensor) -> bool:
-    """Whether all its elements are -0.0."""
-    return bool(((part == 0) & part.signbit()).all())
+def _nowhere(absent: Sequence[int], parts: Sequence[torch.Tensor]) -> set[int]:
+    """Of those that this rank lacks, which no rank has: all elements are -0.0.
+
+    On a GPU the host has to wait for the answer; so it asks once for all.
+    """
+    if not absent:
+        return set()
+    marked = [((parts[i] == 0) & parts[i].signbit()).all() for i in absent]
+    told = torch.stack(marked).tolist()
+    return {index for index, marks in zip(absent, told, strict=True) if marks}

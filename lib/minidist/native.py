@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 from minidist.collectives import Op
 from minidist.inputs import backends, op_name, reduction
 from minidist.moment import Moment
+from minidist.timeline import recording
 
 # torch 2.13 has new names, and warns of the old ones
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -41,9 +42,11 @@ class NativeWork:
         work = run(async_op=True)
         assert work is not None  # None is for ranks outside the group
         self._work = work
-        self._timed = True
+        # On a GPU a callback keeps the tensors' memory from reuse for a while: so only if wanted.
+        self._timed = device.type != "cuda" or recording()
         try:
-            work.get_future().add_done_callback(self._end)
+            if self._timed:
+                work.get_future().add_done_callback(self._end)
         except RuntimeError:  # Gloo's reduce-scatter has no future
             self._timed = False
 

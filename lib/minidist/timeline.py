@@ -186,6 +186,11 @@ def timeline() -> Iterator[Timeline]:
     line.settle()
 
 
+def recording() -> bool:
+    """Whether a timeline records."""
+    return _current is not None
+
+
 def mark(name: str, lane: str = COMPUTE, device: torch.device = CPU) -> Mark:
     """Something runs from now until the end of the `with` block, or until the mark's `end()`.
 

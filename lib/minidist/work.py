@@ -87,7 +87,7 @@ class _Line:
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="minidist")
         self.last: ref[Future[None]] | None = None  # weak: a failure holds on to its group
-        self.ended: Moment | None = None  # the last one, where it ran
+        self.ended: Moment | None = None  # the last one on a GPU
         self.held: deque[_Flight] = deque()  # [Note: held until done]; empty on the CPU
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
@@ -114,7 +114,9 @@ class _Line:
                 assert flight.body is not None
                 flight.body()
             finally:
-                flight.ended = self.ended = Moment(device)
+                flight.ended = Moment(device)
+                if device.type == "cuda":  # what the host has done, no stream has to wait for
+                    self.ended = flight.ended
 
     def _stream(self, device: torch.device) -> AbstractContextManager[object]:
         if device.type != "cuda":
@@ -137,7 +139,7 @@ def in_order(group: ProcessGroup, body: Body, device: torch.device, async_op: bo
     if line is None:  # no setdefault: it would make an executor at every call
         line = _lines[group] = _Line()
     if not (async_op or line.busy()):
-        if line.ended:
+        if line.ended and device.type == "cuda":
             line.ended.hold_back()
         body()
         return None
