@@ -34,6 +34,7 @@ def footprints(ways: Ways, cases: list[Case], width: int, context: int) -> list[
     os.environ["MINIDIST_CHECK"] = "0"
     corpus()
     Meter()  # from here on it counts, and knows what is given back
+    gc.freeze()  # modules and the like need not be looked through each time that we settle
     return [_footprint(ways()[name], width, batch, context) for name, batch in cases]
 
 

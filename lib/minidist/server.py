@@ -28,7 +28,7 @@ def start(target: Callable[..., Any], *args: Any) -> ForkServerProcess:
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     # The second: torch imports it with the first optimizer, which would take each rank a second.
-    context.set_forkserver_preload(["minidist.rank", "torch._dynamo"])
+    context.set_forkserver_preload(["minidist.rank", "torch._dynamo", "minidist.frozen"])
     ipython = sys.modules.get("IPython")
     if shell := ipython and ipython.get_ipython():
         shell.observe(_stop, "exit_now")
