@@ -52,4 +52,4 @@ def quartiles(of_ranks: list[list[Span]], calls: int) -> list[float]:
     """Seconds a call, from the first rank's start to the last one's end; one clock for all."""
     turns = zip(*of_ranks, strict=True)
     times = [max(end for _, end in each) - min(start for start, _ in each) for each in turns]
-    return [t / calls for t in statistics.quantiles(times, n=4)]
+    return [t / calls for t in statistics.quantiles(times, n=4, method="inclusive")]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import minidist
-from benchmarks import fsdp, limit, small_gpt, zero
+from benchmarks import fsdp, limit, small_gpt, turns, zero
 from benchmarks.record import Row
 from tests.test_recorded_zero import FSDP, ZERO
 
@@ -68,6 +68,11 @@ def test_within_a_limit_the_largest_batch_that_fits_is_found(fsdp_rows: list[Row
     for row in rows:
         assert row["peak"] <= row["limit"]
         assert bool(row["batch"]) == bool(row["peak"]) == bool(row["tokens_per_second"])
+
+
+def test_quartiles_of_two_turns_lie_between_them() -> None:
+    ranks = [[(0.0, 1.0), (2.0, 12.0)], [(0.5, 2.0), (2.0, 3.0)]]  # 2 s, and 10 s
+    assert turns.quartiles(ranks, calls=2) == [2.0, 3.0, 4.0]
 
 
 def seen(losses: dict[str, list[float]]) -> small_gpt.Seen:

@@ -76,7 +76,7 @@ def race(
 
 def quartiles(times: list[float]) -> list[float]:
     """In microseconds."""
-    return [round(1e6 * t, 1) for t in statistics.quantiles(times, n=4)]
+    return [round(1e6 * t, 1) for t in statistics.quantiles(times, n=4, method="inclusive")]
 
 
 class Shared:

@@ -23,8 +23,7 @@ holds its wrapper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 from weakref import ReferenceType, finalize, ref
@@ -33,8 +32,8 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 from torch.nn import Parameter
-from torch.utils._pytree import tree_leaves
 
+from minidist.edges import tensors
 from minidist.spans import COMPUTE
 from minidist.timeline import NOTHING, Mark, mark
 
@@ -104,7 +103,7 @@ class Backward:
         assert owner is not None  # it calls us
         first = partial(self._first, owner, sync)
         self._expected, self._opaque = sync, True
-        for tensor in _tensors(output):
+        for tensor in tensors(output):
             # A hook on a leaf would stay for good, and it may be a parameter.
             if tensor.requires_grad and not tensor.is_leaf:
                 tensor.register_hook(first)  # type: ignore[no-untyped-call]
@@ -168,15 +167,6 @@ class Backward:
             owner.backward_ends(self._sync)
         else:
             self.close()
-
-
-def _tensors(output: object) -> Iterator[torch.Tensor]:
-    """Those in containers, and in dataclasses, which count as leaves there."""
-    for leaf in tree_leaves(output):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-        elif is_dataclass(leaf) and not isinstance(leaf, type):
-            yield from _tensors([getattr(leaf, field.name) for field in fields(leaf)])
 
 
 def _arrive(backward: ReferenceType[Backward], parameter: Parameter) -> None:
