@@ -16,9 +16,9 @@ import minidist
 from benchmarks import small_gpt
 from benchmarks.record import Row
 from benchmarks.small_gpt import RANKS, ROUNDS, STEPS, Training, Way, model
-from course.allocated import allocated
 from course.models import GPT
 from minidist.comm import Native
+from minidist.curve import measured
 from minidist.timeline import Span, hidden, timeline
 
 CAP = 1  # MiB of a bucket: with torch's 25 the whole model would be in two
@@ -86,13 +86,12 @@ def memory(whose: str, views: bool) -> Row:
             training.step()
         return training
 
-    training, before = allocated(begin)
-    held = before[-1][1]
-    _, curve = allocated(training.step)  # what it frees first counts below zero
+    before = measured(begin)
+    curve = measured(before.value.step)  # what it frees first counts below zero
     return {
         "gradient_bytes": sum(parameter.nbytes for parameter in module.parameters()),
-        "held_bytes": held,
-        "peak_bytes": held + max(size for _, size in curve),
+        "held_bytes": before.end,
+        "peak_bytes": before.end + curve.peak,
     }
 
 

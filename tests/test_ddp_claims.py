@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import minidist
 from course import data, models
-from course.allocated import allocated
 from minidist.comm import Counted, Ours
+from minidist.curve import measured
 from minidist.replicas import ReplicaError, check_replicas
 
 MIB = 2**20
@@ -541,9 +541,9 @@ def test_views_into_the_buckets_save_the_gradients_bytes(kind: str) -> None:
             for _ in range(3):
                 step(model, 128)
             model.zero_grad()
-            _, curve = allocated(lambda: step(model, 128))  # noqa: B023
+            curve = measured(lambda: step(model, 128))  # noqa: B023
             assert all(p.grad is not None for p in model.parameters())
-            held.append(curve[-1][1])
+            held.append(curve.end)
         return held
 
     gradients = 6 * 128 * 128 * 4

@@ -1,6 +1,5 @@
-"""Graders: the solution passes, the stub is not yet, each typical mistake gets its diagnosis."""
+"""Graders: each typical mistake gets its diagnosis."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,33 +9,7 @@ import torch
 from course import grade
 from course.exchange import Deadlock, Exchange, Failed, Room
 from course.verdict import Verdict
-from tests.exercises import Exercises, says
-
-LAB = Exercises("ring", grade=grade, math=math)
-
-
-EXERCISES = ["ring", "bytes", "slices", "crossover"]
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_stub_is_not_yet_and_no_failure(exercise: str) -> None:
-    verdict = LAB.verdict_of(f"exercise-{exercise}")
-    assert verdict.status == "not yet"
-    assert not verdict
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_right_and_told_what_it_proved(exercise: str) -> None:
-    verdict = LAB.verdict_of(f"solution-{exercise}")
-    assert verdict, verdict
-    assert len(verdict.text) > 80
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_folded_in_the_book_and_in_jupyter(exercise: str) -> None:
-    found = LAB.cell(f"solution-{exercise}")
-    assert "hide-cell" in found.metadata["tags"]
-    assert found.metadata["jupyter"]["source_hidden"]
+from tests.verdicts import says
 
 
 def ring(

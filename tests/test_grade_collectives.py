@@ -1,4 +1,4 @@
-"""Graders of the collectives' lab: solutions pass, stubs are not yet, mistakes get a diagnosis."""
+"""Graders of the collectives' lab: mistakes get a diagnosis."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,29 +8,7 @@ import torch
 
 from course import grade_collectives as grade
 from course.meeting import Astray, Meeting, Raised
-from tests.exercises import Exercises, says
-
-LAB = Exercises("collectives", grade=grade, torch=torch)
-EXERCISES = ["names", "all-gather", "reduce-scatter"]
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_stub_is_not_yet_and_no_failure(exercise: str) -> None:
-    assert LAB.verdict_of(f"exercise-{exercise}").status == "not yet"
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_right_and_told_what_it_proved(exercise: str) -> None:
-    verdict = LAB.verdict_of(f"solution-{exercise}")
-    assert verdict, verdict
-    assert len(verdict.text) > 80
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_folded_in_the_book_and_in_jupyter(exercise: str) -> None:
-    found = LAB.cell(f"solution-{exercise}")
-    assert "hide-cell" in found.metadata["tags"]
-    assert found.metadata["jupyter"]["source_hidden"]
+from tests.verdicts import says
 
 
 def each_its_own_root(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:

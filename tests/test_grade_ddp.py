@@ -1,37 +1,12 @@
-"""The graders of the lab on DDP: solutions pass, stubs are not yet, mistakes get a diagnosis."""
+"""The graders of the lab on DDP: mistakes get a diagnosis."""
 
-import itertools
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 
-import minidist
 from course import grade_ddp as grade
 from tests import ddp_by_hand as hand
-from tests.exercises import Exercises, says
-
-LAB = Exercises("ddp", grade=grade, minidist=minidist, dist=dist, itertools=itertools)
-EXERCISES = ["by-hand", "buckets", "exposed", "factors"]
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_stub_is_not_yet_and_no_failure(exercise: str) -> None:
-    assert LAB.verdict_of(f"exercise-{exercise}").status == "not yet"
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_right_and_told_what_it_proved(exercise: str) -> None:
-    verdict = LAB.verdict_of(f"solution-{exercise}")
-    assert verdict, verdict
-    assert len(verdict.text) > 80
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_folded_in_the_book_and_in_jupyter(exercise: str) -> None:
-    found = LAB.cell(f"solution-{exercise}")
-    assert "hide-cell" in found.metadata["tags"]
-    assert found.metadata["jupyter"]["source_hidden"]
+from tests.verdicts import says
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,13 @@
-"""The graders of the chapter on feeding the ranks: solution, stub, and typical mistakes."""
+"""The graders of the chapter on feeding the ranks: typical mistakes."""
 
-import math
-import os
 import shutil
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from course import grade_feeding as grade
-from tests.exercises import Exercises, says
 from tests.feeding_by_hand import (
     accumulate,
     elsewhere,
@@ -20,28 +16,7 @@ from tests.feeding_by_hand import (
     saver,
     straight,
 )
-
-LAB = Exercises("feeding", grade=grade, torch=torch, math=math, os=os, dist=dist)
-EXERCISES = ["indices", "rate", "accumulate", "save"]
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_stub_is_not_yet_and_no_failure(exercise: str) -> None:
-    assert LAB.verdict_of(f"exercise-{exercise}").status == "not yet"
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_right_and_told_what_it_proved(exercise: str) -> None:
-    verdict = LAB.verdict_of(f"solution-{exercise}")
-    assert verdict, verdict
-    assert len(verdict.text) > 80
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_folded_in_the_book_and_in_jupyter(exercise: str) -> None:
-    found = LAB.cell(f"solution-{exercise}")
-    assert "hide-cell" in found.metadata["tags"]
-    assert found.metadata["jupyter"]["source_hidden"]
+from tests.verdicts import says
 
 
 def indices(

@@ -1,4 +1,4 @@
-"""The graders of the chapter on MapReduce: solution, stub, and typical mistakes."""
+"""The graders of the chapter on MapReduce: typical mistakes."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -8,29 +8,7 @@ import pytest
 
 from course import grade_map_reduce as grade
 from course.grade_map_reduce import words
-from tests.exercises import Exercises, says
-
-LAB = Exercises("map_reduce", grade=grade, words=words, __name__="__main__")
-EXERCISES = ["mean-length", "owner"]
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_stub_is_not_yet_and_no_failure(exercise: str) -> None:
-    assert LAB.verdict_of(f"exercise-{exercise}").status == "not yet"
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_right_and_told_what_it_proved(exercise: str) -> None:
-    verdict = LAB.verdict_of(f"solution-{exercise}")
-    assert verdict, verdict
-    assert len(verdict.text) > 80
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_folded_in_the_book_and_in_jupyter(exercise: str) -> None:
-    found = LAB.cell(f"solution-{exercise}")
-    assert "hide-cell" in found.metadata["tags"]
-    assert found.metadata["jupyter"]["source_hidden"]
+from tests.verdicts import says
 
 
 def lengths(text: str) -> Iterator[tuple[str, tuple[int, int]]]:

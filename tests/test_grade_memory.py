@@ -1,4 +1,4 @@
-"""The graders of the lab on memory: solutions pass, stubs are not yet, mistakes are diagnosed."""
+"""The graders of the lab on memory: mistakes are diagnosed."""
 
 import math
 from typing import Any
@@ -6,27 +6,8 @@ from typing import Any
 import pytest
 
 from course import grade_memory as grade
-from minidist.memory import state
 from tests import memory_by_hand as hand
-from tests.exercises import Exercises, says
-
-LAB = Exercises("memory", grade=grade, math=math, state=state)
-EXERCISES = ["activations", "peak", "checkpointed", "fewest"]
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_stub_is_not_yet_and_the_solution_is_right(exercise: str) -> None:
-    assert LAB.verdict_of(f"exercise-{exercise}").status == "not yet"
-    solved = LAB.verdict_of(f"solution-{exercise}")
-    assert solved, solved
-    assert len(solved.text) > 80
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_folded_in_the_book_and_in_jupyter(exercise: str) -> None:
-    found = LAB.cell(f"solution-{exercise}")
-    assert "hide-cell" in found.metadata["tags"]
-    assert found.metadata["jupyter"]["source_hidden"]
+from tests.verdicts import says
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
-"""The graders of the chapter on choosing: solutions pass, stubs are not yet, mistakes are named."""
+"""The graders of the chapter on choosing: mistakes are named."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -9,29 +8,7 @@ import pytest
 from course import grade
 from minidist.algorithms import tree_all_reduce
 from minidist.schedule import Step
-from tests.exercises import Exercises, says
-
-LAB = Exercises("which", grade=grade, math=math, np=np, Step=Step)
-EXERCISES = ["doubling", "crossing", "between", "segments"]
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_stub_is_not_yet_and_no_failure(exercise: str) -> None:
-    assert LAB.verdict_of(f"exercise-{exercise}").status == "not yet"
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_right_and_told_what_it_proved(exercise: str) -> None:
-    verdict = LAB.verdict_of(f"solution-{exercise}")
-    assert verdict, verdict
-    assert len(verdict.text) > 80
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_folded_in_the_book_and_in_jupyter(exercise: str) -> None:
-    found = LAB.cell(f"solution-{exercise}")
-    assert "hide-cell" in found.metadata["tags"]
-    assert found.metadata["jupyter"]["source_hidden"]
+from tests.verdicts import says
 
 
 def doubling(

@@ -1,30 +1,12 @@
-"""Graders of the first chapter: solution, stub and typical mistakes."""
+"""Graders of the first chapter: typical mistakes."""
 
 from typing import Any
 
 import pytest
 
 from course import grade
-from minidist.memory import OPTIMIZERS, state
-from tests.exercises import Exercises, says
-
-LAB = Exercises("why", grade=grade, state=state)
-EXERCISES = ["seat", "bytes-per-parameter", "largest"]
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_stub_is_not_yet_and_the_solution_is_right(exercise: str) -> None:
-    assert LAB.verdict_of(f"exercise-{exercise}").status == "not yet"
-    solved = LAB.verdict_of(f"solution-{exercise}")
-    assert solved, solved
-    assert len(solved.text) > 80
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_the_solution_is_folded_in_the_book_and_in_jupyter(exercise: str) -> None:
-    found = LAB.cell(f"solution-{exercise}")
-    assert "hide-cell" in found.metadata["tags"]
-    assert found.metadata["jupyter"]["source_hidden"]
+from minidist.memory import OPTIMIZERS
+from tests.verdicts import says
 
 
 def sized(policy: Any, optimizer: str, *, master: bool = True, moments: int | None = None) -> int:

@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 import minidist
 from course import models
-from course.allocated import allocated
 from minidist.activations import RULES, expected, saved
 from minidist.curve import Curve, Meter, measured
 from minidist.memory import FP32, MIXED, Policy, StateBytes, predict, share, state
@@ -179,9 +178,9 @@ def test_a_recording_inside_another_is_refused_and_leaves_nothing_behind() -> No
         measured(lambda: None)
     with pytest.raises(ZeroDivisionError):
         measured(lambda: 1 / 0)
-    value, curve = allocated(lambda: torch.zeros(250))
-    assert curve[-1][1] == 1000
-    assert len(value) == 250
+    curve = measured(lambda: torch.zeros(250))
+    assert curve.end == 1000
+    assert len(curve.value) == 250
 
 
 # ---- activations ----

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from course.allocated import allocated
+from minidist.curve import measured
 from minidist.inputs import backends as backends_of
 from minidist.memory import FP32, MIXED, Policy, StateBytes, held, state
 
@@ -70,11 +70,12 @@ def counted(make: Callable[[], torch.nn.Module], width: int, options: dict[str, 
         net = make()
         return train(net, width, **options) if options else train_mixed(net, width)
 
-    (net, optimizer), curve = allocated(run)
+    curve = measured(run)
+    net, optimizer = curve.value
     counters = sum("step" in kept for kept in optimizer.state.values())
     buffers = sum(buffer.nbytes for buffer in net.buffers())
     parameters = sum(parameter.numel() for parameter in net.parameters())
-    return parameters, counters, buffers, held(net, optimizer), curve[-1][1]
+    return parameters, counters, buffers, held(net, optimizer), curve.end
 
 
 SGD = {"kind": "SGD"}

@@ -23,9 +23,8 @@ from benchmarks.gpu.training import (
     Way,
     Ways,
     compared,
-    footprint,
+    footprints,
     measured,
-    predicted,
     raced,
     refused,
     unchecked,
@@ -109,7 +108,7 @@ def on_rank(ways: Ways, width: int, budget: float) -> list[Row]:
         rows.append({"step": precision, "against": against, **row})
     rounded = {f"{name}, bf16": way for name, way in half.items()}
     rows += compared(rounded, Training(ddp).losses(), ROUGH)
-    return rows + list(_memory(full | rounded, width))
+    return rows + list(footprints(full | rounded, width, PREDICTED, ("torch", "fsdp")))
 
 
 def _losses(ways: dict[str, Way]) -> Iterator[Row]:
@@ -117,12 +116,3 @@ def _losses(ways: dict[str, Way]) -> Iterator[Row]:
     yield from compared(ways, want, CLOSE, **EXACT)
     again = {f"{name}, checkpointed": way for name, way in ways.items() if name == "fsdp"}
     yield from compared(again, want, CLOSE, checkpointed=True, **EXACT)
-
-
-def _memory(ways: dict[str, Way], width: int) -> Iterator[Row]:
-    for name, way in ways.items():
-        for checkpointed in (False, True) if name in ("torch", "fsdp") else (False,):
-            row = footprint(way, width, checkpointed=checkpointed)
-            if how := PREDICTED.get(name):
-                row |= predicted(width=width, checkpointed=checkpointed, **how)
-            yield {"memory": name, "checkpointed": checkpointed, **row}

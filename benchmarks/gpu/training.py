@@ -5,7 +5,7 @@ It learns random tokens: other ones on each rank, the same ones in every way.
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -117,6 +117,23 @@ def raced(ways: dict[str, Way], against: str, width: int, budget: float, **how: 
     for way in ways:
         row[f"{way}_ratio"] = round(row[f"{way}_us"][1] / row[f"{against}_us"][1], 3)
     return {**row, "calls": calls, "rounds": len(seen[against])}
+
+
+def footprints(
+    ways: dict[str, Way], width: int, strategies: dict[str, Row], again: Collection[str]
+) -> Iterator[Row]:
+    """On a rank, a row of bytes for each way; for some another one with checkpointed blocks.
+
+    Args:
+        strategies: of ways that `minidist.memory.predict` knows, its arguments.
+        again: the ways that are also trained with checkpoints.
+    """
+    for name, way in ways.items():
+        for checkpointed in (False, True) if name in again else (False,):
+            row = footprint(way, width, checkpointed=checkpointed)
+            if how := strategies.get(name):
+                row |= predicted(width=width, checkpointed=checkpointed, **how)
+            yield {"memory": name, "checkpointed": checkpointed, **row}
 
 
 def footprint(way: Way, width: int, **how: Any) -> Row:

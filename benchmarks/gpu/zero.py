@@ -19,9 +19,8 @@ from benchmarks.gpu.training import (
     Way,
     Ways,
     compared,
-    footprint,
+    footprints,
     measured,
-    predicted,
     raced,
     refused,
     unchecked,
@@ -115,13 +114,4 @@ def on_rank(ways: Ways, width: int, budget: float) -> list[Row]:
     full = {"torch": torchs, "ddp": unsharded, "stage 1": ours(ddp=True), "stage 2": ours(2)}
     for precision, how in {"fp32": {}, "bf16": {"autocast": True}}.items():
         rows.append({"step": precision, **raced(full, "torch", width, budget, **how)})
-    return rows + list(_memory(full, width))
-
-
-def _memory(ways: dict[str, Way], width: int) -> Iterator[Row]:
-    for name, way in ways.items():
-        for checkpointed in (False, True) if name in ("torch", "stage 2") else (False,):
-            row = footprint(way, width, checkpointed=checkpointed)
-            if how := PREDICTED.get(name):
-                row |= predicted(width=width, checkpointed=checkpointed, **how)
-            yield {"memory": name, "checkpointed": checkpointed, **row}
+    return rows + list(footprints(full, width, PREDICTED, ("torch", "stage 2")))

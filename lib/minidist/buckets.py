@@ -50,6 +50,23 @@ def assign(nbytes: Sequence[int], first: float, cap: float) -> list[list[int]]:
     return buckets
 
 
+def alike(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Indexes of those that may lie in one buffer: of one dtype and device, the frozen apart."""
+    kinds: dict[object, list[int]] = {}
+    for index, each in enumerate(tensors):
+        kinds.setdefault((each.dtype, each.device, each.requires_grad), []).append(index)
+    return list(kinds.values())
+
+
+def assign_alike(tensors: Sequence[torch.Tensor], first: float, cap: float) -> list[list[int]]:
+    """`assign` for parameters that are not all alike: indexes into `tensors`, kind by kind."""
+    return [
+        [members[place] for place in group]
+        for members in alike(tensors)
+        for group in assign([tensors[index].nbytes for index in members], first, cap)
+    ]
+
+
 def limits(sync: str, first: float, cap: float) -> tuple[float, float]:
     """What closes the first bucket and later ones, in bytes, in a mode of `sync`."""
     return {"naive": (0, 0), "flat": (math.inf, math.inf)}.get(sync, (first, cap))
@@ -70,13 +87,7 @@ def arrival_order(comm: Comm, named: Sequence[Named], arrivals: Iterable[Paramet
 
 def build(order: Sequence[Named], first: float, cap: float) -> list[Bucket]:
     """The buckets of parameters in the order of forward; those of a dtype and device together."""
-    kinds: dict[object, list[int]] = {}
-    for index, (_, parameter) in enumerate(order):
-        kinds.setdefault((parameter.dtype, parameter.device), []).append(index)
-    groups = []
-    for members in kinds.values():
-        nbytes = [order[index][1].nbytes for index in members]
-        groups += [[members[i] for i in group] for group in assign(nbytes, first, cap)]
+    groups = assign_alike([parameter for _, parameter in order], first, cap)
     groups.sort(key=min, reverse=True)  # by the gradient that arrives last and makes it full
     return [
         Bucket(place, [order[index] for index in group], last=place + 1 == len(groups))

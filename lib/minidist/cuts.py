@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from minidist.buckets import MIB, assign
+from minidist.buckets import MIB, alike, assign_alike
 from minidist.layouts import LAYOUTS, Laid, Rows
 
 Named = tuple[str, torch.Tensor]
@@ -72,28 +72,16 @@ def cuts(
     """
     everything = list(module.named_parameters())
     if strategy == "zero3":
-        groups = [
-            (unit, alike)
+        return [
+            _cut(unit, [members[index] for index in kind], LAYOUTS[layout], ranks, rank)
             for unit, members in _by_unit(module, list(units)).items()
-            for alike in _alike(members)
+            for kind in alike([each for _, each in members])
         ]
-        return [_cut(unit, alike, LAYOUTS[layout], ranks, rank) for unit, alike in groups]
     alone = strategy == "ddp"
-    found = []
-    for alike in _alike(everything):
-        cap = float("inf") if alone else bucket_cap_mb * MIB
-        for part in assign([each.nbytes for _, each in alike], cap, cap):
-            members = [alike[index] for index in part]
-            found.append(_cut("", members, Laid, 1 if alone else ranks, 0 if alone else rank))
-    return found[::-1]
-
-
-def _alike(named: Sequence[Named]) -> list[list[Named]]:
-    """Those of a dtype together, and those that are frozen apart."""
-    kinds: dict[object, list[Named]] = {}
-    for name, each in named:
-        kinds.setdefault((each.dtype, each.requires_grad), []).append((name, each))
-    return list(kinds.values())
+    cap = float("inf") if alone else bucket_cap_mb * MIB
+    parts = assign_alike([each for _, each in everything], cap, cap)
+    among = (1, 0) if alone else (ranks, rank)
+    return [_cut("", [everything[index] for index in part], Laid, *among) for part in parts[::-1]]
 
 
 def _by_unit(module: nn.Module, units: Sequence[str]) -> dict[str, list[Named]]:

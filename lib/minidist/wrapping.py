@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from torch import nn
@@ -12,6 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from minidist.agree import MismatchError
 from minidist.block import Held, Place
+from minidist.buckets import alike
 from minidist.call import Call, Run, collective
 from minidist.comm import Comm
 from minidist.inputs import backends
@@ -126,13 +127,10 @@ def inner_units(module: nn.Module) -> list[Unit]:
     return [vars(part)["_unit"] for part in module.modules() if "_unit" in vars(part)]
 
 
-def grouped(held: Iterable[Held]) -> list[list[Held]]:
+def grouped(held: Sequence[Held]) -> list[list[Held]]:
     """Those of one dtype, trainable or frozen, together."""
-    groups: dict[object, list[Held]] = {}
-    for each in held:
-        kind = each.parameter.dtype, each.parameter.requires_grad
-        groups.setdefault(kind, []).append(each)
-    return list(groups.values())
+    kinds = alike([each.parameter for each in held])
+    return [[held[index] for index in members] for members in kinds]
 
 
 # ---- between the ranks ----

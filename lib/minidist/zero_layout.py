@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from minidist.buckets import Named, assign
+from minidist.buckets import Named, assign_alike
 from minidist.comm import Comm
 from minidist.zero_parts import Part
 
@@ -55,14 +55,9 @@ def parts_of(named: Sequence[Named], group: int, cap: float, comm: Comm) -> list
 
     Those of a dtype and device together, and those frozen apart: they need not travel.
     """
-    kinds: dict[object, list[Named]] = {}
-    for each in named:
-        kind = each[1].dtype, each[1].device, each[1].requires_grad
-        kinds.setdefault(kind, []).append(each)
     return [
-        Part([alike[index] for index in members], group, comm.ranks, comm.rank)
-        for alike in kinds.values()
-        for members in assign([parameter.nbytes for _, parameter in alike], cap, cap)
+        Part([named[index] for index in members], group, comm.ranks, comm.rank)
+        for members in assign_alike([parameter for _, parameter in named], cap, cap)
     ]
 
 
