@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -23,6 +24,7 @@ def claims_of(function: ast.FunctionDef) -> list[str]:
     ]
 
 
+@cache
 def marked_tests() -> dict[str, list[str]]:
     found = {}
     for path in sorted((ROOT / "tests").glob("test_*.py")):
@@ -32,6 +34,7 @@ def marked_tests() -> dict[str, list[str]]:
     return found
 
 
+@cache
 def tagged_cells(notebook: str) -> dict[str, str]:
     """Tag → source of the cell that has it."""
     cells = nbformat.read(ROOT / notebook, as_version=4).cells

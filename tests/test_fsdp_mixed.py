@@ -202,3 +202,39 @@ def test_what_is_no_policy_is_refused_and_a_different_one_too() -> None:
         )
         assert "mp_policy.param_dtype: expected a floating-point dtype, got torch.int64" in whole
         assert differ.startswith("fully_shard: the ranks disagree on mp_policy: rank")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_sharded_loss_scaler_lets_all_ranks_skip_a_step(layout: str) -> None:
+    """The last output's gradient is infinite, so the last rank's shard is, and no other."""
+
+    def run(sharded: bool, ours: bool = True) -> list[tuple[float, bool]]:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard as torchs
+        from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+        kind = ShardedGradScaler if sharded else torch.amp.GradScaler
+        scaler, model = kind("cpu", init_scale=8.0), nn.Linear(4, 3)
+        if ours:
+            fully_shard(model, layout=layout)
+        else:
+            torchs(model, mesh=init_device_mesh("cpu", (3,)))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        seen = []
+        for last in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            outputs = model(torch.ones(2, 4)) * torch.tensor([1.0, 1.0, last])
+            scaler.scale(outputs.sum()).backward()
+            before = [shard.detach().clone() for shard in model.parameters()]
+            scaler.step(optimizer)
+            scaler.update()
+            moved = not all(map(torch.equal, before, model.parameters()))
+            seen.append((scaler.get_scale(), moved))
+        return seen
+
+    skips = [(8.0, True), (4.0, False), (4.0, True)]
+    assert launch(run, 3, True) == [skips] * 3
+    alone = launch(run, 3, False)
+    assert alone[2] == skips
+    assert alone[0] == [(8.0, True)] * 3, "torch.amp's own looks at this rank's shard alone"
+    assert launch(run, 3, False, False) == [skips] * 3, "but a DTensor is looked at whole"

@@ -447,3 +447,32 @@ def test_it_is_neither_copied_nor_pickled_and_a_step_that_one_rank_skips_is_told
 
     with pytest.raises(RankError, match="disagree on the call"):
         launch(skips, 2)
+
+
+def scaled(stage: int, gradients: str) -> Any:
+    """Steps with loss scaling, in which rank 1 alone meets an infinite loss at step 1."""
+    model: nn.Module = net()
+    if gradients == "averaged":
+        model = DistributedDataParallel(model)
+    zero = ZeroOptimizer(model.parameters(), SGD, stage=stage, gradients=gradients, lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scales = []
+    for step in range(2):
+        zero.zero_grad()
+        loss = squares(model, dist.get_rank(), step)
+        scaler.scale(loss * (float("inf") if (dist.get_rank(), step) == (1, 1) else 1)).backward()
+        if gradients == "local":
+            return refused(lambda: scaler.step(zero))
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        scaler.step(zero)
+        scaler.update()
+        moved = not all(map(torch.equal, before, model.parameters()))
+        scales.append((scaler.get_scale(), moved))
+    return scales
+
+
+def test_a_loss_scaler_works_on_ddps_gradients_and_is_refused_on_local_ones() -> None:
+    assert launch(scaled, 2, 1, "averaged") == [[(8.0, True), (4.0, False)]] * 2
+    for stage in (1, 2):
+        for rank, told in enumerate(launch(scaled, 2, stage, "local")):
+            assert told.startswith(f"rank {rank}: ZeroOptimizer: a GradScaler divides")

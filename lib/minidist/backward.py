@@ -6,7 +6,8 @@ decides whether the backward is synchronised, as in PyTorch. Of an output that w
 it is not known how many backwards follow: all do as the last forward says.
 
 [Note: where backward ends] Autograd calls us back when the pass is over in which we asked it to. It
-does not where the pass raises; then it drops the callback, and that we can see.
+does not where the pass raises; then it drops the callback, and that we can see. (A GPU's thread may
+hold it a moment longer; so autograd is also asked whether it is going back.)
 
 An optimizer sees no forward. There it is asked at the first gradient of a parameter whether this
 backward is to be synchronised. (In a checkpoint with use_reentrant=True that gradient may be made
@@ -33,7 +34,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 from torch.nn import Parameter
 
-from minidist.edges import tensors
+from minidist.edges import in_backward, tensors
 from minidist.spans import COMPUTE
 from minidist.timeline import NOTHING, Mark, mark
 
@@ -94,8 +95,8 @@ class Backward:
 
     @property
     def under_way(self) -> bool:
-        """Whether autograd still holds our callback: see [Note: where backward ends]."""
-        return self._callback is not None and self._callback() is not None
+        """Whether autograd is going back, and holds our callback."""  # [Note: where backward ends]
+        return self._callback is not None and self._callback() is not None and in_backward()
 
     def expect(self, output: object, sync: bool) -> None:
         """A forward has returned `output`: see [Note: where backward begins]."""

@@ -6,7 +6,8 @@ came after it then. Backward goes the other way. A guess that is wrong costs an 
 was gathered in vain is freed at the end. The guess is the same on all ranks, as their orders are.
 
 [Note: the end of backward] Autograd calls us back when the pass is over in which we asked it to. It
-does not where the pass raises; then it drops the callback, and that we can see. Some gradients have
+does not where the pass raises; then it drops the callback, and that we can see. (A GPU's thread may
+hold it a moment longer; so autograd is also asked whether it is going back.) Some gradients have
 been averaged by then, and the ranks may not have come equally far.
 """
 
@@ -19,6 +20,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch.autograd import Variable
 
+from minidist.edges import in_backward
 from minidist.spans import COMPUTE
 from minidist.timeline import NOTHING, Mark, mark
 from minidist.unit import Reductions, Unit
@@ -124,8 +126,8 @@ class Passes:
 
     @property
     def going_back(self) -> bool:
-        """Whether autograd still holds our callback."""  # [Note: the end of backward]
-        return self._callback is not None and self._callback() is not None
+        """Whether autograd is going back, and holds our callback."""  # [Note: the end of backward]
+        return self._callback is not None and self._callback() is not None and in_backward()
 
     def begin_backward(self) -> None:
         """Backward has come to a unit; it may not be the first."""

@@ -21,10 +21,10 @@ from minidist.buckets import MIB
 from minidist.call import Call, Run, collective
 from minidist.comm import Comm
 from minidist.fit import choose_comm, nothing
+from minidist.zero_arguments import check_arguments, refuse_scaler
 from minidist.zero_check import (
     NAME,
     Unchanged,
-    check_arguments,
     check_once,
     check_parameters,
     hold,
@@ -205,6 +205,13 @@ class ZeroOptimizer(InSlices):
 
         collective(f"{NAME}.add_param_group", self.comm.group, False, None, prepare)
         self._start_alike(first)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's GradScaler asks before it lets an optimizer step."""
+        if self._slices.gradients.local:
+            refuse_scaler()
+        return False  # the scaler itself divides what is in `parameter.grad`
 
     @property
     def parts(self) -> list[Part]:

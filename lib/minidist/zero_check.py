@@ -12,7 +12,6 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 from torch.nn.parameter import UninitializedParameter
-from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from minidist.backward import watched
@@ -20,7 +19,7 @@ from minidist.buckets import Named
 from minidist.call import Call, Run, collective
 from minidist.checksum import checksums
 from minidist.comm import Comm
-from minidist.fit import is_number, nothing
+from minidist.fit import nothing
 from minidist.inputs import backends
 from minidist.overlap import check_apart, overlaps_itself, same_place
 from minidist.replicas import Entry, same
@@ -28,52 +27,10 @@ from minidist.zero_layout import Group, hyper, named_in
 from minidist.zero_parts import Part
 
 NAME = "ZeroOptimizer"
-GRADIENTS = ("averaged", "local")
 AVERAGED = "the gradients, which DDP makes alike (without it pass gradients='local')"
 MOST = 8  # groups that are compared one by one before a step
 
-# What these do to an element depends on others of its tensor, of which a rank has a piece.
-WHOLE = {
-    "Adafactor": "scales by the means of rows and columns",
-    "LAMB": "scales by the norm of the parameter",
-    "LARS": "scales by the norm of the parameter",
-    "LBFGS": "takes products of whole gradients, and calls its closure several times",
-    "Muon": "makes the whole matrix orthogonal",
-    "SOAP": "takes products of the whole matrix",
-    "Shampoo": "takes products of the whole matrix",
-    "SparseAdam": "wants sparse gradients",
-}
-
 held: Any = WeakIdKeyDictionary()  # parameter → a weak reference to its ZeroOptimizer
-
-
-def check_arguments(
-    optimizer_class: object, stage: object, gradients: object, bucket_cap_mb: object
-) -> None:
-    """Raise TypeError or ValueError if one of them is wrong."""
-    if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
-        raise TypeError(
-            "optimizer_class: expected a class such as torch.optim.AdamW, not an instance of it, "
-            f"got {optimizer_class!r}"
-        )
-    for each in optimizer_class.__mro__:
-        for name, why in WHOLE.items():
-            if each.__name__.lower() == name.lower():
-                raise ValueError(
-                    f"optimizer_class: expected one that treats each element alone, as SGD and "
-                    f"Adam do, got {optimizer_class.__name__}, which {why}"
-                )
-    if isinstance(stage, bool) or stage not in (1, 2):
-        more = "; minidist.fully_shard is stage 3" if stage == 3 else ""
-        raise ValueError(f"stage: expected 1 or 2, got {stage!r}{more}")
-    if gradients not in (None, *GRADIENTS):
-        raise ValueError(f"gradients: expected one of {', '.join(GRADIENTS)}, got {gradients!r}")
-    if stage == 2 and gradients == "averaged":
-        raise ValueError(
-            "gradients: expected 'local' with stage=2, which reduces them itself, got 'averaged'"
-        )
-    if not (is_number(bucket_cap_mb) and bucket_cap_mb > 0):
-        raise ValueError(f"bucket_cap_mb: expected a number of MiB above 0, got {bucket_cap_mb!r}")
 
 
 def check_once(group: Group) -> None:
