@@ -5,6 +5,7 @@ Tests may run in several processes (pytest-xdist); the one that hears of all of 
 At the root, since pytest tells a conftest only of the tests below it, and labs are evidence too.
 """
 
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,11 @@ passed: set[str] = set()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--claims", action="store_true", help="ask every claim for its evidence")
+
+
+def pytest_configure() -> None:
+    # What a shell has started in the background ignores Ctrl-C, and so do all that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
