@@ -38,6 +38,7 @@ def cell(lab: str, tag: str) -> Any:
     return found
 
 
+@cache
 def names(lab: str) -> dict[str, Any]:
     """What the lab's cells import; a cell of an exercise needs no more."""
     found: dict[str, Any] = {"__name__": "__main__"}
@@ -52,7 +53,7 @@ def names(lab: str) -> dict[str, Any]:
 def verdict_of(lab: str, tag: str) -> Verdict:
     """Run the lab's cell as it stands and return what its last line says."""
     *body, last = cell(lab, tag).source.rstrip().splitlines()
-    known = names(lab)
+    known = dict(names(lab))
     exec("\n".join(body), known)
     verdict: Verdict = eval(last, known)
     return verdict

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from minidist import DistributedDataParallel, MismatchError, Ours, RankError, ZeroOptimizer, launch
 from minidist.zero import holder_of
 from tests.replicas_of import mlp, numbers
+from tests.scaling import scaled_step
 from tests.zero_of import Twins, squares
 
 NAME = "ZeroOptimizer: "
@@ -456,19 +457,15 @@ def scaled(stage: int, gradients: str) -> Any:
         model = DistributedDataParallel(model)
     zero = ZeroOptimizer(model.parameters(), SGD, stage=stage, gradients=gradients, lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    scales = []
+    seen = []
     for step in range(2):
         zero.zero_grad()
         loss = squares(model, dist.get_rank(), step)
         scaler.scale(loss * (float("inf") if (dist.get_rank(), step) == (1, 1) else 1)).backward()
         if gradients == "local":
             return refused(lambda: scaler.step(zero))
-        before = [parameter.detach().clone() for parameter in model.parameters()]
-        scaler.step(zero)
-        scaler.update()
-        moved = not all(map(torch.equal, before, model.parameters()))
-        scales.append((scaler.get_scale(), moved))
-    return scales
+        seen.append(scaled_step(scaler, zero))
+    return seen
 
 
 def test_a_loss_scaler_works_on_ddps_gradients_and_is_refused_on_local_ones() -> None:
