@@ -152,6 +152,10 @@ def open_page(browser: Browser, name: str, size: tuple[int, int], visit: Visit) 
     return page
 
 
+def resize(page: Page, size: tuple[int, int]) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+
+
 def violations(page: Page, mode: str, rules: object, where: object = WHOLE) -> list[str]:
     page.emulate_media(color_scheme=mode)
     page.wait_for_selector(f"html[data-theme={mode}]")
@@ -164,20 +168,22 @@ def visit(browser: Browser) -> Callable[[str], Visit]:  # noqa: F811
     @cache
     def visit_once(name: str) -> Visit:
         seen = Visit()
-        for size, where in ((PHONE, WHOLE), (DESK, ROUND_THE_ARTICLE)):
-            page = open_page(browser, name, size, seen)
-            seen.violations += violations(page, "light", STRUCTURE, where)
-            if size is PHONE:
-                seen.violations += violations(page, "dark", SCROLLING)
-                seen.scroll_width = page.evaluate("document.documentElement.scrollWidth")
-                seen.sticking_out = page.evaluate(STICKING_OUT)
-                seen.shrunk = page.evaluate(SHRUNK)
-                seen.hidden_rest = page.evaluate(HIDDEN_REST)
-                seen.raw_math = page.evaluate(UNRENDERED_MATH)
+        page = open_page(browser, name, PHONE, seen)
+        seen.violations += violations(page, "light", STRUCTURE)
+        seen.violations += violations(page, "dark", SCROLLING)
+        seen.scroll_width = page.evaluate("document.documentElement.scrollWidth")
+        seen.sticking_out = page.evaluate(STICKING_OUT)
+        seen.shrunk = page.evaluate(SHRUNK)
+        seen.hidden_rest = page.evaluate(HIDDEN_REST)
+        seen.raw_math = page.evaluate(UNRENDERED_MATH)
+        resize(page, DESK)
+        seen.violations += violations(page, "light", STRUCTURE, ROUND_THE_ARTICLE)
+        for size, where in ((DESK, ROUND_THE_ARTICLE), (PHONE, WHOLE)):
+            resize(page, size)
             page.evaluate(FEW_OF_A_KIND)
             for mode in ("light", "dark"):
                 seen.violations += violations(page, mode, CONTRAST, where)
-            page.close()
+        page.close()
         return seen
 
     return visit_once
