@@ -151,9 +151,9 @@ def test_the_count_goes_on_past_32_bits() -> None:
 
 def one_stays_away(away: int) -> str:
     minidist.all_reduce(torch.ones(1))
-    arena.arena_of(None)._seconds = 1.0
+    arena.arena_of(None)._seconds = 2.0
     if dist.get_rank() == away:
-        time.sleep(3)
+        time.sleep(5)
         return "away"
     with pytest.raises(CommunicationError) as caught:
         shared.all_reduce(torch.ones(10), torch.Tensor.add_, None)
@@ -167,7 +167,7 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     assert said[1] == "away"
     for rank in (0, 2):
         assert said[rank] == (
-            f"rank {rank}: shared memory, barrier 1: waited for 1 s; not there: rank 1"
+            f"rank {rank}: shared memory, barrier 1: waited for 2 s; not there: rank 1"
         )
 
 
