@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from course.claims import load, unproven
+from course.pages.claims import load, unproven
 
 CLAIMS = Path(__file__).parent / "book" / "claims.yml"
 

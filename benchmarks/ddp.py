@@ -16,10 +16,10 @@ import minidist
 from benchmarks import small_gpt
 from benchmarks.record import Row
 from benchmarks.small_gpt import RANKS, ROUNDS, STEPS, Training, Way, model
-from course.models import GPT
-from minidist.comm import Native
-from minidist.curve import measured
-from minidist.timeline import Span, hidden, timeline
+from course.training.models import GPT
+from minidist.comm.comm import Native
+from minidist.memory.meter import measured
+from minidist.profiler.timeline import Span, hidden, timeline
 
 CAP = 1  # MiB of a bucket: with torch's 25 the whole model would be in two
 SYNC = ("overlapped", "bucketed", "flat", "naive")

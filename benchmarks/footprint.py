@@ -16,10 +16,10 @@ from torch.nn.functional import cross_entropy
 import minidist
 from benchmarks.record import Row
 from benchmarks.small_gpt import BATCH, CONTEXT, LAYERS, STEPS, WIDTH, Training, Way, corpus, model
-from course.models import GPT
-from minidist.activations import expected
-from minidist.curve import Meter
-from minidist.memory import predict
+from course.training.models import GPT
+from minidist.memory.activations import expected
+from minidist.memory.meter import Meter
+from minidist.memory.predict import predict
 
 TINY = 16  # width
 TRIES = 2

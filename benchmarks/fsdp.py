@@ -19,8 +19,8 @@ from benchmarks import small_gpt, turns
 from benchmarks.footprint import TRIES, largest, memory
 from benchmarks.record import Row
 from benchmarks.small_gpt import CONTEXT, LAYERS, RANKS, ROUNDS, STEPS, WIDTH, Training, Way
-from course.models import GPT
-from minidist.comm import Native
+from course.training.models import GPT
+from minidist.comm.comm import Native
 
 RATE = 1e-3
 CAP = 1  # MiB of a bucket of DDP's

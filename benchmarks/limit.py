@@ -36,7 +36,7 @@ import minidist
 from benchmarks.footprint import predicted
 from benchmarks.record import Row
 from benchmarks.small_gpt import CONTEXT, WIDTH, Training, Way, model
-from course.models import GPT
+from course.training.models import GPT
 
 RANKS = 4
 LIMIT = 64 << 20  # bytes of a rank

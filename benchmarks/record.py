@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from course.machine import describe
+from course.pages.machine import describe
 
 RESULTS = Path(__file__).parent / "results"
 

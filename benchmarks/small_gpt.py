@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 
 from benchmarks import turns
 from benchmarks.record import Row
-from course.data import characters, text
-from course.models import GPT
+from course.training.data import characters, text
+from course.training.models import GPT
 
 WIDTH, LAYERS, CONTEXT, BATCH = 192, 4, 64, 4
 STEPS, ROUNDS = 3, 15  # in a turn; turns of each way

@@ -14,8 +14,8 @@ from benchmarks import small_gpt
 from benchmarks.footprint import TRIES, memory
 from benchmarks.record import Row
 from benchmarks.small_gpt import RANKS, ROUNDS, STEPS, WIDTH, Way
-from course.models import GPT
-from minidist.comm import Comm, Native
+from course.training.models import GPT
+from minidist.comm.comm import Comm, Native
 
 CAP = 1  # MiB of a bucket: with torch's 25 the whole model would be in two
 RATE = 1e-3

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import matplotlib
 
-from minidist import draw
-from minidist.algorithms import ring_all_reduce
-from minidist.simulate import replay
+from minidist.plots import draw
+from minidist.schedule.algorithms import ring_all_reduce
+from minidist.schedule.simulate import replay
 
 PICTURE = Path(__file__).parent.parent / ".github" / "ring.svg"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tests import oracle
+from tests.support import collectives as oracle
 
 BESIDE = 7  # what lies between the elements of a strided tensor, and must stay there
 

@@ -16,9 +16,9 @@ from benchmarks.gpu.times import NO_TIME
 from benchmarks.gpu.training import NARROW, Trained, Training, Way, unchecked
 from benchmarks.gpu.worlds import Where, World
 from benchmarks.record import Row
-from course.models import GPT
-from minidist.comm import Native, Ours
-from minidist.timeline import Span, hidden, timeline
+from course.training.models import GPT
+from minidist.comm.comm import Native, Ours
+from minidist.profiler.timeline import Span, hidden, timeline
 
 STEPS = 3  # buckets are rebuilt after the first
 CLOSE = 1e-10  # of the largest gradient

@@ -31,8 +31,8 @@ from benchmarks.gpu.training import (
 )
 from benchmarks.gpu.worlds import Where, World
 from benchmarks.record import Row
-from course.models import GPT
-from minidist.comm import Native, Ours
+from course.training.models import GPT
+from minidist.comm.comm import Native, Ours
 
 RATE = 1e-3
 PREDICTED: dict[str, dict[str, Any]] = {

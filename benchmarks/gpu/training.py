@@ -22,9 +22,9 @@ from benchmarks.gpu.section import worst
 from benchmarks.gpu.times import NO_TIME
 from benchmarks.gpu.worlds import Where, World
 from benchmarks.record import Row
-from course.models import GPT
-from minidist.curve import Meter
-from minidist.memory import predict
+from course.training.models import GPT
+from minidist.memory.meter import Meter
+from minidist.memory.predict import predict
 
 VOCAB, LAYERS, CONTEXT, ROWS = 256, 4, 32, 8
 NARROW = 32  # width of the models whose training is compared

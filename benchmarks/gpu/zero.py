@@ -27,8 +27,8 @@ from benchmarks.gpu.training import (
 )
 from benchmarks.gpu.worlds import Where, World
 from benchmarks.record import Row
-from course.models import GPT
-from minidist.comm import Comm, Native
+from course.training.models import GPT
+from minidist.comm.comm import Comm, Native
 
 RATE = 1e-3
 SMALL = {"bucket_cap_mb": 0.1}  # several parts, though the model is small

@@ -2,32 +2,34 @@
 
 from torch.distributed import ReduceOp
 
-from minidist.agree import MismatchError
-from minidist.call import record
-from minidist.choose import Explanation, explain
-from minidist.clip import clip_grad_norm_
-from minidist.collectives import (
+from minidist.collectives.all_to_all import all_to_all, all_to_all_single, barrier, ring_shift
+from minidist.collectives.call import record
+from minidist.collectives.lists import all_gather, gather, reduce_scatter, scatter
+from minidist.collectives.rooted import broadcast, reduce
+from minidist.collectives.tensor import (
     all_gather_into_tensor,
     all_gather_single,
     all_reduce,
     reduce_scatter_single,
     reduce_scatter_tensor,
 )
-from minidist.comm import Counted, Native, Ours
-from minidist.ddp import DistributedDataParallel
-from minidist.exchange import all_to_all, all_to_all_single, barrier, ring_shift
-from minidist.execute import CommunicationError
-from minidist.failure import RankError
-from minidist.fsdp import fully_shard
-from minidist.launch import device, launch
-from minidist.lists import all_gather, gather, reduce_scatter, scatter
-from minidist.map_reduce import MapReduced, TaskError, map_reduce
-from minidist.materialize import materialize
-from minidist.replicas import ReplicaError, check_replicas
-from minidist.rooted import broadcast, reduce
-from minidist.timeline import timeline
-from minidist.whole import full_gradients, full_state_dict, load_full_state_dict
-from minidist.zero import ZeroOptimizer
+from minidist.collectives.tuner import Explanation, explain
+from minidist.comm.comm import Counted, Native, Ours
+from minidist.comm.replicas import check_replicas
+from minidist.errors import CommunicationError, MismatchError, RankError, ReplicaError, TaskError
+from minidist.launch.launch import device, launch
+from minidist.mapreduce.map_reduce import MapReduced, map_reduce
+from minidist.parallel.ddp.ddp import DistributedDataParallel
+from minidist.parallel.fsdp.fully_shard import fully_shard
+from minidist.parallel.full_model.clip_grad import clip_grad_norm_
+from minidist.parallel.full_model.meta_device import materialize
+from minidist.parallel.full_model.state_dict import (
+    full_gradients,
+    full_state_dict,
+    load_full_state_dict,
+)
+from minidist.parallel.zero.optimizer import ZeroOptimizer
+from minidist.profiler.timeline import timeline
 
 __all__ = [
     "CommunicationError",

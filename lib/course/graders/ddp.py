@@ -1,0 +1,318 @@
+"""Graders of the lab on DistributedDataParallel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import minidist
+from course.graders.verdict import Wrong, ask, grader
+from minidist.parallel.sharding.partition import assign
+
+__all__ = ["buckets", "by_hand", "exposed", "factors"]
+
+RANKS, STEPS = 3, 2
+TIMEOUT = 20.0  # seconds until ranks that wait for each other are ended
+MIB = 1 << 20
+Gradients = dict[str, torch.Tensor]
+
+
+class _Seen(NamedTuple):
+    """What one rank has seen of a learner's DDP. Gradients and messages are of each step."""
+
+    start: Gradients  # the parameters when training starts
+    end: Gradients  # and when it ends: there is no optimizer
+    gradients: list[Gradients | str]  # or the name of a parameter that has none
+    messages: list[int]
+
+
+@grader
+def by_hand(function: Callable[[nn.Module], object]) -> str:
+    """Grade function(model), which must make replicas of the ranks' models.
+
+    On real ranks that start with different weights and have different data, two steps long. The
+    judge is one process with rank 0's weights on the whole batch.
+    """
+    try:
+        seen = minidist.launch(_train, RANKS, function, device="cpu", timeout=TIMEOUT)
+    except minidist.RankError as error:
+        if isinstance(error.__cause__, NotImplementedError):
+            raise error.__cause__ from error
+        raise Wrong(f"On {RANKS} real processes {_summary(error)}") from error
+    _check_start(seen)
+    worst = max(_check_step(seen, step) for step in range(STEPS))
+    many, messages = len(list(_model(0).parameters())), seen[0].messages[0]
+    return (
+        f"on {RANKS} real processes the gradients of all {many} parameters are those of the whole "
+        f"batch in one process, up to rounding ({worst:.0e}), in {STEPS} steps, and alike on all "
+        f"ranks bit for bit. Rank 0 sent {messages} messages in a step: with fewer and larger "
+        "calls it would be fewer."
+    )
+
+
+def _model(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    tanh, same = nn.Tanh(), (nn.Linear(5, 5) for _ in range(2))  # mixed up they would still fit
+    return nn.Sequential(nn.Linear(4, 5), tanh, next(same), tanh, next(same), tanh, nn.Linear(5, 3))
+
+
+def _gradient(model: nn.Module, step: int, rank: int | None) -> None:
+    """Backward of the mean loss on a rank's samples of the batch; on all of them if None."""
+    generator = torch.Generator().manual_seed(step)
+    batch = torch.randn(4 * RANKS, 4, generator=generator)
+    own = batch if rank is None else batch.tensor_split(RANKS)[rank]
+    model(own).square().mean().backward()
+
+
+def _train(function: Callable[[nn.Module], object]) -> _Seen:
+    rank = dist.get_rank()
+    model = _model(rank)  # not the same weights everywhere
+    function(model)
+    seen = _Seen(_weights(model), {}, [], [])
+    for step in range(STEPS):
+        model.zero_grad()
+        with minidist.record() as log:
+            _gradient(model, step, rank)
+        seen.messages.append(len(log))
+        without = [name for name, p in model.named_parameters() if p.grad is None]
+        found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        seen.gradients.append(without[0] if without else found)
+    return seen._replace(end=_weights(model))
+
+
+def _weights(model: nn.Module) -> Gradients:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def _summary(error: minidist.RankError) -> str:
+    first = str(error).split("\n\n")[0].replace("\n", "; ") + "."
+    if "did not end" in first:
+        return f"{first} All ranks must make the same calls, in the same order."
+    if "disagree" in first:
+        return f"{first} All ranks must reduce the same parameters in the same order."
+    if "requires grad" in first:
+        return f"{first} Write through parameter.detach(), which shares its memory."
+    return first
+
+
+def _check_start(seen: Sequence[_Seen]) -> None:
+    wanted = _weights(_model(0))
+    for rank, own in enumerate(seen):
+        for name, right in wanted.items():
+            if not torch.equal(own.start[name], right):
+                raise Wrong(
+                    f"rank {rank} starts with a {name} that is not rank 0's. Replicas that start "
+                    "apart stay apart: broadcast every parameter before the first step."
+                )
+            if not torch.equal(own.end[name], right):
+                raise Wrong(
+                    f"backward has changed {name} itself, on rank {rank}. The hook is handed the "
+                    "parameter, not its gradient: reduce parameter.grad."
+                )
+
+
+def _check_step(seen: Sequence[_Seen], step: int) -> float:
+    """Raise if a gradient is not the whole batch's; return the largest difference."""
+    whole, alone = _model(0), [_model(0) for _ in seen]
+    _gradient(whole, step, None)
+    for rank, model in enumerate(alone):
+        _gradient(model, step, rank)
+    worst, when = 0.0, f"in step {step + 1} of {STEPS}"
+    for rank, own in enumerate(seen):
+        found = own.gradients[step]
+        if isinstance(found, str):
+            raise Wrong(f"{when} {found} has no gradient on rank {rank}.")
+        parameters = [dict(model.named_parameters()) for model in alone]
+        for name, parameter in whole.named_parameters():
+            right, mine = parameter.grad, parameters[rank][name].grad
+            assert right is not None
+            assert mine is not None
+            if not torch.allclose(found[name], right, rtol=1e-4, atol=1e-7):
+                everyone = [each.gradients[step] for each in seen]
+                agreed = all(isinstance(g, dict) and g[name].equal(found[name]) for g in everyone)
+                where = f"{when} rank {rank}'s gradient of {name}"
+                raise Wrong(f"{where} {_what_is_off(found[name], right, mine, agreed)}")
+            worst = max(worst, (found[name] - right).abs().max().item())
+    return worst
+
+
+def _what_is_off(found: torch.Tensor, right: torch.Tensor, mine: torch.Tensor, agreed: bool) -> str:
+    def near(other: torch.Tensor) -> bool:
+        return torch.allclose(found, other, rtol=1e-4, atol=1e-7)
+
+    if near(mine):
+        return "is still its own. Is there a hook on every parameter, and does it wait?"
+    if near(RANKS * right):
+        return f"is the sum over {RANKS} ranks, expected the average: divide by their number."
+    if near(right / RANKS):
+        return "is divided twice by the number of ranks."
+    if near(mine / RANKS):
+        return "is its own, divided, and not summed."
+    if not agreed:
+        return (
+            "is another one than its peers have. Each reduction must be of the same parameter on "
+            "all ranks: reduce in the same order everywhere."
+        )
+    return f"is off by up to {(found - right).abs().max().item():.1e}."
+
+
+@grader
+def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) -> str:
+    """Grade function(sizes, first, cap): the parameters' numbers in each bucket, in bytes."""
+    cases: list[tuple[list[int], float, float]] = [
+        ([4, 4, 4, 4], 4, 8),
+        ([1, 2, 3, 4, 5, 6], 6, 6),
+        ([10, 1, 1, 1], 1, 2),
+        ([1, 1, 1, 10], 2, 3),
+        ([7], 1, 25),
+        ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3], 1, 10),
+        ([1] * 40, 1, 25),
+    ]
+    for sizes, first, cap in cases:
+        _check_buckets(function, [MIB * size for size in sizes], int(first * MIB), int(cap * MIB))
+    return (
+        f"your buckets are DistributedDataParallel's for {len(cases)} models. A bucket closes with "
+        "the parameter that fills it, so it may be larger than the cap; only the last may be "
+        "smaller, and it holds the first layers, whose gradients come last."
+    )
+
+
+def _check_buckets(function: Callable[..., object], sizes: list[int], first: int, cap: int) -> None:
+    case = f"For parameters of {[s // MIB for s in sizes]} MiB, first {first // MIB}, cap "
+    case += f"{cap // MIB}: "
+    answer = ask(function, list(sizes), first, cap)
+    try:
+        found = [[int(i) for i in bucket] for bucket in answer]  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise Wrong(f"{case}you return {answer!r}; expected a list of lists of numbers.") from error
+    order = [index for bucket in found for index in bucket]
+    every = list(range(len(sizes)))
+    if sorted(order) != every:
+        odd = next((i for i in every if order.count(i) != 1), max(order, default=0))
+        times = order.count(odd)
+        raise Wrong(f"{case}parameter {odd} is in {times} buckets; expected 0 to {every[-1]} once.")
+    if order != every[::-1]:
+        raise Wrong(
+            f"{case}you fill {found}. Backward begins at the last layer, so the last parameter is "
+            "the first one that can travel: go through them in reverse."
+        )
+    right = assign(sizes, first, cap)
+    if found != right:
+        at = next(i for i, (own, its) in enumerate(zip(found, right, strict=False)) if own != its)
+        limit = first if at == 0 else cap
+        held = sum(sizes[i] for i in found[at])
+        what = _why_buckets(held, limit, sizes[found[at][-1]], at)
+        raise Wrong(f"{case}your bucket {at} is {found[at]}, expected {right[at]}. {what}")
+
+
+def _why_buckets(held: int, limit: int, last: int, at: int) -> str:
+    if held < limit:
+        return f"With {held // MIB} MiB it is not full: its cap is {limit // MIB}."
+    if held - last >= limit:
+        which = "the first bucket has a cap of its own" if at == 0 else "it should have left"
+        return f"It was full before its last parameter came: {which}."
+    return "A bucket is closed when it has reached its cap."
+
+
+Spans = list[tuple[float, float]]
+
+
+@grader
+def exposed(function: Callable[[Spans, Spans], float]) -> str:
+    """Grade function(computing, talking): seconds in which the rank communicates and computes not.
+
+    The judge looks at every second of a timeline of whole ones.
+    """
+    cases: list[tuple[list[tuple[int, int]], list[tuple[int, int]]]] = [
+        ([(0, 10)], [(4, 12)]),
+        ([(0, 10)], [(2, 5), (6, 8)]),
+        ([(0, 10)], [(10, 14)]),
+        ([(0, 4), (6, 10)], [(2, 9)]),
+        ([(0, 10)], [(8, 13), (11, 15)]),
+        ([], [(1, 4)]),
+        ([(2, 5)], [(0, 7)]),
+        ([(5, 9), (0, 6)], [(12, 14), (3, 10)]),
+        ([(0, 3)], []),
+    ]
+    for computing, talking in cases:
+        right = sum(
+            any(a <= second < b for a, b in talking)
+            and not any(a <= second < b for a, b in computing)
+            for second in range(20)
+        )
+        _check_exposed(function, computing, talking, right)
+    return (
+        f"right for {len(cases)} timelines. What is exposed is what a step takes longer than "
+        "computing alone; the rest of the communication costs nothing, as long as somebody else "
+        "than the one who computes can carry it."
+    )
+
+
+def _check_exposed(
+    function: Callable[..., object],
+    computing: list[tuple[int, int]],
+    talking: list[tuple[int, int]],
+    right: int,
+) -> None:
+    answer = ask(function, list(computing), list(talking))
+    if not isinstance(answer, int | float) or not math.isfinite(answer):
+        raise Wrong(f"you return {answer!r}; expected a number of seconds.")
+    if abs(answer - right) > 1e-6:
+        whole = sum(end - start for start, end in talking)
+        hints = {
+            whole: "That is all communication; some of it is hidden.",
+            whole - right: "That is what is hidden.",
+            whole - sum(end - start for start, end in computing): (
+                "A difference of sums does not know what lies over what."
+            ),
+        }
+        hint = hints.get(int(answer), "Cut each span of communication where computing starts or "
+                         "ends, and count no second twice.")  # fmt: skip
+        raise Wrong(
+            f"computing in {computing} and communicating in {talking} you say {answer:g} s, "
+            f"expected {right}. {hint}"
+        )
+
+
+@grader
+def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
+    """Grade function(samples): by what each rank multiplies its mean gradient, which is averaged.
+
+    `samples` says how many samples each rank has. The judge is the gradient of the whole batch.
+    """
+    cases = [[3, 1], [4, 4, 4], [5, 0, 1], [1, 2, 3, 4], [7]]
+    for samples in cases:
+        _check_factors(function, samples)
+    return (
+        f"right for {len(cases)} ways to cut a batch. Where all ranks have as many samples every "
+        "factor is 1: that is why nobody misses them."
+    )
+
+
+def _check_factors(function: Callable[..., object], samples: list[int]) -> None:
+    generator = torch.Generator().manual_seed(sum(samples))
+    parts = [torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in samples]
+    answer = ask(function, list(samples))
+    try:
+        given = [float(factor) for factor in answer]  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        given = []
+    if len(given) != len(samples):
+        raise Wrong(f"for {samples} you return {answer!r}; expected a factor for each rank.")
+    means = [part.mean(0) if len(part) else part.sum(0) for part in parts]
+    averaged = sum(f * m for f, m in zip(given, means, strict=True)) / len(samples)
+    right = torch.cat(parts).mean(0)
+    if not torch.allclose(torch.as_tensor(averaged), right, atol=1e-9):
+        one = "only the ranks that are there" if 0 in samples else "a rank with more samples more"
+        hint = f"Count {one}."
+        if torch.allclose(torch.as_tensor(averaged) * len(samples), right, atol=1e-9):
+            hint = f"It is {len(samples)} times too small: the average divides by N already."
+        raise Wrong(
+            f"with {samples} samples your factors {given} give another gradient than the "
+            f"whole batch. {hint}"
+        )

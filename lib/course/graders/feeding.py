@@ -1,0 +1,246 @@
+"""Graders of the lab on feeding the ranks: samples, accumulation, learning rate, checkpoints.
+
+What is right comes from torch's own sampler and scheduler, and from one process on the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DistributedSampler
+
+import minidist
+from course.graders.saving import on_ranks, save
+from course.graders.verdict import Wrong, ask, ask_number, grader
+from minidist.comm.comm import Counted, Ours
+
+__all__ = ["accumulate", "indices", "rate", "save"]
+
+MICRO = 4  # backward passes to a step, in `accumulate`
+
+
+@grader
+def indices(function: Callable[[int, int, int, int, bool], Sequence[int]]) -> str:
+    """Grade function(size, ranks, rank, epoch, drop_last): the samples of one rank, in order.
+
+    The judge is torch's DistributedSampler.
+    """
+    cases = [(10, 4), (12, 4), (7, 2), (5, 1), (3, 8), (97, 5)]
+    for size, ranks in cases:
+        for drop_last in (False, True):
+            for epoch in (0, 3):
+                _check_indices(function, size, ranks, epoch, drop_last)
+    return (
+        f"your ranks draw what torch's DistributedSampler gives them, for {len(cases)} sizes, two "
+        "epochs, padded and dropped. No rank had to ask another one: each shuffles all of the "
+        "numbers alike and takes its own."
+    )
+
+
+def _check_indices(
+    function: Callable[..., object], size: int, ranks: int, epoch: int, drop_last: bool
+) -> None:
+    case = f"{size} samples, {ranks} ranks, epoch {epoch}, drop_last={drop_last}: "
+    found = [_numbers(ask(function, size, ranks, r, epoch, drop_last), case) for r in range(ranks)]
+    right = _drawn(size, ranks, epoch, drop_last)
+    if found != right:
+        first = next(r for r in range(ranks) if found[r] != right[r])
+        why = _why_indices(found, right, size, ranks, epoch, drop_last)
+        raise Wrong(
+            f"{case}you give rank {first} {_short(found[first])}, expected "
+            f"{_short(right[first])}. {why}"
+        )
+
+
+def _numbers(answer: object, case: str) -> list[int]:
+    try:
+        return [int(index) for index in answer]  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise Wrong(f"{case}you return {answer!r:.80}; expected a list of numbers.") from error
+
+
+def _drawn(size: int, ranks: int, epoch: int, drop_last: bool) -> list[list[int]]:
+    """What torch's sampler draws on every rank."""
+    drawn = []
+    for rank in range(ranks):
+        samples: Any = range(size)  # all that it asks of them is their number
+        sampler = DistributedSampler[Any](samples, ranks, rank, drop_last=drop_last)
+        sampler.set_epoch(epoch)
+        drawn.append(list(sampler))
+    return drawn
+
+
+def _short(numbers: Sequence[int]) -> str:
+    return str(list(numbers)) if len(numbers) < 9 else f"{list(numbers[:8])[:-1]}, ...]"
+
+
+def _why_indices(
+    found: list[list[int]],
+    right: list[list[int]],
+    size: int,
+    ranks: int,
+    epoch: int,
+    drop_last: bool,
+) -> str:
+    flat = [index for own in found for index in own]
+    lengths, wanted = sorted({len(own) for own in found}), len(right[0])
+    if any(not 0 <= index < size for index in flat):
+        return f"Samples are numbered 0 to {size - 1}."
+    if found == _drawn(size, ranks, 0, drop_last):
+        return "That is the order of epoch 0: seed the generator with the epoch."
+    if len(lengths) > 1:
+        return (
+            f"Your ranks have {' to '.join(map(str, (lengths[0], lengths[-1])))} samples each: one "
+            "would run out of them before its peers. Repeat the first ones, or drop the last."
+        )
+    if lengths[0] != wanted:
+        return f"Each rank should have {wanted} samples, yours have {lengths[0]}."
+    if sorted(flat) != sorted(index for own in right for index in own):
+        return (
+            "Over all ranks together some samples are drawn too often and others never. All ranks "
+            "must shuffle alike: the seed is the epoch, not the rank. What is repeated comes from "
+            "the front of the shuffled order."
+        )
+    if ranks > 1:
+        return "A fair split, but not the sampler's: rank r takes places r, r + N, r + 2N, ..."
+    return "Shuffle with torch.randperm and a generator of its own, seeded with the epoch."
+
+
+class _Step(NamedTuple):
+    """What one rank has after a learner's step."""
+
+    gradient: torch.Tensor | None
+    nbytes: int  # of the tensors that were all-reduced
+
+
+@grader
+def accumulate(function: Callable[[Any, list[torch.Tensor], Callable[..., Any]], object]) -> str:
+    """Grade function(model, batches, loss), which must leave the gradient of all batches.
+
+    `model` is wrapped, `batches` are of the same size, `loss(output)` is a mean. On two real ranks;
+    the judge is one process that has all batches of both.
+    """
+    ranks, net = 2, _net()
+    size = sum(parameter.nbytes for parameter in net.parameters())
+    steps: list[_Step] = on_ranks(_accumulate, ranks, function)
+    whole = torch.cat([batch for rank in range(ranks) for batch in _batches(rank)])
+    torch.autograd.backward(_loss(net(whole)))
+    right = _flat(net)
+    for rank, step in enumerate(steps):
+        _check_step(rank, step, right, size)
+    return (
+        f"after {MICRO} backward passes on each of {ranks} real ranks the gradient is that of one "
+        f"process that has all {ranks * MICRO} batches, and {steps[0].nbytes} bytes were "
+        f"all-reduced: the model's gradients once, not {MICRO} times."
+    )
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def _batches(rank: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(10 + rank)
+    return list(torch.randn(MICRO, 5, 6, generator=generator))
+
+
+def _loss(output: torch.Tensor) -> torch.Tensor:
+    return output.square().mean()
+
+
+def _flat(net: nn.Module) -> torch.Tensor | None:
+    gradients = [p.grad.flatten() for p in net.parameters() if p.grad is not None]
+    return torch.cat(gradients) if gradients else None
+
+
+def _accumulate(function: Callable[..., object]) -> _Step:
+    comm, net = Counted(Ours(algorithm="ring")), _net()
+    model = minidist.DistributedDataParallel(net, comm=comm)
+    comm.clear()
+    function(model, _batches(dist.get_rank()), _loss)
+    return _Step(_flat(net), sum(c.nbytes for c in comm.calls if c.name == "all_reduce"))
+
+
+def _check_step(rank: int, step: _Step, right: torch.Tensor | None, size: int) -> None:
+    assert right is not None
+    if step.gradient is None or step.gradient.shape != right.shape:
+        raise Wrong(f"on rank {rank} not every parameter has a gradient. Call backward.")
+    found = step.gradient
+    if step.nbytes == 0:
+        raise Wrong(
+            f"rank {rank} has all-reduced nothing: its gradient is of its own batches alone. The "
+            "last backward must be outside of no_sync()."
+        )
+    if not torch.allclose(found, right, rtol=1e-4, atol=1e-7):
+        off = (found - right).abs().max().item()
+        hint = f"it is off by up to {off:.1e}. Every batch must go through model and backward once."
+        if torch.allclose(found, MICRO * right, rtol=1e-4, atol=1e-7):
+            hint = f"it is {MICRO} times too large: divide each loss by the number of batches."
+        if torch.allclose(found * MICRO, right, rtol=1e-4, atol=1e-7):
+            hint = f"it is {MICRO} times too small: it was divided twice."
+        raise Wrong(f"rank {rank}'s gradient is not that of all batches: {hint}")
+    if step.nbytes > 1.5 * size:
+        raise Wrong(
+            f"the gradient is right, but {step.nbytes} bytes were all-reduced, "
+            f"{step.nbytes / size:.0f} times the {size} of the model. Only the last backward need "
+            "talk to the other rank: the others belong under model.no_sync()."
+        )
+
+
+@grader
+def rate(function: Callable[[int, float, float, int], float]) -> str:
+    """Grade function(step, base, factor, warmup): the learning rate of a step, counted from 0.
+
+    From `base` up to `factor * base` in `warmup` equal increments, then constant: the gradual
+    warm-up of Goyal et al. (2017), section 2.2. The judge is torch's LinearLR.
+    """
+    for base, factor, warmup in ((0.1, 8.0, 10), (0.05, 4.0, 5), (0.4, 32.0, 1), (0.1, 1.0, 3)):
+        for step, right in enumerate(_scheduled(base, factor, warmup, warmup + 5)):
+            _check_rate(function, step, base, factor, warmup, right)
+    for step in (0, 1, 7):
+        _check_rate(function, step, 0.1, 8.0, 0, 0.8)
+    return (
+        "at every step yours is the rate of torch's LinearLR, also with no warm-up at all. The "
+        "first step is taken with the rate that one rank would have taken."
+    )
+
+
+def _scheduled(base: float, factor: float, warmup: int, steps: int) -> list[float]:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=factor * base)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / factor, total_iters=warmup)
+    rates = []
+    for _ in range(steps):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        schedule.step()
+    return rates
+
+
+def _check_rate(
+    function: Callable[..., float],
+    step: int,
+    base: float,
+    factor: float,
+    warmup: int,
+    right: float,
+) -> None:
+    answer = ask_number(function, step, base, factor, warmup)
+    if math.isclose(answer, right, rel_tol=1e-6):
+        return
+    hint = "In between, every step adds as much as the one before it."
+    if step == 0 and warmup:
+        hint = "The first step is taken with the base rate: it is not zero, and not yet scaled."
+    elif answer > factor * base:
+        hint = "It must not grow beyond factor * base."
+    elif step >= warmup:
+        hint = "From step `warmup` on it is factor * base."
+    raise Wrong(
+        f"For step {step} with base {base:g}, factor {factor:g} and a warm-up of {warmup} you say "
+        f"{answer:.4g}, expected {right:.4g}. {hint}"
+    )

@@ -1,0 +1,186 @@
+"""Graders of the chapter on MapReduce."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from course.graders.verdict import Wrong, ask, grader
+from minidist.errors import TaskError
+from minidist.mapreduce.map_reduce import map_reduce
+from minidist.schedule.schedule import bounds
+from minidist.schedule.simulate import goal
+
+__all__ = ["mean_length", "owner"]
+
+Reducer = Callable[[Any, list[Any]], Any]
+Pairs = list[tuple[Any, Any]]
+TEXTS = ["An apple a day", "all bees buzz; Bob, too", "a banana", "", "42 eggs? 7!"]
+
+
+def words(text: str) -> list[str]:
+    """The words of a text: letters only, in small letters."""
+    return re.findall("[a-z]+", text.lower())
+
+
+@grader
+def mean_length(
+    mapper: Callable[[str], Iterable[tuple[str, Any]]], combiner: Reducer, reducer: Reducer
+) -> str:
+    """Grade a job that finds the mean length of the words that begin with each letter."""
+    boxes = [_pairs(mapper, text) for text in TEXTS]
+    _compare(boxes, reducer, "Without a combiner")
+    once = [_combined(combiner, box) for box in boxes]
+    _compare(once, reducer, "With the combiner in each map task", combiner)
+    halves = [part for box in boxes for part in (box[: len(box) // 3], box[len(box) // 3 :])]
+    again = [pair for half in halves for pair in _combined(combiner, half)]
+    twice = [_combined(combiner, again), []]
+    _compare(twice, reducer, "With the combiner called on what it has given itself", combiner)
+    _check_saving(mapper, combiner)
+    _on_workers(mapper, combiner, reducer)
+    return (
+        "the same means without the combiner, with it, and with it applied twice; and on two real "
+        "workers with three reducers. What is shuffled can be added up, so it does not matter who "
+        "adds first."
+    )
+
+
+def _right(texts: Sequence[str]) -> dict[str, float]:
+    lengths: dict[str, list[int]] = {}
+    for word in words(" ".join(texts)):
+        lengths.setdefault(word[0], []).append(len(word))
+    return {letter: sum(own) / len(own) for letter, own in lengths.items()}
+
+
+def _pairs(mapper: Callable[[str], Iterable[tuple[str, Any]]], text: str) -> Pairs:
+    try:
+        return [(key, value) for key, value in _all(ask(mapper, text))]
+    except (TypeError, ValueError) as error:
+        what = "for one text the mapper must give pairs (letter, value)"
+        raise Wrong(f"{what}; for {text!r} it does not: {error}.") from error
+
+
+def _all(given: Any) -> Iterator[Any]:
+    """What a learner's generator gives; what it raises meanwhile is a wrong answer."""
+    iterator = iter(given)
+    while True:
+        try:
+            yield next(iterator)
+        except StopIteration:
+            return
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            raise Wrong(f"the mapper raised {type(error).__name__}: {error}.") from error
+
+
+def _groups(pairs: Pairs) -> dict[Any, list[Any]]:
+    groups: dict[Any, list[Any]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def _combined(combiner: Reducer, box: Pairs) -> Pairs:
+    return [(key, ask(combiner, key, values)) for key, values in _groups(box).items()]
+
+
+def _compare(
+    boxes: list[Pairs], reducer: Reducer, how: str, combiner: Reducer | None = None
+) -> None:
+    shuffled = _groups([pair for box in boxes for pair in box])
+    answer = {key: ask(reducer, key, values) for key, values in shuffled.items()}
+    right = _right(TEXTS)
+    if set(answer) != set(right):
+        missing, extra = (
+            sorted(set(right) - set(answer)),
+            sorted(map(str, set(answer) - set(right))),
+        )
+        raise Wrong(
+            f"{how} the keys are not the first letters, in small letters, of the texts' words: "
+            f"missing {missing}, not expected {extra}. Words are letters only."
+        )
+    for letter, mean in right.items():
+        given = answer[letter]
+        if not isinstance(given, int | float) or abs(given - mean) > 1e-9:
+            raise Wrong(
+                f"{how}, the words with {letter!r} have a mean length of {given!r}; expected "
+                f"{mean:.4g}.{_hint(combiner)}"
+            )
+
+
+def _hint(combiner: Reducer | None) -> str:
+    if combiner is None:
+        return ""
+    return (
+        " A mean of means is not the mean: a text with many words would count no more than one "
+        "with few. Let the pairs carry what can be added up, and divide in the reducer alone."
+    )
+
+
+def _check_saving(mapper: Any, combiner: Reducer) -> None:
+    box = _pairs(mapper, "an apple " * 500)
+    before, after = len(pickle.dumps(box)), len(pickle.dumps(_combined(combiner, box)))
+    if after > before / 10:
+        raise Wrong(
+            f"the means are right, but for a text of 1,000 words the combiner makes {after} bytes "
+            f"of {before}. It should give one small value, however many it is given."
+        )
+
+
+def _on_workers(mapper: Any, combiner: Reducer, reducer: Reducer) -> None:
+    try:
+        job = map_reduce(TEXTS, mapper, reducer, reducers=3, combiner=combiner, attempts=1)
+    except TaskError as error:
+        raise Wrong(f"On real workers: {error}") from error
+    if any(abs(job.whole[letter] - mean) > 1e-9 for letter, mean in _right(TEXTS).items()):
+        raise Wrong(f"On real workers the means are {job.whole}; expected {_right(TEXTS)}.")
+
+
+@grader
+def owner(function: Callable[[tuple[int, int], int], int]) -> str:
+    """Grade function((element, numel), reducers), a partition that makes reduce-scatter.
+
+    It must give the rank that owns this element of `numel` after a reduce-scatter.
+    """
+    for ranks in (4, 1, 3, 8):
+        for numel in (4 * ranks, 10, ranks + 1, ranks, 1, 97):
+            _check_owner(function, numel, ranks)
+    return (
+        "every element goes to the rank that a reduce-scatter leaves it on, for 1 to 8 ranks, also "
+        "where they do not divide. Such a shuffle is a reduce-scatter."
+    )
+
+
+def _check_owner(function: Callable[[tuple[int, int], int], int], numel: int, ranks: int) -> None:
+    edge = bounds(numel, ranks)
+    promised = goal("reduce_scatter", ranks, ranks)
+    holder = [next(r for r in range(ranks) if promised[r][c] is not None) for c in range(ranks)]
+    right = np.repeat(holder, np.diff(edge)).tolist()
+    case = f"{numel} elements on {ranks} ranks"
+    answers = [ask(function, (element, numel), ranks) for element in range(numel)]
+    for element, given in enumerate(answers):
+        if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < ranks:
+            raise Wrong(
+                f"{case}: for element {element} you say {given!r}; expected a whole number, "
+                f"0..{ranks - 1}."
+            )
+    for element, (given, rank) in enumerate(zip(answers, right, strict=True)):
+        if given != rank:
+            raise Wrong(
+                f"{case}: you give element {element} to reducer {given}; a reduce-scatter leaves "
+                f"it on rank {rank}.{_why_owner(answers, right, ranks)}"
+            )
+
+
+def _why_owner(answers: list[Any], right: list[int], ranks: int) -> str:
+    if answers == [element % ranks for element in range(len(answers))]:
+        return " You deal the elements out like cards; a rank owns neighbours."
+    if answers == sorted(answers):
+        own, want = ([row.count(r) for r in range(ranks)] for row in (answers, right))
+        return f" Your slices have {own} elements; they should have {want}, the longer ones first."
+    return ""

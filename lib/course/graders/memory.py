@@ -1,0 +1,230 @@
+"""Graders of the lab on memory: activations, peaks, checkpoints, and how many ranks it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import torch
+
+from course.graders.verdict import Wrong, ask, ask_number, grader
+from course.training.models import GPT
+from minidist.memory.activations import saved
+from minidist.memory.predict import FP32, MIXED, Policy, share, state
+
+__all__ = ["activations", "checkpointed", "fewest", "peak"]
+
+GB = 10**9
+
+
+@grader
+def activations(function: Callable[[int, int, int, int], float]) -> str:
+    """Grade function(batch, time, width, heads): bytes that autograd keeps of one block of a GPT.
+
+    In fp32, with the block's input and without its weights. The judge is autograd.
+    """
+    cases = [(1, 8, 16, 8), (2, 8, 16, 2), (3, 17, 24, 4), (2, 5, 64, 1), (1, 31, 8, 8)]
+    for case in cases:
+        right, answer = _kept_by_block(*case), ask_number(function, *case)
+        if answer != right:
+            batch, time, width, heads = case
+            raise Wrong(
+                f"For a batch of {batch}, {time} tokens, width {width} and {heads} heads you say "
+                f"{answer:,.0f} bytes; autograd keeps {right:,}. {_why_kept(answer, right, *case)}"
+            )
+    return (
+        f"autograd kept the same for {len(cases)} blocks, to the byte. It is in proportion to "
+        "batch and time. And for every feature of a token it is 16 numbers and a bit, while the "
+        "block's weights are 12 times the square of the width."
+    )
+
+
+def _kept_by_block(batch: int, time: int, width: int, heads: int) -> int:
+    block = GPT(2, width, layers=1, heads=heads, context=time).blocks[0]
+    return saved(lambda: block(torch.ones(batch, time, width)), block.parameters())
+
+
+def _why_kept(answer: float, right: int, batch: int, time: int, width: int, heads: int) -> str:
+    tokens = batch * time
+    one = 4 * tokens * width  # a tensor of the size of the block's input
+    hints: list[tuple[float, str]] = [
+        (right / 4, "Those are numbers; each takes 4 bytes."),
+        (right / 2, "A number takes 4 bytes here, not 2."),
+        (right / tokens, "That is one token's."),
+        (
+            16 * one,
+            "The small ones are missing: a LayerNorm keeps two numbers for each token beside its "
+            "input, attention one for each token and head.",
+        ),
+        (right - 4 * tokens * heads, "Attention also keeps a number for each token and head."),
+        (right - 8 * tokens, "There are two LayerNorms, and each keeps two numbers a token."),
+        (right - 16 * tokens, "A LayerNorm also keeps two numbers for each token."),
+        (right - one, "One tensor is missing: is the block's input there, and all inputs inside?"),
+        (right + one, "One tensor too many: a sum keeps nothing, a view is no new tensor."),
+        (right + 3 * one, "Queries, keys and values are views of one tensor: count them once."),
+        (
+            right + 4 * batch * heads * time**2,
+            "This attention never keeps its scores of all pairs of tokens.",
+        ),
+    ]
+    fitting = [hint for value, hint in hints if abs(answer - value) < 0.5]
+    off = f"You are off by {(answer - right) / one:+.3g} tensors of the size of the input."
+    return fitting[0] if fitting else off
+
+
+Lives = Sequence[tuple[float, float, int]]
+
+
+@grader
+def peak(function: Callable[[Lives], float]) -> str:
+    """Grade function(lives): the most bytes at any time, of tensors as (born, freed, bytes).
+
+    What is freed at a time is gone before what is born then. The judge looks at every moment.
+    """
+    cases: list[list[tuple[int, int, int]]] = [
+        [(0, 9, 5)],
+        [(0, 3, 10), (3, 6, 10), (8, 9, 5)],
+        [(0, 9, 4), (1, 8, 2), (2, 7, 2), (3, 6, 2), (3, 9, 1), (6, 9, 1), (7, 9, 1)],
+        [(0, 2, 100), (1, 9, 30), (3, 5, 60), (4, 6, 20)],
+        [(5, 9, 7), (0, 5, 6), (2, 3, 2), (3, 4, 3)],
+        [(0, 3, 1), (1, 2, 5), (4, 9, 2), (6, 8, 3), (7, 8, 1)],
+        [],
+    ]
+    for lives in cases:
+        right = max([_live(lives, moment) for moment in range(10)])
+        answer = ask(function, list(lives))
+        if not isinstance(answer, int | float) or answer != right:
+            raise Wrong(f"Of {lives} you say {answer!r}; it is {right}.{_why_peak(answer, lives)}")
+    return (
+        f"right for {len(cases)} lists. What does not live at the same time does not add up: a "
+        "step's peak is less than the sum of its parts."
+    )
+
+
+def _live(lives: Lives, moment: float) -> int:
+    return sum(nbytes for born, freed, nbytes in lives if born <= moment < freed)
+
+
+def _why_peak(answer: object, lives: Lives) -> str:
+    sizes = [nbytes for *_, nbytes in lives]
+    hints: dict[object, str] = {
+        sum(sizes): "That is the sum of all, but they do not all live at once.",
+        max(sizes, default=None): "That is the largest tensor, not the most of all together.",
+        max([_live([(a, b + 0.5, n) for a, b, n in lives], t) for t in range(10)]): (
+            "What is freed at a time is gone before the next is born."
+        ),
+    }
+    return f" {hints[answer]}" if isinstance(answer, int | float) and answer in hints else ""
+
+
+@grader
+def checkpointed(function: Callable[[int, int, int, int], float]) -> str:
+    """Grade function(layers, every, kept, passed): most bytes of activations with checkpoints.
+
+    Each segment of `every` blocks is checkpointed, the last may be shorter. A block keeps `kept`
+    bytes; of them `passed` are its input, which the block before it has returned. The judge plays
+    forward and backward, tensor by tensor.
+    """
+    cases = [(4, 1), (4, 4), (12, 1), (12, 3), (12, 4), (12, 12), (10, 4), (7, 3), (5, 9)]
+    for (layers, every), (kept, passed) in product(cases, ((16, 1), (34, 2), (5, 5))):
+        right = _played(layers, every, kept, passed)
+        answer = ask_number(function, layers, every, kept, passed)
+        if answer != right:
+            raise Wrong(
+                f"For {layers} blocks, a checkpoint every {every}, {kept} bytes kept in a block "
+                f"and {passed} of them its input you say {answer:g} bytes; it is {right}."
+                f"{_why_checkpointed(answer, layers, every, kept, passed)}"
+            )
+    return (
+        "right for chains of 4 to 12 blocks, also where they do not divide. Few checkpoints leave "
+        "a long segment to be computed again, and many leave many inputs: the least is in between."
+    )
+
+
+def _played(layers: int, every: int, kept: int, passed: int) -> int:
+    """The most bytes at any time: tensors are held by name, so what is shared is there once."""
+    sizes = {f"input {i}": passed for i in range(layers)}
+    sizes |= {f"inside {i}": kept - passed for i in range(layers)}
+    held = {f"input {i}" for i in range(0, layers, every)}  # after forward
+    most = sum(sizes[name] for name in held)
+    for start in reversed(range(0, layers, every)):
+        blocks = range(start, min(start + every, layers))
+        for i in blocks:  # once more forward
+            held |= {f"input {i}", f"inside {i}"}
+            most = max(most, sum(sizes[name] for name in held))
+        held -= {f"{part} {i}" for i in blocks for part in ("input", "inside")}
+    return most
+
+
+def _why_checkpointed(answer: float, layers: int, every: int, kept: int, passed: int) -> str:
+    segments, longest = -(-layers // every), min(layers, every)
+    hints: list[tuple[float, str]] = [
+        (layers * kept, "That is without checkpoints."),
+        (segments * passed, "That is after forward. Then each segment is computed once more."),
+        (longest * kept, "That is a segment; the inputs of all the others wait meanwhile."),
+        (
+            segments * passed + longest * kept,
+            "The segment's own input is in it twice: as a checkpoint, and as kept by a block.",
+        ),
+        (
+            segments * passed + kept - passed,
+            "While a segment is computed again, all its blocks keep what they keep.",
+        ),
+        (
+            segments * passed + longest * kept - passed,
+            "When backward comes to a full segment, the shorter one behind it is done with.",
+        ),
+        ((segments - 1) * passed + every * kept, "There are fewer blocks than that in a segment."),
+    ]
+    fitting = [hint for value, hint in hints if abs(answer - value) < 1e-9]
+    return f" {fitting[0]}" if fitting else ""
+
+
+@grader
+def fewest(function: Callable[[int, int, int, Policy, str], int]) -> str:
+    """Grade function(parameters, limit, beside, policy, optimizer): the fewest ranks that do.
+
+    All of the state is cut among the ranks. `beside` bytes are needed on each rank whatever their
+    number, for the unsharded unit and the activations. None if no number of ranks will do.
+    """
+    limits = ((24 * GB, 8 * GB), (80 * GB, 8 * GB), (24 * GB, 24 * GB), (200, 0), (24 * GB, 0))
+    sizes = (7 * GB, 70 * GB, 12)
+    for size, (limit, beside) in product(sizes, limits):
+        for policy, optimizer in ((FP32, "adam"), (MIXED, "adam"), (FP32, "sgd")):
+            _check_fewest(function, size, limit, beside, policy, optimizer)
+    return (
+        "one rank less would not fit. What is not cut, the unit and the activations, stays however "
+        "many ranks there are: it decides whether it can be done, the state only on how many."
+    )
+
+
+def _check_fewest(
+    function: Callable[..., object],
+    parameters: int,
+    limit: int,
+    beside: int,
+    policy: Policy,
+    optimizer: str,
+) -> None:
+    whole = state(parameters, policy, optimizer)
+    answer = ask(function, parameters, limit, beside, policy, optimizer)
+    case = (
+        f"For {parameters:,} parameters ({policy.name}, {optimizer}), {limit:,} bytes a rank and "
+        f"{beside:,} of them beside the state you say {answer!r}"
+    )
+    if answer is None:
+        if limit > beside:
+            raise Wrong(f"{case}. With enough ranks a slice of the state fits in what is left.")
+        return
+    if not isinstance(answer, int) or answer < 1:
+        raise Wrong(f"{case}; expected a whole number of ranks from 1 on, or None.")
+    needed = share(whole, answer, stage=3).total + beside
+    if limit <= beside:
+        raise Wrong(f"{case}. There is no room for any slice, however thin: expected None.")
+    if needed > limit:
+        hint = " Round up." if share(whole, answer + 1, 3).total + beside <= limit else ""
+        if whole.total / answer <= limit:
+            hint = hint or " What is beside the state needs room too."
+        raise Wrong(f"{case}. Each would need {needed:,} bytes.{hint}")
+    if answer > 1 and share(whole, answer - 1, stage=3).total + beside <= limit:
+        raise Wrong(f"{case}. One rank less would do as well.")

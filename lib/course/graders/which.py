@@ -1,0 +1,164 @@
+"""Graders of the chapter on choosing: what is right comes from schedules and their prices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from course.graders.verdict import Wrong, ask, ask_number, grader
+from minidist.errors import ScheduleError
+from minidist.schedule.algorithms import (
+    chain_all_reduce,
+    halving_doubling_all_reduce,
+    hierarchical_all_reduce,
+    recursive_doubling_all_reduce,
+    ring_all_reduce,
+)
+from minidist.schedule.cost import Link, seconds, switch
+from minidist.schedule.schedule import Schedule, Step
+from minidist.schedule.simulate import Contributors, replay, traffic
+
+
+@grader
+def recursive_doubling(function: Callable[[int], Sequence[Step]]) -> str:
+    """Grade function(ranks): the steps of recursive doubling, for a power of two of ranks."""
+    for ranks in (4, 2, 8, 16, 1):
+        _check_doubling(ask(function, ranks), ranks)
+    return (
+        "for 1 to 16 ranks every rank ends with every part exactly once, after log2 N steps. "
+        "That is the fewest there can be: in one step a rank's knowledge can at most double."
+    )
+
+
+def _check_doubling(answer: object, ranks: int) -> None:
+    case = f"With {ranks} rank{'s' if ranks > 1 else ''}: "
+    if not isinstance(answer, Sequence) or not all(isinstance(step, Step) for step in answer):
+        raise Wrong(f"{case}you return {answer!r:.80}; expected a list of Step.")
+    mine = Schedule("your schedule", "all_reduce", ranks, 1, lambda: answer)
+    try:
+        mine.check()
+        done = replay(mine)
+    except ScheduleError as error:
+        hint = "A partner's number differs in one bit: rank ^ d."
+        if "race" in str(error):
+            hint = "Partners send at the same time, so both must reduce what comes."
+        raise Wrong(f"{case}{error}. {hint}") from error
+    for rank, (held,) in enumerate(done.state()):
+        if held != tuple(range(ranks)):
+            raise Wrong(f"{case}{_what_is_off(rank, held, ranks)}")
+    needs = sum(1 for _ in recursive_doubling_all_reduce(ranks))
+    if len(answer) != needs:
+        raise Wrong(
+            f"{case}the sums are right, but you take {len(answer)} steps and recursive doubling "
+            f"takes {needs}. In each step all ranks exchange, so that there is no way back."
+        )
+
+
+def _what_is_off(rank: int, held: Contributors, ranks: int) -> str:
+    twice = sorted({part for part in held if held.count(part) > 1})
+    if twice:
+        return (
+            f"rank {rank} ends with the part of rank {twice[0]} counted {held.count(twice[0])} "
+            "times. Exchange with a rank that has none of the parts that you have."
+        )
+    missing = sorted(set(range(ranks)) - set(held))
+    why = "Is every exchange reduced, and not overwritten?" if rank not in held else (
+        "Do the distances go on doubling up to N / 2, and does every rank send?"
+    )  # fmt: skip
+    return f"rank {rank} ends without the part of rank {missing[0]}. {why}"
+
+
+@grader
+def crossing(function: Callable[[int, float, float], float]) -> str:
+    """Grade function(ranks, alpha, beta): the bytes at which the two doublings take the same."""
+    for ranks in (8, 4, 64, 1024):
+        for link in (Link(1e-5, 1e-9), Link(3e-6, 1e-11)):
+            _check_crossing(function, ranks, link)
+    return (
+        "at your size both take the same time, for 4 to 1,024 ranks. With many ranks it comes "
+        "close to alpha / beta, the bytes that a link carries while a message waits."
+    )
+
+
+def _check_crossing(function: Callable[[int, float, float], float], ranks: int, link: Link) -> None:
+    size = ask_number(function, ranks, link.alpha, link.beta)
+    if size <= 0:
+        raise Wrong(f"For {ranks} ranks you say {size:g}; expected a number of bytes above zero.")
+    whole, halves = (
+        seconds(build(ranks), size, switch(link))
+        for build in (recursive_doubling_all_reduce, halving_doubling_all_reduce)
+    )
+    if abs(whole - halves) > 1e-6 * whole:
+        slower, text = ("recursive ", "smaller") if whole > halves else ("halving-", "larger")
+        raise Wrong(
+            f"For {ranks} ranks, alpha {link.alpha:g} s and beta {link.beta:g} s/byte you say "
+            f"{size:.0f} bytes. There recursive doubling takes {whole * 1e6:.1f} us and halving-"
+            f"doubling {halves * 1e6:.1f} us: {slower}doubling is slower, so they cross at a "
+            f"{text} size. One has log2 N steps of the whole tensor; the other 2 log2 N, in which "
+            "a rank sends 2(N - 1)/N of the tensor in all."
+        )
+
+
+@grader
+def between_nodes(function: Callable[[int, int, int], float]) -> str:
+    """Grade function(ranks, local, nbytes): bytes that leave nodes in a hierarchical all-reduce."""
+    for ranks, local in ((32, 8), (8, 4), (12, 2), (6, 3), (4, 4), (5, 1)):
+        size = 600 * ranks
+        right = traffic(hierarchical_all_reduce(ranks, local=local), size, 1, local).between_nodes
+        answer = ask_number(function, ranks, local, size)
+        if abs(answer - right) > 0.5:
+            raise Wrong(
+                f"For {ranks} ranks in nodes of {local} and {size} bytes you say {answer:g}; the "
+                f"simulator counts {right}.{_why_between(answer, ranks, local, size)}"
+            )
+    return (
+        "the simulator counts the same for six clusters. Only the number of nodes matters: to the "
+        "network a node is one rank, whose tensor its ranks carry in slices."
+    )
+
+
+def _why_between(answer: float, ranks: int, local: int, size: int) -> str:
+    count = ranks // local
+    flat = traffic(ring_all_reduce(ranks), size, 1, local).between_nodes
+    hints = {
+        flat: "That is what the flat ring sends between nodes.",
+        2 * (count - 1) * size / count: "That is what one node sends; add up all nodes.",
+        2 * (count - 1) * size / ranks: "That is what one rank sends; add up all ranks.",
+        (count - 1) * size: "That is one phase; the all-gather between nodes sends as much again.",
+        2 * (count - 1) * size * local: "Each rank of a node sends only its own slice of the sum.",
+        2 * (ranks - 1) * size: "That is all that is sent; not all of it leaves a node.",
+    }
+    return next((f" {hint}" for value, hint in hints.items() if abs(value - answer) < 0.5), "")
+
+
+@grader
+def segments(function: Callable[[int, int, float, float], int]) -> str:
+    """Grade function(ranks, nbytes, alpha, beta): how many segments a chain should cut into."""
+    for ranks, nbytes in ((8, 1 << 20), (4, 1 << 22), (12, 1 << 19), (8, 1 << 10)):
+        _check_segments(function, ranks, nbytes, Link(1e-5, 1e-10))
+    return (
+        "the cost model finds no count that is more than 5% faster than yours. Four times the "
+        "bytes want twice the segments: the best count grows with the root of the size."
+    )
+
+
+def _check_segments(function: Callable[..., int], ranks: int, nbytes: int, link: Link) -> None:
+    count = ask(function, ranks, nbytes, link.alpha, link.beta)
+    case = f"For {ranks} ranks, {nbytes} bytes, alpha {link.alpha:g} s, beta {link.beta:g} s/byte: "
+    if not isinstance(count, int | float) or not count >= 1 or count != int(min(count, 1e9)):
+        raise Wrong(f"{case}you say {count!r}; expected a whole number of segments, 1 or more.")
+    if count > 1000:
+        raise Wrong(f"{case}you say {count:g}: each step would pay alpha for very few bytes.")
+
+    def took(count: int) -> float:
+        return seconds(chain_all_reduce(ranks, segments=count), nbytes, switch(link))
+
+    tried = {each: took(each) for each in (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64)}
+    best = min(tried, key=tried.__getitem__)
+    own = took(int(count))
+    if own > 1.05 * tried[best]:
+        text = "more" if best > count else "fewer"
+        raise Wrong(
+            f"{case}with your {int(count)} segments it takes {own * 1e6:.0f} us, with {best} only "
+            f"{tried[best] * 1e6:.0f}: try {text}. About 2N + S steps of alpha + 2 beta s / S; "
+            "where is that least?"
+        )

@@ -1,0 +1,124 @@
+"""Graders of the first chapter: bytes of the state, what fits, and who is where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import torch
+
+from course.graders.verdict import Wrong, ask, ask_number, grader
+from minidist.memory.predict import FP32, MIXED, OPTIMIZERS, Policy, state
+
+FINE_SUMS = Policy(
+    "fp16, gradients added up in fp32", torch.float16, torch.float32, torch.float32, torch.float32
+)
+SHORT_MOMENTS = Policy("fp32, moments in bf16", torch.float32, torch.float32, None, torch.bfloat16)
+POLICIES = (FP32, MIXED, FINE_SUMS, SHORT_MOMENTS)
+
+
+@grader
+def bytes_per_parameter(function: Callable[[Policy, str], float]) -> str:
+    """Grade function(policy, optimizer): bytes of the state for each parameter."""
+    for policy, optimizer in product(POLICIES, OPTIMIZERS):
+        right = state(1, policy, optimizer).total
+        answer = ask_number(function, policy, optimizer)
+        if answer != right:
+            raise Wrong(
+                f"For {optimizer} with the policy {policy.name!r} you say {answer:g} bytes a "
+                f"parameter; it is {right}.{_why_bytes(answer, policy, optimizer)}"
+            )
+    return (
+        f"right for {len(POLICIES)} policies and {len(OPTIMIZERS)} optimizers. Adam takes "
+        f"{state(1, FP32).total} bytes in fp32 and {state(1, MIXED).total} in mixed precision: "
+        "shorter weights and gradients are paid for by the master copy."
+    )
+
+
+def _why_bytes(answer: float, policy: Policy, optimizer: str) -> str:
+    one = state(1, policy, optimizer)
+    kept = OPTIMIZERS[optimizer]
+    hints = [
+        (8 * one.total, "those are bits"),
+        (one.total - one.master, "the master weights are missing"),
+        (one.total - one.moments, "the optimizer's moments are missing"),
+        (one.total - one.moments // 2, "Adam keeps two moments of each parameter"),
+        (one.total - one.gradients, "the gradients are missing"),
+        ((2 + kept) * one.weights, "not every part has the dtype of the weights"),
+        (state(1, policy, "adam").total, f"that is Adam's, and {optimizer} keeps fewer moments"),
+    ]
+    fitting = [hint for value, hint in hints if answer == value]
+    return f" Perhaps {', or '.join(fitting)}." if fitting else ""
+
+
+@grader
+def largest(function: Callable[[int, int, Policy, str], int]) -> str:
+    """Grade function(gpu_bytes, ranks, policy, optimizer): most parameters that can be trained.
+
+    By data parallelism on `ranks` GPUs of so many bytes each; only the state is counted.
+    """
+    cases = product((80 * 10**9, 10**6 + 7), (1, 8), (FP32, MIXED), ("adam", "sgd"))
+    for size, ranks, policy, optimizer in cases:
+        answer = ask(function, size, ranks, policy, optimizer)
+        case = f"For {ranks} GPUs of {size:,} bytes, {policy.name}, {optimizer} you say {answer!r}"
+        if not isinstance(answer, int | float) or answer != answer // 1 or answer < 0:
+            raise Wrong(f"{case}; expected a whole number of parameters.")
+        held = state(int(answer), policy, optimizer).total
+        if held > size:
+            raise Wrong(
+                f"{case}. Their state takes {held:,} bytes on every GPU: too much."
+                f"{_why_too_many(held, size, ranks)}"
+            )
+        if state(int(answer) + 1, policy, optimizer).total <= size:
+            raise Wrong(f"{case}. Their state takes {held:,} bytes; one more would fit as well.")
+    return (
+        "one parameter more would not fit, for one GPU as for eight. Data parallelism adds GPUs "
+        "that all hold the same: it buys time, not memory."
+    )
+
+
+def _why_too_many(held: int, size: int, ranks: int) -> str:
+    if ranks > 1 and held > size * (ranks - 1):
+        return " In data parallelism every rank holds all of it; the GPUs do not add up."
+    return ""
+
+
+@grader
+def seat(function: Callable[[int, int], tuple[int, int]]) -> str:
+    """Grade function(rank, per_node): the node of a rank, and its local rank there."""
+    for nodes, per_node in ((2, 4), (3, 8), (4, 1), (1, 5)):
+        seats = list(product(range(nodes), range(per_node)))  # in the order of ranks
+        answers = [_seat(ask(function, rank, per_node), rank) for rank in range(len(seats))]
+        for rank, (answer, right) in enumerate(zip(answers, seats, strict=True)):
+            if answer != right:
+                raise Wrong(
+                    f"With {per_node} ranks a node you say that rank {rank} is (node, local rank) "
+                    f"{answer}; it is {right}.{_why_seats(answers, seats, nodes)}"
+                )
+    return (
+        "every rank of 2 nodes with 4, 3 with 8, 4 with 1 and 1 with 5 sits where the launcher "
+        "puts it. Its device is the local rank: a node with four GPUs has no cuda:4."
+    )
+
+
+def _seat(answer: object, rank: int) -> tuple[object, ...]:
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        raise Wrong(f"for rank {rank} you return {answer!r}; expected (node, local rank).")
+    return tuple(answer)
+
+
+def _why_seats(answers: list[tuple[object, ...]], seats: list[tuple[int, int]], nodes: int) -> str:
+    ranks = range(len(seats))
+    mistakes: list[tuple[str, list[tuple[int, int]]]] = [
+        ("The other way round.", [(local, node) for node, local in seats]),
+        ("Both count from 0.", [(node + 1, local + 1) for node, local in seats]),
+        (
+            "That is the global rank; local ranks count from 0 on every node.",
+            [(node, rank) for rank, (node, _) in enumerate(seats)],
+        ),
+        (
+            "Ranks are not dealt out like cards: a node is filled before the next one.",
+            [(rank % nodes, rank // nodes) for rank in ranks],
+        ),
+    ]
+    return "".join(f" {hint}" for hint, wrong in mistakes if answers == wrong)

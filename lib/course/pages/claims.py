@@ -1,0 +1,75 @@
+"""The table of claims: what is often said, our verdict, and the test or cell that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from IPython.display import Markdown
+
+from course.pages.table import table
+
+VERDICTS = {"true": "true", "refine": "needs refining", "wrong": "wrong"}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row. `evidence`: tests as file::function, cells of labs as notebook#tag."""
+
+    id: str
+    claim: str
+    verdict: Literal["true", "refine", "wrong"]
+    shown: str
+    chapter: str
+    evidence: list[str]
+
+
+def load(path: Path) -> list[Claim]:
+    """Read the data file.
+
+    Raises:
+        ValueError: a claim without evidence, with an unknown verdict, or listed twice.
+    """
+    claims = [Claim(**row) for row in yaml.safe_load(path.read_text())]
+    names = [claim.id for claim in claims]
+    for claim in claims:
+        if claim.verdict not in VERDICTS or not claim.evidence or names.count(claim.id) > 1:
+            raise ValueError(f"{path.name}: claim {claim.id}: see its verdict, evidence and id")
+    return claims
+
+
+def unproven(claims: Iterable[Claim], passed: Iterable[str]) -> dict[str, list[str]]:
+    """Claim → its evidence that is not among what `passed`, given as pytest's node ids.
+
+    A test with parameters counts when one of its cases passed (one that failed fails the run). A
+    lab's cell counts when its lab passed.
+    """
+    ran = {node.split("[")[0] for node in passed}
+    ran |= {node.split("::")[0] for node in ran if ".ipynb::" in node}
+    missing = {c.id: [e for e in c.evidence if e.split("#")[0] not in ran] for c in claims}
+    return {name: evidence for name, evidence in missing.items() if evidence}
+
+
+def as_table(claims: Iterable[Claim]) -> Markdown:
+    """The appendix's table, for a page beside the chapters."""
+    rows = [
+        (
+            f"**{claim.id}** {claim.claim}",
+            f"**{VERDICTS[claim.verdict]}**",
+            f"{claim.shown} ([chapter]({claim.chapter}.html))",
+            "<br>".join(_evidence(each) for each in claim.evidence),
+        )
+        for claim in claims
+    ]
+    return table(["often said", "verdict", "what the run shows", "evidence"], rows)
+
+
+def _evidence(evidence: str) -> str:
+    file, _, name = evidence.replace("::", "#").partition("#")
+    if file.endswith(".ipynb"):
+        lab = Path(file).stem
+        return f"[lab]({Path('..', 'notebooks', lab)}.html), cell `{name}`"
+    return f"{Path(file).stem}: {name.removeprefix('test_').replace('_', ' ')}"

@@ -1,0 +1,32 @@
+"""What the benchmarks have recorded, as pages show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from IPython.display import Markdown
+
+from course.pages.table import table
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """The record NAME: its command, machine, date and rows. Prints where and when it was made."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    print(f"recorded on {found['machine']}, {found['date']}")
+    return found
+
+
+def by_size(ratios: Mapping[tuple[str, int], float], columns: Sequence[str]) -> Markdown:
+    """A table of what was measured in each (column, bytes of the tensor)."""
+    sizes = sorted({size for _, size in ratios})
+    rows = ([_size(size), *(ratios[column, size] for column in columns)] for size in sizes)
+    return table(["tensor", *columns], rows)
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**20:g} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:g} KiB"

@@ -1,0 +1,1 @@
+"""Models, data and training loops of the labs."""

@@ -1,0 +1,127 @@
+"""A training script that a dead rank does not undo: it goes on from its last checkpoint.
+
+    torchrun --standalone --nproc-per-node=2 --max-restarts=1 -m course.training.elastic FOLDER
+
+The network learns scikit-learn's digits under DistributedDataParallel. When a rank dies, the
+launcher ends the others and starts all of them again; what they find in FOLDER tells them where to
+go on. With `--die-at STEP` the last rank kills itself before that step, the first time it is there.
+"""
+
+# mypy: disable-error-code=no-untyped-call
+# (torch does not type `backward`, and the book shows these lines)
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+BATCH = 64  # images a step, of all ranks together
+EVERY = 4  # steps from checkpoint to checkpoint
+
+
+# [train]
+def train(folder: Path, steps: int, die_at: int | None = None) -> list[float]:
+    """Train on all ranks of the default group; return the loss of each step, alike on all ranks.
+
+    Starts from the checkpoint in `folder`, if there is one. The last rank kills itself before step
+    `die_at`, once.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    net, optimizer, losses = _begin(folder)
+    model = DistributedDataParallel(net)
+    for step in range(len(losses), steps):
+        if step == die_at and rank == ranks - 1 and _first_time(folder / "killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        pixels, labels = (part.tensor_split(ranks)[rank] for part in _batch(step))
+        loss = functional.cross_entropy(model(pixels), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach() / ranks
+        dist.all_reduce(mean)
+        losses.append(mean.item())
+        if rank == 0 and (step + 1) % EVERY == 0:
+            state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}
+            _save(state, folder / "checkpoint.pt")
+    return losses
+
+
+def _save(state: dict[str, Any], path: Path) -> None:
+    """Never leave half a checkpoint: write another file, then put it in place in one go."""
+    unfinished = path.with_suffix(".unfinished")
+    torch.save(state, unfinished)
+    unfinished.replace(path)
+
+
+# [end]
+
+
+def _begin(folder: Path) -> tuple[torch.nn.Module, torch.optim.Optimizer, list[float]]:
+    """Network, optimizer, and the losses of the steps that are done."""
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
+    net = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    path = folder / "checkpoint.pt"
+    if not path.exists():
+        return net, optimizer, []
+    state = torch.load(path)
+    net.load_state_dict(state["net"])
+    optimizer.load_state_dict(state["optimizer"])
+    return net, optimizer, state["losses"]
+
+
+def _first_time(mark: Path) -> bool:
+    first = not mark.exists()
+    mark.touch()
+    return first
+
+
+def _batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The images and labels of a step; which they are depends on its number alone."""
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # slow to import
+
+    pixels, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(step))[:BATCH]
+    return pixels[order].float() / 16, labels[order]
+
+
+def _rendezvous() -> tuple[Store, int, int]:
+    """The launcher's store, this rank and the number of ranks; each start has keys of its own.
+
+    torchrun keeps its store over a restart (seen in torch 2.13), and Gloo's keys are the same each
+    time: without the prefix a rank may find a dead one's address, and wait for it.
+    """
+    store, rank, ranks = next(rendezvous("env://"))
+    return PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store), rank, ranks
+
+
+def main() -> None:
+    """What torchrun calls on each rank."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--die-at", type=int)
+    told = parser.parse_args()
+    torch.set_num_threads(1)  # ranks share the cores
+    store, rank, ranks = _rendezvous()
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    losses = train(told.folder, told.steps, told.die_at)
+    if dist.get_rank() == 0:
+        lives = 1 + int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        (told.folder / "losses").write_text("\n".join(map(repr, [lives, *losses])))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

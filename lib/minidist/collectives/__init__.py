@@ -1,0 +1,1 @@
+"""A schedule between real ranks, under torch.distributed's names."""

@@ -1,0 +1,1 @@
+"""One rank runs its program of a schedule: messages, memory, and handles."""

@@ -1,0 +1,213 @@
+"""Memory that all ranks of a group on one host map, and a barrier in it.
+
+[Note: nothing is left behind] A segment is a memfd: memory without a name in any file system, gone
+with the last process that maps it, however that process ends. Peers open it as /proc/PID/fd/N.
+
+[Note: the barrier] Ranks add 1 to one counter and sleep until all have. Both are calls of Linux's
+futex(2): the addition is atomic, and what a rank wrote before it is seen by whoever has waited.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import secrets
+import select
+import sys
+import time
+from mmap import PAGESIZE, mmap
+from weakref import WeakKeyDictionary, finalize
+
+import torch
+import torch.distributed as dist
+
+from minidist.collectives.checks import agreement as agree
+from minidist.collectives.checks.tensors import wire_device
+from minidist.collectives.runtime.executor import global_rank, members
+from minidist.errors import CommunicationError
+
+BLOCK = 4 << 20  # bytes in a buffer: smaller means more barriers, larger leaves the cache
+BUFFERS = 3
+SIZE = PAGESIZE + BUFFERS * BLOCK  # bytes of a segment
+LOOK = 0.2  # seconds between looks at whether the peers are alive
+
+_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)  # the system call's number
+_WAIT, _WAKE, _WAKE_OP = 0, 1, 5
+_ADD_ONE = 1 << 28 | 1 << 12
+
+
+class Arena:
+    """The segments of a group's ranks, mapped by this rank. Made by all of them together.
+
+    Raises:
+        ValueError: on every rank, if the ranks do not share one host's memory.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self.peers = [r for r in range(self.ranks) if r != self.rank]
+        self._names = [str(global_rank(r, group)) for r in range(self.ranks)]
+        self._seconds = _timeout(group)
+        maps, ends = _map_all(group, self.rank, self.ranks)
+        self._exits = select.poll()
+        for end in ends:
+            self._exits.register(end, select.POLLIN)
+            finalize(self, os.close, end)
+        self._memory = [torch.frombuffer(each, dtype=torch.uint8) for each in maps]
+        self._counter = _Counter(maps[0], self.ranks)
+        self._turn = self._barriers = 0
+        self._broken = ""
+
+    def segments(self, dtype: torch.dtype, numel: int) -> list[torch.Tensor]:
+        """Views of the next buffer of each rank: `numel` elements of `dtype`, at most `BLOCK`."""
+        self._turn = (self._turn + 1) % BUFFERS
+        start = PAGESIZE + self._turn * BLOCK
+        stop = start + numel * dtype.itemsize
+        return [memory[start:stop].view(dtype) for memory in self._memory]
+
+    def barrier(self) -> None:
+        """Wait until all ranks have come here; what they wrote before is visible then.
+
+        Raises:
+            CommunicationError: a rank is gone, or has not come in the group's time; named.
+        """
+        if self._broken:
+            raise CommunicationError(self._broken)
+        self._barriers += 1
+        self._counter.arrive(self.rank, self._barriers)
+        end = time.monotonic() + self._seconds
+        while not self._counter.reached(self._barriers):
+            self._counter.sleep(self._barriers, LOOK)
+            if self._counter.reached(self._barriers):
+                return
+            if self._exits.poll(0):
+                self._fail("a rank is gone")
+            if time.monotonic() > end:
+                self._fail(f"waited for {self._seconds:g} s")
+
+    def _fail(self, why: str) -> None:
+        late = [self._names[r] for r in self._counter.late(self._barriers)]
+        self._broken = (
+            f"rank {self._names[self.rank]}: shared memory, barrier {self._barriers}: {why}; "
+            f"not there: rank {', '.join(late)}"
+        )
+        raise CommunicationError(self._broken)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _Counter:
+    """Arrivals at barriers, in the first page of `memory`, see [Note: the barrier]."""
+
+    def __init__(self, memory: mmap, ranks: int) -> None:
+        self._ranks = ranks
+        self._count = ctypes.c_uint32.from_buffer(memory)
+        self._seen = (ctypes.c_uint32 * ranks).from_buffer(memory, 64)  # for error messages alone
+        self._at = ctypes.addressof(self._count)
+
+    def arrive(self, rank: int, barrier: int) -> None:
+        """Count this rank in; the last one to come wakes the others."""
+        self._seen[rank] = barrier & 0xFFFFFFFF
+        nobody = self._at + 4  # FUTEX_WAKE_OP wakes one there too
+        self._futex(nobody, _WAKE_OP, 1, None, self._at, _ADD_ONE)
+        if self.reached(barrier):
+            self._futex(self._at, _WAKE, 0x7FFFFFFF, None, 0, 0)
+
+    def reached(self, barrier: int) -> bool:
+        """Whether all ranks have come to this barrier; the count is modulo 2**32."""
+        missing = (barrier * self._ranks - self._count.value) & 0xFFFFFFFF
+        return missing == 0 or missing > self._ranks
+
+    def sleep(self, barrier: int, seconds: float) -> None:
+        """Sleep until a rank's arrival completes the barrier, but no longer than `seconds`."""
+        seen = self._count.value
+        if not self.reached(barrier):
+            limit = ctypes.byref(_Timespec(int(seconds), int(seconds % 1 * 1e9)))
+            self._futex(self._at, _WAIT, seen, limit, 0, 0)
+
+    def late(self, barrier: int) -> list[int]:
+        """The ranks that have not come to this barrier."""
+        return [r for r, seen in enumerate(self._seen) if (barrier - seen) & 0xFFFFFFFF == 1]
+
+    def _futex(self, at: int, what: int, value: int, limit: object, other: int, op: int) -> None:
+        done = _libc.syscall(
+            _FUTEX, ctypes.c_void_p(at), what, value, limit, ctypes.c_void_p(other), op
+        )
+        problem = ctypes.get_errno() if done < 0 else 0
+        if problem not in (0, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
+            raise OSError(problem, os.strerror(problem))
+
+
+_arenas: WeakKeyDictionary[dist.ProcessGroup, Arena | str] = WeakKeyDictionary()
+
+
+def arena_of(group: dist.ProcessGroup | None) -> Arena:
+    """The arena of a group; the first call for a group makes it, so all ranks must be in it.
+
+    Raises:
+        ValueError: on every rank, if the ranks do not share one host's memory.
+    """
+    key = members(group)
+    if key not in _arenas:
+        try:
+            _arenas[key] = Arena(key)
+        except ValueError as error:
+            _arenas[key] = str(error)
+    found = _arenas[key]
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found
+
+
+def _map_all(group: dist.ProcessGroup, rank: int, ranks: int) -> tuple[list[mmap], list[int]]:
+    """Make this rank's segment and map everybody's; the peers' pidfds, to see them end."""
+    name, fd = f"minidist-{secrets.token_hex(8)}", -1
+    offer: agree.Call = {}
+    if _FUTEX and sys.platform == "linux":
+        fd = os.memfd_create(name)
+        os.ftruncate(fd, SIZE)
+        offer = {"name": name, "pid": str(os.getpid()), "fd": str(fd)}
+    where = wire_device(group)
+    maps: list[mmap] = []
+    ends: list[int] = []
+    problem = ""
+    try:
+        for peer, theirs in enumerate(agree.exchange(offer, rank, ranks, group, where)):
+            maps.append(_map(theirs))
+            if peer != rank:
+                ends.append(os.pidfd_open(int(theirs["pid"])))
+    except (OSError, ValueError, KeyError) as error:
+        problem = f"cannot map the memory of rank {global_rank(len(maps), group)}: {error!r}"
+    answers = agree.exchange({"problem": problem}, rank, ranks, group, where)
+    if fd >= 0:
+        os.close(fd)
+    for answer in answers:
+        if answer["problem"]:
+            for end in ends:
+                os.close(end)
+            raise ValueError(f"shared memory: {answer['problem']}")
+    return maps, ends
+
+
+def _map(offer: agree.Call) -> mmap:
+    path = f"/proc/{offer['pid']}/fd/{offer['fd']}"
+    if not os.readlink(path).startswith(f"/memfd:{offer['name']}"):
+        raise ValueError(f"{path} is another host's")
+    fd = os.open(path, os.O_RDWR)
+    try:
+        return mmap(fd, SIZE)
+    finally:
+        os.close(fd)
+
+
+def _timeout(group: dist.ProcessGroup) -> float:
+    """Seconds that the group's messages may take, and so its barriers too."""
+    options = group._get_backend(torch.device("cpu")).options
+    return float(options._timeout.total_seconds())

@@ -1,0 +1,1 @@
+"""The four calls that wrappers make."""

@@ -1,0 +1,230 @@
+"""The seam between wrappers and collectives: the few calls that DDP, ZeRO and FSDP make.
+
+A wrapper is handed a `Comm` and calls nothing else. So the same wrapper runs over minidist's
+schedules (`Ours`), over the backend's own collectives (`Native`), or over either with every call
+and message counted (`Counted`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import NamedTuple, Protocol
+
+import torch
+from torch.distributed import ProcessGroup, ReduceOp
+
+from minidist.collectives.call import record
+from minidist.collectives.rooted import broadcast
+from minidist.collectives.runtime.executor import Sent
+from minidist.collectives.tensor import (
+    Op,
+    all_gather_into_tensor,
+    all_reduce,
+    reduce_scatter_tensor,
+)
+from minidist.comm.native import Native, place
+
+__all__ = ["Call", "Comm", "Counted", "Handle", "Native", "Ours"]
+
+Span = tuple[float, float]
+
+
+class Handle(Protocol):
+    """A collective on its way."""
+
+    def wait(self) -> object:
+        """Return when the result is in place, in the order of the device's current stream."""
+
+    @property
+    def span(self) -> Span | None:
+        """Start and end in seconds of `time.monotonic()`, once it is done; None if not known."""
+
+
+class Comm(Protocol):
+    """What a wrapper may ask of the ranks of a group.
+
+    Every call is made by all of them, in the same order, with tensors alike in size and dtype.
+    With `async_op` it returns a `Handle` at once; until its `wait()` the tensors are the
+    collective's. Without, it returns None when the result is in place.
+
+    Attributes:
+        group: whose ranks they are; None for the default group.
+        rank: this one's, in the group.
+        ranks: how many there are.
+    """
+
+    group: ProcessGroup | None
+    rank: int
+    ranks: int
+
+    def broadcast(
+        self, tensor: torch.Tensor, group_src: int = 0, async_op: bool = False
+    ) -> Handle | None:
+        """Give every rank what is in `tensor` on the group's rank `group_src`, in place."""
+
+    def all_reduce(
+        self, tensor: torch.Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
+    ) -> Handle | None:
+        """Reduce `tensor` over the ranks, in place."""
+
+    def reduce_scatter(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        op: Op = ReduceOp.SUM,
+        async_op: bool = False,
+    ) -> Handle | None:
+        """Reduce `input`, N equal parts, over the ranks; rank r keeps the r-th in `output`."""
+
+    def all_gather(
+        self, output: torch.Tensor, input: torch.Tensor, async_op: bool = False
+    ) -> Handle | None:
+        """Collect every rank's `input` in `output`, N times as large, in the order of ranks."""
+
+
+class Ours:
+    """minidist's own collectives.
+
+    Args:
+        group: the default group if None.
+        algorithm: of `all_reduce`. Its two halves are also chosen by "auto" and also go through
+            "shared_memory"; with any other they go by the ring. Broadcasts go by the tree.
+        check: whether the ranks agree before each call, as in `minidist.all_reduce`.
+
+    Raises:
+        ValueError: this rank is not in the group.
+    """
+
+    def __init__(
+        self,
+        group: ProcessGroup | None = None,
+        *,
+        algorithm: str = "auto",
+        check: bool | None = None,
+    ) -> None:
+        self.group, self._algorithm, self._check = group, algorithm, check
+        self.rank, self.ranks = place(group)
+        self._half = algorithm if algorithm in ("auto", "shared_memory") else "ring"
+
+    def broadcast(
+        self, tensor: torch.Tensor, group_src: int = 0, async_op: bool = False
+    ) -> Handle | None:
+        """As `minidist.broadcast`."""
+        return broadcast(tensor, None, self.group, async_op, group_src, check=self._check)
+
+    def all_reduce(
+        self, tensor: torch.Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
+    ) -> Handle | None:
+        """As `minidist.all_reduce`."""
+        return all_reduce(
+            tensor, op, self.group, async_op, algorithm=self._algorithm, check=self._check
+        )
+
+    def reduce_scatter(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        op: Op = ReduceOp.SUM,
+        async_op: bool = False,
+    ) -> Handle | None:
+        """As `minidist.reduce_scatter_tensor`."""
+        return reduce_scatter_tensor(
+            output, input, op, self.group, async_op, algorithm=self._half, check=self._check
+        )
+
+    def all_gather(
+        self, output: torch.Tensor, input: torch.Tensor, async_op: bool = False
+    ) -> Handle | None:
+        """As `minidist.all_gather_into_tensor`."""
+        return all_gather_into_tensor(
+            output, input, self.group, async_op, algorithm=self._half, check=self._check
+        )
+
+
+class Call(NamedTuple):
+    """One call: of what, and the bytes of the whole tensor, that with a part for each rank."""
+
+    name: str
+    nbytes: int
+
+
+class Counted:
+    """A `Comm` that counts what goes through it.
+
+    Args:
+        comm: what makes the calls.
+
+    Attributes:
+        calls: every call so far.
+    """
+
+    def __init__(self, comm: Comm) -> None:
+        self.group, self.rank, self.ranks = comm.group, comm.rank, comm.ranks
+        self.calls: list[Call] = []
+        self._comm = comm
+        self._logs: list[list[Sent]] = []  # of each call: an asynchronous one goes on writing
+
+    @property
+    def sent(self) -> list[Sent]:
+        """The messages that this rank has handed to the transport, call by call.
+
+        Those of minidist's schedules: a backend does not tell of its own, and through shared
+        memory there are none.
+        """
+        return list(chain.from_iterable(self._logs))
+
+    @property
+    def bytes_sent(self) -> int:
+        """The bytes of all messages of `sent`."""
+        return sum(message.nbytes for message in self.sent)
+
+    @property
+    def messages_sent(self) -> int:
+        """The number of messages of `sent`."""
+        return len(self.sent)
+
+    def clear(self) -> None:
+        """Count anew; the messages of calls that are still on their way are not counted."""
+        self.calls.clear()
+        self._logs.clear()
+
+    def broadcast(
+        self, tensor: torch.Tensor, group_src: int = 0, async_op: bool = False
+    ) -> Handle | None:
+        """Count the call, and make it."""
+        with self._counting("broadcast", tensor):
+            return self._comm.broadcast(tensor, group_src, async_op)
+
+    def all_reduce(
+        self, tensor: torch.Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
+    ) -> Handle | None:
+        """Count the call, and make it."""
+        with self._counting("all_reduce", tensor):
+            return self._comm.all_reduce(tensor, op, async_op)
+
+    def reduce_scatter(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        op: Op = ReduceOp.SUM,
+        async_op: bool = False,
+    ) -> Handle | None:
+        """Count the call, and make it."""
+        with self._counting("reduce_scatter", input):
+            return self._comm.reduce_scatter(output, input, op, async_op)
+
+    def all_gather(
+        self, output: torch.Tensor, input: torch.Tensor, async_op: bool = False
+    ) -> Handle | None:
+        """Count the call, and make it."""
+        with self._counting("all_gather", output):
+            return self._comm.all_gather(output, input, async_op)
+
+    @contextmanager
+    def _counting(self, name: str, whole: torch.Tensor) -> Iterator[None]:
+        self.calls.append(Call(name, whole.nbytes))
+        with record() as log:
+            self._logs.append(log)
+            yield

@@ -1,0 +1,61 @@
+"""The exceptions, on the ground floor: whoever raises or catches one imports nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot be run safely: it names the step and the message."""
+
+
+class CommunicationError(RuntimeError):
+    """A message could not be sent or received: a peer is gone, or nothing came in time."""
+
+
+class MismatchError(ValueError):
+    """The ranks do not make the same call, or another rank was given bad input."""
+
+
+class ReplicaError(RuntimeError):
+    """The ranks' replicas are not alike.
+
+    Attributes:
+        name: of the first parameter or buffer that differs; "" if the ranks are not at one step.
+        ranks: global ranks where it is not as on most; with no majority, not as on the first.
+        step: of training, as far as known.
+    """
+
+    def __init__(
+        self, message: str, name: str = "", ranks: Iterable[int] = (), step: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.name, self.ranks, self.step = name, tuple(ranks), step
+
+
+class RankError(RuntimeError):
+    """A rank failed. `ranks`: the one that failed first, or all those that did not end in time."""
+
+    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+    @property
+    def rank(self) -> int:
+        """The rank to blame; the lowest, if several did not end in time."""
+        return self.ranks[0]
+
+
+class TaskError(RuntimeError):
+    """A task failed as often as it may, or did not end in time.
+
+    Attributes:
+        task: its name, such as "map task 3".
+    """
+
+    def __init__(self, task: str, message: str) -> None:
+        super().__init__(task, message)
+        self.task = task
+
+    def __str__(self) -> str:
+        return " ".join(self.args)

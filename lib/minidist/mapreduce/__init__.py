@@ -1,0 +1,1 @@
+"""MapReduce on processes of this host."""

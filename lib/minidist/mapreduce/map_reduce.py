@@ -1,0 +1,232 @@
+"""MapReduce (Dean and Ghemawat, OSDI 2004) on the processes of one host, small enough to be read.
+
+A map task turns one input into pairs (key, value) and sorts them into one box for each reducer.
+A reduce task takes its boxes from all map tasks, brings equal keys together, and reduces the values
+of each key to one. Between the two lies the shuffle: here, files in a folder, one for each box.
+
+In the paper a map task's boxes lie on its worker's own disk, and are lost with the machine; so its
+finished map tasks are done again too. Here they outlive the worker, since only a process can die.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from numbers import Number
+from operator import index
+from pathlib import Path
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+
+from minidist.errors import TaskError
+from minidist.launch import pickling
+from minidist.mapreduce.workers import Crew
+from minidist.schedule.schedule import Ints
+
+__all__ = ["MapReduced", "TaskError", "hash_partition", "map_reduce"]
+
+Pair = tuple[Hashable, Any]
+Mapper = Callable[[Any], Iterable[Pair]]
+Reducer = Callable[[Any, list[Any]], Any]
+Partition = Callable[[Any, int], int]
+
+
+@dataclass(frozen=True, eq=False)
+class MapReduced:
+    """What a job has made, and what it has moved.
+
+    Attributes:
+        parts: parts[r] is what reducer r made: key → value, keys in the order in which the inputs
+            first bring them.
+        emitted: pairs that the mapper gave, before the combiner.
+        records: int64 array (inputs, reducers): pairs that went from a map task to a reducer.
+        nbytes: int64 array (inputs, reducers): the bytes of those pairs, pickled.
+        shipped: bytes of functions and inputs that went to workers.
+        returned: bytes of results that came back.
+        recomputed: tasks that were done again, since their worker died or they raised.
+    """
+
+    parts: list[dict[Any, Any]]
+    emitted: int
+    records: Ints
+    nbytes: Ints
+    shipped: int
+    returned: int
+    recomputed: tuple[str, ...]
+
+    @property
+    def whole(self) -> dict[Any, Any]:
+        """All reducers' results together. A key that several of them have raises ValueError."""
+        whole = {key: value for part in self.parts for key, value in part.items()}
+        if len(whole) < sum(map(len, self.parts)):
+            raise ValueError("map_reduce: several reducers were given the same key by `partition`")
+        return whole
+
+
+def hash_partition(key: Hashable, reducers: int) -> int:
+    """The reducer for a key: its hash, modulo their number. The same in every process and run."""
+    return _stable_hash(key) % reducers
+
+
+def map_reduce(
+    inputs: Iterable[Any],
+    mapper: Mapper,
+    reducer: Reducer,
+    *,
+    reducers: int = 1,
+    combiner: Reducer | None = None,
+    partition: Partition = hash_partition,
+    workers: int = 2,
+    attempts: int = 3,
+    timeout: float = 60.0,
+) -> MapReduced:
+    """Map every input, shuffle by key, reduce; on `workers` processes.
+
+    The results depend on the inputs and their order alone: not on the number of workers, nor on
+    who did what when, nor on whether some died. For that the functions must be pure: a task may be
+    done more than once. They may be defined in a notebook's cell; they travel by cloudpickle. What
+    they print is not collected.
+
+    Args:
+        inputs: one map task each.
+        mapper: mapper(input) gives pairs (key, value).
+        reducer: reducer(key, values) gives one value. `values` is in the order of inputs.
+        reducers: number of reduce tasks, R.
+        combiner: as `reducer`; called in the map task on its own values of a key, so that one pair
+            is shuffled instead of many. What it gives must be fit to be reduced further.
+        partition: partition(key, R) gives the reducer of a key, 0..R-1; equal keys must go to the
+            same one.
+        workers: number of processes at a time. One that dies is replaced.
+        attempts: how often a task may fail (raise, or lose its worker) until the job gives up.
+        timeout: seconds for the whole job.
+
+    Raises:
+        ValueError, TypeError: an argument is out of range, or cannot be sent to another process.
+        TaskError: a task failed `attempts` times, or was not done in time. It names the task and
+            tells what its worker did; what the task raised is the `__cause__`.
+    """
+    inputs = list(inputs)
+    for name, value in {"reducers": reducers, "workers": workers, "attempts": attempts}.items():
+        _at_least_one(name, value)
+    if not isinstance(timeout, int | float) or not 0 < timeout <= 1e6:
+        raise ValueError(f"map_reduce: timeout must be between 0 and 1e6 s, got {timeout!r}")
+    with (
+        tempfile.TemporaryDirectory(prefix="minidist-") as name,
+        Crew(min(workers, max(len(inputs), reducers)), attempts, timeout) as crew,
+    ):
+        folder = Path(name)
+        map_task = partial(_map_task, mapper, combiner, partition, reducers, folder)
+        mapped = crew.run("map", map_task, inputs)
+        boxes = [range(len(inputs))] * reducers
+        parts = crew.run("reduce", partial(_reduce_task, reducer, folder), boxes)
+    shape = (len(inputs), reducers)
+    return MapReduced(
+        parts,
+        emitted=sum(m.emitted for m in mapped),
+        records=np.array([m.records for m in mapped], dtype=np.int64).reshape(shape),
+        nbytes=np.array([m.nbytes for m in mapped], dtype=np.int64).reshape(shape),
+        shipped=crew.shipped,
+        returned=crew.returned,
+        recomputed=tuple(crew.redone),
+    )
+
+
+class _Mapped(NamedTuple):
+    """What a map task reports: pairs that it was given, and pairs and bytes for each reducer."""
+
+    emitted: int
+    records: list[int]
+    nbytes: list[int]
+
+
+# [tasks]
+def _map_task(
+    mapper: Mapper,
+    combiner: Reducer | None,
+    partition: Partition,
+    reducers: int,
+    folder: Path,
+    task: int,
+    item: Any,
+) -> _Mapped:
+    pairs = list(mapper(item))
+    emitted = len(pairs)
+    if combiner:
+        pairs = [(key, combiner(key, values)) for key, values in _grouped(pairs).items()]
+    boxes: list[list[Pair]] = [[] for _ in range(reducers)]
+    for key, value in pairs:
+        boxes[_checked(partition(key, reducers), key, reducers)].append((key, value))
+    blobs = [pickling.dumps(box) for box in boxes]
+    for reduce_task, blob in enumerate(blobs):
+        _write(_box(folder, task, reduce_task), blob)
+    return _Mapped(emitted, list(map(len, boxes)), list(map(len, blobs)))
+
+
+def _reduce_task(reducer: Reducer, folder: Path, task: int, maps: Sequence[int]) -> dict[Any, Any]:
+    boxes = (pickle.loads(_box(folder, m, task).read_bytes()) for m in maps)
+    shuffled = _grouped(pair for box in boxes for pair in box)
+    return {key: reducer(key, values) for key, values in shuffled.items()}
+
+
+def _grouped(pairs: Iterable[Pair]) -> dict[Hashable, list[Any]]:
+    """Key → its values, both in the order in which they come."""
+    groups: dict[Hashable, list[Any]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+# [end]
+
+
+def _box(folder: Path, map_task: int, reduce_task: int) -> Path:
+    return folder / f"{map_task}-for-{reduce_task}"
+
+
+def _write(path: Path, blob: bytes) -> None:
+    """All or nothing: a worker may be killed at any moment, and the task be done again."""
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    unfinished.write_bytes(blob)
+    unfinished.replace(path)
+
+
+def _checked(reducer: object, key: object, reducers: int) -> int:
+    if not isinstance(reducer, SupportsIndex) or not 0 <= index(reducer) < reducers:
+        raise ValueError(
+            f"partition({key!r}, {reducers}) gave {reducer!r}; expected a reducer, "
+            f"0..{reducers - 1}"
+        )
+    return index(reducer)
+
+
+def _stable_hash(key: object) -> int:
+    """A hash that is alike in all processes, as Python's own of a str is not; and for equal keys.
+
+    Numbers that are equal, such as 1 and 1.0, have the same hash in Python, and it is not salted.
+    """
+    if isinstance(key, str):
+        return zlib.crc32(key.encode("utf-8", "surrogatepass"))
+    if isinstance(key, bytes):
+        return zlib.crc32(key)
+    if isinstance(key, tuple):
+        return zlib.crc32(repr([_stable_hash(part) for part in key]).encode())
+    if key is None:
+        return 0
+    if isinstance(key, Number) and key == key:  # a NaN equals nothing, so it is no key
+        return hash(key)
+    raise TypeError(
+        f"map_reduce: key {key!r}: expected a str, bytes, number, None or a tuple of these; for "
+        "other keys pass a `partition` of your own"
+    )
+
+
+def _at_least_one(name: str, value: object) -> None:
+    whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
+    if not whole or index(value) < 1:  # type: ignore[arg-type]
+        raise ValueError(f"map_reduce: {name} must be a whole number of at least 1, got {value!r}")

@@ -1,0 +1,233 @@
+"""How much memory is taken, byte by byte over a step: told by the allocator, not by the tensors.
+
+For example::
+
+    meter = Meter()          # counts what is allocated from here on
+    model = ...              # and trains for a step or two, until all of the state is there
+    curve = meter.curve(step)
+    curve.start, curve.peak, curve.end
+
+[Note: other threads] On the CPU torch's profiler reports what the thread allocates and frees that
+started it. But a collective's thread may be the last to hold a tensor, and free it; its setting
+`profile_all_threads` reports no memory at all. With each report comes a total, which the allocator
+keeps for the whole process. By itself it only counts there while the thread is profiled. A flag of
+torch's C++ library makes it count always and in all threads, so that each total that we see is
+true; what another thread takes and gives back between two reports of ours is not seen. The flag
+stays set: what is freed while nobody counts would be missing for good.
+
+[Note: CUDA] There the caching allocator keeps the statistics, of all threads and in the order in
+which the host calls it; its history has every allocation. Sizes are as asked for, before it rounds
+them up to blocks of 512 bytes. The host runs ahead: a point stands where the host asked, and a span
+where the device worked, which is later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from minidist.profiler.spans import Span
+from minidist.profiler.timeline import CPU, timeline
+
+# Declared in c10/core/CPUAllocator.h; not part of the Python API.
+FLAG = "FLAGS_caffe2_report_cpu_memory_usage"
+CPU_TYPE = 0  # of torch's device types
+PROBES = 5
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Memory over a step.
+
+    Attributes:
+        points: (seconds, bytes), after each change that was seen; the first is that at the start.
+        spans: what ran when, in the same seconds: see `minidist.timeline`.
+        value: what the step returned.
+    """
+
+    points: list[tuple[float, int]]
+    spans: list[Span]
+    value: Any = None
+
+    @property
+    def start(self) -> int:
+        """Bytes before the step."""
+        return self.points[0][1]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes at any time."""
+        return max(nbytes for _, nbytes in self.points)
+
+    @property
+    def end(self) -> int:
+        """Bytes after the step."""
+        return self.points[-1][1]
+
+    def during(self, name: str) -> int:
+        """The most bytes while something of this name ran, such as "forward".
+
+        Raises:
+            ValueError: nothing of this name was recorded.
+        """
+        spans = [span for span in self.spans if span.name == name]
+        if not spans:
+            known = ", ".join(dict.fromkeys(span.name for span in self.spans)) or "nothing"
+            raise ValueError(f"during: expected one of what was recorded, {known}; got {name!r}")
+        return max(max(self._within(span.start, span.end)) for span in spans)
+
+    def _within(self, start: float, end: float) -> list[int]:
+        before = [nbytes for when, nbytes in self.points if when <= start]
+        return before[-1:] + [nbytes for when, nbytes in self.points if start < when <= end]
+
+
+class Meter:
+    """Counts the memory that is allocated on a device from now on, by all threads of the process.
+
+    On the CPU minidist's messages take a few MiB once, and keep them: talk once before, to leave
+    that out. Memory that ranks share does not come from torch and is not counted.
+
+    Args:
+        device: the CPU or a GPU.
+    """
+
+    def __init__(self, device: torch.device = CPU) -> None:
+        self._device = device
+        gc.collect()  # what waits for it would be freed under our eyes
+        if device.type != "cuda":
+            _count_all_threads()
+        self._base = 0
+        self._base = self.now()
+
+    def now(self) -> int:
+        """Bytes that are held."""
+        if self._device.type == "cuda":
+            return _requested(self._device) - self._base
+        points, _ = _cpu_history(_probe, self._device)
+        return points[-1][1] - self._base
+
+    def curve(self, step: Callable[[], Any]) -> Curve:
+        """Run `step`, and record how memory goes up and down.
+
+        In it `timeline` records: spans of wrappers and optimizers, and what `mark` says.
+
+        Raises:
+            RuntimeError: another timeline is recording.
+        """
+        with timeline() as line:
+            history = _cuda_history if self._device.type == "cuda" else _cpu_history
+            points, value = history(step, self._device)
+        zero = points[0][0]
+        spans = [s._replace(start=s.start - zero, end=s.end - zero) for s in line.spans]
+        return Curve([(when - zero, nbytes - self._base) for when, nbytes in points], spans, value)
+
+
+def measured(step: Callable[[], Any], device: torch.device = CPU) -> Curve:
+    """Run `step`, and record what it takes beyond what was there: a curve that starts at 0.
+
+    What it frees of its caller's counts below 0, as far as a `Meter` saw it allocated.
+    """
+    return Meter(device).curve(step)
+
+
+History = tuple[list[tuple[float, int]], Any]
+
+
+def _cpu_history(step: Callable[[], Any], device: torch.device) -> History:
+    """(Seconds of `time.monotonic()`, bytes that all threads hold), and what the step returned."""
+    profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with _quiet():
+        profiler.start()
+    probed = []
+    try:
+        for _ in range(PROBES):  # they tell what is there, and how the profiler's clock stands
+            _probe()
+            probed.append(time.monotonic())
+        value = step()
+        _probe()  # what other threads did last
+    finally:
+        with _quiet():
+            profiler.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    changes = [e for e in events if e["name"] == "[memory]" and _device_type(e) == CPU_TYPE]
+    changes.sort(key=lambda event: event["args"]["Ev Idx"])
+    frees = changes[1 : 2 * PROBES : 2]
+    zero = min(now - free["ts"] / 1e6 for now, free in zip(probed, frees, strict=True))
+    points = [(zero + e["ts"] / 1e6, e["args"]["Total Allocated"]) for e in changes]
+    return [*points[2 * PROBES - 1 : -2], points[-1]], value  # without what the probes took
+
+
+def _device_type(event: dict[str, Any]) -> int:
+    kind: int = event["args"]["Device Type"]
+    return kind
+
+
+def _probe() -> None:
+    """Take a byte and give it back: after that is reported, the total is what others hold."""
+    torch.empty(1, dtype=torch.uint8)
+
+
+def _cuda_history(step: Callable[[], Any], device: torch.device) -> History:
+    """See [Note: CUDA]. The functions are private, but those that PyTorch's documentation names."""
+    torch.cuda.synchronize(device)
+    torch.cuda.memory._record_memory_history(context=None, device=device, clear_history=True)
+    level = _requested(device)
+    now = time.monotonic()
+    epoch = time.time() - now
+    try:
+        value = step()
+        torch.cuda.synchronize(device)
+        trace = torch.cuda.memory._snapshot(device)["device_traces"]
+    finally:
+        torch.cuda.memory._record_memory_history(None, device=device)
+    points = [(now, level)]
+    for entry in trace[torch.cuda._utils._get_device_index(device, optional=True)]:
+        sign = {"alloc": 1, "free_completed": -1}.get(entry["action"], 0)
+        if sign:
+            level += sign * entry["size"]
+            points.append((entry["time_us"] / 1e6 - epoch, level))
+    return points, value
+
+
+def _requested(device: torch.device) -> int:
+    """Bytes as they were asked for, as the history has them; not rounded up to blocks."""
+    return int(torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0))
+
+
+def _count_all_threads() -> None:
+    """See [Note: other threads]."""
+    (path,) = (Path(torch.__file__).parent / "lib").glob("libc10.*")
+    flag = ctypes.c_bool.in_dll(ctypes.CDLL(str(path)), FLAG)
+    if not flag.value:
+        before = torch.empty(1)
+        flag.value = True
+        with _quiet():
+            del before  # of the first block that it does not know it says so, and then no more
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what C++ says on stderr: the profiler reports there that it starts and stops."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+            yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,1 @@
+"""Wrappers that train one model on many ranks."""

@@ -1,0 +1,1 @@
+"""When autograd goes back through a module."""

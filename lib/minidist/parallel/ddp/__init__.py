@@ -1,0 +1,1 @@
+"""Distributed data parallel: replicas, and gradients averaged during backward."""

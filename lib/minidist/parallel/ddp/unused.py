@@ -1,0 +1,63 @@
+"""Parameters that a backward gave no gradient: which ranks used what, and which used none.
+
+[Note: unused parameters] PyTorch walks the graph after each forward to find them, so that buckets
+need not wait for what will not come. We do not: once the buckets are in the order of arrival, those
+that never came on rank 0 are in the last ones, and all others leave early without a walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch.nn import Parameter
+
+from minidist.comm.comm import Comm
+from minidist.parallel.sharding.partition import Named
+
+
+class Usage:
+    """Which parameters got a gradient since gradients were last averaged.
+
+    Args:
+        named: the parameters, alike on all ranks.
+        comm: between the ranks.
+        find: some may get none, different ones on different ranks.
+    """
+
+    def __init__(self, named: Sequence[Named], comm: Comm, find: bool) -> None:
+        self._named, self._comm, self._find = named, comm, find
+        self._used: set[Parameter] = set()
+
+    def note(self, parameter: Parameter) -> None:
+        """It has got a gradient, also in `no_sync`."""
+        self._used.add(parameter)
+
+    def check(self) -> None:
+        """Raise RuntimeError if some got none, and were to get one."""
+        unused = [name for name, parameter in self._named if parameter not in self._used]
+        if self._find or not unused:
+            return
+        names = ", ".join(unused[:10])
+        names += f" and {len(unused) - 10} more" if len(unused) > 10 else ""
+        raise RuntimeError(
+            f"rank {dist.get_rank()}: DistributedDataParallel: expected backward to give every "
+            f"parameter a gradient, got none for {names}. Other ranks may wait for them. Pass "
+            "find_unused_parameters=True if the loss may leave parameters out, or freeze them "
+            "before wrapping: requires_grad_(False)"
+        )
+
+    def of_all_ranks(self) -> set[Parameter] | None:
+        """Those that at least one rank has used, and start anew; None: all.
+
+        If unused ones are to be found, all ranks add up a flag for each parameter.
+        """
+        used, self._used = self._used, set()
+        if not self._find:
+            return None
+        flags = [parameter in used for _, parameter in self._named]
+        counts = torch.tensor(flags, dtype=torch.int32, device=self._named[0][1].device)
+        self._comm.all_reduce(counts)
+        pairs = zip(self._named, counts.tolist(), strict=True)
+        return {parameter for (_, parameter), count in pairs if count}

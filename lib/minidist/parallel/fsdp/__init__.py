@@ -1,0 +1,1 @@
+"""Fully sharded data parallel: parameters gathered one unit at a time."""

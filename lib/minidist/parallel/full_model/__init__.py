@@ -1,0 +1,1 @@
+"""The whole model again, whatever wraps it."""

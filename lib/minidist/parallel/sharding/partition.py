@@ -1,0 +1,84 @@
+"""Which parameters share a flat buffer, and where each lies in it: arithmetic alone.
+
+[Note: the layout of views] A gradient's place in the buffer is seen through a view of its
+parameter's shape and, where the parameter's memory has no gaps, its strides, since autograd lays
+out gradients as it does parameters. So copying a gradient of a channels_last weight transposes
+nothing, and a view may take the gradient's place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch.nn import Parameter
+
+MIB = 1 << 20
+Named = tuple[str, Parameter]
+
+
+def assign(nbytes: Sequence[int], first: float, cap: float) -> list[list[int]]:
+    """Which gradients share a bucket, as `torch.nn.parallel.DistributedDataParallel` does it.
+
+    Gradients arrive from the last layer to the first, so buckets are filled from the end. One is
+    closed as soon as it holds at least so many bytes. A small first one lets communication begin
+    early.
+
+    Args:
+        nbytes: the size of each gradient, in the order in which forward uses the parameters.
+        first: bytes that close the first bucket.
+        cap: bytes that close each later one.
+
+    Returns:
+        indexes into `nbytes`: `assign([4, 4, 4, 4], 4, 8)` is `[[3], [2, 1], [0]]`.
+    """
+    buckets: list[list[int]] = [[]]
+    held = 0
+    for index in reversed(range(len(nbytes))):
+        if buckets[-1] and held >= (first if len(buckets) == 1 else cap):
+            buckets.append([])
+            held = 0
+        buckets[-1].append(index)
+        held += nbytes[index]
+    return buckets
+
+
+def alike(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Indexes of those that may lie in one buffer: of one dtype and device, the frozen apart."""
+    kinds: dict[object, list[int]] = {}
+    for index, each in enumerate(tensors):
+        kinds.setdefault((each.dtype, each.device, each.requires_grad), []).append(index)
+    return list(kinds.values())
+
+
+def assign_alike(tensors: Sequence[torch.Tensor], first: float, cap: float) -> list[list[int]]:
+    """`assign` for parameters that are not all alike: indexes into `tensors`, kind by kind."""
+    return [
+        [members[place] for place in group]
+        for members in alike(tensors)
+        for group in assign([tensors[index].nbytes for index in members], first, cap)
+    ]
+
+
+def limits(sync: str, first: float, cap: float) -> tuple[float, float]:
+    """What closes the first bucket and later ones, in bytes, in a mode of `sync`."""
+    return {"naive": (0, 0), "flat": (math.inf, math.inf)}.get(sync, (first, cap))
+
+
+def shaped(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A view of the parameter's shape, of a 1-D part: see [Note: the layout of views]."""
+    if _has_no_gaps(like):
+        return part.as_strided(like.shape, like.stride())
+    return part.view(like.shape)
+
+
+def _has_no_gaps(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill a stretch of memory, each place once, in whatever order."""
+    sides = sorted(
+        (step, n) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n > 1
+    )
+    steps = [step for step, _ in sides]
+    return tensor.numel() > 0 and steps == [
+        math.prod(n for _, n in sides[:place]) for place in range(len(sides))
+    ]

@@ -1,0 +1,1 @@
+"""What happened when, on every rank."""

@@ -1,0 +1,215 @@
+"""Record what ran when on this rank: forward, backward, each bucket's all-reduce, optimizer.
+
+For example::
+
+    with minidist.timeline() as line:
+        for inputs, targets in batches:
+            ...
+    figure = draw_timeline.gantt(line.spans)
+
+Wrappers say by `mark` and `note` what they do. While nothing records, both return at once.
+
+[Note: clocks] The host does its work when it says so: its times are read on the spot. A GPU does it
+later: there a mark is two events, put into the stream that is current on the device, round what is
+queued in between. Nothing waits for them while recording. When the recording ends the device is
+synchronised once, and the events are set against one of which the host's time is known (see
+`minidist.profiler.event`): so all spans of a rank are on one clock, and those of ranks on one host
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from minidist.profiler import event as moment
+from minidist.profiler.event import Moment
+from minidist.profiler.spans import COMPUTE, Span, hidden, to_chrome
+
+__all__ = ["Mark", "Span", "Timeline", "hidden", "mark", "note", "timeline", "to_chrome"]
+
+CPU = torch.device("cpu")
+
+
+class Timed(Protocol):
+    """What tells when it ran, such as the handle of an asynchronous collective."""
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """Start and end in seconds of `time.monotonic()`; None while it has not ended."""
+
+
+class Mark:
+    """Something that runs from now until the end of a `with` block, or until `end()`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._started = device, Moment(device)
+        self._ended: Moment | None = None
+
+    def end(self) -> None:
+        """It ends here; only the first call counts."""
+        if self._ended is None:
+            self._ended = Moment(self._device)
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """Start and end in seconds of `time.monotonic()`; None while it has not ended."""
+        start, end = self._started.seconds, self._ended.seconds if self._ended else None
+        return None if start is None or end is None else (start, end)
+
+    def __enter__(self) -> Mark:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class _Nothing(Mark):
+    """What `mark` returns while nothing records: it knows no time."""
+
+    def __init__(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+    @property
+    def span(self) -> None:
+        return None
+
+
+NOTHING = _Nothing()
+
+
+class _Noted(NamedTuple):
+    lane: str
+    name: str
+    what: Timed
+
+
+class Timeline:
+    """A recording of one rank; `timeline()` makes it.
+
+    Attributes:
+        rank: this rank's global number, 0 without a process group.
+    """
+
+    def __init__(self) -> None:
+        self.rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        self._spans: list[Span] = []
+        self._open: list[_Noted] = []  # of which the span is not yet known
+        self._gpus: set[torch.device] = set()
+        self._step: tuple[Optimizer, Mark] | None = None
+
+    @property
+    def spans(self) -> list[Span]:
+        """What has ended so far, in the order of its start; it can be pickled."""
+        still = []
+        for noted in self._open:
+            if times := noted.what.span:
+                self._spans.append(Span(self.rank, noted.lane, noted.name, *times))
+            else:
+                still.append(noted)
+        self._open = still
+        return sorted(self._spans, key=lambda span: span.start)
+
+    def mark(self, name: str, lane: str = COMPUTE, device: torch.device = CPU) -> Mark:
+        """As `minidist.timeline.mark`, for a training loop without a wrapper."""
+        if device.type == "cuda":
+            self._gpus.add(device)
+        mark = Mark(device)
+        self.note(name, lane, mark)
+        return mark
+
+    def note(self, name: str, lane: str, what: Timed) -> None:
+        """As `minidist.timeline.note`, for a training loop without a wrapper."""
+        self._open.append(_Noted(lane, name, what))
+
+    def before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        """An optimizer begins its step. One that is inside another's step is part of that."""
+        if self._step is None or self._step[0] is optimizer:
+            device = next((p.device for g in optimizer.param_groups for p in g["params"]), CPU)
+            self._step = optimizer, self.mark("optimizer", COMPUTE, device)
+
+    def after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        """An optimizer ends its step."""
+        if self._step and self._step[0] is optimizer:
+            self._step[1].end()
+            self._step = None
+
+    def settle(self) -> None:
+        """Wait until the GPUs have done what was recorded, and read the times: [Note: clocks]."""
+        for device in self._gpus:
+            torch.cuda.synchronize(device)
+            moment.anchor(device)
+        _ = self.spans
+
+
+_current: Timeline | None = None
+
+
+@contextmanager
+def timeline() -> Iterator[Timeline]:
+    """Record what wrappers and optimizers do inside the `with` block, on this rank.
+
+    Yields:
+        The recording. Its `spans` are on the lanes "compute" (forward, backward, optimizer) and
+        "communication" (bucket 0, bucket 1, ...). Every optimizer of torch's is seen.
+
+    Raises:
+        RuntimeError: another recording is running.
+    """
+    global _current
+    if _current is not None:
+        raise RuntimeError(
+            f"rank {_current.rank}: timeline: another one is recording; end it first"
+        )
+    _current = line = Timeline()
+    hooks = [
+        register_optimizer_step_pre_hook(line.before_step),
+        register_optimizer_step_post_hook(line.after_step),
+    ]
+    try:
+        yield line
+    finally:
+        _current = None
+        for hook in hooks:
+            hook.remove()
+    line.settle()
+
+
+def recording() -> bool:
+    """Whether a timeline records."""
+    return _current is not None
+
+
+def mark(name: str, lane: str = COMPUTE, device: torch.device = CPU) -> Mark:
+    """Something runs from now until the end of the `with` block, or until the mark's `end()`.
+
+    Args:
+        name: what it is: "forward", "backward", "bucket 0".
+        lane: "compute" or "communication".
+        device: where it runs. On a GPU its current stream is what is timed.
+    """
+    return _current.mark(name, lane, device) if _current else NOTHING
+
+
+def note(name: str, lane: str, what: Timed) -> None:
+    """Something runs that tells itself when it did, such as the handle of a collective.
+
+    Args:
+        name: what it is.
+        lane: "compute" or "communication".
+        what: its `span` is read when the recording ends, or later while it is None.
+    """
+    if _current:
+        _current.note(name, lane, what)

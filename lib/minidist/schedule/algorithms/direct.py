@@ -1,0 +1,73 @@
+"""Each rank sends straight to those that its data is for. N ranks, G bytes in the whole tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from minidist.schedule.algorithms.common import positive
+from minidist.schedule.schedule import Schedule, Step
+
+
+def pairwise_all_to_all(ranks: int) -> Schedule:
+    """In step t every rank sends to the one t + 1 places on; chunk s * N + d is the block s to d.
+
+    N - 1 steps. G is the bytes of all N^2 blocks; each rank holds N and sends N - 1 of them, the
+    least that is possible (Thakur, Rabenseifner and Gropp, 2005).
+    """
+    rank = np.arange(positive(ranks))
+
+    def steps() -> Iterator[Step]:
+        for t in range(ranks - 1):
+            to = (rank + t + 1) % ranks
+            yield Step.of(src=rank, dst=to, chunk=rank * ranks + to, reduce=False)
+
+    return Schedule("pairwise all-to-all", "all_to_all", ranks, ranks**2, steps)
+
+
+def ring_shift(ranks: int, *, by: int = 1) -> Schedule:
+    """Every rank sends its chunk to the rank `by` places on, round the ring; `by` may be negative.
+
+    1 step of one chunk a rank; none if `by` is a multiple of N.
+    """
+    rank = np.arange(positive(ranks))
+
+    def steps() -> Iterator[Step]:
+        if by % ranks:
+            yield Step.of(src=rank, dst=(rank + by) % ranks, chunk=rank, reduce=False)
+
+    return Schedule("ring shift", "shift", ranks, ranks, steps, by=by)
+
+
+def direct_reduce_scatter(ranks: int) -> Schedule:
+    """In step t every rank sends the one t + 1 places on that rank's chunk, to be reduced.
+
+    N - 1 steps, as in the ring, for a rank reduces one message a step; each rank sends (N - 1)/N of
+    G. No step waits for another's result, but a message may go any distance. Called pairwise
+    exchange by Thakur, Rabenseifner and Gropp (2005).
+    """
+    rank = np.arange(positive(ranks))
+
+    def steps() -> Iterator[Step]:
+        for t in range(ranks - 1):
+            to = (rank + t + 1) % ranks
+            yield Step.of(src=rank, dst=to, chunk=to, reduce=True)
+
+    return Schedule("direct reduce-scatter", "reduce_scatter", ranks, ranks, steps)
+
+
+def direct_all_gather(ranks: int) -> Schedule:
+    """Every rank sends its chunk to all others at once.
+
+    1 step of N(N - 1) messages; each rank sends (N - 1)/N of G.
+    """
+    rank = np.arange(positive(ranks))
+
+    def steps() -> Iterator[Step]:
+        if ranks > 1:
+            src = np.repeat(rank, ranks - 1)
+            to = (src + np.tile(rank[1:], ranks)) % ranks
+            yield Step.of(src=src, dst=to, chunk=src, reduce=False)
+
+    return Schedule("direct all-gather", "all_gather", ranks, ranks, steps)

@@ -1,0 +1,118 @@
+"""Recursive doubling and halving: P = 2^k ranks exchange with partners at distances 1, 2, 4, ...
+
+Other numbers of ranks are folded into P, the largest power of two in N, which costs two more steps;
+see `common.Fold`. Source: Thakur, Rabenseifner and Gropp (2005). G bytes in the whole tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from minidist.schedule.algorithms.common import Fold, powers_of_two
+from minidist.schedule.schedule import Ints, Schedule, Step
+
+
+def recursive_doubling_all_reduce(ranks: int) -> Schedule:
+    """In each step partners exchange their whole tensors, and both add.
+
+    log2 P steps, each rank sends G log2 P. If N is not P: 2 more steps of G each.
+    """
+    fold = Fold.of(ranks)
+    place = np.arange(len(fold.members))
+
+    def steps() -> Iterator[Step]:
+        yield from fold.enter(0, reduce=True)
+        for d in powers_of_two(len(place)):
+            yield Step.of(fold.members, fold.members[place ^ d], chunk=0, reduce=True)
+        yield from fold.leave(0)
+
+    return Schedule("recursive doubling all-reduce", "all_reduce", ranks, 1, steps)
+
+
+def halving_doubling_all_reduce(ranks: int) -> Schedule:
+    """Rabenseifner's: reduce-scatter by halving, then all-gather by doubling.
+
+    2 log2 P steps, each rank sends 2(P - 1)/P of G, as in the ring of P. Neighbours come first:
+    the largest messages go the shortest way. If N is not P: 2 more steps of G each.
+    """
+    fold = Fold.of(ranks)
+    power = len(fold.members)
+    who, edge = fold.members[_bits_reversed(power)], np.arange(power + 1)
+
+    def steps() -> Iterator[Step]:
+        yield from fold.enter(0, True, width=power)
+        yield from _halve(who, edge)
+        yield from _double(who, edge)
+        yield from fold.leave(0, width=power)
+
+    return Schedule("halving-doubling all-reduce", "all_reduce", ranks, power, steps)
+
+
+def halving_reduce_scatter(ranks: int) -> Schedule:
+    """In each step partners send each other the half that the other one will own, and add.
+
+    log2 N steps, each rank sends (N - 1)/N of G, if N is a power of two. Else 2 more steps: the
+    folded ranks send G first and get their chunk last, and meanwhile a member works for both.
+    """
+    fold = Fold.of(ranks)
+    edge = _edges(fold)
+
+    def steps() -> Iterator[Step]:
+        yield from fold.enter(0, True, width=ranks)
+        yield from _halve(fold.members, edge)
+        yield from fold.leave(fold.out)
+
+    return Schedule("halving reduce-scatter", "reduce_scatter", ranks, ranks, steps)
+
+
+def doubling_all_gather(ranks: int) -> Schedule:
+    """In each step partners exchange all the chunks that they have.
+
+    log2 N steps, each rank sends (N - 1)/N of G, if N is a power of two. Else 2 more steps: the
+    folded ranks send their chunk first and get G last.
+    """
+    fold = Fold.of(ranks)
+    edge = _edges(fold)
+
+    def steps() -> Iterator[Step]:
+        yield from fold.enter(fold.out, reduce=False)
+        yield from _double(fold.members, edge)
+        yield from fold.leave(0, width=ranks)
+
+    return Schedule("doubling all-gather", "all_gather", ranks, ranks, steps)
+
+
+def _halve(who: Ints, edge: Ints) -> Iterator[Step]:
+    """Vector halving among the ranks `who`: place p ends with the chunks from edge[p] to edge[p+1].
+
+    Before distance d place p is one of 2d that share a run; each sends the other's half of it.
+    """
+    place = np.arange(len(who))
+    for d in reversed(powers_of_two(len(who))):
+        low = (place ^ d) // d * d
+        run = edge[low + d] - edge[low]
+        yield Step.of(who, who[place ^ d], edge[low], True, run)
+
+
+def _double(who: Ints, edge: Ints) -> Iterator[Step]:
+    """The halving backwards: each place sends all that it has."""
+    place = np.arange(len(who))
+    for d in powers_of_two(len(who)):
+        low = place // d * d
+        run = edge[low + d] - edge[low]
+        yield Step.of(who, who[place ^ d], edge[low], False, run)
+
+
+def _edges(fold: Fold) -> Ints:
+    """Where each member's chunks begin if it also has those of the rank folded into it."""
+    place = np.arange(len(fold.members) + 1)
+    return place + np.minimum(place, len(fold.out))
+
+
+def _bits_reversed(power: int) -> Ints:
+    order = np.zeros(1, dtype=np.int64)
+    while len(order) < power:
+        order = np.concatenate((2 * order, 2 * order + 1))
+    return order

@@ -1,0 +1,89 @@
+"""Binomial trees: in each step twice as many ranks take part, so ceil(log2 N) steps reach them all.
+
+Places are counted from the root. The child at place v, v an odd multiple of d, hangs on v - d.
+Source of all: Thakur, Rabenseifner and Gropp (2005). N ranks, G bytes in the whole tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from minidist.schedule.algorithms.common import numbered_from, powers_of_two, wrapped
+from minidist.schedule.schedule import Ints, Schedule, Step
+
+
+def tree_broadcast(ranks: int, *, root: int = 0) -> Schedule:
+    """In each step every rank that has the tensor sends it to one that has not.
+
+    ceil(log2 N) steps, each message the whole tensor; the root sends ceil(log2 N) G.
+    """
+    rank = numbered_from(root, ranks)
+
+    def steps() -> Iterator[Step]:
+        for d in reversed(powers_of_two(ranks)):
+            child = _children(d, ranks)
+            yield Step.of(src=rank[child - d], dst=rank[child], chunk=0, reduce=False)
+
+    return Schedule("tree broadcast", "broadcast", ranks, 1, steps, root)
+
+
+def tree_reduce(ranks: int, *, root: int = 0) -> Schedule:
+    """The broadcast backwards: pairs reduce, then pairs of pairs, towards the root.
+
+    ceil(log2 N) steps, each message the whole tensor; the root receives ceil(log2 N) G.
+    """
+    rank = numbered_from(root, ranks)
+
+    def steps() -> Iterator[Step]:
+        for d in powers_of_two(ranks):
+            child = _children(d, ranks)
+            yield Step.of(src=rank[child], dst=rank[child - d], chunk=0, reduce=True)
+
+    return Schedule("tree reduce", "reduce", ranks, 1, steps, root)
+
+
+def tree_all_reduce(ranks: int) -> Schedule:
+    """Reduce to rank 0, then the sum goes back the same way.
+
+    2 ceil(log2 N) steps, each message the whole tensor.
+    """
+    return tree_reduce(ranks).then(tree_broadcast(ranks), "tree all-reduce", "all_reduce")
+
+
+def tree_gather(ranks: int, *, root: int = 0) -> Schedule:
+    """Every rank collects the chunks of its subtree, then sends them on as one run.
+
+    ceil(log2 N) steps; the root receives (N - 1)/N of G, as in the direct way, and a chunk is sent
+    once for each rank on its way.
+    """
+    rank = numbered_from(root, ranks)
+
+    def steps() -> Iterator[Step]:
+        for d in powers_of_two(ranks):
+            child = _children(d, ranks)
+            size = np.minimum(d, ranks - child)  # of the child's subtree
+            yield wrapped(rank[child], rank[child - d], rank[child], size, ranks)
+
+    return Schedule("tree gather", "gather", ranks, ranks, steps, root)
+
+
+def tree_scatter(ranks: int, *, root: int = 0) -> Schedule:
+    """The gather backwards: every rank keeps its chunk and sends the rest of its run on, in parts.
+
+    ceil(log2 N) steps; the root sends (N - 1)/N of G.
+    """
+    rank = numbered_from(root, ranks)
+
+    def steps() -> Iterator[Step]:
+        for d in reversed(powers_of_two(ranks)):
+            child = _children(d, ranks)
+            size = np.minimum(d, ranks - child)
+            yield wrapped(rank[child - d], rank[child], rank[child], size, ranks)
+
+    return Schedule("tree scatter", "scatter", ranks, ranks, steps, root)
+
+
+def _children(distance: int, ranks: int) -> Ints:
+    return np.arange(distance, ranks, 2 * distance)

@@ -1,0 +1,243 @@
+"""A collective as data: who sends which chunk to whom, step by step.
+
+This is the only form in which minidist states an algorithm. The simulator replays it, the executor
+runs it between processes and the cost model prices it, all from the same object.
+
+A tensor is cut into `chunks` slices. In each step some ranks send a run of consecutive chunks to
+another rank, which either reduces it into its own copy (adds, for a sum) or overwrites its copy.
+All messages of a step leave at the same time: what is sent is what the sender held before the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from minidist.errors import ScheduleError
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Collective = Literal[
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "shift",
+]
+
+
+class Send(NamedTuple):
+    """One message: `width` chunks from `chunk` on, reduced or written at the receiver."""
+
+    src: int
+    dst: int
+    chunk: int
+    reduce: bool
+    width: int = 1
+
+    def __str__(self) -> str:
+        what = f"chunk {self.chunk}"
+        if self.width > 1:
+            what = f"chunks {self.chunk}..{self.chunk + self.width - 1}"
+        return f"rank {self.src} sends {what} to rank {self.dst}, which " + (
+            "reduces it into its own" if self.reduce else "overwrites its own"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Messages that leave together, as int64 (`reduce`: bool) arrays of one length.
+
+    Arrays, not message objects: a ring over 4,096 ranks has 33 million messages.
+    """
+
+    src: Ints
+    dst: Ints
+    chunk: Ints
+    reduce: Bools
+    width: Ints
+
+    @classmethod
+    def of(cls, src: Any, dst: Any, chunk: Any, reduce: Any, width: Any = 1) -> Step:
+        """Build a step from arrays or scalars, broadcast against each other."""
+        kinds = (np.int64, np.int64, np.int64, np.bool_, np.int64)
+        given = zip((src, dst, chunk, reduce, width), kinds, strict=True)
+        return cls(*np.broadcast_arrays(*(np.array(field, kind, ndmin=1) for field, kind in given)))
+
+    @classmethod
+    def from_sends(cls, sends: Iterable[Send]) -> Step:
+        """Build a step from single messages."""
+        return cls.of(*np.array(list(sends), dtype=np.int64).reshape(-1, 5).T)
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def __iter__(self) -> Iterator[Send]:
+        rows = zip(self.src, self.dst, self.chunk, self.reduce, self.width, strict=True)
+        return (Send(int(s), int(d), int(c), bool(r), int(k)) for s, d, c, r, k in rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """A named collective among `ranks` ranks, on a tensor cut into `chunks` slices.
+
+    Attributes:
+        name: what the algorithm is called, for messages and pictures.
+        collective: which pre- and postcondition it promises; see `simulate.start` and `goal`.
+        ranks: number of ranks, N.
+        chunks: number of slices the tensor is cut into.
+        make_steps: called for a fresh iterator over the steps, so that they may be lazy.
+        root: the rank that a broadcast, reduce, gather or scatter is from or to.
+        by: how many ranks a shift goes on.
+        alike: number of steps if they differ in nothing but which chunks they carry, else 0.
+        phases: the schedules that this one is joined of, if it is; see `outline`.
+    """
+
+    name: str
+    collective: Collective
+    ranks: int
+    chunks: int
+    make_steps: Callable[[], Iterable[Step]]
+    root: int = 0
+    by: int = 0
+    alike: int = 0
+    phases: tuple[Schedule, ...] = ()
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.make_steps())
+
+    def outline(self) -> Iterator[tuple[Step, int]]:
+        """(step, times): a run of steps that differ only in their chunks, by its first.
+
+        What a step costs does not depend on which chunks it carries. So a ring over 65,536 ranks
+        is priced by 2 steps instead of 131,070.
+        """
+        if self.phases:
+            yield from chain.from_iterable(phase.outline() for phase in self.phases)
+        elif self.alike:
+            yield from ((step, self.alike) for step in islice(self, 1))
+        else:
+            yield from ((step, 1) for step in self)
+
+    def then(self, other: Schedule, name: str, collective: Collective) -> Schedule:
+        """This schedule followed by `other`, over the same ranks and chunks."""
+        if (self.ranks, self.chunks) != (other.ranks, other.chunks):
+            raise ScheduleError(
+                f"{name}: cannot join {self.name!r} ({self.ranks} ranks, {self.chunks} chunks) "
+                f"and {other.name!r} ({other.ranks} ranks, {other.chunks} chunks)"
+            )
+        joined, steps = (self, other), lambda: chain(self, other)
+        return Schedule(name, collective, self.ranks, self.chunks, steps, self.root, phases=joined)
+
+    def in_segments(self, segments: int) -> Schedule:
+        """The same with every chunk cut into `segments`, and every step into as many.
+
+        Segments do not wait for one another, so a rank may reduce one while the next one comes.
+
+        Raises:
+            ScheduleError: `segments` is below 1, or, when read, a message is of several chunks.
+        """
+        if at_least_one("segments", segments) == 1:
+            return self
+
+        def steps() -> Iterator[Step]:
+            for number, step in enumerate(self):
+                _reject(self, number, step, step.width > 1, "only single chunks can be segmented")
+                for segment in range(segments):
+                    yield replace(step, chunk=step.chunk * segments + segment)
+
+        return replace(
+            self,
+            chunks=self.chunks * segments,
+            make_steps=steps,
+            alike=self.alike * segments,
+            phases=tuple(phase.in_segments(segments) for phase in self.phases),
+        )
+
+    def check(self) -> Schedule:
+        """Return self if every step is safe to run, else raise `ScheduleError`.
+
+        Rejected, naming step and message: a rank or chunk out of range; a message to oneself; a
+        chunk that one step writes twice, or both sends and overwrites, on one rank (a race: the
+        outcome would depend on which message is first); and a receiver that must reduce two
+        messages in one step, for which the executor has one inbox.
+        """
+        if self.ranks < 1 or self.chunks < 1:
+            size = f"{self.ranks} ranks and {self.chunks} chunks"
+            raise ScheduleError(f"{self.name}: {size}; there must be at least one of each")
+        for number, step in enumerate(self):
+            _check_ranges(self, number, step)
+            _check_races(self, number, step)
+        return self
+
+
+def bounds(numel: int, chunks: int) -> Ints:
+    """Where each of `chunks` slices of `numel` elements begins, and at the end, `numel`.
+
+    Sizes differ by one at most and the shorter slices come last, as
+    `torch.tensor_split` does it; nothing is padded. Slice c is
+    `[bounds[c], bounds[c + 1])`, and empty when there are too few elements.
+    """
+    size, longer = divmod(numel, chunks)
+    index = np.arange(chunks + 1)
+    return index * size + np.minimum(index, longer)
+
+
+def at_least_one(what: str, number: int) -> int:
+    """`number`, or a ScheduleError that names it."""
+    if number < 1:
+        raise ScheduleError(f"{what} must be at least 1, got {number}")
+    return number
+
+
+def _check_ranges(schedule: Schedule, number: int, step: Step) -> None:
+    n, chunks = schedule.ranks, schedule.chunks
+    bad_rank = (step.src < 0) | (step.src >= n) | (step.dst < 0) | (step.dst >= n)
+    bad_chunk = (step.chunk < 0) | (step.chunk + step.width > chunks)
+    _reject(schedule, number, step, step.width < 1, "a message of no chunks")
+    _reject(schedule, number, step, bad_rank, f"a rank is not in 0..{n - 1}")
+    _reject(schedule, number, step, bad_chunk, f"a chunk is not in 0..{chunks - 1}")
+    _reject(schedule, number, step, step.src == step.dst, "a rank sends to itself")
+
+
+def _check_races(schedule: Schedule, number: int, step: Step) -> None:
+    message, chunk = spread(step)
+    written = step.dst[message] * schedule.chunks + chunk
+    sent = step.src[message] * schedule.chunks + chunk
+    twice = np.isin(written, _repeated(written))
+    clash = np.isin(written, sent) & ~step.reduce[message]
+    adds = np.isin(step.dst, _repeated(step.dst[step.reduce])) & step.reduce
+    races = {"is written twice": message[twice], "is also sent": message[clash]}
+    for what, which in races.items():
+        bad = np.isin(np.arange(len(step)), which)
+        _reject(schedule, number, step, bad, f"a race: the receiver's chunk {what} in this step")
+    _reject(schedule, number, step, adds, "the receiver reduces two messages in one step")
+
+
+def spread(step: Step) -> tuple[Ints, Ints]:
+    """The chunks of a step one by one: (index of the message, chunk), for runs of any length."""
+    if (step.width == 1).all():
+        return np.arange(len(step)), step.chunk
+    message = np.repeat(np.arange(len(step)), step.width)
+    offset = np.arange(len(message)) - np.repeat(np.cumsum(step.width) - step.width, step.width)
+    return message, step.chunk[message] + offset
+
+
+def _repeated(values: Ints) -> Ints:
+    unique, times = np.unique(values, return_counts=True)
+    return unique[times > 1]
+
+
+def _reject(schedule: Schedule, number: int, step: Step, bad: Bools, why: str) -> None:
+    if bad.any():
+        send = list(step)[int(np.flatnonzero(bad)[0])]
+        raise ScheduleError(f"{schedule.name}, step {number + 1}: {send}: {why}")

@@ -1,0 +1,239 @@
+"""Replay a schedule in one process and say what it does, message by message.
+
+Instead of numbers each (rank, chunk) holds its *contributors*: the ranks whose parts are summed in
+it. A sum is right when every rank is in it once. The idea of symbolic chunks that remember where
+they came from is that of MSCCLang (Cowan et al., 2023).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from minidist.errors import ScheduleError
+from minidist.schedule.schedule import Collective, Ints, Schedule, Step, bounds, spread
+
+Contributors = tuple[int, ...]  # ranks in ascending order; a rank counted twice stands twice
+State = tuple[tuple[Contributors, ...], ...]  # state[rank][chunk]
+Goal = tuple[tuple[Contributors | None, ...], ...]  # None: whatever is left there
+
+
+class Event(NamedTuple):
+    """One chunk of one message.
+
+    `carried` is what was sent, `result` what the receiver holds in that chunk after the step.
+    """
+
+    step: int
+    src: int
+    dst: int
+    chunk: int
+    reduce: bool
+    carried: Contributors
+    result: Contributors
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Everything a schedule did: the state before, what is wanted, and each event in order."""
+
+    name: str
+    ranks: int
+    chunks: int
+    steps: int
+    start: State
+    goal: Goal
+    events: tuple[Event, ...]
+
+    def state(self, after: int | None = None) -> State:
+        """What each rank holds after `after` steps (all of them by default)."""
+        held = [list(row) for row in self.start]
+        for event in self.events:
+            if after is None or event.step < after:
+                held[event.dst][event.chunk] = event.result
+        return tuple(map(tuple, held))
+
+    def right(self) -> int:
+        """How many (rank, chunk) pairs that matter end as the collective promises."""
+        ends = zip(self.state(), self.goal, strict=True)
+        return sum(a == b for row, want in ends for a, b in zip(row, want, strict=True) if b)
+
+    @property
+    def wanted(self) -> int:
+        """How many (rank, chunk) pairs matter."""
+        return sum(want is not None for row in self.goal for want in row)
+
+
+def start(collective: Collective, ranks: int, chunks: int, root: int = 0) -> State:
+    """The precondition: which contributors each (rank, chunk) holds before the first step."""
+
+    def held(rank: int, chunk: int) -> Contributors:
+        return (rank,) if _origin(collective, ranks, chunk, root) in (None, rank) else ()
+
+    return tuple(tuple(held(r, c) for c in range(chunks)) for r in range(ranks))
+
+
+def goal(collective: Collective, ranks: int, chunks: int, root: int = 0, by: int = 0) -> Goal:
+    """The postcondition. Where a collective leaves a chunk undefined it is None."""
+    everyone = tuple(range(ranks))
+
+    def wanted(rank: int, chunk: int) -> Contributors | None:
+        if _target(collective, ranks, chunk, root, by) not in (None, rank):
+            return None
+        origin = _origin(collective, ranks, chunk, root)
+        return everyone if origin is None else (origin,)
+
+    return tuple(tuple(wanted(r, c) for c in range(chunks)) for r in range(ranks))
+
+
+def _origin(collective: Collective, ranks: int, chunk: int, root: int) -> int | None:
+    """The only rank that holds a chunk at the start; None where each holds its own part of it."""
+    if collective in ("broadcast", "scatter"):
+        return root
+    if collective == "all_to_all":  # chunk s * N + d is the block from s to d
+        return chunk // ranks
+    return chunk if collective in ("all_gather", "gather", "shift") else None
+
+
+def _target(collective: Collective, ranks: int, chunk: int, root: int, by: int) -> int | None:
+    """The only rank that a chunk must end on; None where it must end on all."""
+    if collective in ("reduce", "gather"):
+        return root
+    if collective in ("all_to_all", "shift"):
+        return (chunk + by) % ranks
+    return chunk if collective in ("reduce_scatter", "scatter") else None
+
+
+def replay(schedule: Schedule) -> Replay:
+    """Run every message on symbolic chunks. For pictures and proofs of up to some dozens of ranks.
+
+    Raises:
+        ScheduleError: a rank sends a chunk, or reduces into one, that it does not hold yet.
+    """
+    kind, n, chunks, root = schedule.collective, schedule.ranks, schedule.chunks, schedule.root
+    before = start(kind, n, chunks, root)
+    held = [list(row) for row in before]
+    events: list[Event] = []
+    number = -1
+    for number, step in enumerate(schedule):
+        arrivals = []
+        for send in step:
+            for chunk in range(send.chunk, send.chunk + send.width):
+                carried, own = held[send.src][chunk], held[send.dst][chunk]
+                if not carried or (send.reduce and not own):
+                    where = f"{schedule.name}, step {number + 1}: {send}"
+                    without = send.dst if carried else send.src
+                    raise ScheduleError(f"{where}: rank {without} does not hold it")
+                kept = own if send.reduce else ()
+                result = tuple(sorted(kept + carried))
+                arrivals.append(
+                    Event(number, send.src, send.dst, chunk, send.reduce, carried, result)
+                )
+        for event in arrivals:  # only now: a step sends what was held before it
+            held[event.dst][event.chunk] = event.result
+        events += arrivals
+    wanted = goal(kind, n, chunks, root, schedule.by)
+    return Replay(schedule.name, n, chunks, number + 1, before, wanted, tuple(events))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a schedule moves.
+
+    `sent_messages`, `sent_bytes`, `received_bytes`: int64 arrays, one entry for each rank.
+    `between_nodes`: bytes that leave a node, of all ranks together.
+    """
+
+    steps: int
+    sent_messages: Ints
+    sent_bytes: Ints
+    received_bytes: Ints
+    between_nodes: int
+
+    @property
+    def busiest(self) -> int:
+        """Bytes that cross the busiest rank's link, in and out together."""
+        return int((self.sent_bytes + self.received_bytes).max())
+
+
+def traffic(schedule: Schedule, numel: int, itemsize: int = 4, local: int | None = None) -> Traffic:
+    """Count the messages and bytes for a tensor of `numel` elements of `itemsize` bytes.
+
+    Empty chunks are not sent, so they do not count. With `local` ranks to a node, numbered node by
+    node, `between_nodes` is the bytes that leave a node.
+    """
+    edge = bounds(numel, schedule.chunks) * itemsize
+    n = schedule.ranks
+    messages, sent, received = (np.zeros(n, dtype=np.int64) for _ in range(3))
+    between = steps = 0
+    for step in schedule:
+        size = edge[step.chunk + step.width] - edge[step.chunk]
+        messages += np.bincount(step.src[size > 0], minlength=n)
+        np.add.at(sent, step.src, size)
+        np.add.at(received, step.dst, size)
+        if local:
+            between += int(size[step.src // local != step.dst // local].sum())
+        steps += 1
+    return Traffic(steps, messages, sent, received, between)
+
+
+def prove_all_reduce(schedule: Schedule, block: int = 512) -> None:
+    """Prove that every rank ends with every rank's part of every chunk exactly once.
+
+    The same replay on bit sets, for thousands of ranks: chunks never mix, so they are proven
+    `block` at a time, with ranks x block x ranks / 8 bytes of memory.
+
+    The schedule must have passed `check()`.
+
+    Raises:
+        ScheduleError: a part would be counted twice, or is missing at the end.
+    """
+    n = schedule.ranks
+    words = -(-n // 64)
+    own = np.zeros((n, words), dtype=np.uint64)
+    own[np.arange(n), np.arange(n) // 64] = np.uint64(1) << (np.arange(n) % 64).astype(np.uint64)
+    everyone = np.bitwise_or.reduce(own, axis=0)
+    # Chunk by chunk: what a ring needs is near. Taken once: new memory costs more than the copy.
+    memory = np.empty((min(block, schedule.chunks), *own.shape), dtype=np.uint64)
+    for low in range(0, schedule.chunks, block):
+        width = min(block, schedule.chunks - low)
+        held = memory[:width]
+        held[:] = own
+        for number, step in enumerate(schedule):
+            _bit_step(schedule.name, number, step, low, width, held)
+        if (held != everyone).any():
+            chunk, rank, _ = (int(i[0]) for i in np.nonzero(held != everyone))
+            raise ScheduleError(
+                f"{schedule.name}: rank {rank} ends without every part of chunk {low + chunk}"
+            )
+
+
+def _bit_step(
+    name: str, number: int, step: Step, low: int, width: int, held: npt.NDArray[np.uint64]
+) -> None:
+    near = _within(step, low, low + width)
+    message, chunk = spread(near)
+    src, dst, chunk = near.src[message], near.dst[message], chunk - low
+    carried = held[chunk, src]
+    if near.reduce.any():
+        kept = held[chunk, dst]
+        kept[~near.reduce[message]] = 0
+        if (kept & carried).any():
+            row = int(np.nonzero((kept & carried).any(axis=1))[0][0])
+            raise ScheduleError(
+                f"{name}, step {number + 1}: rank {dst[row]} would count a part of chunk "
+                f"{low + chunk[row]} twice"
+            )
+        carried |= kept
+    held[chunk, dst] = carried
+
+
+def _within(step: Step, low: int, high: int) -> Step:
+    """What a step does to the chunks from `low` up to `high`."""
+    first, last = np.maximum(step.chunk, low), np.minimum(step.chunk + step.width, high)
+    some = np.flatnonzero(first < last)
+    ends = step.src[some], step.dst[some]
+    return Step(*ends, first[some], step.reduce[some], (last - first)[some])

@@ -1,0 +1,80 @@
+"""CI's script gets a browser on Debian and on Ubuntu; what it calls only writes down its call."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.browser import find_chromium
+
+RUN = Path(__file__).parents[2] / ".ci" / "run"
+TOOLS = ["bash", "env", "dirname", "sed"]
+
+APT = ["apt-get update -q", "apt-get install -q -y --no-install-recommends chromium"]
+OWN = ["apt-get update -q", "make .venv/ready", "playwright install --with-deps chromium"]
+THEN = ["make test", "make book"]
+
+
+def command(path: Path, *lines: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["#!/bin/bash", *lines]) + "\n")
+    path.chmod(0o755)
+
+
+def called(root: Path, answer: str, browser: str = "exit 127", ip: bool = True) -> list[str]:
+    """What `.ci/run` calls in a clone at `root` where apt knows `answer` of Chromium."""
+    note = f'echo "${{0##*/}} $*" >> {root}/log'
+    for name in ("apt-get", "make"):
+        command(root / "bin" / name, note)
+    command(root / ".venv" / "bin" / "playwright", note)
+    command(root / "bin" / "id", "echo 0")
+    if ip:
+        command(root / "bin" / "ip", "exit 0")
+    command(root / "bin" / "apt-cache", f"printf '{answer}'")
+    command(root / "bin" / "chromium-browser", browser)
+    for tool in TOOLS:
+        (root / "bin" / tool).symlink_to(str(shutil.which(tool)))
+    (root / ".ci").mkdir()
+    script = shutil.copy(RUN, root / ".ci")
+    subprocess.run([script], env={"PATH": str(root / "bin")}, check=True, capture_output=True)
+    return (root / "log").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls"),
+    [
+        ("chromium:\\n  Installed: (none)\\n  Candidate: 131.0.6778.139-1~deb12u1\\n", APT),
+        ("chromium:\\n  Installed: (none)\\n  Candidate: 2:1snap1-0ubuntu2\\n", OWN),
+        ("chromium:\\n  Installed: (none)\\n  Candidate: (none)\\n", OWN),
+        ("", OWN),
+    ],
+    ids=["Debian", "Ubuntu, a pointer to a snap", "known by name alone", "unknown"],
+)
+def test_a_browser_is_installed_where_none_runs(
+    answer: str, calls: list[str], tmp_path: Path
+) -> None:
+    assert called(tmp_path, answer) == calls + THEN
+
+
+def test_the_tool_that_joins_hosts_is_installed_where_there_is_none(tmp_path: Path) -> None:
+    install = ["apt-get update -q", "apt-get install -q -y --no-install-recommends iproute2"]
+    assert called(tmp_path, "", "echo Chromium 131", ip=False) == install + THEN
+
+
+def test_a_browser_that_runs_is_taken(tmp_path: Path) -> None:
+    assert called(tmp_path, "", browser="exit 0") == THEN
+
+
+def test_the_tests_take_the_browser_that_was_named_or_installed_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, own, system = (tmp_path / name / "chromium" for name in ("named", "own", "system"))
+    playwright: Any = SimpleNamespace(chromium=SimpleNamespace(executable_path=str(own)))
+    monkeypatch.setenv("CHROMIUM", str(named))
+    monkeypatch.setenv("PATH", str(system.parent))
+    for path in (system, own, named):
+        command(path)
+        assert find_chromium(playwright) == str(path)

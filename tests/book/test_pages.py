@@ -1,0 +1,298 @@
+"""Every page of the rendered book, opened from file:// as a reader would."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+from bs4 import BeautifulSoup
+from playwright.sync_api import Browser, Page
+
+from tests.support.browser import browser  # noqa: F401 (a fixture)
+from tools.book import BUILD, up_to_date
+
+HTML = BUILD / "html"
+PHONE, DESK = (390, 844), (1280, 900)
+
+# Elements that stick out of the page and that no box around them scrolls or cuts.
+STICKING_OUT = """() => {
+  const width = document.documentElement.clientWidth;
+  const inside = (element) => element.getBoundingClientRect().right <= width + 1;
+  const clips = (element) => getComputedStyle(element).overflowX !== "visible";
+  const boxed = (box) => box && ((clips(box) && inside(box)) || boxed(box.parentElement));
+  return [...document.querySelectorAll("article *")]
+    .filter((element) => !inside(element) && !boxed(element))
+    .map((element) => element.outerHTML.slice(0, 160));
+}"""
+# Pictures smaller than they were drawn; tables and pictures of which a part is out of sight without
+# a hint, or out of reach of the keyboard; and those that still hint when there is no more.
+SHRUNK = """() => [...document.querySelectorAll("article :is(figure, .cell_output) img")]
+    .filter((picture) => picture.clientWidth < picture.naturalWidth - 1)
+    .map((picture) => `${picture.clientWidth} of ${picture.naturalWidth} px: ${picture.alt}`)"""
+HIDDEN_REST = """async () => {
+  const boxes = document.querySelectorAll("article :is(.pst-scrollable-table-container, .picture)");
+  const fades = (box) => getComputedStyle(box).maskImage !== "none";
+  const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  const wrong = [];
+  for (const box of boxes) {
+    const wide = box.scrollWidth > box.clientWidth + 1;
+    const atStart = fades(box) === wide && (!wide || box.tabIndex === 0);
+    box.scrollLeft = box.scrollWidth;
+    await painted();
+    if (!atStart || fades(box)) wrong.push(box.outerHTML.slice(0, 160));
+    box.scrollLeft = 0;
+    await painted();
+  }
+  return wrong;
+}"""
+# Contrast takes axe longer than all else together. But an element's colours follow from its tag,
+# classes and style and those round it (and a row's from its being odd): a few of a kind are enough.
+# (Of a single character, or where something scrolls, axe cannot tell: so there are several.)
+FEW_OF_A_KIND = """() => {
+  const odd = (row) => [...row.parentElement.children].indexOf(row) % 2;
+  const own = (element) => [element.tagName, element.className, element.getAttribute("style"),
+    element.tagName === "TR" && odd(element)].join(".");
+  const kind = (element) => element === document.body
+    ? "" : `${kind(element.parentElement)} ${own(element)}`;
+  const texts = (element) => [...element.childNodes].filter((node) => node.nodeType === 3)
+    .map((node) => node.data.trim()).join("");
+  const held = {};
+  for (const element of [...document.querySelectorAll("body *")]) {
+    const text = texts(element);
+    if (!element.checkVisibility() || !(text || !element.childElementCount)) continue;
+    const which = `${kind(element)} ${text.length > 1}`;
+    held[which] = [...(held[which] || []), element];
+  }
+  Object.values(held).flatMap((alike) => alike.slice(2)).forEach((element) => element.remove());
+}"""
+CONTRAST = {"runOnly": ["color-contrast"]}
+STRUCTURE = {"rules": {"color-contrast": {"enabled": False}}}
+# At night the theme puts pictures on a wider ground; other rules would only find the same again.
+SCROLLING = {"runOnly": ["scrollable-region-focusable"]}
+UNRENDERED_MATH = """() => [...document.querySelectorAll(".math")]
+    .filter((math) => !math.querySelector("mjx-container") || math.querySelector("mjx-merror"))
+    .map((math) => math.textContent)"""
+# Without preload: it would read the style sheets again by a request that file:// forbids.
+AXE = """async (rules) => {
+  const { violations } = await axe.run({ resultTypes: ["violations"], preload: false, ...rules });
+  const messages = (node) => node.any.map((check) => check.message).join(" ");
+  return violations.flatMap(({ id, nodes }) => nodes.map(
+    (node) => `${id}: ${node.target} ${node.html.slice(0, 200)} ${messages(node)}`));
+}"""
+
+
+def no(problems: Iterable[str]) -> bool:
+    """True if there are none, or a failure that lists them whole."""
+    if found := sorted(problems):
+        pytest.fail("\n".join(found), pytrace=False)
+    return True
+
+
+def is_redirect(path: Path) -> bool:
+    return 'http-equiv="refresh"' in path.read_text()[:1000].lower()
+
+
+def one_source(pages: Iterable[Path]) -> Iterator[Path]:
+    """All pages but those of the modules' sources, which are alike: the longest stands for them."""
+    sources = {page for page in pages if "_modules" in page.parts}
+    longest = max(sources, key=lambda page: page.stat().st_size, default=None)
+    return (page for page in pages if page not in sources or page == longest)
+
+
+PAGES = [
+    page.relative_to(HTML).as_posix()
+    for page in one_source(sorted(HTML.rglob("*.html")))
+    if "_static" not in page.parts and not is_redirect(page)
+]
+each_page = pytest.mark.parametrize("name", PAGES)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def book_is_built() -> None:
+    if not up_to_date():
+        pytest.fail("the book is not built from the present sources: run `make book` first")
+
+
+def test_there_are_pages() -> None:
+    assert "book/index.html" in PAGES
+
+
+@dataclass
+class Visit:
+    """What the browser saw on one page."""
+
+    errors: list[str] = field(default_factory=list)
+    requests: set[str] = field(default_factory=set)
+    raw_math: list[str] = field(default_factory=list)
+    sticking_out: list[str] = field(default_factory=list)
+    shrunk: list[str] = field(default_factory=list)
+    hidden_rest: list[str] = field(default_factory=list)
+    scroll_width: int = 0
+    violations: list[str] = field(default_factory=list)
+
+
+def open_page(browser: Browser, name: str, size: tuple[int, int], visit: Visit) -> Page:  # noqa: F811
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce")
+    page.on("request", lambda request: visit.requests.add(request.url))
+    page.on("requestfailed", lambda request: visit.errors.append(f"not loaded: {request.url}"))
+    page.on("pageerror", lambda error: visit.errors.append(str(error)))
+    page.on("console", lambda said: visit.errors.extend([said.text] * (said.type == "error")))
+    page.goto((HTML / name).as_uri(), wait_until="load")
+    page.evaluate("window.MathJax?.startup?.promise")
+    page.evaluate("document.fonts.ready")
+    page.evaluate(AXE_SCRIPT)
+    return page
+
+
+def violations(page: Page, mode: str, rules: object) -> list[str]:
+    page.emulate_media(color_scheme=mode)
+    page.wait_for_selector(f"html[data-theme={mode}]")
+    width = page.evaluate("document.documentElement.clientWidth")
+    return [f"{width} px, {mode}: {each}" for each in page.evaluate(AXE, rules)]
+
+
+@pytest.fixture(scope="module")
+def visit(browser: Browser) -> Callable[[str], Visit]:  # noqa: F811
+    @cache
+    def visit_once(name: str) -> Visit:
+        seen = Visit()
+        for size in (PHONE, DESK):
+            page = open_page(browser, name, size, seen)
+            seen.violations += violations(page, "light", STRUCTURE)
+            if size is PHONE:
+                seen.violations += violations(page, "dark", SCROLLING)
+                seen.scroll_width = page.evaluate("document.documentElement.scrollWidth")
+                seen.sticking_out = page.evaluate(STICKING_OUT)
+                seen.shrunk = page.evaluate(SHRUNK)
+                seen.hidden_rest = page.evaluate(HIDDEN_REST)
+                seen.raw_math = page.evaluate(UNRENDERED_MATH)
+            page.evaluate(FEW_OF_A_KIND)
+            for mode in ("light", "dark"):
+                seen.violations += violations(page, mode, CONTRAST)
+            page.close()
+        return seen
+
+    return visit_once
+
+
+@each_page
+def test_loads_without_errors(name: str, visit: Callable[[str], Visit]) -> None:
+    assert no(visit(name).errors)
+
+
+@each_page
+def test_asks_nobody_for_anything(name: str, visit: Callable[[str], Visit]) -> None:
+    assert no(url for url in visit(name).requests if urlsplit(url).scheme not in ("file", "data"))
+
+
+@each_page
+def test_math_is_rendered(name: str, visit: Callable[[str], Visit]) -> None:
+    assert no(visit(name).raw_math)
+
+
+@each_page
+def test_fits_a_phone(name: str, visit: Callable[[str], Visit]) -> None:
+    assert no(visit(name).sticking_out)
+    assert visit(name).scroll_width <= PHONE[0]
+
+
+@each_page
+def test_a_phone_shows_pictures_as_large_as_they_were_drawn(
+    name: str, visit: Callable[[str], Visit]
+) -> None:
+    assert no(visit(name).shrunk)
+
+
+@each_page
+def test_a_phone_tells_where_there_is_more_to_the_right(
+    name: str, visit: Callable[[str], Visit]
+) -> None:
+    assert no(visit(name).hidden_rest)
+
+
+@each_page
+def test_is_accessible(name: str, visit: Callable[[str], Visit]) -> None:
+    assert no(visit(name).violations)
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_words_in_code_that_are_pale_are_noticed(browser: Browser, mode: str) -> None:  # noqa: F811
+    kinds = ["k", "n", "mi", "c1"]
+    page = open_page(browser, "book/fsdp.html", DESK, Visit())
+    page.add_style_tag(
+        content=f"article .highlight :is(.{', .'.join(kinds)}) {{ color: #88888880 !important }}"
+    )
+    page.evaluate(FEW_OF_A_KIND)
+    found = violations(page, mode, CONTRAST)
+    assert {kind for kind in kinds for each in found if f'class="{kind}"' in each} == {*kinds}
+    assert all(any(f'class="{kind}"' in each for kind in kinds) for each in found)
+    page.close()
+
+
+@cache
+def soup(path: Path) -> BeautifulSoup:
+    return BeautifulSoup(path.read_text(), "html.parser")
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    return frozenset(tag["id"] for tag in soup(path).find_all(id=True)) | {"", "top"}
+
+
+def broken(page: Path, address: str) -> bool:
+    """Whether an address on this page points to a file or an anchor that is not there."""
+    if urlsplit(address).scheme in ("http", "https", "mailto", "data", "javascript"):
+        return False
+    file, anchor = urldefrag(address)
+    target = (page.parent / unquote(file.partition("?")[0])).resolve() if file else page
+    if not target.is_file():
+        return True
+    return target.suffix == ".html" and unquote(anchor) not in anchors(target)
+
+
+@each_page
+def test_links_lead_somewhere(name: str) -> None:
+    page = HTML / name
+    addresses = {
+        tag.get("href") or tag.get("src")
+        for tag in soup(page).find_all(["a", "link", "script", "img", "iframe", "source"])
+    } - {None}
+    assert no(address for address in addresses if broken(page, address))
+
+
+@each_page
+def test_pictures_have_a_text(name: str) -> None:
+    # A cell without `alt` in its metadata gets the file's name for one, which tells nothing.
+    texts = {str(tag): tag.get("alt", "") for tag in soup(HTML / name).find_all("img")}
+    assert no(
+        tag for tag, text in texts.items() if not text.strip() or re.search(r"\.(svg|png)$", text)
+    )
+
+
+@each_page
+def test_outputs_hold_no_traceback_or_warning(name: str) -> None:
+    page = soup(HTML / name)
+    assert no(tag.get_text() for tag in page.select(".cell_output .stderr"))
+    for cell in page.select(".cell:not(.tag_raises-exception) .cell_output"):
+        said = re.search(r"Traceback \(most recent call last\)|\b\w*Warning:.*", cell.get_text())
+        assert said is None, said
+
+
+def test_recorded_times_are_those_of_the_record_and_say_so() -> None:
+    record = json.loads((BUILD.parent / "benchmarks" / "results" / "ring.json").read_text())
+    page = soup(HTML / "book" / "ring.html")
+    label = f"recorded on {record['machine']}, {record['date']}"
+    (cell,) = (cell for cell in page.select(".cell_output") if label in cell.get_text())
+    shown = [td.get_text() for row in cell.select("tbody tr") for td in row.select("td")[1:]]
+    rows = sorted(record["rows"], key=lambda row: (row["bytes"], row["ranks"]))
+    assert shown == [f"{row['ratio']:.3g}" for row in rows]
+
+
+def test_the_front_door_leads_to_the_index() -> None:
+    assert is_redirect(HTML / "index.html")
+    assert "book/index.html" in (HTML / "index.html").read_text()

@@ -1,0 +1,103 @@
+"""What the chapter on DDP says of its model of a backward pass, tried beyond its own cells."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minidist.parallel.sharding.partition import assign, limits
+from minidist.schedule.algorithms import ring_all_reduce
+from minidist.schedule.cost import Link, seconds, switch
+
+CHAPTER = (Path(__file__).parents[2] / "book" / "ddp.md").read_text()
+CELLS = re.findall(r"^```\{code-cell\} ipython3\n(.*?)^```", CHAPTER, re.DOTALL | re.MULTILINE)
+MIB = 1 << 20
+SLOW = Link(alpha=2e-5, beta=1 / 5e9)
+
+
+def cell_with(text: str) -> str:
+    (found,) = (cell for cell in CELLS if text in cell)
+    lines = found.splitlines()
+    return "\n".join(line for line in lines if not line.startswith((":", "%", "table(")))
+
+
+@pytest.fixture(scope="module")
+def chapter() -> dict[str, Any]:
+    """The names that the chapter's own cells define, up to its model of a step."""
+    names: dict[str, Any] = {}
+    for text in ("from course.pages.table import table", "def shards(", "def step("):
+        exec(cell_with(text), names)
+    return names
+
+
+SIZES = [[2, 2, 2, 2], [5, 1, 1, 1], [8], [3, 5], [1] * 8]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_weighed_by_its_samples_the_average_is_the_whole_batch_s(
+    chapter: dict[str, Any], sizes: list[int]
+) -> None:
+    own = [chapter["gradient"](*part) for part in chapter["shards"](sizes)]
+    whole = chapter["gradient"](chapter["x"], chapter["y"])
+    weighed = sum(size / 8 * each for size, each in zip(sizes, own, strict=True))
+    assert weighed == pytest.approx(whole)
+    equal = len(set(sizes)) == 1
+    assert (sum(own) / len(own) == pytest.approx(whole)) == equal
+
+
+def waits(chapter: dict[str, Any], sync: str, cap: float, link: Link) -> float:
+    """Seconds from the end of backward to the last gradient."""
+    buckets = assign(chapter["sizes"], *limits(sync, MIB, cap))
+    travels, end = chapter["step"](buckets, sync == "overlapped", link=link)
+    return float(travels[-1][1] - end)
+
+
+@pytest.mark.parametrize("link", [Link(1e-5, 1 / 50e9), SLOW])
+def test_what_waits_for_backward_costs_the_ring_s_formula(
+    chapter: dict[str, Any], link: Link
+) -> None:
+    ranks, sizes = chapter["ranks"], chapter["sizes"]
+    for sync, calls in (("naive", len(sizes)), ("flat", 1)):
+        formula = 2 * (ranks - 1) * (calls * link.alpha + link.beta * sum(sizes) / ranks)
+        assert waits(chapter, sync, 25 * MIB, link) == pytest.approx(formula)
+    flat = seconds(ring_all_reduce(ranks), sum(sizes), switch(link))
+    assert waits(chapter, "flat", MIB, link) == pytest.approx(flat)
+
+
+@pytest.mark.parametrize("link", [Link(1e-5, 1 / 50e9), SLOW])
+@pytest.mark.parametrize("cap", [4096, MIB, 25 * MIB, 300 * MIB])
+def test_overlap_never_loses_and_buckets_alone_never_win(
+    chapter: dict[str, Any], cap: float, link: Link
+) -> None:
+    flat, bucketed, overlapped = (
+        waits(chapter, sync, cap, link) for sync in ("flat", "bucketed", "overlapped")
+    )
+    assert 0 < overlapped < bucketed
+    assert flat < bucketed
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_buckets_take_turns_and_none_leaves_before_its_gradients_are_there(
+    chapter: dict[str, Any], early: bool
+) -> None:
+    sizes = chapter["sizes"]
+    buckets = assign(sizes, MIB, 25 * MIB)
+    travels, end = chapter["step"](buckets, early)
+    assert len(travels) == len(buckets)
+    share, done, before = end / sum(sizes), 0, 0.0  # backward makes bytes at one rate
+    for bucket, (start, stop) in zip(buckets, travels, strict=True):
+        done += sum(sizes[parameter] for parameter in bucket)
+        ready = done * share if early else end
+        assert start == pytest.approx(max(ready, before))
+        assert stop > start
+        before = stop
+
+
+def test_a_gradient_that_is_ready_last_is_exposed_whole(chapter: dict[str, Any]) -> None:
+    """As that of a tied matrix: no cap can split it."""
+    sizes = [200 * MIB, *chapter["sizes"]]
+    alone = seconds(ring_all_reduce(chapter["ranks"]), 200 * MIB, switch(chapter["link"]))
+    for cap in (MIB, 25 * MIB):
+        travels, end = chapter["step"](assign(sizes, MIB, cap), True, sizes)
+        assert travels[-1][1] - end >= alone - 1e-12

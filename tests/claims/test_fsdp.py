@@ -1,0 +1,464 @@
+"""The claims of the chapter on FSDP, each shown by a run."""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import minidist
+from course.pages.recorded import recorded
+from course.training import models
+from minidist.comm.comm import Counted, Ours
+from minidist.memory import activations
+from minidist.memory.predict import held, predict
+from minidist.parallel.fsdp.fully_shard import units
+from minidist.parallel.sharding.layouts import LAYOUTS, Laid, Rows
+from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from minidist.schedule.simulate import traffic
+
+VOCAB, LAYERS = 12, 4
+NAMES = [f"blocks.{i}" for i in range(LAYERS)]
+BLOCKS = ["", *NAMES]  # units
+
+
+def gpt(layers: int = LAYERS) -> models.GPT:
+    torch.manual_seed(0)
+    return models.GPT(VOCAB, width=16, layers=layers, heads=2, context=8).double()
+
+
+def shard(model: models.GPT, **options: Any) -> models.GPT:
+    for block in model.blocks:
+        minidist.fully_shard(block, **options)
+    minidist.fully_shard(model, **options)
+    return model
+
+
+def loss_of(model: nn.Module, step: int = 0, rows: int = 1) -> torch.Tensor:
+    """Of other text on each rank and in each step."""
+    place = torch.Generator().manual_seed(100 * step + dist.get_rank())
+    text = torch.randint(VOCAB, (rows, 9), generator=place)
+    return cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+
+
+def train(model: nn.Module, steps: int = 6) -> list[float]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(model, step)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+# ---- E1 ----
+
+
+@pytest.mark.claim("E1")
+def test_fsdp_trains_as_ddp_does_and_keeps_a_share() -> None:
+    def run() -> Any:
+        ddp = minidist.DistributedDataParallel(gpt())
+        found = {"ddp": (train(ddp), held(ddp, torch.optim.SGD(ddp.parameters())).total)}
+        for layout in LAYOUTS:
+            model = shard(gpt(), layout=layout)
+            losses = train(model)
+            found[layout] = losses, held(model, torch.optim.SGD(model.parameters())).total
+        return found
+
+    by_rank = minidist.launch(run, 4, device="cpu")
+    assert by_rank[0]["ddp"][0] != by_rank[1]["ddp"][0], "each has data of its own"
+    for found in by_rank:
+        wanted, whole = found["ddp"]
+        for layout in LAYOUTS:
+            losses, share = found[layout]
+            assert losses == pytest.approx(wanted, abs=1e-10, rel=0)
+            assert share < 0.26 * whole
+
+
+# ---- E2 ----
+
+
+def whole_bytes(model: nn.Module) -> int:
+    """Of all whole parameters that take memory now, each piece of it once."""
+    storages = {
+        whole.untyped_storage()._cdata: whole.untyped_storage().nbytes()
+        for unit in units(model)
+        for block in unit.blocks
+        for whole in block.wholes
+    }
+    return sum(storages.values())
+
+
+def watch(model: Any, blocks: Any) -> tuple[list[set[str]], list[int]]:
+    """While each block computes: the units that are whole, and the bytes that they take."""
+    names: list[set[str]] = []
+    sizes: list[int] = []
+
+    def look(*_: object) -> None:
+        names.append({unit.short for unit in units(model) if unit.whole})
+        sizes.append(whole_bytes(model))
+
+    handles = [block.register_forward_pre_hook(look) for block in blocks]
+    loss_of(model)
+    for handle in handles:
+        handle.remove()
+    return names, sizes
+
+
+@pytest.mark.claim("E2")
+def test_forward_gathers_unit_by_unit_and_the_root_alone_gathers_all() -> None:
+    def run() -> Any:
+        found = {}
+        for prefetch in (False, True):
+            model = shard(gpt(), prefetch=prefetch, layout="flat")
+            train(model, 2)  # from then on the order of units is known
+            found[prefetch] = watch(model, model.blocks)
+        alone = gpt()
+        minidist.fully_shard(alone, layout="flat")
+        return found, watch(alone, alone.blocks)
+
+    everything = gpt()
+    nbytes = sum(parameter.nbytes for parameter in everything.parameters())
+    block = sum(parameter.nbytes for parameter in everything.blocks[0].parameters())
+    root = nbytes - LAYERS * block
+    for found, (names, sizes) in minidist.launch(run, 2, device="cpu"):
+        for prefetch, (whole, taken) in found.items():
+            assert whole == [{"root", name} for name in NAMES]
+            last = root + block
+            others = last + prefetch * block  # the next unit is on its way
+            assert taken == [others] * (LAYERS - 1) + [last]
+        assert names == [{"root"}] * LAYERS
+        assert sizes == [nbytes] * LAYERS
+
+
+# ---- E3 ----
+
+
+def gradients_inside(layout: str) -> Any:
+    """Of a block: what autograd makes, what is left, and the average of what all ranks made."""
+    model, made = shard(gpt(), layout=layout), {}
+    block = model.blocks[1]
+
+    def look(*_: object) -> None:
+        for name, parameter in block.named_parameters():
+            parameter.register_hook(lambda g, name=name: made.update({name: g.clone()}))
+
+    block.register_forward_pre_hook(look)
+    loss_of(model).backward()
+    left = {name: p.grad.clone() for name, p in block.named_parameters()}
+    unfreed = whole_bytes(model)
+    still = [
+        w for unit in units(model) for b in unit.blocks for w in b.wholes if w.grad is not None
+    ]
+    full = minidist.full_gradients(model)
+    return made, left, {n: full[f"blocks.1.{n}"] for n in made}, unfreed, len(still)
+
+
+@pytest.mark.claim("E3")
+def test_backward_makes_whole_gradients_and_leaves_shards_of_their_average() -> None:
+    by_rank = minidist.launch(lambda: [gradients_inside(each) for each in LAYOUTS], 3)
+    shapes = {name: p.shape for name, p in gpt().blocks[1].named_parameters()}
+    for of_ranks in zip(*by_rank, strict=True):
+        for made, _, _, unfreed, still in of_ranks:
+            assert {name: each.shape for name, each in made.items()} == shapes
+            assert unfreed == still == 0, "weights and gradients are let go"
+        for name in shapes:
+            every = [made[name] for made, *_ in of_ranks]
+            assert not torch.allclose(every[0], every[1]), "each rank has other samples"
+            for _, _, average, *_ in of_ranks:
+                assert torch.allclose(average[name], sum(every) / 3, atol=1e-12)
+            kept = sum(left[name].numel() for _, left, *_ in of_ranks)
+            assert kept == shapes[name].numel(), "together they have one"
+
+
+# ---- E4, E6 ----
+
+
+def counted(groups: Any, **options: Any) -> Any:
+    """Bytes that this rank sends in a step: to ranks that share, and to replicas."""
+    comms = tuple(Counted(Ours(group, algorithm="ring", check=False)) for group in groups)
+    model = shard(gpt(), comm=comms, **options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    calls: list[int] = []
+    for step in range(2):
+        for comm in comms:
+            comm.clear()
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        calls = [len(comm.calls) for comm in comms]
+        optimizer.step()
+    in_step = [len(comm.calls) - before for comm, before in zip(comms, calls, strict=True)]
+    sent = [comm.bytes_sent for comm in comms]
+    padded = [sum(b.layout.padded for b in unit.blocks) for unit in units(model)]
+    kept = sum(block.local.nbytes for unit in units(model) for block in unit.blocks)
+    with torch.no_grad():
+        return in_step, sent, padded, kept, loss_of(model).item()
+
+
+def groups_of(rows: int, columns: int) -> list[Any]:
+    """This rank's column and row of a mesh."""
+    rank, ranks = dist.get_rank(), list(range(rows * columns))
+    lines = [ranks[r * columns : (r + 1) * columns] for r in range(rows)]
+    cols = [ranks[c::columns] for c in range(columns)]
+    made = [{tuple(g): dist.new_group(g) for g in each} for each in (cols, lines)]
+    return [next(g for who, g in each.items() if rank in who) for each in made]
+
+
+@pytest.mark.claim("E4", "E6")
+def test_the_step_calls_nobody_and_each_strategy_sends_what_it_must() -> None:
+    cases = {"full": (1, 4), "kept": (1, 4), "none": (4, 1), "hybrid": (2, 2)}
+
+    def run() -> Any:
+        return {
+            name: counted(groups_of(*mesh), reshard_after_forward=name != "kept")
+            for name, mesh in cases.items()
+        }
+
+    (first, *_) = by_rank = minidist.launch(run, 4, device="cpu")
+    whole = sum(parameter.nbytes for parameter in gpt().parameters())
+    for name, (rows, columns) in cases.items():
+        in_step, (column, row), padded, kept, loss = first[name]
+        assert in_step == [0, 0], "the optimizer is local"
+        size = 8 * sum(padded)
+        passes = 2 if name == "kept" else 3
+        assert row == passes * (columns - 1) * size // columns
+        assert column == 2 * (rows - 1) * (size // columns) // rows
+        assert kept == size // columns
+        assert kept == pytest.approx(whole / columns, rel=0.05), "but for padding"
+        assert loss == pytest.approx(first["none"][-1], abs=1e-10), "the same training"
+    assert len({each["full"][-1] for each in by_rank}) == 4
+
+
+@pytest.mark.claim("E6")
+@pytest.mark.parametrize(("nodes", "local"), [(2, 4), (2, 8), (4, 8)])
+def test_hybrid_sends_less_between_nodes_and_keeps_more(nodes: int, local: int) -> None:
+    everyone, numel = nodes * local, nodes * local * 120
+
+    def leaves(schedule: Any, size: int, per_node: int) -> float:
+        return traffic(schedule, size, itemsize=1, local=per_node).between_nodes / numel / nodes
+
+    gather, scatter = ring_all_gather(everyone), ring_reduce_scatter(everyone)
+    full = 2 * leaves(gather, numel, local) + leaves(scatter, numel, local)
+    column = leaves(ring_all_reduce(nodes), numel // local, 1)
+    assert full == pytest.approx(3 * (everyone - 1) / everyone)
+    assert local * column == pytest.approx(2 * (nodes - 1) / nodes)
+    assert local * column < full
+
+
+# ---- E5 ----
+
+SHAPES = [(3, 2), (5,), (1,), (7, 11), (64, 3), (), (2, 3, 4)]
+
+
+@pytest.mark.claim("E5")
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_two_ways_to_share_evenly_with_their_padding(ranks: int) -> None:
+    shapes = [torch.Size(shape) for shape in SHAPES]
+    wholes = [torch.arange(shape.numel()).reshape(shape) for shape in shapes]
+    numel = sum(shape.numel() for shape in shapes)
+    for kind in (Rows, Laid):
+        layouts = [kind(shapes, ranks, rank) for rank in range(ranks)]
+        assert len({layout.shard_numel for layout in layouts}) == 1, "all send as much"
+        for index, whole in enumerate(wholes):
+            parts = [layout.cut(index, whole).flatten() for layout in layouts]
+            assert torch.equal(torch.cat(parts), whole.flatten()), "each element is somebody's"
+            if kind is Rows and whole.dim():
+                chunks = [len(part.flatten()) for part in whole.chunk(ranks)]
+                assert [len(p) for p in parts if len(p)] == chunks, "even, by rows"
+        padding = layouts[0].padded - numel
+        if kind is Laid:
+            assert 0 <= padding < ranks
+        else:
+            rowed = [shape if shape else torch.Size([1]) for shape in shapes]
+            missing = [(-shape[0] % ranks) * math.prod(shape[1:]) for shape in rowed]
+            chunked = [-(-shape[0] // ranks) * ranks - shape[0] for shape in rowed]
+            assert (
+                padding
+                == sum(
+                    more * math.prod(shape[1:]) for more, shape in zip(chunked, rowed, strict=True)
+                )
+                == sum(missing)
+            )
+
+
+class Odd(nn.Module):
+    """Two dtypes, and something frozen, in one unit; sizes that nothing divides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(7, 11)
+        self.middle = nn.Linear(11, 5).double()
+        self.last = nn.Linear(5, 3)
+        self.last.bias.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.middle(torch.tanh(self.first(x)).double()).float())
+
+
+def odd() -> Odd:
+    torch.manual_seed(0)
+    return Odd()
+
+
+@pytest.mark.claim("E5")
+def test_a_unit_of_all_kinds_is_rebuilt_from_what_the_ranks_keep() -> None:
+    def run() -> Any:
+        found = {}
+        for layout in LAYOUTS:
+            model = minidist.fully_shard(odd(), layout=layout)
+            model(torch.ones(2, 7) * dist.get_rank()).square().mean().backward()
+            shards = dict(model.named_parameters())
+            found[layout] = (
+                {n: (tuple(s.shape), s.dtype, s.grad is None) for n, s in shards.items()},
+                minidist.full_state_dict(model),
+            )
+        return found
+
+    by_rank = minidist.launch(run, 4, device="cpu")
+    for name, whole in odd().named_parameters():
+        for layout in LAYOUTS:
+            kept = [each[layout][0][name] for each in by_rank]
+            assert sum(math.prod(shape) for shape, *_ in kept) == whole.numel()
+            assert {dtype for _, dtype, _ in kept} == {whole.dtype}
+            assert {without for *_, without in kept} == {not whole.requires_grad}
+            assert all(torch.equal(each[layout][1][name], whole) for each in by_rank)
+            rows = layout == "dim0"
+            assert {len(shape) for shape, *_ in kept} == {whole.dim() if rows else 1}
+
+
+# ---- E7 ----
+
+CHAPTER = (Path(__file__).parents[2] / "book" / "fsdp.md").read_text()
+CELLS = re.findall(r"^```\{code-cell\} ipython3\n(.*?)^```", CHAPTER, re.DOTALL | re.MULTILINE)
+
+
+def cell_with(text: str) -> str:
+    (found,) = (cell for cell in CELLS if text in cell)
+    lines = found.splitlines()
+    return "\n".join(line for line in lines if not line.startswith((":", "%", "table(")))
+
+
+@pytest.fixture(scope="module")
+def chapter() -> dict[str, Any]:
+    """What the chapter's own cells define: its model of a step, and of both ways' speed."""
+    names: dict[str, Any] = {}
+    for text, end in (
+        ("import table", "\n\n\n\n"),
+        ("def step(", "\nalone ="),
+        ("per_second(", "\nrows ="),
+    ):
+        exec(cell_with(text).split(end)[0], names)
+    return names
+
+
+@pytest.mark.claim("E7")
+def test_priced_ddp_is_faster_with_the_same_batch_and_fsdp_where_memory_is_short(
+    chapter: dict[str, Any],
+) -> None:
+    per_second: Callable[..., float] = chapter["per_second"]
+    size = 12 * 2048**2
+    for layers in (8, 24, 48):
+        weights = layers * size + 32_000 * 2048
+        for sequences in (1, 2, 4, 8):
+            ddp, fsdp = (per_second(k, sequences, weights, size, layers) for k in ("DDP", "FSDP"))
+            assert ddp > fsdp, "three model sizes on the wire take longer than two"
+        assert per_second("FSDP", 8, weights, size, layers) > per_second(
+            "DDP", 1, weights, size, layers
+        ), "a batch that hides its communication outdoes one that cannot"
+
+
+@pytest.mark.claim("E7")
+def test_recorded_fsdp_has_room_for_more_where_memory_is_short() -> None:
+    rows = recorded("fsdp")["rows"]
+    limits: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        if row["what"] == "limit":
+            limits.setdefault(row["limit"], {})[row["way"]] = row
+    assert len(limits) == 3
+    roomy, short, state = (limits[limit] for limit in sorted(limits, reverse=True))
+    assert roomy["fsdp"]["batch"] >= roomy["ddp"]["batch"] > short["ddp"]["batch"] > 0
+    assert short["fsdp"]["batch"] > short["ddp"]["batch"]
+    assert state["ddp"]["batch"] == 0 < state["fsdp"]["batch"]
+    for ways in (roomy, short):
+        assert all(row["tokens_per_second"] > 0 for row in ways.values())
+
+
+# ---- E8 ----
+
+
+def parts_of_memory() -> Any:
+    """What a rank holds of the state, the most of whole weights, and activations of a forward."""
+    model = shard(gpt())
+    optimizer = torch.optim.AdamW(model.parameters())
+    loss_of(model).backward()
+    optimizer.step()
+    _, sizes = watch(model, model.blocks)
+    wholes = [w for unit in units(model) for block in unit.blocks for w in block.wholes]
+    beside = [*wholes, *model.parameters()]
+    kept = [activations.saved(lambda r=r: loss_of(model, 0, r), beside) for r in (2, 4)]
+    return held(model, optimizer).total, max(sizes), kept
+
+
+@pytest.mark.claim("E8")
+def test_the_state_shrinks_with_ranks_and_units_and_activations_do_not() -> None:
+    found = {ranks: minidist.launch(parts_of_memory, ranks)[0] for ranks in (1, 2, 4)}
+    for ranks, (state, whole, kept) in found.items():
+        assert state == predict(gpt(), ranks, "zero3", units=NAMES).state.total
+        assert state == found[1][0] // ranks, "sizes that the ranks divide"
+        assert (whole, kept) == found[2][1:] or ranks == 1
+        assert 1.9 * kept[0] < kept[1] < 2.1 * kept[0], "activations go with the batch"
+
+
+# ---- E9 ----
+
+
+def four_places() -> Any:
+    early = gpt(2)
+    optimizer = torch.optim.AdamW(early.parameters())
+    shard(early)
+    loss_of(early).backward()
+    with pytest.raises(RuntimeError, match=r"AdamW holds parameter .* before fully_shard"):
+        optimizer.step()
+    ddp, model = minidist.DistributedDataParallel(gpt(2)), shard(gpt(2))
+    alone = gpt(2)
+    minidist.fully_shard(alone)
+    for each in (ddp, model):
+        loss_of(each).backward()
+    own, whole = (
+        torch.nn.utils.get_total_norm([p.grad for p in each.parameters()]).item()
+        for each in (model, ddp)
+    )
+    ours = minidist.clip_grad_norm_(model, 1e-3).item()
+    clipped = minidist.clip_grad_norm_(model, 1e-3).item()
+    saved, full = model.state_dict(), minidist.full_state_dict(model)
+    return {
+        "norms": (own, ours, whole, clipped),
+        "units": (len(units(model)), len(units(alone))),
+        "shard": {name: tuple(each.shape) for name, each in saved.items()},
+        "full": full,
+        "ddp": ddp.state_dict(),
+    }
+
+
+@pytest.mark.claim("E9")
+def test_from_ddp_to_fsdp_there_are_four_places_to_look_at() -> None:
+    found = minidist.launch(four_places, 2, device="cpu")
+    own = [each["norms"][0] for each in found]
+    assert own[0] != pytest.approx(own[1], rel=1e-3), "each would scale by another factor"
+    for each in found:
+        _, ours, whole, clipped = each["norms"]
+        assert ours == pytest.approx(whole, rel=1e-12)
+        assert math.hypot(*own) == pytest.approx(whole, rel=1e-12)
+        assert clipped == pytest.approx(1e-3, rel=1e-2)
+        assert each["units"] == (3, 1), "wrapped whole it is one unit"
+        assert list(each["full"]) == list(each["ddp"])
+        assert all(torch.equal(each["full"][name], value) for name, value in each["ddp"].items())
+        assert any(each["shard"][n] != tuple(value.shape) for n, value in each["ddp"].items())

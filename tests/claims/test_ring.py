@@ -1,0 +1,147 @@
+"""The claims of the ring chapter, each shown by a run."""
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import minidist
+from minidist.collectives.runtime.executor import execute, program
+from minidist.schedule import algorithms
+from minidist.schedule.cost import Link, nodes, seconds
+from minidist.schedule.schedule import Schedule
+from minidist.schedule.simulate import prove_all_reduce, replay, traffic
+
+
+def ring_from(first: int, second: int, ranks: int = 4) -> Schedule:
+    reduce_scatter = algorithms.ring_reduce_scatter(ranks, first=first)
+    all_gather = algorithms.ring_all_gather(ranks, first=second)
+    return reduce_scatter.then(all_gather, "ring", "all_reduce")
+
+
+@pytest.mark.claim("B1")
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_two_phases_of_n_minus_1_steps_give_every_rank_every_sum(ranks: int) -> None:
+    everyone = tuple(range(ranks))
+    ring = replay(algorithms.ring_all_reduce(ranks))
+    middle = ring.state(after=ranks - 1)
+    assert ring.steps == 2 * (ranks - 1)
+    assert [middle[rank][rank] for rank in range(ranks)] == [everyone] * ranks
+    assert all(row.count(everyone) == (1 if ranks > 1 else ranks) for row in middle)
+    assert ring.state() == ((everyone,) * ranks,) * ranks
+
+
+@pytest.mark.claim("B2")
+def test_the_ring_as_printed_gets_nothing_right_and_both_repairs_everything() -> None:
+    printed = replay(ring_from(0, 0))
+    full = (0, 1, 2, 3)
+    owners = [row.index(full) for row in printed.state(after=3)]
+    assert owners == [1, 2, 3, 0], "rank i owns slice i + 1, not its home slice"
+    assert (printed.right(), printed.wanted) == (0, 16)
+    assert replay(ring_from(0, 1)).right() == 16
+    assert replay(ring_from(-1, 0)).right() == 16
+
+
+@pytest.mark.claim("B2")
+def test_on_real_ranks_the_ring_as_printed_is_wrong_too() -> None:
+    def run(first: int, second: int) -> list[int]:
+        mine = torch.full((4,), 10 ** dist.get_rank())
+        execute(program(ring_from(first, second), dist.get_rank()), mine, torch.Tensor.add_)
+        return mine.tolist()
+
+    assert all(1111 not in held for held in minidist.launch(run, 4, 0, 0))
+    assert minidist.launch(run, 4, 0, 1) == [[1111] * 4] * 4
+    assert minidist.launch(run, 4, -1, 0) == [[1111] * 4] * 4
+
+
+@pytest.mark.claim("B3")
+@pytest.mark.claim("B4")
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 33])
+def test_each_rank_moves_two_times_n_minus_1_chunks_to_its_neighbour(ranks: int) -> None:
+    chunk = 12
+    moved = traffic(algorithms.ring_all_reduce(ranks), 3 * ranks, itemsize=4)
+    assert set(moved.sent_messages) == {2 * (ranks - 1)}
+    assert set(moved.sent_bytes) == set(moved.received_bytes) == {2 * (ranks - 1) * chunk}
+    for step in algorithms.ring_all_reduce(ranks):
+        assert ((step.dst - step.src) % ranks == 1).all()
+
+
+@pytest.mark.claim("B4")
+def test_eight_ranks_ring_against_naive() -> None:
+    whole = 8000
+    ring = traffic(algorithms.ring_all_reduce(8), whole, itemsize=1)
+    naive = traffic(algorithms.naive_all_reduce(8), whole, itemsize=1)
+    assert ring.sent_bytes.max() == 1.75 * whole
+    assert (naive.received_bytes[0], naive.sent_bytes[0]) == (7 * whole, 7 * whole)
+    assert naive.busiest == 14 * whole
+
+
+@pytest.mark.claim("B6")
+@pytest.mark.timeout(600)
+def test_the_ring_over_4096_ranks_counts_every_part_once() -> None:
+    prove_all_reduce(algorithms.ring_all_reduce(4096))
+
+
+@pytest.mark.claim("B6")
+def test_with_many_nodes_tree_and_hierarchy_beat_the_ring() -> None:
+    cluster = nodes(8, inside=Link(2e-6, 1 / 200e9), between=Link(10e-6, 1 / 25e9))
+    ring = seconds(algorithms.ring_all_reduce(4096), 1e5, cluster)
+    tree = seconds(algorithms.tree_all_reduce(4096), 1e5, cluster)
+    layered = seconds(algorithms.hierarchical_all_reduce(4096, local=8), 1e5, cluster)
+    assert tree < layered < ring
+    ring = seconds(algorithms.ring_all_reduce(4096), 1e9, cluster)
+    layered = seconds(algorithms.hierarchical_all_reduce(4096, local=8), 1e9, cluster)
+    assert layered < ring
+
+
+@pytest.mark.claim("B8")
+@pytest.mark.parametrize(("count", "local"), [(4, 8), (2, 2), (3, 4), (16, 8)])
+def test_bytes_between_nodes_flat_and_hierarchical(count: int, local: int) -> None:
+    ranks, chunk = count * local, 10
+    whole = ranks * chunk
+    flat = traffic(algorithms.ring_all_reduce(ranks), whole, 1, local).between_nodes
+    schedule = algorithms.hierarchical_all_reduce(ranks, local=local)
+    layered = traffic(schedule, whole, 1, local).between_nodes
+    assert flat == count * 2 * (ranks - 1) * chunk
+    assert layered == 2 * (count - 1) * whole
+    assert np.isclose(flat / layered, count * (ranks - 1) / (ranks * (count - 1)))
+
+
+@pytest.mark.claim("B10")
+def test_ddp_divides_first() -> None:
+    """Gradients that would overflow as a sum arrive; those that a quarter of is nothing vanish."""
+
+    def gradient(value: float) -> float:
+        net = torch.nn.Linear(1, 1, bias=False, dtype=torch.float16)
+        model = torch.nn.parallel.DistributedDataParallel(net)
+        model(torch.tensor([[value]], dtype=torch.float16)).sum().backward()
+        found = net.weight.grad
+        assert found is not None
+        return found.item()
+
+    assert minidist.launch(gradient, 4, 20_000.0, device="cpu") == [20_000.0] * 4
+    assert minidist.launch(gradient, 4, 1.2e-7, device="cpu") == [0.0] * 4
+
+
+@pytest.mark.claim("B8")
+def test_slow_steps_flat_and_hierarchical() -> None:
+    slow = Link(alpha=1.0, beta=0.0)  # count the steps that wait for a link between nodes
+    cluster = nodes(8, inside=Link(0.0, 0.0), between=slow)
+    assert seconds(algorithms.ring_all_reduce(32), 1, cluster) == 2 * (32 - 1)
+    assert seconds(algorithms.hierarchical_all_reduce(32, local=8), 1, cluster) == 2 * (4 - 1)
+
+
+@pytest.mark.claim("B10")
+def test_fp16_overflows_when_summed_first_and_vanishes_when_divided_first() -> None:
+    def run(value: float) -> tuple[float, float]:
+        ranks = dist.get_world_size()
+        sum_first = torch.tensor([value], dtype=torch.float16)
+        minidist.all_reduce(sum_first, minidist.ReduceOp.AVG)
+        divide_first = torch.tensor([value], dtype=torch.float16) / ranks
+        minidist.all_reduce(divide_first)
+        return sum_first.item(), divide_first.item()
+
+    assert minidist.launch(run, 4, 1.5) == [(1.5, 1.5)] * 4
+    assert minidist.launch(run, 4, 20_000.0) == [(float("inf"), 20_000.0)] * 4
+    lost = minidist.launch(run, 4, 1.2e-7)
+    assert all(kept > 0 and gone == 0 for kept, gone in lost)

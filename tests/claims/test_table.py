@@ -1,0 +1,101 @@
+"""The table of claims and what it points to."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course.pages.claims import Claim, as_table, load, unproven
+
+ROOT = Path(__file__).parents[2]
+CLAIMS = load(ROOT / "book" / "claims.yml")
+PAIRS = [(claim, evidence) for claim in CLAIMS for evidence in claim.evidence]
+
+
+def claims_of(function: ast.FunctionDef) -> list[str]:
+    """The ids in a test's @pytest.mark.claim decorators."""
+    calls = [d for d in function.decorator_list if isinstance(d, ast.Call)]
+    marks = [d for d in calls if ast.unparse(d.func) == "pytest.mark.claim"]
+    return [
+        argument.value for d in marks for argument in d.args if isinstance(argument, ast.Constant)
+    ]
+
+
+@cache
+def marked_tests() -> dict[str, list[str]]:
+    found = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and claims_of(node):
+                found[f"{path.relative_to(ROOT).as_posix()}::{node.name}"] = claims_of(node)
+    return found
+
+
+@cache
+def tagged_cells(notebook: str) -> dict[str, str]:
+    """Tag → source of the cell that has it."""
+    cells = nbformat.read(ROOT / notebook, as_version=4).cells
+    return {tag: cell.source for cell in cells for tag in cell.metadata.get("tags", [])}
+
+
+@pytest.mark.parametrize(("claim", "evidence"), PAIRS, ids=[f"{c.id}-{e}" for c, e in PAIRS])
+def test_evidence_exists_and_says_which_claim_it_is_for(claim: Claim, evidence: str) -> None:
+    if "::" in evidence:
+        assert claim.id in marked_tests()[evidence]
+    else:
+        notebook, tag = evidence.split("#")
+        assert tag == f"claim-{claim.id}"
+        assert "\nassert " in tagged_cells(notebook)[tag].replace("    assert ", "\nassert ")
+
+
+def test_no_marked_test_or_tagged_cell_is_left_out_of_the_table() -> None:
+    listed = {(claim.id, evidence) for claim, evidence in PAIRS}
+    tests = {(claim, test) for test, claims in marked_tests().items() for claim in claims}
+    labs = [path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks").glob("*.ipynb")]
+    tags = {(lab, tag) for lab in labs for tag in tagged_cells(lab) if tag.startswith("claim-")}
+    cells = {(tag.removeprefix("claim-"), f"{lab}#{tag}") for lab, tag in tags}
+    assert tests | cells <= listed
+
+
+@pytest.mark.parametrize("chapter", sorted({claim.chapter for claim in CLAIMS}))
+def test_the_chapter_meets_exactly_its_claims_in_its_boxes(chapter: str) -> None:
+    text = (ROOT / "book" / f"{chapter}.md").read_text()
+    boxes = re.findall(r":::\{admonition\} Often said\n(.*?)\n:::", text, re.DOTALL)
+    met = re.findall(r"\(claim (\w+)\)", "\n".join(boxes))
+    assert sorted(met) == sorted(claim.id for claim in CLAIMS if claim.chapter == chapter)
+
+
+def test_section_b_is_whole() -> None:
+    assert [claim.id for claim in CLAIMS if claim.id[0] == "B"] == [f"B{i}" for i in range(1, 11)]
+
+
+def test_unproven_wants_every_piece_of_evidence() -> None:
+    claim = Claim(
+        "X1", "it is so", "true", "it is", "x", ["tests/a.py::f", "notebooks/x.ipynb#tag"]
+    )
+    assert unproven([claim], []) == {"X1": claim.evidence}
+    assert unproven([claim], ["tests/a.py::f[3-True]"]) == {"X1": ["notebooks/x.ipynb#tag"]}
+    assert unproven([claim], ["tests/a.py::f[3]", "notebooks/x.ipynb::x.ipynb"]) == {}
+    assert unproven([claim], ["tests/a.py::fg", "notebooks/x.ipynb::x.ipynb"]) == {
+        "X1": ["tests/a.py::f"]
+    }
+
+
+def test_a_claim_without_evidence_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "claims.yml"
+    row = "- {id: X, claim: c, verdict: wrong, shown: s, chapter: x, evidence: %s}\n"
+    path.write_text(row % "[]")
+    with pytest.raises(ValueError, match="claim X"):
+        load(path)
+    path.write_text(row % "[a]" * 2)
+    with pytest.raises(ValueError, match="claim X"):
+        load(path)
+
+
+def test_the_table_has_a_row_for_each_claim() -> None:
+    lines = as_table(CLAIMS).data.splitlines()
+    assert len(lines) == 2 + len(CLAIMS)
+    assert all(line.count(" | ") == 3 for line in lines)

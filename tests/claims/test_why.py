@@ -1,0 +1,249 @@
+"""The claims of the first chapter: memory of training, names of ranks, groups, backends."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import minidist
+from minidist.collectives.checks.tensors import backends as backends_of
+from minidist.memory.meter import measured
+from minidist.memory.predict import FP32, MIXED, Policy, StateBytes, held, state
+
+GB = 10**9
+BILLION = 10**9
+
+
+def linear() -> torch.nn.Module:
+    return torch.nn.Linear(300, 7)
+
+
+def tied() -> torch.nn.Module:
+    """Two modules share one weight, as embedding and output of a language model often do."""
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    net[2].weight = net[0].weight
+    return net
+
+
+def with_buffers() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.BatchNorm1d(96))
+
+
+Trained = tuple[torch.nn.Module, torch.optim.Optimizer]
+
+
+def train(net: torch.nn.Module, width: int, **options: object) -> Trained:
+    """Two steps; gradients of the second one are kept."""
+    kind = getattr(torch.optim, str(options.pop("kind")))
+    optimizer = kind(net.parameters(), lr=1e-3, **options)
+    for _ in range(2):
+        optimizer.zero_grad()
+        net(torch.ones(5, width)).square().sum().backward()
+        optimizer.step()
+    return net, optimizer
+
+
+def train_mixed(net: torch.nn.Module, width: int) -> Trained:
+    """As for training in bf16 with fp32 master weights, which only the optimizer sees."""
+    net.bfloat16()
+    masters = [weight.detach().float().requires_grad_() for weight in net.parameters()]
+    optimizer = torch.optim.Adam(masters, lr=1e-3)
+    for _ in range(2):
+        net.zero_grad()
+        net(torch.ones(5, width, dtype=torch.bfloat16)).square().sum().backward()
+        for master, weight in zip(masters, net.parameters(), strict=True):
+            assert weight.grad is not None
+            master.grad = weight.grad.float()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            for master, weight in zip(masters, net.parameters(), strict=True):
+                weight.copy_(master)
+    return net, optimizer
+
+
+def counted(make: Callable[[], torch.nn.Module], width: int, options: dict[str, object]) -> object:
+    """On one rank: parameters; tensors with a counter; bytes of buffers, state and allocated."""
+
+    def run() -> Trained:
+        net = make()
+        return train(net, width, **options) if options else train_mixed(net, width)
+
+    curve = measured(run)
+    net, optimizer = curve.value
+    counters = sum("step" in kept for kept in optimizer.state.values())
+    buffers = sum(buffer.nbytes for buffer in net.buffers())
+    parameters = sum(parameter.numel() for parameter in net.parameters())
+    return parameters, counters, buffers, held(net, optimizer), curve.end
+
+
+SGD = {"kind": "SGD"}
+CASES = [
+    ("sgd", SGD),
+    ("momentum", {**SGD, "momentum": 0.9}),
+    ("adam", {"kind": "Adam"}),
+    ("adam", {"kind": "AdamW"}),
+]
+
+
+@pytest.mark.claim("D1")
+@pytest.mark.parametrize(("name", "options"), CASES, ids=["sgd", "momentum", "adam", "adamw"])
+@pytest.mark.parametrize(
+    ("make", "width"), [(linear, 300), (tied, 64), (with_buffers, 64)], ids=["linear", "tied", "bn"]
+)
+def test_what_is_held_and_allocated_is_what_was_predicted(
+    make: Callable[[], torch.nn.Module], width: int, name: str, options: dict[str, object]
+) -> None:
+    ((parameters, counters, buffers, found, live),) = minidist.launch(
+        counted, 1, make, width, options, device="cpu"
+    )
+    predicted = state(parameters, FP32, name)
+    assert found == predicted
+    assert live == predicted.total + 4 * counters + buffers, "to the last byte"
+
+
+@pytest.mark.claim("D1")
+def test_adam_in_fp32_takes_four_times_the_weights() -> None:
+    one = state(1)
+    assert one == StateBytes(weights=4, gradients=4, master=0, moments=8)
+    assert (one.total, one.total / one.weights) == (16, 4)
+    sizes = [25 * 10**6, 340 * 10**6, 70 * BILLION, 175 * BILLION]
+    weights = [state(parameters).weights for parameters in sizes]
+    assert weights == [100 * 10**6, 1_360 * 10**6, 280 * GB, 700 * GB]
+    totals = [state(parameters).total for parameters in sizes]
+    assert totals == [4 * each for each in weights]
+    assert state(1, optimizer="sgd").total == 8
+    assert state(1, optimizer="momentum").total == 12
+
+
+@pytest.mark.claim("D2")
+@pytest.mark.parametrize(("make", "width"), [(linear, 300), (tied, 64)])
+def test_mixed_precision_holds_two_and_two_and_twelve(
+    make: Callable[[], torch.nn.Module], width: int
+) -> None:
+    ((parameters, counters, _, found, live),) = minidist.launch(
+        counted, 1, make, width, {}, device="cpu"
+    )
+    assert found == state(parameters, MIXED)
+    assert live == found.total + 4 * counters
+    each = [found.weights, found.gradients, found.optimizer]
+    assert [part / parameters for part in each] == [2, 2, 12]
+
+
+@pytest.mark.claim("D2")
+def test_a_70b_table_without_master_weights_is_280_gb_short() -> None:
+    whole = state(70 * BILLION, MIXED)
+    assert (whole.weights, whole.gradients) == (140 * GB, 140 * GB)
+    assert (whole.moments, whole.master) == (560 * GB, 280 * GB)
+    assert whole.total == 1120 * GB
+    without = Policy("no master", torch.bfloat16, torch.bfloat16, None, torch.float32)
+    assert state(70 * BILLION, without).total == 840 * GB
+    assert whole.total == state(70 * BILLION, FP32).total, "mixed saves no byte of Adam's state"
+
+
+@pytest.mark.claim("D2")
+def test_without_a_master_copy_small_updates_are_lost() -> None:
+    weight, master = torch.ones((), dtype=torch.bfloat16), torch.ones(())
+    for _ in range(1000):
+        weight += 1e-3
+        master += 1e-3
+    assert weight == 1
+    assert abs(master.item() - 2) < 1e-3
+
+
+@pytest.mark.parametrize("parameters", [0, 1, 3.0])
+def test_any_whole_number_of_parameters(parameters: int) -> None:
+    assert state(parameters, MIXED, "momentum").total == 12 * parameters
+
+
+def test_wrong_input_to_the_calculator_is_named() -> None:
+    with pytest.raises(
+        ValueError, match="optimizer must be one of sgd, momentum, adam, got 'lion'"
+    ):
+        state(1, optimizer="lion")
+    for wrong in (-1, 2.5):
+        with pytest.raises(ValueError, match=f"parameters must be whole and >= 0, got {wrong}"):
+            state(wrong)  # type: ignore[arg-type]
+
+
+def test_before_the_first_step_only_the_weights_are_held() -> None:
+    net = linear()
+    weights = state(300 * 7 + 7).weights
+    assert held(net, torch.optim.Adam(net.parameters())) == StateBytes(weights, 0, 0, 0)
+
+
+@pytest.mark.claim("C15")
+def test_the_device_of_a_rank_is_its_local_rank_also_on_the_second_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on two nodes with four GPUs each; only the answer "is there a GPU" is made up."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("MINIDIST_DEVICE", raising=False)
+    there = [torch.device("cuda", index) for index in range(4)]
+    by_rank, by_local_rank = [], []
+    for rank, (_, local) in enumerate((node, local) for node in range(2) for local in range(4)):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("LOCAL_RANK", str(local))
+        by_local_rank.append(minidist.device())
+        by_rank.append(torch.device("cuda", rank))
+    assert by_local_rank == [*there, *there]
+    assert [device in there for device in by_rank] == [True] * 4 + [False] * 4
+
+
+@pytest.mark.claim("C16")
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (2, 3), (1, 3), (3, 1)])
+def test_rows_and_then_columns_of_a_mesh_sum_the_whole(rows: int, columns: int) -> None:
+    ranks = rows * columns
+    mesh = torch.arange(ranks).view(rows, columns)
+
+    def run() -> tuple[list[int], list[int], list[int], set[tuple[int, int]]]:
+        in_rows, in_columns = mesh.tolist(), mesh.T.tolist()
+        row, _ = dist.new_subgroups_by_enumeration(in_rows)
+        column, _ = dist.new_subgroups_by_enumeration(in_columns)
+        tensor = (10 ** dist.get_rank()) * torch.tensor([1, 2, 3])
+        whole = tensor.clone()
+        minidist.all_reduce(whole)
+        pairs = set()
+        states = []
+        for group in (row, column):
+            with minidist.record() as log:
+                minidist.all_reduce(tensor, group=group)
+            members = dist.get_process_group_ranks(group)
+            pairs |= {(members[sent.src], members[sent.dst]) for sent in log}
+            states.append(tensor.tolist())
+        return whole.tolist(), states[0], states[1], pairs
+
+    for rank, (whole, after_row, after_both, pairs) in enumerate(minidist.launch(run, ranks)):
+        own_row = sum(10**member for member in mesh[rank // columns].tolist())
+        assert after_row == [own_row, 2 * own_row, 3 * own_row]
+        assert after_both == whole == [n * sum(10**r for r in range(ranks)) for n in (1, 2, 3)]
+        for src, dst in pairs:  # no message leaves its row, or its column
+            assert src // columns == dst // columns or src % columns == dst % columns
+
+
+@pytest.mark.claim("C17")
+def test_a_group_on_cpus_moves_its_tensors_by_gloo() -> None:
+    def run() -> tuple[str, str, str, int]:
+        tensor = torch.tensor(dist.get_rank(), device=minidist.device())
+        dist.all_reduce(tensor)
+        return dist.get_backend(), backends_of(None)["cpu"], str(minidist.device()), int(tensor)
+
+    assert minidist.launch(run, 3, device="cpu") == [("gloo", "gloo", "cpu", 3)] * 3
+
+
+@pytest.mark.claim("C17")
+@pytest.mark.filterwarnings("ignore")  # torch warns before it raises
+@pytest.mark.parametrize("name", ["nccl", "mpi"])
+def test_a_backend_that_torch_was_not_built_with_is_refused_and_says_so(name: str) -> None:
+    def run() -> str:
+        dist.destroy_process_group()
+        try:
+            dist.init_process_group(name, store=dist.HashStore(), rank=0, world_size=1)
+        except RuntimeError as error:
+            return str(error)
+        return "joined"
+
+    there = getattr(dist, f"is_{name}_available")()
+    (said,) = minidist.launch(run, 1, device="cpu")
+    assert said == "joined" if there else f"doesn't have {name.upper()} built in" in said

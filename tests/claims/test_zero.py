@@ -1,0 +1,354 @@
+"""The claims of the chapter on ZeRO, each shown by a run."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.checkpoint import checkpoint
+
+import minidist
+from minidist.comm.comm import Counted, Ours
+from minidist.memory.predict import MIXED, Policy, StateBytes, held, share, state
+
+CAP = 1 / 1024  # MiB that close a part: layers of 16 x 16 doubles are twice as large
+SHORT = Policy("without master", torch.bfloat16, torch.bfloat16, None, torch.float32)
+FP64 = Policy("fp64", torch.float64, torch.float64, None, torch.float64)
+
+
+def network(width: int = 16, layers: int = 4, bias: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    linears = (nn.Linear(width, width, bias=bias) for _ in range(layers))
+    return nn.Sequential(*(part for each in linears for part in (each, nn.Tanh()))).double()
+
+
+def backward(model: nn.Module, width: int = 16, micro: int = 0) -> None:
+    generator = torch.Generator().manual_seed(100 * dist.get_rank() + micro)
+    batch = torch.randn(4, width, generator=generator).double()
+    model(batch).square().mean().backward()
+
+
+class Watched(Counted):
+    """Keeps what was all-gathered, and what came of it."""
+
+    def __init__(self, comm: Ours) -> None:
+        super().__init__(comm)
+        self.gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def all_gather(self, output: Any, input: Any, async_op: bool = False) -> Any:
+        brought = input.clone()
+        handle = super().all_gather(output, input, async_op)
+        if handle:
+            handle.wait()
+        self.gathered.append((brought, output.clone()))
+        return handle
+
+
+# ---- D4 ----
+
+
+@pytest.mark.claim("D4")
+@pytest.mark.parametrize("gradients", ["averaged", "local"])
+def test_what_is_gathered_is_the_parameters_after_the_step(gradients: str) -> None:
+    def run() -> tuple[bool, bool, int, int, int]:
+        comm, net = Watched(Ours(algorithm="ring")), network()
+        model: nn.Module = minidist.DistributedDataParallel(net) if gradients == "averaged" else net
+        options: dict[str, Any] = {"gradients": gradients, "bucket_cap_mb": CAP, "lr": 0.1}
+        zero = minidist.ZeroOptimizer(net.parameters(), torch.optim.Adam, comm=comm, **options)
+        for _ in range(2):
+            zero.zero_grad()
+            backward(model)
+            comm.gathered.clear()
+            zero.step()
+        flat = {each.untyped_storage().data_ptr() for each in net.parameters()}
+        now = torch.cat([p.detach().flatten() for p in net.parameters()]).sort().values
+        whole = torch.cat([output for _, output in comm.gathered]).sort().values
+        moments = [t for kept in zero.inner.state.values() for t in kept.values() if t.dim()]
+        sent = [call.nbytes for call in comm.calls if call.name == "all_gather"][-len(flat) :]
+        return (
+            torch.equal(now, whole),  # the new parameters, nothing else
+            any(torch.equal(brought, m) for brought, _ in comm.gathered for m in moments),
+            sum(sent),
+            sum(m.nbytes for m in moments),
+            len(comm.gathered),
+        )
+
+    nbytes = 8 * 4 * 16 * 16
+    for weights, a_moment, sent, moments, calls in minidist.launch(run, 4, device="cpu"):
+        assert weights
+        assert not a_moment
+        assert sent == nbytes, "with the two moments it would be three times as much"
+        assert moments == 2 * nbytes // 4, "each rank has those of its own slices"
+        assert calls > 1
+
+
+# ---- D5, D6, D10 ----
+
+
+class Held(NamedTuple):
+    """Of one rank, by stage, when backward is over."""
+
+    state: StateBytes
+    grads: int  # gradients of whole parameters
+
+
+def states(bias: bool) -> dict[int, Held]:
+    found = {}
+    for stage in range(4):
+        net = network(bias=bias)
+        model, optimizer = net, torch.optim.Adam(net.parameters())
+        if stage == 0:
+            model = minidist.DistributedDataParallel(net, gradient_as_bucket_view=True)
+        elif stage < 3:
+            options: dict[str, Any] = {"stage": stage, "gradients": "local", "bucket_cap_mb": CAP}
+            optimizer = minidist.ZeroOptimizer(net.parameters(), torch.optim.Adam, **options)
+        else:
+            optimizer = sliced(net)
+        for _ in range(2):
+            optimizer.zero_grad()
+            backward(model)
+            there = held(net, optimizer)
+            whole = [p.grad for p in net.parameters() if p.grad is not None and stage < 3]
+            optimizer.step()
+        found[stage] = Held(there, sum(each.nbytes for each in whole))
+    return found
+
+
+class Gather(torch.autograd.Function):
+    """Whose backward is a reduce-scatter."""
+
+    made: ClassVar[list[StorageWeakRef]] = []  # the memory of what was gathered
+
+    @staticmethod
+    def forward(ctx: Any, mine: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        whole = mine.new_empty(dist.get_world_size() * len(mine))
+        minidist.all_gather_into_tensor(whole, mine)
+        Gather.made.append(StorageWeakRef(whole.untyped_storage()))
+        return whole[: shape.numel()].view(shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ranks = dist.get_world_size()
+        each = -(-gradient.numel() // ranks)
+        padded = gradient.new_zeros(ranks * each)
+        padded[: gradient.numel()] = gradient.flatten()
+        mine = gradient.new_empty(each)
+        minidist.reduce_scatter_tensor(mine, padded, minidist.ReduceOp.AVG)
+        return mine, None
+
+
+class Sharded(nn.Module):
+    """Stands for a parameter: stage 3 in its shortest form, padded for each by itself."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, mine: torch.Tensor) -> torch.Tensor:
+        return Gather.apply(mine, self.shape)
+
+    def right_inverse(self, whole: torch.Tensor) -> torch.Tensor:
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        each = -(-whole.numel() // ranks)
+        padded = whole.new_zeros(ranks * each)
+        padded[: whole.numel()] = whole.detach().flatten()
+        return padded[rank * each : (rank + 1) * each].clone()
+
+
+def sliced(net: nn.Sequential) -> torch.optim.Optimizer:
+    for layer in net:
+        for name, whole in list(layer.named_parameters()):
+            slice_of = Sharded(whole.shape)
+            nn.utils.parametrize.register_parametrization(layer, name, slice_of, unsafe=True)
+    return torch.optim.Adam(net.parameters())
+
+
+@pytest.mark.claim("D5", "D6", "D10")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_stage_holds_its_share_of_what_it_shards_and_all_of_the_rest(ranks: int) -> None:
+    whole = state(4 * 16 * 16, FP64)
+    for found in minidist.launch(states, ranks, False, device="cpu"):
+        assert {stage: each.state for stage, each in found.items()} == {
+            stage: share(whole, ranks, stage) for stage in range(4)
+        }
+        assert [each.grads for each in found.values()] == [whole.gradients] * 2 + [0, 0]
+        saved = 1 - found[2].state.gradients / found[0].state.gradients
+        assert saved == (ranks - 1) / ranks
+
+
+@pytest.mark.claim("D10")
+def test_what_does_not_divide_is_padded_by_less_than_n_elements_a_part() -> None:
+    """4 layers of 16 x 16 and 16, on 3 ranks."""
+    whole, ranks, parts = state(4 * 16 * 17, FP64), 3, 8
+    for found in minidist.launch(states, ranks, True, device="cpu"):
+        for stage in (1, 2, 3):
+            ideal = share(whole, ranks, stage)
+            for name in ("gradients", "moments"):
+                more = getattr(found[stage].state, name) - getattr(ideal, name)
+                assert -16 * ranks * parts < more < 16 * ranks * parts
+        moments = [found[stage].state.moments for stage in range(4)]
+        assert max(moments[1:]) < 0.35 * moments[0]
+
+
+def forward(net: nn.Sequential, drop: bool) -> tuple[torch.Tensor, list[int]]:
+    """The loss, and how many gathered weights there are after each layer."""
+    left, x = [], torch.randn(4, 16).double()
+    for layer in net:
+        x = checkpoint(layer, x, use_reentrant=False) if drop else layer(x)
+        left.append(sum(not each.expired() for each in Gather.made))
+    return x.square().mean(), left
+
+
+@pytest.mark.claim("D6")
+def test_gathered_weights_are_dropped_after_use_and_training_goes_on() -> None:
+    def run() -> tuple[list[int], list[int], list[int], bool]:
+        left = []
+        for drop in (True, False):
+            net = network()
+            sliced(net)
+            Gather.made.clear()
+            left.append(forward(net, drop)[1])
+        net, alone = network(), network()
+        optimizer, other = sliced(net), torch.optim.Adam(alone.parameters())
+        for _ in range(3):
+            for each, own in ((net, optimizer), (minidist.DistributedDataParallel(alone), other)):
+                own.zero_grad()
+                backward(each)
+                own.step()
+        parts = zip(net, alone, strict=True)
+        linear = [(ours, right) for ours, right in parts if isinstance(right, nn.Linear)]
+        close = [torch.allclose(one.weight, other.weight, atol=1e-12) for one, other in linear]
+        return left[0], left[1], [each.numel() for each in net.parameters()], all(close)
+
+    for dropped, kept, sizes, close in minidist.launch(run, 4, device="cpu"):
+        assert max(dropped) <= 1, "the ring keeps its views of the last call until the next"
+        assert kept[::2] == [1, 1, 2, 3], "the first layer passes no gradient on"
+        assert close, "the same weights as DDP's"
+        assert sizes == [64] * 4, "a quarter of 16 x 16"
+
+
+# ---- D7, D9 ----
+
+
+@pytest.mark.claim("D7")
+def test_70_billion_parameters_on_8_ranks_by_both_accountings() -> None:
+    def totals(policy: Policy) -> list[float]:
+        whole = state(70 * 10**9, policy)
+        return [share(whole, 8, stage).total / 1e9 for stage in range(4)]
+
+    assert totals(SHORT) == [840, 350, 227.5, 105]
+    assert totals(MIXED) == [1120, 385, 262.5, 140]
+    two = share(state(70 * 10**9, SHORT), 8, 2)
+    assert (two.weights + two.moments) / 1e9 == 210, "without the slice of the gradients"
+
+
+@pytest.mark.claim("D9")
+def test_the_factor_grows_with_the_ranks_and_levels_off_unless_all_is_sharded() -> None:
+    whole = state(2**40, MIXED)
+    counts = [2**k for k in range(11)]
+    for stage, limit in ((1, 4), (2, 8), (3, float("inf"))):
+        factors = [whole.total / share(whole, n, stage).total for n in counts]
+        assert factors == sorted(factors)
+        assert factors[0] == 1
+        assert factors[-1] < limit
+        if stage < 3:
+            assert factors[-1] > 0.98 * limit
+        else:
+            assert factors == counts
+
+
+# ---- D8 ----
+
+UNITS = {"DDP": 2, "ZeRO-1 on DDP": 3, "ZeRO-1": 2, "ZeRO-2": 2}
+
+
+def sent_by(strategy: str, width: int, micro: int = 1) -> tuple[int, int]:
+    """Bytes that this rank sends in a step, and those of the model with its padding."""
+    comm, net = Counted(Ours(algorithm="ring", check=False)), network(width)
+    stacked = "DDP" in strategy
+    model: nn.Module = minidist.DistributedDataParallel(net, comm=comm) if stacked else net
+    optimizer: Any = torch.optim.Adam(net.parameters())
+    if strategy != "DDP":
+        how = {"stage": int(strategy[5]), "gradients": "averaged" if stacked else "local"}
+        adam: Any = torch.optim.Adam
+        optimizer = minidist.ZeroOptimizer(
+            net.parameters(), adam, comm=comm, bucket_cap_mb=CAP, **how
+        )  # type: ignore[arg-type]
+    for _ in range(3):
+        comm.clear()
+        optimizer.zero_grad()
+        for number in range(micro):
+            backward(model, width, number)
+        optimizer.step()
+    padded = sum(call.nbytes for call in comm.calls if call.name == "all_gather")
+    return comm.bytes_sent, padded or sum(p.nbytes for p in net.parameters())
+
+
+@pytest.mark.claim("D8")
+@pytest.mark.parametrize(("ranks", "width"), [(2, 16), (4, 16), (3, 10)])
+def test_units_on_the_wire(ranks: int, width: int) -> None:
+    """10 x 10 does not divide by 3: what is sent is padded, but for DDP's all-reduce."""
+
+    def run() -> dict[str, tuple[int, int]]:
+        return {strategy: sent_by(strategy, width) for strategy in UNITS}
+
+    found = minidist.launch(run, ranks, device="cpu")
+    gradients = 8 * 4 * width**2
+    for strategy, units in UNITS.items():
+        sent = sum(each[strategy][0] for each in found)  # of all ranks
+        padded = found[0][strategy][1]
+        by_ddp = 2 * gradients if "DDP" in strategy else 0
+        by_zero = (units - 2 if by_ddp else units) * padded
+        assert sent == (ranks - 1) * (by_ddp + by_zero)
+        assert gradients <= padded < gradients + 8 * ranks * 4
+
+
+@pytest.mark.claim("D8")
+@pytest.mark.parametrize("micro", [1, 3])
+def test_stage_2_reduces_in_each_backward_and_stage_1_once(micro: int) -> None:
+    def run() -> list[tuple[int, int]]:
+        return [sent_by(f"ZeRO-{stage}", 16, micro) for stage in (1, 2)]
+
+    for (one, model), (two, _) in minidist.launch(run, 4, device="cpu"):
+        assert one == 2 * 3 * model // 4
+        assert two == (micro + 1) * 3 * model // 4
+
+
+@pytest.mark.claim("D8")
+@pytest.mark.parametrize("drop", [True, False])
+def test_zero_3_gathers_twice_or_once_and_reduces_once(drop: bool) -> None:
+    def run() -> tuple[int, int]:
+        net = network()
+        sliced(net)
+        with minidist.record() as log:
+            forward(net, drop)[0].backward()
+        return sum(message.nbytes for message in log), 8 * 4 * 16 * 16
+
+    for sent, model in minidist.launch(run, 4, device="cpu"):
+        assert sent == (3 if drop else 2) * 3 * model // 4
+
+
+@pytest.mark.claim("D8")
+@pytest.mark.parametrize("drop", [True, False])
+def test_torch_s_own_fsdp_makes_the_same_calls(drop: bool) -> None:
+    """4 layers, each a unit, and the root with nothing of its own."""
+
+    def run() -> dict[str, int]:
+        net = network().float()
+        for layer in net:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer, reshard_after_forward=drop)
+        fully_shard(net)
+        x = torch.randn(4, 16, requires_grad=True)
+        with CommDebugMode() as seen:
+            net(x).square().mean().backward()
+        return {str(call): count for call, count in seen.get_comm_counts().items()}
+
+    for calls in minidist.launch(run, 2, device="cpu"):
+        assert sorted(calls) == ["c10d._allgather_base_", "c10d._reduce_scatter_base_"]
+        assert calls["c10d._reduce_scatter_base_"] == 4
+        assert calls["c10d._allgather_base_"] == (8 if drop else 4)

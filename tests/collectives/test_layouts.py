@@ -1,0 +1,302 @@
+"""Tensors of every layout, and sub-groups: results in place, neighbours in memory untouched."""
+
+import contextlib
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import minidist
+from minidist import ReduceOp, launch
+from minidist.collectives.checks.aliasing import check_apart
+from tests.support.collectives import all_reduced, data, reduced, same
+
+MARK = -77  # in the memory around a tensor; what a collective must never write to
+Layout = Callable[[torch.Tensor], torch.Tensor]  # from memory full of MARK, a view
+
+
+def memory(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.full(shape, MARK, dtype=dtype)
+
+
+LAYOUTS: dict[str, tuple[torch.Tensor, Layout]] = {
+    "contiguous": (memory(12), lambda base: base.view(3, 4)),
+    "transposed": (memory(5, 4), lambda base: base.t()),
+    "every second": (memory(11), lambda base: base[1::2]),
+    "block of a matrix": (memory(6, 8), lambda base: base[1:5:2, ::3]),
+    "middle of a vector": (memory(20), lambda base: base[5:13]),
+    "one column": (memory(4, 3), lambda base: base[:, 1]),
+    "one number": (memory(5), lambda base: base[2]),
+    "one number, no neighbours": (memory(), lambda base: base),
+    "odd strides of size 1": (memory(9), lambda base: base.as_strided((3, 1), (2, 7), 1)),
+    "rows and columns with gaps": (memory(23), lambda base: base.as_strided((2, 3), (12, 5))),
+    "empty": (memory(3, 4), lambda base: base[:, 2:2]),
+    "empty, expanded": (memory(1, 0), lambda base: base.expand(5, 0)),
+    "channels last": (
+        memory(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        lambda base: base[:, 1:],
+    ),
+    "conjugate": (memory(7, dtype=torch.complex64), lambda base: base[2:6].conj()),
+    "conjugate of a transpose": (memory(3, 2, dtype=torch.complex64), lambda base: base.mH),
+    "negative": (memory(6, dtype=torch.complex64), lambda base: base.conj().imag),
+}
+
+
+def outside_untouched(base: torch.Tensor, view_of: Layout) -> bool:
+    """Whether MARK is everywhere but in the view. Ends with MARK in the view as well."""
+    view_of(base).copy_(view_of(memory(*base.shape, dtype=base.dtype)))
+    return torch.equal(base, memory(*base.shape, dtype=base.dtype))
+
+
+def every_layout() -> list[str]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    wrong = []
+    for name, (base, view_of) in LAYOUTS.items():
+        for algorithm in ("ring", "tree", "naive", "native"):
+            tensor = view_of(base)
+            tensor.copy_(data(rank, tensor.shape, tensor.dtype))
+            minidist.all_reduce(tensor, algorithm=algorithm, check=algorithm == "ring")
+            want = all_reduced(ranks, tensor.shape, tensor.dtype)
+            wrong += [] if same(tensor, want) else [f"{name}, {algorithm}: {tensor}"]
+            wrong += [] if outside_untouched(base, view_of) else [f"{name}, {algorithm}: outside"]
+    return wrong
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_all_reduce_in_every_layout(ranks: int) -> None:
+    assert launch(every_layout, ranks) == [[]] * ranks
+
+
+def layouts_differ() -> list[str]:
+    """The same numbers, laid out otherwise on each rank: elements must match by index."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    shape = (2, 3, 4, 5)
+    layouts: list[torch.Tensor] = [
+        torch.empty(shape),
+        torch.empty(shape).to(memory_format=torch.channels_last),
+        torch.empty(5, 4, 3, 2).permute(3, 2, 1, 0),
+    ]
+    wrong = []
+    for algorithm in ("ring", "tree", "naive", "native"):
+        tensor = layouts[rank].copy_(data(rank, shape))
+        minidist.all_reduce(tensor, algorithm=algorithm)
+        wrong += [] if same(tensor, all_reduced(ranks, shape)) else [algorithm]
+    return wrong
+
+
+def test_layouts_may_differ_between_ranks() -> None:
+    assert launch(layouts_differ, 3) == [[]] * 3
+
+
+def parts_in_every_layout() -> list[str]:
+    """Each layout as the output of both collectives, and as the input of both."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    wrong = []
+    for name, (base, view_of) in LAYOUTS.items():
+        part = view_of(base)
+        shape, dtype, n = tuple(part.shape), part.dtype, part.numel()
+        parts = [data(r, shape, dtype) for r in range(ranks)]
+        wholes = [data(r, (ranks, *shape), dtype) for r in range(ranks)]
+
+        minidist.reduce_scatter_tensor(part, wholes[rank], check=False)
+        want = reduced(wholes)[rank]
+        wrong += [] if same(part, want) else [f"reduce_scatter to {name}: {part}"]
+        wrong += [] if outside_untouched(base, view_of) else [f"reduce_scatter to {name}: outside"]
+
+        part.copy_(parts[rank])
+        whole = torch.empty(ranks * n, dtype=dtype)
+        minidist.all_gather_into_tensor(whole, part, check=False)
+        want = torch.stack(parts).flatten()
+        wrong += [] if same(whole, want) else [f"all_gather of {name}"]
+        wrong += [] if same(part, parts[rank]) else [f"all_gather changed {name}"]
+
+    square = memory(3 * ranks, 5).t()
+    minidist.all_gather_into_tensor(square, data(rank, (3, 5)), check=False)
+    want = torch.cat([data(r, 15) for r in range(ranks)]).view(5, 3 * ranks)
+    wrong += [] if same(square, want) else ["all_gather to a transposed tensor"]
+
+    inputs = {
+        "transposed": lambda r: data(r, (3, 2 * ranks)).t(),
+        "expanded": lambda r: data(r, 3).expand(2 * ranks, 3),
+        "overlapping": lambda r: data(r, 20).as_strided((2 * ranks, 3), (1, 1)),
+        "conjugate": lambda r: data(r, 6 * ranks, torch.complex64).conj(),
+    }
+    for name, make in inputs.items():
+        whole, kept = make(rank), make(rank)
+        output = torch.empty(6, dtype=whole.dtype)
+        minidist.reduce_scatter_tensor(output, whole, ReduceOp.SUM, check=False)
+        want = reduced([make(r).resolve_conj().flatten() for r in range(ranks)])
+        wrong += [] if same(output, want.tensor_split(ranks)[rank]) else [f"reduce_scatter {name}"]
+        wrong += [] if same(whole, kept) else [f"reduce_scatter changed {name}"]
+    return wrong
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_reduce_scatter_and_all_gather_in_every_layout(ranks: int) -> None:
+    assert launch(parts_in_every_layout, ranks) == [[]] * ranks
+
+
+def others(name: str, base: torch.Tensor, view_of: Layout) -> list[str]:
+    """One layout as every tensor of the other collectives, alone and in lists."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    last, wrong = ranks - 1, []
+    bases = [base.clone() for _ in range(ranks)]
+    mine, slots = view_of(base), [view_of(each) for each in bases]
+    shape, dtype = tuple(mine.shape), mine.dtype
+    parts = [data(r, shape, dtype) for r in range(ranks)]
+    grid = [[data(20 * r + d, shape, dtype) for d in range(ranks)] for r in range(ranks)]
+    given = [view_of(base.clone()).copy_(each) for each in grid[rank]]
+    calls: dict[str, tuple[Callable[[], object], torch.Tensor, list[torch.Tensor] | None]] = {
+        "broadcast": (lambda: minidist.broadcast(mine, last), parts[last], None),
+        "reduce": (
+            lambda: minidist.reduce(mine, last),
+            reduced(parts) if rank == last else parts[rank],
+            None,
+        ),
+        "gather": (
+            lambda: minidist.gather(mine, slots if rank == last else None, last),
+            parts[rank],
+            parts if rank == last else None,
+        ),
+        "scatter": (
+            lambda: minidist.scatter(mine, given if rank == last else None, last),
+            grid[last][rank],
+            None,
+        ),
+        "all_gather": (lambda: minidist.all_gather(slots, mine), parts[rank], parts),
+        "reduce_scatter": (
+            lambda: minidist.reduce_scatter(mine, given),
+            reduced([row[rank] for row in grid]),
+            None,
+        ),
+        "all_to_all": (
+            lambda: minidist.all_to_all(slots, given),
+            parts[rank],
+            [row[rank] for row in grid],
+        ),
+        "ring_shift": (lambda: minidist.ring_shift(mine), parts[rank - 1], None),
+    }
+    for call, (run, want, wants) in calls.items():
+        mine.copy_(parts[rank])
+        run()
+        right = same(mine, want) and outside_untouched(base, view_of)
+        right = right and (wants is None or all(map(same, slots, wants)))
+        right = right and all(outside_untouched(each, view_of) for each in bases)
+        right = right and all(map(same, given, grid[rank]))
+        wrong += [] if right else [f"{call}, {name}: {mine} {slots}"]
+    return wrong
+
+
+def others_in_every_layout() -> list[str]:
+    return [each for name, layout in LAYOUTS.items() for each in others(name, *layout)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_other_collectives_in_every_layout(ranks: int) -> None:
+    assert launch(others_in_every_layout, ranks) == [[]] * ranks
+
+
+def rows_in_every_layout() -> list[str]:
+    """all_to_all_single cuts rows of whatever dimensions and strides."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rows, wrong = 3 * ranks, []
+    ways: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "contiguous": lambda whole: whole,
+        "transposed": lambda whole: whole.t().contiguous().t(),
+        "with gaps": lambda whole: torch.stack([whole, whole * 0 + MARK], 2)[..., 0],
+    }
+    for name, way in ways.items():
+        wholes = [data(r, (rows, 4)) for r in range(ranks)]
+        output = way(memory(rows, 4))
+        minidist.all_to_all_single(output, way(wholes[rank]))
+        want = torch.cat([whole.tensor_split(ranks)[rank] for whole in wholes])
+        wrong += [] if same(output, want) else [f"{name}: {output}"]
+    return wrong
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_all_to_all_single_in_every_layout(ranks: int) -> None:
+    assert launch(rows_in_every_layout, ranks) == [[]] * ranks
+
+
+def addresses(tensor: torch.Tensor) -> set[int]:
+    """Of every element, one by one."""
+    offsets = torch.arange(tensor.untyped_storage().nbytes() // tensor.element_size())
+    seen = offsets.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return set(seen.flatten().tolist())
+
+
+def views(dice: random.Random) -> list[torch.Tensor]:
+    """A few small views of one piece of memory, of up to two dimensions."""
+    memory, found = torch.zeros(60), []
+    for _ in range(3):
+        shape = [dice.choice((0, 2, 3, 3, 4)) for _ in range(dice.randint(0, 2))]
+        strides = [dice.choice((1, 2, 4, 6, 8)) for _ in shape]
+        found.append(memory.as_strided(shape, strides, dice.randint(0, 5)))
+    return found
+
+
+def test_what_shares_memory_and_what_only_lies_between() -> None:
+    shared, between = 0, 0
+    for seed in range(400):
+        one, other, third = views(random.Random(seed))
+        meet = bool(addresses(one) & addresses(other))
+        expected = meet or bool(addresses(one) & addresses(third))
+        raises = pytest.raises(ValueError, match="one") if expected else contextlib.nullcontext()
+        with raises:
+            check_apart({"one": one}, {"other": other, "third": third})
+        shared += expected
+        between += not expected and one.numel() * other.numel() > 4
+    assert min(shared, between) > 40, "both kinds must be among them"
+
+
+def test_only_what_is_written_must_be_apart() -> None:
+    rows = torch.zeros(4, 5)
+    check_apart({}, {"one": rows, "other": rows[1]})
+    check_apart({f"column {i}": column for i, column in enumerate(rows.unbind(1))}, {})
+    with pytest.raises(ValueError, match="row 0 and column 1 share memory; pass a clone"):
+        check_apart({"row 0": rows[0]}, {"column 1": rows[:, 1]})
+
+
+def input_and_output_share_memory() -> list[str]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    wrong = []
+    whole = data(rank, 4 * ranks)
+    minidist.reduce_scatter_tensor(whole.view(ranks, 4)[rank], whole)
+    want = data(rank, 4 * ranks)
+    want.view(ranks, 4)[rank] = all_reduced(ranks, 4 * ranks).view(ranks, 4)[rank]
+    wrong += [] if same(whole, want) else ["reduce_scatter"]
+    whole = memory(ranks, 4)
+    whole[rank] = data(rank, 4)
+    minidist.all_gather_into_tensor(whole, whole[rank])
+    wrong += [] if same(whole, torch.stack([data(r, 4) for r in range(ranks)])) else ["all_gather"]
+    return wrong
+
+
+def test_in_place_as_fsdp_does_it() -> None:
+    assert launch(input_and_output_share_memory, 3) == [[]] * 3
+
+
+def inference_and_gradients() -> list[str]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    wrong = []
+    with torch.inference_mode():
+        made_in_inference = data(rank, 6)
+    minidist.all_reduce(made_in_inference)
+    wrong += [] if same(made_in_inference, all_reduced(ranks, 6)) else ["inference tensor"]
+    weight = data(rank, 6).requires_grad_()
+    output = torch.empty(6 // ranks)
+    minidist.reduce_scatter_tensor(output, weight)  # only read, so it may require grad
+    wrong += [] if same(output, all_reduced(ranks, 6).tensor_split(ranks)[rank]) else ["input"]
+    minidist.all_reduce(weight.data)
+    wrong += [] if same(weight.detach(), all_reduced(ranks, 6)) else ["data of a parameter"]
+    (weight * 3).sum().backward()  # it is left in no state that autograd refuses
+    right = weight.grad is not None and same(weight.grad, torch.full((6,), 3.0))
+    return wrong if right else [*wrong, "gradient"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_inference_tensors_and_autograd(ranks: int) -> None:
+    assert launch(inference_and_gradients, ranks) == [[]] * ranks

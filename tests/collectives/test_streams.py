@@ -1,0 +1,271 @@
+"""Asynchronous calls on a GPU's streams, on a fake GPU: what runs when, and what waits for what."""
+
+import gc
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from minidist.collectives.runtime.work import Work, in_order
+from minidist.profiler import event as moment
+
+CUDA = torch.device("cuda:0")
+
+
+class Gpu:
+    """Streams are queues that run only when told to; kernels are words in `done`."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.clock = 0.0  # seconds
+        self.usual = Stream(CUDA)
+        self._here = threading.local()
+
+    def current(self, device: torch.device) -> "Stream":
+        assert device == CUDA
+        return getattr(self._here, "stream", self.usual)
+
+    @contextmanager
+    def entered(self, stream: "Stream") -> Iterator[None]:
+        before, self._here.stream = self.current(CUDA), stream
+        yield
+        self._here.stream = before
+
+    def kernel(self, name: str) -> Callable[[], None]:
+        return lambda: self.current(CUDA).queue.append(("kernel", name))
+
+    def run(self, stream: "Stream") -> None:
+        """As far as it comes without the others."""
+        while stream.queue:
+            kind, what = stream.queue[0]
+            if kind == "wait" and not what.query():
+                return
+            stream.queue.popleft()
+            if kind == "kernel":
+                self.clock += 1
+                self.done.append(what)
+            elif kind == "record":
+                what.at = self.clock
+
+
+class Stream:
+    made: "list[Stream]" = []  # noqa: RUF012
+
+    def __init__(self, device: torch.device) -> None:
+        self.queue: deque[tuple[str, Any]] = deque()
+        self.made.append(self)
+
+    def wait_event(self, event: "Event") -> None:
+        self.queue.append(("wait", event))
+
+
+class Event:
+    def __init__(self, enable_timing: bool) -> None:
+        self.at: float | None = None
+
+    def record(self, stream: Stream) -> None:
+        stream.queue.append(("record", self))
+
+    def query(self) -> bool:
+        return self.at is not None
+
+    def synchronize(self) -> None:  # only of anchors
+        self.at = 0.0
+
+    def elapsed_time(self, end: "Event") -> float:
+        assert self.at is not None
+        assert end.at is not None
+        return 1e3 * (end.at - self.at)
+
+
+class Group:
+    """In the place of a process group."""
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    made = Gpu()
+    monkeypatch.setattr(Stream, "made", [])
+    monkeypatch.setattr(moment, "_anchors", {})
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "stream", made.entered)
+    monkeypatch.setattr(torch.cuda, "current_stream", made.current)
+    return made
+
+
+def begun(group: Any, body: Callable[[], None]) -> Work:
+    work = in_order(group, body, CUDA, async_op=True)
+    assert work is not None
+    return work
+
+
+def test_compute_goes_on_beside_a_collective_and_what_needs_it_waits(gpu: Gpu) -> None:
+    group = Group()
+    gpu.kernel("gradient")()
+    work = begun(group, gpu.kernel("all-reduce"))
+    gpu.kernel("backward")()
+    assert work.wait(), "and nothing has run on the GPU: the host has not waited for it"
+    gpu.kernel("optimizer")()
+    assert (gpu.done, work.is_completed(), work.span) == ([], False, None)
+    (side,) = Stream.made
+    gpu.run(side)
+    assert gpu.done == [], "the gradient is not there yet"
+    gpu.run(gpu.usual)
+    assert gpu.done == ["gradient", "backward"], "while the collective has not even begun"
+    gpu.run(side)
+    gpu.run(gpu.usual)
+    assert gpu.done[2:] == ["all-reduce", "optimizer"]
+    assert work.is_completed()
+
+
+def test_two_streams_run_at_once_and_the_span_is_the_gpu_s(gpu: Gpu) -> None:
+    gpu.kernel("gradient")()
+    work = begun(Group(), gpu.kernel("all-reduce"))
+    gpu.kernel("backward")()
+    before = time.monotonic()
+    work.wait()
+    gpu.run(gpu.usual)
+    (side,) = Stream.made
+    gpu.run(side)
+    assert gpu.done == ["gradient", "backward", "all-reduce"]
+    span = work.span
+    assert span is not None
+    assert span[1] - span[0] == pytest.approx(1)
+    assert before <= span[0] - 2 <= time.monotonic(), "two kernels after the anchor"
+
+
+def test_a_group_has_one_stream_and_each_its_own(gpu: Gpu) -> None:
+    groups = [Group(), Group()]
+    works = [begun(group, gpu.kernel(f"{i}")) for i in range(3) for group in groups]
+    for work in works:
+        work.wait()
+    first, second = Stream.made
+    gpu.run(gpu.usual)
+    gpu.run(second)
+    assert gpu.done == ["0", "1", "2"], "the other group's stream has not moved"
+    gpu.run(first)
+    assert gpu.done == ["0", "1", "2"] * 2
+
+
+def test_a_synchronous_call_runs_on_its_own_stream_after_the_asynchronous_ones(gpu: Gpu) -> None:
+    group = Group()
+    begun(group, gpu.kernel("first")).wait()
+    other = Stream(CUDA)
+    with gpu.entered(other):
+        assert in_order(group, gpu.kernel("second"), CUDA, async_op=False) is None
+    gpu.run(other)
+    assert gpu.done == []
+    gpu.run(gpu.usual)
+    gpu.run(Stream.made[0])
+    gpu.run(other)
+    assert gpu.done == ["first", "second"]
+
+
+def test_a_synchronous_call_that_finds_the_thread_busy_is_waited_for_on_its_stream(
+    gpu: Gpu,
+) -> None:
+    group, door = Group(), threading.Event()
+
+    def late() -> None:
+        door.wait(10)
+        gpu.kernel("first")()
+
+    begun(group, late)
+    opener = threading.Timer(0.1, door.set)
+    opener.start()
+    in_order(group, gpu.kernel("second"), CUDA, async_op=False)
+    opener.join()
+    gpu.kernel("third")()
+    gpu.run(gpu.usual)
+    assert gpu.done == []
+    gpu.run(Stream.made[0])
+    gpu.run(gpu.usual)
+    assert gpu.done == ["first", "second", "third"]
+
+
+class Memory:
+    """In the place of a tensor."""
+
+
+def use(gpu: Gpu) -> tuple[Callable[[], None], "weakref.ref[Memory]"]:
+    """A body that uses memory, which nobody else holds."""
+    memory, run = Memory(), gpu.kernel("use")
+
+    def body(memory: Memory = memory) -> None:
+        run()
+
+    return body, weakref.ref(memory)
+
+
+def gone(memory: "weakref.ref[Memory]") -> bool:
+    gc.collect()
+    return memory() is None
+
+
+def idle(group: Any) -> None:
+    """Let the group's thread come to the end of what it was given."""
+    in_order(group, lambda: None, torch.device("cpu"), async_op=True)
+    in_order(group, lambda: None, torch.device("cpu"), async_op=False)
+
+
+def test_what_a_collective_uses_is_held_until_it_is_waited_for(gpu: Gpu) -> None:
+    group = Group()
+    body, memory = use(gpu)
+    work = begun(group, body)
+    del body
+    idle(group)
+    assert not gone(memory), "its kernels may not even have begun"
+    work.wait()
+    assert gone(memory), "what is now queued runs after them"
+
+
+def test_what_a_dropped_work_uses_is_held_until_the_gpu_is_done(gpu: Gpu) -> None:
+    group = Group()
+    body, memory = use(gpu)
+    begun(group, body)
+    del body
+    idle(group)
+    begun(group, gpu.kernel("next")).wait()
+    assert not gone(memory)
+    gpu.run(gpu.usual)
+    gpu.run(Stream.made[0])
+    begun(group, gpu.kernel("next")).wait()
+    assert gone(memory)
+
+
+def test_a_failure_is_raised_at_wait_and_lets_go(gpu: Gpu) -> None:
+    group = Group()
+    body, memory = use(gpu)
+
+    def fails(body: Callable[[], None] = body) -> None:
+        body()
+        raise ValueError("no")
+
+    work = begun(group, fails)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            work.wait()
+    gpu.run(gpu.usual)
+    gpu.run(Stream.made[0])
+    assert work.is_completed()
+    assert gpu.done == ["use"]
+    del body, fails, work
+    assert gone(memory)
+
+
+def test_on_the_cpu_there_are_no_streams_and_a_span_is_the_thread_s(gpu: Gpu) -> None:
+    before = time.monotonic()
+    work = in_order(Group(), lambda: None, torch.device("cpu"), async_op=True)  # type: ignore[arg-type]
+    assert work is not None
+    work.wait()
+    assert work.span is not None
+    assert before <= work.span[0] <= work.span[1] <= time.monotonic()
+    assert Stream.made == []
+    assert not gpu.usual.queue

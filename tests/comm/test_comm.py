@@ -1,0 +1,182 @@
+"""The seam that wrappers talk to: minidist's collectives, the backend's own, and either counted."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import minidist
+from minidist import launch
+from minidist.comm.comm import Call, Comm, Counted, Handle, Native, Ours
+from tests.support.collectives import OPS, all_reduced, data, reduced, same
+
+WORLDS = [1, 2, 3]
+MAKERS: dict[str, Callable[[dist.ProcessGroup | None], Comm]] = {
+    "ours": Ours,
+    "ring": lambda group: Ours(group, algorithm="ring"),
+    "halving": lambda group: Ours(group, algorithm="halving_doubling", check=False),
+    "shared": lambda group: Ours(group, algorithm="shared_memory"),
+    "native": Native,
+    "counted": lambda group: Counted(Ours(group)),
+    "counted native": lambda group: Counted(Native(group)),
+}
+
+
+def done(handle: Handle | None, async_op: bool) -> bool:
+    """Waits, twice, and looks at the span."""
+    if handle is None or not async_op:
+        return handle is None and not async_op
+    handle.wait()
+    handle.wait()
+    return handle.span is None or handle.span[0] <= handle.span[1]
+
+
+def wrong_calls(comm: Comm, ranks: list[int], async_op: bool) -> Iterator[str]:
+    """Every call, against what one process computes; `ranks`: the group's, as data knows them."""
+    me, n = comm.rank, len(ranks)
+    for op in OPS:
+        tensor = data(ranks[me], 7, op=op)
+        fine = done(comm.all_reduce(tensor, OPS[op], async_op), async_op)
+        if not (fine and same(tensor, reduced([data(r, 7, op=op) for r in ranks], op))):
+            yield f"all_reduce {op}"
+        whole, part = data(ranks[me], (n, 5), op=op), torch.empty(5)
+        fine = done(comm.reduce_scatter(part, whole, OPS[op], async_op), async_op)
+        if not (fine and same(part, reduced([data(r, (n, 5), op=op) for r in ranks], op)[me])):
+            yield f"reduce_scatter {op}"
+    for dtype, op in ((torch.int32, "AVG"), (torch.bool, "SUM"), (torch.bfloat16, "AVG")):
+        tensor = data(ranks[me], 7, dtype, op)
+        fine = done(comm.all_reduce(tensor, OPS[op], async_op), async_op)
+        if not (fine and same(tensor, reduced([data(r, 7, dtype, op) for r in ranks], op))):
+            yield f"all_reduce {dtype} {op}"
+    whole = torch.empty(n, 4)
+    fine = done(comm.all_gather(whole, data(ranks[me], 4), async_op), async_op)
+    if not (fine and same(whole, torch.stack([data(r, 4) for r in ranks]))):
+        yield "all_gather"
+    for root in range(n):
+        tensor = data(ranks[me], (2, 3))
+        fine = done(comm.broadcast(tensor, root, async_op), async_op)
+        if not (fine and same(tensor, data(ranks[root], (2, 3)))):
+            yield f"broadcast from {root}"
+
+
+def every_comm() -> list[str]:
+    wrong = []
+    ranks = list(range(dist.get_world_size()))
+    for name, make in MAKERS.items():
+        comm = make(None)
+        place = comm.group, comm.rank, comm.ranks
+        wrong += [] if place == (None, dist.get_rank(), len(ranks)) else [f"{name}: {place}"]
+        for async_op in (False, True):
+            wrong += [f"{name} {async_op}: {w}" for w in wrong_calls(comm, ranks, async_op)]
+    return wrong
+
+
+@pytest.mark.parametrize("ranks", WORLDS)
+def test_every_call_of_every_comm_now_and_later(ranks: int) -> None:
+    assert launch(every_comm, ranks) == [[]] * ranks
+
+
+def in_a_sub_group() -> list[str]:
+    """Ranks of the group in another order than outside it; the one outside is refused."""
+    ranks, wrong = [2, 0], []
+    group = dist.new_group(ranks, sort_ranks=False)
+    for name, make in MAKERS.items():
+        if dist.get_rank() not in ranks:
+            with pytest.raises(ValueError, match="rank 1: group: this rank is not a member of it"):
+                make(group)
+            continue
+        comm = make(group)
+        place = comm.group, comm.rank, comm.ranks
+        wrong += [] if place == (group, ranks.index(dist.get_rank()), 2) else [f"{name}: {place}"]
+        for async_op in (False, True):
+            wrong += [f"{name} {async_op}: {w}" for w in wrong_calls(comm, ranks, async_op)]
+    return wrong
+
+
+def test_a_sub_group_numbers_its_own_ranks() -> None:
+    assert launch(in_a_sub_group, 3) == [[]] * 3
+
+
+def what_is_sent(async_op: bool) -> tuple[list[Call], list[tuple[int, int]], bool]:
+    """Calls, and what was sent by each of them: bytes and messages."""
+    comm = Counted(Ours(algorithm="ring"))
+    n, traffic, calls = comm.ranks, [], []
+    whole, part = torch.ones(6 * n), torch.ones(6)
+    for call in (
+        lambda: comm.all_reduce(whole, async_op=async_op),
+        lambda: comm.reduce_scatter(part, whole, async_op=async_op),
+        lambda: comm.all_gather(whole, part, async_op=async_op),
+        lambda: comm.broadcast(part, async_op=async_op),
+    ):
+        handle = call()
+        if handle is not None:
+            handle.wait()
+        traffic.append((comm.bytes_sent, comm.messages_sent))
+        calls += comm.calls
+        mine = all(message.src == comm.rank for message in comm.sent)
+        comm.clear()
+    return calls, traffic, mine and (comm.calls, comm.bytes_sent) == ([], 0)
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("ranks", WORLDS)
+def test_counted_knows_the_traffic(ranks: int, async_op: bool) -> None:
+    n, whole, part = ranks, 24 * ranks, 24  # bytes
+    names = [("all_reduce", whole), ("reduce_scatter", whole), ("all_gather", whole)]
+    ring = [(2 * (n - 1) * part, 2 * (n - 1)), ((n - 1) * part, n - 1), ((n - 1) * part, n - 1)]
+    told = launch(what_is_sent, ranks, async_op)
+    for calls, traffic, cleared in told:
+        assert calls == [*names, ("broadcast", part)]
+        assert traffic[:3] == ring
+        assert cleared
+    assert sum(traffic[3][0] for _, traffic, _ in told) == (n - 1) * part  # to each one once
+
+
+def many_at_once() -> tuple[bool, bool, list[Call], int, list[str]]:
+    """Handles of one comm waited for in another order; and what is not recorded."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    counted = Counted(Ours(algorithm="ring"))
+    tensors = [data(rank, 10 * size) for size in (1, 2, 3)]
+    handles = [counted.all_reduce(tensor, async_op=True) for tensor in tensors]
+    minidist.all_reduce(torch.ones(100))  # by the way, not through the comm
+    for handle in reversed(handles):
+        assert handle is not None
+        handle.wait()
+    right = all(same(t, all_reduced(ranks, len(t))) for t in tensors)
+    spans = [handle.span for handle in handles if handle is not None]
+    in_turn = all(a and b and a[1] <= b[0] for a, b in pairwise(spans))
+    native = Counted(Native())
+    handle = native.all_reduce(torch.ones(4), async_op=True)
+    assert handle is not None
+    handle.wait()
+    in_turn = in_turn and handle.span is not None
+    said = []
+    for comm in (Native(), Counted(Native())):
+        with pytest.raises(ValueError, match="expected a contiguous tensor") as caught:
+            comm.all_reduce(torch.ones(3, 2).t(), async_op=True)
+        said.append(str(caught.value))
+    return right, in_turn, counted.calls + native.calls, native.messages_sent, said
+
+
+def test_calls_in_flight_go_one_after_another_and_count_as_what_they_are() -> None:
+    calls = [("all_reduce", 40), ("all_reduce", 80), ("all_reduce", 120), ("all_reduce", 16)]
+    for rank, told in enumerate(launch(many_at_once, 2)):
+        refused = f"rank {rank}: tensor: expected a contiguous tensor; pass .contiguous()"
+        assert told == (True, True, calls, 0, [refused] * 2)
+
+
+def at_wait() -> str:
+    """Rank 1 passes another shape; with the check both are told."""
+    handle = Ours(check=True).all_reduce(torch.ones(2 + dist.get_rank()), async_op=True)
+    assert handle is not None
+    with pytest.raises(minidist.MismatchError) as caught:
+        handle.wait()
+    return str(caught.value)
+
+
+def test_a_mismatch_is_raised_at_wait() -> None:
+    sides = "rank 0 passed (2,); rank 1 passed (3,)"
+    said = f"all_reduce: the ranks disagree on tensor's shape: {sides}"
+    assert launch(at_wait, 2) == [said] * 2

@@ -1,0 +1,337 @@
+"""Models compared between ranks: what differs is found, named, and nothing else is."""
+
+import struct
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from minidist import MismatchError, launch
+from minidist.comm.checksum import PIECE, checksums
+from minidist.comm.comm import Comm, Counted, Native, Ours
+from minidist.comm.replicas import check_replicas, same_model
+from minidist.errors import ReplicaError
+
+# ---- the checksum, in one process ----
+
+
+def by_hand(words: list[int]) -> int:
+    """The sum of the note in Python's own integers, for at most one piece."""
+    total = 0
+    for place, word in enumerate(words, start=1):
+        key = place * 0x9E3779B97F4A7C15 % 2**64
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            key = signed(key)
+            key = (key ^ (key >> shift)) * factor % 2**64
+        key = signed(key)
+        total += ((key ^ (key >> 31)) | 1) * word
+    return signed(total % 2**64)
+
+
+def signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
+
+
+def test_the_checksum_is_the_sum_that_the_note_tells() -> None:
+    numbers = torch.randn(5, 3)
+    words = struct.unpack("<15i", numbers.numpy().tobytes())
+    assert checksums([numbers]) == [by_hand(list(words))]
+    whole = torch.tensor([-(2**31), 7, 0, 2**31 - 1], dtype=torch.int32)
+    assert checksums([whole, whole.view(torch.int16)]) == [
+        by_hand(whole.tolist()),
+        by_hand(whole.view(torch.int16).tolist()),
+    ]
+
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.complex64,
+    torch.complex128,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.uint8,
+    torch.bool,
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2, 3, 4, 5)], ids=str)
+def test_any_single_bit_counts_and_the_layout_does_not(
+    dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    top = 2 if dtype == torch.bool else 256
+    count = int(torch.Size(shape).numel()) * dtype.itemsize
+    content = torch.randint(top, (count,), dtype=torch.uint8).view(dtype).view(shape)
+    (want,) = checksums([content])
+    for place in {0, count // 2, count - 1}:
+        other = content.clone()
+        other.view(-1).view(torch.uint8)[place] ^= 1
+        assert checksums([other]) != [want]
+    axes = tuple(reversed(range(content.dim())))
+    back = content.permute(axes).contiguous().permute(axes)
+    padded = content.new_empty((*shape, 2))[..., 0].copy_(content)
+    expanded = content.clone().requires_grad_(dtype.is_floating_point or dtype.is_complex)
+    assert checksums([back, padded, expanded]) == [want] * 3
+
+
+def test_what_is_equal_as_a_number_is_not_in_bits() -> None:
+    quiet, loud = (torch.tensor([bits], dtype=torch.int32) for bits in (0x7FC00000, 0x7FC00001))
+    numbers = [
+        torch.tensor([0.0]),
+        torch.tensor([-0.0]),
+        quiet.view(torch.float32),
+        loud.view(torch.float32),
+    ]
+    assert len(set(checksums(numbers))) == 4
+    zeros = torch.zeros(2)
+    assert len(set(checksums([zeros, -zeros]))) == 2  # two signs do not cancel
+    assert len(set(checksums([-torch.zeros(2, dtype=torch.float64), zeros.double()]))) == 2
+    pair = torch.tensor([1.0, 2.0])
+    assert len(set(checksums([pair, pair.flip(0)]))) == 2
+
+
+def test_long_tensors_go_by_pieces_and_lazy_views_count_as_what_they_are() -> None:
+    long = torch.arange(2 * PIECE + 5, dtype=torch.int32)
+    swapped = torch.cat([long[PIECE : 2 * PIECE], long[:PIECE], long[2 * PIECE :]])
+    last = long.clone()
+    last[-1] += 1
+    assert len(set(checksums([long, swapped, last, long[:-1]]))) == 4
+    wide = torch.randn(3, PIECE + 1)
+    assert checksums([wide]) == checksums([wide.t().contiguous().t()])
+    numbers = torch.randn(4, dtype=torch.complex64)
+    assert checksums([numbers.conj()]) == checksums([numbers.conj().resolve_conj()])
+    assert checksums([numbers.conj()]) != checksums([numbers])
+    assert checksums([torch.empty(0), torch.empty(2, 0, 3)]) == [0, 0]
+    assert checksums([]) == []
+
+
+# ---- models of all ranks ----
+
+
+class Net(nn.Module):
+    """Tied, frozen, strided, empty, 0-dimensional, of several dtypes, with buffers."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embed = nn.Embedding(5, 4)
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3).bfloat16())
+        self.conv = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embed.weight
+        self.scale = nn.Parameter(torch.tensor(2.0), requires_grad=False)
+        self.none = nn.Parameter(torch.empty(0, 3))
+        self.register_buffer("mask", torch.ones(3, dtype=torch.bool), persistent=False)
+        self.register_buffer("nothing", None)
+
+
+Change = Callable[[Net], object]
+
+
+def refusal(check: Callable[[], object], kind: type[Exception]) -> str:
+    """What is raised, or that nothing is."""
+    try:
+        check()
+    except kind as error:
+        return str(error)
+    return "alike"
+
+
+def rename(net: Net) -> None:
+    body = net.body
+    net.body = nn.Sequential()  # its place stays
+    for name, part in zip(("0", "norm", "2"), body, strict=True):
+        net.body.add_module(name, part)
+
+
+def untie(net: Net) -> None:
+    net.head.weight = nn.Parameter(net.embed.weight.detach().clone())
+
+
+def tie_otherwise(net: Net) -> None:
+    net.body[2].bias = nn.Parameter(torch.zeros(4))
+    net.body[0].bias = net.body[2].bias
+
+
+IN_SHAPE: dict[str, tuple[Change, str]] = {
+    "nothing": (lambda net: None, "alike"),
+    "numbers": (lambda net: nn.init.normal_(net.embed.weight), "alike"),
+    "strides": (lambda net: net.conv.to(memory_format=torch.contiguous_format), "alike"),
+    "shape": (
+        lambda net: setattr(net.body, "0", nn.Linear(3, 4)),
+        "rank 1 has parameter 'body.0.weight', (4, 3), torch.float32 on cpu, requires grad; "
+        "ranks 0, 2 have parameter 'body.0.weight', (4, 4), torch.float32 on cpu, requires grad",
+    ),
+    "dtype": (
+        lambda net: net.body[2].float(),
+        "rank 1 has parameter 'body.2.weight', (3, 4), torch.float32 on cpu, requires grad; "
+        "ranks 0, 2 have parameter 'body.2.weight', (3, 4), torch.bfloat16 on cpu, requires grad",
+    ),
+    "frozen": (
+        lambda net: net.conv.bias.requires_grad_(False),
+        "rank 1 has parameter 'conv.bias', (3,), torch.float32 on cpu; "
+        "ranks 0, 2 have parameter 'conv.bias', (3,), torch.float32 on cpu, requires grad",
+    ),
+    "name": (
+        rename,
+        "rank 1 has parameter 'body.norm.weight', (4,), torch.float32 on cpu, requires grad; "
+        "ranks 0, 2 have parameter 'body.1.weight', (4,), torch.float32 on cpu, requires grad",
+    ),
+    "untied": (
+        untie,
+        "rank 1 has parameter 'head.weight', (5, 4), torch.float32 on cpu, requires grad; "
+        "ranks 0, 2 have parameter 'head.weight', (5, 4), torch.float32 on cpu, requires grad, "
+        "tied to 'embed.weight'",
+    ),
+    "more": (
+        lambda net: net.register_buffer("late", torch.ones(1)),
+        "rank 1 has buffer 'late', (1,), torch.float32 on cpu; "
+        "ranks 0, 2 have buffer 'body.1.running_mean', (4,), torch.float32 on cpu",
+    ),
+    "fewer": (
+        lambda net: delattr(net.body[1], "num_batches_tracked"),
+        "rank 1 has nothing more; "
+        "ranks 0, 2 have buffer 'body.1.num_batches_tracked', (), torch.int64 on cpu",
+    ),
+}
+
+
+def compare_shapes() -> dict[str, str]:
+    said = {}
+    comm = Counted(Ours())
+    for what, (change, _) in IN_SHAPE.items():
+        net = Net(dist.get_rank())
+        if dist.get_rank() == 1:
+            change(net)
+        said[what] = refusal(lambda net=net: same_model(net, comm), MismatchError)
+    assert comm.calls == []  # it is not the training's traffic
+    return said
+
+
+def test_models_of_another_shape_are_told_apart_by_the_first_difference() -> None:
+    for told in launch(compare_shapes, 3):
+        for what, (_, want) in IN_SHAPE.items():
+            full = want if want == "alike" else f"the ranks' models differ: {want}"
+            assert told[what] == full, what
+
+
+def flip(tensor: torch.Tensor) -> None:
+    """One bit of the last byte."""
+    flat = tensor.detach().reshape(-1).clone()
+    flat.view(torch.uint8)[-1] ^= 1
+    tensor.data.copy_(flat.view(tensor.shape))
+
+
+IN_BITS: dict[str, tuple[Change, str]] = {
+    "strides": (lambda net: net.conv.to(memory_format=torch.contiguous_format), ""),
+    "tied": (lambda net: flip(net.head.weight), "parameter 'embed.weight'"),
+    "frozen": (lambda net: flip(net.scale), "parameter 'scale'"),
+    "channels_last": (lambda net: flip(net.conv.weight), "parameter 'conv.weight'"),
+    "bfloat16": (lambda net: flip(net.body[2].bias), "parameter 'body.2.bias'"),
+    "buffer": (lambda net: flip(net.body[1].running_var), "buffer 'body.1.running_var'"),
+    "count": (
+        lambda net: net.body[1].num_batches_tracked.add_(1),
+        "buffer 'body.1.num_batches_tracked'",
+    ),
+    "mask": (lambda net: flip(net.mask), "buffer 'mask'"),
+}
+COMMS: dict[str, Callable[[], Comm | None]] = {
+    "none": lambda: None,
+    "native": Native,
+    "ring": lambda: Counted(Ours(algorithm="ring", check=False)),
+}
+
+
+def compare_bits(guilty: list[int]) -> list[str]:
+    """Everything that is not as it should be."""
+    wrong = []
+    for step, (what, (change, culprit)) in enumerate(IN_BITS.items()):
+        net = Net()
+        model = nn.parallel.DistributedDataParallel(net) if step % 4 == 3 else net
+        comm = list(COMMS.values())[step % 3]()
+        before = check_replicas(model, comm=comm)
+        if dist.get_rank() in guilty:
+            change(net)
+        if not culprit:
+            wrong += [what] if check_replicas(model, step, comm=comm) != before else []
+            continue
+        with pytest.raises(ReplicaError) as caught:
+            check_replicas(model, step, comm=comm)
+        others = [rank for rank in range(dist.get_world_size()) if rank not in guilty]
+        where = f"on {listed(guilty)} is not as on {listed(others)}"
+        error = caught.value
+        if str(error) != f"at step {step}, {culprit} {where}":
+            wrong.append(f"{what}: {error}")
+        if (error.ranks, error.step) != (tuple(guilty), step) or f"'{error.name}'" not in culprit:
+            wrong.append(f"{what}: {error.name}, {error.ranks}, {error.step}")
+    return wrong
+
+
+def listed(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+@pytest.mark.parametrize(("ranks", "guilty"), [(2, [1]), (3, [0]), (4, [1, 2])], ids=str)
+def test_one_bit_on_some_ranks_is_found_and_named(ranks: int, guilty: list[int]) -> None:
+    assert launch(compare_bits, ranks, guilty) == [[]] * ranks
+
+
+def otherwise() -> dict[str, str]:
+    """Other ways to differ, and ways not to."""
+    rank, said = dist.get_rank(), {}
+    net = Net()
+    same = {check_replicas(net) for _ in range(2)}
+    with torch.inference_mode():
+        same.add(check_replicas(net, step=3))
+    said["the sum"] = f"{len(same)} {same}"
+    said["steps"] = refusal(lambda: check_replicas(net, step=7 + (rank == 2)), ReplicaError)
+    net.body[1].running_mean.fill_(rank)
+    said["buffers"] = refusal(lambda: check_replicas(net, buffers=False), ReplicaError)
+    said["all"] = refusal(lambda: check_replicas(net), ReplicaError)
+    with torch.no_grad():
+        net.embed.weight[3, 2] = float("nan")  # alike on all ranks
+    said["NaN"] = refusal(lambda: check_replicas(net, buffers=False), ReplicaError)
+    if rank == 1:
+        net.late = nn.Linear(2, 2)
+    said["shape"] = refusal(lambda: check_replicas(net, 4, buffers=False), ReplicaError)
+    group = dist.new_group([2, 0])
+    if rank != 1:
+        said["group"] = refusal(lambda: check_replicas(net, group=group), ReplicaError)
+    return said
+
+
+def test_steps_buffers_shapes_and_groups() -> None:
+    told = launch(otherwise, 3)
+    mean = "buffer 'body.1.running_mean'"
+    like = "(2, 2), torch.float32 on cpu, requires grad"
+    want = {
+        "steps": "the ranks are not at the same step: ranks 0, 1: at step 7; rank 2: at step 8",
+        "buffers": "alike",
+        "all": f"at no known step, {mean} on ranks 1, 2 is not as on rank 0",
+        "NaN": "alike",
+        "shape": "the replicas differ at step 4: rank 1 has parameter 'late.weight', "
+        f"{like}; ranks 0, 2 have nothing more",
+        "group": f"at no known step, {mean} on rank 2 is not as on rank 0",
+    }
+    assert len({each.pop("the sum") for each in told}) == 1
+    for rank, each in enumerate(told):
+        assert each == {what: text for what, text in want.items() if rank != 1 or what != "group"}
+
+
+def test_alone_there_is_nothing_to_compare() -> None:
+    def alone() -> tuple[int, int]:
+        net = Net()
+        same_model(net, Ours())
+        return check_replicas(net), check_replicas(Net(1))
+
+    ((first, second),) = launch(alone, 1)
+    assert first != second
+    assert 0 <= first < 2**64

@@ -1,0 +1,114 @@
+"""What a dead rank does to a training run, and how it goes on under an elastic launcher."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from course.training import elastic
+from minidist import RankError, launch
+from tests.support.processes import living, note, noted
+
+STEPS = 10
+LAUNCHER = "-m torch.distributed.run --standalone --nproc-per-node=2 --monitor-interval=0.1"
+
+
+def undisturbed(folder: Path) -> list[float]:
+    folder.mkdir()
+    first, second = launch(elastic.train, 2, folder, STEPS, timeout=120)
+    assert first == second
+    return first
+
+
+def run_elastic(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        *LAUNCHER.split(),
+        *options,
+        "-m",
+        "course.training.elastic",
+        str(folder),
+    ]
+    command += ["--steps", str(STEPS), "--die-at", "6"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.claim("A5")
+def test_a_restart_from_the_last_checkpoint_reaches_the_loss_of_an_undisturbed_run(
+    tmp_path: Path,
+) -> None:
+    done = run_elastic(tmp_path, "--max-restarts=1")
+    assert done.returncode == 0, done.stderr
+    lives, *losses = (tmp_path / "losses").read_text().splitlines()
+    assert lives == "2"
+    assert (tmp_path / "killed").exists()
+    assert list(map(float, losses)) == undisturbed(tmp_path / "undisturbed")
+    assert float(losses[-1]) < float(losses[0])
+    assert "exitcode: -9" in done.stderr, "a rank was killed"
+
+
+@pytest.mark.claim("A5")
+def test_when_a_rank_is_killed_the_others_stop_and_the_error_names_it(tmp_path: Path) -> None:
+    pids, heard = tmp_path / "pids", tmp_path / "heard"
+    pids.mkdir()
+    heard.mkdir()
+
+    def training() -> None:
+        note(pids, os.getpid())
+        dist.barrier()
+        try:
+            elastic.train(tmp_path, STEPS, die_at=2)
+        except RuntimeError as error:
+            (heard / str(dist.get_rank())).write_text(str(error))
+            raise
+
+    with pytest.raises(RankError) as caught:
+        launch(training, 3, timeout=120)
+    assert str(caught.value) == "rank 2 was killed by SIGKILL", "not: did not end within 120 s"
+    assert caught.value.ranks == (2,)
+    assert len(noted(pids)) == 3
+    assert living(noted(pids)) == set()
+    told = [path.read_text() for path in heard.iterdir()]
+    assert told, "its peers hear of it too"
+    for error in told:
+        assert "Connection" in error or "connection" in error, error
+
+
+def test_what_was_done_after_the_checkpoint_is_done_again(tmp_path: Path) -> None:
+    whole = undisturbed(tmp_path / "undisturbed")
+    with pytest.raises(RankError, match="rank 1 was killed by SIGKILL"):
+        launch(elastic.train, 2, tmp_path, STEPS, 6, timeout=120)
+    saved = torch.load(tmp_path / "checkpoint.pt")["losses"]
+    assert saved == whole[: 6 // elastic.EVERY * elastic.EVERY]
+    assert launch(elastic.train, 2, tmp_path, STEPS, timeout=120) == [whole, whole]
+
+
+def test_a_checkpoint_is_never_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint.pt"
+    elastic._save({"losses": [1.0]}, path)
+
+    def half(state: Any, unfinished: Path) -> None:
+        unfinished.write_bytes(b"half")
+        raise OSError("killed here")
+
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.raises(OSError, match="killed here"):
+        elastic._save({"losses": [2.0]}, path)
+    assert torch.load(path) == {"losses": [1.0]}
+
+
+def test_no_launcher_is_left(tmp_path: Path) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    done = run_elastic(tmp_path, "--max-restarts=0")
+    assert done.returncode != 0
+    assert not (tmp_path / "losses").exists()
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before

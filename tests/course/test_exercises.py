@@ -1,0 +1,86 @@
+"""Each exercise of each lab as it stands there: the stub is not yet, the solution right and folded.
+
+What a grader says of mistakes is tested beside it, in `test_grade*.py`.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from IPython.core.inputtransformer2 import TransformerManager
+
+from course.graders.verdict import Verdict
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+
+@cache
+def code(lab: str) -> list[Any]:
+    cells = nbformat.read(NOTEBOOKS / f"{lab}.ipynb", as_version=4).cells
+    return [cell for cell in cells if cell.cell_type == "code"]
+
+
+def tagged(lab: str, kind: str) -> list[tuple[str, str]]:
+    """(lab, name) of each cell with a tag such as "exercise-ring"."""
+    tags = (tag for cell in code(lab) for tag in cell.metadata.get("tags", []))
+    return [(lab, tag.removeprefix(f"{kind}-")) for tag in tags if tag.startswith(f"{kind}-")]
+
+
+LABS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+EXERCISES = [each for lab in LABS for each in tagged(lab, "exercise")]
+
+
+def cell(lab: str, tag: str) -> Any:
+    (found,) = (cell for cell in code(lab) if tag in cell.metadata.get("tags", []))
+    return found
+
+
+@cache
+def names(lab: str) -> dict[str, Any]:
+    """What the lab's cells import; a cell of an exercise needs no more."""
+    found: dict[str, Any] = {"__name__": "__main__"}
+    magic = TransformerManager()  # `%config` is no Python
+    for each in code(lab):
+        for node in ast.parse(magic.transform_cell(each.source)).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                exec(ast.unparse(node), found)
+    return found
+
+
+def verdict_of(lab: str, tag: str) -> Verdict:
+    """Run the lab's cell as it stands and return what its last line says."""
+    *body, last = cell(lab, tag).source.rstrip().splitlines()
+    known = dict(names(lab))
+    exec("\n".join(body), known)
+    verdict: Verdict = eval(last, known)
+    return verdict
+
+
+def test_every_lab_has_exercises_and_each_has_its_solution() -> None:
+    for lab in LABS:
+        assert tagged(lab, "exercise"), lab
+        assert tagged(lab, "exercise") == tagged(lab, "solution")
+
+
+@pytest.mark.parametrize(("lab", "exercise"), EXERCISES)
+def test_the_stub_is_not_yet_and_no_failure(lab: str, exercise: str) -> None:
+    verdict = verdict_of(lab, f"exercise-{exercise}")
+    assert verdict.status == "not yet"
+    assert not verdict
+
+
+@pytest.mark.parametrize(("lab", "exercise"), EXERCISES)
+def test_the_solution_is_right_and_told_what_it_proved(lab: str, exercise: str) -> None:
+    verdict = verdict_of(lab, f"solution-{exercise}")
+    assert verdict, verdict
+    assert len(verdict.text) > 80
+
+
+@pytest.mark.parametrize(("lab", "exercise"), EXERCISES)
+def test_the_solution_is_folded_in_the_book_and_in_jupyter(lab: str, exercise: str) -> None:
+    found = cell(lab, f"solution-{exercise}")
+    assert "hide-cell" in found.metadata["tags"]
+    assert found.metadata["jupyter"]["source_hidden"]

@@ -1,0 +1,119 @@
+"""A real launch on two hosts: network namespaces where the kernel allows them, else loopback."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from subprocess import TimeoutExpired, run
+
+import pytest
+
+import course.hosts.two_hosts as module
+from course.hosts.two_hosts import (
+    Forbidden,
+    Host,
+    ToolMissing,
+    cabled,
+    loopback,
+    torchrun,
+    two_hosts,
+)
+from tests.support.processes import living, noted
+
+FAILS = "raise ZeroDivisionError('on purpose')"
+HANGS = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w'); time.sleep(1000)"
+
+
+@contextmanager
+def hosts_on(network: str) -> Iterator[list[Host]]:
+    """Two hosts. Skips where the kernel forbids namespaces; in CI their tools must be there."""
+    if network == "loopback":
+        yield loopback()
+        return
+    if sys.platform != "linux":
+        pytest.skip("network namespaces are Linux's")
+    try:
+        with cabled() as hosts:
+            yield hosts
+    except ToolMissing as missing:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(missing))
+    except Forbidden as why:
+        pytest.skip(f"this kernel forbids network namespaces: {why}")
+
+
+@pytest.mark.claim("C15")
+@pytest.mark.parametrize("network", ["loopback", "cabled"])
+def test_two_nodes_of_four_are_ranks_0_to_7(network: str) -> None:
+    with hosts_on(network) as hosts:
+        out, silent = torchrun(hosts, 4, "-m", "course.hosts.where_am_i")
+    everyone = json.loads(out)
+    assert silent == "", "rank 0 tells for all, and it is on the first host"
+    seats = [(node, local) for node in range(2) for local in range(4)]
+    assert [(who["GROUP_RANK"], who["LOCAL_RANK"]) for who in everyone] == seats
+    assert [who["RANK"] for who in everyone] == list(range(8))
+    assert {(who["WORLD_SIZE"], who["LOCAL_WORLD_SIZE"]) for who in everyone} == {(8, 4)}
+    assert {who["MASTER_ADDR"] for who in everyone} == {hosts[0].address}
+    assert len({who["MASTER_PORT"] for who in everyone}) == 1
+    assert [who["address"] for who in everyone] == [hosts[node].address for node, _ in seats]
+    assert {who["sum of ranks"] for who in everyone} == {sum(range(8))}, "messages went across"
+    assert {who["backend"] for who in everyone} == {"gloo"}
+
+
+def test_the_hosts_are_gone_afterwards_and_cannot_be_reached_from_here() -> None:
+    with hosts_on("cabled") as hosts:
+        holders = {int(host.enter[host.enter.index("--target") + 1]) for host in hosts}
+        assert len(holders) == 2
+        assert all(host.interface == "eth0" for host in hosts)
+        here = {os.readlink(f"/proc/{pid}/ns/net") for pid in (*holders, "self")}
+        assert len(here) == 3, "three networks: two hosts, and ours"
+    assert living(holders) == set()
+
+
+def test_root_needs_no_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid():
+        pytest.skip("not root")
+    real = module._staying
+
+    def without_users(*words: str) -> AbstractContextManager[int]:
+        if "--user" in words:
+            raise Forbidden("no user namespaces")
+        return real(*words)
+
+    monkeypatch.setattr(module, "_staying", without_users)
+    with hosts_on("cabled") as hosts:
+        assert all("--user" not in host.enter for host in hosts)
+        seen = ["ip", "-brief", "address", "show", "eth0"]
+        told = [run([*host.enter, *seen], capture_output=True, text=True) for host in hosts]
+    assert [host.address in each.stdout for host, each in zip(hosts, told, strict=True)] == [
+        True
+    ] * 2
+
+
+def test_where_namespaces_are_forbidden_two_launchers_take_their_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ToolMissing, match="unshare, nsenter, ip"), cabled():
+        pass
+    with two_hosts() as (hosts, which):
+        assert hosts == loopback()
+    assert which.startswith("two launchers on the loopback interface, since needs unshare")
+
+
+def test_a_script_that_fails_is_reported_with_its_node(tmp_path: Path) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text(FAILS)
+    with pytest.raises(RuntimeError, match=r"(?s)torchrun on node \d failed:.*on purpose"):
+        torchrun(loopback(), 1, str(script))
+
+
+def test_a_script_that_hangs_is_stopped_with_its_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "hangs.py"
+    script.write_text(HANGS)
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    with pytest.raises(TimeoutExpired):
+        torchrun(loopback(), 1, str(script), str(pids), timeout=15)
+    assert living(noted(pids)) == set()

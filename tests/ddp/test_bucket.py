@@ -1,0 +1,145 @@
+"""How parameters are put into buckets, and gradients into buffers."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import Parameter
+
+from minidist.parallel.ddp.bucket import Bucket, GradBucket, build
+from minidist.parallel.sharding.partition import assign, limits
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "first", "cap", "buckets"),
+    [
+        ([4, 4, 4, 4], 4, 8, [[3], [2, 1], [0]]),
+        ([4, 4, 4, 4], 0, 0, [[3], [2], [1], [0]]),
+        ([4, 4, 4, 4], math.inf, math.inf, [[3, 2, 1, 0]]),
+        ([4, 4, 4, 4], 5, 5, [[3, 2], [1, 0]]),
+        ([100, 4, 4], 4, 8, [[2], [1, 0]]),
+        ([4, 100, 4], 8, 8, [[2, 1], [0]]),
+        ([4, 4], 8, 1, [[1, 0]]),
+        ([0, 4, 0], 4, 4, [[2, 1], [0]]),
+        ([4], 1, 1, [[0]]),
+    ],
+)
+def test_a_bucket_is_closed_once_it_holds_its_cap(
+    nbytes: list[int], first: float, cap: float, buckets: list[list[int]]
+) -> None:
+    assert assign(nbytes, first, cap) == buckets
+
+
+def test_assigned_as_torch_assigns() -> None:
+    """torch's own function goes forward; DDP hands it the parameters in reverse."""
+    source = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        sizes = torch.randint(1, 40, (17,), generator=source).tolist()
+        tensors = [torch.empty(size) for size in reversed(sizes)]
+        theirs, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, [64, 160])
+        last = len(sizes) - 1
+        assert assign([4 * n for n in sizes], 64, 160) == [[last - i for i in b] for b in theirs]
+
+
+def test_the_modes_are_sizes() -> None:
+    assert limits("naive", 1, 25) == (0, 0)
+    assert limits("flat", 1, 25) == (math.inf, math.inf)
+    assert limits("bucketed", 1, 25) == limits("overlapped", 1, 25) == (1, 25)
+
+
+def named(**tensors: torch.Tensor) -> list[tuple[str, Parameter]]:
+    return [(name, Parameter(tensor)) for name, tensor in tensors.items()]
+
+
+def test_dtypes_have_buckets_of_their_own_in_the_order_in_which_they_become_full() -> None:
+    order = named(
+        a=torch.zeros(2),
+        b=torch.zeros(2, dtype=torch.float64),
+        c=torch.zeros(2),
+        d=torch.zeros(2, dtype=torch.float64),
+        e=torch.zeros(2),
+    )
+    buckets = build(order, 8, 16)
+    assert [bucket.names for bucket in buckets] == [("e",), ("d",), ("b",), ("c", "a")]
+    assert [(b.index, b.last) for b in buckets] == [(0, False), (1, False), (2, False), (3, True)]
+    assert [bucket.nbytes for bucket in buckets] == [8, 16, 16, 16]
+
+
+LAYOUTS = {
+    "contiguous": torch.randn(2, 3, 4, 5),
+    "channels_last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "transposed": torch.randn(3, 2).t(),
+    "scalar": torch.randn(()),
+    "ones": torch.randn(1, 3, 1),
+    "empty": torch.randn(0, 3),
+    "gaps": torch.randn(4, 6)[:, ::2],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_views_have_the_parameters_shape_and_strides_and_lie_apart(layout: str) -> None:
+    (pair,) = named(middle=LAYOUTS[layout])
+    parameter = pair[1]
+    bucket = Bucket(
+        0, [*named(before=torch.zeros(3)), pair, *named(after=torch.zeros(2))], last=True
+    )
+    view = bucket.views[parameter]
+    assert view.shape == parameter.shape
+    if layout != "gaps":
+        assert view.stride() == parameter.stride()
+    view.fill_(1)
+    size = parameter.numel()
+    assert bucket.buffer.tolist() == [0] * 3 + [1] * size + [0] * 2
+
+
+@pytest.mark.parametrize("as_view", [False, True])
+def test_packed_times_the_scale_and_given_back(as_view: bool) -> None:
+    order = named(a=torch.zeros(2), b=torch.zeros(3), c=torch.zeros(2), d=torch.zeros(1))
+    bucket = Bucket(0, order, last=True)
+    a, b, c, d = bucket.parameters
+    a.grad, b.grad = torch.tensor([2.0, 4.0]), torch.full((3,), math.nan)
+    c.grad = bucket.views[c] if as_view else torch.tensor([0.0, 0.0])
+    c.grad.copy_(torch.tensor([6.0, 8.0]))
+    bucket.arrived |= {a, b}
+    bucket.pack(0.5, as_view)
+    assert bucket.buffer[:2].tolist() == [1, 2]
+    assert bucket.buffer[2:5].isnan().all()
+    assert bucket.buffer[5:].tolist() == [3, 4, 0], "what did not arrive counts as it is, or as 0"
+    assert (a.grad is bucket.views[a]) == as_view
+    assert c.grad.tolist() == [6, 8], "and is left as it is"
+    bucket.buffer.copy_(torch.arange(8.0))
+    bucket.unpack(as_view, {a, d})
+    assert (a.grad.tolist(), c.grad.tolist()) == ([0, 1], [6, 8])
+    assert d.grad is not None
+    assert d.grad.tolist() == [7]
+    bucket.unpack(as_view)
+    assert (b.grad.tolist(), c.grad.tolist()) == ([2, 3, 4], [5, 6])
+    b.grad.fill_(math.nan)
+    bucket.pack(0, as_view)
+    assert bucket.buffer.tolist() == [0] * 8, "a rank that counts for nothing sends zeros"
+
+
+def test_full_when_all_have_arrived() -> None:
+    bucket = Bucket(0, named(a=torch.zeros(2), b=torch.zeros(3)), last=True)
+    a, b = bucket.parameters
+    seen = [bucket.full]
+    for parameter in (a, a, b):
+        bucket.arrived.add(parameter)
+        seen.append(bucket.full)
+    assert seen == [False, False, False, True]
+    assert bucket.name_of(b) == "b"
+
+
+def test_a_hook_sees_the_bucket_as_torchs_do() -> None:
+    net = nn.Linear(3, 2)
+    bucket = Bucket(2, list(net.named_parameters()), last=True)
+    seen = GradBucket(bucket)
+    assert (seen.index(), seen.is_last()) == (2, True)
+    assert seen.buffer() is bucket.buffer
+    assert [g.shape for g in seen.gradients()] == [p.shape for p in seen.parameters()]
+    seen.gradients()[1].fill_(7)
+    assert seen.buffer().tolist() == [0] * 6 + [7] * 2
+    seen.set_buffer(torch.ones(8))
+    assert seen.buffer().tolist() == [1] * 8
+    assert bucket.buffer.tolist() == [0] * 6 + [7] * 2

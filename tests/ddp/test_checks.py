@@ -1,0 +1,525 @@
+"""What DDP refuses, and how it says so."""
+
+import copy
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from minidist import Counted, DistributedDataParallel, MismatchError, Ours, RankError, launch
+from tests.support.training import mlp, numbers
+
+EACH = {"bucket_cap_mb": 1e-6, "first_bucket_mb": 1e-6}
+
+
+def wrap(module: Any, **options: Any) -> str:
+    """What wrapping says."""
+    with pytest.raises((TypeError, ValueError)) as told:
+        DistributedDataParallel(module, **options)
+    return f"{type(told.value).__name__}: {told.value}"
+
+
+def once(model: Any, number: int = 0) -> None:
+    model(numbers(dist.get_rank(), number, 2, 4)).square().mean().backward()
+
+
+def several_devices() -> nn.Module:
+    net = mlp(4, 3, 2)
+    net[2].to("meta")
+    return net
+
+
+def all_frozen() -> nn.Module:
+    return mlp(4, 3).requires_grad_(False)
+
+
+def shared_elements() -> nn.Module:
+    net = mlp(4, 3)
+    net.register_buffer("ids", torch.arange(3).expand(4, -1))
+    return net
+
+
+WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "no module": (lambda: "net", {}, "TypeError: module: expected a torch.nn.Module, got a str"),
+    "no parameters": (nn.ReLU, {}, "ValueError: module: expected parameters to train, it has none"),
+    "all frozen": (
+        all_frozen,
+        {},
+        "ValueError: module: expected a parameter with requires_grad=True, all 2 are frozen",
+    ),
+    "meta": (
+        lambda: mlp(4, 3).to("meta"),
+        {},
+        "ValueError: module: 0.weight is on the meta device, where it has no values",
+    ),
+    "one on meta": (several_devices, {}, "ValueError: module: 2.weight is on the meta device"),
+    "lazy": (
+        lambda: nn.LazyLinear(3),
+        {},
+        "ValueError: module: parameter weight has no shape yet; call the module once",
+    ),
+    "shared memory": (
+        shared_elements,
+        {},
+        "ValueError: module: ids has elements that share memory",
+    ),
+    "a part wrapped": (
+        lambda: nn.Sequential(nn.parallel.DistributedDataParallel(nn.Linear(2, 2))),
+        {},
+        "ValueError: module: its part 0 is a DistributedDataParallel already",
+    ),
+    "sync": (
+        lambda: mlp(4, 3),
+        {"sync": "fast"},
+        "ValueError: sync must be one of naive, flat, bucketed, overlapped, got 'fast'",
+    ),
+    "cap of 0": (
+        lambda: mlp(4, 3),
+        {"bucket_cap_mb": 0},
+        "ValueError: bucket_cap_mb: expected a number of MiB above 0, got 0",
+    ),
+    "cap of NaN": (lambda: mlp(4, 3), {"bucket_cap_mb": float("nan")}, "above 0, got nan"),
+    "cap as text": (
+        lambda: mlp(4, 3),
+        {"bucket_cap_mb": "25"},
+        "ValueError: bucket_cap_mb: expected a number of MiB above 0, got '25'",
+    ),
+    "first": (
+        lambda: mlp(4, 3),
+        {"first_bucket_mb": -1},
+        "ValueError: first_bucket_mb: expected a number of MiB above 0, got -1",
+    ),
+}
+
+
+def test_bad_arguments_name_the_rank_and_what_was_expected() -> None:
+    def run() -> dict[str, str]:
+        found = {name: wrap(make(), **more) for name, (make, more, _) in WRONG.items()}
+        group = dist.new_group([0, 1])
+        found["both"] = wrap(mlp(4, 3), process_group=group, comm=Ours())
+        ddp = DistributedDataParallel(mlp(4, 3))
+        found["twice"] = wrap(ddp)
+        return found
+
+    for rank, found in enumerate(launch(run, 2)):
+        assert f"rank {rank}: process_group and comm" in found.pop("both")
+        assert "module: it is a DistributedDataParallel already" in found.pop("twice")
+        for name, told in found.items():
+            kind, _, what = WRONG[name][2].rpartition("Error: ")
+            where = f"rank {rank}: DistributedDataParallel: "
+            assert told.startswith(f"{kind}Error: {where}" if kind else "ValueError: " + where)
+            assert what in told, name
+
+
+def test_parameters_on_another_device_than_the_group_or_on_two() -> None:
+    """There is no GPU here: a device is said to be another one."""
+
+    class Elsewhere(nn.Parameter):
+        device = torch.device("cuda:0")  # type: ignore[assignment]
+
+    def run() -> list[str]:
+        group = dist.new_group(backend="cpu:gloo")
+        net = mlp(4, 3)
+        net[0].bias = Elsewhere(torch.zeros(3))
+        found = [wrap(net, process_group=group)]
+        return [*found, wrap(net)]
+
+    other, two = launch(run, 2)[1]
+    assert "0.bias is on cuda:0, but the group moves tensors on cpu" in other
+    assert "parameters on one device, got 0.weight on cpu and 0.bias on cuda:0" in two
+
+
+def test_ranks_that_pass_different_things_hear_of_each_other() -> None:
+    def run() -> list[str]:
+        rank = dist.get_rank()
+        found = [
+            wrap(mlp(4, 3), bucket_cap_mb=25 + rank),
+            wrap(mlp(4, 3), find_unused_parameters=rank == 1),
+            wrap(mlp(4, 3) if rank == 0 else nn.ReLU()),
+            wrap(mlp(4, 3 + rank)),
+        ]
+        with pytest.raises(MismatchError) as told:
+            DistributedDataParallel(mlp(4, 3)).register_comm_hook(None, print if rank else max)
+        return [*found, str(told.value)]
+
+    first, second = launch(run, 2)
+    assert "disagree on bucket_cap_mb: rank 0 passed 25; rank 1 passed 26" in first[0]
+    assert "disagree on find_unused_parameters: rank 0 passed False; rank 1" in first[1]
+    assert "on rank 1: module: expected parameters to train" in first[2]
+    assert "rank 1: DistributedDataParallel: module: expected parameters" in second[2]
+    assert "models differ" in first[3]
+    assert "0.weight" in first[3]
+    assert "disagree on hook: rank 0 passed max; rank 1 passed print" in first[4]
+
+
+# What happens to a module after it was wrapped
+
+
+def added(net: Any) -> None:
+    net.extra = nn.Parameter(torch.zeros(3))
+
+
+def grown(net: Any) -> None:
+    net.append(nn.Linear(3, 3, dtype=torch.float64))
+
+
+def replaced(net: Any) -> None:
+    net[0].weight = nn.Parameter(net[0].weight.detach().clone())
+
+
+def exchanged(net: Any) -> None:
+    net[0] = nn.Linear(4, 3, dtype=torch.float64)
+
+
+def frozen(net: Any) -> None:
+    net[0].bias.requires_grad_(False)
+
+
+def halved(net: Any) -> None:
+    net.float()
+
+
+def removed(net: Any) -> None:
+    net[0].bias = None
+
+
+CHANGES = {
+    added: "parameter extra was added",
+    grown: "parameter 2.weight was added",
+    replaced: "parameter 0.weight was replaced by another",
+    exchanged: "parameter 0.weight was replaced by another",
+    frozen: "parameter 0.bias had requires_grad=True, and has False",
+    halved: "parameter 0.weight had dtype=torch.float64, and has torch.float32",
+    removed: "parameter 0.bias was removed",
+}
+
+
+def test_a_module_that_was_changed_is_seen_at_the_next_forward() -> None:
+    def run() -> list[str]:
+        found = []
+        for change in CHANGES:
+            ddp = DistributedDataParallel(mlp(4, 3))
+            once(ddp)
+            change(ddp.module)
+            with pytest.raises(RuntimeError) as told:
+                once(ddp)
+            found.append(str(told.value))
+        return found
+
+    for rank, found in enumerate(launch(run, 1)):
+        for told, what in zip(found, CHANGES.values(), strict=True):
+            assert told.startswith(f"rank {rank}: module: {what} after wrapping; wrap"), told
+
+
+def test_what_has_no_parameters_may_be_exchanged() -> None:
+    def run() -> str:
+        ddp = DistributedDataParallel(mlp(4, 3))
+        ddp.module[1] = nn.ReLU()  # type: ignore[operator, index]
+        once(ddp)
+        once(ddp)
+        frozen(ddp.module)
+        with pytest.raises(RuntimeError, match="requires_grad=True, and has False"):
+            once(ddp)
+        return "seen"
+
+    assert launch(run, 1) == ["seen"]
+
+
+# Ranks that fall out of step
+
+
+def test_a_rank_that_skips_a_backward_is_named() -> None:
+    def skips(buffers: bool) -> str:
+        net = nn.Sequential(nn.Linear(4, 3).double(), nn.BatchNorm1d(3).double())
+        ddp = DistributedDataParallel(net if buffers else mlp(4, 3))
+        once(ddp)
+        with pytest.raises(MismatchError) as told:
+            twice(ddp)
+        return str(told.value)
+
+    def twice(ddp: nn.Module) -> None:
+        for _ in range(2):
+            out = ddp(numbers(dist.get_rank(), 0, 2, 4)).mean()
+            if dist.get_rank() == 0:
+                out.backward()
+        out.backward()
+
+    with_buffers, without = launch(lambda: [skips(True), skips(False)], 2)[0]
+    assert "rank 0 passed DistributedDataParallel, backward after 2 forwards" in with_buffers
+    assert "rank 1 passed DistributedDataParallel, forward after 3 forwards" in with_buffers
+    assert "backward after 2 forwards" in without
+    assert "rank 1 passed DistributedDataParallel, backward after 3 forwards" in without
+
+
+class Bad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        raise ArithmeticError("from within backward")
+
+
+class Breaking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.breaks = mlp(4, 3), mlp(3, 2), False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return self.last(Bad.apply(x) if self.breaks else x)
+
+
+def test_after_a_backward_that_raised_the_wrapper_says_that_it_is_out_of_step() -> None:
+    def run() -> list[str]:
+        found = []
+        for again in ("forward", "backward"):
+            net = Breaking()
+            ddp = DistributedDataParallel(net, **EACH)
+            once(ddp)
+            kept = ddp(numbers(dist.get_rank(), 0, 2, 4)).mean()
+            net.breaks = True
+            with pytest.raises(ArithmeticError, match="from within"):
+                once(ddp)
+            net.breaks = False
+            with pytest.raises(RuntimeError) as told:
+                once(ddp) if again == "forward" else kept.backward()
+            found.append(str(told.value))
+            fresh = DistributedDataParallel(net)  # and anew it works, the old hooks keep quiet
+            fresh.zero_grad()
+            once(fresh)
+            gone = [p.grad for p in net.parameters()]
+            found += ["no gradient" for grad in gone if grad is None]
+        return found
+
+    for rank, found in enumerate(launch(run, 2)):
+        for told in found:
+            assert told.startswith(f"rank {rank}: DistributedDataParallel is out of step"), told
+            assert "its last backward raised" in told
+
+
+def test_a_wrapper_that_is_let_go_is_gone_and_keeps_quiet() -> None:
+    """As in a notebook's cell that is run again, after a forward that nobody went back."""
+
+    def run() -> list[bool]:
+        net = mlp(4, 3)
+        ddp = DistributedDataParallel(net)
+        gone = weakref.ref(ddp)
+        ddp(numbers(0, 0, 2, 4))
+        ddp = DistributedDataParallel(net, comm=(comm := Counted(Ours())))
+        comm.clear()
+        once(ddp)
+        calls = [call.name for call in comm.calls]
+        loss = ddp(numbers(dist.get_rank(), 1, 2, 4)).mean()
+        del ddp
+        loss.backward()  # the graph holds the wrapper
+        grads = [p.grad.sum().item() for p in net.parameters() if p.grad is not None]
+        everyone: list[Any] = [None, None]
+        dist.all_gather_object(everyone, grads)
+        return [gone() is None, calls == ["all_reduce"], everyone[0] == everyone[1]]
+
+    assert launch(run, 2) == [[True] * 3] * 2
+
+
+def test_in_no_sync_a_backward_that_raised_does_no_harm() -> None:
+    def run() -> bool:
+        net = Breaking()
+        ddp = DistributedDataParallel(net)
+        net.breaks = True
+        with ddp.no_sync(), pytest.raises(ArithmeticError):
+            once(ddp)
+        net.breaks = False
+        ddp.zero_grad()
+        once(ddp)
+        alone = Breaking()
+        alone.load_state_dict(ddp.state_dict())
+        for rank in range(2):
+            (alone(numbers(rank, 0, 2, 4)).square().mean() / 2).backward()
+        pairs = zip(net.parameters(), alone.parameters(), strict=True)
+        return all(torch.allclose(a.grad, b.grad) for a, b in pairs)  # type: ignore[arg-type]
+
+    assert launch(run, 2) == [True, True]
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_if_one_rank_raises_the_others_do_not_hang(where: str) -> None:
+    def run() -> None:
+        net = Breaking()
+        ddp = DistributedDataParallel(net, **EACH)
+        once(ddp)
+        if dist.get_rank() == 1:
+            if where == "forward":
+                raise ArithmeticError("from within forward")
+            net.breaks = True
+        once(ddp)
+
+    with pytest.raises(RankError, match=f"rank 1 raised ArithmeticError: from within {where}"):
+        launch(run, 3, timeout=60)
+
+
+# Gradients that are none
+
+
+def test_a_sparse_gradient_is_refused_by_name() -> None:
+    def run() -> str:
+        net = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2))
+        ddp = DistributedDataParallel(net)
+        with pytest.raises(TypeError) as told:
+            ddp(torch.tensor([1, 2])).mean().backward()
+        return str(told.value)
+
+    for rank, told in enumerate(launch(run, 2)):
+        where = f"rank {rank}: DistributedDataParallel: expected a dense gradient of 0.weight, got"
+        assert told.startswith(f"{where} layout torch.sparse_coo; build its module with")
+
+
+def test_a_gradient_that_another_hook_took_is_named() -> None:
+    def take(parameter: Any) -> None:
+        parameter.grad = None
+
+    def run() -> str:
+        net = mlp(4, 3)
+        net[0].bias.register_post_accumulate_grad_hook(take)
+        with pytest.raises(RuntimeError) as told:
+            once(DistributedDataParallel(net))
+        return str(told.value)
+
+    assert "rank 1: " in launch(run, 2)[1]
+    assert "expected a gradient of 0.bias, got None: a hook" in launch(run, 1)[0]
+
+
+def test_a_second_gradient_in_one_backward_is_refused_once_the_bucket_has_left() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.part, self.last = mlp(4, 3), mlp(3, 3), mlp(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            for _ in range(2):
+                x = checkpoint(self.part, x, use_reentrant=True)
+            return self.last(x)
+
+    def run() -> tuple[str, bool]:
+        with pytest.raises(RuntimeError) as told:
+            once(DistributedDataParallel(Twice(), **EACH))
+        ddp = DistributedDataParallel(Twice(), sync="bucketed", gradient_as_bucket_view=True)
+        alone = Twice()
+        alone.load_state_dict(ddp.state_dict())
+        once(ddp)
+        for rank in range(2):
+            (alone(numbers(rank, 0, 2, 4)).square().mean() / 2).backward()
+        pairs = zip(ddp.parameters(), alone.parameters(), strict=True)
+        right = all(torch.allclose(a.grad, b.grad) for a, b in pairs)  # type: ignore[arg-type]
+        return str(told.value), right
+
+    for rank, (told, right) in enumerate(launch(run, 2)):
+        assert right, "as advised"
+        assert told.startswith(f"rank {rank}: DistributedDataParallel: part.0.")
+        assert "got a second gradient in one backward" in told
+        assert "use_reentrant=False" in told
+
+
+def test_a_gradient_that_is_no_number_is_found_and_named_on_all_ranks() -> None:
+    def run(view: bool) -> list[Any]:
+        torch.manual_seed(0)
+        comm = Counted(Ours())
+        options = {"gradient_as_bucket_view": view, "comm": comm, "check_gradients": True}
+        ddp = DistributedDataParallel(mlp(4, 3, 2), **options)
+        rank = dist.get_rank()
+        once(ddp)
+        calm = [call.name for call in comm.calls]
+        x = numbers(rank, 1, 2, 4)
+        if rank == 1:
+            ddp.module[2].bias.register_hook(lambda grad: grad * float("nan"))  # type: ignore[index]
+        with pytest.raises(RuntimeError) as told:
+            ddp(x).mean().backward()
+        return [calm, str(told.value), ddp.steps]
+
+    def overflow() -> str:
+        ddp = DistributedDataParallel(nn.Linear(1, 1).half(), check_gradients=True)
+        ddp.register_comm_hook(None, summed)
+        with pytest.raises(RuntimeError) as told:
+            ddp(torch.full((1, 1), 40_000.0).half()).sum().backward()
+        return str(told.value)
+
+    def summed(_: object, bucket: Any) -> Any:
+        """A hook that forgets to divide."""
+        return (
+            dist.all_reduce(bucket.buffer(), async_op=True)
+            .get_future()
+            .then(lambda f: f.value()[0])
+        )
+
+    def everything() -> list[Any]:
+        return [*run(False), *run(True), overflow()]
+
+    for found in launch(everything, 3):
+        for calm, told, steps in (found[:3], found[3:6]):
+            assert calm == ["broadcast", "all_reduce"], "nothing is sent for it"
+            assert told == "step 2: rank 1: the gradient of 2.bias holds NaN or infinity"
+            assert steps == 2
+        assert "step 1: the mean gradient of weight is not finite" in found[6]
+
+
+# What is saved and copied
+
+
+def test_state_dicts_are_those_of_the_bare_module() -> None:
+    def run() -> list[bool]:
+        bare, torchs = mlp(4, 3), nn.parallel.DistributedDataParallel(mlp(4, 3))
+        ddp = DistributedDataParallel(mlp(4, 3))
+        same = list(ddp.state_dict()) == list(bare.state_dict())
+        bare.load_state_dict(ddp.state_dict())
+        zeros = {name: torch.zeros_like(value) for name, value in bare.state_dict().items()}
+        ddp.load_state_dict(zeros)
+        found = [same, not any(p.any() for p in ddp.parameters())]
+        ddp.load_state_dict(torchs.state_dict())  # its names begin with "module."
+        found.append(torch.equal(ddp.module[0].weight, torchs.module[0].weight))  # type: ignore[index]
+        missing = ddp.load_state_dict({}, strict=False)
+        found.append(missing.missing_keys == ["0.weight", "0.bias"])
+        inside, outside = nn.Sequential(ddp, nn.ReLU()), nn.Sequential(bare, nn.ReLU())
+        outside.load_state_dict(inside.state_dict())
+        inside.load_state_dict(zeros_of(outside))
+        found.append(not any(p.any() for p in ddp.parameters()))
+        once(ddp)  # and its parameters are still those that were wrapped
+        return found
+
+    def zeros_of(net: nn.Module) -> dict[str, torch.Tensor]:
+        return {name: torch.zeros_like(value) for name, value in net.state_dict().items()}
+
+    assert launch(run, 2) == [[True] * 5] * 2
+
+
+def test_the_wrapper_cannot_be_copied_or_pickled_but_the_module_can() -> None:
+    def run() -> tuple[list[str], bool]:
+        ddp = DistributedDataParallel(mlp(4, 3))
+        once(ddp)
+        told = []
+        for way in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError) as raised:
+                way(ddp)
+            told.append(str(raised.value))
+        twin = copy.deepcopy(ddp.module)
+        pickled = pickle.loads(pickle.dumps(ddp.module))
+        for net in (twin, pickled):
+            net.zero_grad()
+            once(net)  # alone on its rank: no hook has come along
+        same = all(
+            torch.equal(a.grad, b.grad)
+            for a, b in zip(twin.parameters(), pickled.parameters(), strict=True)
+        )
+        return told, same
+
+    for rank, (told, same) in enumerate(launch(run, 2)):
+        assert same
+        for each in told:
+            assert each.startswith(f"rank {rank}: a DistributedDataParallel cannot be copied")
+            assert "take its .module" in each

@@ -1,0 +1,263 @@
+"""What DDP sends, and when: counted, and by the order of events."""
+
+from functools import partial
+from typing import Any
+from weakref import ref
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import minidist.parallel.ddp.ddp as ddp_module
+from minidist import Counted, DistributedDataParallel, Ours, launch, timeline
+from minidist.profiler.spans import Span, hidden
+from tests.support.training import mlp, numbers
+
+MODES = ("naive", "flat", "bucketed", "overlapped")
+EACH = {"bucket_cap_mb": 1e-6, "first_bucket_mb": 1e-6}  # a bucket for each parameter
+
+
+def step(model: nn.Module, number: int, wide: int) -> None:
+    x = numbers(dist.get_rank(), number, 3, wide, dtype=torch.float32)
+    model(x).square().mean().backward()
+
+
+def counts(*sizes: int, **options: Any) -> list[tuple[list[str], int, int]]:
+    """The calls, messages and bytes of the wrapping, and of each of three steps."""
+    comm = Counted(Ours(algorithm="ring"))
+    found = []
+
+    def count() -> None:
+        found.append(([call.name for call in comm.calls], comm.messages_sent, comm.bytes_sent))
+        comm.clear()
+
+    ddp = DistributedDataParallel(mlp(*sizes).float(), comm=comm, **options)
+    count()
+    for number in range(3):
+        step(ddp, number, sizes[0])
+        count()
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_step_sends_twice_the_share_of_the_gradients_that_others_hold(ranks: int) -> None:
+    """2 (N - 1) / N of their bytes, by each rank, where the sizes can be divided."""
+
+    def run() -> dict[str, list[tuple[list[str], int, int]]]:
+        # 12 * 11 + 12 and 6 * 12 + 6 elements: all can be divided by 2 and 3
+        return {sync: counts(11, 12, 6, sync=sync) for sync in MODES}
+
+    nbytes = 4 * (12 * 11 + 12 + 12 * 6 + 6)
+    for found in launch(run, ranks):
+        for sync, (start, *steps) in found.items():
+            assert start[0] == ["broadcast"], sync
+            buckets = 4 if sync == "naive" else 1
+            for number, (calls, messages, sent) in enumerate(steps):
+                rebuilt = ["broadcast"] if (sync, number) == ("overlapped", 1) else []
+                assert calls == rebuilt + ["all_reduce"] * buckets, (sync, number)
+                if not rebuilt:
+                    assert sent * ranks == 2 * (ranks - 1) * nbytes, (sync, number)
+                    assert messages == 2 * (ranks - 1) * buckets, (sync, number)
+
+
+def test_sizes_that_cannot_be_divided_add_up_to_the_same() -> None:
+    def run() -> list[int]:
+        return [counts(5, 7, 3, sync=sync, **EACH)[3][2] for sync in MODES]
+
+    nbytes = 4 * (7 * 5 + 7 + 3 * 7 + 3)
+    for of_mode in zip(*launch(run, 3), strict=True):
+        assert sum(of_mode) == 2 * (3 - 1) * nbytes
+
+
+def test_one_broadcast_for_each_dtype_at_the_start_and_of_buffers_before_each_forward() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2).double()
+            self.norm = nn.BatchNorm1d(4)  # float32 and an int64
+            self.register_buffer("mask", torch.ones(4, dtype=torch.bool))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.norm(self.first(x) * self.mask).double())
+
+    def run() -> list[list[str]]:
+        comm = Counted(Ours())
+        found = []
+
+        def names() -> None:
+            found.append([call.name for call in comm.calls])
+            comm.clear()
+
+        ddp = DistributedDataParallel(Net(), comm=comm)
+        names()
+        x = numbers(dist.get_rank(), 0, 3, 4, dtype=torch.float32)
+        out = ddp(x)
+        names()
+        out.sum().backward()
+        names()
+        for _ in range(2):
+            with torch.no_grad():
+                ddp(x)
+            names()
+        with ddp.no_sync():
+            ddp(x).sum().backward()
+        names()
+        plain = DistributedDataParallel(Net(), broadcast_buffers=False, comm=comm)
+        comm.clear()
+        plain(x)
+        names()
+        return found
+
+    start, forward, backward, evaluated, again, quiet, without = launch(run, 2)[1]
+    assert start == ["broadcast"] * 4, "float32, float64, int64, bool"
+    assert forward == ["broadcast"] * 3, "float32, int64, bool"
+    assert backward == ["all_reduce"] * 2, "a bucket for float32, one for float64"
+    assert (evaluated, again) == (["broadcast"] * 3, []), "nothing has changed them in between"
+    assert quiet == without == []
+
+
+def test_buffers_are_rank_0s_before_forward_and_each_its_own_after() -> None:
+    def run() -> tuple[list[float], list[float]]:
+        norm = nn.BatchNorm1d(2, momentum=1.0)
+        ddp = DistributedDataParallel(norm)
+        seen: list[float] = []
+        norm.register_forward_pre_hook(lambda m, _: seen.append(m.running_mean[0].item()))
+        after = []
+        for number in range(3):
+            ddp(torch.full((4, 2), dist.get_rank() + 10.0 * number)).sum().backward()
+            assert norm.running_mean is not None
+            after.append(norm.running_mean[0].item())
+        return seen, after
+
+    first, second = launch(run, 2)
+    assert first == ([0, 0, 10], [0, 10, 20])
+    assert second == ([0, 0, 10], [1, 11, 21])
+
+
+class Spy(Ours):
+    """Notes when an all-reduce is asked for."""
+
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self.events = events
+
+    def all_reduce(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        self.events.append("sent")
+        return super().all_reduce(tensor, *args, **kwargs)
+
+
+def test_buckets_leave_during_backward_and_only_when_overlapped() -> None:
+    def note(events: list[str], name: str, _: torch.Tensor) -> None:
+        events.append(name)
+
+    def run() -> dict[str, list[str]]:
+        found = {}
+        for sync in MODES:
+            events: list[str] = []
+            net = mlp(5, 4, 3, 2)
+            for name, parameter in net.named_parameters():
+                parameter.register_hook(partial(note, events, name))
+            ddp = DistributedDataParallel(net, sync=sync, comm=Spy(events), **EACH)
+            x = numbers(dist.get_rank(), 0, 3, 5)
+            ddp(x).mean().backward()
+            events.append("step 2")
+            ddp(x).mean().backward()
+            found[sync] = events
+        return found
+
+    for found in launch(run, 2):
+        for sync, events in found.items():
+            middle = events.index("step 2")
+            first, second = events[:middle], events[middle + 1 :]
+            if sync == "overlapped":
+                assert sorted(first) == sorted(second)
+                assert second[1::2] == ["sent"] * 6, "each leaves before the next is made"
+            else:
+                buckets = {"naive": 6, "flat": 1, "bucketed": 6}[sync]
+                assert first[6:] == second[6:] == ["sent"] * buckets
+                assert "sent" not in first[:6] + second[:6]
+
+
+def test_a_bucket_waits_for_those_before_it() -> None:
+    """Ranks whose gradients arrive in other orders send their buckets in the same."""
+
+    class Fork(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right = mlp(4, 3), mlp(4, 3)
+
+        def forward(self, x: torch.Tensor, swapped: bool) -> torch.Tensor:
+            a = self.right(x) if swapped else self.left(x)
+            b = self.left(x) if swapped else self.right(x)
+            return a + b
+
+    def run() -> tuple[list[str], list[tuple[str, ...]], list[float]]:
+        torch.manual_seed(0)
+        ddp = DistributedDataParallel(Fork(), **EACH)
+        rank = dist.get_rank()
+        for number in range(3):
+            ddp.zero_grad()
+            ddp(numbers(rank, number, 3, 4), rank == 1).mean().backward()
+        grads = [p.grad.sum().item() for p in ddp.parameters() if p.grad is not None]
+        return ddp.arrivals, [bucket.names for bucket in ddp.buckets], grads
+
+    first, second = launch(run, 2)
+    assert first[0] != second[0], "they do arrive in other orders"
+    assert first[1] == second[1] == [(name,) for name in first[0]], "rank 0's order for both"
+    assert first[2] == second[2]
+
+
+def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
+    def hook(_: object, bucket: Any) -> Any:
+        future = torch.futures.Future()  # type: ignore[var-annotated]
+        future.set_result(bucket.buffer())
+        return future
+
+    def run(view: bool, hooked: bool) -> list[int]:
+        ddp = DistributedDataParallel(mlp(5, 4, 3), gradient_as_bucket_view=view, **EACH)
+        if hooked:
+            ddp.register_comm_hook(None, hook)
+        old, alive, build = [ref(bucket.buffer) for bucket in ddp.buckets], [], ddp_module.build
+
+        def spy(*args: Any) -> Any:
+            alive.append(sum(buffer() is not None for buffer in old))
+            return build(*args)
+
+        ddp_module.build = spy
+        for _ in range(3):
+            ddp.zero_grad()
+            ddp(numbers(dist.get_rank(), 0, 3, 5)).mean().backward()
+        ddp_module.build = build
+        return alive
+
+    def every() -> list[list[int]]:
+        return [run(view, hooked) for view in (False, True) for hooked in (False, True)]
+
+    assert launch(every, 2) == [[[0]] * 4] * 2, "built once, when none of the old ones was alive"
+
+
+def test_the_timeline_holds_what_the_step_did() -> None:
+    def run(sync: str) -> list[Span]:
+        ddp = DistributedDataParallel(mlp(5, 4, 3), sync=sync, **EACH)
+        optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
+        x = numbers(dist.get_rank(), 0, 3, 5)
+        with timeline() as line:
+            ddp(x).mean().backward()
+            optimizer.step()
+        return line.spans
+
+    def both() -> list[list[Span]]:
+        return [run(sync) for sync in ("overlapped", "bucketed")]
+
+    for rank, (overlapped, bucketed) in enumerate(launch(both, 2)):
+        for spans in (overlapped, bucketed):
+            names = sorted(span.name for span in spans)
+            buckets = [f"bucket {index}" for index in range(4)]
+            assert names == ["backward", *buckets, "forward", "optimizer"]
+            assert {span.rank for span in spans} == {rank}
+        assert hidden(bucketed) == 0
+        at = {span.name: span for span in overlapped}
+        assert at["forward"].end <= at["backward"].start
+        assert at["bucket 0"].start < at["backward"].end
+        assert max(span.end for span in overlapped) == at["optimizer"].end

@@ -1,0 +1,338 @@
+"""What fully_shard refuses, and how it says so."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from minidist import DistributedDataParallel, MismatchError, RankError, fully_shard, launch
+from minidist.parallel.fsdp.fully_shard import units
+from tests.support.fsdp_models import gpt, mine, score, shard_blocks, tokens
+
+
+def says(action: Callable[[], object], *kinds: type[Exception]) -> str:
+    """What it raises."""
+    with pytest.raises(kinds or (TypeError, ValueError, RuntimeError)) as told:
+        action()
+    return f"{type(told.value).__name__}: {told.value}"
+
+
+def pair() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+
+def inner_last() -> Any:
+    net = fully_shard(pair())
+    return net[0]
+
+
+def tied_apart() -> nn.Sequential:
+    net = pair()
+    net[1].weight = net[0].weight
+    fully_shard(net[0])
+    return net
+
+
+def half_meta() -> nn.Sequential:
+    net = pair()
+    net[1].to("meta")
+    return net
+
+
+WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "no module": (lambda: "net", {}, "TypeError: {}module: expected a torch.nn.Module, got a str"),
+    "a list": (lambda: nn.ModuleList([pair()]), {}, "ValueError: {}module: a ModuleList has no "),
+    "twice": (lambda: fully_shard(pair()), {}, "ValueError: {}module: it is a unit already"),
+    "DDP inside": (
+        lambda: nn.Sequential(DistributedDataParallel(pair())),
+        {},
+        "ValueError: {}module: its part '0' is a DistributedDataParallel; wrap the bare module",
+    ),
+    "the inner one last": (
+        inner_last,
+        {},
+        "ValueError: {}module: its 'weight' is sharded already, as parameter '0.weight' of the "
+        "outermost unit (Sequential); wrap the inner modules before the outer ones",
+    ),
+    "tied to another unit's": (
+        tied_apart,
+        {},
+        "ValueError: {}module: parameter '1.weight' is tied to parameter 'weight' of the outermost "
+        "unit (Linear); tied parameters must be in one unit",
+    ),
+    "no shape yet": (
+        lambda: nn.Sequential(nn.LazyLinear(3)),
+        {},
+        "ValueError: {}module: parameter '0.weight' has no shape yet; call the module once before",
+    ),
+    "two devices": (
+        half_meta,
+        {},
+        "ValueError: {}module: expected all parameters on one device, got '0.weight' on cpu and "
+        "'1.weight' on meta",
+    ),
+    "layout": (pair, {"layout": "dim1"}, "ValueError: {}layout must be one of dim0, flat, got"),
+    "reshard to fewer": (
+        pair,
+        {"reshard_after_forward": 2},
+        "TypeError: {}reshard_after_forward: expected True, False or None, got 2",
+    ),
+    "prefetch": (pair, {"prefetch": 1}, "TypeError: {}prefetch: expected True or False, got 1"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_what_cannot_be_wrapped() -> None:
+    def run() -> dict[str, str]:
+        return {
+            name: says(lambda build=build, options=options: fully_shard(build(), **options))
+            for name, (build, options, _) in WRONG.items()
+        }
+
+    for rank, said in enumerate(launch(run, 2)):
+        for name, (_, _, want) in WRONG.items():
+            assert said[name].startswith(want.format(f"rank {rank}: fully_shard: ")), said[name]
+
+
+def test_a_mistake_on_one_rank_is_told_on_all() -> None:
+    def run() -> str:
+        return says(lambda: fully_shard("net" if dist.get_rank() else pair()))  # type: ignore[arg-type]
+
+    first, second = launch(run, 2)
+    assert second.startswith("TypeError: rank 1: fully_shard: module: expected a torch.nn.Module")
+    assert first.startswith("MismatchError: fully_shard: on rank 1: module: expected a torch.nn.M")
+
+
+def test_different_wrapping_is_told_on_all_ranks() -> None:
+    def wider(wide: int) -> nn.Module:
+        return nn.Sequential(*[nn.Linear(2, 2) for _ in range(12)], nn.Linear(2, wide))
+
+    def run() -> list[str]:
+        rank = dist.get_rank()
+        net = gpt()
+        found = [says(lambda: fully_shard(wider(3 + rank % 2)), MismatchError)]
+        fully_shard(net.blocks[rank % 2])
+        found.append(says(lambda: fully_shard(net), MismatchError))
+        layout = ["dim0", "flat"][rank % 2]
+        found.append(says(lambda: fully_shard(pair(), layout=layout), MismatchError))
+        found.append(says(lambda: fully_shard([pair, gpt][rank % 2]()), MismatchError))
+        return found
+
+    start = "MismatchError: fully_shard: the ranks disagree on "
+    for found in launch(run, 3):
+        shape, inside, layout, kind = found
+        assert shape == (
+            f"{start}parameter '12.weight': rank 1 passed (4, 2) torch.float32, requires grad; "
+            "ranks 0, 2 passed (3, 2) torch.float32, requires grad"
+        )
+        assert inside == (
+            f"{start}units inside: rank 1 passed blocks.1; ranks 0, 2 passed blocks.0"
+        )
+        assert layout == f"{start}layout: rank 1 passed flat; ranks 0, 2 passed dim0"
+        assert kind == f"{start}module: rank 1 passed GPT; ranks 0, 2 passed Sequential"
+
+
+def test_ranks_that_use_different_units_are_told() -> None:
+    """Both units are alike, so that the numbers alone would go unnoticed."""
+
+    class Choice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(pair())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.parts[dist.get_rank()](x)
+            return out
+
+    def run() -> None:
+        net = Choice()
+        for part in net.parts:
+            fully_shard(part)
+        fully_shard(net)
+        net(torch.ones(2, 4))
+
+    with pytest.raises(RankError, match=r"the ranks disagree on the call: .*unshard parts\.0"):
+        launch(run, 2)
+
+
+def test_a_parameter_that_is_used_while_sharded() -> None:
+    def run() -> list[str]:
+        net = gpt().requires_grad_()
+        shard_blocks(net)
+        out, x = net.blocks[1].out, torch.ones(2, 12, dtype=torch.float64)
+        uses: list[Callable[[], object]] = [
+            lambda: out(x),
+            lambda: torch.no_grad()(out)(x),
+            lambda: net.token(torch.zeros(1, dtype=torch.int64)),
+            lambda: out.weight.square().sum(),
+            lambda: x @ out.weight,
+            lambda: net.norm(x),
+        ]
+        with torch.no_grad():  # as an optimizer, a norm and a copy may
+            out.weight.mul_(0.9).add_(torch.zeros_like(out.weight))
+            out.weight.norm()
+            out.weight.clone()
+        out.weight.detach().square().sum()
+        return [says(use, RuntimeError) for use in uses]
+
+    for rank, said in enumerate(launch(run, 2)):
+        where = f"RuntimeError: rank {rank}: parameter "
+        one = f"{where}'out.weight' of unit 'blocks.1' was used by "
+        assert said[0] == (
+            f"{one}linear while it is sharded: this rank has (6, 12) of (12, 12). Call the unit's "
+            "module, not a part of it; or call its unshard() before, and reshard() after"
+        )
+        assert said[1] == said[0]
+        assert said[2].startswith(f"{where}'token.weight' of the outermost unit (GPT) was used by ")
+        assert said[3].startswith(f"{one}square")
+        assert said[4].startswith(one)
+        assert said[5].startswith(f"{where}'norm.weight' of the outermost unit (GPT) was used by")
+
+
+def test_an_optimizer_that_was_built_before() -> None:
+    def run() -> list[str]:
+        net = gpt()
+        early = torch.optim.SGD(net.parameters(), lr=0.1)
+        shard_blocks(net)
+        score(net, mine(tokens(0, 4))).backward()
+        torch.optim.SGD(net.parameters(), lr=0.1).step()
+        return [says(early.step, RuntimeError)]
+
+    for rank, (said,) in enumerate(launch(run, 2)):
+        assert said == (
+            f"RuntimeError: rank {rank}: SGD holds parameter 'token.weight' of the outermost unit "
+            "(GPT) as it was before fully_shard: build the optimizer after it, from the module's "
+            "parameters() of then"
+        )
+
+
+def test_an_old_parameter_that_is_still_used() -> None:
+    def run() -> str:
+        net = pair()
+        net[1].weight = net[0].weight
+        fully_shard(net[0])  # and not the whole
+        x = net(torch.ones(2, 4))
+        return says(x.sum().backward, RuntimeError)
+
+    for rank, said in enumerate(launch(run, 2)):
+        assert said.startswith(
+            f"RuntimeError: rank {rank}: parameter 'weight' of the outermost unit (Linear) got a "
+            "gradient as it was before fully_shard: a module outside the unit still uses it"
+        )
+
+
+def test_a_unit_whose_forward_records_nothing() -> None:
+    """Frozen, in eval(), or in a whole forward without gradients that is what one wants."""
+
+    class Blind(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = pair()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                x = self.first(x)
+            out: torch.Tensor = self.last(x)
+            return out
+
+    def run() -> list[str]:
+        x, found = torch.ones(2, 4), []
+        for change in (
+            lambda net: None,
+            lambda net: net.first.requires_grad_(False),
+            lambda net: net.first.eval(),
+        ):
+            net = Blind()
+            fully_shard(net.first)
+            fully_shard(net)
+            change(net)
+            with torch.no_grad():
+                net(x)
+            loss = net(x).sum()
+            if found:
+                loss.backward()
+            else:
+                found.append(says(loss.backward, RuntimeError))
+            found.append(str([p.grad is None for p in net.parameters()]))
+        return found
+
+    for rank, (said, *grads) in enumerate(launch(run, 2)):
+        assert said.startswith(
+            f"RuntimeError: rank {rank}: unit 'first': its forward ran under no_grad inside one "
+            "that did not, so backward gave its parameters no gradients; run it with gradients"
+        )
+        assert grads == ["[True, True, False, False]"] * 3
+
+
+def test_shards_are_not_moved_copied_or_replaced() -> None:
+    def run() -> list[str]:
+        def after(change: Callable[[Any], object]) -> str:
+            net = nn.Sequential(fully_shard(nn.Linear(4, 4)))
+            change(net)
+            return says(lambda: net(torch.ones(1, 4)), RuntimeError)
+
+        def replace(net: Any) -> None:
+            net[0].weight = nn.Parameter(torch.ones(2, 4))
+
+        def move(net: Any) -> None:
+            net[0].weight.data = torch.ones(2, 4)
+
+        net = nn.Sequential(fully_shard(nn.Linear(4, 4)))
+        same = [net.to("cpu"), net.float(), net.requires_grad_(False), net.train(False)]
+        assert all(each is net for each in same)
+        net(torch.ones(1, 4))
+        return [
+            says(net.double),
+            says(lambda: net.to_empty(device="meta")),
+            says(lambda: copy.deepcopy(net)),
+            says(lambda: pickle.dumps(net)),
+            after(replace),
+            after(move),
+        ]
+
+    for rank, said in enumerate(launch(run, 2)):
+        where = f"rank {rank}: the outermost unit (Linear): "
+        moved = f"RuntimeError: {where}it cannot be moved or cast after fully_shard"
+        assert said[0].startswith(moved)
+        assert said[1].startswith(moved)
+        assert "minidist.parallel.full_model.meta_device" in said[1]
+        assert said[2].startswith(f"TypeError: {where}it cannot be copied or pickled")
+        assert said[3] == said[2]
+        for each in said[4:]:
+            assert each.startswith(f"RuntimeError: {where}parameter 'weight' was replaced, moved")
+
+
+def test_a_model_on_the_meta_device_must_be_materialized() -> None:
+    def run() -> str:
+        with torch.device("meta"):
+            net = gpt()
+        shard_blocks(net)
+        assert all(parameter.is_meta for parameter in net.parameters())
+        assert sum(p.numel() for p in net.parameters()) * 2 < 2.2 * sum(
+            p.numel() for p in gpt().parameters()
+        )
+        return says(lambda: net(tokens(0, 2)), RuntimeError)
+
+    for rank, said in enumerate(launch(run, 2)):
+        assert said.startswith(
+            f"RuntimeError: rank {rank}: the outermost unit (GPT): its parameters are on the meta "
+            "device, where they have no values; call minidist.materialize(module) on the root"
+        )
+
+
+def test_state_dicts_of_shards_are_plain_tensors() -> None:
+    def run() -> list[bool]:
+        net = shard_blocks(gpt())
+        state = net.state_dict()
+        plain = all(type(value) is torch.Tensor for value in state.values())
+        again = pickle.loads(pickle.dumps(copy.deepcopy(state)))
+        net.load_state_dict(again)
+        return [plain, len(units(net)) == 4]
+
+    assert launch(run, 2) == [[True, True]] * 2

@@ -1,0 +1,163 @@
+"""fully_shard on two dimensions: shards inside a row of ranks, the same on every row."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from minidist import Counted, Ours, fully_shard, launch, timeline
+from minidist.parallel.fsdp.fully_shard import units
+from tests.support.fsdp_models import (
+    LAYOUTS,
+    alike,
+    far,
+    gpt,
+    gradients,
+    grads_of,
+    mine,
+    score,
+    shard_blocks,
+    tokens,
+)
+
+
+def rows_of_two() -> tuple[Counted, Counted]:
+    """(replicate, shard) of 2 × 2 ranks; all ranks make all groups."""
+    rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    rank = dist.get_rank()
+    replicate, shard = columns[rank % 2], rows[rank // 2]
+    return Counted(Ours(replicate, algorithm="ring")), Counted(Ours(shard, algorithm="ring"))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_hybrid_training_is_that_of_one_process_and_traffic_as_counted(layout: str) -> None:
+    """In a row as with full sharding; between rows an all-reduce of the slice of gradients."""
+
+    def run() -> list[Any]:
+        comms = rows_of_two()
+        said = alike(
+            gpt, lambda net: shard_blocks(net, comm=comms, layout=layout), score, tokens(0, 8)
+        )
+        net = shard_blocks(gpt(), comm=comms, layout=layout)
+        padded = sum(8 * b.layout.padded for unit in units(net) for b in unit.blocks)
+        for comm in comms:
+            comm.clear()
+        with timeline() as line:
+            score(net, mine(tokens(0, 8))).backward()
+        names = [span.name for span in line.spans if span.name.startswith("all-reduce")]
+        replicate, shard = comms
+        bits = torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
+        replica = bits.clone()
+        dist.broadcast(replica, dist.get_rank() % 2, group=replicate.group)
+        sent = (shard.bytes_sent * 2 - 3 * padded, replicate.bytes_sent * 2 - padded)
+        return [
+            said,
+            sent,
+            {call.name for call in replicate.calls},
+            sorted(names),
+            torch.equal(bits, replica),
+        ]
+
+    names = [f"all-reduce {name}" for name in ("blocks.0", "blocks.1", "blocks.2", "root")]
+    for said, (inside, between), calls, told, equal in launch(run, 4):
+        assert (said, inside, calls, told, equal) == ("", 0, {"all_reduce"}, names, True)
+        assert abs(between) <= 8 * 4, "slices of odd length are halved as well as can be"
+
+
+def test_a_mesh_of_one_and_of_two_dimensions_as_torchs_own() -> None:
+    def run() -> list[str]:
+        from torch.distributed.fsdp import fully_shard as torchs
+
+        wrong = []
+        for shape in ((4,), (2, 2), (4, 1)):
+            names = ("replicate", "shard")[-len(shape) :]
+            mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+            ours, theirs = shard_blocks(gpt(), mesh=mesh), gpt()
+            for block in theirs.blocks:
+                torchs(block, mesh=mesh)
+            torchs(theirs, mesh=mesh)
+            for model in (ours, theirs):
+                score(model, mine(tokens(0, 8))).backward()
+            got = {name: p.grad for name, p in ours.named_parameters()}
+            want = {name: p.grad.to_local() for name, p in theirs.named_parameters()}
+            wrong.append(far(got, want))
+        return [said for said in wrong if said]
+
+    assert launch(run, 4) == [[]] * 4
+
+
+def test_accumulation_in_rows() -> None:
+    def run() -> str:
+        comms = rows_of_two()
+        net, bare = shard_blocks(gpt(), comm=comms), gpt()
+        for part in range(2):
+            net.set_requires_gradient_sync(part == 1)
+            score(net, mine(tokens(part, 8))).backward()
+            score(bare, tokens(part, 8)).backward()
+        calls = [call.name for call in comms[0].calls]
+        assert calls.count("all_reduce") == 4
+        return far(gradients(net), grads_of(bare))
+
+    assert launch(run, 4) == [""] * 4
+
+
+def test_meshes_and_comms_that_do_not_fit() -> None:
+    def run() -> list[str]:
+        world = init_device_mesh("cpu", (2, 1, 1), mesh_dim_names=("a", "b", "c"))
+        one = torch.distributed.device_mesh.DeviceMesh("cpu", [0])
+        layer = torch.nn.Linear(2, 2)
+        wrong: list[dict[str, Any]] = [
+            {"mesh": world},
+            {"mesh": world["a"], "comm": Ours()},
+            {"mesh": "cpu"},
+            {"comm": "gloo"},
+            {"comm": (Ours(),)},
+            {"comm": (Ours(), 3)},
+        ]
+        if dist.get_rank():
+            wrong.append({"mesh": one})
+        said = []
+        for options in wrong:
+            with pytest.raises((TypeError, ValueError)) as told:
+                fully_shard(layer, **options)
+            said.append(f"{type(told.value).__name__}: {told.value}")
+        meta = torch.nn.Linear(2, 2, device="meta")
+        fully_shard(meta, mesh=world["a"])
+        return said
+
+    for rank, said in enumerate(launch(run, 2)):
+        where = f"rank {rank}: fully_shard: "
+        want = [
+            f"ValueError: {where}mesh: expected one dimension (shard) or two (replicate, shard), "
+            "got 3: (2, 1, 1)",
+            f"ValueError: {where}mesh and comm: expected one of them, got both; a comm has its "
+            "own group",
+            f"TypeError: {where}mesh: expected a DeviceMesh, got str",
+            f"TypeError: {where}comm: expected a Comm, such as Ours(), got str",
+            f"ValueError: {where}comm: expected one or a pair (replicate, shard), got 1",
+            f"TypeError: {where}comm[1]: expected a Comm, such as Ours(), got int",
+        ]
+        if rank:
+            want += [
+                f"ValueError: {where}mesh: this rank is not in it: it has ranks [0], the world "
+                "has 2"
+            ]
+        assert said == want
+
+
+def test_a_mistake_on_one_rank_is_told_in_all_rows() -> None:
+    def run() -> str:
+        layer = torch.nn.Linear(2, 2) if dist.get_rank() != 1 else None
+        with pytest.raises((TypeError, ValueError)) as told:
+            fully_shard(layer, comm=rows_of_two())
+        return str(told.value)
+
+    told = launch(run, 4)
+    mistake = "module: expected a torch.nn.Module, got a NoneType"
+    assert told[1] == f"rank 1: fully_shard: {mistake}"
+    assert told[0] == f"fully_shard: on rank 1: {mistake}"
+    for said in told[2:]:
+        assert mistake in said

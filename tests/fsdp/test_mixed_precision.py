@@ -1,0 +1,237 @@
+"""fully_shard in several dtypes: what is used, what is sent, what is kept."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from minidist import Counted, MismatchError, Ours, fully_shard, launch
+from minidist.parallel.fsdp.fully_shard import units
+from minidist.parallel.fsdp.mixed import Dtypes
+from tests.support.fsdp_models import LAYOUTS, far, gradients, mine, wholes
+from tests.support.scaling import scaled_step
+
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+class Policy:
+    """As torch's MixedPrecisionPolicy, which costs each process a second to import."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__ |= Dtypes(**fields)._asdict()
+
+    def __repr__(self) -> str:
+        return str(self.__dict__)
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    layers = [nn.Sequential(nn.Linear(6, 6), nn.GELU()) for _ in range(2)]
+    return nn.Sequential(*layers, nn.Linear(6, 3))
+
+
+def shard(model: nn.Sequential, **options: Any) -> Any:
+    for layer in model[:2]:
+        fully_shard(layer, **options)
+    return fully_shard(model, **options)
+
+
+def data(step: int, rows: int = 8) -> torch.Tensor:
+    return torch.randn(rows, 6, generator=torch.Generator().manual_seed(step))
+
+
+def by_hand(
+    bare: nn.Module, parts: list[list[torch.Tensor]], reduce: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Of each rank's micro-batches: gradients in bf16, added and averaged in `reduce`."""
+    total: dict[str, torch.Tensor] = {}
+    for micro in parts:
+        mine: dict[str, torch.Tensor] = {}
+        for x in micro:
+            low = copy.deepcopy(bare).to(BF16)
+            low(x.to(BF16)).float().square().mean().backward()
+            for name, p in low.named_parameters():
+                assert p.grad is not None
+                mine[name] = mine.get(name, 0) + p.grad.to(reduce)
+        for name, gradient in mine.items():
+            share = gradient * (1 / len(parts))
+            total[name] = total[name] + share if name in total else share
+    return {name: gradient.float() for name, gradient in total.items()}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_low_precision_is_used_and_sent_and_full_precision_is_kept(layout: str) -> None:
+    """2 ranks, so that the order of adding does not matter: equal in every bit."""
+
+    def run() -> list[Any]:
+        found: list[Any] = []
+        for reduce in (F32, BF16, None):
+            comm = Counted(Ours(algorithm="ring"))
+            policy = Policy(param_dtype=BF16, reduce_dtype=reduce)
+            model = shard(net(), layout=layout, comm=comm, mp_policy=policy)
+            used: list[Any] = []
+            model[1][0].register_forward_hook(
+                lambda m, args, out, used=used: used.append((m.weight.dtype, out.dtype))
+            )
+            comm.clear()
+            out = model(mine(data(0)))
+            out.float().square().mean().backward()
+            numel = sum(b.layout.padded for u in units(model) for b in u.blocks)
+            want = numel * (2 * 2 + (4 if reduce is F32 else 2)) // 2
+            right = by_hand(net(), [[part] for part in data(0).chunk(2)], reduce or BF16)
+            found.append((used, out.dtype, comm.bytes_sent - want))
+            found.append(
+                {p.dtype for p in model.parameters()} | {p.grad.dtype for p in model.parameters()}
+            )
+            found.append(far(gradients(model), right, 0))
+        return found
+
+    want = [([(BF16, BF16)], BF16, 0), {F32}, ""]
+    assert launch(run, 2) == [want * 3] * 2
+
+
+def test_gradients_add_up_in_the_reduce_dtype() -> None:
+    def run() -> str:
+        model = shard(net(), mp_policy=Policy(param_dtype=BF16, reduce_dtype=F32))
+        parts = [[data(10 * rank + micro) for micro in range(3)] for rank in range(2)]
+        from torch.distributed import get_rank
+
+        for micro, x in enumerate(parts[get_rank()]):
+            model.set_requires_gradient_sync(micro == 2)
+            model(x).float().square().mean().backward()
+        return far(gradients(model), by_hand(net(), parts, F32), 0)
+
+    assert launch(run, 2) == [""] * 2
+
+
+def test_outputs_and_inputs_are_cast_as_told() -> None:
+    class Dtype(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Any, *, more: Any) -> Any:
+            self.seen = [x["a"].dtype, x["b"].dtype, more.dtype, self.weight.dtype]
+            return {"out": x["a"] * self.weight, "ids": x["b"]}
+
+    def run() -> list[Any]:
+        found = []
+        for cast, output in ((True, F32), (False, None), (True, None)):
+            policy = Policy(param_dtype=BF16, output_dtype=output, cast_forward_inputs=cast)
+            model = fully_shard(Dtype(), mp_policy=policy)
+            out = model({"a": torch.ones(3), "b": torch.arange(3)}, more=torch.ones(1))
+            found.append((model.seen, out["out"].dtype, out["ids"].dtype))
+        return found
+
+    whole = torch.int64
+    assert (
+        launch(run, 2)
+        == [
+            [
+                ([BF16, whole, BF16, BF16], F32, whole),
+                ([F32, whole, F32, BF16], F32, whole),
+                ([BF16, whole, BF16, BF16], BF16, whole),
+            ]
+        ]
+        * 2
+    )
+
+
+def test_it_trains_as_torchs_own_with_the_same_policy() -> None:
+    def run() -> str:
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+        from torch.distributed.fsdp import fully_shard as torchs
+
+        inner, outer = MixedPrecisionPolicy(BF16, F32), MixedPrecisionPolicy(BF16, F32, F32)
+        ours, theirs = net(), net()
+        for model, wrap in ((ours, fully_shard), (theirs, torchs)):
+            for layer in model[:2]:
+                wrap(layer, mp_policy=inner)
+            wrap(model, mp_policy=outer)
+        for step in range(2):
+            for model in (ours, theirs):
+                model.zero_grad()
+                model(mine(data(step))).square().mean().backward()
+            got = {name: p.grad for name, p in ours.named_parameters()}
+            want = {name: p.grad.to_local() for name, p in theirs.named_parameters()}
+            if said := far(got, want, 1e-6):
+                return f"step {step}: {said}"
+        return ""
+
+    assert launch(run, 2) == [""] * 2
+
+
+def test_frozen_integers_are_gathered_as_they_are() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.index = nn.Parameter(torch.arange(5), requires_grad=False)
+            self.weight = nn.Parameter(torch.ones(5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[self.index] * self.weight
+
+    def run() -> list[Any]:
+        model = fully_shard(Table(), mp_policy=Policy(param_dtype=BF16))
+        model(torch.ones(5)).sum().backward()
+        kinds = sorted(str(block.param_dtype) for block in units(model)[0].blocks)
+        return [kinds, torch.equal(wholes(model)["index"], torch.arange(5))]
+
+    assert launch(run, 3) == [[["torch.bfloat16", "torch.int64"], True]] * 3
+
+
+def test_what_is_no_policy_is_refused_and_a_different_one_too() -> None:
+    def run() -> list[str]:
+        from torch.distributed import get_rank
+
+        said = []
+        for policy in ("bf16", Policy(param_dtype=torch.int64)):
+            with pytest.raises(TypeError) as told:
+                fully_shard(nn.Linear(2, 2), mp_policy=policy)  # type: ignore[arg-type]
+            said.append(str(told.value))
+        policy = Policy(param_dtype=BF16 if get_rank() else F32)
+        with pytest.raises(MismatchError) as differ:
+            fully_shard(nn.Linear(2, 2), mp_policy=policy)  # type: ignore[arg-type]
+        return [*said, str(differ.value)]
+
+    for rank, (no_policy, whole, differ) in enumerate(launch(run, 2)):
+        assert no_policy == (
+            f"rank {rank}: fully_shard: mp_policy: expected a "
+            "torch.distributed.fsdp.MixedPrecisionPolicy, got str"
+        )
+        assert "mp_policy.param_dtype: expected a floating-point dtype, got torch.int64" in whole
+        assert differ.startswith("fully_shard: the ranks disagree on mp_policy: rank")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_sharded_loss_scaler_lets_all_ranks_skip_a_step(layout: str) -> None:
+    """Of an infinite gradient the last rank sees a part in its shard, and rank 0 does not."""
+
+    def run(sharded: bool, ours: bool = True) -> list[tuple[float, bool]]:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard as torchs
+        from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+        kind = ShardedGradScaler if sharded else torch.amp.GradScaler
+        scaler, model = kind("cpu", init_scale=8.0), nn.Linear(4, 3)
+        if ours:
+            fully_shard(model, layout=layout)
+        else:
+            torchs(model, mesh=init_device_mesh("cpu", (3,)))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        seen = []
+        for last in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            outputs = model(torch.ones(2, 4)) * torch.tensor([1.0, 1.0, last])
+            scaler.scale(outputs.sum()).backward()
+            seen.append(scaled_step(scaler, optimizer))
+        return seen
+
+    skips = [(8.0, True), (4.0, False), (4.0, True)]
+    assert launch(run, 3, True) == [skips] * 3
+    alone = launch(run, 3, False)
+    assert alone[2] == skips
+    assert alone[0] == [(8.0, True)] * 3, "torch.amp's own looks at this rank's shard alone"
+    assert launch(run, 3, False, False) == [skips] * 3, "but a DTensor is looked at whole"

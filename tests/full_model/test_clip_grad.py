@@ -1,0 +1,139 @@
+"""Clipping by the global norm: as PyTorch's in one process, whatever wraps the model."""
+
+import math
+from collections.abc import Iterable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from minidist import clip_grad_norm_, full_gradients, fully_shard, launch
+from tests.full_model.test_state_dict import difference
+from tests.support.models import Net, loss, right_gradients, wrappings
+
+NORMS = [  # (norm_type, max_norm), one after the other on the same gradients
+    (2.0, 1e9),
+    (2.0, 1.0),
+    (1.0, 0.5),
+    (3.5, 1e-2),
+    (math.inf, 1e-3),
+]
+
+
+def right(ranks: int, factor: float, own: bool) -> Net:
+    """The model in one process, with its gradients."""
+    net = Net(0)
+    if own:
+        (loss(net, dist.get_rank()) * factor).backward()
+        return net
+    for name, gradient in right_gradients(ranks).items():
+        net.get_parameter(name).grad = None if gradient is None else gradient * factor
+    return net
+
+
+def gradients(net: nn.Module) -> dict[str, torch.Tensor | None]:
+    return {name: parameter.grad for name, parameter in net.named_parameters()}
+
+
+def clip_all(
+    factor: float, norms: list[tuple[float, float]], names: Iterable[str] = ()
+) -> dict[str, tuple[str, list[str]]]:
+    """What is wrong with each wrapper, and the norms bit by bit."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    found = {}
+    for name in names or wrappings(ranks):
+        wrap = wrappings(ranks)[name]
+        tolerance = 1e-4 if name == "mixed" else 1e-12
+        model, net = wrap(Net(rank)), right(ranks, factor, name == "bare")
+        (loss(model, rank) * factor).backward()
+        wrong, totals = "", []
+        for norm_type, max_norm in norms:
+            total = clip_grad_norm_(model, max_norm, norm_type)
+            want = nn.utils.clip_grad_norm_(net.parameters(), max_norm, norm_type)
+            if not torch.allclose(total, want, tolerance, 0, equal_nan=True):
+                wrong += f"norm {norm_type}: {total} instead of {want}; "
+            if (total.dtype, total.shape) != (want.dtype, want.shape):
+                wrong += f"norm {norm_type}: {total.dtype}, {total.shape}; "
+            totals.append(total.item().hex())
+        wrong += difference(full_gradients(model), gradients(net), tolerance)
+        found[name] = wrong, totals
+    return found
+
+
+def check(told: list[dict[str, tuple[str, list[str]]]]) -> None:
+    for name in told[0]:
+        assert [each[name][0] for each in told] == [""] * len(told), name
+        if name != "bare":
+            assert len({str(each[name][1]) for each in told}) == 1, f"{name}: not the same bits"
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_it_clips_as_torch_does_in_one_process(ranks: int) -> None:
+    check(launch(clip_all, ranks, 1.0, NORMS))
+
+
+SOME = ["ddp", "zero 1, local", "zero 2", "dim0", "flat", "only blocks"]
+
+
+def not_finite() -> tuple[dict[str, tuple[str, list[str]]], dict[str, tuple[str, bool]]]:
+    """Gradients of which the squares are too large; and one rank's that is no number."""
+    found = {}
+    for name in SOME:
+        model = wrappings(dist.get_world_size())[name](Net(0))
+        (loss(model, dist.get_rank()) * (math.nan if dist.get_rank() == 1 else 1)).backward()
+        total = clip_grad_norm_(model, 1.0)
+        every = [grad for grad in full_gradients(model).values() if grad is not None]
+        found[name] = str(total.item()), all(grad.isnan().all() for grad in every)
+    return clip_all(1e200, [(2.0, 1.0)], SOME), found
+
+
+def test_what_is_not_finite_is_scaled_all_the_same() -> None:
+    told = launch(not_finite, 2)
+    check([large for large, _ in told])
+    for large, nan in told:
+        assert {norms[0] for _, norms in large.values()} == {"inf"}  # and zeros are left
+        assert nan == dict.fromkeys(SOME, ("nan", True))
+
+
+def test_parameters_that_nobody_averages_are_told() -> None:
+    def run() -> str:
+        net = Net(0)
+        for block in net.blocks:
+            fully_shard(block)
+        loss(net, dist.get_rank()).backward()
+        with pytest.raises(ValueError, match="clip_grad_norm_") as caught:
+            clip_grad_norm_(net, 1.0)
+        return str(caught.value)
+
+    for rank, told in enumerate(launch(run, 2)):
+        assert told == (
+            f"rank {rank}: clip_grad_norm_: the gradients of parameters outside all units (tiny, "
+            "unused, embed.weight, ...) differ between ranks, since nobody averages them: "
+            "fully_shard the root too"
+        )
+
+
+def test_without_ranks_it_is_torchs() -> None:
+    for dtype in (torch.float32, torch.float64, torch.complex64):
+        ours, theirs = (nn.Linear(3, 2, dtype=dtype) for _ in range(2))
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            a.grad = torch.randn_like(a)
+            b.grad = a.grad.clone()
+        total = clip_grad_norm_(ours, 0.1)
+        want = nn.utils.clip_grad_norm_(theirs.parameters(), 0.1)
+        assert total.dtype == want.dtype
+        torch.testing.assert_close(total, want)
+        assert difference(gradients(ours), gradients(theirs), 1e-6) == ""
+    nothing = clip_grad_norm_(nn.Linear(2, 2), 1.0)
+    assert (nothing.item(), nothing.dtype) == (0, torch.float32)
+    half = nn.Linear(2, 2, dtype=torch.bfloat16)
+    half.weight.grad = torch.full_like(half.weight, 3)
+    assert clip_grad_norm_(half, 3.0).item() == 6
+    assert half.weight.grad.tolist() == [[1.5, 1.5], [1.5, 1.5]]
+
+
+@pytest.mark.parametrize("norm_type", [0, -1.0, math.nan])
+def test_norms_that_are_none_are_refused(norm_type: float) -> None:
+    with pytest.raises(ValueError, match=r"^clip_grad_norm_: norm_type: expected > 0, got"):
+        clip_grad_norm_(nn.Linear(2, 2), 1.0, norm_type)

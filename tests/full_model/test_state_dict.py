@@ -1,0 +1,257 @@
+"""A model in full, whatever wraps it: saved, loaded elsewhere, and its gradients."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from minidist import full_gradients, full_state_dict, launch, load_full_state_dict
+from tests.support.models import Net, loss, right_gradients, units, wrappings
+
+State = dict[str, Any]
+
+
+def difference(got: State, want: State, tolerance: float = 0) -> str:
+    """The first name that is not as it should be; "" if none."""
+    if list(got) != list(want):
+        return f"names {list(got)} instead of {list(want)}"
+    for name, right in want.items():
+        mine = got[name]
+        if not isinstance(right, torch.Tensor) or mine is None:
+            if mine != right:
+                return f"{name}: {mine} instead of {right}"
+        elif (mine.shape, mine.dtype, type(mine)) != (right.shape, right.dtype, torch.Tensor):
+            return f"{name}: {type(mine).__name__} {mine.shape} instead of {right.shape}"
+        elif not torch.allclose(mine, right, rtol=tolerance, atol=tolerance):
+            return f"{name}: off by {(mine - right).abs().max():.2g}"
+    return ""
+
+
+# ---- the state ----
+
+
+def look() -> dict[str, str]:
+    wrong = {}
+    for name, wrap in wrappings(dist.get_world_size()).items():
+        model = wrap(Net(dist.get_rank()))
+        state = full_state_dict(model)
+        want = Net(0).state_dict() | {"_extra_state": dist.get_rank()}
+        wrong[name] = difference(state, want)
+        if state["embed.weight"] is not state["head.weight"]:
+            wrong[name] += "not tied"
+        with torch.no_grad():
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    value.zero_()  # it is a copy
+        wrong[name] += difference(full_state_dict(model), want)
+        again = full_state_dict(model, rank0_only=True, device="cpu")
+        wrong[name] += difference(again, want if dist.get_rank() == 0 else {})
+    return wrong
+
+
+def save(step: int) -> dict[str, State]:
+    """After a step of training."""
+    found = {}
+    for name, wrap in wrappings(dist.get_world_size()).items():
+        model = wrap(Net(dist.get_rank()))
+        loss(model, dist.get_rank(), step).backward()
+        bare = getattr(model, "module", model)
+        held = getattr(bare, "zero", None) or [torch.optim.SGD(bare.parameters(), 1e-3)]
+        held[0].step()
+        found[name] = full_state_dict(model, rank0_only=True)
+    return found
+
+
+def load(states: dict[str, State]) -> dict[str, str]:
+    """And whether its gradients are those of one process, of what was loaded."""
+    wrong = {}
+    for index, (name, wrap) in enumerate(wrappings(dist.get_world_size()).items()):
+        model = wrap(Net(7))
+        state = list(states.values())[(index + 5) % len(states)]
+        as_torchs_ddp = {f"module.{each}": value for each, value in state.items()}
+        load_full_state_dict(model, as_torchs_ddp if index % 2 else state)
+        wrong[name] = difference(full_state_dict(model), state)
+        if any(gradient is not None for gradient in full_gradients(model).values()):
+            wrong[name] += "gradients before backward"
+        loss(model, dist.get_rank()).backward()
+        want = right_gradients(dist.get_world_size(), state=state)
+        if name == "bare":
+            want = {each: parameter.grad for each, parameter in model.named_parameters()}
+        for _ in range(2):  # the first one changes nothing
+            tolerance = 1e-4 if name == "mixed" else 1e-12
+            wrong[name] += difference(full_gradients(model), want, tolerance)
+    return wrong
+
+
+def test_what_every_wrapper_saves_on_four_ranks_loads_on_three_and_in_one_process() -> None:
+    looked = launch(lambda: (look(), save(1)), 4)
+    assert [wrong for wrong, _ in looked] == [dict.fromkeys(wrappings(4), "")] * 4
+    states = looked[0][1]
+    alone = Net(0)
+    optimizer = torch.optim.SGD(alone.parameters(), 1e-3)
+    for name, gradient in right_gradients(4, 1).items():
+        alone.get_parameter(name).grad = gradient
+    optimizer.step()
+    for name, state in states.items():
+        one = Net(9)
+        one.load_state_dict(state)
+        if name not in ("bare", "mixed"):  # nobody averages there; other numbers
+            assert difference(one.state_dict(), alone.state_dict(), 1e-12) == "", name
+    assert launch(load, 3, states) == [dict.fromkeys(wrappings(3), "")] * 3
+
+
+# ---- what does not fit ----
+
+
+def without(name: str) -> Callable[[State], object]:
+    return lambda state: state.pop(name)
+
+
+def put(name: str, value: Any) -> Callable[[State], object]:
+    return lambda state: state.update({name: value})
+
+
+WRONG: dict[str, tuple[Callable[[State], object], str]] = {
+    "missing": (
+        without("blocks.1.up.bias"),
+        "'blocks.1.up.bias': expected (3,) float64, got nothing",
+    ),
+    "missing buffer": (without("seen"), "'seen': expected () int64, got nothing"),
+    "missing extra": (
+        without("_extra_state"),
+        "'_extra_state': expected what set_extra_state takes, got nothing",
+    ),
+    "unexpected": (put("late", torch.ones(2)), "'late': expected nothing, got it"),
+    "shape": (
+        put("blocks.0.down.weight", torch.ones(3, 5)),
+        "'blocks.0.down.weight': expected (5, 3) float64, got (3, 5) float32",
+    ),
+    "a shard": (
+        put("embed.weight", torch.ones(3, 5)),
+        "'embed.weight': expected (7, 5) float64, got (3, 5) float32",
+    ),
+    "complex": (
+        put("tiny", torch.tensor(1j)),
+        "'tiny': expected () float64, got () complex64",
+    ),
+    "a fraction": (put("seen", torch.tensor(1.5)), "'seen': expected () int64, got () float32"),
+    "no tensor": (put("tiny", [1.0]), "'tiny': expected () float64, got a list"),
+    "meta": (
+        put("tiny", torch.ones((), device="meta")),
+        "'tiny': expected () float64, got () float32 on the meta device, without values",
+    ),
+    "two": (
+        lambda state: (state.pop("tiny"), state.update(late=1)),
+        "'tiny': expected () float64, got nothing (the first of 2 wrong names)",
+    ),
+    "another model": (
+        lambda state: (state.clear(), state.update(nn.Linear(2, 2).state_dict())),
+        "'tiny': expected () float64, got nothing (the first of 24 wrong names)",
+    ),
+}
+SHARED = ["torch's ddp", "zero 2", "flat", "hybrid"]
+
+
+def refuse(guilty: int) -> dict[str, str]:
+    said = {}
+    for name in SHARED:
+        model = wrappings(4)[name](Net(0))
+        before = full_state_dict(model)
+        for what, (spoil, _) in WRONG.items():
+            state = Net(5).state_dict()
+            if dist.get_rank() == guilty:
+                spoil(state)
+            with pytest.raises(ValueError, match="load_full_state_dict") as caught:
+                load_full_state_dict(model, state)
+            said[f"{name}, {what}"] = str(caught.value)
+        said[name] = difference(full_state_dict(model), before)
+    return said
+
+
+def test_what_does_not_fit_on_one_rank_is_refused_by_all_before_anything_changes() -> None:
+    want = {
+        f"{name}, {what}": f"rank 2: load_full_state_dict: {text}"
+        for name in SHARED
+        for what, (_, text) in WRONG.items()
+    } | dict.fromkeys(SHARED, "")
+    for told in launch(refuse, 4, 2):
+        assert told == want
+
+
+def test_without_ranks_a_bare_module_is_saved_loaded_and_checked() -> None:
+    net = Net(3)
+    load_full_state_dict(net, full_state_dict(Net(0)))
+    assert difference(full_state_dict(net), Net(0).state_dict()) == ""
+    with pytest.raises(ValueError, match=r"^load_full_state_dict: 'tiny': expected \(\) float64"):
+        load_full_state_dict(net, nn.Linear(2, 2).state_dict())
+    loss(net, 0).backward()
+    assert difference(full_gradients(net), right_gradients(1)) == ""
+
+
+def test_a_model_without_values_takes_none() -> None:
+    with torch.device("meta"):
+        net = Net(0)
+    with pytest.raises(ValueError, match="'tiny': is on the meta device; call"):
+        load_full_state_dict(net, Net(0).state_dict())
+
+
+# ---- some more, on two ranks ----
+
+
+def from_a_mapped_file(folder: Path) -> str:
+    state = full_state_dict(units(Net(0), layout="flat"), rank0_only=True, device="cpu")
+    if dist.get_rank() == 0:
+        torch.save(state, folder / "state.pt")
+    dist.barrier()
+    other = units(Net(5))
+    load_full_state_dict(other, torch.load(folder / "state.pt", mmap=True))
+    return difference(full_state_dict(other), Net(0).state_dict())
+
+
+def of_another_dtype(_: Path) -> str:
+    wrong, state = "", Net(0).float().state_dict()
+    unlike = ("seen", "_extra_state")
+    want = {name: value if name in unlike else value.double() for name, value in state.items()}
+    for name in ("ddp", "zero 2", "dim0", "flat"):
+        model = wrappings(2)[name](Net(3))
+        load_full_state_dict(model, state)
+        wrong += difference(full_state_dict(model), want)
+    return wrong
+
+
+def of_a_part(_: Path) -> str:
+    net, said = units(Net(0)), ""
+    for ask in (full_state_dict, full_gradients):
+        with pytest.raises(ValueError, match="module: expected all of a unit") as caught:
+            ask(net.blocks[1].down)
+        said += str(caught.value)
+    told = (
+        f"rank {dist.get_rank()}: module: expected all of a unit, got a part: weight is parameter "
+        "'down.weight' of unit 'blocks.1', which is round it"
+    )
+    return said.replace(told, "")
+
+
+def not_averaged_yet(_: Path) -> str:
+    model = units(Net(0), layout="flat")
+    model.set_requires_gradient_sync(False)
+    loss(model, dist.get_rank()).backward()
+    if any(gradient is not None for gradient in full_gradients(model).values()):
+        return "some are there before they are averaged"
+    model.set_requires_gradient_sync(True)
+    loss(model, dist.get_rank(), 1).backward()
+    first, second = right_gradients(2), right_gradients(2, 1)
+    want = {each: None if g is None else g + second[each] for each, g in first.items()}
+    return difference(full_gradients(model), want, 1e-12)
+
+
+CASES = [from_a_mapped_file, of_another_dtype, of_a_part, not_averaged_yet]
+
+
+def test_files_dtypes_parts_and_accumulation(tmp_path: Path) -> None:
+    told = launch(lambda: {case.__name__: case(tmp_path) for case in CASES}, 2)
+    assert told == [{case.__name__: "" for case in CASES}] * 2

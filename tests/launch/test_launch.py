@@ -1,0 +1,286 @@
+"""launch as a function call: what goes in, what comes back, what shows on the way."""
+
+import ctypes
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import minidist
+from minidist import RankError, launch
+from minidist.launch.launch import LONGEST, _devices
+
+
+def identity() -> tuple[int, int]:
+    return dist.get_rank(), dist.get_world_size()
+
+
+def slow_first(*args: object) -> tuple[int, tuple[object, ...]]:
+    time.sleep(0.1 * (dist.get_world_size() - dist.get_rank()))
+    return dist.get_rank(), args
+
+
+def surroundings() -> dict[str, Any]:
+    import only_here  # of the folder that the test puts on sys.path
+
+    return {
+        "variable": os.environ.get("MINIDIST_TEST"),
+        "check": os.environ["MINIDIST_CHECK"],
+        "folder": os.getcwd(),
+        "module": only_here.__file__,
+        "device": str(minidist.device()),
+        "threads": torch.get_num_threads(),
+        "main": sys.argv[:1],
+        "random": (torch.rand(1).item(), np.random.rand(), random.random()),
+    }
+
+
+class OnlyOnRanks:
+    """Can be read on a rank, but not by the launcher."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
+        return _read_on_rank, ()
+
+
+def _read_on_rank() -> OnlyOnRanks:
+    if "MINIDIST_DEVICE" not in os.environ:
+        raise ImportError("no such thing here")
+    return OnlyOnRanks()
+
+
+def test_values_come_back_in_the_order_of_ranks() -> None:
+    assert launch(slow_first, 3, 7, "b") == [(rank, (7, "b")) for rank in range(3)]
+
+
+def test_functions_of_every_kind_travel() -> None:
+    base = 10
+
+    def closure(x: int) -> int:
+        return base + x * dist.get_rank()
+
+    class Local:
+        def method(self, x: int) -> "Local":
+            self.value = closure(x)
+            return self
+
+    assert launch(closure, 2, 5) == [10, 15]
+    assert launch(lambda: base, 1) == [10]
+    assert launch(partial(closure, 1), 2) == [10, 11]
+    assert launch(dist.get_world_size, 2) == [2, 2]
+    local = launch(Local().method, 2, 2)
+    assert all(type(each) is Local for each in local)
+    assert [each.value for each in local] == [10, 12]
+
+
+def test_ranks_see_the_launcher_s_surroundings_as_they_are_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch(identity, 1)  # the fork server's own surroundings are older than the changes below
+    (tmp_path / "only_here.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIDIST_TEST", "first")
+    first = launch(surroundings, 3, device="cpu")
+    monkeypatch.setenv("MINIDIST_TEST", "second")
+    monkeypatch.setenv("MINIDIST_CHECK", "0")
+    second = launch(surroundings, 3, device="cpu")
+    monkeypatch.delenv("MINIDIST_TEST")
+    third = launch(surroundings, 1, device="cpu")
+
+    assert [each[0]["variable"] for each in (first, second, third)] == ["first", "second", None]
+    assert [each[0]["check"] for each in (first, second)] == ["1", "0"], "on unless switched off"
+    for each in first + second:
+        assert each["folder"] == str(tmp_path)
+        assert each["module"] == str(tmp_path / "only_here.py")
+        assert (each["device"], each["threads"]) == ("cpu", 1)
+        assert each["main"] == sys.argv[:1]
+
+
+def test_random_numbers_differ_between_ranks_and_repeat_between_launches() -> None:
+    def draw() -> tuple[float, float, float]:
+        return torch.rand(1).item(), np.random.rand(), random.random()
+
+    first, second = launch(draw, 3), launch(draw, 3)
+    assert first == second
+    for library in zip(*first, strict=True):
+        assert len(set(library)) == 3
+
+
+def test_output_is_in_rank_order_and_marked_whoever_wrote_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def talk() -> None:
+        rank = dist.get_rank()
+        time.sleep(0.2 * (1 - rank))  # rank 1 speaks first
+        print("print", rank)
+        os.write(1, b"descriptor 1\n")
+        print("error stream", file=sys.stderr)
+        os.write(2, b"descriptor 2\n")
+        subprocess.run(["echo", "helper"], check=True)
+        print("two\nlines, 日本", end="")
+        os.write(1, b"\xff\n")  # no UTF-8
+        ctypes.CDLL(None).puts(b"C library")  # into C's own buffer, which nobody flushes
+
+    launch(talk, 2)
+    said = "print {0}|descriptor 1|error stream|descriptor 2|helper|two|lines, 日本�|C library"
+    expected = [f"[rank {r}] {line}" for r in range(2) for line in said.format(r).split("|")]
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_what_ranks_said_is_shown_when_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    def talk(failure: str) -> None:
+        print("before", end="" if failure == "killed" else "\n")
+        dist.barrier()
+        if dist.get_rank() == 1:
+            print(failure, end="")
+            os.kill(os.getpid(), 9) if failure == "killed" else sys.exit(failure)
+        dist.barrier()
+
+    for failure in ("killed", "raised"):
+        with pytest.raises(RankError):
+            launch(talk, 3, failure)
+        said = capsys.readouterr().out.splitlines()
+        marks = [line.split("]")[0] for line in said]
+        assert marks == sorted(marks)
+        assert {"[rank 0] before", "[rank 2] before"} < set(said)
+        assert failure in "".join(line for line in said if line.startswith("[rank 1]"))
+
+
+def test_a_large_result_and_a_large_argument() -> None:
+    def echo(data: torch.Tensor) -> torch.Tensor:
+        return data + dist.get_rank()
+
+    data = torch.arange(50 << 20, dtype=torch.uint8)
+    back = launch(echo, 2, data)
+    assert torch.equal(back[0], data)
+    assert torch.equal(back[1], data + 1)
+
+
+def test_one_rank_is_a_world_too() -> None:
+    def alone() -> list[float]:
+        tensor = torch.ones(3)
+        minidist.all_reduce(tensor)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    assert launch(alone, 1) == [[1, 1, 1]]
+
+
+def test_launches_from_two_threads_at_once_do_not_mix() -> None:
+    main = sys.modules["__main__"]
+
+    def total(x: int) -> float:
+        tensor = torch.tensor([float(x)])
+        minidist.all_reduce(tensor)
+        return tensor.item()
+
+    with ThreadPoolExecutor(2) as threads:
+        values = list(threads.map(lambda x: launch(total, 2, x), range(4)))
+    assert values == [[2.0 * x] * 2 for x in range(4)]
+    assert sys.modules["__main__"] is main
+
+
+def test_a_rank_may_launch_ranks() -> None:
+    def outer() -> list[tuple[int, int]]:
+        inner = launch(identity, 2) if dist.get_rank() == 1 else []
+        dist.barrier()  # its own world is as it was
+        return inner
+
+    assert launch(outer, 2) == [[], [(0, 2), (1, 2)]]
+
+
+@pytest.mark.parametrize("ranks", [0, -1, True, 2.5, "2", None])
+def test_ranks_must_be_a_whole_number_of_at_least_one(ranks: Any) -> None:
+    with pytest.raises(ValueError, match=rf"launch: ranks must .* got {ranks!r}"):
+        launch(identity, ranks)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), 1e9, None, "60"])
+def test_timeout_must_be_a_number_of_seconds(timeout: Any) -> None:
+    with pytest.raises(ValueError, match=rf"launch: timeout must .* got {timeout!r}"):
+        launch(identity, 1, timeout=timeout)
+
+
+def test_the_longest_timeout_is_one_that_the_system_can_wait_for() -> None:
+    assert launch(identity, 1, timeout=LONGEST) == [(0, 1)]
+
+
+def test_device_must_be_known_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"launch: device must be .* got 'tpu'"):
+        launch(identity, 1, device="tpu")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match="torch finds no GPU"):
+        launch(identity, 1, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "ranks", "devices", "backend"),
+    [
+        (0, None, 2, ["cpu", "cpu"], "gloo"),
+        (2, "cpu", 2, ["cpu", "cpu"], "gloo"),
+        (4, None, 2, ["cuda:0", "cuda:1"], "cpu:gloo,cuda:nccl"),
+        (2, "cuda", 2, ["cuda:0", "cuda:1"], "cpu:gloo,cuda:nccl"),
+        (1, None, 2, ["cpu", "cpu"], "gloo"),
+        (2, "cuda", 3, ["cuda:0", "cuda:1", "cuda:0"], "gloo"),
+    ],
+)
+def test_gpus_are_used_if_there_are_enough_or_on_demand_shared(
+    gpus: int,
+    device: str | None,
+    ranks: int,
+    devices: list[str],
+    backend: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert _devices(device, ranks) == (devices, backend)
+    said = capsys.readouterr().out
+    if ranks > gpus and device == "cuda":
+        assert f"{ranks} ranks share {gpus} GPU" in said
+        assert "host memory" in said
+    else:
+        assert said == ""
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"launch: fn cannot be sent .*lock"):
+        launch(lambda: lock, 2)
+    with pytest.raises(TypeError, match=r"launch: argument 1 cannot be sent .*lock"):
+        launch(slow_first, 2, 0, [lock])
+
+
+def test_a_result_that_cannot_be_sent_back_is_named() -> None:
+    def result() -> object:
+        return threading.Lock() if dist.get_rank() == 1 else None
+
+    with pytest.raises(
+        RankError, match="rank 1: the result, a lock, cannot be sent back"
+    ) as caught:
+        launch(result, 2)
+    assert caught.value.rank == 1
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_a_result_that_cannot_be_read_here_is_named() -> None:
+    def result() -> object:
+        return OnlyOnRanks() if dist.get_rank() == 1 else None
+
+    with pytest.raises(
+        RankError, match="rank 1: its result cannot be read here: no such"
+    ) as caught:
+        launch(result, 2)
+    assert caught.value.rank == 1

@@ -1,0 +1,267 @@
+"""launch when a rank fails: who is blamed, with what, and how soon."""
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import minidist
+from minidist import RankError, launch
+from minidist.launch.failure import Died, failure
+from minidist.launch.rank import Raised, Trace
+
+
+class OwnError(Exception):
+    """An exception with a constructor of its own, as users write them."""
+
+    def __init__(self, code: int, *, where: str) -> None:
+        super().__init__(code, where)
+        self.code, self.where = code, where
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _own_error, (self.code, self.where)
+
+
+def _own_error(code: int, where: str) -> OwnError:
+    return OwnError(code, where=where)
+
+
+class OnlyOnRanksError(Exception):
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
+        return _read_on_rank, ()
+
+
+def _read_on_rank() -> OnlyOnRanksError:
+    if "MINIDIST_DEVICE" not in os.environ:
+        raise ImportError("no such thing here")
+    return OnlyOnRanksError()
+
+
+def fails(how: str) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    match how:
+        case "raises":
+            raise OwnError(7, where="here")
+        case "raises, leaving the group":  # now the peers' connections break first
+            try:
+                raise OwnError(7, where="here")
+            finally:
+                dist.destroy_process_group()
+                time.sleep(0.1)
+        case "SIGKILL" | "SIGTERM" | "SIGSEGV":
+            os.kill(os.getpid(), getattr(signal, how))
+        case "segmentation fault":
+            ctypes.string_at(8)
+        case "_exit":
+            os._exit(3)
+        case "exit":
+            sys.exit("enough")
+
+
+MESSAGE = {
+    "raises": "raised .*OwnError: .7, 'here'",
+    "raises, leaving the group": "raised .*OwnError: .7, 'here'",
+    "SIGKILL": "was killed by SIGKILL$",
+    "SIGTERM": "was killed by SIGTERM$",
+    "SIGSEGV": "was killed by SIGSEGV$",
+    "segmentation fault": "was killed by SIGSEGV$",
+    "_exit": "left with exit code 3, without returning or raising$",
+    "exit": "raised SystemExit: enough",
+}
+
+
+def one_fails_while_its_peers_wait(blamed: int, how: str, collective: str) -> None:
+    all_reduce = minidist.all_reduce if collective == "ours" else dist.all_reduce
+    tensor = torch.ones(1000)
+    all_reduce(tensor)
+    if dist.get_rank() == blamed:
+        time.sleep(0.05)  # the peers are waiting by now
+        fails(how)
+    all_reduce(tensor)
+
+
+@pytest.mark.parametrize(
+    ("blamed", "how", "collective"),
+    [
+        *[(rank, "raises", "ours") for rank in (0, 2)],
+        *[(rank, "raises, leaving the group", "ours") for rank in (0, 1, 2)],
+        *[(rank, "raises, leaving the group", "torch's") for rank in (0, 1, 2)],
+        *[(rank, "SIGKILL", "ours") for rank in (0, 1, 2)],
+        *[(rank, "SIGKILL", "torch's") for rank in (0, 1, 2)],
+        (1, "SIGTERM", "ours"),
+        (2, "SIGSEGV", "torch's"),
+        (0, "segmentation fault", "ours"),
+        (1, "_exit", "ours"),
+        (2, "_exit", "torch's"),
+        (1, "exit", "ours"),
+    ],
+)
+def test_the_rank_that_failed_is_blamed_not_its_peers(
+    blamed: int, how: str, collective: str
+) -> None:
+    with pytest.raises(RankError, match=f"^rank {blamed} {MESSAGE[how]}") as caught:
+        launch(one_fails_while_its_peers_wait, 3, blamed, how, collective)
+    assert caught.value.ranks == (blamed,)
+    assert caught.value.rank == blamed
+    if "raises" in how:
+        assert "in one_fails_while_its_peers_wait\n    fails(how)" in str(caught.value)
+        cause = caught.value.__cause__
+        assert isinstance(cause, OwnError)
+        assert (cause.code, cause.where) == (7, "here")
+
+
+def test_peers_that_wrap_a_broken_connection_are_not_blamed() -> None:
+    def wraps() -> None:
+        try:
+            one_fails_while_its_peers_wait(1, "_exit", "ours")
+        except minidist.CommunicationError as error:
+            raise OwnError(1, where="training failed") from error
+
+    with pytest.raises(RankError, match=r"^rank 1 left with exit code 3"):
+        launch(wraps, 3)
+
+
+def test_blame_goes_by_time_and_to_an_echo_only_for_want_of_better() -> None:
+    def raised(when: float, echo: bool) -> Raised:
+        return Raised(when, [Trace("ValueError: x", [])], None, echo)
+
+    def blamed(*outcomes: Any) -> int:
+        error = failure(outcomes, {}, 1.0)
+        assert error
+        return error.rank
+
+    assert blamed(raised(3, False), raised(2, False), Died(4, 1)) == 1
+    assert blamed(raised(1, True), raised(2, False), None) == 1
+    assert blamed(raised(1, True), None, Died(9, -9)) == 2
+    assert blamed(raised(2, True), None, raised(1, True)) == 2
+    assert failure([], {}, 1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(-9, "killed by SIGKILL"), (-40, "killed by signal 40"), (0, "left with exit code 0")],
+)
+def test_every_way_to_die_has_words(code: int, words: str) -> None:
+    assert words in str(failure([Died(0.0, code)], {}, 1.0))
+
+
+def test_an_exception_keeps_its_class_its_causes_and_its_lines() -> None:
+    class LocalError(Exception):
+        pass
+
+    def first() -> None:
+        {}["missing"]
+
+    def second() -> None:
+        try:
+            first()
+        except KeyError as error:
+            raise LocalError("of the test") from error
+
+    with pytest.raises(RankError) as caught:
+        launch(second, 1)
+    text = str(caught.value)
+    assert type(caught.value.__cause__) is LocalError
+    assert caught.value.__cause__.args == ("of the test",)
+    parts = [
+        "rank 0 raised",
+        "LocalError: of the test",
+        __file__,
+        'raise LocalError("of the test") from error',
+        "which came from KeyError: 'missing'",
+        '{}["missing"]',
+    ]
+    places = [text.find(part) for part in parts]
+    assert -1 not in places, text
+    assert places == sorted(places), text
+    assert "rank.py" not in text, "our own calls are no help"
+
+
+def test_exceptions_that_do_not_travel_are_told_all_the_same() -> None:
+    def carries_a_lock() -> None:
+        raise ValueError("of the rank", threading.Lock())
+
+    def unknown_here() -> None:
+        raise OnlyOnRanksError("of the rank")
+
+    for fn in (carries_a_lock, unknown_here):
+        with pytest.raises(RankError, match=r"(?s)^rank 0 raised .*of the rank.*raise ") as caught:
+            launch(fn, 1)
+        assert caught.value.__cause__ is None
+
+
+def test_bad_input_of_one_rank_is_that_rank_s_fault() -> None:
+    def disagree() -> None:
+        good = dist.get_rank() != 1
+        minidist.all_reduce(torch.ones(3) if good else [1.0])  # type: ignore[arg-type]
+
+    with pytest.raises(RankError, match=r"^rank 1 raised TypeError: .*tensor"):
+        launch(disagree, 3)
+
+
+def sleeps_in_python() -> None:
+    time.sleep(1000)
+
+
+def sleeps_in_c() -> None:
+    ctypes.PyDLL(None).sleep(1000)  # and keeps the interpreter's lock
+
+
+def ignores_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        pass
+
+
+def waits_for_peers() -> None:
+    minidist.all_reduce(torch.ones(10))
+
+
+def digs(depth: int = 150) -> None:
+    digs(depth - 1) if depth else time.sleep(1000)
+
+
+def test_a_hang_ends_at_the_deadline_and_tells_where_each_rank_stood() -> None:
+    stands = [sleeps_in_python, sleeps_in_c, int, ignores_signals, waits_for_peers, digs]
+
+    def stand() -> None:
+        stands[dist.get_rank()]()
+
+    begin = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        launch(stand, len(stands), timeout=5)
+    assert time.monotonic() - begin < 30
+    error = caught.value
+    text = str(error)
+    assert error.ranks == (0, 1, 3, 4, 5)
+    assert text.startswith("ranks 0, 1, 3, 4, 5 did not end within 5 s\nrank 2 had returned;")
+    _, *stacks = text.split("Where rank ")
+    for rank, stack in zip(error.ranks, stacks, strict=True):
+        assert stack.startswith(f"{rank} stood (innermost call first):\n")
+        assert f"in {stands[rank].__name__}\n" in stack
+        if stands[rank] is not digs:  # its outer calls do not fit
+            assert "in stand\n" in stack
+            assert "rank.py" not in stack
+    assert error.__cause__ is None
+
+
+def test_a_rank_that_fails_is_blamed_though_another_hangs() -> None:
+    def stand() -> None:
+        if dist.get_rank() == 1:
+            raise OwnError(1, where="here")
+        sleeps_in_c()
+
+    begin = time.monotonic()
+    with pytest.raises(RankError, match=r"^rank 1 raised .*OwnError"):
+        launch(stand, 3, timeout=100)
+    assert time.monotonic() - begin < 30, "it does not wait for the deadline"

@@ -1,0 +1,394 @@
+"""MapReduce on processes: right whatever the numbers are, whoever dies, and what it counts."""
+
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import psutil
+import pytest
+
+from minidist.errors import TaskError
+from minidist.mapreduce.map_reduce import MapReduced, hash_partition, map_reduce
+from tests.support.processes import living, note, noted, runs, wait_until
+
+TEXTS = ["a rose is a rose", "", "is a rose", "the end", "a"]
+
+
+def words(text: str) -> Iterator[tuple[str, int]]:
+    for word in text.split():
+        yield word, 1
+
+
+def total(_: str, values: list[int]) -> int:
+    return sum(values)
+
+
+def counted(texts: list[str] = TEXTS, **options: Any) -> MapReduced:
+    return map_reduce(texts, words, total, **options)
+
+
+ORACLE = Counter(" ".join(TEXTS).split())
+
+
+@pytest.mark.parametrize("reducers", [1, 2, 3, 7])
+@pytest.mark.parametrize("combiner", [None, total])
+def test_word_count_for_any_number_of_reducers(reducers: int, combiner: Any) -> None:
+    job = counted(reducers=reducers, combiner=combiner)
+    assert job.whole == ORACLE
+    assert len(job.parts) == reducers
+    for r, part in enumerate(job.parts):
+        assert {hash_partition(word, reducers) for word in part} <= {r}
+
+
+def test_results_and_counts_do_not_depend_on_the_number_of_workers() -> None:
+    first, *others = [counted(reducers=3, workers=workers) for workers in (1, 2, 5, 9)]
+    for other in others:
+        assert [list(part.items()) for part in other.parts] == [
+            list(part.items()) for part in first.parts
+        ]
+        assert (other.records == first.records).all()
+        assert (other.nbytes == first.nbytes).all()
+
+
+def test_values_come_in_the_order_of_inputs_and_keys_too() -> None:
+    def mapper(number: int) -> list[tuple[str, float]]:
+        time.sleep(0.02 * (number % 3 == 0))  # so that tasks end in another order
+        return [(f"new in {number}", number), ("all", number), ("all", -number)]
+
+    job = map_reduce(range(6), mapper, lambda key, values: values, workers=3)
+    assert job.parts[0]["all"] == [n for i in range(6) for n in (i, -i)]
+    assert list(job.parts[0]) == ["new in 0", "all", *[f"new in {i}" for i in range(1, 6)]]
+
+
+@pytest.mark.parametrize("inputs", [[], ["", ""]])
+def test_nothing_to_do(inputs: list[str]) -> None:
+    job = counted(inputs, reducers=2)
+    assert job.parts == [{}, {}]
+    assert job.records.shape == job.nbytes.shape == (len(inputs), 2)
+    assert job.emitted == job.records.sum() == 0
+
+
+def test_records_and_bytes_are_those_of_the_boxes() -> None:
+    plain, combined = counted(reducers=2), counted(reducers=2, combiner=total)
+    assert plain.emitted == combined.emitted == plain.records.sum() == ORACLE.total()
+    for m, text in enumerate(TEXTS):
+        for r in range(2):
+            mine = [word for word in text.split() if hash_partition(word, 2) == r]
+            assert plain.records[m, r] == len(mine)
+            assert combined.records[m, r] == len(set(mine))
+            box = list(Counter(mine).items())
+            assert abs(combined.nbytes[m, r] - len(cloudpickle.dumps(box))) < 9
+    assert combined.nbytes.sum() < plain.nbytes.sum()
+    assert combined.shipped > plain.shipped > sum(map(len, TEXTS))
+    assert plain.returned > len(cloudpickle.dumps(plain.whole))
+
+
+def test_a_combiner_sees_a_map_task_s_own_values_of_one_key() -> None:
+    job = map_reduce(TEXTS, words, lambda _, lists: lists, combiner=lambda _, values: values)
+    assert job.whole["a"] == [[1, 1], [1], [1]]
+
+
+def test_a_partition_of_ones_own() -> None:
+    job = counted(reducers=3, partition=lambda word, reducers: len(word) % reducers)
+    for r, part in enumerate(job.parts):
+        assert {len(word) % 3 for word in part} <= {r}
+    assert job.whole == ORACLE
+
+
+def test_a_partition_that_tears_a_key_apart_is_seen() -> None:
+    calls = iter(range(100))
+    torn = counted(["a a"], reducers=2, partition=lambda word, reducers: next(calls) % reducers)
+    with pytest.raises(ValueError, match="several reducers were given the same key"):
+        _ = torn.whole
+
+
+# Hashes are salted in each interpreter, unless told otherwise.
+HASHES = (
+    "from minidist.mapreduce.map_reduce import hash_partition as p; "
+    "print([p(k, 97) for k in {keys!r}])"
+)
+
+
+def test_the_hash_is_alike_in_every_interpreter_and_for_equal_keys() -> None:
+    keys = ["a", "ä", "\udc80", "", b"a", 5, -1, 2.5, None, ("a", 1), (), (("a",), b"b")]
+    mine = [hash_partition(key, 97) for key in keys]
+    for salt in ("1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": salt}
+        command = [sys.executable, "-c", HASHES.format(keys=keys)]
+        said = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        assert said.stdout.strip() == str(mine)
+    for same in [(1, 1.0, True, np.int64(1)), ((1, "a"), (1.0, "a"))]:
+        assert len({hash_partition(key, 10**9) for key in same}) == 1
+    assert len({hash_partition(f"word {i}", 8) for i in range(100)}) == 8
+
+
+@pytest.mark.parametrize("key", [frozenset([1]), float("nan"), ("a", object)])
+def test_a_key_without_a_stable_hash_is_refused_by_name(key: Any) -> None:
+    with pytest.raises(TypeError, match=r"map_reduce: key .*expected a str, bytes, number"):
+        hash_partition(key, 2)
+    with pytest.raises(TaskError, match=r"^map task 0 failed once; .*TypeError: map_reduce: key"):
+        map_reduce([0], lambda _: [(key, 1)], total, attempts=1)
+
+
+@pytest.mark.parametrize("bad", [2, -1, None, "0", 0.0])
+def test_a_partition_out_of_range_is_told_with_its_key(bad: Any) -> None:
+    with pytest.raises(TaskError, match=r"partition\('a', 2\) gave .*expected a reducer, 0..1"):
+        counted(["a"], reducers=2, partition=lambda key, reducers: bad, attempts=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reducers": 0}, "reducers must be a whole number of at least 1, got 0"),
+        ({"workers": True}, "workers must be a whole number of at least 1, got True"),
+        ({"attempts": 1.5}, "attempts must be a whole number of at least 1, got 1.5"),
+        ({"timeout": 0}, "timeout must be between 0 and 1e6 s, got 0"),
+        ({"timeout": "1"}, "timeout must be between 0 and 1e6 s, got '1'"),
+    ],
+)
+def test_bad_options(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        counted(**options)
+
+
+def test_what_cannot_travel_is_named() -> None:
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match="the map function cannot be sent to another process"):
+        map_reduce(TEXTS, lambda text: [(lock, 1)], total)
+    with pytest.raises(TypeError, match="the input of map task 1 cannot be sent"):
+        map_reduce(["a", lock], words, total)
+    with pytest.raises(TaskError, match=r"reduce task 0 failed once; .*raised TypeError.*pickle"):
+        map_reduce(["a"], words, lambda key, values: threading.Lock(), attempts=1)
+
+
+# Failures
+
+
+def once(folder: Path, name: object) -> bool:
+    """True the first time; for functions that shall fail once."""
+    try:
+        (folder / str(name)).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+@pytest.mark.claim("A5")
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("how", ["SIGKILL", "exit", "raise"])
+def test_a_worker_that_fails_in_a_map_or_a_reduce_changes_nothing(
+    how: str, workers: int, tmp_path: Path
+) -> None:
+    def fail() -> None:
+        if how == "SIGKILL":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "exit":
+            os._exit(0)
+        raise OSError("the disk is full")
+
+    def mapper(text: str) -> Iterator[tuple[str, int]]:
+        for number, pair in enumerate(words(text)):
+            if number == 1 and once(tmp_path, hash_partition(text, 1000)):  # in its midst
+                fail()
+            yield pair
+
+    def reducer(word: str, values: list[int]) -> int:
+        if word == "rose" and once(tmp_path, "rose"):
+            fail()
+        return sum(values)
+
+    job = map_reduce(TEXTS, mapper, reducer, reducers=3, workers=workers)
+    undisturbed = counted(reducers=3)
+    assert job.parts == undisturbed.parts
+    assert (job.nbytes == undisturbed.nbytes).all()
+    redone = [f"map task {m}" for m in (0, 2, 3)]
+    redone.append(f"reduce task {hash_partition('rose', 3)}")
+    assert sorted(job.recomputed) == sorted(redone)
+
+
+@pytest.mark.claim("A5")
+def test_a_worker_killed_from_outside_in_the_midst_of_a_map(tmp_path: Path) -> None:
+    def mapper(text: str) -> list[tuple[str, int]]:
+        if text == "the end" and once(tmp_path, "first"):
+            note(tmp_path, os.getpid())
+            time.sleep(1000)
+        return list(words(text))
+
+    def kill() -> None:
+        seen = wait_until(lambda: any(p.name.isdigit() for p in tmp_path.iterdir()))
+        assert seen
+        (pid,) = [int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()]
+        os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    job = map_reduce(TEXTS, mapper, total, reducers=2)
+    killer.join()
+    assert job.whole == ORACLE
+    assert job.recomputed == ("map task 3",)
+
+
+def test_a_task_that_always_raises_is_named_with_its_worker_s_traceback(tmp_path: Path) -> None:
+    def mapper(text: str) -> Iterator[tuple[str, int]]:
+        if text == "the end":
+            (tmp_path / f"{time.monotonic_ns()}").touch()
+            raise ValueError("no such text")
+        return words(text)
+
+    with pytest.raises(TaskError) as caught:
+        map_reduce(TEXTS, mapper, total, attempts=4)
+    message = str(caught.value)
+    assert message.startswith(
+        "map task 3 failed 4 times; the last time its worker raised ValueError"
+    )
+    assert 'raise ValueError("no such text")' in message, "the worker's own lines"
+    assert f"{Path(__file__).name}" in message
+    assert caught.value.task == "map task 3"
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert str(cloudpickle.loads(cloudpickle.dumps(caught.value))) == message, "it can travel on"
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_task_that_always_kills_its_worker_is_named() -> None:
+    def reducer(word: str, values: list[int]) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    with pytest.raises(TaskError, match=r"^reduce task 0 failed 3 times; .*was killed by SIGKILL$"):
+        map_reduce(TEXTS, words, reducer)
+
+
+def test_an_exception_that_only_the_worker_knows() -> None:
+    class Odd(Exception):
+        def __init__(self, a: int, b: int) -> None:
+            super().__init__(a + b)
+
+    def mapper(_: str) -> list[tuple[str, int]]:
+        raise Odd(1, 2)
+
+    with pytest.raises(TaskError, match=r"raised .*Odd: 3"):
+        map_reduce(TEXTS, mapper, total, attempts=1)
+
+
+def test_a_task_that_does_not_end_is_named() -> None:
+    def reducer(word: str, values: list[int]) -> int:
+        while True:
+            time.sleep(0.01)
+
+    with pytest.raises(TaskError, match=r"^map task 0 did not end within 1 s$"):
+        map_reduce([0], lambda _: time.sleep(1000), total, timeout=1)
+    two = [(0, 1), (1, 1)]
+    for timeout in (1, 4, 16):
+        with pytest.raises(TaskError) as caught:
+            map_reduce([0], lambda _: two, reducer, reducers=2, timeout=timeout)
+        if "reduce" in str(caught.value):
+            break
+    said = f"reduce task 0 and reduce task 1 did not end within {timeout} s"
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("ending", ["returns", "raises", "dies", "hangs"])
+def test_nothing_is_left(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pids, folders = tmp_path / "pids", tmp_path / "folders"
+    pids.mkdir()
+    folders.mkdir()
+    counted()  # what it leaves is the fork server, for the jobs to come
+    monkeypatch.setattr(tempfile, "tempdir", str(folders))
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+
+    def mapper(text: str) -> Iterator[tuple[str, int]]:
+        helper = subprocess.Popen(["sleep", "1000"])
+        note(pids, os.getpid())
+        note(pids, helper.pid)
+        if ending == "raises":
+            raise ValueError(text)
+        if ending == "dies":
+            os._exit(1)
+        if ending == "hangs":
+            time.sleep(1000)
+        return words(text)
+
+    if ending == "returns":
+        map_reduce(TEXTS, mapper, total)
+    for timeout in (2, 8, 32):  # on a busy machine a worker may take a while to begin
+        if not noted(pids):
+            with pytest.raises(TaskError):
+                map_reduce(TEXTS, mapper, total, timeout=timeout)
+    assert noted(pids)
+    assert living(noted(pids)) == set()
+    assert {child.pid for child in psutil.Process().children(recursive=True)} == before
+    assert list(folders.iterdir()) == []
+
+
+CALLER = """
+import os, sys, time
+from pathlib import Path
+from minidist.mapreduce.map_reduce import map_reduce
+def mapper(text):
+    Path(sys.argv[1], str(os.getpid())).touch()
+    while True:
+        pass
+map_reduce("ab", mapper, lambda key, values: 0)
+"""
+
+
+def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path, temporary: Path) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    env = {**os.environ, "TMPDIR": str(temporary)}  # who is killed cannot tidy up
+    caller = subprocess.Popen([sys.executable, "-c", CALLER, str(pids)], env=env)
+    assert wait_until(lambda: len(noted(pids)) == 2)
+    assert all(map(runs, noted(pids)))
+    caller.kill()
+    caller.wait()
+    assert living(noted(pids)) == set()
+
+
+def test_a_function_from_a_notebook_s_cell() -> None:
+    """As there: it lives in `__main__`, which the workers cannot import."""
+    cell = """
+import re
+from collections import Counter
+from minidist.mapreduce.map_reduce import map_reduce
+pattern = re.compile(r"\\w+")
+def mapper(text):
+    return helper(text)
+def helper(text):
+    return [(word, 1) for word in pattern.findall(text)]
+print(map_reduce(["a b", "a"], mapper, lambda key, values: sum(values)).whole)
+"""
+    command = [sys.executable, "-c", cell]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout == "{'a': 2, 'b': 1}\n"
+    assert said.stderr == ""
+
+
+def test_inputs_and_results_larger_than_a_pipe() -> None:
+    def mapper(block: np.ndarray) -> list[tuple[int, Any]]:
+        return [(0, block), (1, -block)]
+
+    blocks = [np.full(10**6, i) for i in range(4)]
+    job = map_reduce(
+        blocks, mapper, lambda _, values: np.sum(values, axis=0), reducers=2,
+        partition=lambda key, _: key,
+    )  # fmt: skip
+    assert (job.parts[0][0] == 6).all()
+    assert (job.parts[1][1] == -6).all()
+    assert abs(job.nbytes.sum() - 8 * 8 * 10**6) < 10**4
+
+
+def test_no_worker_of_a_job_is_a_child_that_multiprocessing_still_lists() -> None:
+    counted()
+    assert multiprocessing.active_children() == []

@@ -1,0 +1,129 @@
+"""Pictures: what is drawn in each cell is what the replay holds there."""
+
+from collections.abc import Sequence
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from minidist.plots import draw
+from minidist.schedule import algorithms
+from minidist.schedule.schedule import Schedule
+from minidist.schedule.simulate import replay
+
+ALL = tuple(range(4))
+
+
+def texts(axes: Axes, columns: int = 4, ranks: int = 4) -> list[list[str]]:
+    """What is written in the cells, row by row; "" where nothing is."""
+    grid = [[""] * columns for _ in range(ranks)]
+    for text in axes.texts:
+        x, y = text.get_position()
+        grid[int(y)][int(x)] = text.get_text()
+    return grid
+
+
+def rectangles(axes: Axes) -> list[Rectangle]:
+    return [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+
+
+def stripes(axes: Axes, x: int, rank: int) -> list[str]:
+    """The colours of a cell from left to right."""
+    filled = [r for r in rectangles(axes) if r.get_fill() and r.get_y() == rank]
+    inside = sorted(
+        (r.get_x(), to_hex(r.get_facecolor())) for r in filled if x <= r.get_x() < x + 1
+    )
+    return [color.upper() for _, color in inside]
+
+
+def outlined(axes: Axes) -> list[tuple[float, float]]:
+    return [(r.get_x(), r.get_y()) for r in rectangles(axes) if r.get_linewidth() == 2]
+
+
+def diagonal(marks: Sequence[str]) -> list[list[str]]:
+    return [[mark if x == y else "" for x in range(4)] for y, mark in enumerate(marks)]
+
+
+ROWS = [[str(rank)] * 4 for rank in ALL]
+COLUMN = [["0", "1", "2", "3"]] * 4
+SUMS = [["Σ"] * 4] * 4
+EMPTY = [""] * 4
+ROOT_ROW = [EMPTY, EMPTY, ["2"] * 4, EMPTY]
+GATHERED = [EMPTY, EMPTY, ["0", "1", "2", "3"], EMPTY]
+SHIFTED = [["", "", "", "3"], ["0", "", "", ""], ["", "1", "", ""], ["", "", "2", ""]]
+BLOCKS = [[f"{src}→{dst}" for dst in ALL] for src in ALL]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "before", "after"),
+    [
+        (algorithms.ring_all_gather(4), diagonal("0123"), COLUMN),
+        (algorithms.ring_reduce_scatter(4), ROWS, diagonal("ΣΣΣΣ")),
+        (algorithms.ring_all_reduce(4), ROWS, SUMS),
+        (algorithms.direct_scatter(4, root=2), ROOT_ROW, diagonal("2222")),
+        (algorithms.direct_gather(4, root=2), diagonal("0123"), GATHERED),
+        (algorithms.ring_shift(4), diagonal("0123"), SHIFTED),
+        (
+            algorithms.pairwise_all_to_all(4),
+            BLOCKS,
+            [list(row) for row in zip(*BLOCKS, strict=True)],
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_before_and_after_are_the_start_and_the_promise(
+    schedule: Schedule, before: list[list[str]], after: list[list[str]]
+) -> None:
+    left, right = draw.before_after({"picture": replay(schedule)}).axes
+    assert left.get_title("left") == "picture: before"
+    assert texts(left) == before
+    assert texts(right) == after
+    assert outlined(left) == outlined(right) == []
+
+
+def test_a_cell_is_striped_in_the_colours_of_its_contributors() -> None:
+    left, right = draw.before_after({"": replay(algorithms.ring_reduce_scatter(4))}).axes
+    for rank in ALL:
+        assert stripes(left, 0, rank) == [draw.COLORS[rank]]
+        assert stripes(right, rank, rank) == list(draw.COLORS[:4])
+    assert stripes(right, 1, 0) == []
+
+
+def test_a_partial_sum_is_outlined_and_spelled_out() -> None:
+    tree = algorithms.tree_all_reduce(4)
+    cut = Schedule("cut", "all_reduce", 4, 1, lambda: list(tree)[:1])
+    _, right = draw.before_after({"": replay(cut)}).axes
+    assert texts(right, 1) == [["0+1"], ["1"], ["2+3"], ["3"]]
+    assert sorted(outlined(right)) == [(0, rank) for rank in ALL]
+
+
+def test_pictures_of_different_width_keep_one_scale() -> None:
+    axes = draw.before_after(
+        {
+            "wide": replay(algorithms.ring_all_reduce(5)),
+            "tall": replay(algorithms.tree_all_reduce(3)),
+        }
+    ).axes
+    assert len(axes) == 4
+    assert len({each.get_xlim() for each in axes}) == 1
+    assert texts(axes[2], 1, 3) == [["0"], ["1"], ["2"]]
+    assert texts(axes[3], 1, 3) == [["Σ"]] * 3
+
+
+def test_one_chunk_of_a_root() -> None:
+    left, right = draw.before_after({"": replay(algorithms.tree_reduce(4, root=1))}).axes
+    assert texts(left, 1) == [["0"], ["1"], ["2"], ["3"]]
+    assert texts(right, 1) == [[""], ["Σ"], [""], [""]]
+
+
+def test_segments_are_chunks_and_no_blocks() -> None:
+    ring = algorithms.ring_all_reduce(4, segments=4)
+    left, right = draw.before_after({"": replay(ring)}).axes
+    assert texts(left, 16) == [[str(rank)] * 16 for rank in ALL]
+    assert texts(right, 16) == [["Σ"] * 16] * 4
+
+
+def test_one_rank_is_no_sum() -> None:
+    left, right = draw.before_after({"": replay(algorithms.ring_all_reduce(1))}).axes
+    assert texts(left, 1, 1) == texts(right, 1, 1) == [["0"]]

@@ -1,0 +1,87 @@
+"""Pictures of memory show what was recorded and what was predicted."""
+
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.colors import to_hex
+
+from minidist.plots import memory as draw_memory
+from minidist.plots.draw import COLORS
+from minidist.profiler.spans import Span
+
+SPANS = [
+    Span(0, "compute", "forward", 0.001, 0.002),
+    Span(0, "compute", "backward", 0.002, 0.004),
+    Span(0, "communication", "forward", 0.0, 9.0),
+    Span(0, "compute", "nap", 0.0, 9.0),
+]
+ONE = SimpleNamespace(
+    points=[(0.0, 5_000_000), (0.002, 9_000_000), (0.004, 2_000_000)], spans=SPANS
+)
+OTHER = SimpleNamespace(points=[(0.0, 1_000_000), (0.001, 3_000_000)], spans=[])
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> None:
+    plt.close("all")
+
+
+def test_a_curve_jumps_where_memory_was_taken_on_one_scale_with_the_others() -> None:
+    figure = draw_memory.curve({"one": ONE, "other": OTHER}, {"one": {"state": 4e6}})
+    upper, lower = figure.axes
+    line, state = upper.lines
+    assert list(line.get_xdata()) == [0, 2, 4], "milliseconds"
+    assert list(line.get_ydata()) == [5, 9, 2], "MB"
+    assert line.get_drawstyle() == "steps-post"
+    assert set(state.get_ydata()) == {4}
+    assert list(lower.lines[0].get_ydata()) == [1, 3]
+    assert upper.get_ylim() == lower.get_ylim()
+    assert upper.get_ylim()[0] == 0
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["one", "other"]
+    assert (lower.get_xlabel(), upper.get_ylabel()) == ("milliseconds", "MB")
+
+
+def test_phases_of_computing_are_shaded_in_their_colours_and_named_once() -> None:
+    figure = draw_memory.curve({"one": ONE, "again": ONE}, {"one": {"state": 1.0}})
+    shaded = [patch for patch in figure.axes[0].patches if patch.get_alpha() == 0.14]
+    edges = [(p.get_x(), round(p.get_x() + p.get_width(), 9)) for p in shaded]
+    assert edges == [(1, 2), (2, 4)]
+    assert [to_hex(p.get_facecolor()).upper() for p in shaded] == [*COLORS[:2]]
+    names = [text.get_text() for text in figure.legends[0].texts]
+    assert sorted(names) == ["backward", "forward", "state"]
+
+
+@pytest.mark.parametrize(("unit", "scale"), draw_memory.UNITS.items())
+def test_any_unit(unit: str, scale: float) -> None:
+    axes = draw_memory.curve({"one": ONE}, unit=unit).axes[0]
+    assert axes.lines[0].get_ydata()[0] == 5e6 / scale
+    assert axes.get_ylabel() == unit
+
+
+def test_bars_are_stacked_of_parts_with_a_limit_and_what_was_measured() -> None:
+    parts = {"ddp": {"state": 4e9, "none": 0, "activations": 2e9}, "fsdp": {"state": 1e9}}
+    figure = draw_memory.bars(parts, limit=("a GPU", 5e9), measured={"ddp": 5.5e9, "fsdp": 3e9})
+    (axes,) = figure.axes
+    heights = [patch.get_height() for patch in axes.patches]
+    assert heights == [4, 1, 2, 0]
+    limit, measured = axes.lines
+    assert limit.get_ydata()[0] == 5
+    assert list(measured.get_ydata()) == [5.5, 3]
+    names = [text.get_text() for text in figure.legends[0].texts]
+    assert sorted(names) == ["a GPU", "activations", "measured", "state"], "what is nothing is not"
+    assert len(figure.legends) == 1
+    assert not draw_memory.bars(parts).axes[0].lines
+
+
+@pytest.mark.parametrize(
+    ("draw", "got"),
+    [
+        (lambda: draw_memory.curve({}), r"got \[\], in 'MB'"),
+        (lambda: draw_memory.curve({"one": ONE}, unit="TB"), "in GB, MB, kB, bytes; .* in 'TB'"),
+        (lambda: draw_memory.bars({}), r"got \[\], in 'GB'"),
+    ],
+)
+def test_nothing_to_draw_and_unknown_units_are_named(draw: object, got: str) -> None:
+    with pytest.raises(ValueError, match=got):
+        draw()  # type: ignore[operator]

@@ -1,0 +1,505 @@
+"""The stepper: what Python writes, and what the script makes of it in a browser."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from bs4 import BeautifulSoup
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from minidist.plots import stepper as module
+from minidist.plots.stepper import sentences, stepper
+from minidist.schedule.algorithms import (
+    naive_all_reduce,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+    tree_all_reduce,
+)
+from minidist.schedule.schedule import Schedule
+from minidist.schedule.simulate import Contributors, Event, Replay, replay
+from tests.support.browser import browser  # noqa: F401 (a fixture)
+
+SCHEDULES = {
+    "ring of 3": ring_all_reduce(3),
+    "ring of 4": ring_all_reduce(4),
+    "ring of 8": ring_all_reduce(8),
+    "ring of 12": ring_all_reduce(12),
+    "reduce-scatter": ring_reduce_scatter(4),
+    "all-gather": ring_all_gather(4),
+    "tree of 8": tree_all_reduce(8),
+    "naive": naive_all_reduce(4),
+    "alone": ring_all_reduce(1),
+}
+each_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+PHONE, DESK = 390, 1280
+
+# Rank 0's part comes to rank 1 twice: the second time by way of rank 2.
+TWICE = Replay(
+    "a faulty one",
+    ranks=3,
+    chunks=1,
+    steps=3,
+    start=(((0,),), ((1,),), ((2,),)),
+    goal=(((0, 1, 2),),) * 3,
+    events=(
+        Event(0, 0, 1, 0, True, (0,), (0, 1)),
+        Event(1, 0, 2, 0, True, (0,), (0, 2)),
+        Event(2, 2, 1, 0, True, (0, 2), (0, 0, 1, 2)),
+    ),
+)
+
+
+def html(played: Replay) -> str:
+    text = stepper(played)._repr_html_()
+    assert isinstance(text, str)
+    return text
+
+
+def parse(played: Replay) -> BeautifulSoup:
+    return BeautifulSoup(html(played), "html.parser")
+
+
+def trace(played: Replay) -> str:
+    return parse(played).find("script", type="application/json").string
+
+
+# ---- what Python writes ----
+
+
+@each_schedule
+def test_the_trace_is_the_replay(schedule: Schedule) -> None:
+    played = replay(schedule)
+
+    def tuples(value: object) -> object:
+        return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+    back = {name: tuples(value) for name, value in json.loads(trace(played)).items()}
+    events = tuple(Event(*event) for event in back.pop("events"))
+    assert Replay(**back, events=events) == played
+
+
+@each_schedule
+def test_the_table_has_a_row_per_step_and_names_every_message(schedule: Schedule) -> None:
+    played = replay(schedule)
+    rows = parse(played).select("tbody tr")
+    assert [row.th.text for row in rows] == [str(k + 1) for k in range(played.steps)]
+    for event in played.events:
+        said = rows[event.step].text
+        assert f"rank {event.src} sends" in said
+        assert f"to rank {event.dst}, which {'adds' if event.reduce else 'overwrites'}" in said
+
+
+def test_a_sentence_says_what_was_sent_and_what_is_held_then() -> None:
+    one = Event(0, 0, 1, 3, True, (0, 3), (0, 1, 3))
+    assert sentences([one]) == [
+        "rank 0 sends chunk 3 (0+3) to rank 1, which adds it: 0+1+3",
+    ]
+    assert sentences([Event(0, 0, 1, c, False, (0, 1), (0, 1)) for c in (0, 1)]) == [
+        "rank 0 sends chunks 0, 1 (0+1) to rank 1, which overwrites its own: 0+1",
+    ]
+
+
+def test_a_step_without_messages_keeps_its_row() -> None:
+    quiet = Replay("quiet", 1, 1, 2, (((0,),),), (((0,),),), ())
+    assert len(parse(quiet).select("tbody tr")) == 2
+
+
+def test_a_name_cannot_break_out() -> None:
+    name = '</script><script>document.title = "broken"</script><b>&'
+    played = Replay(name, 1, 1, 0, (((0,),),), (((0,),),), ())
+    soup = parse(played)
+    assert json.loads(soup.find("script", type="application/json").string)["name"] == name
+    assert soup.figcaption.strong.text == name
+    assert not soup.find("b")
+    assert len(soup.find_all("script")) == 2  # the trace and the player
+
+
+def test_only_a_notebook_gets_the_script_and_the_style(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = replay(ring_all_reduce(4))
+    monkeypatch.delenv("MINIDIST_BOOK", raising=False)
+    notebook = html(played)
+    monkeypatch.setenv("MINIDIST_BOOK", "1")
+    book = html(played)
+    assert notebook == book + module._assets()
+    for soup, here in ((BeautifulSoup(notebook, "html.parser"), 1), (parse(played), 0)):
+        assert len(soup.find_all("style")) == here
+        assert len(soup.find_all("script", type=None)) == here
+
+
+def test_the_assets_load_nothing_and_fit_in_their_elements() -> None:
+    style, script = re.findall(
+        r"<(?:style|script)>\n(.*?)</(?:style|script)>", module._assets(), re.S
+    )
+    assert "<" not in style
+    assert "</" not in script
+    for text in (style, script.replace("http://www.w3.org/2000/svg", "")):
+        assert not re.search(r"https?:|//\w|url\(|@import|\beval\b|innerHTML", text)
+
+
+def test_the_html_is_always_the_same() -> None:
+    assert html(replay(ring_all_reduce(4))) == html(replay(ring_all_reduce(4)))
+    assert "id=" not in html(replay(ring_all_reduce(4))).split("<style>")[0]
+
+
+def test_a_terminal_gets_one_line() -> None:
+    assert repr(stepper(replay(ring_all_reduce(4)))) == (
+        "ring all-reduce: 4 ranks, 4 chunks, 6 steps, 16 of 16 chunks right at the end"
+    )
+
+
+def test_too_many_ranks_are_refused() -> None:
+    with pytest.raises(ValueError, match="33 ranks and 33 chunks; a stepper can show 32"):
+        stepper(replay(ring_reduce_scatter(33)))
+
+
+# ---- what a browser shows ----
+
+
+class Pages:
+    """Opens HTML from a file in pages that report what goes wrong in them."""
+
+    def __init__(self, browser: Browser, folder: Path) -> None:  # noqa: F811
+        self.browser, self.folder = browser, folder
+        self.errors: list[str] = []
+
+    def open(self, body: str, width: int = DESK, theme: str = "light", **options: bool) -> Page:
+        path = self.folder / "page.html"
+        path.write_text(
+            f'<!doctype html><html lang="en" data-theme="{theme}"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width"><title>A page</title></head>'
+            '<body style="margin: 0; font-family: sans-serif">'
+            f'<main style="padding: 16px"><h1>A page</h1>{body}</main></body></html>'
+        )
+        page = self.browser.new_page(
+            viewport={"width": width, "height": 800}, reduced_motion="reduce", **options
+        )
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
+        page.goto(path.as_uri())
+        return page
+
+
+@pytest.fixture
+def pages(browser: Browser, tmp_path: Path) -> Iterator[Pages]:  # noqa: F811
+    pages = Pages(browser, tmp_path)
+    before = set(browser.contexts)
+    yield pages
+    for context in set(browser.contexts) - before:
+        context.close()
+    assert pages.errors == []
+
+
+def figure(page: Page, nth: int = 0) -> Locator:
+    return page.locator(".minidist-stepper").nth(nth)
+
+
+def button(shown: Locator, name: str) -> Locator:
+    return shown.get_by_role("button", name=name, exact=True)
+
+
+def slider(shown: Locator) -> Locator:
+    return shown.get_by_role("slider", name="Step")
+
+
+def expect_position(shown: Locator, position: int) -> None:
+    expect(slider(shown)).to_have_value(str(position))
+    says = f"Step {position} of" if position else "Start, before any message"
+    expect(shown.get_by_role("status")).to_contain_text(says)
+
+
+def cell_text(contributors: Contributors, ranks: int) -> str:
+    text = "+".join(map(str, contributors))
+    return f"{len(set(contributors))} of {ranks}" if len(text) > 15 else text or "empty"
+
+
+def mark(contributors: Contributors, goal: Contributors | None) -> str:
+    if len(set(contributors)) < len(contributors):
+        return "✗"
+    return "✓" if contributors == goal else ""
+
+
+def expect_picture(shown: Locator, played: Replay, position: int) -> None:
+    """Every cell, its bar and mark, every arrow and every sentence, after `position` steps."""
+    held = played.state(position)
+    events = [event for event in played.events if event.step == position - 1]
+    pairs = [list(zip(row, want, strict=True)) for row, want in zip(held, played.goal, strict=True)]
+    seen = shown.evaluate(
+        """figure => {
+          const cells = [...figure.querySelectorAll(".rank")].map(
+            (row) => [...row.querySelectorAll("[role=cell]")]);
+          const each = (look) => cells.map((row) => row.map(look));
+          const texts = (query) => [...figure.querySelectorAll(query)].map((n) => n.textContent);
+          return {
+            sums: each((cell) => cell.querySelector(".sum").textContent),
+            full: each((cell) => cell.title),
+            bars: each((cell) => [...cell.querySelectorAll("i")].flatMap((bit, rank) =>
+              bit.matches(".twice") ? [rank, rank] : bit.matches(".in") ? [rank] : [])),
+            marks: each((cell) => cell.querySelector("b")?.textContent ?? ""),
+            received: each((cell) => cell.matches(".received")),
+            arrows: texts("svg text"),
+            sentences: texts(".said li"),
+          };
+        }"""
+    )
+    arrived = {(event.dst, event.chunk) for event in events}
+    assert seen == {
+        "sums": [[cell_text(sum_, played.ranks) for sum_ in row] for row in held],
+        "full": [["+".join(map(str, sum_)) for sum_ in row] for row in held],
+        "bars": [[list(sum_) for sum_ in row] for row in held],
+        "marks": [[mark(*pair) for pair in row] for row in pairs],
+        "received": [
+            [(rank, chunk) in arrived for chunk in range(played.chunks)]
+            for rank in range(played.ranks)
+        ],
+        "arrows": ["+" if event.reduce else "=" for event in events],
+        "sentences": sentences(events),
+    }
+    right = sum(sum_ == want for row in pairs for sum_, want in row)
+    expect(shown.locator(".count")).to_have_text(f"{right} of {played.wanted} complete")
+
+
+@each_schedule
+def test_every_step_shows_what_the_simulator_did(pages: Pages, schedule: Schedule) -> None:
+    played = replay(schedule)
+    shown = figure(pages.open(html(played)))
+    for position in range(played.steps + 1):
+        expect_position(shown, position)
+        expect_picture(shown, played, position)
+        button(shown, "Next").click(force=True)  # at the end too, where it does nothing
+    expect_position(shown, played.steps)
+
+
+def test_a_part_counted_twice_is_marked(pages: Pages) -> None:
+    shown = figure(pages.open(html(TWICE)))
+    slider(shown).fill("3")
+    expect_picture(shown, TWICE, 3)
+    expect(shown.get_by_role("img", name="a rank is counted twice")).to_have_count(1)
+    expect(shown.locator(".legend")).to_contain_text("✗ a rank is counted twice")
+
+
+def test_arrows_go_from_the_sender_s_cell_to_the_receiver_s(pages: Pages) -> None:
+    played = replay(tree_all_reduce(8))
+    shown = figure(pages.open(html(played)))
+    for position in range(1, played.steps + 1):
+        button(shown, "Next").click()
+        far = shown.evaluate(
+            """figure => {
+              const cells = [...figure.querySelectorAll(".rank > [role=cell]")];
+              const boxes = cells.map((cell) => cell.getBoundingClientRect());
+              const origin = figure.querySelector("svg").getBoundingClientRect();
+              const touches = ({ x, y }) => boxes.findIndex((box) =>
+                x + origin.left >= box.left - 2 && x + origin.left <= box.right + 2 &&
+                y + origin.top >= box.top - 2 && y + origin.top <= box.bottom + 2);
+              const lines = figure.querySelectorAll("svg .line");
+              const heads = figure.querySelectorAll("svg .head");
+              return [...lines].map((line, i) =>
+                [line, heads[i]].map((path) => touches(path.getPointAtLength(0))));
+            }"""
+        )
+        events = [event for event in played.events if event.step == position - 1]
+        assert far == [[event.src, event.dst] for event in events]
+
+
+def test_buttons_and_slider(pages: Pages) -> None:
+    shown = figure(pages.open(html(replay(ring_all_reduce(4)))))
+    back, next_ = button(shown, "Back"), button(shown, "Next")
+    expect(back).to_have_attribute("aria-disabled", "true")
+    next_.click()
+    next_.click()
+    expect_position(shown, 2)
+    expect(slider(shown)).to_have_attribute("aria-valuetext", "after step 2 of 6")
+    back.click()
+    expect_position(shown, 1)
+    slider(shown).fill("6")
+    expect_position(shown, 6)
+    expect(next_).to_have_attribute("aria-disabled", "true")
+    expect(back).to_have_attribute("aria-disabled", "false")
+
+
+def test_keys_work_wherever_the_focus_is(pages: Pages) -> None:
+    page = pages.open(html(replay(ring_all_reduce(4))))
+    shown = figure(page)
+    clicked = shown.get_by_text("rank 2", exact=True)
+    for focus in (slider(shown).focus, button(shown, "Next").focus, clicked.click):
+        focus()
+        for key, position in (("End", 6), ("ArrowLeft", 5), ("Home", 0), ("ArrowRight", 1)):
+            page.keyboard.press(key)
+            expect_position(shown, position)
+    page.keyboard.press("Control+ArrowRight")
+    expect_position(shown, 1)
+
+
+def test_play_stops_at_the_end_and_starts_again(pages: Pages) -> None:
+    quick = html(replay(ring_all_reduce(3))).replace("<figure", '<figure data-interval="30"', 1)
+    page = pages.open(quick)
+    shown = figure(page)
+    button(shown, "Play").click()
+    expect_position(shown, 4)
+    expect(button(shown, "Play")).to_be_visible()
+    slider(shown).focus()
+    page.keyboard.press("Space")  # at the end: once more from the start
+    expect_position(shown, 4)
+    expect(button(shown, "Play")).to_be_visible()
+
+
+def test_play_can_be_paused_and_is_silent_meanwhile(pages: Pages) -> None:
+    slow = html(replay(ring_all_reduce(4))).replace("<figure", '<figure data-interval="1e8"', 1)
+    page = pages.open(slow)
+    shown = figure(page)
+    expect(shown.get_by_role("status")).to_have_attribute("aria-live", "polite")
+    slider(shown).focus()
+    page.keyboard.press("Space")
+    expect_position(shown, 1)
+    expect(shown.get_by_role("status")).to_have_attribute("aria-live", "off")
+    button(shown, "Pause").click()
+    expect(shown.get_by_role("status")).to_have_attribute("aria-live", "polite")
+    expect_position(shown, 1)
+    page.keyboard.press("Space")  # the focus is on the button: pressed once, not twice
+    expect(button(shown, "Pause")).to_be_visible()
+    expect_position(shown, 2)
+
+
+def test_two_on_a_page_do_not_meet(pages: Pages) -> None:
+    four, eight = replay(ring_all_reduce(4)), replay(ring_all_reduce(8))
+    page = pages.open(html(four) + html(eight))  # and so the script is there twice
+    assert page.locator(".controls").count() == 2
+    button(figure(page, 0), "Next").click()
+    slider(figure(page, 1)).fill("9")
+    expect_position(figure(page, 0), 1)
+    expect_position(figure(page, 1), 9)
+    expect_picture(figure(page, 0), four, 1)
+    expect_picture(figure(page, 1), eight, 9)
+
+
+def test_an_output_that_a_notebook_inserts_later(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = replay(ring_all_reduce(4))
+    monkeypatch.setenv("MINIDIST_BOOK", "1")
+    book = html(played)
+    monkeypatch.delenv("MINIDIST_BOOK")
+    page = pages.open(book + module._assets())
+    button(figure(page), "Next").click()
+    insert = """text => {
+      const range = document.createRange();
+      range.selectNode(document.body);
+      document.querySelector("main").append(range.createContextualFragment(text));
+    }"""
+    page.evaluate(insert, html(played))
+    page.evaluate(insert, html(played))
+    expect(page.locator(".controls")).to_have_count(3)
+    button(figure(page, 2), "Next").click()
+    button(figure(page, 2), "Next").click()
+    for nth, position in ((0, 1), (1, 0), (2, 2)):
+        expect_position(figure(page, nth), position)
+
+
+def test_without_a_script_the_table_is_open(pages: Pages) -> None:
+    page = pages.open(html(replay(ring_all_reduce(4))), java_script_enabled=False)
+    expect(figure(page).get_by_role("row")).to_have_count(7)
+    expect(figure(page).get_by_text("rank 3 sends chunk 2 (3)")).to_be_visible()
+
+
+def test_on_paper_the_table_is_printed_and_the_buttons_are_not(pages: Pages) -> None:
+    page = pages.open(html(replay(ring_all_reduce(4))))
+    sentence = figure(page).locator("details li").first
+    expect(sentence).not_to_be_visible()
+    page.emulate_media(media="print")
+    expect(sentence).to_be_visible()
+    expect(button(figure(page), "Next")).not_to_be_visible()
+
+
+@pytest.mark.parametrize("name", ["ring of 3", "ring of 4"])
+def test_a_phone_shows_it_whole(pages: Pages, name: str) -> None:
+    page = pages.open(html(replay(SCHEDULES[name])), PHONE)
+    slider(figure(page)).press("End")
+    scroller = figure(page).locator(".scroller")
+    assert scroller.evaluate("box => box.scrollWidth <= box.clientWidth")
+    expect(scroller).not_to_have_attribute("tabindex", "0")
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE
+    lines = (
+        figure(page)
+        .locator(".sum span")
+        .evaluate_all("sums => sums.map((sum) => sum.getClientRects().length)")
+    )
+    assert set(lines) == {1}
+
+
+def test_a_wide_one_scrolls_in_its_own_box(pages: Pages) -> None:
+    page = pages.open(html(replay(ring_all_reduce(8))), PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE
+    scroller = figure(page).get_by_role("group", name="Picture, scrolls sideways")
+    expect(scroller).to_have_attribute("tabindex", "0")
+    scroller.focus()
+    page.keyboard.press("ArrowRight")  # scrolls, and does not step
+    page.wait_for_function("document.querySelector('.scroller').scrollLeft > 0")
+    expect_position(figure(page), 0)
+    page.set_viewport_size({"width": DESK, "height": 800})
+    expect(figure(page).locator(".scroller")).not_to_have_attribute("tabindex", "0")
+
+
+def test_it_fades_out_where_there_is_more_to_the_right(pages: Pages) -> None:
+    page = pages.open(html(replay(ring_all_reduce(8))), PHONE)
+    scroller = figure(page).locator(".scroller")
+    expect(scroller).to_have_css("mask-image", re.compile("linear-gradient"))
+    scroller.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
+    expect(scroller).to_have_css("mask-image", "none")
+    scroller.evaluate("box => box.scrollTo(0, 0)")
+    expect(scroller).to_have_css("mask-image", re.compile("linear-gradient"))
+    page.set_viewport_size({"width": DESK, "height": 800})
+    expect(scroller).to_have_css("mask-image", "none")
+
+
+def test_no_gap_at_the_start_and_nothing_below_moves_afterwards(pages: Pages) -> None:
+    played = replay(tree_all_reduce(8))  # its steps have one to four messages
+    shown = figure(pages.open(html(played)))
+    said, below = shown.get_by_role("status"), shown.locator("details")
+    height = "box => box.getBoundingClientRect().height"
+    assert said.evaluate(height) == said.locator("p").evaluate(height)
+    tops = set()
+    for _ in range(played.steps):
+        button(shown, "Next").click()
+        tops.add(below.evaluate("box => box.getBoundingClientRect().top + scrollY"))
+    assert len(tops) == 1
+
+
+@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing(pages: Pages, theme: str, width: int) -> None:
+    ring, eight = replay(ring_all_reduce(4)), replay(ring_all_reduce(8))
+    page = pages.open(html(ring) + html(eight) + html(TWICE), width, theme)
+    for nth, position in enumerate(("3", "13", "3")):
+        slider(figure(page, nth)).fill(position)
+    figure(page, 0).locator("summary").click()
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.mark.parametrize(
+    ("element", "attribute", "dark", "light"),
+    [
+        ("documentElement", "data-theme", "dark", "light"),  # the book
+        ("body", "data-jp-theme-light", "false", "true"),  # JupyterLab
+        ("body", "class", "vscode-dark", "vscode-light"),
+    ],
+)
+def test_it_follows_the_theme_of_the_page_before_that_of_the_system(
+    pages: Pages, element: str, attribute: str, dark: str, light: str
+) -> None:
+    page = pages.open(html(replay(ring_all_reduce(3))))
+    page.evaluate("document.documentElement.removeAttribute('data-theme')")
+    ink = "getComputedStyle(document.querySelector('.minidist-stepper')).color"
+    page.emulate_media(color_scheme="light")
+    bright = page.evaluate(ink)
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(ink) != bright
+    page.evaluate(f"document.{element}.setAttribute('{attribute}', '{light}')")
+    assert page.evaluate(ink) == bright
+    page.emulate_media(color_scheme="light")
+    page.evaluate(f"document.{element}.setAttribute('{attribute}', '{dark}')")
+    assert page.evaluate(ink) != bright

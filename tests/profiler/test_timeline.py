@@ -1,0 +1,486 @@
+"""Recordings: what is noted, what it costs when nothing records, what is made of it."""
+
+import json
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+import minidist
+from minidist.comm.comm import Ours
+from minidist.plots.draw import COLORS
+from minidist.plots.timeline import gantt
+from minidist.profiler.spans import rows
+from minidist.profiler.timeline import NOTHING, Span, hidden, mark, note, timeline, to_chrome
+
+STEP = [
+    Span(0, "compute", "forward", 10.0, 11.0),
+    Span(0, "compute", "backward", 11.0, 14.0),
+    Span(0, "communication", "bucket 0", 12.0, 13.0),
+    Span(0, "communication", "bucket 1", 13.0, 15.0),
+    Span(0, "compute", "optimizer", 15.0, 16.0),
+]
+SHIFTED = [Span(1, lane, name, start + 0.5, end + 0.5) for _, lane, name, start, end in STEP]
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+# ---- recording ----
+
+
+class Deaf:
+    """A handle that must not be asked."""
+
+    @property
+    def span(self) -> tuple[float, float]:
+        raise AssertionError("asked although nothing records")
+
+
+def test_when_nothing_records_nothing_is_made_and_no_clock_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("a moment was taken")
+
+    monkeypatch.setattr("minidist.profiler.event.Moment.__init__", fail)
+    with mark("forward") as first:
+        pass
+    second = mark("bucket 0", "communication", torch.device("cuda:0"))
+    second.end()
+    note("bucket 0", "communication", Deaf())
+    assert first is second is NOTHING
+    assert second.span is None
+    assert vars(NOTHING) == {}
+
+
+def sgd() -> torch.optim.SGD:
+    return torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+
+
+def test_optimizers_are_watched_only_while_recording() -> None:
+    early, names = sgd(), []
+    early.step()
+    with timeline() as line:
+        early.step()
+        sgd().step()
+    early.step()
+    names = [span.name for span in line.spans]
+    assert names == ["optimizer", "optimizer"]
+    assert {(span.rank, span.lane) for span in line.spans} == {(0, "compute")}
+
+
+class Outer(torch.optim.SGD):
+    """An optimizer that hands its work to another one."""
+
+    def step(self, closure: object = None) -> None:
+        sgd().step()
+        with mark("the rest", "other"):
+            pass
+
+
+def test_a_step_within_a_step_is_part_of_it() -> None:
+    with timeline() as line:
+        Outer(torch.nn.Linear(2, 1).parameters(), lr=0.1).step()
+        sgd().step()
+    assert [span.name for span in line.spans] == ["optimizer", "the rest", "optimizer"]
+    outer, rest, alone = line.spans
+    assert outer.start <= rest.start <= rest.end <= outer.end <= alone.start
+
+
+def test_marks_end_once_in_order_and_only_if_they_end() -> None:
+    with timeline() as line:
+        outer, lost = line.mark("forward"), mark("backward")
+        with mark("inner", "other") as inner:
+            seen = line.spans
+        outer.end()
+        ended = outer.span
+        outer.end()
+    assert outer.span == ended
+    assert lost.span is None
+    assert seen == []
+    assert [span.name for span in line.spans] == ["forward", "inner"]
+    (_, _, _, start, end), (_, lane, _, low, high) = line.spans
+    assert (start, end) == outer.span
+    assert (low, high) == inner.span
+    assert start <= low <= high <= end
+    assert lane == "other"
+    outer.end()
+    assert line.spans[0].end == end
+    lost.end()
+    assert [span.name for span in line.spans] == ["forward", "backward", "inner"]
+
+
+class Late:
+    """A handle that knows its span only in the end."""
+
+    span: tuple[float, float] | None = None
+
+
+def test_a_handle_is_asked_until_it_knows() -> None:
+    handle = Late()
+    with timeline() as line:
+        note("bucket 0", "communication", handle)
+        assert line.spans == []
+    assert line.spans == []
+    handle.span = 1.0, 2.0
+    assert line.spans == line.spans == [Span(0, "communication", "bucket 0", 1.0, 2.0)]
+
+
+def test_one_recording_at_a_time_and_a_failure_ends_it() -> None:
+    with timeline() as line:
+        with pytest.raises(RuntimeError, match="rank 0: timeline: another one is recording"):
+            timeline().__enter__()
+        with mark("forward"):
+            pass
+    assert [span.name for span in line.spans] == ["forward"]
+    with pytest.raises(ZeroDivisionError), timeline() as line, mark("forward"):
+        _ = 1 / 0
+    assert mark("forward") is NOTHING
+    sgd().step()
+    assert [span.name for span in line.spans] == ["forward"]
+
+
+def test_ranks_record_a_step_and_their_spans_make_one_picture(tmp_path: Path) -> None:
+    def run() -> list[Span]:
+        comm = Ours(algorithm="ring")
+        net = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with timeline() as line:
+            with mark("forward"):
+                loss = net(torch.full((1, 4), comm.rank + 1.0)).sum()
+            backward = mark("backward")
+            loss.backward()
+            grads = [p.grad for p in net.parameters() if p.grad is not None]
+            works = [comm.all_reduce(grad, async_op=True) for grad in grads]
+            for number, work in enumerate(works):
+                assert work is not None
+                note(f"bucket {number}", "communication", work)
+            backward.end()
+            for work in works:
+                assert work is not None
+                work.wait()
+            optimizer.step()
+        return line.spans
+
+    both = minidist.launch(run, 2)
+    assert [{span.rank for span in spans} for spans in both] == [{0}, {1}]
+    for spans in both:
+        at = {span.name: span for span in spans}
+        assert list(at) == [span.name for span in spans], "each once"
+        assert set(at) == {"forward", "backward", "bucket 0", "bucket 1", "optimizer"}
+        assert all(span.start <= span.end for span in spans)
+        assert at["forward"].end <= at["backward"].start <= at["bucket 0"].start
+        assert at["bucket 0"].end <= at["bucket 1"].start
+        assert max(at["backward"].end, at["bucket 1"].end) <= at["optimizer"].start
+    whole = [span for spans in both for span in spans]
+    assert 0 <= hidden(whole) <= 1
+    assert len(gantt(whole).axes[0].patches) == len(whole) == 10
+    to_chrome(whole, tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) == 10
+
+
+# ---- on a GPU: a fake one, whose stream runs when it is synchronised ----
+
+
+class Event:
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at: float | None = None
+
+    def record(self, stream: str) -> None:
+        if stream == "empty":
+            self.at = GPU.clock
+        else:
+            GPU.queue.append(self)
+
+    def query(self) -> bool:
+        return self.at is not None
+
+    def synchronize(self) -> None:
+        GPU.calls.append("anchor")
+        assert self.at is not None, "only the anchor is waited for: its stream is empty"
+
+    def elapsed_time(self, other: "Event") -> float:
+        assert self.at is not None
+        assert other.at is not None
+        return (other.at - self.at) * 1e3
+
+
+class Gpu:
+    """Its clock is that of the host, plus a constant that nobody knows."""
+
+    def __init__(self) -> None:
+        self.clock, self.queue, self.calls = 0.0, list[Event](), list[str]()
+
+    def run(self) -> None:
+        for event in self.queue:
+            self.clock += 1.0  # so long is what is queued before each event
+            event.at = self.clock
+        self.queue.clear()
+
+
+GPU = Gpu()
+
+
+def synchronize(device: torch.device) -> None:
+    GPU.calls.append(f"synchronize {device}")
+    GPU.run()
+
+
+def test_on_a_gpu_events_are_recorded_and_read_once_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fakes = {
+        "Event": Event,
+        "Stream": lambda device: "empty",
+        "current_stream": lambda device: f"usual of {device}",
+        "synchronize": synchronize,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    cuda, stale = torch.device("cuda:0"), Event(enable_timing=True)
+    stale.at = -3.0  # an anchor of long ago, since when the clocks have drifted
+    monkeypatch.setattr("minidist.profiler.event._anchors", {cuda: (990.0, stale)})
+    monkeypatch.setattr("time.monotonic", lambda: GPU.clock + 1000.0)
+    with timeline() as line:
+        with mark("forward", device=cuda):
+            pass
+        backward = mark("backward", device=cuda)
+        with mark("input"):  # on the host
+            pass
+        backward.end()
+        assert [span.name for span in line.spans] == ["input"], "the GPU has not run yet"
+        assert GPU.calls == [], "nothing waits while recording"
+    assert GPU.calls == ["synchronize cuda:0", "anchor"]
+    assert line.spans == [
+        Span(0, "compute", "input", 1000.0, 1000.0),
+        Span(0, "compute", "forward", 1001.0, 1002.0),
+        Span(0, "compute", "backward", 1003.0, 1004.0),
+    ]
+    assert GPU.calls == ["synchronize cuda:0", "anchor"], "the times are kept"
+
+
+# ---- what is computed ----
+
+
+@pytest.mark.parametrize(
+    ("communication", "backward", "share"),
+    [
+        ([(0, 2)], [(0, 2)], 1),
+        ([(0, 2)], [(2, 3)], 0),
+        ([(0, 2)], [], 0),
+        ([(1, 3)], [(0, 2)], Fraction(1, 2)),
+        ([(1, 3), (2, 5)], [(0, 2)], Fraction(1, 4)),  # two at a time count once
+        ([(0, 8), (1, 2)], [(1, 2), (4, 6)], Fraction(3, 8)),
+        ([(0, 4)], [(1, 3), (2, 3)], Fraction(1, 2)),
+        ([(0, 1), (1, 2), (5, 7)], [(0, 6)], Fraction(3, 4)),
+    ],
+)
+def test_the_share_under_backward(
+    communication: list[tuple[int, int]],
+    backward: list[tuple[int, int]],
+    share: Fraction | int,
+) -> None:
+    spans = [Span(0, "communication", f"bucket {i}", *at) for i, at in enumerate(communication)]
+    spans += [Span(0, "compute", "backward", *at) for at in backward]
+    spans += [Span(0, "compute", "forward", 0, 9), Span(0, "input", "backward", 0, 9)]
+    assert hidden(spans) == pytest.approx(float(share), abs=1e-15)
+    assert hidden(spans[::-1]) == hidden(iter(spans))
+
+
+def test_only_the_rank_s_own_backward_hides_its_communication() -> None:
+    spans = [
+        Span(0, "communication", "bucket 0", 0, 3),
+        Span(0, "compute", "backward", 2, 9),
+        Span(1, "communication", "bucket 0", 0, 1),
+        Span(1, "compute", "backward", 0, 2),
+    ]
+    assert hidden(spans) == 0.5
+
+
+@pytest.mark.parametrize("spans", [[], [Span(0, "compute", "backward", 0.0, 1.0)]])
+def test_without_communication_there_is_no_share(spans: list[Span]) -> None:
+    with pytest.raises(ValueError, match=f"some communication among the {len(spans)} spans"):
+        hidden(spans)
+
+
+def test_rows_are_lanes_in_order_and_split_where_spans_overlap() -> None:
+    more = [Span(0, "input", "load", 9.0, 9.5), Span(0, "communication", "sums", 12.5, 14.5)]
+    lines = rows([*SHIFTED, *more, *STEP[::-1]])
+    assert [(row.rank, row.lane, [span.name for span in row.spans]) for row in lines] == [
+        (0, "compute", ["forward", "backward", "optimizer"]),
+        (0, "communication", ["bucket 0", "bucket 1"]),
+        (0, "communication", ["sums"]),
+        (0, "input", ["load"]),
+        (1, "compute", ["forward", "backward", "optimizer"]),
+        (1, "communication", ["bucket 0", "bucket 1"]),
+    ]
+
+
+# ---- Chrome's format ----
+
+
+def test_a_trace_has_a_process_for_each_rank_and_a_thread_for_each_row(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("what was there before")
+    to_chrome([*SHIFTED, *STEP], path)
+    assert [each.name for each in tmp_path.iterdir()] == ["trace.json"], "nothing else is left"
+    whole = json.loads(path.read_text())
+    assert set(whole) == {"traceEvents", "displayTimeUnit"}
+    events = whole["traceEvents"]
+    called = {
+        (event["name"], event["pid"], event["tid"]): event["args"]
+        for event in events
+        if event["ph"] == "M"
+    }
+    threads = {
+        (pid, tid): args["name"] for (name, pid, tid), args in called.items() if "thread_n" in name
+    }
+    assert threads == {
+        (0, 0): "compute",
+        (0, 1): "communication",
+        (1, 2): "compute",
+        (1, 3): "communication",
+    }
+    for (pid, tid), _ in threads.items():
+        assert called["process_name", pid, tid] == {"name": f"rank {pid}"}
+        assert called["process_sort_index", pid, tid] == {"sort_index": pid}
+        assert called["thread_sort_index", pid, tid] == {"sort_index": tid}
+    drawn = [event for event in events if event["ph"] == "X"]
+    assert len(drawn) + len(called) == len(events)
+    back = [
+        Span(
+            e["pid"],
+            threads[e["pid"], e["tid"]],
+            e["name"],
+            10 + e["ts"] / 1e6,
+            10 + (e["ts"] + e["dur"]) / 1e6,
+        )
+        for e in drawn
+    ]
+    assert sorted(back) == sorted([*STEP, *SHIFTED])
+    assert min(event["ts"] for event in drawn) == 0
+
+
+def test_what_was_there_stays_if_a_trace_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("before")
+    with pytest.raises(ValueError, match="JSON"):
+        to_chrome([STEP[0]._replace(end=float("nan"))], path)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+    to_chrome([], str(path))
+    assert json.loads(path.read_text())["traceEvents"] == []
+
+
+# ---- the picture ----
+
+
+def bars(axes: Axes) -> list[Rectangle]:
+    return [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+
+
+def test_a_bar_for_each_span_where_and_as_long_as_it_was() -> None:
+    (axes,) = gantt([*STEP, *SHIFTED]).axes
+    drawn = {
+        (bar.get_x(), bar.get_width(), to_hex(bar.get_facecolor()).upper()) for bar in bars(axes)
+    }
+    forward, backward, bucket, optimizer = COLORS[:4]
+    one = [(0, 1, forward), (1, 3, backward), (2, 1, bucket), (3, 2, bucket), (5, 1, optimizer)]
+    wanted = {((x + late) * 1e3, width * 1e3, c) for x, width, c in one for late in (0, 0.5)}
+    assert drawn == wanted
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == [
+        "rank 0: compute",
+        "rank 0: communication",
+        "rank 1: compute",
+        "rank 1: communication",
+    ]
+    tops = {bar.get_y() for bar in bars(axes)}
+    assert len(tops) == 4
+    assert [round(bar.get_y() + bar.get_height() / 2, 6) for bar in bars(axes)][::3][:1] == [0]
+    legend = [text.get_text() for text in axes.figure.legends[0].texts]
+    assert legend == ["forward", "backward", "bucket", "optimizer"]
+    low, high = axes.get_ylim()
+    assert low > high, "rank 0 is on top"
+
+
+def test_a_kind_has_its_colour_in_every_picture() -> None:
+    (axes,) = gantt([STEP[4], Span(0, "communication", "sum", 16.0, 17.0)]).axes
+    assert [to_hex(bar.get_facecolor()).upper() for bar in bars(axes)] == [COLORS[3], COLORS[4]]
+
+
+def many(ranks: int, steps: int) -> list[Span]:
+    spans = []
+    for rank in range(ranks):
+        for step in range(steps):
+            t = 20 * step + 0.3 * rank
+            spans.append(Span(rank, "compute", "forward", t, t + 4))
+            spans.append(Span(rank, "compute", "backward", t + 4, t + 13))
+            spans.append(Span(rank, "compute", "optimizer", t + 16, t + 18))
+            edges = [t + 6 + at for at in (0, 0.1, 3, 4, 4, 7, 10)]
+            for number, (start, end) in enumerate(pairwise(edges)):
+                spans.append(Span(rank, "communication", f"bucket {number}", start, end))
+            spans.append(Span(rank, "communication", "buffers of the model", t, t + 12))
+    return spans
+
+
+def growing() -> list[Span]:
+    """Bars of every length, round that of their names; the name of the lane is long."""
+    edges = [1.05**i for i in range(40)]
+    return [
+        Span(0, "reading the next batch from a disk", f"part {i}", *at)
+        for i, at in enumerate(pairwise(edges))
+    ]
+
+
+@pytest.mark.parametrize(
+    "spans", [many(1, 1), many(2, 3), many(4, 2), many(1, 20), growing()], ids=len
+)
+def test_no_label_leaves_its_bar_and_no_bar_lies_on_another(spans: list[Span]) -> None:
+    figure = gantt(spans)
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    boxes = [bar.get_window_extent() for bar in bars(axes)]
+    middles = [((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2) for box in boxes]
+    for text in axes.texts:
+        at = text.get_window_extent()
+        x, y = (at.x0 + at.x1) / 2, (at.y0 + at.y1) / 2
+        home = min(range(len(boxes)), key=lambda i: abs(middles[i][0] - x) + abs(middles[i][1] - y))
+        assert boxes[home].x0 <= at.x0 < at.x1 <= boxes[home].x1
+        assert text.get_fontsize() >= 8
+    edges = sorted((bar.get_y(), bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars(axes))
+    for (row, _, end), (next_row, start, _) in pairwise(edges):
+        assert row != next_row or end <= start + 1e-9
+    labels = [tick.get_window_extent() for tick in axes.get_yticklabels()]
+    assert all(upper.y0 >= lower.y1 for upper, lower in pairwise(labels))
+    (low, high), whole = axes.get_xlim(), max(bar.get_x() + bar.get_width() for bar in bars(axes))
+    assert low == 0
+    assert high >= whole
+
+
+def test_names_are_whole_where_they_fit_and_else_their_last_word() -> None:
+    def written(spans: Sequence[Span]) -> set[str]:
+        return {text.get_text() for text in gantt(spans).axes[0].texts}
+
+    assert written(STEP) >= {"forward", "backward", "bucket 0", "bucket 1"}
+    short = written(many(2, 2))
+    assert short >= {"forward", "backward", "1", "buffers of the model"}
+    assert short.isdisjoint({"bucket 1", "0", "3"}), "too long, too short a bar, no bar at all"
+    assert written(many(1, 60)) == set(), "no room at all"
+
+
+def test_a_picture_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one span"):
+        gantt([])

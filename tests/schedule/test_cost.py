@@ -1,0 +1,318 @@
+"""The cost model against formulas that can be worked out by hand."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidist.schedule import algorithms
+from minidist.schedule.cost import (
+    Link,
+    Measurement,
+    Topology,
+    fit,
+    nodes,
+    price,
+    seconds,
+    shared,
+    switch,
+)
+from minidist.schedule.schedule import Schedule, Send, Step
+
+LINK = Link(alpha=1e-5, beta=1e-9)
+SIZE = 1 << 20
+
+
+@pytest.mark.claim("B5")
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 100])
+def test_ring_on_a_switch_is_the_textbook_formula(ranks: int) -> None:
+    predicted = seconds(algorithms.ring_all_reduce(ranks), SIZE, switch(LINK))
+    steps = 2 * (ranks - 1)
+    assert predicted == pytest.approx(steps * (LINK.alpha + LINK.beta * SIZE / ranks))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 100])
+def test_tree_and_naive_on_a_switch(ranks: int) -> None:
+    one = LINK.alpha + LINK.beta * SIZE
+    tree = seconds(algorithms.tree_all_reduce(ranks), SIZE, switch(LINK))
+    assert tree == pytest.approx(2 * math.ceil(math.log2(ranks)) * one)
+    naive = seconds(algorithms.naive_all_reduce(ranks), SIZE, switch(LINK))
+    assert naive == pytest.approx(2 * (ranks - 1) * one)
+
+
+def test_messages_that_share_a_link_take_turns() -> None:
+    predicted = seconds(algorithms.ring_all_reduce(4), SIZE, shared(LINK))
+    assert predicted == pytest.approx(6 * 4 * (LINK.alpha + LINK.beta * SIZE / 4))
+
+
+def test_nodes_count_what_leaves_them() -> None:
+    """Flat ring over 2 nodes of 2: each node's link out carries one chunk a step."""
+    slow = Link(alpha=1e-4, beta=1e-8)
+    predicted = seconds(algorithms.ring_all_reduce(4), SIZE, nodes(2, LINK, slow))
+    assert predicted == pytest.approx(6 * (slow.alpha + slow.beta * SIZE / 4))
+
+
+@pytest.mark.claim("B8")
+def test_hierarchical_on_nodes_is_three_rings() -> None:
+    count, local, slow = 4, 8, Link(alpha=1e-4, beta=1e-8)
+    schedule = algorithms.hierarchical_all_reduce(count * local, local=local)
+    inside = 2 * (local - 1) * (LINK.alpha + LINK.beta * SIZE / local)
+    # All of a node's ranks send at once across its one link: together the whole tensor's share.
+    across = 2 * (count - 1) * (slow.alpha + slow.beta * SIZE / count)
+    predicted = seconds(schedule, SIZE, nodes(local, LINK, slow))
+    assert predicted == pytest.approx(inside + across)
+
+
+def one_step(ranks: int, *sends: Send) -> Schedule:
+    return Schedule("one step", "all_reduce", ranks, 4, lambda: [Step.from_sends(sends)])
+
+
+def test_one_slow_link_sets_the_pace_of_the_ring_and_not_of_who_does_not_use_it() -> None:
+    """Per-link figures: rank 2 is a straggler, out and in."""
+    slow = Link(alpha=5e-5, beta=1e-8)
+    uneven = switch([LINK, LINK, slow, LINK])
+    ring = seconds(algorithms.ring_all_reduce(4), SIZE, uneven)
+    assert ring == pytest.approx(6 * (slow.alpha + slow.beta * SIZE / 4))
+    around = one_step(4, Send(0, 1, 0, True), Send(1, 3, 1, True))
+    assert seconds(around, SIZE, uneven) == pytest.approx(LINK.alpha + LINK.beta * SIZE / 4)
+    assert seconds(around, SIZE, switch([LINK] * 4)) == seconds(around, SIZE, switch(LINK))
+
+
+def test_messages_into_one_rank_take_turns_for_their_bytes_only() -> None:
+    """Contention: three senders, one link in; all wait for their latency at the same time."""
+    into_0 = one_step(4, Send(1, 0, 0, False), Send(2, 0, 1, False), Send(3, 0, 2, False))
+    predicted = seconds(into_0, SIZE, switch(LINK))
+    assert predicted == pytest.approx(LINK.alpha + LINK.beta * 3 * SIZE / 4)
+
+
+@pytest.mark.parametrize(("rails", "share"), [(1, 4), (2, 2), (4, 1)])
+def test_the_ranks_of_a_node_share_its_links_out(rails: int, share: int) -> None:
+    """Four ranks of node 0 each send a quarter to their peer in node 1."""
+    across = one_step(8, *(Send(r, r + 4, r, False) for r in range(4)))
+    slow = Link(alpha=1e-4, beta=1e-8)
+    predicted = seconds(across, SIZE, nodes(4, LINK, slow, rails=rails))
+    assert predicted == pytest.approx(slow.alpha + slow.beta * share * SIZE / 4)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 100])
+def test_reducing_costs_gamma_for_each_byte_at_the_receiver(ranks: int) -> None:
+    gamma = 3e-10
+    net = switch(LINK, gamma)
+    ring = seconds(algorithms.ring_all_reduce(ranks), SIZE, net)
+    steps = ranks - 1
+    moving = 2 * steps * (LINK.alpha + LINK.beta * SIZE / ranks)
+    assert ring == pytest.approx(moving + gamma * steps * SIZE / ranks)
+    tree = seconds(algorithms.tree_all_reduce(ranks), SIZE, net)
+    levels = math.ceil(math.log2(ranks))
+    assert tree == pytest.approx(
+        2 * levels * (LINK.alpha + LINK.beta * SIZE) + levels * gamma * SIZE
+    )
+
+
+def test_on_one_shared_machine_receivers_take_turns_to_reduce() -> None:
+    ring = algorithms.ring_all_reduce(4)
+    apart = seconds(ring, SIZE, shared(LINK, 3e-10)) - seconds(ring, SIZE, shared(LINK))
+    assert apart == pytest.approx(3e-10 * 3 * SIZE), "3 steps in which 4 ranks reduce a quarter"
+
+
+def test_more_cores_share_the_work_of_one_host() -> None:
+    """Four messages of a step on two cores: two turns; a lone one of a tree has no use for them."""
+    ring, tree = algorithms.ring_all_reduce(4), algorithms.tree_all_reduce(4)
+    two = shared(LINK, 3e-10, cores=2)
+    assert seconds(ring, SIZE, two) == pytest.approx(seconds(ring, SIZE, shared(LINK, 3e-10)) / 2)
+    whole = LINK.alpha + LINK.beta * SIZE
+    assert seconds(tree, SIZE, two) == pytest.approx(4 * whole + 2 * 3e-10 * SIZE)
+    many = shared(LINK, 3e-10, cores=64)
+    assert seconds(ring, SIZE, many) == pytest.approx(seconds(ring, SIZE, switch(LINK, 3e-10)))
+
+
+def message_by_message(schedule: Schedule, nbytes: float, link: Link, gamma: float) -> float:
+    """The switch, priced by hand: no arrays, no grouping of steps."""
+    total = 0.0
+    for step in schedule:
+        sent: dict[tuple[str, int], float] = {}
+        reduced: dict[int, float] = {}
+        for send in step:
+            size = send.width * nbytes / schedule.chunks
+            for end in (("out", send.src), ("in", send.dst)):
+                sent[end] = sent.get(end, 0.0) + size
+            if send.reduce:
+                reduced[send.dst] = reduced.get(send.dst, 0.0) + size
+        if sent:
+            total += link.alpha + link.beta * max(sent.values())
+            total += gamma * max(reduced.values(), default=0.0)
+    return total
+
+
+ALGORITHMS: dict[str, Callable[[int], Schedule]] = {
+    "naive": algorithms.naive_all_reduce,
+    "ring": algorithms.ring_all_reduce,
+    "tree": algorithms.tree_all_reduce,
+    "hierarchical": lambda ranks: algorithms.hierarchical_all_reduce(ranks, local=2 - ranks % 2),
+    "recursive doubling": algorithms.recursive_doubling_all_reduce,
+    "halving-doubling": algorithms.halving_doubling_all_reduce,
+    "double tree": lambda ranks: algorithms.double_tree_all_reduce(ranks, segments=3),
+    "chain": lambda ranks: algorithms.chain_all_reduce(ranks, segments=5),
+    "segmented ring": lambda ranks: algorithms.ring_all_reduce(ranks, segments=3),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("ranks", [1, 3, 5, 8, 16, 33])
+def test_the_price_is_that_of_every_message_one_by_one(name: str, ranks: int) -> None:
+    schedule = ALGORITHMS[name](ranks)
+    for size in (0, 1, 1000, SIZE):
+        by_hand = message_by_message(schedule, size, LINK, 3e-10)
+        assert seconds(schedule, size, switch(LINK, 3e-10)) == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 8, 12])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_steps_that_are_alike_cost_what_they_cost_one_by_one(name: str, ranks: int) -> None:
+    """The outline, by which a price skips repetitions, against every step by itself."""
+    schedule = ALGORITHMS[name](ranks)
+    steps = list(schedule)
+    single = Schedule("all", "all_reduce", ranks, schedule.chunks, lambda: steps)
+    assert (single.alike, single.phases) == (0, ())
+    for net in (switch(LINK, 3e-10), shared(LINK, 3e-10), nodes(2, LINK, Link(1e-4, 1e-8))):
+        assert price(schedule, net).loads == price(single, net).loads
+
+
+def test_a_ring_over_65536_ranks_has_the_price_of_the_formula() -> None:
+    ranks, gamma = 65_536, 3e-10
+    asked = price(algorithms.ring_all_reduce(ranks), switch(LINK, gamma))
+    moving = 2 * (ranks - 1) * (LINK.alpha + LINK.beta * SIZE / ranks)
+    assert asked(SIZE) == pytest.approx(moving + gamma * (ranks - 1) * SIZE / ranks)
+    assert sum(asked.loads.values()) == 2 * (ranks - 1)
+
+
+def test_a_price_answers_for_every_size() -> None:
+    schedule, net = algorithms.ring_all_reduce(8), switch(LINK, 1e-10)
+    asked = price(schedule, net)
+    assert [asked(size) for size in (0, 1, SIZE)] == [
+        seconds(schedule, size, net) for size in (0, 1, SIZE)
+    ]
+    assert sum(asked.loads.values()) == 14
+    assert len(asked.loads) == 2, "one kind of step in each phase"
+
+
+def measurements(topology: Any, noise: tuple[float, ...] = (0.0,)) -> list[Measurement]:
+    made = []
+    for index, (ranks, size) in enumerate((r, s) for r in (2, 4, 8) for s in (1 << 12, 1 << 20)):
+        schedule = algorithms.ring_all_reduce(ranks)
+        exact = seconds(schedule, size, topology(LINK))
+        made.append(Measurement(schedule, size, exact * (1 + noise[index % len(noise)])))
+    return made
+
+
+@pytest.mark.parametrize("topology", [switch, shared])
+def test_fit_finds_the_link_that_made_the_times(topology: Any) -> None:
+    found = fit(measurements(topology), topology)
+    assert found.link.alpha == pytest.approx(LINK.alpha)
+    assert found.link.beta == pytest.approx(LINK.beta)
+    assert max(map(abs, found.errors)) < 1e-9
+
+
+def test_fit_reports_its_errors_and_stays_close_under_noise() -> None:
+    found = fit(measurements(switch, noise=(0.1, -0.1, 0.05)), switch)
+    assert found.link.alpha == pytest.approx(LINK.alpha, rel=0.2)
+    assert found.link.beta == pytest.approx(LINK.beta, rel=0.2)
+    assert 0.01 < max(map(abs, found.errors)) < 0.25
+
+
+def test_fit_keeps_figures_at_or_above_zero() -> None:
+    ring = algorithms.ring_all_reduce(4)
+    falling = [Measurement(ring, 1000, 2.0), Measurement(ring, 1_000_000, 1.0)]
+    found = fit(falling, switch)
+    assert found.link.alpha > 0
+    assert found.link.beta == 0
+    steep = [Measurement(ring, 1000, 1e-6), Measurement(ring, 1_000_000, 1.0)]
+    assert fit(steep, switch).link.alpha == 0
+
+
+def test_fit_refuses_what_it_cannot_tell_apart() -> None:
+    ring = algorithms.ring_all_reduce(4)
+    with pytest.raises(ValueError, match="two measurements"):
+        fit([Measurement(ring, 1000, 1.0)], switch)
+    with pytest.raises(ValueError, match="longer than zero"):
+        fit([Measurement(ring, 1000, 1.0), Measurement(ring, 2000, 0.0)], switch)
+    with pytest.raises(ValueError, match="bytes in a message must differ"):
+        fit([Measurement(ring, 1000, 1.0)] * 3, switch)
+
+
+@pytest.mark.claim("B5")
+@pytest.mark.parametrize("ranks", [4, 8, 16, 100])
+def test_ring_and_tree_cross_where_the_formulas_say(ranks: int) -> None:
+    ring_steps, tree_steps = 2 * (ranks - 1), 2 * math.ceil(math.log2(ranks))
+    saved = tree_steps - ring_steps / ranks
+    crossing = LINK.alpha / LINK.beta * (ring_steps - tree_steps) / saved
+    for size, winner in ((crossing / 2, "tree"), (crossing * 2, "ring")):
+        ring = seconds(algorithms.ring_all_reduce(ranks), size, switch(LINK))
+        tree = seconds(algorithms.tree_all_reduce(ranks), size, switch(LINK))
+        assert ("ring" if ring < tree else "tree") == winner
+
+
+HALF: tuple[Callable[[int], Schedule], ...] = (
+    algorithms.ring_all_reduce,
+    algorithms.tree_all_reduce,
+)
+
+
+def several(topology: Callable[[Link, float], Topology], *builds: Any, noise: float = 0.0) -> Any:
+    made, random = [], np.random.default_rng(0)
+    for build in builds:
+        for ranks in (2, 4, 8):
+            for size in (1 << 12, 1 << 16, 1 << 20, 1 << 24):
+                exact = seconds(build(ranks), size, topology(LINK, 4e-10))
+                factor = 1 + noise * random.uniform(-1, 1)
+                made.append(Measurement(build(ranks), size, exact * factor))
+    return made
+
+
+@pytest.mark.parametrize("topology", [switch, shared])
+def test_fit_over_several_algorithms_finds_gamma_too(topology: Any) -> None:
+    """Ring and tree reduce half of what they move, recursive doubling all of it."""
+    builds = (*HALF, algorithms.recursive_doubling_all_reduce)
+    found = fit(several(topology, *builds), topology, gamma=True)
+    assert found.link.alpha == pytest.approx(LINK.alpha)
+    assert found.link.beta == pytest.approx(LINK.beta)
+    assert found.gamma == pytest.approx(4e-10)
+    assert found.worst_error < 1e-9
+    without = fit(several(topology, *builds), topology)
+    assert without.gamma == 0
+    assert without.median_error > 0.01, "two figures cannot say what three have made"
+
+
+def test_fit_says_when_gamma_cannot_be_told_from_beta() -> None:
+    """Ring and tree reduce half of what they move, so beta and gamma go together."""
+    both = several(switch, *HALF)
+    with pytest.raises(ValueError, match="to tell gamma from beta the algorithms must differ"):
+        fit(both, switch, gamma=True)
+    assert fit(both, switch).link.beta == pytest.approx(LINK.beta + 4e-10 / 2)
+    with pytest.raises(ValueError, match="three measurements"):
+        fit(both[:2], switch, gamma=True)
+
+
+def test_the_errors_of_a_fit_are_those_of_its_predictions() -> None:
+    made = several(switch, *HALF, noise=0.2)
+    found = fit(made, switch)
+    again = [seconds(m.schedule, m.nbytes, switch(found.link)) / m.seconds - 1 for m in made]
+    assert found.errors == pytest.approx(again)
+    assert found.worst_error == pytest.approx(max(map(abs, again)))
+    assert found.median_error == pytest.approx(float(np.median(np.abs(again))))
+    assert 0 < found.median_error < 0.2
+
+
+def test_fit_finds_the_best_of_what_is_not_below_zero() -> None:
+    """Times that fall with the size want a negative beta; the best without one is zero."""
+    ring = algorithms.ring_all_reduce(4)
+    made = [Measurement(ring, size, 1.0 / (1 + k)) for k, size in enumerate((10**3, 10**5, 10**7))]
+    found = fit(made, switch)
+    squares = sum(error**2 for error in found.errors)
+    for alpha in np.linspace(0, 0.2, 41):
+        for beta in (0.0, 1e-9, 1e-8, 1e-7):
+            link = switch(Link(float(alpha), beta))
+            other = sum((seconds(ring, m.nbytes, link) / m.seconds - 1) ** 2 for m in made)
+            assert squares <= other + 1e-12

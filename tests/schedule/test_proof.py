@@ -1,0 +1,244 @@
+"""Every algorithm, proven by replay for every number of ranks that one would try by hand."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from minidist.errors import ScheduleError
+from minidist.schedule import algorithms
+from minidist.schedule.schedule import Schedule, Send, Step
+from minidist.schedule.simulate import prove_all_reduce, replay, traffic
+
+PLAIN: list[Callable[[int], Schedule]] = [
+    algorithms.bruck_all_gather,
+    algorithms.bruck_all_to_all,
+    algorithms.direct_all_gather,
+    algorithms.direct_reduce_scatter,
+    algorithms.doubling_all_gather,
+    algorithms.halving_doubling_all_reduce,
+    algorithms.halving_reduce_scatter,
+    algorithms.naive_all_reduce,
+    algorithms.pairwise_all_to_all,
+    algorithms.recursive_doubling_all_reduce,
+    algorithms.ring_all_gather,
+    algorithms.ring_all_reduce,
+    algorithms.ring_reduce_scatter,
+    algorithms.ring_shift,
+    algorithms.tree_all_reduce,
+]
+ROOTED: list[Callable[..., Schedule]] = [  # (ranks, *, root=0)
+    algorithms.chain_broadcast,
+    algorithms.direct_gather,
+    algorithms.direct_scatter,
+    algorithms.naive_broadcast,
+    algorithms.naive_reduce,
+    algorithms.tree_broadcast,
+    algorithms.tree_gather,
+    algorithms.tree_reduce,
+    algorithms.tree_scatter,
+]
+SEGMENTED: list[Callable[..., Schedule]] = [  # (ranks, *, segments=1)
+    algorithms.chain_all_reduce,
+    algorithms.chain_broadcast,
+    algorithms.double_tree_all_reduce,
+    algorithms.ring_all_reduce,
+]
+EVERY = {*PLAIN, *ROOTED, *SEGMENTED, algorithms.hierarchical_all_reduce}
+
+
+def keeps_its_promise(schedule: Schedule) -> bool:
+    done = replay(schedule.check())
+    return done.right() == done.wanted
+
+
+def everything(ranks: int) -> Iterator[Schedule]:
+    """Every algorithm over `ranks` ranks, with each of its options."""
+    yield from (algorithm(ranks) for algorithm in PLAIN)
+    yield from (algorithm(ranks, root=ranks - 1) for algorithm in ROOTED)
+    yield from (algorithm(ranks, segments=3) for algorithm in SEGMENTED)
+    for local in (size for size in range(1, ranks + 1) if ranks % size == 0):
+        yield algorithms.hierarchical_all_reduce(ranks, local=local)
+
+
+def test_none_is_forgotten() -> None:
+    assert {algorithm.__name__ for algorithm in EVERY} == set(algorithms.__all__)
+
+
+@pytest.mark.claim("B6")
+@pytest.mark.parametrize("algorithm", PLAIN)
+def test_postcondition_for_1_to_33_ranks(algorithm: Callable[[int], Schedule]) -> None:
+    for ranks in range(1, 34):
+        assert keeps_its_promise(algorithm(ranks)), ranks
+
+
+@pytest.mark.parametrize("algorithm", ROOTED)
+def test_postcondition_from_and_to_any_root(algorithm: Callable[..., Schedule]) -> None:
+    for ranks in range(1, 34):
+        for root in range(ranks) if ranks < 10 else (0, 1, ranks // 2, ranks - 1):
+            schedule = algorithm(ranks, root=root)
+            assert schedule.root == root
+            assert keeps_its_promise(schedule), (ranks, root)
+
+
+@pytest.mark.parametrize("segments", [1, 2, 3])
+@pytest.mark.parametrize("algorithm", SEGMENTED)
+def test_postcondition_in_segments(algorithm: Callable[..., Schedule], segments: int) -> None:
+    for ranks in range(1, 34):
+        schedule = algorithm(ranks, segments=segments)
+        assert schedule.chunks % segments == 0
+        assert keeps_its_promise(schedule), ranks
+
+
+def test_a_chain_from_any_root_in_segments() -> None:
+    for ranks, root in ((2, 1), (5, 3), (33, 20)):
+        assert keeps_its_promise(algorithms.chain_broadcast(ranks, root=root, segments=3))
+
+
+def test_hierarchical_postcondition_for_every_way_to_make_nodes() -> None:
+    for ranks in range(1, 34):
+        for local in (size for size in range(1, ranks + 1) if ranks % size == 0):
+            assert keeps_its_promise(algorithms.hierarchical_all_reduce(ranks, local=local))
+
+
+@pytest.mark.parametrize("by", [-34, -2, -1, 0, 1, 2, 7, 33])
+def test_shift_by_any_number_of_ranks(by: int) -> None:
+    for ranks in range(1, 34):
+        schedule = algorithms.ring_shift(ranks, by=by)
+        assert keeps_its_promise(schedule), ranks
+        moved = {send.dst: send.src for step in schedule for send in step}
+        assert moved == ({(r + by) % ranks: r for r in range(ranks)} if by % ranks else {})
+
+
+def test_what_cannot_be_made_is_refused() -> None:
+    for algorithm in PLAIN + ROOTED + SEGMENTED:
+        with pytest.raises(ScheduleError, match="ranks must be at least 1, got 0"):
+            algorithm(0)
+    for algorithm in ROOTED:
+        for root in (-1, 4):
+            with pytest.raises(ScheduleError, match=rf"root must be in 0\.\.3, got {root}"):
+                algorithm(4, root=root)
+    for algorithm in SEGMENTED:
+        with pytest.raises(ScheduleError, match="segments must be at least 1, got 0"):
+            algorithm(4, segments=0)
+    with pytest.raises(ScheduleError, match="6 ranks cannot be split into nodes of 4"):
+        algorithms.hierarchical_all_reduce(6, local=4)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 12])
+def test_an_outline_stands_for_all_steps(ranks: int) -> None:
+    for schedule in everything(ranks):
+        outlined = [step for step, times in schedule.outline() for _ in range(times)]
+        for step, like in zip(schedule, outlined, strict=True):
+            for field in ("src", "dst", "reduce", "width"):
+                assert (getattr(step, field) == getattr(like, field)).all(), schedule.name
+
+
+def test_the_ring_over_65536_ranks_is_outlined_by_two_steps() -> None:
+    for segments in (1, 4):
+        ring = algorithms.ring_all_reduce(65536, segments=segments)
+        assert [times for _, times in ring.outline()] == [65535 * segments] * 2
+    layered = algorithms.hierarchical_all_reduce(65536, local=8)
+    assert [times for _, times in layered.outline()] == [7, 8191, 8191, 7]
+
+
+def test_bit_sets_agree_with_the_replay() -> None:
+    for ranks in (1, 2, 3, 21, 64, 65):
+        for schedule in everything(ranks):
+            if schedule.collective == "all_reduce":
+                prove_all_reduce(schedule, block=7)
+                prove_all_reduce(schedule)
+    wrong_start = algorithms.ring_reduce_scatter(5, first=0).then(
+        algorithms.ring_all_gather(5), "wrong start", "all_reduce"
+    )
+    with pytest.raises(ScheduleError, match="ends without every part of chunk"):
+        prove_all_reduce(wrong_start)
+    twice = algorithms.ring_reduce_scatter(5).then(
+        algorithms.ring_reduce_scatter(5), "twice", "all_reduce"
+    )
+    with pytest.raises(ScheduleError, match=r"would count a part of chunk \d twice"):
+        prove_all_reduce(twice)
+
+
+def test_thousands_of_ranks_in_few_steps() -> None:
+    prove_all_reduce(algorithms.tree_all_reduce(4096).check())
+    prove_all_reduce(algorithms.recursive_doubling_all_reduce(4095).check())
+    prove_all_reduce(algorithms.double_tree_all_reduce(4095, segments=2).check())
+    prove_all_reduce(algorithms.double_tree_all_reduce(4096, segments=2).check())
+
+
+MUTATED = [
+    algorithms.ring_all_reduce(4),
+    algorithms.tree_broadcast(4, root=1),
+    algorithms.tree_gather(5, root=2),
+    algorithms.direct_reduce_scatter(4),
+    algorithms.pairwise_all_to_all(3),
+    algorithms.bruck_all_gather(5),
+    algorithms.halving_doubling_all_reduce(5),
+    algorithms.chain_all_reduce(3, segments=2),
+    algorithms.double_tree_all_reduce(3),
+]
+
+
+def mutants(schedule: Schedule) -> list[Schedule]:
+    """The schedule with one field of one message changed, in every possible way."""
+    steps = [list(step) for step in schedule]
+    made = []
+    for number, step in enumerate(steps):
+        for index, send in enumerate(step):
+            for field, values in _values(schedule).items():
+                for value in (v for v in values if v != getattr(send, field)):
+                    changed = [list(s) for s in steps]
+                    changed[number][index] = send._replace(**{field: value})
+                    made.append(_with_steps(schedule, changed))
+    return made
+
+
+def _values(schedule: Schedule) -> dict[str, range | tuple[bool, bool]]:
+    ranks, chunks = range(schedule.ranks), range(schedule.chunks)
+    return {"src": ranks, "dst": ranks, "chunk": chunks, "reduce": (False, True)}
+
+
+def _with_steps(schedule: Schedule, steps: list[list[Send]]) -> Schedule:
+    arrays = [Step.from_sends(step) for step in steps]
+    return replace(schedule, make_steps=lambda: arrays, alike=0, phases=())
+
+
+def state_is_wrong(mutant: Schedule) -> bool:
+    try:
+        return not keeps_its_promise(mutant)
+    except ScheduleError:
+        return True
+
+
+def test_the_final_state_alone_lets_mutants_live_and_the_traffic_kills_them() -> None:
+    right = traffic(algorithms.ring_all_reduce(4), 4)
+
+    def traffic_differs(mutant: Schedule) -> bool:
+        moved = traffic(mutant, 4)
+        sent = (moved.sent_bytes == right.sent_bytes).all()
+        received = (moved.received_bytes == right.received_bytes).all()
+        neighbours = all((send.dst - send.src) % 4 == 1 for step in mutant for send in step)
+        return not (sent and received and neighbours)
+
+    everyone = mutants(algorithms.ring_all_reduce(4))
+    assert len(everyone) == 240
+    survivors = [mutant for mutant in everyone if not state_is_wrong(mutant)]
+    assert survivors, "if the state were enough, there would be no need to look at the traffic"
+    assert all(traffic_differs(mutant) for mutant in survivors)
+
+
+@pytest.mark.parametrize("schedule", MUTATED, ids=lambda schedule: schedule.name)
+def test_no_mutant_has_both_the_state_and_the_traffic_of(schedule: Schedule) -> None:
+    numel = schedule.chunks
+    right = traffic(schedule, numel)
+
+    def traffic_differs(mutant: Schedule) -> bool:
+        moved = traffic(mutant, numel)
+        sent = (moved.sent_bytes == right.sent_bytes).all()
+        return not (sent and (moved.received_bytes == right.received_bytes).all())
+
+    everyone = mutants(schedule)
+    survivors = [mutant for mutant in everyone if not state_is_wrong(mutant)]
+    assert len(survivors) < len(everyone) / 5, "most must be caught by the state alone"
+    assert all(traffic_differs(mutant) for mutant in survivors)

@@ -1,0 +1,299 @@
+"""Steps, messages and bytes of every algorithm against formulas that can be worked out by hand.
+
+N is the number of ranks, P the largest power of two in it, all bytes are in chunks or in tensors.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from minidist.schedule import algorithms
+from minidist.schedule.cost import Link, nodes, seconds, switch
+from minidist.schedule.schedule import Schedule
+from minidist.schedule.simulate import Traffic, traffic
+from tests.schedule.test_proof import EVERY, everything
+
+RANKS = range(1, 34)
+ROOMY = 12  # bytes in a chunk
+
+
+def log(ranks: int) -> int:
+    return (ranks - 1).bit_length()
+
+
+def power(ranks: int) -> int:
+    return 1 << (ranks.bit_length() - 1)
+
+
+def folded(ranks: int) -> int:
+    """Steps that fold ranks in, or out again."""
+    return int(power(ranks) != ranks)
+
+
+def moved(schedule: Schedule, local: int | None = None) -> Traffic:
+    return traffic(schedule, schedule.chunks * ROOMY, 1, local)
+
+
+def digits(ranks: int) -> int:
+    """Binary digits that are 1, in all distances 1..N-1."""
+    return sum(k.bit_count() for k in range(ranks))
+
+
+def halving(ranks: int) -> int:
+    """Chunks in and out of the first member if ranks are folded: it has two chunks in the end."""
+    extra = ranks - power(ranks)
+    kept = sum(d + min(d, extra) for d in (2**k for k in range(log(power(ranks)))))
+    return ranks + (ranks - 2) + kept + 1 if extra else 2 * (ranks - 1)
+
+
+Formula = Callable[[int], int]
+
+STEPS: dict[Callable[..., Schedule], Formula] = {
+    algorithms.bruck_all_gather: log,
+    algorithms.bruck_all_to_all: log,
+    algorithms.chain_all_reduce: lambda n: 2 * (n - 1),
+    algorithms.chain_broadcast: lambda n: n - 1,
+    algorithms.direct_all_gather: lambda n: int(n > 1),
+    algorithms.direct_gather: lambda n: int(n > 1),
+    algorithms.direct_reduce_scatter: lambda n: n - 1,
+    algorithms.direct_scatter: lambda n: int(n > 1),
+    algorithms.doubling_all_gather: lambda n: log(power(n)) + 2 * folded(n),
+    algorithms.halving_doubling_all_reduce: lambda n: 2 * log(power(n)) + 2 * folded(n),
+    algorithms.halving_reduce_scatter: lambda n: log(power(n)) + 2 * folded(n),
+    algorithms.naive_all_reduce: lambda n: 2 * (n - 1),
+    algorithms.naive_broadcast: lambda n: n - 1,
+    algorithms.naive_reduce: lambda n: n - 1,
+    algorithms.pairwise_all_to_all: lambda n: n - 1,
+    algorithms.recursive_doubling_all_reduce: lambda n: log(power(n)) + 2 * folded(n),
+    algorithms.ring_all_gather: lambda n: n - 1,
+    algorithms.ring_all_reduce: lambda n: 2 * (n - 1),
+    algorithms.ring_reduce_scatter: lambda n: n - 1,
+    algorithms.ring_shift: lambda n: int(n > 1),
+    algorithms.tree_all_reduce: lambda n: 2 * log(n),
+    algorithms.tree_broadcast: log,
+    algorithms.tree_gather: log,
+    algorithms.tree_reduce: log,
+    algorithms.tree_scatter: log,
+}
+
+# Chunks in and out of the busiest rank. The whole tensor is 1 chunk, N, N^2, or P of them.
+BUSIEST: dict[Callable[..., Schedule], Formula] = {
+    algorithms.bruck_all_gather: lambda n: 2 * (n - 1),
+    algorithms.bruck_all_to_all: lambda n: 2 * digits(n),
+    algorithms.chain_all_reduce: lambda n: 2 * min(2, n - 1),
+    algorithms.chain_broadcast: lambda n: min(2, n - 1),
+    algorithms.direct_all_gather: lambda n: 2 * (n - 1),
+    algorithms.direct_gather: lambda n: n - 1,
+    algorithms.direct_reduce_scatter: lambda n: 2 * (n - 1),
+    algorithms.direct_scatter: lambda n: n - 1,
+    algorithms.doubling_all_gather: halving,
+    algorithms.halving_doubling_all_reduce: lambda n: 4 * (power(n) - 1) + 2 * power(n) * folded(n),
+    algorithms.halving_reduce_scatter: halving,
+    algorithms.naive_all_reduce: lambda n: 2 * (n - 1),
+    algorithms.naive_broadcast: lambda n: n - 1,
+    algorithms.naive_reduce: lambda n: n - 1,
+    algorithms.pairwise_all_to_all: lambda n: 2 * (n - 1),
+    algorithms.recursive_doubling_all_reduce: lambda n: 2 * (log(power(n)) + folded(n)),
+    algorithms.ring_all_gather: lambda n: 2 * (n - 1),
+    algorithms.ring_all_reduce: lambda n: 4 * (n - 1),
+    algorithms.ring_reduce_scatter: lambda n: 2 * (n - 1),
+    algorithms.ring_shift: lambda n: 2 * int(n > 1),
+    algorithms.tree_all_reduce: lambda n: 2 * log(n),
+    algorithms.tree_broadcast: log,
+    algorithms.tree_gather: lambda n: n - 1,
+    algorithms.tree_reduce: log,
+    algorithms.tree_scatter: lambda n: n - 1,
+}
+
+
+def subtrees(ranks: int) -> int:
+    """Ranks in all subtrees of a binomial tree but the whole."""
+    return sum(min(v & -v, ranks - v) for v in range(1, ranks))
+
+
+# Chunks that are sent, by all ranks together, where the busiest rank does not say it.
+TOTAL: dict[Callable[..., Schedule], Formula] = {
+    algorithms.bruck_all_to_all: lambda n: n * digits(n),
+    algorithms.chain_all_reduce: lambda n: 2 * (n - 1),
+    algorithms.chain_broadcast: lambda n: n - 1,
+    algorithms.direct_gather: lambda n: n - 1,
+    algorithms.direct_scatter: lambda n: n - 1,
+    algorithms.double_tree_all_reduce: lambda n: 2 * 2 * (n - 1),  # of half a tensor each
+    algorithms.naive_broadcast: lambda n: n - 1,
+    algorithms.naive_reduce: lambda n: n - 1,
+    algorithms.pairwise_all_to_all: lambda n: n * (n - 1),
+    algorithms.recursive_doubling_all_reduce: lambda n: (
+        power(n) * log(power(n)) + 2 * (n - power(n))
+    ),
+    algorithms.ring_shift: lambda n: n * (n > 1),
+    algorithms.tree_all_reduce: lambda n: 2 * (n - 1),
+    algorithms.tree_broadcast: lambda n: n - 1,
+    algorithms.tree_gather: subtrees,
+    algorithms.tree_reduce: lambda n: n - 1,
+    algorithms.tree_scatter: subtrees,
+}
+
+
+def test_each_algorithm_has_its_formulas() -> None:
+    own = {algorithms.hierarchical_all_reduce, algorithms.double_tree_all_reduce}  # see below
+    assert set(STEPS) == set(BUSIEST) == EVERY - own
+
+
+@pytest.mark.parametrize("algorithm", STEPS)
+def test_steps_and_busiest_rank(algorithm: Callable[[int], Schedule]) -> None:
+    for ranks in RANKS:
+        found = moved(algorithm(ranks))
+        assert found.steps == STEPS[algorithm](ranks), ranks
+        assert found.busiest == BUSIEST[algorithm](ranks) * ROOMY, ranks
+
+
+@pytest.mark.parametrize("algorithm", TOTAL)
+def test_bytes_of_all_ranks_together(algorithm: Callable[[int], Schedule]) -> None:
+    for ranks in RANKS:
+        found = moved(algorithm(ranks))
+        assert found.sent_bytes.sum() == found.received_bytes.sum()
+        assert found.sent_bytes.sum() == TOTAL[algorithm](ranks) * ROOMY, ranks
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "chunks"),
+    [
+        (algorithms.bruck_all_gather, lambda n: n - 1),
+        (algorithms.bruck_all_to_all, digits),
+        (algorithms.direct_all_gather, lambda n: n - 1),
+        (algorithms.direct_reduce_scatter, lambda n: n - 1),
+        (algorithms.pairwise_all_to_all, lambda n: n - 1),
+        (algorithms.ring_all_gather, lambda n: n - 1),
+        (algorithms.ring_all_reduce, lambda n: 2 * (n - 1)),
+        (algorithms.ring_reduce_scatter, lambda n: n - 1),
+    ],
+)
+def test_where_every_rank_sends_and_receives_the_same(
+    algorithm: Callable[[int], Schedule], chunks: Formula
+) -> None:
+    for ranks in RANKS:
+        found = moved(algorithm(ranks))
+        assert set(found.sent_bytes) == set(found.received_bytes) == {chunks(ranks) * ROOMY}
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        algorithms.doubling_all_gather,
+        algorithms.halving_reduce_scatter,
+        algorithms.halving_doubling_all_reduce,
+        algorithms.recursive_doubling_all_reduce,
+    ],
+)
+def test_among_powers_of_two_halving_and_doubling_are_even(
+    algorithm: Callable[[int], Schedule],
+) -> None:
+    for ranks in (1, 2, 4, 8, 16, 32):
+        found = moved(algorithm(ranks))
+        assert len({*found.sent_bytes, *found.received_bytes}) == 1
+        assert set(found.sent_messages) == {found.steps}
+
+
+def test_steps_that_grow_with_the_logarithm_and_steps_that_grow_with_n() -> None:
+    few = (
+        algorithms.tree_all_reduce,
+        algorithms.recursive_doubling_all_reduce,
+        algorithms.halving_doubling_all_reduce,
+        algorithms.double_tree_all_reduce,
+    )
+    for ranks in (2, 16, 100, 1000, 4096):
+        assert sum(n for _, n in algorithms.ring_all_reduce(ranks).outline()) == 2 * (ranks - 1)
+        for algorithm in few:
+            assert sum(1 for _ in algorithm(ranks)) <= 4 * log(ranks), algorithm.__name__
+
+
+@pytest.mark.parametrize("segments", [1, 2, 3, 16])
+def test_segments_cost_steps_and_no_bytes(segments: int) -> None:
+    for ranks in range(2, 34):
+        chain = moved(algorithms.chain_broadcast(ranks, segments=segments))
+        both_ways = moved(algorithms.chain_all_reduce(ranks, segments=segments))
+        ring = moved(algorithms.ring_all_reduce(ranks, segments=segments))
+        assert chain.steps == ranks - 2 + segments
+        assert both_ways.steps == 2 * (ranks - 1) + segments - 1
+        assert ring.steps == 2 * (ranks - 1) * segments
+        whole = segments * ROOMY
+        assert chain.sent_bytes.tolist() == [whole] * (ranks - 1) + [0]
+        assert both_ways.sent_bytes.tolist() == [whole, *[2 * whole] * (ranks - 2), whole]
+        assert set(ring.sent_bytes) == {2 * (ranks - 1) * whole}
+        assert set(ring.sent_messages) == {2 * (ranks - 1) * segments}
+
+
+@pytest.mark.parametrize("segments", [1, 2, 5])
+def test_double_tree_shares_the_work(segments: int) -> None:
+    for ranks in range(1, 34):
+        schedule = algorithms.double_tree_all_reduce(ranks, segments=segments)
+        found, whole = moved(schedule), 2 * segments * ROOMY
+        height = ranks.bit_length() - 1
+        assert found.steps <= 4 * height + 2 * (segments - 1)
+        assert found.steps >= 2 * height
+        assert found.sent_bytes.max(initial=0) <= 2 * whole
+        assert (found.sent_bytes == found.received_bytes).all()
+        inside = {(send.dst, send.chunk // segments) for s in schedule for send in s if send.reduce}
+        assert len({rank for rank, _ in inside}) == len(inside), "inside one tree at most"
+
+
+def test_double_tree_gives_a_rank_one_message_each_way_a_step() -> None:
+    for ranks in (2, 3, 7, 8, 21, 32, 33):
+        for step in algorithms.double_tree_all_reduce(ranks, segments=4):
+            for up in (True, False):
+                for end in (step.src, step.dst):
+                    assert np.bincount(end[step.reduce == up], minlength=1).max() <= 1
+
+
+def test_chain_talks_to_neighbours_only() -> None:
+    for step in algorithms.chain_all_reduce(9, segments=4):
+        assert (np.where(step.reduce, step.src - step.dst, step.dst - step.src) == 1).all()
+
+
+@pytest.mark.parametrize(("count", "local"), [(1, 4), (4, 1), (4, 8), (2, 2), (16, 8)])
+def test_bytes_between_nodes(count: int, local: int) -> None:
+    """Nodes of a power of two: how many tensors leave nodes, of all ranks together."""
+    ranks = count * local
+    layered = algorithms.hierarchical_all_reduce(ranks, local=local)
+    found = moved(layered, local)
+    assert found.steps == 2 * (local - 1) + 2 * (count - 1)
+    assert set(found.sent_bytes) == {2 * (ranks - 1) * ROOMY}
+
+    def tensors(schedule: Schedule) -> float:
+        return moved(schedule, local).between_nodes / (schedule.chunks * ROOMY)
+
+    least = 2 * (count - 1)
+    assert tensors(layered) == least
+    assert tensors(algorithms.halving_doubling_all_reduce(ranks)) == least, "far messages are small"
+    assert tensors(algorithms.tree_all_reduce(ranks)) == least
+    assert tensors(algorithms.chain_all_reduce(ranks, segments=3)) == least
+    assert tensors(algorithms.recursive_doubling_all_reduce(ranks)) == ranks * log(count)
+    assert tensors(algorithms.naive_all_reduce(ranks)) == 2 * (ranks - local)
+    ring = 0 if count == 1 else count * 2 * (ranks - 1) / ranks
+    assert tensors(algorithms.ring_all_reduce(ranks)) == pytest.approx(ring)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 12])
+def test_the_price_by_outline_is_the_price_of_every_step(ranks: int) -> None:
+    cluster = nodes(4, Link(2e-6, 1 / 200e9), Link(10e-6, 1 / 25e9))
+    for schedule in everything(ranks):
+        each = replace(schedule, alike=0, phases=())
+        assert seconds(schedule, 1e6, cluster) == pytest.approx(seconds(each, 1e6, cluster))
+
+
+def test_65536_ranks_are_priced_by_the_textbook_formulas() -> None:
+    ranks, nbytes, local = 65536, 1e9, 8
+    fast, slow = Link(2e-6, 1 / 200e9), Link(10e-6, 1 / 25e9)
+    flat = seconds(algorithms.ring_all_reduce(ranks), nbytes, switch(slow))
+    assert flat == pytest.approx(2 * (ranks - 1) * (slow.alpha + slow.beta * nbytes / ranks))
+    layered = algorithms.hierarchical_all_reduce(ranks, local=local)
+    inside = 2 * (local - 1) * (fast.alpha + fast.beta * nbytes / local)
+    # The ranks of a node share its link: together they send their whole parts across.
+    count = ranks // local
+    across = 2 * (count - 1) * (slow.alpha + slow.beta * nbytes / count)
+    priced = seconds(layered, nbytes, nodes(local, fast, slow))
+    assert priced == pytest.approx(inside + across)
+    halves = seconds(algorithms.halving_doubling_all_reduce(ranks), nbytes, switch(slow))
+    assert halves == pytest.approx(2 * (16 * slow.alpha + slow.beta * nbytes * (ranks - 1) / ranks))

@@ -1,0 +1,137 @@
+"""What the tests of fully_shard train, and the one process that they are compared with."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course.training.models import GPT
+from minidist import fully_shard
+from minidist.parallel.fsdp.fully_shard import units
+
+Tensors = dict[str, torch.Tensor]
+LAYOUTS = ("dim0", "flat")
+
+
+def gpt() -> GPT:
+    """Tied weights in the root, three blocks; its sizes divide by nothing."""
+    torch.manual_seed(0)
+    return GPT(vocab=17, width=12, layers=3, heads=2, context=7).double()
+
+
+def tokens(step: int, rows: int) -> torch.Tensor:
+    return torch.randint(17, (rows, 7), generator=torch.Generator().manual_seed(step))
+
+
+def score(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    logits = model(ids[:, :-1])
+    return nn.functional.cross_entropy(logits.flatten(0, 1).double(), ids[:, 1:].flatten())
+
+
+def shard_blocks(net: nn.Module, **options: Any) -> Any:
+    """Each block a unit, and the rest with the whole."""
+    for block in net.blocks:  # type: ignore[union-attr]
+        fully_shard(block, **options)
+    return fully_shard(net, **options)
+
+
+def mine(whole: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a batch."""
+    return whole.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+@torch.no_grad()
+def wholes(model: nn.Module) -> Tensors:
+    """Every whole parameter; all ranks must ask."""
+    found: Tensors = {}
+    for unit in units(model):
+        with unit.whole_parameters():
+            found |= {
+                name: p.clone() for name, p in model.named_parameters() if not hasattr(p, "title")
+            }
+    return found
+
+
+def gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
+    """Every whole gradient, None where no rank has one; all ranks must ask."""
+    found: dict[str, torch.Tensor | None] = {}
+    names = {id(p): name for name, p in model.named_parameters()}
+    for unit in units(model):
+        for block in unit.blocks:
+            has = torch.tensor([float(shard.grad is not None) for shard in block.shards])
+            dist.all_reduce(has, group=unit.comm.group)
+            local = torch.zeros_like(block.local)
+            for view, shard in zip(block.layout.views(local), block.shards, strict=True):
+                if shard.grad is not None:
+                    view.copy_(shard.grad)
+            gathered = local.new_empty(block.layout.padded)
+            unit.comm.all_gather(gathered, local)
+            for index, whole in enumerate(block.layout.wholes(gathered)):
+                found[names[id(block.shards[index])]] = whole if has[index] else None
+    return found
+
+
+def far(got: dict[str, Any], want: dict[str, Any], tolerance: float = 1e-10) -> str:
+    """In what two sets of tensors differ; "" if in nothing."""
+    if set(got) != set(want):
+        return f"names: {sorted(set(got) ^ set(want))}"
+    for name, right in want.items():
+        if (got[name] is None) != (right is None):
+            return f"{name}: {got[name]} instead of {right}"
+        if right is not None and not torch.allclose(got[name], right, tolerance, tolerance):
+            return f"{name}: off by {(got[name] - right).abs().max():.2g}"
+    return ""
+
+
+def grads_of(net: nn.Module) -> dict[str, torch.Tensor | None]:
+    return {name: parameter.grad for name, parameter in net.named_parameters()}
+
+
+def alike(
+    build: Callable[[], nn.Module],
+    wrap: Callable[[nn.Module], Any],
+    loss: Callable[[Any, torch.Tensor], torch.Tensor],
+    batch: torch.Tensor,
+    steps: int = 2,
+    tolerance: float = 1e-10,
+) -> str:
+    """Train sharded, and on the whole batch in this process: what differs in the gradients."""
+    bare = build()
+    net = copy.deepcopy(bare)
+    if dist.get_rank():
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.add_(1)  # only rank 0's count
+    net = wrap(net)
+    for step in range(steps):
+        for model, share in ((net, mine(batch)), (bare, batch)):
+            model.zero_grad()
+            loss(model, share).backward()
+        if said := far(gradients(net), grads_of(bare), tolerance):
+            return f"step {step}: {said}"
+        for model in (net, bare):
+            descend(model)
+    return far(wholes(net), dict(bare.named_parameters()), tolerance)
+
+
+@torch.no_grad()
+def descend(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter -= 0.1 * parameter.grad
+
+
+@contextmanager
+def told(*kinds: type[BaseException]) -> Iterator[list[str]]:
+    """The message of an error that must come."""
+    said: list[str] = []
+    try:
+        yield said
+    except kinds as error:
+        said.append(f"{type(error).__name__}: {error}")
+    else:
+        said.append("nothing was raised")

@@ -1,0 +1,475 @@
+"""What ZeroOptimizer refuses, and how it says so."""
+
+import copy
+import gc
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn, optim
+from torch.optim import SGD, Adam
+from torch.utils.checkpoint import checkpoint
+
+from minidist import DistributedDataParallel, MismatchError, Ours, RankError, ZeroOptimizer, launch
+from minidist.parallel.zero.optimizer import holder_of
+from tests.support.scaling import scaled_step
+from tests.support.training import mlp, numbers
+from tests.support.zero_training import Twins, squares
+
+NAME = "ZeroOptimizer: "
+
+
+def build(params: Any, kind: Any = SGD, **options: Any) -> str:
+    """What building says."""
+    with pytest.raises((TypeError, ValueError)) as told:
+        ZeroOptimizer(params, kind, **{"lr": 0.1, **options})
+    return f"{type(told.value).__name__}: {told.value}"
+
+
+def refused(act: Callable[[], Any], kind: type[Exception] = RuntimeError) -> str:
+    """What it says. Its traceback is let go, and with that whoever raised."""
+    with pytest.raises(kind) as told:
+        act()
+    return str(told.value)
+
+
+def net() -> nn.Module:
+    return mlp(4, 3)
+
+
+def same_memory() -> list[nn.Parameter]:
+    one = nn.Parameter(torch.zeros(4, 3))
+    return [one, nn.Parameter(one.data[1:])]
+
+
+def expanded() -> list[nn.Parameter]:
+    return [nn.Parameter(torch.zeros(1).expand(3))]
+
+
+def twice() -> list[nn.Parameter]:
+    one = nn.Parameter(torch.zeros(3))
+    return [nn.Parameter(torch.zeros(1)), one, one]
+
+
+class Odd(nn.Parameter):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Lamb(SGD):
+    pass
+
+
+WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "an instance": (
+        lambda: net().parameters(),
+        {"kind": SGD(net().parameters(), lr=0.1)},
+        "TypeError: optimizer_class: expected a class such as torch.optim.AdamW, not an instance",
+    ),
+    "LBFGS": (
+        lambda: net().parameters(),
+        {"kind": optim.LBFGS},
+        "ValueError: optimizer_class: expected one that treats each element alone, as SGD and Adam "
+        "do, got LBFGS, which takes products",
+    ),
+    "Adafactor": (lambda: net().parameters(), {"kind": optim.Adafactor}, "rows and columns"),
+    "SparseAdam": (lambda: net().parameters(), {"kind": optim.SparseAdam}, "sparse gradients"),
+    "Lamb": (lambda: net().parameters(), {"kind": Lamb}, "got Lamb, which scales by the norm"),
+    "stage": (
+        lambda: net().parameters(),
+        {"stage": 3},
+        "ValueError: stage: expected 1 or 2, got 3; minidist.fully_shard is stage 3",
+    ),
+    "gradients": (
+        lambda: net().parameters(),
+        {"gradients": "mean"},
+        "ValueError: gradients: expected one of averaged, local, got 'mean'",
+    ),
+    "averaged in stage 2": (
+        lambda: net().parameters(),
+        {"stage": 2, "gradients": "averaged"},
+        "ValueError: gradients: expected 'local' with stage=2, which reduces them itself",
+    ),
+    "cap": (
+        lambda: net().parameters(),
+        {"bucket_cap_mb": 0},
+        "ValueError: bucket_cap_mb: expected a number of MiB above 0, got 0",
+    ),
+    "lr": (lambda: net().parameters(), {"lr": -1}, "ValueError: Invalid learning rate: -1"),
+    "option": (lambda: net().parameters(), {"beta": 1}, "TypeError: "),
+    "nothing": (list, {}, "ValueError: optimizer got an empty parameter list"),
+    "a tensor": (lambda: torch.zeros(2), {}, "TypeError: params argument given to the optimizer"),
+    "no tensor": (lambda: ["weight"], {}, "TypeError: optimizer can only optimize Tensors"),
+    "all frozen": (
+        lambda: net().requires_grad_(False).parameters(),
+        {},
+        "ValueError: params: expected a parameter with requires_grad=True, all 2 are frozen",
+    ),
+    "twice": (twice, {}, "ValueError: params: the parameters 1 and 2 of a group are the same"),
+    "meta": (
+        lambda: net().to("meta").parameters(),
+        {},
+        "ValueError: params: parameter 0 of group 0 is on the meta device",
+    ),
+    "lazy": (
+        lambda: nn.LazyLinear(3).named_parameters(),
+        {},
+        "ValueError: params: weight has no shape yet",
+    ),
+    "expanded": (expanded, {}, "parameter 0 of group 0 has elements that share memory"),
+    "same memory": (
+        same_memory,
+        {},
+        "ValueError: params: parameter 0 of group 0 and parameter 1 of group 0 share memory",
+    ),
+    "a kind of its own": (
+        lambda: [Odd(torch.zeros(2))],
+        {},
+        "TypeError: params: expected plain tensors, got parameter 0 of group 0, a Odd",
+    ),
+}
+
+
+def test_bad_arguments_name_the_rank_and_what_was_expected() -> None:
+    def run() -> dict[str, str]:
+        found = {name: build(make(), **more) for name, (make, more, _) in WRONG.items()}
+        one = nn.Parameter(torch.zeros(2))
+        found["two groups"] = build([{"params": [one]}, {"params": [one]}])
+        found["both"] = build(net().parameters(), process_group=dist.new_group([0, 1]), comm=Ours())
+        return found
+
+    for rank, found in enumerate(launch(run, 2)):
+        assert f"rank {rank}: process_group and comm" in found.pop("both")
+        assert "more than one parameter group" in found.pop("two groups")
+        for name, told in found.items():
+            kind, _, what = WRONG[name][2].rpartition("Error: ")
+            start = f"{kind}Error: rank {rank}: {NAME}" if kind else ""
+            assert told.startswith(start), (name, told)
+            assert f"rank {rank}: {NAME}" in told
+            assert what in told, (name, told)
+
+
+def test_what_fails_leaves_nothing_behind() -> None:
+    def run() -> None:
+        model = net()
+        build(model.parameters(), lr=-1)
+        assert all(holder_of(p) is None for p in model.parameters())
+        ZeroOptimizer(model.parameters(), SGD, stage=2, lr=0.1)
+
+    launch(run, 2)
+
+
+def test_parameters_have_one_holder_as_long_as_it_lives() -> None:
+    def run() -> list[str]:
+        model = net()
+        zero = ZeroOptimizer(model.named_parameters(), SGD, stage=2, lr=0.1)
+        found = [build(model.named_parameters())]
+        assert holder_of(model[0].weight) is zero
+        zero.circle = zero  # type: ignore[attr-defined]  # such as a scheduler makes
+        del zero
+        again = ZeroOptimizer(model.parameters(), SGD, stage=2, lr=0.1)
+        assert holder_of(model[0].weight) is again
+        ddp = DistributedDataParallel(net())
+        found += [build(ddp.parameters(), stage=2), build(ddp.parameters(), gradients="local")]
+        loss = DistributedDataParallel(model)(numbers(0, 0, 2, 4)).sum()
+        with pytest.raises(RuntimeError) as told:
+            loss.backward()
+        gc.collect()
+        return [*found, str(told.value)]
+
+    held, early, late, wrapped = launch(run, 2)[1]
+    assert held.startswith(f"ValueError: rank 1: {NAME}params: 0.weight is held by another")
+    for told in (early, late):
+        assert "the gradient of parameter 0 of group 0 is taken by DistributedDataParallel" in told
+    assert "a hook that was registered before wrapping has taken it away" in wrapped
+
+
+def test_ranks_that_differ_hear_of_the_first_difference() -> None:
+    def told(make: Callable[[int], Any]) -> str:
+        with pytest.raises(MismatchError) as error:
+            make(dist.get_rank())
+        return str(error.value)
+
+    def zero(params: Any, kind: Any = Adam, **options: Any) -> ZeroOptimizer:
+        return ZeroOptimizer(params, kind, **{"stage": 2, "lr": 0.1, **options})
+
+    def groups(rank: int) -> Any:
+        model = mlp(4, 3, 2)
+        cut = 2 + (rank == 2)
+        every = list(model.parameters())
+        return zero([{"params": every[:cut]}, {"params": every[cut:]}])
+
+    def run() -> list[str]:
+        return [
+            told(lambda rank: zero(mlp(4, 3 + (rank == 1)).named_parameters())),
+            told(lambda rank: zero(net().named_parameters(), lr=0.1 if rank else 0.2)),
+            told(groups),
+            told(lambda rank: zero(net().parameters(), stage=1 + rank % 2)),
+            told(lambda rank: zero(net().parameters(), bucket_cap_mb=1 + (rank == 1))),
+            told(lambda rank: zero(net().parameters(), lr=-1 if rank == 1 else 1))
+            if dist.get_rank() != 1
+            else build(net().parameters(), Adam, stage=2, lr=-1),
+            told(lambda rank: zero(net().parameters(), Adam if rank else SGD)),
+        ]
+
+    shape, lr, cut, stage, cap, own, kind = launch(run, 3)[0]
+    assert shape == (
+        "the ranks' optimizers differ: rank 1 has 0.weight in group 0, (4, 4), torch.float64 on "
+        "cpu, requires grad; ranks 0, 2 have 0.weight in group 0, (3, 4), torch.float64 on cpu, "
+        "requires grad"
+    )
+    assert "rank 0 has group 0 of Adam with" in lr
+    assert "lr=0.2" in lr
+    assert "rank 2 has parameter 2 of group 0 in group 0, (2, 3)" in cut
+    assert stage.startswith("ZeroOptimizer: the ranks disagree on stage: rank 1 passed 2")
+    assert "bucket_cap_mb: rank 1 passed 2; ranks 0, 2 passed 1" in cap
+    assert own == "ZeroOptimizer: on rank 1: Invalid learning rate: -1"
+    assert "rank 0 has group 0 of SGD with" in kind
+
+
+def test_a_rate_that_one_rank_alone_changes_is_noticed_at_the_step() -> None:
+    """Each rank steps on its own slices: weights would still be alike, and wrong."""
+
+    def run() -> str:
+        model = net()
+        zero = ZeroOptimizer(model.parameters(), SGD, stage=2, lr=0.1)
+        squares(model, dist.get_rank(), 0).backward()
+        zero.param_groups[0]["lr"] = 0.1 / (1 + dist.get_rank())
+        with pytest.raises(MismatchError) as told:
+            zero.step()
+        return str(told.value)
+
+    told = launch(run, 3)[0]
+    assert told.startswith(
+        "ZeroOptimizer.step: the ranks disagree on the hyper-parameters of group 0: rank 0 passed "
+    )
+    assert "lr=0.05, " in told
+
+
+def test_stage_1_that_is_not_on_ddp_is_noticed_at_its_first_step() -> None:
+    """Its replicas would be alike after the step, of gradients that nobody has averaged."""
+
+    def run() -> str:
+        model = net()
+        zero = ZeroOptimizer(model.parameters(), SGD, lr=0.1)
+        squares(model, dist.get_rank(), 0).backward()
+        return refused(zero.step, MismatchError)
+
+    told = launch(run, 2)[0]
+    assert told.startswith(
+        "ZeroOptimizer, averaging: the ranks disagree on the gradients, which DDP makes alike "
+        "(without it pass gradients='local'): rank 0 passed "
+    )
+
+
+def moved(model: Any, zero: Any) -> None:
+    model.float()
+
+
+def given(model: Any, zero: Any) -> None:
+    model[0].bias.data = torch.zeros(3, dtype=torch.float64)
+
+
+def exchanged(model: Any, zero: Any) -> None:
+    zero.param_groups[0]["params"][1] = nn.Parameter(torch.zeros(3))
+
+
+def appended(model: Any, zero: Any) -> None:
+    zero.param_groups.append({"params": [nn.Parameter(torch.zeros(3))], "lr": 1})
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (moved, "0.bias was given other memory after the ZeroOptimizer was built, as .to()"),
+        (given, "0.bias was given other memory after the ZeroOptimizer was built, as .to()"),
+        (exchanged, "param_groups[0]['params'] was changed after the ZeroOptimizer was built"),
+        (appended, "param_groups: expected 1, got 2; use add_param_group"),
+    ],
+)
+def test_parameters_that_are_not_what_they_were(change: Callable[..., None], what: str) -> None:
+    def run() -> list[str]:
+        found = []
+        for options in ({"stage": 1}, {"stage": 1, "gradients": "local"}):
+            model = net()
+            zero = ZeroOptimizer(model.named_parameters(), SGD, lr=0.1, **options)
+            change(model, zero)
+            squares(model, 0, 0).backward()
+            found.append(refused(zero.step))
+        return found
+
+    for told in launch(run, 2)[1]:
+        assert told.startswith("rank 1: ZeroOptimizer")
+        assert what in told
+
+
+def test_a_backward_that_raised_is_not_stepped_on_nor_followed_by_another() -> None:
+    def run() -> list[str]:
+        found = []
+        model = mlp(4, 4, 4)
+        zero = ZeroOptimizer(model.parameters(), SGD, stage=2, lr=0.1, bucket_cap_mb=1e-6)
+
+        def fail(_: Any) -> None:
+            raise ZeroDivisionError
+
+        hook = model[0].weight.register_hook(fail)
+        refused(lambda: squares(model, 0, 0).backward(), ZeroDivisionError)
+        hook.remove()
+        found.append(refused(zero.step))
+        found.append(refused(lambda: squares(model, 0, 0).backward()))
+        del zero
+        again = ZeroOptimizer(model.parameters(), SGD, stage=2, lr=0.1)
+        squares(model, 0, 1).backward()
+        again.step()
+        return found
+
+    for told in launch(run, 2)[1]:
+        assert told == (
+            "rank 1: ZeroOptimizer is out of step with the other ranks: its last backward raised, "
+            "so its gradients were not averaged, or not all. Zero the gradients and build the "
+            "optimizer anew, on all ranks"
+        )
+
+
+def test_a_step_inside_backward_and_sparse_or_second_gradients() -> None:
+    def run() -> list[str]:
+        found = []
+        model = mlp(4, 4)
+        zero = ZeroOptimizer(model.parameters(), SGD, stage=2, lr=0.1)
+        model[0].weight.register_post_accumulate_grad_hook(lambda _: zero.step())
+        with pytest.raises(RuntimeError, match="under way") as told:
+            squares(model, 0, 0).backward()
+        found.append(str(told.value))
+
+        table = nn.Embedding(5, 3, sparse=True)
+        for stage in (1, 2):
+            sparse = ZeroOptimizer(
+                table.named_parameters(), SGD, stage=stage, gradients="local", lr=0.1
+            )
+
+            def train(sparse: Any = sparse) -> None:
+                table(torch.tensor([1, 2])).sum().backward()
+                sparse.step()
+
+            found.append(refused(train, TypeError))
+            table.zero_grad()
+            del sparse, train
+        return found
+
+    step, *sparse = launch(run, 2)[0]
+    assert "its backward is still under way" in step
+    for told in sparse:
+        assert told == (
+            "rank 0: ZeroOptimizer: expected a dense gradient of weight, got layout "
+            "torch.sparse_coo; build its module with sparse=False"
+        )
+
+
+class Twice(nn.Module):
+    """A checkpointed layer that is used twice, between two others."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.layer, self.head = mlp(4, 4), mlp(4, 4), mlp(4, 2)
+        self.how = reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for _ in range(2):
+            x = checkpoint(self.layer, x, use_reentrant=self.how)
+        return self.head(x)
+
+
+def test_a_checkpointed_layer_that_is_used_twice() -> None:
+    """Its parameters get two gradients in one backward, if it is of the reentrant kind."""
+
+    def run() -> list[str]:
+        def loss(model: Any, rank: int, step: int) -> torch.Tensor:
+            return model(numbers(rank, step, 3, 4)).square().mean()
+
+        found = [Twins(lambda: Twice(False), bucket_cap_mb=1e-6).train(loss).apart()]
+        found.append(Twins(lambda: Twice(True), bucket_cap_mb=25).train(loss).apart())
+        reentrant = Twins(lambda: Twice(True), bucket_cap_mb=1e-6)
+        return [*found, refused(lambda: reentrant.train(loss))]
+
+    plain, one_part, told = launch(run, 2)[0]
+    assert (plain, one_part) == ("", "")
+    assert told.startswith("rank 0: ZeroOptimizer: parameter 3 of group 0 got a second gradient")
+    assert "pass use_reentrant=False to torch.utils.checkpoint, or stage=1 here" in told
+
+
+def test_a_hook_that_takes_gradients_away() -> None:
+    def run() -> str:
+        model = mlp(4, 4)
+
+        def steal(parameter: torch.Tensor) -> None:
+            parameter.grad = None
+
+        model[0].bias.register_post_accumulate_grad_hook(steal)
+        zero = ZeroOptimizer(model.named_parameters(), SGD, stage=2, lr=0.1)
+        with pytest.raises(RuntimeError) as told:
+            squares(model, 0, 0).backward()
+        assert zero.parts
+        return str(told.value)
+
+    assert launch(run, 2)[0].startswith(
+        "rank 0: ZeroOptimizer: expected a gradient of 0.bias, got None: a hook"
+    )
+
+
+def test_it_is_neither_copied_nor_pickled_and_a_step_that_one_rank_skips_is_told() -> None:
+    def run() -> list[str]:
+        zero = ZeroOptimizer(net().parameters(), SGD, stage=2, lr=0.1)
+        found = []
+        for act in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError) as told:
+                act(zero)
+            found.append(str(told.value))
+        return found
+
+    for told in launch(run, 1)[0]:
+        assert told == (
+            "rank 0: a ZeroOptimizer cannot be copied or pickled: its parts and its process group "
+            "belong to this process; take its full_state_dict()"
+        )
+
+    def skips() -> None:
+        model = net()
+        zero = ZeroOptimizer(model.parameters(), SGD, stage=2, lr=0.1)
+        squares(model, 0, 0).backward()
+        if dist.get_rank() == 0:
+            zero.step()
+        else:
+            squares(model, 0, 1).backward()
+
+    with pytest.raises(RankError, match="disagree on the call"):
+        launch(skips, 2)
+
+
+def scaled(stage: int, gradients: str) -> Any:
+    """Steps with loss scaling, in which rank 1 alone meets an infinite loss at step 1."""
+    model: nn.Module = net()
+    if gradients == "averaged":
+        model = DistributedDataParallel(model)
+    zero = ZeroOptimizer(model.parameters(), SGD, stage=stage, gradients=gradients, lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    seen = []
+    for step in range(2):
+        zero.zero_grad()
+        loss = squares(model, dist.get_rank(), step)
+        scaler.scale(loss * (float("inf") if (dist.get_rank(), step) == (1, 1) else 1)).backward()
+        if gradients == "local":
+            return refused(lambda: scaler.step(zero))
+        seen.append(scaled_step(scaler, zero))
+    return seen
+
+
+def test_a_loss_scaler_works_on_ddps_gradients_and_is_refused_on_local_ones() -> None:
+    assert launch(scaled, 2, 1, "averaged") == [[(8.0, True), (4.0, False)]] * 2
+    for stage in (1, 2):
+        for rank, told in enumerate(launch(scaled, 2, stage, "local")):
+            assert told.startswith(f"rank {rank}: ZeroOptimizer: a GradScaler divides")
