@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -17,7 +16,7 @@ BIN = Path(sys.executable).parent
 LABS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MODULES = sorted((ROOT / "lib" / "minidist").rglob("*.py"))
 PINNED = re.compile(r"([A-Za-z0-9_.-]+)==([^\s;]+)")
-SITTING = 260  # lines that one can read at one sitting, with some room
+FILE, FUNCTION = 400, 45  # lines; of a function without its docstring
 
 
 @pytest.mark.parametrize(
@@ -39,16 +38,32 @@ def test_lab_carries_no_outputs(lab: Path) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
-def test_module_can_be_read_at_one_sitting(module: Path) -> None:
-    assert len(module.read_text().splitlines()) <= SITTING
+def test_a_file_is_one_idea_and_a_function_reads_top_to_bottom(module: Path) -> None:
+    source = module.read_text()
+    assert len(source.splitlines()) <= FILE
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            documented = ast.get_docstring(node) is not None
+            body = node.body[1:] if documented else node.body
+            lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+            assert lines <= FUNCTION, f"{node.name} is {lines} lines long"
 
 
-# ---- arrows point down: who imports whom, read from the sources ----
+# ---- the house: a room imports from lower floors and from itself ----
 
 LIB = ROOT / "lib"
-# Before the first message there is nothing to send it with.
 DISTRIBUTED = re.compile(r"torch\.distributed\b|torch\._C\._distributed")
-SPINE = ["ddp", "comm", "collectives", "call", "execute", "plan", "schedule"]
+FLOORS = [
+    ["errors"],
+    ["schedule", "profiler", "launch"],
+    ["collectives", "mapreduce"],
+    ["comm"],
+    ["parallel.sharding", "parallel.autograd"],
+    ["parallel.ddp", "parallel.zero", "parallel.fsdp", "memory"],
+    ["parallel.full_model", "plots"],
+]
+PURE = ["schedule", "parallel.sharding", "memory.predict", "plots"]
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
 def module_name(path: Path) -> str:
@@ -56,6 +71,12 @@ def module_name(path: Path) -> str:
 
 
 PATHS = {name: path for path in MODULES if (name := module_name(path)) != "minidist"}
+
+
+def room_of(module: str) -> str:
+    """The room that a module of the package stands in."""
+    _, first, *rest = module.split(".")
+    return f"{first}.{rest[0]}" if first == "parallel" and rest else first
 
 
 def dotted_names(source: str) -> Iterator[str]:
@@ -70,81 +91,58 @@ def dotted_names(source: str) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-def imported(source: str) -> set[str]:
-    """The package's modules that this source imports."""
+@cache
+def imported(module: str) -> frozenset[str]:
+    """The package's modules that this one imports."""
     found = set()
-    for name in dotted_names(source):
+    for name in dotted_names(PATHS[module].read_text()):
         if name.startswith("minidist."):
-            module = name if name in PATHS else name.rpartition(".")[0]
-            assert module in PATHS, f"{name}: from the package's front door, not from a module"
-            found.add(module)
-    return found
+            other = name if name in PATHS else name.rpartition(".")[0]
+            assert other in PATHS, f"{name}: from the package's front door, not from a module"
+            found.add(other)
+    return frozenset(found)
 
 
 @cache
 def below(module: str) -> frozenset[str]:
     """Every module that this one imports, directly or not; not itself, unless in a circle."""
     found: set[str] = set()
-    waiting = imported(PATHS[module].read_text())
+    waiting = set(imported(module))
     while waiting:
         name = waiting.pop()
         found.add(name)
-        waiting |= imported(PATHS[name].read_text()) - found
+        waiting |= imported(name) - found
     return frozenset(found)
 
 
-@pytest.mark.parametrize("module", sorted(PATHS))
+ROOMS = [m for m in sorted(PATHS) if m != "minidist.parallel"]
+
+
+@pytest.mark.parametrize("module", ROOMS)
+def test_a_room_imports_from_lower_floors_and_from_itself(module: str) -> None:
+    here = room_of(module)
+    others = {room_of(other) for other in imported(module)} - {here}
+    assert {room for room in others if FLOOR_OF[room] >= FLOOR_OF[here]} == set()
+
+
+@pytest.mark.parametrize("module", ROOMS)
 def test_imports_go_round_in_no_circle(module: str) -> None:
     assert module not in below(module)
 
 
-def test_the_spine_hangs_down() -> None:
-    spine = [f"minidist.{name}" for name in SPINE]
-    assert all(lower in below(upper) for upper, lower in pairwise(spine))
-
-
-WRAPPERS = [
-    *("ddp", "together", "unused", "hooks", "powersgd", "join", "finite", "weights"),
-    *("zero", "zero_gradients", "zero_parts", "zero_state", "zero_layout"),
-    *("fsdp", "fsdp_module", "unit", "block", "gradients", "passes", "edges"),
-    *("wrapping", "layouts", "shard", "mesh", "mixed"),
-    *("whole", "clip", "materialize", "sliced", "sharded"),
-]
-
-
-@pytest.mark.parametrize("module", WRAPPERS)
+@pytest.mark.parametrize("module", [m for m in ROOMS if m.startswith("minidist.parallel.")])
 def test_wrappers_send_through_a_comm_alone(module: str) -> None:
-    """What they import of what sends is `comm`: a counted or another one sees all they do."""
-    senders = {"collectives", "rooted", "exchange", "lists", "shared", "native"}
-    here = imported(PATHS[f"minidist.{module}"].read_text())
-    assert here.isdisjoint(f"minidist.{sender}" for sender in senders)
+    """Of the rooms that send they import `comm`: a counted or slowed one sees all they do."""
+    assert "collectives" not in {room_of(other) for other in imported(module)}
 
 
 @pytest.mark.parametrize(
-    "module",
-    [
-        "schedule",
-        "activations",
-        "algorithms",
-        "plan",
-        "simulate",
-        "cost",
-        "spans",
-        "flat",
-        "precision",
-        "draw",
-        "draw_gradients",
-        "draw_memory",
-        "draw_shards",
-        "draw_timeline",
-        "stepper",
-    ],
+    "module", [m for m in ROOMS if any(m.startswith(f"minidist.{room}") for room in PURE)]
 )
-def test_what_only_thinks_never_imports_torch_distributed(module: str) -> None:
-    whole = f"minidist.{module}"
+def test_a_pure_room_never_imports_torch_distributed(module: str) -> None:
     speakers = [
         name
-        for name in sorted({whole} | below(whole))
+        for name in sorted({module} | below(module))
         if any(map(DISTRIBUTED.match, dotted_names(PATHS[name].read_text())))
     ]
     assert speakers == []
