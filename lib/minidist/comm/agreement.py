@@ -1,0 +1,57 @@
+"""Ranks that are about to do something together first agree that they all are.
+
+A wrapper's work spans many collectives. If one rank wraps another model, or is a step ahead, the
+collectives may still match one by one and give nonsense. So at its landmarks (construction, a
+forward, a backward, a step) a wrapper compares facts between the ranks, where checks are on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minidist.collectives.call import Call, Run, collective
+from minidist.collectives.checks.agreement import wanted
+from minidist.comm.comm import Comm, Handle
+
+__all__ = ["agree_on", "checks_are_on"]
+
+
+def checks_are_on() -> bool:
+    """True if ranks compare their calls by default; `launch` switches that on."""
+    return wanted(None)
+
+
+def agree_on(
+    comm: Comm,
+    what: str,
+    facts: Mapping[str, object] | None = None,
+    problem: Exception | None = None,
+    *,
+    check: bool | None = None,
+    async_op: bool = False,
+) -> Handle | None:
+    """Raise on every rank unless all ranks make this call with the same facts.
+
+    Args:
+        comm: between the ranks.
+        what: the name of the call, as messages give it.
+        facts: name → value; compared as text.
+        problem: what is wrong on this rank, found before the call; the other ranks are told.
+        check: compare the facts even if checks are off; None for what `launch` has set.
+        async_op: return a handle at once; its `wait()` raises what this call would raise.
+
+    Raises:
+        MismatchError: the ranks differ, or another rank has a problem. Only where checks are on.
+        TypeError, ValueError, RuntimeError: this rank's own problem, with its number in front.
+    """
+    if problem is None and not wanted(check):
+        return None
+
+    def prepare(call: Call) -> Run:
+        for name, value in (facts or {}).items():
+            call.agree_on(name, value)
+        if problem is not None:
+            raise problem
+        return lambda: None
+
+    return collective(what, comm.group, async_op, check, prepare)

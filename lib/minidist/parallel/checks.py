@@ -1,0 +1,96 @@
+"""What DDP, ZeRO and FSDP all refuse: a module or a parameter that none of them could handle.
+
+Called once, by the public entry of each wrapper, before anything is changed. Messages name the
+argument; whoever calls adds the rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.distributed import ProcessGroup
+from torch.nn import Parameter
+from torch.nn.parameter import UninitializedParameter
+
+from minidist.collectives.checks.aliasing import overlaps_itself
+from minidist.collectives.checks.tensors import backends
+
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")  # torch's and ours
+
+
+def check_module(module: object, *, may_hold_units: bool = False) -> nn.Module:
+    """Return the module if it is one, and neither it nor a part of it is wrapped already.
+
+    Args:
+        module: what is to be wrapped.
+        may_hold_units: parts of it may be FSDP units (not the module itself).
+
+    Raises:
+        TypeError: it is no module.
+        ValueError: it is wrapped, or a part of it is.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module: expected a torch.nn.Module, got a {type(module).__name__}")
+    for name, part in module.named_modules():
+        for kind in {each.__name__ for each in type(part).__mro__}.intersection(WRAPPERS):
+            if not (name and may_hold_units and kind == "FSDPModule"):
+                which = f"its part '{name}'" if name else "it"
+                raise ValueError(f"module: {which} is a {kind} already; wrap the bare module")
+    return module
+
+
+def check_tensors(
+    argument: str,
+    named: Mapping[str, torch.Tensor],
+    group: ProcessGroup | None,
+    *,
+    meta: bool = False,
+) -> None:
+    """Raise unless each is a plain tensor with values, of one device that the group can reach.
+
+    Args:
+        argument: of the public call, for messages.
+        named: parameters and buffers by their names.
+        group: whose ranks will exchange them.
+        meta: they may be on the meta device.
+
+    Raises:
+        TypeError: a DTensor or another subclass, such as a shard.
+        ValueError: no shape yet, no values, another device, or elements that share memory.
+    """
+    for name, tensor in named.items():
+        where = f"{argument}: '{name}'"
+        if isinstance(tensor, UninitializedParameter):
+            raise ValueError(f"{where} has no shape yet; call the module once before")
+        if not _is_plain(tensor):
+            kind = type(tensor).__name__
+            raise TypeError(f"{where}: expected a plain tensor, got a {kind}: is it sharded?")
+        if tensor.is_meta and not meta:
+            raise ValueError(
+                f"{where} is on the meta device, where it has no values; call "
+                "to_empty(device=...) and initialise it before"
+            )
+        known = backends(group)
+        if not tensor.is_meta and tensor.device.type not in known:
+            raise ValueError(
+                f"{where} is on {tensor.device}, but the group moves tensors on "
+                f"{' and '.join(known)}"
+            )
+        if overlaps_itself(tensor):
+            raise ValueError(f"{where} has elements that share memory; use a clone()")
+    parameters = {name: each for name, each in named.items() if isinstance(each, Parameter)}
+    for name, parameter in parameters.items():
+        first, other = next(iter(parameters.items()))
+        if parameter.device != other.device:
+            raise ValueError(
+                f"{argument}: expected all parameters on one device, got '{first}' on "
+                f"{other.device} and '{name}' on {parameter.device}"
+            )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """True if no subclass stands between the caller and the values."""
+    own = [kind for kind in type(tensor).__mro__ if kind not in Parameter.__mro__]
+    return not any({"__torch_function__", "__torch_dispatch__"} & vars(k).keys() for k in own)
