@@ -26,7 +26,7 @@ book: $(READY) ## build the book and say where to open it
 	@$(VENV)/python -m tools.book
 
 test: book ## run every test: library, labs, the rendered book, lint and types
-	@$(VENV)/python -m pytest tests notebooks --nbmake --claims -n 3 --dist loadfile
+	@$(VENV)/python -m pytest tests --claims -n 3 --dist loadfile
 
 lab: $(READY) ## open the labs in JupyterLab
 	@$(VENV)/jupyter lab --notebook-dir=notebooks

@@ -1,8 +1,6 @@
 """With --claims: the run fails if a claim's evidence did not run and pass.
 
 Tests may run in several processes (pytest-xdist); the one that hears of all of them judges.
-
-At the root, since pytest tells a conftest only of the tests below it, and labs are evidence too.
 """
 
 import signal

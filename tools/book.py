@@ -8,6 +8,8 @@ good build?
 - nothing: there is nothing to do;
 - only text (chapters, style, tests): render every page again, keep the cells' results;
 - anything that a cell may see: start from nothing.
+
+The cells run first, several documents at a time (`tools.execute`); Sphinx finds their outputs.
 """
 
 import hashlib
@@ -20,6 +22,8 @@ from functools import cache
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
+
+from tools.execute import run_all
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "_build"
@@ -130,7 +134,7 @@ def main() -> int:
         fresh = recorded(EXECUTED_WITH) == executed_with
         print("Rendering the pages again ..." if fresh else "Running the labs and rendering ...")
         discard(executed_with)
-        status = render()
+        status = 1 if any([*run_all()]) else render()
         if fingerprints()[0] != executed_with:  # nobody knows what the results were made from
             EXECUTED_WITH.unlink(missing_ok=True)
         if status:

@@ -32,6 +32,6 @@ if ! .venv/bin/python -c "$new_enough; import pip" 2>/dev/null; then
 fi
 
 echo "Installing the pinned requirements into .venv (minutes, and gigabytes, the first time) ..."
-.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-.venv/bin/python -m pip install --quiet --disable-pip-version-check \
+.venv/bin/python -m pip install -qq --root-user-action=ignore --disable-pip-version-check -r requirements.txt
+.venv/bin/python -m pip install -qq --root-user-action=ignore --disable-pip-version-check \
     --no-deps --no-build-isolation --editable .

@@ -31,6 +31,7 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(book, "EXECUTED_WITH", build / "executed-with")
     monkeypatch.setattr(book, "RENDERED_FROM", build / "rendered-from")
     monkeypatch.setattr(book, "imports_this_checkout", lambda: True)
+    monkeypatch.setattr(book, "run_all", lambda: iter([]))
     monkeypatch.setattr(book, "render", lambda: render(build))
     return tmp_path
 
@@ -42,7 +43,9 @@ def render(build: Path) -> int:
     return 0
 
 
-def left_for_the_renderer(course: Path, monkeypatch: pytest.MonkeyPatch) -> set[str] | None:
+def left_for_the_renderer(
+    course: Path, monkeypatch: pytest.MonkeyPatch, status: int = 0
+) -> set[str] | None:
     """What of the last build is still there when the next one starts; None: none was started."""
     left: list[set[str]] = []
 
@@ -52,7 +55,7 @@ def left_for_the_renderer(course: Path, monkeypatch: pytest.MonkeyPatch) -> set[
         return render(course / "_build")
 
     monkeypatch.setattr(book, "render", look)
-    assert book.main() == 0
+    assert book.main() == status
     return left[0] if left else None
 
 
@@ -98,6 +101,12 @@ def test_failed_build_is_built_again(course: Path, monkeypatch: pytest.MonkeyPat
     assert not book.up_to_date()
     (course / "book" / "ring.md").write_text("before")
     assert not book.up_to_date(), "what is there was made from the wrong text"
+
+
+def test_a_cell_that_raises_stops_the_build(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book, "run_all", lambda: iter(["notebooks/ring.ipynb"]))
+    assert left_for_the_renderer(course, monkeypatch, status=1) is None
+    assert not book.up_to_date()
 
 
 def test_edit_during_a_build_is_seen_by_the_next(

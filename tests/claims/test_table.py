@@ -72,16 +72,17 @@ def test_section_b_is_whole() -> None:
     assert [claim.id for claim in CLAIMS if claim.id[0] == "B"] == [f"B{i}" for i in range(1, 11)]
 
 
+LAB_RAN = "tests/book/test_labs.py::test_a_document_ran_to_its_end[notebooks/x.ipynb]"
+
+
 def test_unproven_wants_every_piece_of_evidence() -> None:
     claim = Claim(
         "X1", "it is so", "true", "it is", "x", ["tests/a.py::f", "notebooks/x.ipynb#tag"]
     )
     assert unproven([claim], []) == {"X1": claim.evidence}
     assert unproven([claim], ["tests/a.py::f[3-True]"]) == {"X1": ["notebooks/x.ipynb#tag"]}
-    assert unproven([claim], ["tests/a.py::f[3]", "notebooks/x.ipynb::x.ipynb"]) == {}
-    assert unproven([claim], ["tests/a.py::fg", "notebooks/x.ipynb::x.ipynb"]) == {
-        "X1": ["tests/a.py::f"]
-    }
+    assert unproven([claim], ["tests/a.py::f[3]", LAB_RAN]) == {}
+    assert unproven([claim], ["tests/a.py::fg", LAB_RAN]) == {"X1": ["tests/a.py::f"]}
 
 
 def test_a_claim_without_evidence_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A Chromium for the tests of the rendered book.
 
 One browser lives as long as one test module, not the whole run: while Playwright's synchronous
-API is open an asyncio loop counts as running, and then nbmake could not start a kernel.
+API is open an asyncio loop counts as running, and then nothing else can start one.
 """
 
 import os

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,10 +46,10 @@ def unproven(claims: Iterable[Claim], passed: Iterable[str]) -> dict[str, list[s
     """Claim → its evidence that is not among what `passed`, given as pytest's node ids.
 
     A test with parameters counts when one of its cases passed (one that failed fails the run). A
-    lab's cell counts when its lab passed.
+    lab's cell counts when a test has seen that its lab ran to the end.
     """
     ran = {node.split("[")[0] for node in passed}
-    ran |= {node.split("::")[0] for node in ran if ".ipynb::" in node}
+    ran |= {lab for node in passed for lab in re.findall(r"test_labs.*\[(.*\.ipynb)\]", node)}
     missing = {c.id: [e for e in c.evidence if e.split("#")[0] not in ran] for c in claims}
     return {name: evidence for name, evidence in missing.items() if evidence}
 
