@@ -11,7 +11,7 @@ from IPython.display import Markdown
 
 from course.pages.table import table
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
 def recorded(name: str) -> dict[str, Any]:
