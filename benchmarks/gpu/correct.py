@@ -13,7 +13,7 @@ from benchmarks.gpu.cases import CASES, Setting
 from benchmarks.gpu.section import in_each_world
 from benchmarks.gpu.worlds import Where, World
 from benchmarks.record import Row
-from minidist.schedule.algorithms.names import (
+from minidist.schedule.algorithms import (
     ALL_GATHER,
     ALL_REDUCE,
     BROADCAST,

@@ -8,7 +8,7 @@ import torch
 import minidist
 from minidist import ReduceOp
 from minidist.collectives.tuner import CHOSEN
-from minidist.schedule.algorithms.names import ALL_REDUCE
+from minidist.schedule.algorithms import ALL_REDUCE
 
 RANKS = 4
 BAD = 2  # the rank that is called wrongly; the others are not

@@ -19,7 +19,7 @@ from minidist.collectives.runtime.executor import Sent, program
 from minidist.errors import ScheduleError
 from minidist.schedule import algorithms
 from minidist.schedule import program as plan
-from minidist.schedule.algorithms.names import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from minidist.schedule.program import WINDOW
 from minidist.schedule.schedule import Schedule, Send, Step, bounds
 from minidist.schedule.simulate import traffic

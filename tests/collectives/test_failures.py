@@ -96,7 +96,7 @@ def die_in_the_middle(of: int) -> None:
     there, send = threading.Semaphore(0), _Flight.send
 
     def stay(flight: _Flight, load: _Load) -> None:
-        if len(flight.prog.parts) == 1 or load.post.step:
+        if len(flight.prog.steps) == 1 or load.post.step:
             there.release()
             threading.Event().wait()
         send(flight, load)

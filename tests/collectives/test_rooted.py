@@ -9,7 +9,7 @@ import torch.distributed as dist
 import minidist
 from minidist import launch
 from minidist.collectives.runtime.executor import Sent
-from minidist.schedule.algorithms.names import BROADCAST, GATHER, REDUCE, SCATTER, SEGMENT, segments
+from minidist.schedule.algorithms import BROADCAST, GATHER, REDUCE, SCATTER, SEGMENT, segments
 from minidist.schedule.schedule import Schedule
 from minidist.schedule.simulate import traffic
 from tests.support.collectives import DTYPES, NO_MEANING, OPS, data, reduced, same

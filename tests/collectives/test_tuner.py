@@ -10,7 +10,7 @@ import minidist
 from minidist import explain, launch
 from minidist.collectives.shared_memory import segments as arena
 from minidist.collectives.tuner import TABLES
-from minidist.schedule.algorithms.names import segments
+from minidist.schedule.algorithms import segments
 from minidist.schedule.cost import Link, nodes, seconds, shared, switch
 from tests.support.collectives import all_reduced, data, same
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import minidist
 from minidist import ReduceOp, launch
-from minidist.schedule.algorithms.names import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from tests.support.collectives import (
     DTYPES,
     NO_MEANING,

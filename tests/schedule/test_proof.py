@@ -11,8 +11,6 @@ from minidist.schedule.schedule import Schedule, Send, Step
 from minidist.schedule.simulate import prove_all_reduce, replay, traffic
 
 PLAIN: list[Callable[[int], Schedule]] = [
-    algorithms.bruck_all_gather,
-    algorithms.bruck_all_to_all,
     algorithms.direct_all_gather,
     algorithms.direct_reduce_scatter,
     algorithms.doubling_all_gather,
@@ -173,7 +171,7 @@ MUTATED = [
     algorithms.tree_gather(5, root=2),
     algorithms.direct_reduce_scatter(4),
     algorithms.pairwise_all_to_all(3),
-    algorithms.bruck_all_gather(5),
+    algorithms.doubling_all_gather(5),
     algorithms.halving_doubling_all_reduce(5),
     algorithms.chain_all_reduce(3, segments=2),
     algorithms.double_tree_all_reduce(3),

@@ -36,11 +36,6 @@ def moved(schedule: Schedule, local: int | None = None) -> Traffic:
     return traffic(schedule, schedule.chunks * ROOMY, 1, local)
 
 
-def digits(ranks: int) -> int:
-    """Binary digits that are 1, in all distances 1..N-1."""
-    return sum(k.bit_count() for k in range(ranks))
-
-
 def halving(ranks: int) -> int:
     """Chunks in and out of the first member if ranks are folded: it has two chunks in the end."""
     extra = ranks - power(ranks)
@@ -51,8 +46,6 @@ def halving(ranks: int) -> int:
 Formula = Callable[[int], int]
 
 STEPS: dict[Callable[..., Schedule], Formula] = {
-    algorithms.bruck_all_gather: log,
-    algorithms.bruck_all_to_all: log,
     algorithms.chain_all_reduce: lambda n: 2 * (n - 1),
     algorithms.chain_broadcast: lambda n: n - 1,
     algorithms.direct_all_gather: lambda n: int(n > 1),
@@ -80,8 +73,6 @@ STEPS: dict[Callable[..., Schedule], Formula] = {
 
 # Chunks in and out of the busiest rank. The whole tensor is 1 chunk, N, N^2, or P of them.
 BUSIEST: dict[Callable[..., Schedule], Formula] = {
-    algorithms.bruck_all_gather: lambda n: 2 * (n - 1),
-    algorithms.bruck_all_to_all: lambda n: 2 * digits(n),
     algorithms.chain_all_reduce: lambda n: 2 * min(2, n - 1),
     algorithms.chain_broadcast: lambda n: min(2, n - 1),
     algorithms.direct_all_gather: lambda n: 2 * (n - 1),
@@ -115,7 +106,6 @@ def subtrees(ranks: int) -> int:
 
 # Chunks that are sent, by all ranks together, where the busiest rank does not say it.
 TOTAL: dict[Callable[..., Schedule], Formula] = {
-    algorithms.bruck_all_to_all: lambda n: n * digits(n),
     algorithms.chain_all_reduce: lambda n: 2 * (n - 1),
     algorithms.chain_broadcast: lambda n: n - 1,
     algorithms.direct_gather: lambda n: n - 1,
@@ -160,8 +150,6 @@ def test_bytes_of_all_ranks_together(algorithm: Callable[[int], Schedule]) -> No
 @pytest.mark.parametrize(
     ("algorithm", "chunks"),
     [
-        (algorithms.bruck_all_gather, lambda n: n - 1),
-        (algorithms.bruck_all_to_all, digits),
         (algorithms.direct_all_gather, lambda n: n - 1),
         (algorithms.direct_reduce_scatter, lambda n: n - 1),
         (algorithms.pairwise_all_to_all, lambda n: n - 1),

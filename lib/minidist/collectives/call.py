@@ -25,7 +25,8 @@ from minidist.collectives.runtime.executor import (
     members,
 )
 from minidist.collectives.runtime.work import Work, in_order
-from minidist.schedule.program import Algorithm, Program, program_of
+from minidist.schedule.program import Program, program_of
+from minidist.schedule.schedule import Algorithm
 
 Run = Callable[[], None]
 OVERWRITE: Reduce = torch.Tensor.copy_  # for schedules that reduce nothing: it is never called

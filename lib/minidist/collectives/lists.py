@@ -14,7 +14,7 @@ from minidist.collectives.runtime.executor import global_rank
 from minidist.collectives.runtime.work import Work
 from minidist.collectives.tensor import Op
 from minidist.schedule import algorithms
-from minidist.schedule.algorithms.names import GATHER, SCATTER
+from minidist.schedule.algorithms import GATHER, SCATTER
 
 
 def all_gather(

@@ -9,7 +9,7 @@ from minidist.collectives.call import Call, Run, collective
 from minidist.collectives.checks.tensors import flat_view, op_name, reduction
 from minidist.collectives.runtime.work import Work
 from minidist.collectives.tensor import Op
-from minidist.schedule.algorithms.names import BROADCAST, REDUCE, segments
+from minidist.schedule.algorithms import BROADCAST, REDUCE, segments
 
 
 def broadcast(
@@ -86,7 +86,7 @@ def reduce(
         call.takes("tensor", tensor, written=written)
         add, finish = reduction(op, tensor.dtype, call.ranks)
         prog = call.program(REDUCE[algorithm], root=root)
-        inside = not written and any(part.receives for part in prog.parts)
+        inside = not written and any(step.receives for step in prog.steps)
 
         def run() -> None:
             with flat_view(tensor, group, written=written) as flat:

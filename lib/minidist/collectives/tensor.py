@@ -26,7 +26,7 @@ from minidist.collectives.runtime.work import Work
 from minidist.collectives.shared_memory import collectives as shared
 from minidist.collectives.tuner import CHOSEN, settle
 from minidist.errors import CommunicationError
-from minidist.schedule.algorithms.names import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
+from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
 
 Op = ReduceOp | ReduceOp.RedOpType
 
@@ -166,7 +166,7 @@ def all_gather_into_tensor(
         output_tensor: N times the elements of the input, in any shape.
         input_tensor: alike on all ranks. It may be this rank's part of the output itself, but share
             no other memory with it.
-        algorithm: "ring", "doubling" (recursive), "bruck", "direct" (all at once),
+        algorithm: "ring", "doubling" (recursive), "direct" (all at once),
             "shared_memory" or "auto".
         group, async_op, check: as for `all_reduce`, which also says what is raised.
     """

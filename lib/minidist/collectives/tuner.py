@@ -23,7 +23,7 @@ from minidist.collectives.checks.tensors import wire_device
 from minidist.collectives.runtime.executor import execute, members
 from minidist.collectives.shared_memory import collectives as shared
 from minidist.collectives.shared_memory.segments import arena_of
-from minidist.schedule.algorithms.names import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
+from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
 from minidist.schedule.cost import Measurement, Topology, fit, price, seconds, switch
 from minidist.schedule.cost import shared as one_host
 from minidist.schedule.program import program_of

@@ -1,4 +1,4 @@
-"""One rank's part of a schedule, laid out for a tensor: which bytes go where, in which order.
+"""One rank's program of a schedule, laid out for a tensor: which elements go where, and when.
 
 [Note: pieces in flight] A large message travels as several, of at most `PIECE` bytes, and at most
 `WINDOW` posts are on their way at once. While one piece is still coming, the one before it is
@@ -21,17 +21,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minidist.schedule.schedule import Schedule, Send, Step, bounds, spread
+from minidist.schedule.schedule import Algorithm, Schedule, Send, Step, bounds, spread
 
 PIECE = 4 << 20  # bytes: smaller means more messages and waits, larger overlaps less
 WINDOW = 4
 
 
-class Part(NamedTuple):
+class RankStep(NamedTuple):
     """What one rank does in one step; the first two fields are about *all* ranks' messages.
 
-    `width`: chunks in the longest. `swaps`: whether some rank reduces into a chunk that it sends.
-    `early`: [Note: receiving early].
+    `width`: chunks in the longest. `swaps`: some rank reduces into a chunk that it sends. `early`:
+    see [Note: receiving early].
     """
 
     width: int
@@ -41,7 +41,7 @@ class Part(NamedTuple):
     receives: tuple[Send, ...]
 
     def pieces(self, nbytes: int, most: int) -> int:
-        """Cut messages into how many, the longest being of `nbytes`; alike on all ranks."""
+        """How many pieces messages of at most `nbytes` are cut into, the same on all ranks."""
         if self.swaps and self.width > 1:  # runs may overlap in part: a piece of the one must not
             return 1  # be reduced before a later piece of the other has left with the old value
         return max(1, -(-nbytes // most))
@@ -49,27 +49,27 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """One rank's part of a schedule, for tensors of any size."""
+    """One rank's steps of a schedule, for tensors of any size."""
 
     name: str
     rank: int
     chunks: int
-    parts: tuple[Part, ...]
+    steps: tuple[RankStep, ...]
 
 
 def program(schedule: Schedule, rank: int) -> Program:
     """Check the schedule and take out what `rank` has to do."""
-    parts: list[Part] = []
+    steps: list[RankStep] = []
     for step in schedule.check():
         width, swaps = int(step.width.max(initial=0)), _swaps(step, schedule.chunks)
         sends = tuple(send for send in step if send.src == rank)
         receives = tuple(send for send in step if send.dst == rank)
-        early = not parts or _early(parts[-1], receives)
-        parts.append(Part(width, swaps, early, sends, receives))
-    return Program(schedule.name, rank, schedule.chunks, tuple(parts))
+        early = not steps or _early(steps[-1], receives)
+        steps.append(RankStep(width, swaps, early, sends, receives))
+    return Program(schedule.name, rank, schedule.chunks, tuple(steps))
 
 
-def _early(before: Part, receives: tuple[Send, ...]) -> bool:
+def _early(before: RankStep, receives: tuple[Send, ...]) -> bool:
     """Whether what comes next may be received before the messages of the step before are through.
 
     See [Note: receiving early].
@@ -78,9 +78,6 @@ def _early(before: Part, receives: tuple[Send, ...]) -> bool:
     came = any(each.chunk in kept for each in before.receives)
     left = any(kept.get(each.chunk, each.dst) != each.dst for each in before.sends)
     return not (came or left)
-
-
-Algorithm = Callable[..., Schedule]  # number of ranks, options such as root -> schedule
 
 
 @lru_cache(maxsize=256)
@@ -95,7 +92,7 @@ def _swaps(step: Step, chunks: int) -> bool:
     return bool(np.isin(reduced, step.src[message] * chunks + chunk).any())
 
 
-class Slice(NamedTuple):
+class Elements(NamedTuple):
     """Elements [low, high) of the tensor, sent to or received from `peer` as one message.
 
     They are counted from the chunk's start where it is a tensor of its own.
@@ -119,8 +116,8 @@ class Post(NamedTuple):
     alone: bool
     swaps: bool
     early: bool
-    receives: tuple[Slice, ...]
-    sends: tuple[Slice, ...]
+    receives: tuple[Elements, ...]
+    sends: tuple[Elements, ...]
 
 
 class Plan(NamedTuple):
@@ -141,17 +138,17 @@ def lay_out(prog: Program, numel: int, itemsize: int, piece: int) -> Plan:
     Kept, so that a call that comes back with the same size only has to run it.
     """
     edge: list[int] = bounds(numel, prog.chunks).tolist()
-    longest = [part.width * edge[1] for part in prog.parts]
-    pieces = [p.pieces(n * itemsize, piece) for p, n in zip(prog.parts, longest, strict=True)]
+    longest = [step.width * edge[1] for step in prog.steps]
+    pieces = [p.pieces(n * itemsize, piece) for p, n in zip(prog.steps, longest, strict=True)]
     room = max((-(-n // p) for n, p in zip(longest, pieces, strict=True)), default=0)
 
     def edges(step: int, send: Send) -> list[int]:
         low, high = edge[send.chunk], edge[send.chunk + send.width]
-        cut: list[int] = (low + bounds(high - low, pieces[step])).tolist()
-        return cut
+        found: list[int] = (low + bounds(high - low, pieces[step])).tolist()
+        return found
 
     # A piece of a run of chunks is not a piece of the next step's run: such steps do not overlap.
-    runs = any(part.width > 1 for part in prog.parts)
+    runs = any(step.width > 1 for step in prog.steps)
     posts = tuple(_posts(prog, edges, pieces, apart=runs, early=not runs))
     return Plan(posts, min(WINDOW, max(pieces, default=1)), room if _reduces(prog) else 0)
 
@@ -171,12 +168,12 @@ def lay_out_parts(
         itemsize: bytes of an element.
         piece: bytes of a message at most.
     """
-    if any(part.width > 1 for part in prog.parts):
+    if any(step.width > 1 for step in prog.steps):
         raise ValueError(f"{prog.name} sends runs of chunks: they must lie in one tensor")
     edge = {chunk: bounds(n, max(1, -(-n * itemsize // piece))).tolist() for chunk, n in sizes}
     pieces = [
-        max((len(edge[send.chunk]) - 1 for send in (*part.sends, *part.receives)), default=1)
-        for part in prog.parts
+        max((len(edge[send.chunk]) - 1 for send in (*step.sends, *step.receives)), default=1)
+        for step in prog.steps
     ]
     posts = tuple(_posts(prog, lambda _, send: edge[send.chunk], pieces, apart=True, early=True))
     room = max((each.high - each.low for post in posts for each in post.receives), default=0)
@@ -184,27 +181,27 @@ def lay_out_parts(
 
 
 def _reduces(prog: Program) -> bool:
-    return any(send.reduce for part in prog.parts for send in part.receives)
+    return any(send.reduce for step in prog.steps for send in step.receives)
 
 
 def _posts(
     prog: Program, edges: Edges, pieces: list[int], *, apart: bool, early: bool
 ) -> Iterator[Post]:
-    for step, part in enumerate(prog.parts):
-        for piece in range(pieces[step]):
+    for number, step in enumerate(prog.steps):
+        for piece in range(pieces[number]):
 
-            def cut(send: Send, peer: int, step: int = step, piece: int = piece) -> Slice:
-                edge = edges(step, send)
+            def of(send: Send, peer: int, number: int = number, piece: int = piece) -> Elements:
+                edge = edges(number, send)
                 low, high = (edge[min(at, len(edge) - 1)] for at in (piece, piece + 1))
-                return Slice(peer, low, high, send.chunk, send.reduce)
+                return Elements(peer, low, high, send.chunk, send.reduce)
 
-            receives = (cut(send, send.src) for send in part.receives)
-            sends = (cut(send, send.dst) for send in part.sends)
+            receives = (of(send, send.src) for send in step.receives)
+            sends = (of(send, send.dst) for send in step.sends)
             yield Post(
-                step,
+                number,
                 alone=apart and piece == 0,
-                swaps=part.swaps,
-                early=part.early and early,
+                swaps=step.swaps,
+                early=step.early and early,
                 receives=tuple(each for each in receives if each.low < each.high),
                 sends=tuple(each for each in sends if each.low < each.high),
             )

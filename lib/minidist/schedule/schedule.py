@@ -180,6 +180,9 @@ class Schedule:
         return self
 
 
+Algorithm = Callable[..., Schedule]  # number of ranks, options such as root -> schedule
+
+
 def bounds(numel: int, chunks: int) -> Ints:
     """Where each of `chunks` slices of `numel` elements begins, and at the end, `numel`.
 

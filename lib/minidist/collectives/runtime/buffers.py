@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 
 from minidist.schedule import program as plan
-from minidist.schedule.program import Plan, Program, Slice
+from minidist.schedule.program import Elements, Plan, Program
 
 _kept = threading.local()
 
@@ -29,11 +29,11 @@ class Whole:
         """The plan for what is stored here."""
         return plan.lay_out(prog, len(self._tensor), self._size, plan.PIECE)
 
-    def elements(self, at: Slice) -> torch.Tensor:
+    def elements(self, at: Elements) -> torch.Tensor:
         """What is there, to be reduced into."""
         return self._tensor[at.low : at.high]
 
-    def wire(self, at: Slice) -> torch.Tensor:
+    def wire(self, at: Elements) -> torch.Tensor:
         """The same as bytes: messages are bytes, so any dtype goes, on any backend."""
         return self._wire[at.low * self._size : at.high * self._size]
 
@@ -51,11 +51,11 @@ class Parts:
         sizes = tuple((chunk, len(part)) for chunk, part in self._parts.items())
         return plan.lay_out_parts(prog, sizes, self._size, plan.PIECE)
 
-    def elements(self, at: Slice) -> torch.Tensor:
+    def elements(self, at: Elements) -> torch.Tensor:
         """What is there, to be reduced into."""
         return self._parts[at.chunk][at.low : at.high]
 
-    def wire(self, at: Slice) -> torch.Tensor:
+    def wire(self, at: Elements) -> torch.Tensor:
         """The same as bytes."""
         return self.elements(at).view(torch.uint8)
 

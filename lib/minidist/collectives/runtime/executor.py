@@ -187,7 +187,7 @@ class _Flight:
 
         peers = [f"to {rank(each.peer)}" for each in post.sends]
         peers += [f"from {rank(each.peer)}" for each in post.receives]
-        step = f"step {post.step + 1} of {len(self.prog.parts)}"
+        step = f"step {post.step + 1} of {len(self.prog.steps)}"
         return CommunicationError(
             f"{rank(self.prog.rank)}: {self.prog.name}, {step}: a message "
             f"{' or '.join(peers)} failed: {error}"

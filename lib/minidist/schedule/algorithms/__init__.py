@@ -1,10 +1,17 @@
-"""The algorithms, each stated once: functions of the number of ranks that return a `Schedule`."""
+"""The algorithms, each stated once: functions of the number of ranks that return a `Schedule`.
 
-from minidist.schedule.algorithms.bruck import bruck_all_gather, bruck_all_to_all
+The tables name those that a collective takes in `algorithm=`.
+"""
+
 from minidist.schedule.algorithms.chain import chain_all_reduce, chain_broadcast
 from minidist.schedule.algorithms.direct import (
     direct_all_gather,
+    direct_gather,
     direct_reduce_scatter,
+    direct_scatter,
+    naive_all_reduce,
+    naive_broadcast,
+    naive_reduce,
     pairwise_all_to_all,
     ring_shift,
 )
@@ -16,13 +23,6 @@ from minidist.schedule.algorithms.doubling import (
     recursive_doubling_all_reduce,
 )
 from minidist.schedule.algorithms.hierarchical import hierarchical_all_reduce
-from minidist.schedule.algorithms.naive import (
-    direct_gather,
-    direct_scatter,
-    naive_all_reduce,
-    naive_broadcast,
-    naive_reduce,
-)
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.algorithms.tree import (
     tree_all_reduce,
@@ -31,10 +31,9 @@ from minidist.schedule.algorithms.tree import (
     tree_reduce,
     tree_scatter,
 )
+from minidist.schedule.schedule import Algorithm
 
 __all__ = [
-    "bruck_all_gather",
-    "bruck_all_to_all",
     "chain_all_reduce",
     "chain_broadcast",
     "direct_all_gather",
@@ -61,3 +60,39 @@ __all__ = [
     "tree_reduce",
     "tree_scatter",
 ]
+
+ALL_REDUCE: dict[str, Algorithm] = {
+    "double_tree": double_tree_all_reduce,
+    "halving_doubling": halving_doubling_all_reduce,
+    "hierarchical": hierarchical_all_reduce,
+    "naive": naive_all_reduce,
+    "recursive_doubling": recursive_doubling_all_reduce,
+    "ring": ring_all_reduce,
+    "tree": tree_all_reduce,
+}
+REDUCE_SCATTER: dict[str, Algorithm] = {
+    "direct": direct_reduce_scatter,
+    "halving": halving_reduce_scatter,
+    "ring": ring_reduce_scatter,
+}
+ALL_GATHER: dict[str, Algorithm] = {
+    "direct": direct_all_gather,
+    "doubling": doubling_all_gather,
+    "ring": ring_all_gather,
+}
+BROADCAST: dict[str, Algorithm] = {
+    "chain": chain_broadcast,
+    "naive": naive_broadcast,
+    "tree": tree_broadcast,
+}
+REDUCE: dict[str, Algorithm] = {"naive": naive_reduce, "tree": tree_reduce}
+GATHER: dict[str, Algorithm] = {"direct": direct_gather, "tree": tree_gather}
+SCATTER: dict[str, Algorithm] = {"direct": direct_scatter, "tree": tree_scatter}
+
+SEGMENT = 256 << 10  # bytes that a pipeline passes on at once
+MOST_SEGMENTS = 64
+
+
+def segments(nbytes: int) -> int:
+    """How many segments a pipeline cuts a tensor of `nbytes` into: a power of two."""
+    return 1 << min(MOST_SEGMENTS, max(1, nbytes // SEGMENT)).bit_length() - 1

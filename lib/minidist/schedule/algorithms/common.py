@@ -1,4 +1,4 @@
-"""What several algorithms are made of: places from a root, runs that wrap, pipelines, folding."""
+"""What several algorithms are made of: places from a root, pipelines, folding."""
 
 from __future__ import annotations
 
@@ -26,20 +26,6 @@ def numbered_from(root: int, ranks: int) -> Ints:
 def powers_of_two(below: int) -> list[int]:
     """1, 2, 4, ... as long as they are smaller than `below`; ceil(log2(below)) of them."""
     return [2**level for level in range((below - 1).bit_length())]
-
-
-def wrapped(src: Any, dst: Any, first: Any, width: Any, chunks: int) -> Step:
-    """A step of runs that go on at chunk 0 after the last chunk; such a run is two messages."""
-    whole = Step.of(src, dst, first, False, width)
-    head = np.minimum(whole.width, chunks - whole.chunk)
-    over = whole.width > head
-    return Step.of(
-        np.append(whole.src, whole.src[over]),
-        np.append(whole.dst, whole.dst[over]),
-        np.append(whole.chunk, np.zeros_like(head[over])),
-        False,
-        np.append(head, (whole.width - head)[over]),
-    )
 
 
 def pipelined(edges: Step, start: Ints, segments: int, period: int = 1) -> Iterator[Step]:

@@ -1,4 +1,8 @@
-"""Each rank sends straight to those that its data is for. N ranks, G bytes in the whole tensor."""
+"""No rank passes anything on: each sends straight to those that its data is for.
+
+*Naive*: the ranks take turns. *Direct*: all send at once. *Pairwise*: in each step every rank sends
+to another partner. N ranks, G bytes in the whole tensor.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,72 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minidist.schedule.algorithms.common import positive
+from minidist.schedule.algorithms.common import numbered_from, positive
 from minidist.schedule.schedule import Schedule, Step
+
+
+def naive_broadcast(ranks: int, *, root: int = 0) -> Schedule:
+    """The root sends its whole tensor to every other rank, one after another.
+
+    N - 1 steps; the root sends (N - 1)G.
+    """
+    others = numbered_from(root, ranks)[1:]
+
+    def steps() -> Iterator[Step]:
+        for rank in others:
+            yield Step.of(src=root, dst=rank, chunk=0, reduce=False)
+
+    return Schedule("naive broadcast", "broadcast", ranks, 1, steps, root)
+
+
+def naive_reduce(ranks: int, *, root: int = 0) -> Schedule:
+    """Every other rank sends its whole tensor to the root, one after another.
+
+    N - 1 steps; the root receives (N - 1)G.
+    """
+    others = numbered_from(root, ranks)[1:]
+
+    def steps() -> Iterator[Step]:
+        for rank in others:
+            yield Step.of(src=rank, dst=root, chunk=0, reduce=True)
+
+    return Schedule("naive reduce", "reduce", ranks, 1, steps, root)
+
+
+def naive_all_reduce(ranks: int) -> Schedule:
+    """Every rank sends its whole tensor to rank 0, one after another; rank 0 sends the sum back.
+
+    2(N - 1) steps; 2(N - 1)G cross the link of rank 0, in and out together.
+    """
+    return naive_reduce(ranks).then(naive_broadcast(ranks), "naive all-reduce", "all_reduce")
+
+
+def direct_gather(ranks: int, *, root: int = 0) -> Schedule:
+    """Every other rank sends its chunk to the root, all at once.
+
+    1 step of N - 1 messages; the root receives (N - 1)/N of the gathered tensor.
+    """
+    others = numbered_from(root, ranks)[1:]
+
+    def steps() -> Iterator[Step]:
+        if len(others):
+            yield Step.of(src=others, dst=root, chunk=others, reduce=False)
+
+    return Schedule("direct gather", "gather", ranks, ranks, steps, root)
+
+
+def direct_scatter(ranks: int, *, root: int = 0) -> Schedule:
+    """The root sends every other rank its chunk, all at once.
+
+    1 step of N - 1 messages; the root sends (N - 1)/N of its tensor.
+    """
+    others = numbered_from(root, ranks)[1:]
+
+    def steps() -> Iterator[Step]:
+        if len(others):
+            yield Step.of(src=root, dst=others, chunk=others, reduce=False)
+
+    return Schedule("direct scatter", "scatter", ranks, ranks, steps, root)
 
 
 def pairwise_all_to_all(ranks: int) -> Schedule:

@@ -7,10 +7,11 @@ Source of all: Thakur, Rabenseifner and Gropp (2005). N ranks, G bytes in the wh
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from minidist.schedule.algorithms.common import numbered_from, powers_of_two, wrapped
+from minidist.schedule.algorithms.common import numbered_from, powers_of_two
 from minidist.schedule.schedule import Ints, Schedule, Step
 
 
@@ -64,7 +65,7 @@ def tree_gather(ranks: int, *, root: int = 0) -> Schedule:
         for d in powers_of_two(ranks):
             child = _children(d, ranks)
             size = np.minimum(d, ranks - child)  # of the child's subtree
-            yield wrapped(rank[child], rank[child - d], rank[child], size, ranks)
+            yield _wrapped(rank[child], rank[child - d], rank[child], size, ranks)
 
     return Schedule("tree gather", "gather", ranks, ranks, steps, root)
 
@@ -80,10 +81,24 @@ def tree_scatter(ranks: int, *, root: int = 0) -> Schedule:
         for d in reversed(powers_of_two(ranks)):
             child = _children(d, ranks)
             size = np.minimum(d, ranks - child)
-            yield wrapped(rank[child - d], rank[child], rank[child], size, ranks)
+            yield _wrapped(rank[child - d], rank[child], rank[child], size, ranks)
 
     return Schedule("tree scatter", "scatter", ranks, ranks, steps, root)
 
 
 def _children(distance: int, ranks: int) -> Ints:
     return np.arange(distance, ranks, 2 * distance)
+
+
+def _wrapped(src: Any, dst: Any, first: Any, width: Any, chunks: int) -> Step:
+    """A step of runs that go on at chunk 0 after the last chunk; such a run is two messages."""
+    whole = Step.of(src, dst, first, False, width)
+    head = np.minimum(whole.width, chunks - whole.chunk)
+    over = whole.width > head
+    return Step.of(
+        np.append(whole.src, whole.src[over]),
+        np.append(whole.dst, whole.dst[over]),
+        np.append(whole.chunk, np.zeros_like(head[over])),
+        False,
+        np.append(head, (whole.width - head)[over]),
+    )
