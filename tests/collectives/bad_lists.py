@@ -423,6 +423,16 @@ OWN = (
                 ValueError,
                 "local_ranks: 4 ranks cannot be split into nodes of 3",
             ),
+            "no nodes": (
+                call(
+                    minidist.all_reduce,
+                    three,
+                    algorithm="hierarchical",
+                    wrong={"local_ranks": 0},
+                ),
+                ValueError,
+                "local_ranks: 4 ranks cannot be split into nodes of 0",
+            ),
         },
     )
 )

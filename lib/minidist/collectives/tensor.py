@@ -198,7 +198,9 @@ def all_gather_into_tensor(
 
 def _local(call: Call, local_ranks: int | None) -> int:
     """The ranks on a node, on which all must agree."""
-    local = local_ranks or int(os.environ.get("LOCAL_WORLD_SIZE", call.ranks))
+    local = local_ranks
+    if local is None:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", call.ranks))
     call.agree_on("local_ranks", local)
     if local < 1 or call.ranks % local:
         raise ValueError(f"local_ranks: {call.ranks} ranks cannot be split into nodes of {local}")

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from minidist.schedule.checks import amount
 from minidist.schedule.schedule import Ints, Schedule, Step
 from minidist.schedule.topology import Link, Topology, nodes, shared, switch
 
 __all__ = [
-    "Fit",
+    "AlphaBeta",
     "Link",
     "Load",
     "Measurement",
@@ -64,7 +65,7 @@ class Price:
 
     def __call__(self, nbytes: float) -> float:
         """Seconds for a tensor of `nbytes` bytes."""
-        chunk = nbytes / self.chunks
+        chunk = amount("nbytes", nbytes) / self.chunks
         return sum(
             times
             * (
@@ -100,10 +101,14 @@ class Measurement:
     nbytes: int
     seconds: float
 
+    def __post_init__(self) -> None:
+        amount("nbytes", self.nbytes)
+        amount("seconds", self.seconds)
+
 
 @dataclass(frozen=True)
-class Fit:
-    """What `fit` found.
+class AlphaBeta:
+    """The figures that `fit` found.
 
     Attributes:
         link: alpha and beta.
@@ -131,7 +136,7 @@ def fit(
     topology: Callable[[Link, float], Topology],
     *,
     gamma: bool = False,
-) -> Fit:
+) -> AlphaBeta:
     """Find the alpha and beta, and gamma if asked for, that best explain the measurements.
 
     Least squares on the *relative* error, so that microseconds count as much as seconds; no figure
@@ -147,21 +152,22 @@ def fit(
     """
     names = ("alpha", "beta", "gamma")[: 2 + gamma]
     times = np.array([m.seconds for m in measured])
-    if len(measured) < len(names) or (times <= 0).any():
+    if len(measured) < len(names) or not (times > 0).all():
         need = f"{('two', 'three')[gamma]} measurements or more"
         raise ValueError(f"fit: needs {need}, each longer than zero seconds")
     unit = topology(Link(1.0, 1.0), 1.0)
     work = np.array([_totals(price(m.schedule, unit), m.nbytes) for m in measured])
     design = work[:, : len(names)] / times[:, None]
-    if not _told_apart(design[:, :2]):
+    if not _identifiable(design[:, :2]):
         raise ValueError("fit: to tell alpha from beta the bytes in a message must differ")
-    if not _told_apart(design):
+    if not _identifiable(design):
         raise ValueError(
             "fit: to tell gamma from beta the algorithms must differ in the share of their bytes "
             "that is reduced: ring and tree reduce half, recursive doubling all"
         )
     found = _non_negative(design)
-    return Fit(Link(*found[:2]), tuple(float(e) for e in design @ found - 1), *found[2:])
+    errors = tuple(float(error) for error in design @ found - 1)
+    return AlphaBeta(Link(*found[:2]), errors, *found[2:])
 
 
 def _load(step: Step, topology: Topology) -> Load:
@@ -197,7 +203,8 @@ def _totals(price: Price, nbytes: float) -> list[float]:
     return [float(sum(column)) for column in zip(*rows, strict=True)] or [0.0, 0.0, 0.0]
 
 
-def _told_apart(design: Floats) -> bool:
+def _identifiable(design: Floats) -> bool:
+    """Whether the columns, which are the figures, differ in more than a factor."""
     length = np.linalg.norm(design, axis=0)
     return bool(length.all() and np.linalg.matrix_rank(design / length) == design.shape[1])
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minidist.errors import ScheduleError
+from minidist.schedule.checks import at_least_one
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -68,10 +69,18 @@ class Step:
 
     @classmethod
     def of(cls, src: Any, dst: Any, chunk: Any, reduce: Any, width: Any = 1) -> Step:
-        """Build a step from arrays or scalars, broadcast against each other."""
-        kinds = (np.int64, np.int64, np.int64, np.bool_, np.int64)
-        given = zip((src, dst, chunk, reduce, width), kinds, strict=True)
-        return cls(*np.broadcast_arrays(*(np.array(field, kind, ndmin=1) for field, kind in given)))
+        """Build a step from arrays or scalars, broadcast against each other.
+
+        Raises:
+            TypeError: a rank, a chunk or a width is not a whole number.
+        """
+        given = {"src": src, "dst": dst, "chunk": chunk, "reduce": reduce, "width": width}
+        fields = {name: np.array(value, ndmin=1) for name, value in given.items()}
+        for name, field in fields.items():
+            if field.size and field.dtype.kind not in "iub":
+                raise TypeError(f"{name}: expected whole numbers, got {given[name]!r}")
+            fields[name] = field.astype(np.bool_ if name == "reduce" else np.int64, copy=False)
+        return cls(*np.broadcast_arrays(*fields.values()))
 
     @classmethod
     def from_sends(cls, sends: Iterable[Send]) -> Step:
@@ -146,7 +155,8 @@ class Schedule:
         Raises:
             ScheduleError: `segments` is below 1, or, when read, a message is of several chunks.
         """
-        if at_least_one("segments", segments) == 1:
+        segments = at_least_one("segments", segments)
+        if segments == 1:
             return self
 
         def steps() -> Iterator[Step]:
@@ -193,13 +203,6 @@ def bounds(numel: int, chunks: int) -> Ints:
     size, longer = divmod(numel, chunks)
     index = np.arange(chunks + 1)
     return index * size + np.minimum(index, longer)
-
-
-def at_least_one(what: str, number: int) -> int:
-    """`number`, or a ScheduleError that names it."""
-    if number < 1:
-        raise ScheduleError(f"{what} must be at least 1, got {number}")
-    return number
 
 
 def _check_ranges(schedule: Schedule, number: int, step: Step) -> None:

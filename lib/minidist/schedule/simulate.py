@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minidist.errors import ScheduleError
+from minidist.schedule.checks import whole_number
 from minidist.schedule.schedule import Collective, Ints, Schedule, Step, bounds, spread
 
 Contributors = tuple[int, ...]  # ranks in ascending order; a rank counted twice stands twice
@@ -165,6 +166,8 @@ def traffic(schedule: Schedule, numel: int, itemsize: int = 4, local: int | None
     Empty chunks are not sent, so they do not count. With `local` ranks to a node, numbered node by
     node, `between_nodes` is the bytes that leave a node.
     """
+    numel, itemsize = whole_number("numel", numel, 0), whole_number("itemsize", itemsize, 1)
+    local = None if local is None else whole_number("local", local, 1)
     edge = bounds(numel, schedule.chunks) * itemsize
     n = schedule.ranks
     messages, sent, received = (np.zeros(n, dtype=np.int64) for _ in range(3))
@@ -174,7 +177,7 @@ def traffic(schedule: Schedule, numel: int, itemsize: int = 4, local: int | None
         messages += np.bincount(step.src[size > 0], minlength=n)
         np.add.at(sent, step.src, size)
         np.add.at(received, step.dst, size)
-        if local:
+        if local is not None:
             between += int(size[step.src // local != step.dst // local].sum())
         steps += 1
     return Traffic(steps, messages, sent, received, between)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from minidist.schedule.checks import amount, whole_number
 from minidist.schedule.schedule import Ints
 
 
@@ -16,6 +17,10 @@ class Link:
 
     alpha: float
     beta: float
+
+    def __post_init__(self) -> None:
+        amount("alpha", self.alpha)
+        amount("beta", self.beta)
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,10 @@ class Topology:
     gamma: float = 0.0
     cores: int = 0
 
+    def __post_init__(self) -> None:
+        amount("gamma", self.gamma)
+        whole_number("cores", self.cores, 0)
+
 
 def switch(link: Link | Sequence[Link], gamma: float = 0.0) -> Topology:
     """Every rank has one link out and one link in; the switch between them is never the limit.
@@ -45,6 +54,8 @@ def switch(link: Link | Sequence[Link], gamma: float = 0.0) -> Topology:
         gamma: seconds to reduce a byte.
     """
     links = [link] if isinstance(link, Link) else list(link)
+    if not links:
+        raise ValueError("link: expected a Link, or one for each rank; got an empty list")
     kinds = list(dict.fromkeys(links))
     kind = np.array([kinds.index(each) for each in links])
 
@@ -64,6 +75,7 @@ def shared(link: Link, gamma: float = 0.0, *, cores: int = 1) -> Topology:
 
     With one core all messages take turns on one link; with more, each takes its share of them.
     """
+    cores = whole_number("cores", cores, 1)
 
     def lanes(src: Ints, dst: Ints) -> Iterator[tuple[Link, Ints]]:
         yield link, np.arange(len(src)) % cores
@@ -79,6 +91,7 @@ def nodes(
     Each rank has its own links `inside`. Each node has `rails` links out and as many
     in, which its ranks share evenly: with `rails` equal to `local` each has its own.
     """
+    local, rails = whole_number("local", local, 1), whole_number("rails", rails, 1)
 
     def lanes(src: Ints, dst: Ints) -> Iterator[tuple[Link, Ints]]:
         same = src // local == dst // local

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from minidist.schedule.algorithms.common import numbered_from, pipelined
-from minidist.schedule.schedule import Schedule, Step, at_least_one
+from minidist.schedule.checks import at_least_one
+from minidist.schedule.schedule import Schedule, Step
 
 
 def chain_broadcast(ranks: int, *, root: int = 0, segments: int = 1) -> Schedule:

@@ -8,17 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minidist.errors import ScheduleError
-from minidist.schedule.schedule import Ints, Step, at_least_one
+from minidist.schedule.checks import at_least_one, whole_number
+from minidist.schedule.schedule import Ints, Step
 
 
 def positive(ranks: int) -> int:
-    """`ranks`, or a ScheduleError if there is none."""
+    """`ranks`; a ScheduleError if there is none, a TypeError if it is not whole."""
     return at_least_one("ranks", ranks)
 
 
 def numbered_from(root: int, ranks: int) -> Ints:
     """The ranks in ring order from `root` on, so that place 0 is the root's."""
-    if not 0 <= root < positive(ranks):
+    if not 0 <= whole_number("root", root) < positive(ranks):
         raise ScheduleError(f"root must be in 0..{ranks - 1}, got {root}")
     return (root + np.arange(ranks)) % ranks
 

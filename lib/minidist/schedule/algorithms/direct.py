@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from minidist.schedule.algorithms.common import numbered_from, positive
+from minidist.schedule.checks import whole_number
 from minidist.schedule.schedule import Schedule, Step
 
 
@@ -99,7 +100,7 @@ def ring_shift(ranks: int, *, by: int = 1) -> Schedule:
 
     1 step of one chunk a rank; none if `by` is a multiple of N.
     """
-    rank = np.arange(positive(ranks))
+    rank, by = np.arange(positive(ranks)), whole_number("by", by)
 
     def steps() -> Iterator[Step]:
         if by % ranks:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from minidist.schedule.algorithms.common import pipelined, positive
-from minidist.schedule.schedule import Ints, Schedule, Step, at_least_one
+from minidist.schedule.checks import at_least_one
+from minidist.schedule.schedule import Ints, Schedule, Step
 
 
 def double_tree_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
