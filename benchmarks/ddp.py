@@ -19,7 +19,8 @@ from benchmarks.small_gpt import RANKS, ROUNDS, STEPS, Training, Way, model
 from course.training.models import GPT
 from minidist.comm.comm import Native
 from minidist.memory.meter import measured
-from minidist.profiler.timeline import Span, hidden, timeline
+from minidist.profiler.spans import Span, hidden
+from minidist.profiler.timeline import timeline
 
 CAP = 1  # MiB of a bucket: with torch's 25 the whole model would be in two
 SYNC = ("overlapped", "bucketed", "flat", "naive")

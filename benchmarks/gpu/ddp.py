@@ -18,7 +18,8 @@ from benchmarks.gpu.worlds import Where, World
 from benchmarks.record import Row
 from course.training.models import GPT
 from minidist.comm.comm import Native, Ours
-from minidist.profiler.timeline import Span, hidden, timeline
+from minidist.profiler.spans import Span, hidden
+from minidist.profiler.timeline import timeline
 
 STEPS = 3  # buckets are rebuilt after the first
 CLOSE = 1e-10  # of the largest gradient

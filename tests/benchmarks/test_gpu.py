@@ -37,7 +37,7 @@ from benchmarks.gpu.worlds import MIB, Where, World, of_gpus
 from benchmarks.record import Row
 from minidist.collectives.runtime import executor as execute
 from minidist.launch.launch import _devices
-from minidist.profiler.timeline import Span
+from minidist.profiler.spans import Span
 from minidist.schedule import program as plan
 
 ROOT = Path(__file__).parents[2]

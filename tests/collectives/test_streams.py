@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from minidist.collectives.runtime.work import Work, in_order
-from minidist.profiler import event as moment
+from minidist.profiler import event
 
 CUDA = torch.device("cuda:0")
 
@@ -92,7 +92,7 @@ class Group:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     made = Gpu()
     monkeypatch.setattr(Stream, "made", [])
-    monkeypatch.setattr(moment, "_anchors", {})
+    monkeypatch.setattr(event, "_anchors", {})
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "stream", made.entered)

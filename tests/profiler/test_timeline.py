@@ -17,8 +17,8 @@ import minidist
 from minidist.comm.comm import Ours
 from minidist.plots.draw import COLORS
 from minidist.plots.timeline import gantt
-from minidist.profiler.spans import rows
-from minidist.profiler.timeline import NOTHING, Span, hidden, mark, note, timeline, to_chrome
+from minidist.profiler.spans import Span, hidden, rows, to_chrome
+from minidist.profiler.timeline import NOTHING, mark, note, timeline
 
 STEP = [
     Span(0, "compute", "forward", 10.0, 11.0),
@@ -51,9 +51,9 @@ def test_when_nothing_records_nothing_is_made_and_no_clock_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object) -> None:
-        raise AssertionError("a moment was taken")
+        raise AssertionError("an event was recorded")
 
-    monkeypatch.setattr("minidist.profiler.event.Moment.__init__", fail)
+    monkeypatch.setattr("minidist.profiler.event.StreamEvent.__init__", fail)
     with mark("forward") as first:
         pass
     second = mark("bucket 0", "communication", torch.device("cuda:0"))

@@ -25,10 +25,9 @@ from minidist.collectives.tensor import (
     reduce_scatter_tensor,
 )
 from minidist.comm.native import Native, place
+from minidist.profiler.event import Interval
 
 __all__ = ["Call", "Comm", "Counted", "Handle", "Native", "Ours"]
-
-Span = tuple[float, float]
 
 
 class Handle(Protocol):
@@ -38,7 +37,7 @@ class Handle(Protocol):
         """Return when the result is in place, in the order of the device's current stream."""
 
     @property
-    def span(self) -> Span | None:
+    def span(self) -> Interval | None:
         """Start and end in seconds of `time.monotonic()`, once it is done; None if not known."""
 
 

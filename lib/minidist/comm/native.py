@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist.collectives.checks.tensors import backends, op_name, reduction
 from minidist.collectives.tensor import Op
-from minidist.profiler.event import Moment
+from minidist.profiler.event import Interval, StreamEvent, interval
 from minidist.profiler.timeline import recording
 
 # torch 2.13 has new names, and warns of the old ones
@@ -37,8 +37,8 @@ class NativeWork:
 
     def __init__(self, run: Run, device: torch.device, finish: Finish | None) -> None:
         self._device, self._finish, self._waited = device, finish, False
-        self._started = Moment(device)
-        self._ended: Moment | None = None
+        self._started = StreamEvent(device)
+        self._ended: StreamEvent | None = None
         work = run(async_op=True)
         assert work is not None  # None is for ranks outside the group
         self._work = work
@@ -65,18 +65,17 @@ class NativeWork:
         return True
 
     @property
-    def span(self) -> tuple[float, float] | None:
+    def span(self) -> Interval | None:
         """Its start and end, in seconds of `time.monotonic()`.
 
         None before it has ended, or if the backend does not tell.
         """
-        start, end = self._started.seconds, self._ended.seconds if self._ended else None
-        return None if start is None or end is None else (start, end)
+        return interval(self._started, self._ended)
 
     def _end(self, _: object = None) -> None:
         """Note when it ended: in the backend's thread, or by `wait()` if that comes first."""
         if self._ended is None and self._timed:
-            self._ended = Moment(self._device)
+            self._ended = StreamEvent(self._device)
 
 
 class Native:

@@ -1,8 +1,8 @@
 """Points in a device's work: the host's own, or a CUDA stream's.
 
-The host does its work when it says so. A stream does it later: there a moment is an event, put into
-the stream behind what was queued before, and who must not go on before it waits for it in turn, in
-a stream of its own, without the host.
+The host does its work when the program says so; a stream does it later. So on a GPU a point in time
+is an event, queued in the stream behind the work before it. Work on another stream that must come
+after it waits for the event there, and the host goes on.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import time
 
 import torch
 
+Interval = tuple[float, float]  # start and end, in seconds of `time.monotonic()`
 
-class Moment:
+
+class StreamEvent:
     """Now, in the order of the device's work: of `device`'s current stream, if it is a GPU."""
 
     def __init__(self, device: torch.device) -> None:
@@ -22,34 +24,42 @@ class Moment:
             self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             self._event.record(torch.cuda.current_stream(device))
 
-    def reached(self) -> bool:
-        """Whether the device has come to it."""
+    def query(self) -> bool:
+        """Whether the device has reached it."""
         return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
 
-    def hold_back(self) -> None:
+    def block_current_stream(self) -> None:
         """Let what is queued from now on, on the device's current stream, run only after it."""
         if self._event is not None:
             torch.cuda.current_stream(self._device).wait_event(self._event)
 
     @property
     def seconds(self) -> float | None:
-        """When it was, as `time.monotonic()` tells; None while the device has not come to it."""
+        """When it was, as `time.monotonic()` tells; None while the device has not reached it."""
         if self._event is None:
             return self._host
-        if not self.reached():
+        if not self.query():
             return None
         host, event = _anchors.get(self._device) or anchor(self._device)
         return host + float(event.elapsed_time(self._event)) / 1e3
+
+
+def interval(start: StreamEvent | None, end: StreamEvent | None) -> Interval | None:
+    """From one event to the other; None if the device has not reached both."""
+    if start is None or end is None:
+        return None
+    since, until = start.seconds, end.seconds
+    return None if since is None or until is None else (since, until)
 
 
 _anchors: dict[torch.device, tuple[float, torch.cuda.Event]] = {}
 
 
 def anchor(device: torch.device) -> tuple[float, torch.cuda.Event]:
-    """Take an event of which the host's time is known; `Moment.seconds` counts from the last one.
+    """Record an event at a known time of the host; `StreamEvent.seconds` counts from the last one.
 
     Events only know how far apart they are, in milliseconds, as a 32-bit float: after an hour that
-    is 0.2 ms at best. So who reads moments of interest takes an anchor near them.
+    is 0.2 ms at best. So a recording takes an anchor near the events that it reads.
     """
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     empty = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

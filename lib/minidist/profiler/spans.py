@@ -1,4 +1,4 @@
-"""What ran when: spans on the lanes of ranks, what is computed of them, and what is written."""
+"""What ran when, on which lane of which rank: spans, what is computed from them, a file of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-COMPUTE, COMMUNICATION = "compute", "communication"
+from minidist.profiler.event import Interval
 
-Interval = tuple[float, float]
+COMPUTE, COMMUNICATION = "compute", "communication"
 
 
 class Span(NamedTuple):
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 
 def rows(spans: Iterable[Span]) -> list[Row]:
-    """The lanes of all ranks, in order; a lane with spans that overlap has several rows."""
+    """The lanes of all ranks, in order; a lane whose spans overlap has several rows."""
     order = {COMPUTE: 0, COMMUNICATION: 1}
     lanes: dict[tuple[int, str], list[Row]] = {}
     for span in sorted(spans, key=lambda span: span.start):
@@ -50,11 +50,10 @@ def rows(spans: Iterable[Span]) -> list[Row]:
 
 
 def hidden(spans: Iterable[Span]) -> float:
-    """Which share of the time of communication lies within backward, over all ranks: 0 to 1.
+    """The share of communication time that overlaps with backward, over all ranks: 0 to 1.
 
-    A rank's time of communication is that in which at least one of its spans on the lane
-    "communication" runs. What is hidden costs nothing, as long as there are processors, or parts of
-    a GPU, that backward leaves free.
+    A rank communicates while at least one of its spans on the lane "communication" runs. What is
+    hidden costs nothing as long as backward leaves some processors, or parts of a GPU, free.
 
     Raises:
         ValueError: there is no communication among the spans.

@@ -7,14 +7,13 @@ For example::
             ...
     figure = draw_timeline.gantt(line.spans)
 
-Wrappers say by `mark` and `note` what they do. While nothing records, both return at once.
+Wrappers report what they do by `mark` and `note`. While nothing records, both return at once.
 
-[Note: clocks] The host does its work when it says so: its times are read on the spot. A GPU does it
-later: there a mark is two events, put into the stream that is current on the device, round what is
-queued in between. Nothing waits for them while recording. When the recording ends the device is
-synchronised once, and the events are set against one of which the host's time is known (see
-`minidist.profiler.event`): so all spans of a rank are on one clock, and those of ranks on one host
-too.
+[Note: clocks] The host's times are read on the spot. A GPU works later: there a mark is two events
+in the device's current stream, around what is queued between them. Nothing waits for them while
+recording. When the recording ends the device is synchronized once, and the events are compared with
+one whose time on the host is known (see `minidist.profiler.event`). So all spans of a rank are on
+one clock, and those of all ranks of a host too.
 """
 
 from __future__ import annotations
@@ -31,20 +30,17 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from minidist.profiler import event as moment
-from minidist.profiler.event import Moment
-from minidist.profiler.spans import COMPUTE, Span, hidden, to_chrome
-
-__all__ = ["Mark", "Span", "Timeline", "hidden", "mark", "note", "timeline", "to_chrome"]
+from minidist.profiler.event import Interval, StreamEvent, anchor, interval
+from minidist.profiler.spans import COMPUTE, Span
 
 CPU = torch.device("cpu")
 
 
 class Timed(Protocol):
-    """What tells when it ran, such as the handle of an asynchronous collective."""
+    """Anything that knows when it ran, such as the handle of an asynchronous collective."""
 
     @property
-    def span(self) -> tuple[float, float] | None:
+    def span(self) -> Interval | None:
         """Start and end in seconds of `time.monotonic()`; None while it has not ended."""
 
 
@@ -52,19 +48,18 @@ class Mark:
     """Something that runs from now until the end of a `with` block, or until `end()`."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._started = device, Moment(device)
-        self._ended: Moment | None = None
+        self._device, self._started = device, StreamEvent(device)
+        self._ended: StreamEvent | None = None
 
     def end(self) -> None:
-        """It ends here; only the first call counts."""
+        """End the span here; only the first call counts."""
         if self._ended is None:
-            self._ended = Moment(self._device)
+            self._ended = StreamEvent(self._device)
 
     @property
-    def span(self) -> tuple[float, float] | None:
+    def span(self) -> Interval | None:
         """Start and end in seconds of `time.monotonic()`; None while it has not ended."""
-        start, end = self._started.seconds, self._ended.seconds if self._ended else None
-        return None if start is None or end is None else (start, end)
+        return interval(self._started, self._ended)
 
     def __enter__(self) -> Mark:
         return self
@@ -74,7 +69,7 @@ class Mark:
 
 
 class _Nothing(Mark):
-    """What `mark` returns while nothing records: it knows no time."""
+    """What `mark` returns while nothing records: it reads no clock."""
 
     def __init__(self) -> None:
         pass
@@ -91,6 +86,8 @@ NOTHING = _Nothing()
 
 
 class _Noted(NamedTuple):
+    """Something whose span is not known yet."""
+
     lane: str
     name: str
     what: Timed
@@ -106,20 +103,20 @@ class Timeline:
     def __init__(self) -> None:
         self.rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         self._spans: list[Span] = []
-        self._open: list[_Noted] = []  # of which the span is not yet known
+        self._open: list[_Noted] = []
         self._gpus: set[torch.device] = set()
         self._step: tuple[Optimizer, Mark] | None = None
 
     @property
     def spans(self) -> list[Span]:
-        """What has ended so far, in the order of its start; it can be pickled."""
-        still = []
+        """What has ended so far, sorted by start; the list can be pickled."""
+        still_open = []
         for noted in self._open:
             if times := noted.what.span:
                 self._spans.append(Span(self.rank, noted.lane, noted.name, *times))
             else:
-                still.append(noted)
-        self._open = still
+                still_open.append(noted)
+        self._open = still_open
         return sorted(self._spans, key=lambda span: span.start)
 
     def mark(self, name: str, lane: str = COMPUTE, device: torch.device = CPU) -> Mark:
@@ -135,7 +132,7 @@ class Timeline:
         self._open.append(_Noted(lane, name, what))
 
     def before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        """An optimizer begins its step. One that is inside another's step is part of that."""
+        """An optimizer begins its step; one inside another's step is part of that."""
         if self._step is None or self._step[0] is optimizer:
             device = next((p.device for g in optimizer.param_groups for p in g["params"]), CPU)
             self._step = optimizer, self.mark("optimizer", COMPUTE, device)
@@ -147,10 +144,10 @@ class Timeline:
             self._step = None
 
     def settle(self) -> None:
-        """Wait until the GPUs have done what was recorded, and read the times: [Note: clocks]."""
+        """Wait until the GPUs have done what was recorded, and read it: see [Note: clocks]."""
         for device in self._gpus:
             torch.cuda.synchronize(device)
-            moment.anchor(device)
+            anchor(device)
         _ = self.spans
 
 
@@ -193,18 +190,18 @@ def recording() -> bool:
 
 
 def mark(name: str, lane: str = COMPUTE, device: torch.device = CPU) -> Mark:
-    """Something runs from now until the end of the `with` block, or until the mark's `end()`.
+    """Record that something runs from now to the end of the `with` block, or to the mark's `end()`.
 
     Args:
         name: what it is: "forward", "backward", "bucket 0".
         lane: "compute" or "communication".
-        device: where it runs. On a GPU its current stream is what is timed.
+        device: where it runs. On a GPU its current stream is timed.
     """
     return _current.mark(name, lane, device) if _current else NOTHING
 
 
 def note(name: str, lane: str, what: Timed) -> None:
-    """Something runs that tells itself when it did, such as the handle of a collective.
+    """Record something that knows when it ran, such as the handle of a collective.
 
     Args:
         name: what it is.

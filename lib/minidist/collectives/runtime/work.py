@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch.distributed import ProcessGroup
 
-from minidist.profiler.event import Moment
+from minidist.profiler.event import Interval, StreamEvent, interval
 
 Body = Callable[[], None]
 
@@ -37,9 +37,9 @@ class _Flight:
 
     def __init__(self, body: Body, device: torch.device) -> None:
         self.body: Body | None = body
-        self.called = Moment(device)
-        self.started: Moment | None = None
-        self.ended: Moment | None = None
+        self.called = StreamEvent(device)
+        self.started: StreamEvent | None = None
+        self.ended: StreamEvent | None = None
 
 
 class Work:
@@ -60,25 +60,24 @@ class Work:
             self._future.result()
         finally:
             if self._flight.ended:
-                self._flight.ended.hold_back()
+                self._flight.ended.block_current_stream()
             self._flight.body = None
         return True
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not; on a GPU, there."""
         ended = self._flight.ended
-        return self._future.done() and (ended is None or ended.reached())
+        return self._future.done() and (ended is None or ended.query())
 
     @property
-    def span(self) -> tuple[float, float] | None:
+    def span(self) -> Interval | None:
         """Its start and end, in seconds of `time.monotonic()`; None before it has ended.
 
         It starts when its turn comes. Waiting for the other ranks to come counts.
         """
-        if not self.is_completed() or not self._flight.started or not self._flight.ended:
+        if not self.is_completed():
             return None
-        start, end = self._flight.started.seconds, self._flight.ended.seconds
-        return None if start is None or end is None else (start, end)
+        return interval(self._flight.started, self._flight.ended)
 
 
 class _Line:
@@ -87,7 +86,7 @@ class _Line:
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="minidist")
         self.last: ref[Future[None]] | None = None  # weak: a failure holds on to its group
-        self.ended: Moment | None = None  # the last one on a GPU
+        self.ended: StreamEvent | None = None  # the last one on a GPU
         self.held: deque[_Flight] = deque()  # [Note: held until done]; empty on the CPU
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
@@ -108,13 +107,13 @@ class _Line:
 
     def _fly(self, flight: _Flight, device: torch.device) -> None:
         with self._stream(device):  # [Note: streams]
-            flight.called.hold_back()
-            flight.started = Moment(device)
+            flight.called.block_current_stream()
+            flight.started = StreamEvent(device)
             try:
                 assert flight.body is not None
                 flight.body()
             finally:
-                flight.ended = Moment(device)
+                flight.ended = StreamEvent(device)
                 if device.type == "cuda":  # what the host has done, no stream has to wait for
                     self.ended = flight.ended
 
@@ -127,7 +126,7 @@ class _Line:
 
 
 def _done(flight: _Flight) -> bool:
-    return flight.ended is not None and flight.ended.reached()
+    return flight.ended is not None and flight.ended.query()
 
 
 _lines: WeakKeyDictionary[ProcessGroup, _Line] = WeakKeyDictionary()
@@ -140,7 +139,7 @@ def in_order(group: ProcessGroup, body: Body, device: torch.device, async_op: bo
         line = _lines[group] = _Line()
     if not (async_op or line.busy()):
         if line.ended and device.type == "cuda":
-            line.ended.hold_back()
+            line.ended.block_current_stream()
         body()
         return None
     work = line.append(_Flight(body, device), device)
