@@ -62,7 +62,7 @@ FLOORS = [
     ["parallel.ddp", "parallel.zero", "parallel.fsdp", "memory"],
     ["parallel.full_model", "plots"],
 ]
-PURE = ["schedule", "parallel.sharding", "memory.predict", "plots"]
+PURE = ["schedule", "parallel.sharding", "memory.state", "memory.predict", "plots"]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 

@@ -17,7 +17,8 @@ from course.pages.recorded import recorded
 from course.training import models
 from minidist.comm.comm import Counted, Ours
 from minidist.memory import activations
-from minidist.memory.predict import held, predict
+from minidist.memory.predict import predict
+from minidist.memory.state import held
 from minidist.parallel.fsdp.fully_shard import units
 from minidist.parallel.sharding.layouts import LAYOUTS, Laid, Rows
 from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter

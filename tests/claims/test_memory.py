@@ -12,7 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from course.training.models import GPT
 from minidist.memory.activations import expected, saved
 from minidist.memory.meter import Meter
-from minidist.memory.predict import FP32, MIXED, predict, share, state
+from minidist.memory.predict import predict
+from minidist.memory.state import FP32, MIXED, share, state
 
 GB = 10**9
 TIME = 32

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import minidist
 from minidist.collectives.checks.tensors import backends as backends_of
 from minidist.memory.meter import measured
-from minidist.memory.predict import FP32, MIXED, Policy, StateBytes, held, state
+from minidist.memory.state import FP32, MIXED, DtypePolicy, StateBytes, held, state
 
 GB = 10**9
 BILLION = 10**9
@@ -137,7 +137,7 @@ def test_a_70b_table_without_master_weights_is_280_gb_short() -> None:
     assert (whole.weights, whole.gradients) == (140 * GB, 140 * GB)
     assert (whole.moments, whole.master) == (560 * GB, 280 * GB)
     assert whole.total == 1120 * GB
-    without = Policy("no master", torch.bfloat16, torch.bfloat16, None, torch.float32)
+    without = DtypePolicy("no master", torch.bfloat16, torch.bfloat16, None, torch.float32)
     assert state(70 * BILLION, without).total == 840 * GB
     assert whole.total == state(70 * BILLION, FP32).total, "mixed saves no byte of Adam's state"
 

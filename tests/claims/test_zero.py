@@ -13,11 +13,11 @@ from torch.utils.checkpoint import checkpoint
 
 import minidist
 from minidist.comm.comm import Counted, Ours
-from minidist.memory.predict import MIXED, Policy, StateBytes, held, share, state
+from minidist.memory.state import MIXED, DtypePolicy, StateBytes, held, share, state
 
 CAP = 1 / 1024  # MiB that close a part: layers of 16 x 16 doubles are twice as large
-SHORT = Policy("without master", torch.bfloat16, torch.bfloat16, None, torch.float32)
-FP64 = Policy("fp64", torch.float64, torch.float64, None, torch.float64)
+SHORT = DtypePolicy("without master", torch.bfloat16, torch.bfloat16, None, torch.float32)
+FP64 = DtypePolicy("fp64", torch.float64, torch.float64, None, torch.float64)
 
 
 def network(width: int = 16, layers: int = 4, bias: bool = False) -> nn.Sequential:
@@ -236,7 +236,7 @@ def test_gathered_weights_are_dropped_after_use_and_training_goes_on() -> None:
 
 @pytest.mark.claim("D7")
 def test_70_billion_parameters_on_8_ranks_by_both_accountings() -> None:
-    def totals(policy: Policy) -> list[float]:
+    def totals(policy: DtypePolicy) -> list[float]:
         whole = state(70 * 10**9, policy)
         return [share(whole, 8, stage).total / 1e9 for stage in range(4)]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from course.graders import grade
-from minidist.memory.predict import OPTIMIZERS
+from minidist.memory.state import OPTIMIZERS
 from tests.course.verdicts import says
 
 

@@ -12,7 +12,8 @@ import minidist
 from course.training.models import GPT
 from minidist.memory.activations import saved
 from minidist.memory.meter import Curve, Meter
-from minidist.memory.predict import RankBytes, StateBytes, held, predict
+from minidist.memory.predict import RankBytes, predict
+from minidist.memory.state import StateBytes, held
 
 CAP = 0.002  # MiB of a part: even a small model has several
 

@@ -14,7 +14,8 @@ import minidist
 from course.training import models
 from minidist.memory.activations import RULES, expected, saved
 from minidist.memory.meter import Curve, Meter, measured
-from minidist.memory.predict import FP32, MIXED, Policy, StateBytes, predict, share, state
+from minidist.memory.predict import predict
+from minidist.memory.state import FP32, MIXED, DtypePolicy, StateBytes, share, state
 from minidist.profiler.spans import Span
 from minidist.profiler.timeline import mark, timeline
 from tests.memory import cases
@@ -43,7 +44,7 @@ def test_the_state_is_what_was_predicted_to_the_byte(ranks: int) -> None:
 
 
 def test_a_share_of_the_state_is_the_papers() -> None:
-    whole = state(70 * GB, Policy("no master", torch.half, torch.half, None, torch.float32))
+    whole = state(70 * GB, DtypePolicy("no master", torch.half, torch.half, None, torch.float32))
     totals = [share(whole, 8, stage).total / GB for stage in range(4)]
     assert totals == [840, 350, 227.5, 105]
     assert [share(state(70 * GB, MIXED), 8, stage).total / GB for stage in (0, 3)] == [1120, 140]

@@ -10,7 +10,7 @@ import torch
 from course.graders.verdict import Wrong, ask, ask_number, grader
 from course.training.models import GPT
 from minidist.memory.activations import saved
-from minidist.memory.predict import FP32, MIXED, Policy, share, state
+from minidist.memory.state import FP32, MIXED, DtypePolicy, share, state
 
 __all__ = ["activations", "checkpointed", "fewest", "peak"]
 
@@ -181,7 +181,7 @@ def _why_checkpointed(answer: float, layers: int, every: int, kept: int, passed:
 
 
 @grader
-def fewest(function: Callable[[int, int, int, Policy, str], int]) -> str:
+def fewest(function: Callable[[int, int, int, DtypePolicy, str], int]) -> str:
     """Grade function(parameters, limit, beside, policy, optimizer): the fewest ranks that do.
 
     All of the state is cut among the ranks. `beside` bytes are needed on each rank whatever their
@@ -203,7 +203,7 @@ def _check_fewest(
     parameters: int,
     limit: int,
     beside: int,
-    policy: Policy,
+    policy: DtypePolicy,
     optimizer: str,
 ) -> None:
     whole = state(parameters, policy, optimizer)

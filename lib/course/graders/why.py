@@ -8,17 +8,19 @@ from itertools import product
 import torch
 
 from course.graders.verdict import Wrong, ask, ask_number, grader
-from minidist.memory.predict import FP32, MIXED, OPTIMIZERS, Policy, state
+from minidist.memory.state import FP32, MIXED, OPTIMIZERS, DtypePolicy, state
 
-FINE_SUMS = Policy(
+FINE_SUMS = DtypePolicy(
     "fp16, gradients added up in fp32", torch.float16, torch.float32, torch.float32, torch.float32
 )
-SHORT_MOMENTS = Policy("fp32, moments in bf16", torch.float32, torch.float32, None, torch.bfloat16)
+SHORT_MOMENTS = DtypePolicy(
+    "fp32, moments in bf16", torch.float32, torch.float32, None, torch.bfloat16
+)
 POLICIES = (FP32, MIXED, FINE_SUMS, SHORT_MOMENTS)
 
 
 @grader
-def bytes_per_parameter(function: Callable[[Policy, str], float]) -> str:
+def bytes_per_parameter(function: Callable[[DtypePolicy, str], float]) -> str:
     """Grade function(policy, optimizer): bytes of the state for each parameter."""
     for policy, optimizer in product(POLICIES, OPTIMIZERS):
         right = state(1, policy, optimizer).total
@@ -35,7 +37,7 @@ def bytes_per_parameter(function: Callable[[Policy, str], float]) -> str:
     )
 
 
-def _why_bytes(answer: float, policy: Policy, optimizer: str) -> str:
+def _why_bytes(answer: float, policy: DtypePolicy, optimizer: str) -> str:
     one = state(1, policy, optimizer)
     kept = OPTIMIZERS[optimizer]
     hints = [
@@ -52,7 +54,7 @@ def _why_bytes(answer: float, policy: Policy, optimizer: str) -> str:
 
 
 @grader
-def largest(function: Callable[[int, int, Policy, str], int]) -> str:
+def largest(function: Callable[[int, int, DtypePolicy, str], int]) -> str:
     """Grade function(gpu_bytes, ranks, policy, optimizer): most parameters that can be trained.
 
     By data parallelism on `ranks` GPUs of so many bytes each; only the state is counted.

@@ -1,99 +1,28 @@
-"""What a rank should hold while it trains, and what it does hold, in bytes.
+"""What a rank should take to train a module, under each strategy, in bytes.
 
-The *state* lives on from one step to the next: weights, gradients and what the optimizer keeps.
-Rajbhandari et al. (2020), "ZeRO", section 3.1, count it in the same parts. `state` multiplies for a
-whole model, `share` divides among ranks; `predict` does it for a module, with padding and with what
-is whole for a while only, and `held` measures. For what is there in between see
-`minidist.memory.meter`.
+There are no processes where memory is predicted and, for a large model, no memory. But the layouts
+are the very ones that the wrappers use: the flat one of ZeRO's buckets, and both of FSDP's units.
+What is there from step to step is exact, padding included; what is unsharded for a part of the step
+is modelled by `buckets_in_flight` and `units_in_flight`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from minidist.memory.cuts import STRATEGIES, Cut, Flight, cuts, parts_in_flight, units_in_flight
-from minidist.memory.precision import FP32, MIXED, OPTIMIZERS, Policy, moments_of
+from minidist.memory.state import DtypePolicy, StateBytes, moments_of
+from minidist.parallel.sharding.layouts import LAYOUTS
+from minidist.parallel.sharding.partition import MIB, alike, assign_alike
+from minidist.schedule.checks import whole_number
 
-__all__ = [
-    "FP32",
-    "MIXED",
-    "OPTIMIZERS",
-    "Policy",
-    "RankBytes",
-    "StateBytes",
-    "held",
-    "predict",
-    "share",
-    "state",
-]
-
-
-@dataclass(frozen=True)
-class StateBytes:
-    """Bytes of each part of the state of training."""
-
-    weights: int
-    gradients: int
-    master: int
-    moments: int
-
-    @property
-    def optimizer(self) -> int:
-        """Bytes that only the optimizer uses, in master weights and moments."""
-        return self.master + self.moments
-
-    @property
-    def total(self) -> int:
-        """Bytes of all parts."""
-        return self.weights + self.gradients + self.optimizer
-
-
-def state(parameters: int, policy: Policy = FP32, optimizer: str = "adam") -> StateBytes:
-    """Predict the state of a model. For one parameter: `state(1)`.
-
-    Args:
-        parameters: their number, at least 0.
-        policy: `FP32`, `MIXED` or your own.
-        optimizer: "sgd", "momentum" (SGD with momentum) or "adam" (Adam and AdamW).
-
-    Raises:
-        ValueError: an unknown optimizer, or parameters negative or not whole.
-    """
-    moments = moments_of("state", optimizer)
-    count = int(parameters)
-    if count != parameters or count < 0:
-        raise ValueError(f"state: parameters must be whole and >= 0, got {parameters!r}")
-    return StateBytes(
-        weights=count * policy.weights.itemsize,
-        gradients=count * policy.gradients.itemsize,
-        master=count * policy.master.itemsize if policy.master else 0,
-        moments=count * policy.moments.itemsize * moments,
-    )
-
-
-def share(whole: StateBytes, ranks: int, stage: int) -> StateBytes:
-    """What a rank holds of the state when ZeRO cuts parts of it among `ranks`, without padding.
-
-    Args:
-        whole: of the whole model, as `state` gives it.
-        ranks: at least 1; a part that they do not divide is rounded up.
-        stage: 0 (data parallelism) to 3. Stage 1 cuts what only the optimizer uses, 2 the gradients
-            too, 3 the weights too: Rajbhandari et al. (2020), "ZeRO", section 3.1 and figure 1.
-
-    Raises:
-        ValueError: ranks or stage out of range.
-    """
-    if ranks < 1 or stage not in range(4):
-        raise ValueError(f"share: expected ranks >= 1 and a stage 0 to 3, got {ranks} and {stage}")
-    parts = {"master": 1, "moments": 1, "gradients": 2, "weights": 3}  # from which stage on
-    cut = {name: -(-getattr(whole, name) // ranks) for name, at in parts.items() if stage >= at}
-    return replace(whole, **cut)
+Named = tuple[str, torch.Tensor]
+STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
 
 
 @dataclass(frozen=True)
@@ -102,7 +31,7 @@ class RankBytes:
 
     Attributes:
         parameters, gradients, master, moments: the state, padding included.
-        unsharded: the most that is whole for a while only, of units or parts in flight.
+        unsharded: the most that is unsharded for part of a step: of units, or of buckets in flight.
         buckets: in which gradients travel, where they are kept beside the gradients.
         activations: as they were passed.
         at_begin: what of `unsharded` is there when backward begins, with all activations; and of
@@ -151,105 +80,252 @@ def predict(
     strategy: str,
     *,
     rank: int = 0,
-    policy: Policy | None = None,
+    policy: DtypePolicy | None = None,
     optimizer: str = "adam",
     activations: int = 0,
     gradient_as_bucket_view: bool = False,
     reshard_after_forward: bool = True,
     prefetch: bool = True,
-    **how: Any,
+    bucket_cap_mb: float = 25,
+    layout: str = "dim0",
+    units: Iterable[str] = (),
 ) -> RankBytes:
     """Predict what a rank takes to train a module; its state to the byte.
 
     Args:
-        module: the whole one, not wrapped; it may be on the meta device.
+        module: the bare one, not wrapped; it may be on the meta device.
         ranks: how many train it together.
         strategy: "ddp", "zero1" (on gradients that DDP has averaged), "zero2" or "zero3".
         rank: of which; padding and uneven rows make ranks differ a little.
         policy: of dtypes; None: every part has its parameter's own. With "zero3" and master weights
             it is as in PyTorch's FSDP2: the shards are those, and are cast when they are gathered.
-        optimizer: as in `state`.
-        activations: bytes of them; `minidist.memory.activations.expected` tells.
+        optimizer: as in `minidist.memory.state.state`.
+        activations: bytes of them; `minidist.memory.activations.expected` predicts them.
         gradient_as_bucket_view: as in `DistributedDataParallel`.
         reshard_after_forward, prefetch: as in `fully_shard`.
-        how: `bucket_cap_mb`, `layout` and `units` of `minidist.memory.cuts.cuts`.
+        bucket_cap_mb: MiB that close a bucket ("zero1", "zero2").
+        layout: "dim0" or "flat" ("zero3").
+        units: names of the modules inside that are wrapped ("zero3").
 
     Raises:
-        ValueError: an unknown strategy, optimizer or unit, or a rank that there is not.
+        TypeError: ranks, rank or activations are not whole numbers.
+        ValueError: an unknown strategy, optimizer, layout or unit, or a number out of range.
     """
     moments = moments_of("predict", optimizer)
-    if strategy not in STRATEGIES or not 0 <= rank < ranks:
-        raise ValueError(
-            f"predict: expected one of {', '.join(STRATEGIES)} and a rank from 0 to {ranks - 1}, "
-            f"got {strategy!r} and {rank}"
-        )
-    laid = cuts(module, strategy, ranks, rank, **how)
-    trained = [cut for cut in laid if cut.trains]
-    size = partial(_itemsize, policy, strategy == "zero3")
-    gradients = sum(cut.whole * size("gradients", cut) for cut in trained)
-    with_ddp, flight = strategy in ("ddp", "zero1"), Flight(0, 0)
-    used, sent = (partial(_itemsize, policy, False, name) for name in ("weights", "gradients"))
-    if strategy == "zero2":
-        flight = parts_in_flight(laid, sent)
+    _check_numbers(strategy, ranks, rank, activations, bucket_cap_mb)
     if strategy == "zero3":
-        flight = units_in_flight(laid, used, sent, reshard_after_forward, prefetch)
+        groups = unit_layouts(module, ranks, rank, layout=layout, units=units)
+    else:
+        groups = bucket_layouts(module, strategy, ranks, rank, bucket_cap_mb=bucket_cap_mb)
+    trained = [group for group in groups if group.trains]
+    size = partial(_itemsize, policy, strategy == "zero3")
+    used, sent = (partial(_itemsize, policy, False, part) for part in ("weights", "gradients"))
+    replicated = sum(group.numel * size("gradients", group) for group in trained)
+    sharded = sum(group.shard * size("gradients", group) for group in trained)
+    with_ddp, in_flight = strategy in ("ddp", "zero1"), InFlight(0, 0)
+    if strategy == "zero2":
+        in_flight = buckets_in_flight(groups, sent)
+    if strategy == "zero3":
+        in_flight = units_in_flight(groups, used, sent, reshard_after_forward, prefetch)
     return RankBytes(
         parameters=sum(
-            (cut.slice if strategy == "zero3" else cut.padded) * size("weights", cut)
-            for cut in laid
+            (group.shard if strategy == "zero3" else group.padded) * size("weights", group)
+            for group in groups
         ),
-        gradients=gradients
-        if with_ddp
-        else sum(cut.slice * size("gradients", cut) for cut in trained),
-        master=sum(cut.own * size("master", cut) for cut in trained),
-        moments=sum(cut.own * size("moments", cut) for cut in trained) * moments,
-        unsharded=flight.most,
-        buckets=gradients if with_ddp and not gradient_as_bucket_view else 0,
+        gradients=replicated if with_ddp else sharded,
+        master=sum(group.own * size("master", group) for group in trained),
+        moments=sum(group.own * size("moments", group) for group in trained) * moments,
+        unsharded=in_flight.most,
+        buckets=replicated if with_ddp and not gradient_as_bucket_view else 0,
         activations=activations,
-        at_begin=gradients if with_ddp and gradient_as_bucket_view else flight.begin,
+        at_begin=replicated if with_ddp and gradient_as_bucket_view else in_flight.begin,
     )
 
 
-def _itemsize(policy: Policy | None, shards_are_masters: bool, part: str, cut: Cut) -> int:
+def _check_numbers(
+    strategy: str, ranks: int, rank: int, activations: int, bucket_cap_mb: float
+) -> None:
+    whole_number("activations", activations, 0)
+    last = whole_number("ranks", ranks, 1) - 1
+    if strategy not in STRATEGIES or not 0 <= whole_number("rank", rank) <= last:
+        raise ValueError(
+            f"predict: expected one of {', '.join(STRATEGIES)} and a rank from 0 to {last}, "
+            f"got {strategy!r} and {rank}"
+        )
+    if not bucket_cap_mb > 0:
+        raise ValueError(f"bucket_cap_mb: expected a number of MiB above 0, got {bucket_cap_mb!r}")
+
+
+# ---- how parameters are laid out and sharded ----
+
+
+class GroupLayout(NamedTuple):
+    """Parameters of one dtype that are laid out together, and a rank's shard; all in elements.
+
+    Attributes:
+        unit: the name of the wrapped module that they belong to, "" for the outermost one.
+        dtype: theirs.
+        trains: whether they get gradients.
+        numel: of all of them.
+        padded: the same with what is added so that the ranks have equal shards.
+        shard: of this rank, with its padding.
+        own: the same without.
+        unsharded: of the memory in which they lie while they are unsharded.
+        gathered: that an all-gather needs beside that, where it cannot write into it.
+        largest: of the largest one.
+    """
+
+    unit: str
+    dtype: torch.dtype
+    trains: bool
+    numel: int
+    padded: int
+    shard: int
+    own: int
+    unsharded: int
+    gathered: int
+    largest: int
+
+
+def bucket_layouts(
+    module: nn.Module, strategy: str, ranks: int, rank: int, *, bucket_cap_mb: float = 25
+) -> list[GroupLayout]:
+    """The layout of ZeRO's buckets, in the order in which forward uses them.
+
+    Under DDP nothing is sharded: one bucket for each kind of parameter, on one rank.
+    """
+    named = list(module.named_parameters())
+    alone = strategy == "ddp"
+    cap = float("inf") if alone else bucket_cap_mb * MIB
+    buckets = assign_alike([each for _, each in named], cap, cap)
+    among = (1, 0) if alone else (ranks, rank)
+    return [
+        _group_layout("", [named[index] for index in bucket], "flat", *among)
+        for bucket in reversed(buckets)
+    ]
+
+
+def unit_layouts(
+    module: nn.Module, ranks: int, rank: int, *, layout: str = "dim0", units: Iterable[str] = ()
+) -> list[GroupLayout]:
+    """The layout of FSDP's units, the outermost one first."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
+    return [
+        _group_layout(unit, [members[index] for index in kind], layout, ranks, rank)
+        for unit, members in _by_unit(module, list(units)).items()
+        for kind in alike([each for _, each in members])
+    ]
+
+
+def _by_unit(module: nn.Module, units: Sequence[str]) -> dict[str, list[Named]]:
+    """The parameters of each unit: of the innermost one that they are in."""
+    modules = dict(module.named_modules())
+    for unit in units:
+        if unit not in modules:
+            raise ValueError(f"units: the module has no {unit!r}; it has {', '.join(modules)}")
+    found: dict[str, list[Named]] = {unit: [] for unit in ("", *units)}
+    for name, parameter in module.named_parameters():
+        inside = [unit for unit in found if not unit or name.startswith(f"{unit}.")]
+        found[max(inside, key=len)].append((name, parameter))
+    return found
+
+
+def _group_layout(
+    unit: str, named: Sequence[Named], kind: str, ranks: int, rank: int
+) -> GroupLayout:
+    layout = LAYOUTS[kind]([each.shape for _, each in named], ranks, rank)
+    own = layout.views(torch.empty(layout.shard_numel, device="meta"))
+    sizes = [each.numel() for _, each in named]
+    return GroupLayout(
+        unit=unit,
+        dtype=named[0][1].dtype,
+        trains=named[0][1].requires_grad,
+        numel=sum(sizes),
+        padded=layout.padded,
+        shard=layout.shard_numel,
+        own=sum(view.numel() for view in own),
+        unsharded=layout.whole_numel,
+        gathered=0 if layout.in_place else layout.padded,
+        largest=max(sizes),
+    )
+
+
+def _itemsize(
+    policy: DtypePolicy | None, shards_are_masters: bool, part: str, group: GroupLayout
+) -> int:
     """Bytes of an element of a part: see `predict`."""
     if policy is None:
-        return cut.dtype.itemsize if part != "master" else 0
+        return group.dtype.itemsize if part != "master" else 0
     if shards_are_masters and policy.master and part != "moments":
         return policy.master.itemsize if part != "master" else 0
     dtype: torch.dtype | None = getattr(policy, part)
     return dtype.itemsize if dtype else 0
 
 
-def held(module: nn.Module, optimizer: torch.optim.Optimizer) -> StateBytes:
-    """Measure the state of a model from the memory that it and its optimizer hold now.
+# ---- what is unsharded for part of a step ----
 
-    Between two steps, whatever wraps the module; of a ZeroOptimizer its inner optimizer. A piece of
-    memory in which several tensors lie counts once, with its padding. What the optimizer updates
-    and the module does not own counts as master weights. Left out are the module's buffers, what
-    communication has for itself, and the optimizer's counters of steps: 4 bytes a tensor in Adam.
+Size = Callable[[GroupLayout], int]  # bytes of an element
+
+
+class InFlight(NamedTuple):
+    """Unsharded bytes: when backward begins, and the most at any time."""
+
+    begin: int
+    most: int
+
+
+def buckets_in_flight(groups: Sequence[GroupLayout], sent: Size) -> InFlight:
+    """Unsharded gradients on a rank in ZeRO's stage 2.
+
+    One bucket is filled while the one before it is reduced; and autograd makes one gradient more.
     """
-    optimizer = getattr(optimizer, "inner", optimizer)
-    own = list(module.parameters())
-    updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    moments = [
-        value
-        for parameter, kept in optimizer.state.items()
-        for name, value in kept.items()
-        if name != "step" and torch.is_tensor(value) and value.shape == parameter.shape
-    ]
-    gradients = [tensor.grad for tensor in own + updated if tensor.grad is not None]
-    seen: set[int] = set()
-    return StateBytes(
-        weights=_nbytes(own, seen),
-        gradients=_nbytes(gradients, seen),
-        master=_nbytes(updated, seen),
-        moments=_nbytes(moments, seen),
-    )
+    packed = [group.padded * sent(group) for group in groups if group.trains]
+    alone = max((group.largest * sent(group) for group in groups if group.trains), default=0)
+    most = alone + max(map(sum, zip(packed, [*packed[1:], 0], strict=True)), default=0)
+    return InFlight(most, most)
 
 
-def _nbytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
-    """Of the memory that they lie in, as far as it was not `seen` before."""
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
-    new = {number: each.nbytes() for number, each in storages.items() if number not in seen}
-    seen.update(new)
-    return sum(new.values())
+def units_in_flight(
+    groups: Sequence[GroupLayout], used: Size, sent: Size, reshard: bool, prefetch: bool
+) -> InFlight:
+    """Unsharded parameters and gradients on a rank under FSDP.
+
+    Backward is where most is unsharded. The outermost unit is so all the time, and so may be its
+    gradients. One unit inside it computes its gradients; the one that backward comes to next is
+    gathered meanwhile, and the gradients of the one that it came from are reduced.
+
+    Args:
+        groups: the units' parameters, in the order of forward.
+        used, sent: bytes of an element as it is used, and as gradients travel.
+        reshard: units are freed between forward and backward.
+        prefetch: the next one is gathered in advance.
+    """
+    names = dict.fromkeys(["", *(group.unit for group in groups)])
+    root, *inside = (_UnitBytes(groups, name, used, sent) for name in names)
+    if not inside:
+        return InFlight(
+            root.parameters + root.gradients, root.gradients + max(root.parameters, root.reducing)
+        )
+    most = []
+    for place, unit in enumerate(inside):
+        kept = 0 if reshard else sum(each.parameters for each in inside[:place])
+        fetched = inside[place - 1].fetched if place and prefetch and reshard else 0
+        reducing = inside[place + 1].reducing if place + 1 < len(inside) else 0
+        arriving = unit.parameters + (unit.gathered if reshard else 0) + kept + reducing
+        computing = unit.parameters + unit.gradients + fetched + kept + reducing
+        most.append(root.parameters + root.gradients + max(arriving, computing))
+    return InFlight(most[-1], max(most))
+
+
+class _UnitBytes:
+    """Bytes of one unit: unsharded parameters, what it takes to fetch them, gradients."""
+
+    def __init__(self, groups: Sequence[GroupLayout], name: str, used: Size, sent: Size) -> None:
+        own = [group for group in groups if group.unit == name]
+        trained = [group for group in own if group.trains]
+        self.parameters = sum(group.unsharded * used(group) for group in own)
+        self.gathered = sum(group.gathered * used(group) for group in own)
+        self.fetched = sum((group.gathered or group.unsharded) * used(group) for group in own)
+        self.gradients = sum(group.numel * used(group) for group in trained)
+        self.reducing = sum(group.padded * sent(group) for group in trained)

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from minidist.memory.predict import state
+from minidist.memory.state import state
 
 
 def of_a_block(

@@ -1,0 +1,156 @@
+"""The state of training: the bytes that live on from one step to the next, counted and measured.
+
+Weights, gradients, and what the optimizer keeps: Rajbhandari et al. (2020), "ZeRO", section 3.1,
+count them in the same parts. `state` multiplies for a whole model, `share` divides among ranks, and
+`held` measures what a rank has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from minidist.schedule.checks import whole_number
+
+
+@dataclass(frozen=True)
+class DtypePolicy:
+    """Which dtype each part of the state has.
+
+    Attributes:
+        name: for captions.
+        weights: of the weights that forward and backward use.
+        gradients: of the gradients.
+        master: of a second, finer copy of the weights, to which the optimizer adds its small
+            updates; None: there is none, the optimizer updates the weights themselves.
+        moments: of the optimizer's running averages.
+    """
+
+    name: str
+    weights: torch.dtype
+    gradients: torch.dtype
+    master: torch.dtype | None
+    moments: torch.dtype
+
+
+FP32 = DtypePolicy("fp32", torch.float32, torch.float32, None, torch.float32)
+MIXED = DtypePolicy("mixed", torch.bfloat16, torch.bfloat16, torch.float32, torch.float32)
+
+OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}  # moments that it keeps of each parameter
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """Bytes of each part of the state of training."""
+
+    weights: int
+    gradients: int
+    master: int
+    moments: int
+
+    @property
+    def optimizer(self) -> int:
+        """Bytes that only the optimizer uses, in master weights and moments."""
+        return self.master + self.moments
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def state(parameters: int, policy: DtypePolicy = FP32, optimizer: str = "adam") -> StateBytes:
+    """Predict the state of a model. For one parameter: `state(1)`.
+
+    Args:
+        parameters: their number, at least 0.
+        policy: `FP32`, `MIXED` or your own.
+        optimizer: "sgd", "momentum" (SGD with momentum) or "adam" (Adam and AdamW).
+
+    Raises:
+        ValueError: an unknown optimizer, or parameters negative or not whole.
+    """
+    moments = moments_of("state", optimizer)
+    if not (parameters >= 0 and parameters % 1 == 0):
+        raise ValueError(f"state: parameters must be whole and >= 0, got {parameters!r}")
+    count = int(parameters)
+    return StateBytes(
+        weights=count * policy.weights.itemsize,
+        gradients=count * policy.gradients.itemsize,
+        master=count * policy.master.itemsize if policy.master else 0,
+        moments=count * policy.moments.itemsize * moments,
+    )
+
+
+def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
+    """What a rank holds of the state when ZeRO shards parts of it over `ranks`, without padding.
+
+    Args:
+        model: the state of the whole model, as `state` gives it.
+        ranks: at least 1; a part that they do not divide is rounded up.
+        stage: 0 (data parallelism) to 3. Stage 1 shards what only the optimizer uses, 2 the
+            gradients too, 3 the weights too: Rajbhandari et al. (2020), section 3.1 and figure 1.
+
+    Raises:
+        TypeError: `ranks` is not a whole number.
+        ValueError: ranks or stage out of range.
+    """
+    if whole_number("ranks", ranks) < 1 or stage not in range(4):
+        raise ValueError(f"share: expected ranks >= 1 and a stage 0 to 3, got {ranks} and {stage}")
+    from_stage = {"master": 1, "moments": 1, "gradients": 2, "weights": 3}
+    sharded = [part for part, first in from_stage.items() if stage >= first]
+    return replace(model, **{part: -(-getattr(model, part) // ranks) for part in sharded})
+
+
+def moments_of(caller: str, optimizer: str) -> int:
+    """How many moments an optimizer keeps of each parameter.
+
+    Args:
+        caller: the function that was called, for the message.
+        optimizer: one of `OPTIMIZERS`.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if optimizer not in OPTIMIZERS:
+        known = ", ".join(OPTIMIZERS)
+        raise ValueError(f"{caller}: optimizer must be one of {known}, got {optimizer!r}")
+    return OPTIMIZERS[optimizer]
+
+
+def held(module: nn.Module, optimizer: torch.optim.Optimizer) -> StateBytes:
+    """Measure the state of a model from the memory that it and its optimizer hold now.
+
+    Between two steps, whatever wraps the module; of a ZeroOptimizer its inner optimizer. A piece of
+    memory in which several tensors lie counts once, with its padding. What the optimizer updates
+    and the module does not own counts as master weights. Left out are the module's buffers, what
+    communication has for itself, and the optimizer's counters of steps: 4 bytes a tensor in Adam.
+    """
+    optimizer = getattr(optimizer, "inner", optimizer)
+    own = list(module.parameters())
+    updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    moments = [
+        value
+        for parameter, kept in optimizer.state.items()
+        for name, value in kept.items()
+        if name != "step" and torch.is_tensor(value) and value.shape == parameter.shape
+    ]
+    gradients = [tensor.grad for tensor in own + updated if tensor.grad is not None]
+    seen: set[int] = set()
+    return StateBytes(
+        weights=_nbytes(own, seen),
+        gradients=_nbytes(gradients, seen),
+        master=_nbytes(updated, seen),
+        moments=_nbytes(moments, seen),
+    )
+
+
+def _nbytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
+    """Bytes of the memory in which the tensors lie, leaving out what was `seen` before."""
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
+    new = {number: each.nbytes() for number, each in storages.items() if number not in seen}
+    seen.update(new)
+    return sum(new.values())
