@@ -116,6 +116,12 @@ def below(module: str) -> frozenset[str]:
 
 
 ROOMS = [m for m in sorted(PATHS) if m != "minidist.parallel"]
+CLOSURES = {"minidist.memory.predict": 8}  # files that a reader opens at most, itself included
+
+
+@pytest.mark.parametrize("module", CLOSURES)
+def test_a_reader_opens_few_files(module: str) -> None:
+    assert len({module} | below(module)) <= CLOSURES[module], sorted(below(module))
 
 
 @pytest.mark.parametrize("module", ROOMS)

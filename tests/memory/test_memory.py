@@ -1,6 +1,9 @@
 """Memory: what was predicted is held, to the byte, and the peak of a step is near what was said."""
 
 import gc
+import math
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -52,20 +55,38 @@ def test_a_share_of_the_state_is_the_papers() -> None:
     assert share(StateBytes(1, 1, 1, 1), 4, 3) == StateBytes(1, 1, 1, 1)
 
 
+def asked(ranks: Any = 2, strategy: str = "ddp", **how: Any) -> Any:
+    return lambda: predict(cases.Odd(), ranks, strategy, **how)
+
+
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda net: share(state(1), 0, 1), "ranks >= 1 and a stage 0 to 3, got 0 and 1"),
-        (lambda net: share(state(1), 2, 4), "got 2 and 4"),
-        (lambda net: predict(net, 2, "zero4"), "one of ddp, .* got 'zero4' and 0"),
-        (lambda net: predict(net, 2, "ddp", rank=2), "a rank from 0 to 1, got 'ddp' and 2"),
-        (lambda net: predict(net, 2, "ddp", optimizer="lion"), "predict: optimizer must be one of"),
-        (lambda net: predict(net, 2, "zero3", units=["head"]), "the module has no 'head'; .*first"),
+        (lambda: state(-1), "parameters must be whole and >= 0, got -1"),
+        (lambda: state(1.5), "parameters must be whole and >= 0, got 1.5"),
+        (lambda: state(math.nan), "parameters must be whole and >= 0, got nan"),
+        (lambda: state(math.inf), "parameters must be whole and >= 0, got inf"),
+        (lambda: share(state(1), 0, 1), "ranks >= 1 and a stage 0 to 3, got 0 and 1"),
+        (lambda: share(state(1), 2, 4), "got 2 and 4"),
+        (lambda: share(state(1), 1.5, 1), "ranks: expected a whole number, got 1.5"),
+        (asked(strategy="zero4"), "one of ddp, .* got 'zero4' and 0"),
+        (asked(rank=2), "a rank from 0 to 1, got 'ddp' and 2"),
+        (asked(rank=-1), "a rank from 0 to 1, got 'ddp' and -1"),
+        (asked(rank=0.5), "rank: expected a whole number, got 0.5"),
+        (asked(ranks=0), "ranks must be at least 1, got 0"),
+        (asked(ranks=1.5), "ranks: expected a whole number, got 1.5"),
+        (asked(activations=-5), "activations must be at least 0, got -5"),
+        (asked(activations=math.nan), "activations: expected a whole number, got nan"),
+        (asked(strategy="zero2", bucket_cap_mb=math.nan), "bucket_cap_mb: .* above 0, got nan"),
+        (asked(strategy="zero1", bucket_cap_mb=0), "bucket_cap_mb: .* above 0, got 0"),
+        (asked(optimizer="lion"), "predict: optimizer must be one of .* got 'lion'"),
+        (asked(strategy="zero3", layout="rows"), "layout: expected one of dim0, flat, got 'rows'"),
+        (asked(strategy="zero3", units=["head"]), "the module has no 'head'; .*first"),
     ],
 )
 def test_wrong_input_is_named(ask: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ask(cases.Odd())
+    with pytest.raises((ValueError, TypeError), match=message):
+        ask()
 
 
 def test_any_policy_is_predicted_on_the_meta_device() -> None:
@@ -82,6 +103,48 @@ def test_any_policy_is_predicted_on_the_meta_device() -> None:
     assert shards.state == StateBytes(2 * count, 2 * count, 0, 4 * count), "shards are the masters"
     assert shards.unsharded == 4 * count, "the weights and their gradients, in bf16"
     assert shards.total == sum(shards.parts.values()) == 12 * count + 5
+
+
+def three(a: int, b: int, c: int) -> nn.Module:
+    """Three weights, of so many elements."""
+    return nn.Sequential(*(nn.Linear(n, 1, bias=False, device="meta") for n in (a, b, c)))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_gradients_that_are_views_of_buckets_save_the_buckets_and_are_there_at_the_start(
+    strategy: str,
+) -> None:
+    """62 weights in fp32, Adam; one rank, so that nothing is sharded or padded."""
+    net = three(15, 40, 7)
+    apart = predict(net, 1, strategy, activations=10)
+    views = predict(net, 1, strategy, activations=10, gradient_as_bucket_view=True)
+    assert (apart.gradients, apart.buckets, apart.at_begin) == (248, 248, 0)
+    assert (views.gradients, views.buckets, views.at_begin) == (248, 0, 248)
+    assert apart.unsharded == views.unsharded == 0
+    assert apart.peak == 248 + 496 + 248 + 248, "as backward ends, with both"
+    assert views.peak == 248 + 496 + 248 + 10, "as it begins, with activations"
+
+
+@pytest.mark.parametrize(
+    ("cap", "policy", "frozen", "most"),
+    [
+        (1, None, None, 160 + 64 + 160),  # each its own: the largest alone, and two neighbours
+        (100, None, None, 160 + 64 + 192),  # the last two together
+        (1e9, None, None, 160 + 248),  # all in one: there is no neighbour
+        (1, MIXED, None, 80 + 32 + 80),  # gradients are in bf16
+        (1, None, 1, 60 + 64 + 32),  # the largest gets no gradient, and lies in no bucket
+        (1, None, 0, 160 + 160 + 32),
+    ],
+)
+def test_two_buckets_and_one_gradient_are_in_flight_in_stage_2(
+    cap: float, policy: DtypePolicy | None, frozen: int | None, most: int
+) -> None:
+    """Of 15, 40 and 7 elements, padded for two ranks to 16, 40 and 8; or, together, 48 and 62."""
+    net = three(15, 40, 7)
+    if frozen is not None:
+        net[frozen].weight.requires_grad_(False)  # type: ignore[index]
+    found = predict(net, 2, "zero2", policy=policy, bucket_cap_mb=cap / MIB)
+    assert (found.unsharded, found.at_begin, found.buckets) == (most, most, 0)
 
 
 # ---- a step ----
@@ -182,6 +245,24 @@ def test_a_recording_inside_another_is_refused_and_leaves_nothing_behind() -> No
     curve = measured(lambda: torch.zeros(250))
     assert curve.end == 1000
     assert len(curve.value) == 250
+
+
+def test_the_private_flag_is_set_once_and_silently() -> None:
+    """In a process of its own, where no other test has set it."""
+    program = """
+import ctypes, pathlib, torch
+from minidist.memory import meter
+(path,) = (pathlib.Path(torch.__file__).parent / "lib").glob("libc10.*")
+flag = ctypes.c_bool.in_dll(ctypes.CDLL(str(path)), meter.PRIVATE_FLAG)
+before = torch.zeros(10)
+for expected in (False, True, True):
+    assert flag.value is expected
+    meter.set_private_flag_to_count_all_threads()
+del before
+torch.zeros(20)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 # ---- activations ----
