@@ -2,18 +2,21 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from minidist.errors import ScheduleError
 from minidist.schedule import algorithms
 from minidist.schedule.checks import amount, whole_number
 from minidist.schedule.cost import Link, Measurement, fit, nodes, price, seconds, shared, switch
 from minidist.schedule.schedule import Step
-from minidist.schedule.simulate import traffic
+from minidist.schedule.simulate import prove_all_reduce, traffic
 
 A: Any = algorithms  # also with arguments that the types forbid
+HALF: Any = 0.5
 NAN, LINK, RING = math.nan, Link(1e-5, 1e-9), algorithms.ring_all_reduce(4)
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
@@ -45,7 +48,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "numel 7.5": (lambda: traffic(RING, 7.5), TypeError, "numel: .* whole number, got 7.5"),  # type: ignore[arg-type]
     "itemsize 0": (lambda: traffic(RING, 8, 0), ValueError, "itemsize must be .* got 0"),
     "local 0": (lambda: traffic(RING, 8, local=0), ValueError, "local must be .* got 0"),
-    # algorithms
+    "block -1": (lambda: prove_all_reduce(RING, block=-1), ScheduleError, "block must .* got -1"),
+    # schedules and algorithms
+    "root 4 of 4": (
+        lambda: replace(RING, root=4).check(),
+        ScheduleError,
+        r"ring all-reduce: root must be in 0\.\.3, got 4",
+    ),
+    "a schedule of half a rank": (lambda: replace(RING, ranks=HALF), TypeError, "ranks: expected"),
+    "a schedule's root": (lambda: replace(RING, root=HALF), TypeError, "root: expected"),
+    "a schedule's shift": (lambda: replace(RING, by=HALF), TypeError, "by: expected"),
     "ranks 1.5": (lambda: A.ring_all_reduce(1.5), TypeError, "ranks: .* whole number, got 1.5"),
     "ranks nan": (lambda: A.tree_all_reduce(NAN), TypeError, "ranks: .* got nan"),
     "ranks True": (lambda: A.naive_all_reduce(True), TypeError, "ranks: .* got True"),

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minidist.errors import ScheduleError
-from minidist.schedule.checks import at_least_one
+from minidist.schedule.checks import at_least_one, whole_number
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -121,6 +121,10 @@ class Schedule:
     alike: int = 0
     phases: tuple[Schedule, ...] = ()
 
+    def __post_init__(self) -> None:
+        for field in ("ranks", "chunks", "root", "by"):
+            whole_number(field, getattr(self, field))
+
     def __iter__(self) -> Iterator[Step]:
         return iter(self.make_steps())
 
@@ -184,6 +188,10 @@ class Schedule:
         if self.ranks < 1 or self.chunks < 1:
             size = f"{self.ranks} ranks and {self.chunks} chunks"
             raise ScheduleError(f"{self.name}: {size}; there must be at least one of each")
+        if not 0 <= self.root < self.ranks:
+            raise ScheduleError(
+                f"{self.name}: root must be in 0..{self.ranks - 1}, got {self.root}"
+            )
         for number, step in enumerate(self):
             _check_ranges(self, number, step)
             _check_races(self, number, step)

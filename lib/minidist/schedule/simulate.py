@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minidist.errors import ScheduleError
-from minidist.schedule.checks import whole_number
+from minidist.schedule.checks import at_least_one, whole_number
 from minidist.schedule.schedule import Collective, Ints, Schedule, Step, bounds, spread
 
 Contributors = tuple[int, ...]  # ranks in ascending order; a rank counted twice stands twice
@@ -194,7 +194,7 @@ def prove_all_reduce(schedule: Schedule, block: int = 512) -> None:
     Raises:
         ScheduleError: a part would be counted twice, or is missing at the end.
     """
-    n = schedule.ranks
+    n, block = schedule.ranks, at_least_one("block", block)
     words = -(-n // 64)
     own = np.zeros((n, words), dtype=np.uint64)
     own[np.arange(n), np.arange(n) // 64] = np.uint64(1) << (np.arange(n) % 64).astype(np.uint64)
