@@ -64,7 +64,7 @@ def expected(forward: Callable[[], Any]) -> dict[str, int]:
 
     Args:
         forward: makes a forward pass and, mostly, a loss. On the meta device it takes no memory
-            and no time, so that a model of any size can be asked.
+            and no time, so that a model of any size can be predicted.
 
     Returns:
         Operation → bytes; a tensor that several keep counts for the first of them.
@@ -78,7 +78,7 @@ def expected(forward: Callable[[], Any]) -> dict[str, int]:
 
 
 class _Watch(TorchFunctionMode):
-    """Looks at every operation, and adds up what it keeps."""
+    """Sees every operation of a forward pass, and adds up what it keeps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,8 @@ class _Watch(TorchFunctionMode):
             if name == ATTENTION and output.is_meta:
                 made = [output := _heads_inside(output)]
             self._apply(name, RULES[name], args, made)
-        there = {_number(tensor) for tensor in _tensors((args, kwargs))}  # of which views are made
+        # An output that is a view of an argument is nothing new.
+        there = {_number(tensor) for tensor in _tensors((args, kwargs))}
         self._made |= {
             number: tensor.untyped_storage()
             for tensor in made
@@ -122,7 +123,7 @@ class _Watch(TorchFunctionMode):
 
 
 def _heads_inside(output: torch.Tensor) -> torch.Tensor:
-    """As fused attention lays its output out; on the meta device torch takes another kernel."""
+    """As fused attention lays out its output; on the meta device torch takes another kernel."""
     return output.transpose(1, 2).contiguous().transpose(1, 2)
 
 

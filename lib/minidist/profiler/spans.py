@@ -77,13 +77,13 @@ def hidden(spans: Iterable[Span]) -> float:
 
 def _union(intervals: Iterable[Interval]) -> list[Interval]:
     """The same times, as intervals that do not overlap."""
-    whole: list[Interval] = []
+    merged: list[Interval] = []
     for start, end in sorted(intervals):
-        if whole and start <= whole[-1][1]:
-            whole[-1] = whole[-1][0], max(end, whole[-1][1])
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
-            whole.append((start, end))
-    return whole
+            merged.append((start, end))
+    return merged
 
 
 def to_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:

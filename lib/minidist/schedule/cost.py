@@ -113,7 +113,7 @@ class AlphaBeta:
     Attributes:
         link: alpha and beta.
         errors: the relative error (predicted / measured - 1) of each measurement.
-        gamma: seconds to reduce a byte; 0 if not asked for.
+        gamma: seconds to reduce a byte; 0 if it was not fitted.
     """
 
     link: Link
@@ -137,7 +137,7 @@ def fit(
     *,
     gamma: bool = False,
 ) -> AlphaBeta:
-    """Find the alpha and beta, and gamma if asked for, that best explain the measurements.
+    """Find the alpha and beta, and with `gamma` the gamma, that best explain the measurements.
 
     Least squares on the *relative* error, so that microseconds count as much as seconds; no figure
     is allowed below zero.

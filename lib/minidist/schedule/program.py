@@ -41,7 +41,7 @@ class RankStep(NamedTuple):
     receives: tuple[Send, ...]
 
     def pieces(self, nbytes: int, most: int) -> int:
-        """How many pieces messages of at most `nbytes` are cut into, the same on all ranks."""
+        """How many pieces messages of at most `nbytes` travel in, the same on all ranks."""
         if self.swaps and self.width > 1:  # runs may overlap in part: a piece of the one must not
             return 1  # be reduced before a later piece of the other has left with the old value
         return max(1, -(-nbytes // most))

@@ -3,7 +3,7 @@
 This is the only form in which minidist states an algorithm. The simulator replays it, the executor
 runs it between processes and the cost model prices it, all from the same object.
 
-A tensor is cut into `chunks` slices. In each step some ranks send a run of consecutive chunks to
+A tensor is split into `chunks` chunks. In each step some ranks send a run of consecutive chunks to
 another rank, which either reduces it into its own copy (adds, for a sum) or overwrites its copy.
 All messages of a step leave at the same time: what is sent is what the sender held before the step.
 """
@@ -97,13 +97,13 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A named collective among `ranks` ranks, on a tensor cut into `chunks` slices.
+    """A named collective among `ranks` ranks, on a tensor split into `chunks` chunks.
 
     Attributes:
         name: what the algorithm is called, for messages and pictures.
         collective: which pre- and postcondition it promises; see `simulate.start` and `goal`.
         ranks: number of ranks, N.
-        chunks: number of slices the tensor is cut into.
+        chunks: how many there are.
         make_steps: called for a fresh iterator over the steps, so that they may be lazy.
         root: the rank that a broadcast, reduce, gather or scatter is from or to.
         by: how many ranks a shift goes on.

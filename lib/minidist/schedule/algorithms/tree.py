@@ -92,13 +92,13 @@ def _children(distance: int, ranks: int) -> Ints:
 
 def _wrapped(src: Any, dst: Any, first: Any, width: Any, chunks: int) -> Step:
     """A step of runs that go on at chunk 0 after the last chunk; such a run is two messages."""
-    whole = Step.of(src, dst, first, False, width)
-    head = np.minimum(whole.width, chunks - whole.chunk)
-    over = whole.width > head
+    run = Step.of(src, dst, first, False, width)
+    head = np.minimum(run.width, chunks - run.chunk)
+    over = run.width > head
     return Step.of(
-        np.append(whole.src, whole.src[over]),
-        np.append(whole.dst, whole.dst[over]),
-        np.append(whole.chunk, np.zeros_like(head[over])),
+        np.append(run.src, run.src[over]),
+        np.append(run.dst, run.dst[over]),
+        np.append(run.chunk, np.zeros_like(head[over])),
         False,
-        np.append(head, (whole.width - head)[over]),
+        np.append(head, (run.width - head)[over]),
     )
