@@ -5,7 +5,7 @@ from pathlib import Path
 
 import matplotlib
 
-from minidist.plots import draw
+from minidist import plots
 from minidist.schedule.algorithms import ring_all_reduce
 from minidist.schedule.simulate import replay
 
@@ -16,7 +16,7 @@ def svg() -> str:
     """The picture, the same bytes on every run: no date, no random ids, letters as shapes."""
     matplotlib.use("svg")
     with matplotlib.rc_context({"svg.hashsalt": "minidist", "svg.fonttype": "path"}):
-        figure = draw.trace(replay(ring_all_reduce(4)))
+        figure = plots.trace(replay(ring_all_reduce(4)))
         text = io.StringIO()
         figure.savefig(text, format="svg", facecolor="white", metadata={"Date": None})
     return text.getvalue()

@@ -16,7 +16,6 @@ import minidist
 from course.training import data, models
 from course.training.loop import save, train, warm_up
 from minidist import Counted, Ours
-from minidist.plots import samples as draw_samples
 
 
 @pytest.fixture(autouse=True)
@@ -269,14 +268,3 @@ def test_the_wrapped_names_do_not_fit_the_bare_model() -> None:
 
     expected = (["module.weight", "module.bias"], ["weight", "bias"])
     assert minidist.launch(names, 2, device="cpu") == [expected] * 2
-
-
-def test_the_picture_of_an_epoch_crosses_out_what_is_repeated() -> None:
-    figure = draw_samples.epoch(drawn(10, 4, shuffle=False), batch=2)
-    (axes,) = figure.axes
-    assert [text.get_text() for text in axes.texts] == list("012345678901")
-    assert len(axes.lines) == 2
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["step 1", "step 2"]
-    colors = [patch.get_facecolor() for patch in axes.patches]
-    assert len(set(colors)) == 2
-    assert colors.count(colors[0]) == 8, "two samples of each of four ranks"

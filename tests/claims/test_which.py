@@ -3,14 +3,9 @@
 import math
 from collections.abc import Callable
 
-import matplotlib.pyplot as plt
-import numpy as np
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 
 import minidist
-from minidist.plots import draw, maps
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, nodes, price, seconds, switch
 from minidist.schedule.schedule import Schedule
@@ -106,36 +101,3 @@ def test_explain_prices_a_network_without_any_process() -> None:
     assert (small.choice, large.choice) == ("recursive_doubling", "halving_doubling")
     ring = seconds(algorithms.ring_all_reduce(1024), 1e9, CLUSTER)
     assert large.seconds["ring"] == pytest.approx(ring)
-
-
-def test_the_map_shows_each_winner_in_its_own_colour_and_names_it() -> None:
-    best = {"a": {8: ["x", "x", "x", "z"], 16: ["x", "z", "z", "z"]}, "b": {8: ["x"] * 4}}
-    figure = maps.winners(best, [2.0, 4.0, 8.0, 16.0], ["x", "y", "z"])
-    left, right = figure.axes
-    assert [text.get_text() for text in left.texts] == ["x", "z"]
-    assert [text.get_text() for text in right.texts] == ["x"]
-    assert [label.get_text() for label in left.get_yticklabels()] == ["8", "16"]
-    colors = mesh_colors(left)
-    x, z = to_rgb(draw.COLORS[0]), to_rgb(draw.COLORS[2])
-    assert colors == [[x, x, x, z], [x, z, z, z]]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["x", "z"]
-    plt.close(figure)
-
-
-def mesh_colors(axes: Axes) -> list[list[tuple[float, ...]]]:
-    (mesh,) = axes.collections
-    mesh.update_scalarmappable()
-    rgb = mesh.get_facecolor().reshape(2, 4, 4)  # type: ignore[union-attr]
-    return [[tuple(cell[:3]) for cell in row] for row in rgb.tolist()]
-
-
-def test_panels_show_the_same_curves_over_the_same_axes() -> None:
-    lines = [draw.Curve("one", [1, 10], [2.0, 3.0], 0), draw.Curve("two", [1, 10], [4, 5], 1, True)]
-    figure = maps.panels({"few": lines, "many": lines[:1]}, x_label="bytes", y_label="seconds")
-    few, many = figure.axes
-    assert [axes.get_title() for axes in (few, many)] == ["few", "many"]
-    assert [np.asarray(line.get_ydata()).tolist() for line in few.lines] == [[2.0, 3.0], [4, 5]]
-    assert [line.get_linestyle() for line in few.lines] == ["-", "--"]
-    assert len(many.lines) == 1
-    assert few.get_ylim() == many.get_ylim()
-    plt.close(figure)

@@ -6,8 +6,8 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
 
-from minidist.plots import memory as draw_memory
-from minidist.plots.draw import COLORS
+from minidist.plots import COLORS, memory_bars, memory_curve, stacked_bars
+from minidist.plots.memory import UNITS
 from minidist.profiler.spans import Span
 
 SPANS = [
@@ -28,7 +28,7 @@ def _closed() -> None:
 
 
 def test_a_curve_jumps_where_memory_was_taken_on_one_scale_with_the_others() -> None:
-    figure = draw_memory.curve({"one": ONE, "other": OTHER}, {"one": {"state": 4e6}})
+    figure = memory_curve({"one": ONE, "other": OTHER}, {"one": {"state": 4e6}})
     upper, lower = figure.axes
     line, state = upper.lines
     assert list(line.get_xdata()) == [0, 2, 4], "milliseconds"
@@ -43,7 +43,7 @@ def test_a_curve_jumps_where_memory_was_taken_on_one_scale_with_the_others() -> 
 
 
 def test_phases_of_computing_are_shaded_in_their_colours_and_named_once() -> None:
-    figure = draw_memory.curve({"one": ONE, "again": ONE}, {"one": {"state": 1.0}})
+    figure = memory_curve({"one": ONE, "again": ONE}, {"one": {"state": 1.0}})
     shaded = [patch for patch in figure.axes[0].patches if patch.get_alpha() == 0.14]
     edges = [(p.get_x(), round(p.get_x() + p.get_width(), 9)) for p in shaded]
     assert edges == [(1, 2), (2, 4)]
@@ -52,16 +52,16 @@ def test_phases_of_computing_are_shaded_in_their_colours_and_named_once() -> Non
     assert sorted(names) == ["backward", "forward", "state"]
 
 
-@pytest.mark.parametrize(("unit", "scale"), draw_memory.UNITS.items())
+@pytest.mark.parametrize(("unit", "scale"), UNITS.items())
 def test_any_unit(unit: str, scale: float) -> None:
-    axes = draw_memory.curve({"one": ONE}, unit=unit).axes[0]
+    axes = memory_curve({"one": ONE}, unit=unit).axes[0]
     assert axes.lines[0].get_ydata()[0] == 5e6 / scale
     assert axes.get_ylabel() == unit
 
 
 def test_bars_are_stacked_of_parts_with_a_limit_and_what_was_measured() -> None:
     parts = {"ddp": {"state": 4e9, "none": 0, "activations": 2e9}, "fsdp": {"state": 1e9}}
-    figure = draw_memory.bars(parts, limit=("a GPU", 5e9), measured={"ddp": 5.5e9, "fsdp": 3e9})
+    figure = memory_bars(parts, limit=("a GPU", 5e9), measured={"ddp": 5.5e9, "fsdp": 3e9})
     (axes,) = figure.axes
     heights = [patch.get_height() for patch in axes.patches]
     assert heights == [4, 1, 2, 0]
@@ -71,15 +71,32 @@ def test_bars_are_stacked_of_parts_with_a_limit_and_what_was_measured() -> None:
     names = [text.get_text() for text in figure.legends[0].texts]
     assert sorted(names) == ["a GPU", "activations", "measured", "state"], "what is nothing is not"
     assert len(figure.legends) == 1
-    assert not draw_memory.bars(parts).axes[0].lines
+    assert not memory_bars(parts).axes[0].lines
+
+
+def test_bars_stand_on_each_other_and_lack_what_they_lack() -> None:
+    small = {"a": {"w": 1.0, "g": 2.0}, "b": {"g": 5.0}}
+    figure = stacked_bars([small, {"c": {"w": 100.0}}], y_label="GB", limit=("one GPU", 4.0))
+    left, right = figure.axes
+    drawn = [(p.get_x() > 0.5, p.get_y(), p.get_height()) for p in left.patches]
+    assert drawn == [(False, 0, 1), (True, 0, 0), (False, 1, 2), (True, 0, 5)]
+    assert [(p.get_y(), p.get_height()) for p in right.patches] == [(0, 100), (100, 0)]
+    assert [axes.lines[0].get_ydata()[0] for axes in figure.axes] == [4, 4]
+    assert {text.get_text() for text in figure.legends[0].texts} == {"w", "g", "one GPU"}
+    assert left.get_ylabel() == "GB"
+
+
+def test_without_a_limit_there_is_no_line() -> None:
+    figure = stacked_bars([{"a": {"w": 1.0}}], y_label="GB")
+    assert not figure.axes[0].lines
 
 
 @pytest.mark.parametrize(
     ("draw", "got"),
     [
-        (lambda: draw_memory.curve({}), r"got \[\], in 'MB'"),
-        (lambda: draw_memory.curve({"one": ONE}, unit="TB"), "in GB, MB, kB, bytes; .* in 'TB'"),
-        (lambda: draw_memory.bars({}), r"got \[\], in 'GB'"),
+        (lambda: memory_curve({}), r"got \[\], in 'MB'"),
+        (lambda: memory_curve({"one": ONE}, unit="TB"), "in GB, MB, kB, bytes; .* in 'TB'"),
+        (lambda: memory_bars({}), r"got \[\], in 'GB'"),
     ],
 )
 def test_nothing_to_draw_and_unknown_units_are_named(draw: object, got: str) -> None:

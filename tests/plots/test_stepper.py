@@ -10,8 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from minidist.plots import stepper as module
-from minidist.plots.stepper import sentences, stepper
+from minidist.plots.stepper import assets, sentences, stepper
 from minidist.schedule.algorithms import (
     naive_all_reduce,
     ring_all_gather,
@@ -124,16 +123,14 @@ def test_only_a_notebook_gets_the_script_and_the_style(monkeypatch: pytest.Monke
     notebook = html(played)
     monkeypatch.setenv("MINIDIST_BOOK", "1")
     book = html(played)
-    assert notebook == book + module._assets()
+    assert notebook == book + assets()
     for soup, here in ((BeautifulSoup(notebook, "html.parser"), 1), (parse(played), 0)):
         assert len(soup.find_all("style")) == here
         assert len(soup.find_all("script", type=None)) == here
 
 
 def test_the_assets_load_nothing_and_fit_in_their_elements() -> None:
-    style, script = re.findall(
-        r"<(?:style|script)>\n(.*?)</(?:style|script)>", module._assets(), re.S
-    )
+    style, script = re.findall(r"<(?:style|script)>\n(.*?)</(?:style|script)>", assets(), re.S)
     assert "<" not in style
     assert "</" not in script
     for text in (style, script.replace("http://www.w3.org/2000/svg", "")):
@@ -383,7 +380,7 @@ def test_an_output_that_a_notebook_inserts_later(
     monkeypatch.setenv("MINIDIST_BOOK", "1")
     book = html(played)
     monkeypatch.delenv("MINIDIST_BOOK")
-    page = pages.open(book + module._assets())
+    page = pages.open(book + assets())
     button(figure(page), "Next").click()
     insert = """text => {
       const range = document.createRange();

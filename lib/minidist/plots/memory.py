@@ -1,17 +1,15 @@
-"""Pictures of memory: parts of it in bars, and how it goes up and down over a step."""
+"""Pictures of memory: stacked bars of its parts, and how it goes up and down over a step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import matplotlib.pyplot as plt
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from minidist.plots.bars import stacked
-from minidist.plots.draw import COLORS
+from minidist.plots import style
+from minidist.plots.style import COLORS, GREY, HATCHES
 from minidist.profiler.spans import COMPUTE, Span
 
 UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
@@ -19,7 +17,7 @@ PHASES = {"forward": 0, "backward": 1, "optimizer": 2}  # name → colour, as on
 
 
 class Recorded(Protocol):
-    """What `curve` draws, such as a `minidist.memory.meter.Curve`."""
+    """What `memory_curve` draws, such as a `minidist.memory.meter.Curve`."""
 
     @property
     def points(self) -> list[tuple[float, int]]:
@@ -30,7 +28,7 @@ class Recorded(Protocol):
         """What ran when, in the same seconds."""
 
 
-def curve(
+def memory_curve(
     recorded: Mapping[str, Recorded],
     heights: Mapping[str, Mapping[str, float]] | None = None,
     *,
@@ -49,18 +47,11 @@ def curve(
         ValueError: there is no recording, or no such unit.
     """
     scale = _scale(unit, list(recorded))
-    figure, grid = plt.subplots(
-        len(recorded),
-        1,
-        figsize=(7.2, 0.9 + 1.9 * len(recorded)),
-        squeeze=False,
-        sharey=True,
-        facecolor="none",
-        layout="constrained",
-    )
+    size = 7.2, 0.9 + 1.9 * len(recorded)
+    figure, grid = style.subplots(len(recorded), 1, size=size, sharey=True)
     names = list(dict.fromkeys(name for own in (heights or {}).values() for name in own))
     for axes, (title, one) in zip(grid.flat, recorded.items(), strict=True):
-        _panel(axes, one, scale)
+        _draw_curve(axes, one, scale)
         for name, nbytes in (heights or {}).get(title, {}).items():
             color = COLORS[3 + names.index(name) % 4]
             axes.axhline(nbytes / scale, color=color, linestyle="--", linewidth=1.3, label=name)
@@ -68,22 +59,11 @@ def curve(
         axes.set_ylabel(unit)
     grid[-1, 0].set_xlabel("milliseconds")
     grid[0, 0].set_ylim(bottom=0)
-    once: dict[str, Artist] = {}
-    for axes in grid.flat:
-        handles, labels = axes.get_legend_handles_labels()
-        once |= dict(zip(labels, handles, strict=True))
-    figure.legend(
-        list(once.values()),
-        list(once),
-        loc="outside lower center",
-        ncols=3,
-        fontsize=8,
-        frameon=False,
-    )
+    style.legend_below(figure, 3)
     return figure
 
 
-def _panel(axes: Axes, one: Recorded, scale: float) -> None:
+def _draw_curve(axes: Axes, one: Recorded, scale: float) -> None:
     when, held = zip(*((1e3 * t, nbytes / scale) for t, nbytes in one.points), strict=True)
     for span in one.spans:
         if span.lane == COMPUTE and span.name in PHASES:
@@ -91,14 +71,30 @@ def _panel(axes: Axes, one: Recorded, scale: float) -> None:
             axes.axvspan(
                 1e3 * span.start, 1e3 * span.end, color=color, alpha=0.14, lw=0, label=span.name
             )
-    axes.fill_between(when, held, step="post", color=COLORS[6], alpha=0.3, linewidth=0)
+    axes.fill_between(when, held, step="post", color=GREY, alpha=0.3, linewidth=0)
     axes.step(when, held, where="post", color=COLORS[0], linewidth=1)
-    axes.set_facecolor("none")
-    axes.tick_params(labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
+    style.chart(axes, labelsize=8)
 
 
-def bars(
+def stacked_bars(
+    panels: Sequence[Mapping[str, Mapping[str, float]]],
+    *,
+    y_label: str,
+    limit: tuple[str, float] | None = None,
+) -> Figure:
+    """Bars stacked of named parts, in panels side by side that each have a scale of their own.
+
+    Args:
+        panels: of each panel: bar → part → amount. A bar may lack parts.
+        y_label: what is counted, with its unit.
+        limit: name and height of a line across all panels, such as the memory of a GPU.
+    """
+    figure = _stack(panels, y_label, limit)
+    style.legend_below(figure, 3)
+    return figure
+
+
+def memory_bars(
     parts: Mapping[str, Mapping[str, float]],
     *,
     unit: str = "GB",
@@ -120,13 +116,11 @@ def bars(
     """
     scale = _scale(unit, list(parts))
     panel = {name: {part: n / scale for part, n in own.items() if n} for name, own in parts.items()}
-    line = (limit[0], limit[1] / scale) if limit else None
-    figure = stacked([panel], y_label=unit, limit=line)
+    figure = _stack([panel], unit, (limit[0], limit[1] / scale) if limit else None)
     if measured:
-        heights = [nbytes / scale for nbytes in measured.values()]
         figure.axes[0].plot(
             list(measured),
-            heights,
+            [nbytes / scale for nbytes in measured.values()],
             linestyle="none",
             marker="D",
             markersize=7,
@@ -134,11 +128,40 @@ def bars(
             markeredgecolor="black",
             label=mark,
         )
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legends[0].remove()
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False
-        )
+    style.legend_below(figure, 3)
+    return figure
+
+
+def _stack(
+    panels: Sequence[Mapping[str, Mapping[str, float]]],
+    y_label: str,
+    limit: tuple[str, float] | None,
+) -> Figure:
+    parts = list(dict.fromkeys(part for bars in panels for bar in bars.values() for part in bar))
+    widths = [len(bars) for bars in panels]
+    figure, grid = style.subplots(1, len(panels), size=(7.2, 3.6), width_ratios=widths)
+    for axes, bars in zip(grid.flat, panels, strict=True):
+        bottom = [0.0] * len(bars)
+        for number, part in enumerate(parts):
+            heights = [bar.get(part, 0.0) for bar in bars.values()]
+            axes.bar(
+                list(bars),
+                heights,
+                0.62,
+                bottom,
+                label=part,
+                facecolor=COLORS[number],
+                edgecolor="black",
+                hatch=HATCHES[number],
+                linewidth=0.5,
+                alpha=0.8,
+            )
+            bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+        if limit:
+            axes.axhline(limit[1], color="black", linestyle="--", linewidth=1.2, label=limit[0])
+        style.chart(axes)
+        axes.tick_params(axis="x", labelsize=8, length=0)
+    grid[0, 0].set_ylabel(y_label)
     return figure
 
 

@@ -62,7 +62,7 @@ class Stepper:
             trace=_json(self.replay),
             rows="\n".join(rows),
             # The book serves both files to all its pages; a notebook has nobody to serve them.
-            assets="" if os.environ.get("MINIDIST_BOOK") else _assets(),
+            assets="" if os.environ.get("MINIDIST_BOOK") else assets(),
         )
 
 
@@ -119,7 +119,8 @@ def _json(replay: Replay) -> str:
 
 
 @cache
-def _assets() -> str:
+def assets() -> str:
+    """The style and the script that every picture carries."""
     static = files("minidist.plots") / "static"
     css, js = ((static / f"stepper.{end}").read_text("utf-8") for end in ("css", "js"))
     return f"<style>\n{css}</style>\n<script>\n{js}</script>\n"

@@ -1,15 +1,15 @@
-"""The picture of a recording. See `draw` for the others, and `spans` for what is drawn."""
+"""The picture of what ran when: spans on the lanes of ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from minidist.plots.draw import COLORS
+from minidist.plots import style
+from minidist.plots.style import COLORS
 from minidist.profiler.spans import Row, Span, rows
 
 BAR = 0.74  # of a row's height
@@ -18,7 +18,7 @@ FREE = 0.9  # of a bar that its name may fill
 KNOWN = ("forward", "backward", "bucket", "optimizer")  # the first colours, in all pictures
 
 
-def gantt(spans: Iterable[Span]) -> Figure:
+def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figure:
     """What ran when: for each rank a row for each lane, in milliseconds since the first span.
 
     A bar has its name in it where there is room, or else only the last word of it ("3" of
@@ -27,6 +27,7 @@ def gantt(spans: Iterable[Span]) -> Figure:
 
     Args:
         spans: of any number of ranks of one host, as `Timeline.spans` has them.
+        names: what to call rank 0, 1, ... if they are something else, such as strategies.
 
     Raises:
         ValueError: there are no spans.
@@ -36,17 +37,20 @@ def gantt(spans: Iterable[Span]) -> Figure:
         raise ValueError("gantt: expected at least one span")
     colors = _colors(lines)
     heights = _heights(lines)
-    figure, axes = plt.subplots(
-        figsize=(7.2, 0.3 * (heights[-1] + 1) + 1.2), facecolor="none", layout="constrained"
-    )
+    figure, grid = style.subplots(size=(7.2, 0.3 * (heights[-1] + 1) + 1.2))
+    axes: Axes = grid[0, 0]
     zero = min(span.start for row in lines for span in row.spans)
     bars = [
         (span.name, _bar(axes, span, height, zero, colors[_kind(span.name)]))
         for row, height in zip(lines, heights, strict=True)
         for span in row.spans
     ]
-    _label(axes, lines, heights)
-    _legend(figure, colors)
+    _label(axes, [f"{_rank(row.rank, names)}: {row.lane}" for row in lines], heights)
+    patches = [
+        Patch(facecolor=color, edgecolor="black", lw=0.4, alpha=0.6, label=kind)
+        for kind, color in colors.items()
+    ]
+    style.legend_below(figure, 4, patches)
     figure.draw_without_rendering()  # only now is it known how wide a bar is
     for name, bar in bars:
         _write(axes, name, bar)
@@ -87,27 +91,20 @@ def _bar(axes: Axes, span: Span, height: float, zero: float, color: str) -> Rect
     return bar
 
 
-def _label(axes: Axes, lines: list[Row], heights: list[float]) -> None:
+def _rank(rank: int, names: Sequence[str] | None) -> str:
+    return names[rank] if names else f"rank {rank}"
+
+
+def _label(axes: Axes, names: list[str], heights: list[float]) -> None:
     """Name each lane once, at its first row, and set the axes round all bars."""
-    names = [f"rank {row.rank}: {row.lane}" for row in lines]
     ticks = [place for place, name in enumerate(names) if name not in names[:place]]
     axes.set_yticks([heights[place] for place in ticks], [names[place] for place in ticks])
     axes.autoscale_view()
     axes.set_xlim(left=0)
     axes.set_ylim(heights[-1] + 0.6, -0.6)
     axes.set_xlabel("milliseconds")
-    axes.set_facecolor("none")
     axes.tick_params(axis="y", length=0)
-    axes.tick_params(labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _legend(figure: Figure, colors: dict[str, str]) -> None:
-    patches = [
-        Patch(facecolor=color, edgecolor="black", lw=0.4, alpha=0.6, label=kind)
-        for kind, color in colors.items()
-    ]
-    figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    style.chart(axes, labelsize=8)
 
 
 def _write(axes: Axes, name: str, bar: Rectangle) -> None:

@@ -5,7 +5,7 @@ For example::
     with minidist.timeline() as line:
         for inputs, targets in batches:
             ...
-    figure = draw_timeline.gantt(line.spans)
+    figure = plots.gantt(line.spans)
 
 Wrappers report what they do by `mark` and `note`. While nothing records, both return at once.
 

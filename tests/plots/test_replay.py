@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from minidist.plots import draw
+from minidist.plots import COLORS, before_after
 from minidist.schedule import algorithms
 from minidist.schedule.schedule import Schedule
 from minidist.schedule.simulate import replay
@@ -75,7 +75,7 @@ BLOCKS = [[f"{src}→{dst}" for dst in ALL] for src in ALL]
 def test_before_and_after_are_the_start_and_the_promise(
     schedule: Schedule, before: list[list[str]], after: list[list[str]]
 ) -> None:
-    left, right = draw.before_after({"picture": replay(schedule)}).axes
+    left, right = before_after({"picture": replay(schedule)}).axes
     assert left.get_title("left") == "picture: before"
     assert texts(left) == before
     assert texts(right) == after
@@ -83,23 +83,23 @@ def test_before_and_after_are_the_start_and_the_promise(
 
 
 def test_a_cell_is_striped_in_the_colours_of_its_contributors() -> None:
-    left, right = draw.before_after({"": replay(algorithms.ring_reduce_scatter(4))}).axes
+    left, right = before_after({"": replay(algorithms.ring_reduce_scatter(4))}).axes
     for rank in ALL:
-        assert stripes(left, 0, rank) == [draw.COLORS[rank]]
-        assert stripes(right, rank, rank) == list(draw.COLORS[:4])
+        assert stripes(left, 0, rank) == [COLORS[rank]]
+        assert stripes(right, rank, rank) == list(COLORS[:4])
     assert stripes(right, 1, 0) == []
 
 
 def test_a_partial_sum_is_outlined_and_spelled_out() -> None:
     tree = algorithms.tree_all_reduce(4)
     cut = Schedule("cut", "all_reduce", 4, 1, lambda: list(tree)[:1])
-    _, right = draw.before_after({"": replay(cut)}).axes
+    _, right = before_after({"": replay(cut)}).axes
     assert texts(right, 1) == [["0+1"], ["1"], ["2+3"], ["3"]]
     assert sorted(outlined(right)) == [(0, rank) for rank in ALL]
 
 
 def test_pictures_of_different_width_keep_one_scale() -> None:
-    axes = draw.before_after(
+    axes = before_after(
         {
             "wide": replay(algorithms.ring_all_reduce(5)),
             "tall": replay(algorithms.tree_all_reduce(3)),
@@ -112,18 +112,18 @@ def test_pictures_of_different_width_keep_one_scale() -> None:
 
 
 def test_one_chunk_of_a_root() -> None:
-    left, right = draw.before_after({"": replay(algorithms.tree_reduce(4, root=1))}).axes
+    left, right = before_after({"": replay(algorithms.tree_reduce(4, root=1))}).axes
     assert texts(left, 1) == [["0"], ["1"], ["2"], ["3"]]
     assert texts(right, 1) == [[""], ["Σ"], [""], [""]]
 
 
 def test_segments_are_chunks_and_no_blocks() -> None:
     ring = algorithms.ring_all_reduce(4, segments=4)
-    left, right = draw.before_after({"": replay(ring)}).axes
+    left, right = before_after({"": replay(ring)}).axes
     assert texts(left, 16) == [[str(rank)] * 16 for rank in ALL]
     assert texts(right, 16) == [["Σ"] * 16] * 4
 
 
 def test_one_rank_is_no_sum() -> None:
-    left, right = draw.before_after({"": replay(algorithms.ring_all_reduce(1))}).axes
+    left, right = before_after({"": replay(algorithms.ring_all_reduce(1))}).axes
     assert texts(left, 1, 1) == texts(right, 1, 1) == [["0"]]

@@ -1,10 +1,9 @@
-"""Pictures of a choice: several algorithms side by side, and which one wins where."""
+"""The picture of a choice: which algorithm is the fastest where."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -12,34 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from minidist.plots.draw import COLORS, Curve
+from minidist.plots import style
+from minidist.plots.style import COLORS
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def panels(data: Mapping[str, Sequence[Curve]], *, x_label: str, y_label: str) -> Figure:
-    """Curves in panels side by side, one for each title, over the same axes; y in seconds."""
-    figure, row = plt.subplots(
-        1,
-        len(data),
-        figsize=(2.9 * len(data), 3.9),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        facecolor="none",
-        layout="constrained",
-    )
-    for axes, (title, lines) in zip(row[0], data.items(), strict=True):
-        for line in lines:
-            style = "--" if line.predicted else "-"
-            axes.plot(line.x, line.y, style, color=COLORS[line.color], label=line.label, lw=1.4)
-        axes.set(title=title, xscale="log", yscale="log", xlabel=x_label)
-        axes.grid(alpha=0.3)
-        _plain(axes)
-    row[0][0].set_ylabel(y_label)
-    handles, labels = row[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-    return figure
 
 
 def winners(
@@ -52,25 +27,18 @@ def winners(
         sizes: bytes, ascending.
         names: all names that may win; a name's place here gives its colour.
     """
-    figure, row = plt.subplots(
-        1,
-        len(best),
-        figsize=(4.4 * len(best), 3.9),
-        squeeze=False,
-        facecolor="none",
-        layout="constrained",
-    )
-    for axes, (title, rows) in zip(row[0], best.items(), strict=True):
+    figure, grid = style.subplots(1, len(best), size=(4.4 * len(best), 3.9))
+    for axes, (title, rows) in zip(grid[0], best.items(), strict=True):
         _regions(axes, rows, sizes, names)
         axes.set(title=title, xlabel="bytes in the tensor")
-    row[0][0].set_ylabel("ranks")
+    grid[0, 0].set_ylabel("ranks")
     seen = {name for rows in best.values() for line in rows.values() for name in line}
     patches = [
         Patch(facecolor=COLORS[index], alpha=0.55, label=name)
         for index, name in enumerate(names)
         if name in seen
     ]
-    figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    style.legend_below(figure, 4, patches)
     return figure
 
 
@@ -94,18 +62,11 @@ def _regions(
         place = np.flatnonzero(index[int(wide.argmax())] == which)
         if len(place) > len(sizes) / 6:
             x = np.sqrt(sizes[place[0]] * sizes[place[-1]])
-            y, text = int(wide.argmax()), names[int(which)]
-            axes.text(x, y, text, ha="center", va="center", fontsize=8)
+            style.write(axes, x, int(wide.argmax()), names[int(which)])
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _bytes(value)))
     axes.set_yticks(range(len(rows)), [f"{ranks:,}" for ranks in rows])
-    _plain(axes)
-
-
-def _plain(axes: Axes) -> None:
-    axes.set_facecolor("none")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8)
+    style.chart(axes, labelsize=8)
 
 
 def _bytes(value: float) -> str:

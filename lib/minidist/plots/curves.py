@@ -1,0 +1,70 @@
+"""Line charts of what was measured and predicted, over a logarithmic x axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from minidist.plots import style
+from minidist.plots.style import COLORS, MARKERS
+
+
+class Curve(NamedTuple):
+    """Points of one kind. Measured points get markers, predictions a dashed line."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    color: int = 0
+    predicted: bool = False
+
+
+def curves(
+    data: Iterable[Curve], *, x_label: str, y_label: str, x_base: int = 10, y_log: bool = True
+) -> Figure:
+    """Measured and predicted figures over a logarithmic x axis."""
+    figure, grid = style.subplots(size=(6.4, 4.4))
+    axes: Axes = grid[0, 0]
+    for curve in data:
+        _plot(axes, curve, marker=None if curve.predicted else MARKERS[curve.color])
+    axes.set_xscale("log", base=x_base)
+    if y_log:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    axes.set(xlabel=x_label, ylabel=y_label)
+    axes.grid(alpha=0.3)
+    style.chart(axes)
+    style.legend_below(figure, 2)
+    return figure
+
+
+def curve_panels(data: Mapping[str, Sequence[Curve]], *, x_label: str, y_label: str) -> Figure:
+    """Curves in panels side by side, one for each title, over the same axes; y in seconds."""
+    size = 2.9 * len(data), 3.9
+    figure, grid = style.subplots(1, len(data), size=size, sharex=True, sharey=True)
+    for axes, (title, lines) in zip(grid[0], data.items(), strict=True):
+        for line in lines:
+            _plot(axes, line, marker=None)
+        axes.set(title=title, xscale="log", yscale="log", xlabel=x_label)
+        axes.grid(alpha=0.3)
+        style.chart(axes, labelsize=8)
+    grid[0, 0].set_ylabel(y_label)
+    style.legend_below(figure, 4)
+    return figure
+
+
+def _plot(axes: Axes, curve: Curve, marker: str | None) -> None:
+    axes.plot(
+        curve.x,
+        curve.y,
+        label=curve.label,
+        color=COLORS[curve.color],
+        linestyle="--" if curve.predicted else "-",
+        marker=marker,
+        markersize=5,
+        linewidth=1.4,
+    )

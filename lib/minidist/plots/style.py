@@ -1,0 +1,110 @@
+"""What all pictures share: colours, transparent figures, bare axes, a legend below them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+# Okabe and Ito's palette: colour-blind readers can tell them apart, and they are light and dark
+# enough for both themes. The grey is readable on white and on black.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#767676")
+GREY = COLORS[6]
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")  # parts differ without colour too
+
+
+def subplots(
+    rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any
+) -> tuple[Figure, Any]:
+    """A transparent figure of `size` inches and its axes, always as an array [rows, columns]."""
+    options = {"layout": "constrained"} | options
+    figure, grid = plt.subplots(
+        rows, columns, figsize=size, squeeze=False, facecolor="none", **options
+    )
+    return figure, grid
+
+
+def chart(axes: Axes, labelsize: float = 10) -> None:
+    """Axes of a chart: no frame above and to the right."""
+    axes.set_facecolor("none")
+    axes.tick_params(labelsize=labelsize)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def table(axes: Axes, labelsize: float = 8) -> None:
+    """Axes of a table: no frame, no tick marks."""
+    axes.set_facecolor("none")
+    axes.tick_params(length=0, labelsize=labelsize)
+    axes.spines[:].set_visible(False)
+
+
+def name_rows(axes: Axes, names: Iterable[str], offset: float = 0.5) -> None:
+    """Label the rows of a table, the first one on top."""
+    labels = list(names)
+    axes.set_yticks([row + offset for row in range(len(labels))], labels)
+    axes.set_ylim(len(labels) + 0.05, -0.05)
+
+
+def fill(
+    axes: Axes,
+    x: float,
+    y: float,
+    color: str,
+    *,
+    width: float = 1,
+    height: float = 1,
+    alpha: float = 0.4,
+) -> None:
+    """Fill a cell of a table, whose left upper corner is at (x, y)."""
+    box = Rectangle((x, y), width, height, facecolor=color, alpha=alpha, linewidth=0)
+    axes.add_patch(box)
+
+
+def outline(
+    axes: Axes,
+    x: float,
+    y: float,
+    color: str = GREY,
+    *,
+    width: float = 1,
+    height: float = 1,
+    linewidth: float = 0.5,
+    facecolor: tuple[str, float] | None = None,
+) -> None:
+    """Draw a cell's border, and fill it with a colour and its opacity.
+
+    A thick border lies above those of the cell's neighbours.
+    """
+    box = Rectangle((x, y), width, height, edgecolor=color, linewidth=linewidth)
+    box.set(fill=facecolor is not None, zorder=3 if linewidth > 1 else 2)
+    if facecolor:
+        box.set_facecolor(facecolor)
+    axes.add_patch(box)
+
+
+def write(axes: Axes, x: float, y: float, text: str, fontsize: float = 8) -> None:
+    """Write a text round the point (x, y)."""
+    axes.text(x, y, text, ha="center", va="center", fontsize=fontsize)
+
+
+def legend_below(figure: Figure, columns: int, handles: Iterable[Artist] | None = None) -> None:
+    """A legend below all axes: of `handles`, or of each label on the axes once."""
+    if handles is None:
+        handles = [each for axes in figure.axes for each in axes.get_legend_handles_labels()[0]]
+    named: dict[str, Artist] = {}
+    for handle in handles:
+        named.setdefault(str(handle.get_label()), handle)
+    figure.legend(
+        list(named.values()),
+        list(named),
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=8,
+        frameon=False,
+    )

@@ -1,0 +1,252 @@
+"""Pictures that only the book's pages use: what is drawn is what was handed in."""
+
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
+
+from course import figures
+from course.figures.shards import BINS
+from minidist.plots import COLORS
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> None:
+    plt.close("all")
+
+
+# ---- amounts ----
+
+
+def test_a_level_jumps_where_it_was_told_to() -> None:
+    figure = figures.level([(0, 3), (1, 8), (2, 2)], {"floor": 2}, x_label="s", y_label="MB")
+    (axes,) = figure.axes
+    curve, floor = axes.lines
+    assert (list(curve.get_xdata()), list(curve.get_ydata())) == ([0, 1, 2], [3, 8, 2])
+    assert curve.get_drawstyle() == "steps-post"
+    assert set(floor.get_ydata()) == {2}
+    assert axes.get_ylim()[0] == 0
+
+
+def test_bars_have_their_heights_and_do_not_overlap() -> None:
+    groups = {"one": [1.0, 2.0], "two": [3.0, 0.5], "three": [2.0, 2.0]}
+    figure = figures.grouped_bars(groups, ["x", "y"], y_label="bytes")
+    (axes,) = figure.axes
+    found = sorted((bar.get_x(), bar.get_width(), bar.get_height()) for bar in axes.patches)
+    assert [height for *_, height in found] == [1.0, 3.0, 2.0, 2.0, 0.5, 2.0]
+    for (x, width, _), (after, *_) in pairwise(found):
+        assert x + width < after
+    assert axes.get_ylabel() == "bytes"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(groups)
+
+
+# ---- data ----
+
+
+@pytest.mark.parametrize(
+    ("parts", "local"),
+    [([[0, 1], [2, 3], [4, 5], [6, 7]], 2), ([[0, 1], [2], []], 2), ([["x"]], 1)],
+)
+def test_every_sample_is_in_one_box_of_its_rank(parts: list[list[object]], local: int) -> None:
+    (axes,) = figures.batch_shares(parts, local).axes
+    boxes = [p.get_x() for p in axes.patches if isinstance(p, Rectangle)]
+    texts = [text.get_text() for text in axes.texts]
+    assert len(boxes) == sum(map(len, parts))
+    assert all(right - left >= 1 for left, right in pairwise(boxes)), "no box lies on another"
+    for rank, part in enumerate(parts):
+        assert f"rank {rank}\nlocal {rank % local}" in texts
+        assert all(str(sample) in texts for sample in part)
+    nodes = [text for text in texts if text.startswith("node")]
+    assert nodes == [f"node {node}" for node in range(-(-len(parts) // local))]
+
+
+# What each of four ranks draws of ten samples, in order.
+DRAWN = [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
+
+
+def test_the_picture_of_an_epoch_crosses_out_what_is_repeated() -> None:
+    figure = figures.epoch(DRAWN, batch=2)
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.texts] == list("012345678901")
+    assert len(axes.lines) == 2
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["step 1", "step 2"]
+    colors = [patch.get_facecolor() for patch in axes.patches]
+    assert len(set(colors)) == 2
+    assert colors.count(colors[0]) == 8, "two samples of each of four ranks"
+
+
+def test_every_box_and_result_is_written_where_it_belongs() -> None:
+    mapped = [[[("a", 1), ("b", 1)], []], [[], [("c", 2)]], [[("a", 3)], [("c", 4)]]]
+    figure = figures.shuffle(mapped, [{"a": 4, "b": 1}, {"c": 6}])
+    (axes,) = figure.axes
+    texts = {text.get_position(): text.get_text() for text in axes.texts if text.get_text()}
+    places = {(int(x), int(y)): text for (x, y), text in texts.items()}
+    assert places == {
+        (0, 0): "a 1,  b 1",
+        (1, 1): "c 2",
+        (0, 2): "a 3",
+        (1, 2): "c 4",
+        (0, 3): "a 4,  b 1",
+        (1, 3): "c 6",
+    }
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["reducer 0", "reducer 1"]
+    rows = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert rows == ["map task 0", "map task 1", "map task 2", "result"]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1], "map task 0 is on top"
+
+
+def test_many_pairs_take_two_lines() -> None:
+    figure = figures.shuffle([[[(letter, 1) for letter in "abcde"]]], [{}])
+    assert "a 1,  b 1,  c 1\nd 1,  e 1" in [text.get_text() for text in figure.axes[0].texts]
+
+
+# ---- winners ----
+
+
+def test_the_map_shows_each_winner_in_its_own_colour_and_names_it() -> None:
+    best = {"a": {8: ["x", "x", "x", "z"], 16: ["x", "z", "z", "z"]}, "b": {8: ["x"] * 4}}
+    figure = figures.winners(best, [2.0, 4.0, 8.0, 16.0], ["x", "y", "z"])
+    left, right = figure.axes
+    assert [text.get_text() for text in left.texts] == ["x", "z"]
+    assert [text.get_text() for text in right.texts] == ["x"]
+    assert [label.get_text() for label in left.get_yticklabels()] == ["8", "16"]
+    colors = mesh_colors(left)
+    x, z = to_rgb(COLORS[0]), to_rgb(COLORS[2])
+    assert colors == [[x, x, x, z], [x, z, z, z]]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["x", "z"]
+
+
+def mesh_colors(axes: Axes) -> list[list[tuple[float, ...]]]:
+    (mesh,) = axes.collections
+    mesh.update_scalarmappable()
+    rgb = mesh.get_facecolor().reshape(2, 4, 4)  # type: ignore[union-attr]
+    return [[tuple(cell[:3]) for cell in row] for row in rgb.tolist()]
+
+
+# ---- gradients ----
+
+
+NAMES = ["0.weight", "0.bias", "2.weight"]
+OWN = [
+    {"0.weight": torch.full((40, 2), 2.0), "0.bias": torch.tensor([1.0]), "2.weight": ones}
+    for ones in (torch.ones(3), -torch.ones(3))
+]
+AVERAGED = [OWN[0] | {"2.weight": torch.zeros(3)}] * 2
+BUCKETS = {"naive": [["2.weight"], ["0.bias"], ["0.weight"]], "flat": [NAMES[::-1]]}
+
+
+def strips(axes: Axes) -> list[list[list[float]]]:
+    """Of each rank the rows, from the colours' values."""
+    shape = (len(NAMES), BINS)
+    return [np.asarray(mesh.get_array()).reshape(shape).tolist() for mesh in axes.collections]
+
+
+def test_each_rank_shows_its_own_gradients_before_and_the_average_after() -> None:
+    figure = figures.gradients(OWN, AVERAGED, BUCKETS)
+    before, after, _ = figure.axes
+    assert strips(before) == [[[1.0] * BINS] * 3, [[-1.0] * BINS, [1.0] * BINS, [1.0] * BINS]]
+    assert strips(after) == [[[0.0] * BINS, [1.0] * BINS, [1.0] * BINS]] * 2
+    assert [label.get_text() for label in before.get_yticklabels()] == NAMES[::-1]
+    assert [label.get_text() for label in after.get_xticklabels()] == ["rank 0", "rank 1"]
+
+
+def test_the_bucket_of_every_parameter_stands_beside_it() -> None:
+    figure = figures.gradients(OWN, AVERAGED, BUCKETS)
+    places = figure.axes[2]
+    numbers = {
+        (int(text.get_position()[1]), int(text.get_position()[0])): text.get_text()
+        for text in places.texts
+    }
+    assert numbers == {
+        (0, 0): "0", (1, 0): "1", (2, 0): "2",
+        (0, 1): "0", (1, 1): "0", (2, 1): "0",
+    }  # fmt: skip
+    assert [label.get_text() for label in places.get_xticklabels()] == ["naive", "flat"]
+
+
+def test_a_long_gradient_is_shown_by_the_means_of_its_pieces() -> None:
+    halves = torch.cat([torch.full((5 * BINS,), 3.0), torch.full((5 * BINS,), -1.0)])
+    own = [{"w": halves.view(10, BINS)}]
+    figure = figures.gradients(own, own, {"flat": [["w"]]})
+    (row,) = np.asarray(figure.axes[0].collections[0].get_array()).reshape(1, BINS)
+    assert row.tolist() == pytest.approx([1.0] * (BINS // 2) + [-1 / 3] * (BINS // 2))
+
+
+def test_a_gradient_of_zeros_and_one_without_elements_can_be_drawn() -> None:
+    own = [{"zeros": torch.zeros(4), "none": torch.zeros(0)}]
+    figure = figures.gradients(own, own, {"flat": [["zeros", "none"]]})
+    assert np.asarray(figure.axes[0].collections[0].get_array()).tolist() == [[0.0] * 16] * 2
+
+
+@pytest.mark.parametrize("buckets", [[["0.bias"]], [NAMES, ["0.bias"]]])
+def test_buckets_that_do_not_hold_each_parameter_once_are_refused(buckets: list[list[str]]) -> None:
+    before = len(plt.get_fignums())
+    with pytest.raises(ValueError, match=r"buckets: mine: expected each of .* once, got"):
+        figures.gradients(OWN, AVERAGED, {"mine": buckets})
+    assert len(plt.get_fignums()) == before
+
+
+# ---- shards ----
+
+
+ALL, ITS_OWN = [[True, True], [True, True]], [[True, False], [False, True]]
+ROWS = {
+    "DDP": {"forward": {"w": ALL, "m": ALL}, "step": {"w": ALL, "m": ALL}},
+    "ZeRO": {"forward": {"w": ALL, "m": ITS_OWN}, "step": {"w": ITS_OWN, "m": ITS_OWN}},
+}
+
+
+def held(axes: Axes) -> list[list[bool]]:
+    """Of each rank, whether its shards are filled, from left to right."""
+    boxes = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    ranks = sorted({box.get_y() for box in boxes})
+    lines = [sorted((b.get_x(), b.get_fill()) for b in boxes if b.get_y() == r) for r in ranks]
+    return [[filled for _, filled in line] for line in lines]
+
+
+def test_each_panel_fills_what_its_ranks_hold() -> None:
+    figure = figures.holdings(ROWS)
+    whole, own = [True] * 4, [True, True, True, False]
+    assert [held(axes) for axes in figure.axes] == [
+        [whole, whole],
+        [whole, whole],
+        [own, [True, True, False, True]],
+        [[True, False, True, False], [False, True, False, True]],
+    ]
+
+
+def test_a_shard_says_its_number_and_no_two_lie_on_each_other() -> None:
+    figure = figures.holdings(ROWS)
+    last = figure.axes[-1]
+    found = {(round(t.get_position()[1]), t.get_text()) for t in last.texts}
+    assert found == {(0, "0"), (1, "1")}
+    places = [(patch.get_x(), patch.get_y()) for patch in last.patches]
+    assert len(set(places)) == len(places) == 8
+
+
+def test_strategies_moments_parts_and_ranks_have_their_names() -> None:
+    figure = figures.holdings(ROWS)
+    assert [axes.get_ylabel() for axes in figure.axes] == ["DDP", "", "ZeRO", ""]
+    assert [axes.get_title() for axes in figure.axes] == ["forward", "step", "", ""]
+    first = figure.axes[0]
+    assert [label.get_text() for label in first.get_xticklabels()] == ["w", "m"]
+    assert [label.get_text() for label in first.get_yticklabels()] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({**ROWS, "x": {"forward": ROWS["DDP"]["forward"]}}, "x: moments: expected .* got"),
+        ({**ROWS, "x": {"forward": {"w": ALL}, "step": {"w": ALL}}}, "x, forward: parts"),
+    ],
+)
+def test_a_strategy_that_lacks_something_is_refused(rows: object, message: str) -> None:
+    before = len(plt.get_fignums())
+    with pytest.raises(ValueError, match=message):
+        figures.holdings(rows)  # type: ignore[arg-type]
+    assert len(plt.get_fignums()) == before
