@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 LABS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MODULES = sorted((ROOT / "lib" / "minidist").rglob("*.py"))
+COURSE = sorted((ROOT / "lib" / "course").rglob("*.py"))
 PINNED = re.compile(r"([A-Za-z0-9_.-]+)==([^\s;]+)")
 FILE, FUNCTION = 400, 45  # lines; of a function without its docstring
 
@@ -37,7 +38,7 @@ def test_lab_carries_no_outputs(lab: Path) -> None:
     assert run == [], "`make format` strips the outputs"
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+@pytest.mark.parametrize("module", MODULES + COURSE, ids=lambda module: module.name)
 def test_a_file_is_one_idea_and_a_function_reads_top_to_bottom(module: Path) -> None:
     source = module.read_text()
     assert len(source.splitlines()) <= FILE
@@ -157,6 +158,36 @@ def test_a_pure_room_never_imports_torch_distributed(module: str) -> None:
         if any(map(DISTRIBUTED.match, dotted_names(PATHS[name].read_text())))
     ]
     assert speakers == []
+
+
+# ---- the course stands on the library, in rooms of its own ----
+
+COURSE_FLOORS = [
+    ["graders.verdict", "figures", "hosts", "pages", "training"],
+    ["sandbox"],
+    ["graders"],
+]
+COURSE_FLOOR_OF = {room: floor for floor, rooms in enumerate(COURSE_FLOORS) for room in rooms}
+
+
+def course_room_of(name: str) -> str:
+    _, first, *rest = name.split(".")
+    return "graders.verdict" if (first, rest[:1]) == ("graders", ["verdict"]) else first
+
+
+@pytest.mark.parametrize("path", [p for p in COURSE if p.parent.name != "course"], ids=module_name)
+def test_a_room_of_the_course_imports_from_lower_floors_and_from_itself(path: Path) -> None:
+    here = course_room_of(module_name(path))
+    names = {name for name in dotted_names(path.read_text()) if name.startswith("course.")}
+    others = {course_room_of(name) for name in names} - {here}
+    floors = COURSE_FLOOR_OF
+    assert {room for room in others if floors[room] >= floors[here]} == set()
+
+
+@pytest.mark.parametrize("module", sorted(PATHS))
+def test_the_library_does_not_know_its_course(module: str) -> None:
+    names = dotted_names(PATHS[module].read_text())
+    assert "course" not in {name.split(".")[0] for name in names}
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,13 @@
 """Graders of the collectives' lab: mistakes get a diagnosis."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from course.graders import collectives as grade
-from course.sandbox.meeting import Astray, Meeting, Raised
-from tests.course.verdicts import says
+from course.sandbox.threads import Failed, Mismatch, Rank, Threads
+from tests.course.verdicts import each_mistake, says
 
 
 def each_its_own_root(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
@@ -92,33 +91,6 @@ def forever(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
         broadcast(mine, 0)
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (each_its_own_root, r"not make the same call: rank 0 broadcast\(src=0\), rank 1 broad.*=1"),
-        (own_left_out, r"the ranks do not make the same call: rank 0 broadcast\(src=1\)"),
-        (own_not_copied, r"on rank 0 nothing was written into parts\[0\]\. A broadcast carries"),
-        (through_mine, r"on rank 0 parts\[1\] holds rank 0's, expected rank 1's `mine`"),
-        (rebound, r"nothing was written into parts\[0\]\. .* write into parts\[\.\.\.\] in place"),
-        (next_slot, r"on rank 0 parts\[0\] holds rank 3's, expected rank 0's `mine`"),
-        (twice, r"it took 5 broadcasts; 4 are enough"),
-        (zeroes_mine, r"`mine` was overwritten; it is an input"),
-        (rank_0_ends, r"rank 0 has ended, but others wait for it: rank 1 broadcast\(src=1\)"),
-        (past_the_last, r"ValueError: src must be a rank, 0\.\.3, got 4"),
-        (wide_on_rank_1, r"With 4 ranks: .*size"),
-        (only_small, r"On 4 real processes rank . raised ValueError: too large"),
-        (rounds, r"On 4 real processes the result differs from minidist\.all_gather's on ranks"),
-        (forever, r"make call after call: rank 0 broadcast\(src=0\)"),
-        (lambda *args: None, r"on rank 0 nothing was written into parts\[0\]"),
-        (lambda *args: 1 / 0, r"on rank \d it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_the_all_gather_is_diagnosed(
-    mistake: Callable[..., Any], diagnosis: str
-) -> None:
-    says(diagnosis, grade.all_gather(mistake))
-
-
 def exchanged(inputs: Any, all_to_all: Any) -> Any:
     received = [torch.empty_like(part) for part in inputs]
     all_to_all(received, inputs)
@@ -172,29 +144,6 @@ def rounds_sums(output: Any, inputs: Any, all_to_all: Any) -> None:
     output.copy_(sum(exchanged(inputs, all_to_all)).round())
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (sums_inputs, r"rank 0 `output` holds 0→0 \+ 0→1 .* expected 0→0 \+ 1→0 \+ 2→0 \+ 3→0"),
-        (no_exchange, r"rank 0 `output` holds 0→0 \+ 0→1 \+ 0→2 \+ 0→3, expected"),
-        (first_only, r"`output` holds 0→0, expected 0→0 \+ 1→0"),
-        (adds_to_what_was_there, r"holds what was in it before, too"),
-        (output_rebound, r"on rank 0 nothing was written into `output`, in place"),
-        (into_inputs, r"`inputs` were overwritten"),
-        (swapped, r"`output` holds 0 blocks, expected"),
-        (part_by_part, r"it took 2 calls of all_to_all; one is enough"),
-        (one_output, r"all_to_all needs 4 outputs and inputs, got 1 and 4"),
-        (rounds_sums, r"On 4 real processes the result differs from minidist\.reduce_scatter's"),
-        (lambda *args: None, r"nothing was written into `output`"),
-        (lambda *args: 1 / 0, r"it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_the_reduce_scatter_is_diagnosed(
-    mistake: Callable[..., Any], diagnosis: str
-) -> None:
-    says(diagnosis, grade.reduce_scatter(mistake))
-
-
 RIGHT = {
     "A": "gather",
     "B": "reduce_scatter",
@@ -237,24 +186,66 @@ def test_no_two_pictures_are_alike() -> None:
     assert len(shown) == len(RIGHT)
 
 
-def test_a_meeting_carries_out_what_all_came_to() -> None:
+def test_a_collective_call_of_threads_is_carried_out_when_all_make_it() -> None:
     held = torch.arange(3.0)
-    meeting = Meeting(3)
-    meeting.run(lambda rank: meeting.broadcast(rank, held[rank], 2))
+    threads = Threads(3)
+    threads.run(lambda rank, calls: calls.broadcast(held[rank], 2))
     assert held.tolist() == [2, 2, 2]
-    assert meeting.made == ["broadcast(src=2)"]
+    assert threads.made == ["broadcast(src=2)"]
 
 
-def test_a_meeting_ends_when_one_raises_or_leaves() -> None:
-    def raises(rank: int) -> None:
+def test_a_collective_call_ends_when_a_thread_raises_or_leaves() -> None:
+    def raises(rank: int, calls: Rank) -> None:
         if rank == 1:
             raise KeyError("x")
-        meeting.broadcast(rank, torch.zeros(1), 0)
+        calls.broadcast(torch.zeros(1), 0)
 
-    meeting = Meeting(3)
-    with pytest.raises((Raised, Astray), match="on rank 1 it raised KeyError"):
-        meeting.run(raises)
+    with pytest.raises((Failed, Mismatch), match="on rank 1 it raised KeyError"):
+        Threads(3).run(raises)
 
-    meeting = Meeting(2)
-    with pytest.raises(Astray, match="rank 1 has ended, but others wait for it: rank 0 broadcast"):
-        meeting.run(lambda rank: None if rank else meeting.broadcast(rank, torch.zeros(1), 0))
+    def leaves(rank: int, calls: Rank) -> None:
+        if not rank:
+            calls.broadcast(torch.zeros(1), 0)
+
+    with pytest.raises(Mismatch, match="rank 1 has ended, but others wait for it: rank 0 broad"):
+        Threads(2).run(leaves)
+
+
+MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
+MISTAKES[grade.all_gather] = [
+    (each_its_own_root, r"not make the same call: rank 0 broadcast\(src=0\), rank 1 broad.*=1"),
+    (own_left_out, r"the ranks do not make the same call: rank 0 broadcast\(src=1\)"),
+    (own_not_copied, r"on rank 0 nothing was written into parts\[0\]\. A broadcast carries"),
+    (through_mine, r"on rank 0 parts\[1\] holds rank 0's, expected rank 1's `mine`"),
+    (rebound, r"nothing was written into parts\[0\]\. .* write into parts\[\.\.\.\] in place"),
+    (next_slot, r"on rank 0 parts\[0\] holds rank 3's, expected rank 0's `mine`"),
+    (twice, r"it took 5 broadcasts; 4 are enough"),
+    (zeroes_mine, r"`mine` was overwritten; it is an input"),
+    (rank_0_ends, r"rank 0 has ended, but others wait for it: rank 1 broadcast\(src=1\)"),
+    (past_the_last, r"ValueError: src must be a rank, 0\.\.3, got 4"),
+    (wide_on_rank_1, r"With 4 ranks: .*size"),
+    (only_small, r"On 4 real processes rank . raised ValueError: too large"),
+    (rounds, r"On 4 real processes the result differs from minidist\.all_gather's on ranks"),
+    (forever, r"make call after call: rank 0 broadcast\(src=0\)"),
+    (lambda *args: None, r"on rank 0 nothing was written into parts\[0\]"),
+    (lambda *args: 1 / 0, r"on rank \d it raised ZeroDivisionError"),
+]
+MISTAKES[grade.reduce_scatter] = [
+    (sums_inputs, r"rank 0 `output` holds 0→0 \+ 0→1 .* expected 0→0 \+ 1→0 \+ 2→0 \+ 3→0"),
+    (no_exchange, r"rank 0 `output` holds 0→0 \+ 0→1 \+ 0→2 \+ 0→3, expected"),
+    (first_only, r"`output` holds 0→0, expected 0→0 \+ 1→0"),
+    (adds_to_what_was_there, r"holds what was in it before, too"),
+    (output_rebound, r"on rank 0 nothing was written into `output`, in place"),
+    (into_inputs, r"`inputs` were overwritten"),
+    (swapped, r"`output` holds 0 blocks, expected"),
+    (part_by_part, r"it took 2 calls of all_to_all; one is enough"),
+    (one_output, r"all_to_all needs 4 outputs and inputs, got 1 and 4"),
+    (rounds_sums, r"On 4 real processes the result differs from minidist\.reduce_scatter's"),
+    (lambda *args: None, r"nothing was written into `output`"),
+    (lambda *args: 1 / 0, r"it raised ZeroDivisionError"),
+]
+
+
+@each_mistake(MISTAKES)
+def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
+    says(diagnosis, grader(mistake))

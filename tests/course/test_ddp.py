@@ -6,46 +6,7 @@ import pytest
 
 from course.graders import ddp as grade
 from tests.course.by_hand import ddp as hand
-from tests.course.verdicts import says
-
-
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (
-            hand.by_hand(average=hand.summed),
-            "step 1 .* is the sum over 3 ranks, .*: divide by their number",
-        ),
-        (hand.by_hand(average=hand.divided_twice), "divided twice"),
-        (hand.by_hand(average=hand.divided_alone), "its own, divided, and not summed"),
-        (
-            hand.by_hand(average=hand.of_the_parameter),
-            "changed 0.weight itself.*reduce parameter.grad",
-        ),
-        (hand.by_hand(average=hand.dropped), "0.weight has no gradient on rank 0"),
-        (hand.by_hand(average=hand.nothing), "0.weight is still its own.*every parameter"),
-        (hand.by_hand(of=hand.of_weights), "0.bias is still its own"),
-        (hand.by_hand(broadcast=hand.nothing), "rank 1 starts with a 0.weight .*broadcast"),
-        (
-            hand.by_hand(broadcast=hand.from_the_last_rank),
-            "rank 0 starts with a 0.weight .* not rank 0's",
-        ),
-        (
-            hand.by_hand(broadcast=hand.with_grad),
-            "requires grad.*parameter.detach()",
-        ),
-        (hand.in_another_order(hand.rotated), "disagree on tensor's shape.*in the same order"),
-        (
-            hand.in_another_order(hand.swapped),
-            "another one than its peers have.*same order everywhere",
-        ),
-        (hand.once, "in step 2 of 2 rank 0's gradient of 0.weight is still its own"),
-        (hand.raises, "raised ZeroDivisionError"),
-        (hand.leaves, "left with exit code 3"),
-    ],
-)
-def test_a_mistake_in_ddp_by_hand_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.by_hand(mistake))
+from tests.course.verdicts import each_mistake, says
 
 
 @pytest.mark.parametrize(
@@ -91,26 +52,6 @@ def never_over(sizes: list[int], first: int, cap: int) -> list[list[int]]:
     return buckets
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda s, first, cap: fill(s, first, cap, forward=True), "go through them in reverse"),
-        (lambda s, first, cap: fill(s, cap, cap), "the first bucket has a cap of its own"),
-        (lambda s, first, cap: fill(s, first, first), "it is not full: its cap is"),
-        (never_over, "it is not full: its cap is"),
-        (lambda s, first, cap: fill(s, first, cap)[:-1], "parameter 0 is in 0 buckets"),
-        (lambda s, first, cap: [*fill(s, first, cap), [0]], "parameter 0 is in 2 buckets"),
-        (lambda s, first, cap: [[len(s)]], "buckets"),
-        (lambda s, first, cap: [list(range(len(s)))[::-1]], "full before its last parameter"),
-        (lambda s, first, cap: None, "you return None; expected a list of lists"),
-        (lambda s, first, cap: [0, 1], "expected a list of lists"),
-        (lambda s, first, cap: 1 / 0, "it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_the_buckets_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.buckets(mistake))
-
-
 def test_another_way_to_fill_them_is_right_too() -> None:
     assert grade.buckets(fill)
 
@@ -127,44 +68,83 @@ def each_against_each(computing: Any, talking: Any) -> float:
     return length(talking) - over
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda computing, talking: length(talking), "That is all communication"),
-        (lambda computing, talking: length(talking) - length(computing), "A difference of sums"),
-        (lambda computing, talking: 6, "That is what is hidden"),
-        (each_against_each, "count no second twice"),
-        (
-            lambda computing, talking: (
-                max([e for _, e in talking], default=0) - max([e for _, e in computing], default=0)
-            ),
-            "expected",
-        ),
-        (lambda computing, talking: None, "you return None; expected a number of seconds"),
-        (lambda computing, talking: float("nan"), "you return nan; expected a number of seconds"),
-        (lambda computing, talking: talking[0][1] - 10, "it raised IndexError|expected"),
-    ],
-)
-def test_a_mistake_in_what_is_exposed_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.exposed(mistake))
-
-
 # ---- factors for uneven shards ----
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda samples: [1.0] * len(samples), "a rank with more samples more"),
-        (lambda samples: [n / sum(samples) for n in samples], "2 times too small"),
-        (lambda samples: [sum(samples) / n for n in samples], "another gradient"),
-        (lambda samples: [n / max(samples) for n in samples], "another gradient"),
-        (lambda samples: [1.0], "expected a factor for each rank"),
-        (lambda samples: None, "you return None"),
-        (lambda samples: ["many"] * len(samples), "expected a factor for each rank"),
-        (lambda samples: [float("nan")] * len(samples), "another gradient"),
-        (lambda samples: 1 / 0, "it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_the_factors_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.factors(mistake))
+MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
+MISTAKES[grade.by_hand] = [
+    (
+        hand.by_hand(average=hand.summed),
+        "step 1 .* is the sum over 3 ranks, .*: divide by their number",
+    ),
+    (hand.by_hand(average=hand.divided_twice), "divided twice"),
+    (hand.by_hand(average=hand.divided_alone), "its own, divided, and not summed"),
+    (
+        hand.by_hand(average=hand.of_the_parameter),
+        "changed 0.weight itself.*reduce parameter.grad",
+    ),
+    (hand.by_hand(average=hand.dropped), "0.weight has no gradient on rank 0"),
+    (hand.by_hand(average=hand.nothing), "0.weight is still its own.*every parameter"),
+    (hand.by_hand(of=hand.of_weights), "0.bias is still its own"),
+    (hand.by_hand(broadcast=hand.nothing), "rank 1 starts with a 0.weight .*broadcast"),
+    (
+        hand.by_hand(broadcast=hand.from_the_last_rank),
+        "rank 0 starts with a 0.weight .* not rank 0's",
+    ),
+    (
+        hand.by_hand(broadcast=hand.with_grad),
+        "requires grad.*parameter.detach()",
+    ),
+    (hand.in_another_order(hand.rotated), "disagree on tensor's shape.*in the same order"),
+    (
+        hand.in_another_order(hand.swapped),
+        "another one than its peers have.*same order everywhere",
+    ),
+    (hand.once, "in step 2 of 2 rank 0's gradient of 0.weight is still its own"),
+    (hand.raises, "raised ZeroDivisionError"),
+    (hand.leaves, "left with exit code 3"),
+]
+MISTAKES[grade.buckets] = [
+    (lambda s, first, cap: fill(s, first, cap, forward=True), "go through them in reverse"),
+    (lambda s, first, cap: fill(s, cap, cap), "the first bucket has a cap of its own"),
+    (lambda s, first, cap: fill(s, first, first), "it is not full: its cap is"),
+    (never_over, "it is not full: its cap is"),
+    (lambda s, first, cap: fill(s, first, cap)[:-1], "parameter 0 is in 0 buckets"),
+    (lambda s, first, cap: [*fill(s, first, cap), [0]], "parameter 0 is in 2 buckets"),
+    (lambda s, first, cap: [[len(s)]], "buckets"),
+    (lambda s, first, cap: [list(range(len(s)))[::-1]], "full before its last parameter"),
+    (lambda s, first, cap: None, "you return None; expected a list of lists"),
+    (lambda s, first, cap: [0, 1], "expected a list of lists"),
+    (lambda s, first, cap: 1 / 0, "it raised ZeroDivisionError"),
+]
+MISTAKES[grade.exposed] = [
+    (lambda computing, talking: length(talking), "That is all communication"),
+    (lambda computing, talking: length(talking) - length(computing), "A difference of sums"),
+    (lambda computing, talking: 6, "That is what is hidden"),
+    (each_against_each, "count no second twice"),
+    (
+        lambda computing, talking: (
+            max([e for _, e in talking], default=0) - max([e for _, e in computing], default=0)
+        ),
+        "expected",
+    ),
+    (lambda computing, talking: None, "you return None; expected a number of seconds"),
+    (lambda computing, talking: float("nan"), "you return nan; expected a number of seconds"),
+    (lambda computing, talking: talking[0][1] - 10, "it raised IndexError|expected"),
+]
+MISTAKES[grade.factors] = [
+    (lambda samples: [1.0] * len(samples), "a rank with more samples more"),
+    (lambda samples: [n / sum(samples) for n in samples], "2 times too small"),
+    (lambda samples: [sum(samples) / n for n in samples], "another gradient"),
+    (lambda samples: [n / max(samples) for n in samples], "another gradient"),
+    (lambda samples: [1.0], "expected a factor for each rank"),
+    (lambda samples: None, "you return None"),
+    (lambda samples: ["many"] * len(samples), "expected a factor for each rank"),
+    (lambda samples: [float("nan")] * len(samples), "another gradient"),
+    (lambda samples: 1 / 0, "it raised ZeroDivisionError"),
+]
+
+
+@each_mistake(MISTAKES)
+def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
+    says(diagnosis, grader(mistake))

@@ -1,6 +1,6 @@
 """Each exercise of each lab as it stands there: the stub is not yet, the solution right and folded.
 
-What a grader says of mistakes is tested beside it, in `test_grade*.py`.
+What a grader says of mistakes is tested beside it, in the file of its name.
 """
 
 import ast

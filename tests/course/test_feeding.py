@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
 from course.graders import feeding as grade
@@ -16,7 +15,7 @@ from tests.course.by_hand.feeding import (
     saver,
     straight,
 )
-from tests.course.verdicts import says
+from tests.course.verdicts import each_mistake, says
 
 
 def indices(
@@ -41,76 +40,56 @@ def test_the_sampler_by_hand_is_right_as_it_stands() -> None:
     assert grade.indices(indices())
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (indices(seed=""), "epoch 3.*That is the order of epoch 0"),
-        (indices(seed="rank"), "All ranks must shuffle alike: the seed is the epoch, not the rank"),
-        (indices(pad=False), "samples each: one would run out"),
-        (indices(front=False), "What is repeated comes from the front"),
-        (indices(deal=False), "A fair split, but not the sampler's: rank r takes places r, r"),
-        (indices(deal=False, last=-1), "Each rank should have 3 samples, yours have 2"),
-        (lambda *case: [n + 1 for n in indices()(*case)], "Samples are numbered 0 to 9"),
-        (lambda *case: None, "you return None; expected a list of numbers"),
-        (lambda *case: 1 / 0, "it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_the_sampler_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.indices(mistake))
-
-
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda step, base, k, warm: k * base, "For step 0 .* not zero, and not yet scaled"),
-        (lambda step, base, k, warm: k * base * min(1, step / warm), "it is not zero"),
-        (lambda step, base, k, warm: base + step * (k - 1) * base / max(warm, 1), "not grow"),
-        (lambda step, base, k, warm: base if step < warm else k * base, "as much as the one"),
-        (lambda step, base, k, warm: base * k ** min(1, step / warm), "as much as the one before"),
-        (lambda step, base, k, warm: base + min(1, step / warm) * (k - 1) * base, "ZeroDivision"),
-        (lambda step, base, k, warm: base, "as much as the one before|From step"),
-        (lambda step, base, k, warm: None, "you say None"),
-    ],
-)
-def test_a_mistake_in_the_rate_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.rate(mistake))
-
-
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (accumulate(divide=1), "4 times too large: divide each loss"),
-        (accumulate(divide=16), "4 times too small: it was divided twice"),
-        (accumulate(quiet=0), "the gradient is right, but .* 4 times the 332"),
-        (accumulate(quiet=4), "rank 0 has all-reduced nothing"),
-        (accumulate(batches=3, quiet=2), "Every batch must go through"),
-        (lambda model, batches, loss: None, "not every parameter has a gradient"),
-        (lambda model, batches, loss: 1 / 0, "On 2 real processes .*ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_the_accumulation_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.accumulate(mistake))
-
-
 def test_saving_by_pathlib_or_with_another_name_is_right_too() -> None:
     assert grade.save(saver(move=lambda beside, path: beside.replace(path)))
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (straight, "a reader finds a file that cannot be read at path"),
-        (saver(move=shutil.copyfile), "a reader finds the new file at path"),
-        (saver(move=removes_first), "removed first: for a moment there is none"),
-        (removes_very_first, "while rank 0 writes, a reader finds (no file|a file that cannot)"),
-        (elsewhere, "If that is another disk"),
-        (saver(wait=False), "when rank . is back it finds the old file: rank 0 is still writing"),
-        (saver(ranks=(0, 1, 2)), r"ranks \[0, 1, 2\] write"),
-        (saver(ranks=(1,)), r"ranks \[1\] write"),
-        (saver(leave=True), "beside the file there is left model.pt.0"),
-        (lambda state, path: None, "when rank 0 is back it finds the old file"),
-        (lambda state, path: 1 / 0, "On 3 real processes .*ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_the_saving_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.save(mistake))
+MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
+MISTAKES[grade.indices] = [
+    (indices(seed=""), "epoch 3.*That is the order of epoch 0"),
+    (indices(seed="rank"), "All ranks must shuffle alike: the seed is the epoch, not the rank"),
+    (indices(pad=False), "samples each: one would run out"),
+    (indices(front=False), "What is repeated comes from the front"),
+    (indices(deal=False), "A fair split, but not the sampler's: rank r takes places r, r"),
+    (indices(deal=False, last=-1), "Each rank should have 3 samples, yours have 2"),
+    (lambda *case: [n + 1 for n in indices()(*case)], "Samples are numbered 0 to 9"),
+    (lambda *case: None, "you return None; expected a list of numbers"),
+    (lambda *case: 1 / 0, "it raised ZeroDivisionError"),
+]
+MISTAKES[grade.rate] = [
+    (lambda step, base, k, warm: k * base, "For step 0 .* not zero, and not yet scaled"),
+    (lambda step, base, k, warm: k * base * min(1, step / warm), "it is not zero"),
+    (lambda step, base, k, warm: base + step * (k - 1) * base / max(warm, 1), "not grow"),
+    (lambda step, base, k, warm: base if step < warm else k * base, "as much as the one"),
+    (lambda step, base, k, warm: base * k ** min(1, step / warm), "as much as the one before"),
+    (lambda step, base, k, warm: base + min(1, step / warm) * (k - 1) * base, "ZeroDivision"),
+    (lambda step, base, k, warm: base, "as much as the one before|From step"),
+    (lambda step, base, k, warm: None, "you say None"),
+]
+MISTAKES[grade.accumulate] = [
+    (accumulate(divide=1), "4 times too large: divide each loss"),
+    (accumulate(divide=16), "4 times too small: it was divided twice"),
+    (accumulate(quiet=0), "the gradient is right, but .* 4 times the 332"),
+    (accumulate(quiet=4), "rank 0 has all-reduced nothing"),
+    (accumulate(batches=3, quiet=2), "Every batch must go through"),
+    (lambda model, batches, loss: None, "not every parameter has a gradient"),
+    (lambda model, batches, loss: 1 / 0, "On 2 real processes .*ZeroDivisionError"),
+]
+MISTAKES[grade.save] = [
+    (straight, "a reader finds a file that cannot be read at path"),
+    (saver(move=shutil.copyfile), "a reader finds the new file at path"),
+    (saver(move=removes_first), "removed first: for a moment there is none"),
+    (removes_very_first, "while rank 0 writes, a reader finds (no file|a file that cannot)"),
+    (elsewhere, "If that is another disk"),
+    (saver(wait=False), "when rank . is back it finds the old file: rank 0 is still writing"),
+    (saver(ranks=(0, 1, 2)), r"ranks \[0, 1, 2\] write"),
+    (saver(ranks=(1,)), r"ranks \[1\] write"),
+    (saver(leave=True), "beside the file there is left model.pt.0"),
+    (lambda state, path: None, "when rank 0 is back it finds the old file"),
+    (lambda state, path: 1 / 0, "On 3 real processes .*ZeroDivisionError"),
+]
+
+
+@each_mistake(MISTAKES)
+def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
+    says(diagnosis, grader(mistake))

@@ -8,34 +8,7 @@ import pytest
 
 from course.graders import fsdp as grade
 from tests.course.by_hand import fsdp as hand
-from tests.course.verdicts import says
-
-
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (hand.unit(scatter=hand.summed), "is the sum over 3 ranks, .*: divide by their number"),
-        (hand.unit(scatter=hand.divided_twice), "divided twice"),
-        (hand.unit(scatter=hand.own_part), "part of its own gradient.*samples are missing"),
-        (hand.unit(scatter=hand.wrong_owner), "that of rank 2's weights. Rank 0 keeps part 0"),
-        (hand.unit(scatter=hand.all_of_it), "you return the whole gradient.*its own 4 numbers"),
-        (hand.unit(scatter=hand.all_reduced), "all-reduce.*twice the bytes"),
-        (hand.unit(scatter=hand.a_bit_off), "is off by up to 1.0e-03"),
-        (hand.unit(scatter=hand.too_short), r"shape \[2\], expected \[4\]"),
-        (hand.unit(gather=hand.own_repeated), "forward got are not those of all ranks"),
-        (hand.never_resharded, "still in memory when backward begins. Reshard"),
-        (hand.a_view_of_what_is_kept, "still in memory when backward begins. Reshard"),
-        (hand.kept_for_later, "still in memory when all is over"),
-        (hand.forward_on_the_shard, r"On rank \d forward got \[4\], expected all \[12\]"),
-        (hand.never_forward, "forward was never called"),
-        (hand.never_backward, "backward was never called"),
-        (hand.stepped, "the shard has been changed"),
-        (hand.returns_nothing, "you return None, expected the shard"),
-        (hand.raises_in_unit, "raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_a_unit_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.unit(mistake))
+from tests.course.verdicts import each_mistake, says
 
 
 def test_another_way_to_gather_a_unit_is_right_too() -> None:
@@ -77,25 +50,6 @@ def the_rest_to_the_last(rows: int, ranks: int) -> list[tuple[int, int]]:
     return [*((r * each, (r + 1) * each) for r in range(ranks - 1)), ((ranks - 1) * each, rows)]
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (overhanging, "There is no row 7: cut at 5"),
-        (half_overhanging, "must not end before it begins"),
-        (rounded_down, "Row 4 is nobody's: round up"),
-        (even, r"as even as can be.*\[2, 2, 1, 0\] rows"),
-        (the_rest_to_the_last, "as even as can be|Expected"),
-        (lambda rows, ranks: rounded_up(rows, ranks)[:-1], "a rank without rows"),
-        (lambda rows, ranks: rounded_up(rows, ranks)[::-1], r"Expected \[2, 2, 2, 2\] rows"),
-        (lambda rows, ranks: None, "you return None; expected"),
-        (lambda rows, ranks: [rows // ranks] * ranks, "expected .start, end. of each"),
-        (lambda rows, ranks: 1 / 0, "it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_the_rows_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.rows(mistake))
-
-
 def test_a_rank_without_rows_may_say_so_in_any_way() -> None:
     def at_zero(rows: int, ranks: int) -> list[tuple[int, int]]:
         return [(a, b) if a < b else (0, 0) for a, b in rounded_up(rows, ranks)]
@@ -105,26 +59,6 @@ def test_a_rank_without_rows_may_say_so_in_any_way() -> None:
 
 
 # ---- the global norm ----
-
-
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (hand.own_norm, "the norm of this rank's part alone"),
-        (hand.sum_of_norms, "Norms do not add up: their squares do"),
-        (hand.mean_of_norms, "the mean of the ranks' norms"),
-        (hand.of_mean_squares, "do not average them"),
-        (hand.squared, "That is its square"),
-        (hand.root_of_norms, "sum their squares"),
-        (hand.all_there, "rank 2 raised AttributeError"),
-        (hand.in_place, "gradients have been changed"),
-        (hand.raises, "raised ZeroDivisionError"),
-        (lambda gradients, comm: None, "you return None, expected a number"),
-        (lambda gradients, comm: 1.0, "you return 1.0000, expected"),
-    ],
-)
-def test_a_mistake_in_the_norm_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.norm(mistake))
 
 
 def test_a_rank_that_leaves_out_the_call_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,25 +95,71 @@ def twice_the_largest(blocks: list[int], prefetch: bool) -> int:
     return (1 + prefetch) * max(blocks, default=0)
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (held(whole_at_a_time, shards=False), "the shards are held all the time"),
-        (held(whole_at_a_time, root=False), "the root's own weights are whole until"),
-        (held(lambda blocks, _: whole_at_a_time(blocks, False)), "with prefetch two units"),
-        (held(lambda blocks, _: whole_at_a_time(blocks, True)), "without one"),
-        (held(largest_two), "only if they follow each other"),
-        (held(twice_the_largest), "not as large as the largest|only if they follow"),
-        (held(lambda blocks, _: sum(blocks)), "not all units are whole"),
-        (lambda units, ranks, prefetch: sum(units), "the whole model"),
-        (lambda units, ranks, prefetch: sum(units) / ranks, "it is 175"),
-        (lambda units, ranks, prefetch: None, "you say None; expected a number"),
-        (lambda units, ranks, prefetch: units[9], "it raised IndexError"),
-    ],
-)
-def test_a_mistake_in_the_peak_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.peak(mistake))
-
-
 def test_another_way_to_the_peak_is_right_too() -> None:
     assert grade.peak(held(whole_at_a_time))
+
+
+MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
+MISTAKES[grade.unit] = [
+    (hand.unit(scatter=hand.summed), "is the sum over 3 ranks, .*: divide by their number"),
+    (hand.unit(scatter=hand.divided_twice), "divided twice"),
+    (hand.unit(scatter=hand.own_part), "part of its own gradient.*samples are missing"),
+    (hand.unit(scatter=hand.wrong_owner), "that of rank 2's weights. Rank 0 keeps part 0"),
+    (hand.unit(scatter=hand.all_of_it), "you return the whole gradient.*its own 4 numbers"),
+    (hand.unit(scatter=hand.all_reduced), "all-reduce.*twice the bytes"),
+    (hand.unit(scatter=hand.a_bit_off), "is off by up to 1.0e-03"),
+    (hand.unit(scatter=hand.too_short), r"shape \[2\], expected \[4\]"),
+    (hand.unit(gather=hand.own_repeated), "forward got are not those of all ranks"),
+    (hand.never_resharded, "still in memory when backward begins. Reshard"),
+    (hand.a_view_of_what_is_kept, "still in memory when backward begins. Reshard"),
+    (hand.kept_for_later, "still in memory when all is over"),
+    (hand.forward_on_the_shard, r"On rank \d forward got \[4\], expected all \[12\]"),
+    (hand.never_forward, "forward was never called"),
+    (hand.never_backward, "backward was never called"),
+    (hand.stepped, "the shard has been changed"),
+    (hand.returns_nothing, "you return None, expected the shard"),
+    (hand.raises_in_unit, "raised ZeroDivisionError"),
+]
+MISTAKES[grade.rows] = [
+    (overhanging, "There is no row 7: cut at 5"),
+    (half_overhanging, "must not end before it begins"),
+    (rounded_down, "Row 4 is nobody's: round up"),
+    (even, r"as even as can be.*\[2, 2, 1, 0\] rows"),
+    (the_rest_to_the_last, "as even as can be|Expected"),
+    (lambda rows, ranks: rounded_up(rows, ranks)[:-1], "a rank without rows"),
+    (lambda rows, ranks: rounded_up(rows, ranks)[::-1], r"Expected \[2, 2, 2, 2\] rows"),
+    (lambda rows, ranks: None, "you return None; expected"),
+    (lambda rows, ranks: [rows // ranks] * ranks, "expected .start, end. of each"),
+    (lambda rows, ranks: 1 / 0, "it raised ZeroDivisionError"),
+]
+MISTAKES[grade.norm] = [
+    (hand.own_norm, "the norm of this rank's part alone"),
+    (hand.sum_of_norms, "Norms do not add up: their squares do"),
+    (hand.mean_of_norms, "the mean of the ranks' norms"),
+    (hand.of_mean_squares, "do not average them"),
+    (hand.squared, "That is its square"),
+    (hand.root_of_norms, "sum their squares"),
+    (hand.all_there, "rank 2 raised AttributeError"),
+    (hand.in_place, "gradients have been changed"),
+    (hand.raises, "raised ZeroDivisionError"),
+    (lambda gradients, comm: None, "you return None, expected a number"),
+    (lambda gradients, comm: 1.0, "you return 1.0000, expected"),
+]
+MISTAKES[grade.peak] = [
+    (held(whole_at_a_time, shards=False), "the shards are held all the time"),
+    (held(whole_at_a_time, root=False), "the root's own weights are whole until"),
+    (held(lambda blocks, _: whole_at_a_time(blocks, False)), "with prefetch two units"),
+    (held(lambda blocks, _: whole_at_a_time(blocks, True)), "without one"),
+    (held(largest_two), "only if they follow each other"),
+    (held(twice_the_largest), "not as large as the largest|only if they follow"),
+    (held(lambda blocks, _: sum(blocks)), "not all units are whole"),
+    (lambda units, ranks, prefetch: sum(units), "the whole model"),
+    (lambda units, ranks, prefetch: sum(units) / ranks, "it is 175"),
+    (lambda units, ranks, prefetch: None, "you say None; expected a number"),
+    (lambda units, ranks, prefetch: units[9], "it raised IndexError"),
+]
+
+
+@each_mistake(MISTAKES)
+def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
+    says(diagnosis, grader(mistake))

@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-import pytest
-
 from course.graders import map_reduce as grade
 from course.graders.map_reduce import words
-from tests.course.verdicts import says
+from tests.course.verdicts import each_mistake, says
 
 
 def lengths(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -46,31 +44,6 @@ def raises_late(text: str) -> Iterator[Any]:
     raise KeyError("x")
 
 
-@pytest.mark.parametrize(
-    ("job", "diagnosis"),
-    [
-        ((plain, average, average), r"With the combiner in each map task.*A mean of means"),
-        ((lengths, counts_calls, mean), r"called on what it has given itself.*mean of means"),
-        ((lambda t: [(w[0], (len(w), 1)) for w in t.split()], added, mean),
-         r"Without a combiner the keys.*missing \['e', 't'\].*|not expected"),
-        ((lambda t: [(w, (len(w), 1)) for w in words(t)], added, mean), "not the first letters"),
-        ((lengths, added, lambda k, v: added(k, v)[0]), "Without a combiner, the words with 'a'"),
-        ((lengths, added, added), r"have a mean length of \(12, 5\)"),
-        ((lengths, lambda k, v: list(v), mean), r"it raised (TypeError|ValueError)"),
-        ((lambda t: [(k, [v]) for k, v in plain(t)], lambda k, v: list(chain(*v)),
-          lambda k, v: average(k, list(chain(*v)))), r"of 1,000 words the combiner makes"),
-        ((lambda t: words(t), added, mean), r"must give pairs \(letter, value\)"),
-        ((lambda t: None, added, mean), r"must give pairs \(letter, value\)"),
-        ((raises, added, mean), "it raised KeyError"),
-        ((raises_late, added, mean), "the mapper raised KeyError"),
-        ((lengths, raises, mean), "it raised KeyError"),
-        ((lengths, added, raises), "it raised KeyError"),
-    ],
-)  # fmt: skip
-def test_a_mistake_in_the_mean_length_is_diagnosed(job: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.mean_length(*job))
-
-
 def test_another_right_way_is_right() -> None:
     def sums(letter: str, values: list[complex]) -> complex:
         return sum(values)
@@ -81,28 +54,55 @@ def test_another_right_way_is_right() -> None:
     assert grade.mean_length(mapper, sums, lambda k, v: sums(k, v).real / sums(k, v).imag)
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda key, n: key[0] % n, r"element 1 to reducer 1; .* on rank 0\. You deal .* cards"),
-        (lambda key, n: hash(key) % n, r"a reduce-scatter leaves it on rank"),
+MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
+MISTAKES[grade.mean_length] = [
+    ((plain, average, average), r"With the combiner in each map task.*A mean of means"),
+    ((lengths, counts_calls, mean), r"called on what it has given itself.*mean of means"),
+    (
+        (lambda t: [(w[0], (len(w), 1)) for w in t.split()], added, mean),
+        r"Without a combiner the keys.*missing \['e', 't'\].*|not expected",
+    ),
+    ((lambda t: [(w, (len(w), 1)) for w in words(t)], added, mean), "not the first letters"),
+    ((lengths, added, lambda k, v: added(k, v)[0]), "Without a combiner, the words with 'a'"),
+    ((lengths, added, added), r"have a mean length of \(12, 5\)"),
+    ((lengths, lambda k, v: list(v), mean), r"it raised (TypeError|ValueError)"),
+    (
         (
-            lambda key, n: key[0] // -(-key[1] // n),
-            r"10 elements on 4 ranks: .* \[3, 3, 3, 1\] elements; ",
+            lambda t: [(k, [v]) for k, v in plain(t)],
+            lambda k, v: list(chain(*v)),
+            lambda k, v: average(k, list(chain(*v))),
         ),
-        (
-            lambda key, n: key[0] // (key[1] // n),
-            r"10 elements on 4 ranks: for element 8 you say 4",
-        ),
-        (lambda key, n: min(key[0] // max(key[1] // n, 1), n - 1), r"\[2, 2, 2, 4\] elements; "),
-        (lambda key, n: key[0] * n // key[1], r"\[3, 2, 3, 2\] elements; they should have \[3, 3"),
-        (lambda key, n: n - 1 - key[0] * n // key[1], r"element 0 to reducer 3; .* on rank 0\."),
-        (lambda key, n: 0, r"element 4 to reducer 0; .* on rank 1\."),
-        (lambda key, n: key[0], r"for element 4 you say 4; expected a whole number, 0\.\.3"),
-        (lambda key, n: key[0] * n / key[1], r"you say 0\.0; expected a whole number"),
-        (lambda key, n: None, r"you say None; expected a whole number"),
-        (lambda key, n: key // n, r"it raised TypeError"),
-    ],
-)
-def test_a_mistake_in_the_owner_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.owner(mistake))
+        r"of 1,000 words the combiner makes",
+    ),
+    ((lambda t: words(t), added, mean), r"must give pairs \(letter, value\)"),
+    ((lambda t: None, added, mean), r"must give pairs \(letter, value\)"),
+    ((raises, added, mean), "it raised KeyError"),
+    ((raises_late, added, mean), "the mapper raised KeyError"),
+    ((lengths, raises, mean), "it raised KeyError"),
+    ((lengths, added, raises), "it raised KeyError"),
+]
+MISTAKES[grade.owner] = [
+    (lambda key, n: key[0] % n, r"element 1 to reducer 1; .* on rank 0\. You deal .* cards"),
+    (lambda key, n: hash(key) % n, r"a reduce-scatter leaves it on rank"),
+    (
+        lambda key, n: key[0] // -(-key[1] // n),
+        r"10 elements on 4 ranks: .* \[3, 3, 3, 1\] elements; ",
+    ),
+    (
+        lambda key, n: key[0] // (key[1] // n),
+        r"10 elements on 4 ranks: for element 8 you say 4",
+    ),
+    (lambda key, n: min(key[0] // max(key[1] // n, 1), n - 1), r"\[2, 2, 2, 4\] elements; "),
+    (lambda key, n: key[0] * n // key[1], r"\[3, 2, 3, 2\] elements; they should have \[3, 3"),
+    (lambda key, n: n - 1 - key[0] * n // key[1], r"element 0 to reducer 3; .* on rank 0\."),
+    (lambda key, n: 0, r"element 4 to reducer 0; .* on rank 1\."),
+    (lambda key, n: key[0], r"for element 4 you say 4; expected a whole number, 0\.\.3"),
+    (lambda key, n: key[0] * n / key[1], r"you say 0\.0; expected a whole number"),
+    (lambda key, n: None, r"you say None; expected a whole number"),
+    (lambda key, n: key // n, r"it raised TypeError"),
+]
+
+
+@each_mistake(MISTAKES)
+def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
+    says(diagnosis, grader(*mistake) if isinstance(mistake, tuple) else grader(mistake))

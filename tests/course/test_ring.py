@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from course.graders import grade
+from course.graders import ring as grade
 from course.graders.verdict import Verdict
-from course.sandbox.threads import Deadlock, Exchange, Failed, Room
-from tests.course.verdicts import says
+from course.sandbox.threads import Deadlock, Exchange, Failed, Rank, Threads
+from tests.course.verdicts import each_mistake, says
 
 
 def ring(
@@ -77,122 +77,39 @@ def sends_a_copy_of_everything(
     ring()(rank, ranks, chunks, exchange)
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (ring(first=0), r"step 4 of 6: rank 0 sent chunk 0, expected chunk 1\. The second phase"),
-        (ring(second=1), r"step 4 of 6: rank 0 sent chunk 1, expected chunk 0\. The second phase"),
-        (ring(more=(1, 1)), r"rank 0 makes more than 6 exchanges\. Each phase needs N - 1 = 3"),
-        (ring(more=(0, -3)), r"rank 0 made 3 of the 2\(N - 1\) = 6 .*That is the first phase"),
-        (ring(more=(0, -1)), r"rank 0 made 5 of the 2\(N - 1\) = 6 exchanges\.$"),
-        (ring(add=(False, False)), r"step 2 of 6: .* chunk 2 with the part of 3, .* was not added"),
-        (ring(add=(True, True)), r"step 5 of 6: .* chunk 3 .*0\+0\+.* in it twice: .* overwritten"),
-        (ring(slot=1), r"step 2 of 6: rank 0 sent chunk 2 .*A part is missing"),
-        (ring(slot=-1), r"step 2 of 6: rank 0 sent chunk 2 .*A part is missing"),
-        (
-            ring(turn=-1),
-            r"step 1 of 6: rank 0 sent to rank 3, expected its right neighbour, rank 1",
-        ),
-        (ring(rebind=True), r"every message is right, but .* Write into chunks\[\.\.\.\] in place"),
-        (ring(of=4), r"With 2 ranks: on rank 0 it raised IndexError"),
-        (forever, r"rank . makes exchange after exchange; it needs 2\(N - 1\) = 6"),
-        (sends_one_element, r"step 1 of 6: rank 0 sent 1 of the 16 elements of a chunk"),
-        (only_small_chunks, r"On 4 real processes rank . raised ValueError: too large"),
-        (rounds, r"On .*real processes the sums differ .* on ranks \[0, 1, 2, 3\]"),
-        (waits_for_the_right, r"received from rank 1, expected rank 3, its left one"),
-        (sends_a_copy_of_everything, r"rank 0 makes more than 6 exchanges"),
-        (lambda rank, ranks, chunks, exchange: None, r"rank 0 made 0 of the 2\(N - 1\) = 6"),
-        (lambda rank, ranks, chunks, exchange: 1 / 0, r"rank 0 it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_the_ring_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.ring_all_reduce(mistake))
-
-
 def test_the_other_right_ring_is_right_and_told_apart() -> None:
     verdict = grade.ring_all_reduce(ring(first=0, second=1))
     assert verdict
     assert "your rank r starts with chunk r+0; minidist's starts with chunk r-1" in verdict.text
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda n, size: (n - 1) * size / n, "That is one phase"),
-        (lambda n, size: 2 * (n - 1) * size, "Each message is one chunk"),
-        (lambda n, size: 2 * size, "the limit for many ranks"),
-        (lambda n, size: (n - 1) * size, "the root of the naive way"),
-        (lambda n, size: 2 * (n - 1), "the number of messages"),
-        (lambda n, size: None, "you say None; expected a number of bytes"),
-        (lambda n, size: float("inf"), "you say inf; expected a number of bytes"),
-        (lambda n, size: "all", "you say 'all'; expected a number of bytes"),
-        (lambda n, size: size / 0, "it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_the_bytes_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.bytes_sent(mistake))
-
-
 def equal(numel: int, n: int, size: int) -> list[tuple[int, int]]:
     return [(r * size, (r + 1) * size) for r in range(n)]
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda numel, n: equal(numel, n, numel // n), "elements are in no slice; they are lost"),
-        (lambda numel, n: equal(numel, n, -(-numel // n)), "that would be padding"),
-        (lambda numel, n: equal(numel, n, numel // n)[:-1], "you return 3 slices"),
-        (lambda numel, n: [(0, numel)] * n, "some elements are in two"),
-        (lambda numel, n: [(1, numel)] * n, "some elements are in no slice"),
-        (lambda numel, n: [*equal(numel, n, numel // n)[:-1], ((n - 1) * (numel // n), numel)],
-         "spread the rest"),
-        (lambda numel, n: [(0, -1)] * n, "ends before it starts"),
-        (lambda numel, n: None, "you return None; expected a list of pairs"),
-        (lambda numel, n: [numel // n] * n, "expected a list of pairs"),
-        (lambda numel, n: numel // 0, "it raised ZeroDivisionError"),
-    ],
-)  # fmt: skip
-def test_a_mistake_in_the_slices_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.slices(mistake))
-
-
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda n, alpha, beta: alpha / beta, "the ring is slower, so they cross at a larger size"),
-        (lambda n, alpha, beta: 1e12, "the tree is slower, so they cross at a smaller size"),
-        (lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
-        (lambda n, alpha, beta: None, "you say None"),
-    ],
-)
-def test_a_mistake_in_the_crossover_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.crossover(mistake))
-
-
 def test_a_deadlock_between_threads_is_found_at_once_and_named() -> None:
-    def all_wait(rank: int, exchange: Exchange) -> None:
-        exchange(torch.zeros(1), (rank + 1) % 3, (rank + 1) % 3)
+    def all_wait(rank: int, calls: Rank) -> None:
+        calls.exchange(torch.zeros(1), (rank + 1) % 3, (rank + 1) % 3)
 
     with pytest.raises(Deadlock, match="rank 0 waits for rank 1, rank 1 waits for rank 2"):
-        Room(3).run(all_wait)
+        Threads(3).run(all_wait)
 
-    def one_leaves(rank: int, exchange: Exchange) -> None:
+    def one_leaves(rank: int, calls: Rank) -> None:
         if rank:
-            exchange(torch.zeros(1), (rank + 1) % 3, (rank - 1) % 3)
+            calls.exchange(torch.zeros(1), (rank + 1) % 3, (rank - 1) % 3)
 
     with pytest.raises(Deadlock, match=r"^rank 1 waits for rank 0$"):
-        Room(3).run(one_leaves)
+        Threads(3).run(one_leaves)
 
 
 def test_what_a_thread_raises_comes_out_with_its_rank() -> None:
-    def fails(rank: int, exchange: Exchange) -> None:
+    def fails(rank: int, calls: Rank) -> None:
         if rank == 1:
             raise KeyError("x")
-        exchange(torch.zeros(1), 1, 1)
+        calls.exchange(torch.zeros(1), 1, 1)
 
     with pytest.raises(Failed) as caught:
-        Room(2).run(fails)
+        Threads(2).run(fails)
     assert caught.value.rank == 1
     assert isinstance(caught.value.error, KeyError)
 
@@ -203,3 +120,68 @@ def test_a_verdict_is_shown_as_text_and_without_markup_of_its_own() -> None:
     assert (
         verdict._repr_html_() == '<p class="verdict wrong"><b>Wrong.</b> a &lt; b<br>and more</p>'
     )
+
+
+MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
+MISTAKES[grade.ring_all_reduce] = [
+    (ring(first=0), r"step 4 of 6: rank 0 sent chunk 0, expected chunk 1\. The second phase"),
+    (ring(second=1), r"step 4 of 6: rank 0 sent chunk 1, expected chunk 0\. The second phase"),
+    (ring(more=(1, 1)), r"rank 0 makes more than 6 exchanges\. Each phase needs N - 1 = 3"),
+    (ring(more=(0, -3)), r"rank 0 made 3 of the 2\(N - 1\) = 6 .*That is the first phase"),
+    (ring(more=(0, -1)), r"rank 0 made 5 of the 2\(N - 1\) = 6 exchanges\.$"),
+    (ring(add=(False, False)), r"step 2 of 6: .* chunk 2 with the part of 3, .* was not added"),
+    (ring(add=(True, True)), r"step 5 of 6: .* chunk 3 .*0\+0\+.* in it twice: .* overwritten"),
+    (ring(slot=1), r"step 2 of 6: rank 0 sent chunk 2 .*A part is missing"),
+    (ring(slot=-1), r"step 2 of 6: rank 0 sent chunk 2 .*A part is missing"),
+    (
+        ring(turn=-1),
+        r"step 1 of 6: rank 0 sent to rank 3, expected its right neighbour, rank 1",
+    ),
+    (ring(rebind=True), r"every message is right, but .* Write into chunks\[\.\.\.\] in place"),
+    (ring(of=4), r"With 2 ranks: on rank 0 it raised IndexError"),
+    (forever, r"rank . makes exchange after exchange; it needs 2\(N - 1\) = 6"),
+    (sends_one_element, r"step 1 of 6: rank 0 sent 1 of the 16 elements of a chunk"),
+    (only_small_chunks, r"On 4 real processes rank . raised ValueError: too large"),
+    (rounds, r"On .*real processes the sums differ .* on ranks \[0, 1, 2, 3\]"),
+    (waits_for_the_right, r"received from rank 1, expected rank 3, its left one"),
+    (sends_a_copy_of_everything, r"rank 0 makes more than 6 exchanges"),
+    (lambda rank, ranks, chunks, exchange: None, r"rank 0 made 0 of the 2\(N - 1\) = 6"),
+    (lambda rank, ranks, chunks, exchange: 1 / 0, r"rank 0 it raised ZeroDivisionError"),
+]
+MISTAKES[grade.bytes_sent] = [
+    (lambda n, size: (n - 1) * size / n, "That is one phase"),
+    (lambda n, size: 2 * (n - 1) * size, "Each message is one chunk"),
+    (lambda n, size: 2 * size, "the limit for many ranks"),
+    (lambda n, size: (n - 1) * size, "the root of the naive way"),
+    (lambda n, size: 2 * (n - 1), "the number of messages"),
+    (lambda n, size: None, "you say None; expected a number of bytes"),
+    (lambda n, size: float("inf"), "you say inf; expected a number of bytes"),
+    (lambda n, size: "all", "you say 'all'; expected a number of bytes"),
+    (lambda n, size: size / 0, "it raised ZeroDivisionError"),
+]
+MISTAKES[grade.slices] = [
+    (lambda numel, n: equal(numel, n, numel // n), "elements are in no slice; they are lost"),
+    (lambda numel, n: equal(numel, n, -(-numel // n)), "that would be padding"),
+    (lambda numel, n: equal(numel, n, numel // n)[:-1], "you return 3 slices"),
+    (lambda numel, n: [(0, numel)] * n, "some elements are in two"),
+    (lambda numel, n: [(1, numel)] * n, "some elements are in no slice"),
+    (
+        lambda numel, n: [*equal(numel, n, numel // n)[:-1], ((n - 1) * (numel // n), numel)],
+        "spread the rest",
+    ),
+    (lambda numel, n: [(0, -1)] * n, "ends before it starts"),
+    (lambda numel, n: None, "you return None; expected a list of pairs"),
+    (lambda numel, n: [numel // n] * n, "expected a list of pairs"),
+    (lambda numel, n: numel // 0, "it raised ZeroDivisionError"),
+]
+MISTAKES[grade.crossover] = [
+    (lambda n, alpha, beta: alpha / beta, "the ring is slower, so they cross at a larger size"),
+    (lambda n, alpha, beta: 1e12, "the tree is slower, so they cross at a smaller size"),
+    (lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
+    (lambda n, alpha, beta: None, "you say None"),
+]
+
+
+@each_mistake(MISTAKES)
+def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
+    says(diagnosis, grader(mistake))

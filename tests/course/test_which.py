@@ -3,12 +3,11 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
-from course.graders import grade
+from course.graders import which as grade
 from minidist.schedule.algorithms import tree_all_reduce
 from minidist.schedule.schedule import Step
-from tests.course.verdicts import says
+from tests.course.verdicts import each_mistake, says
 
 
 def doubling(
@@ -34,79 +33,59 @@ def one_way(ranks: int) -> list[Step]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda n: doubling(n, reduce=False), "a race: .*is also sent.*both must reduce"),
-        (lambda n: doubling(n, first=2), "rank 0 ends without the part of rank 1.*doubling up"),
-        (lambda n: doubling(n, partner=lambda r, d: (r + d) % n)[:-1], "without the part of rank"),
-        (lambda n: doubling(n, partner=lambda r, d: r + d), "rank is not in 0..3.*rank \\^ d"),
-        (same_partner, "the part of rank 0 counted 2 times"),
-        (one_way, "rank 1 ends without the part of rank 0"),
-        (
-            lambda n: list(tree_all_reduce(n)),
-            "the sums are right, but you take 4 steps and recursive doubling takes 2",
-        ),
-        (lambda n: doubling(n)[0], "expected a list of Step"),
-        (lambda n: None, "you return None; expected a list of Step"),
-        (lambda n: doubling(n)[:1], "rank 0 ends without the part of rank 2"),
-        (lambda n: 1 / 0, "it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_the_doubling_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.recursive_doubling(mistake))
-
-
 def test_the_other_direction_round_the_ring_of_partners_is_right_too() -> None:
     """For a power of two, rank + d is as good as rank ^ d: it is the dissemination pattern."""
     assert grade.recursive_doubling(lambda n: doubling(n, partner=lambda r, d: (r + d) % n))
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda n, alpha, beta: alpha / beta, "recursive|halving"),
-        (lambda n, alpha, beta: 1e12, "recursive doubling is slower, .* at a smaller size"),
-        (lambda n, alpha, beta: 1.0, "halving-doubling is slower, .* at a larger size"),
-        (lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
-        (lambda n, alpha, beta: None, "you say None"),
-    ],
-)
-def test_a_mistake_in_the_crossing_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.crossing(mistake))
+MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
+MISTAKES[grade.recursive_doubling] = [
+    (lambda n: doubling(n, reduce=False), "a race: .*is also sent.*both must reduce"),
+    (lambda n: doubling(n, first=2), "rank 0 ends without the part of rank 1.*doubling up"),
+    (lambda n: doubling(n, partner=lambda r, d: (r + d) % n)[:-1], "without the part of rank"),
+    (lambda n: doubling(n, partner=lambda r, d: r + d), "rank is not in 0..3.*rank \\^ d"),
+    (same_partner, "the part of rank 0 counted 2 times"),
+    (one_way, "rank 1 ends without the part of rank 0"),
+    (
+        lambda n: list(tree_all_reduce(n)),
+        "the sums are right, but you take 4 steps and recursive doubling takes 2",
+    ),
+    (lambda n: doubling(n)[0], "expected a list of Step"),
+    (lambda n: None, "you return None; expected a list of Step"),
+    (lambda n: doubling(n)[:1], "rank 0 ends without the part of rank 2"),
+    (lambda n: 1 / 0, "it raised ZeroDivisionError"),
+]
+MISTAKES[grade.crossing] = [
+    (lambda n, alpha, beta: alpha / beta, "recursive|halving"),
+    (lambda n, alpha, beta: 1e12, "recursive doubling is slower, .* at a smaller size"),
+    (lambda n, alpha, beta: 1.0, "halving-doubling is slower, .* at a larger size"),
+    (lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
+    (lambda n, alpha, beta: None, "you say None"),
+]
+MISTAKES[grade.between_nodes] = [
+    (lambda n, local, size: (n // local) * 2 * (n - 1) * size / n, "what the flat ring sends"),
+    (lambda n, local, size: 2 * (n // local - 1) * size / (n // local), "one node sends"),
+    (lambda n, local, size: 2 * (n // local - 1) * size / n, "one rank sends"),
+    (lambda n, local, size: (n // local - 1) * size, "That is one phase"),
+    (lambda n, local, size: 2 * (n // local - 1) * size * local, "only its own slice"),
+    (lambda n, local, size: 2 * (n - 1) * size, "not all of it leaves a node"),
+    (lambda n, local, size: 2 * (n / local) * size, "the simulator counts"),
+    (lambda n, local, size: "few", "you say 'few'"),
+]
+MISTAKES[grade.segments] = [
+    (lambda n, size, alpha, beta: 1, "try more"),
+    (lambda n, size, alpha, beta: n, "try more"),
+    (lambda n, size, alpha, beta: 500, "try fewer"),
+    (lambda n, size, alpha, beta: 10**7, "each step would pay alpha"),
+    (lambda n, size, alpha, beta: 16, "For 8 ranks, 1024 bytes.* try fewer"),
+    (lambda n, size, alpha, beta: 0, "expected a whole number of segments, 1 or more"),
+    (lambda n, size, alpha, beta: 2.5, "expected a whole number"),
+    (lambda n, size, alpha, beta: float("nan"), "you say nan"),
+    (lambda n, size, alpha, beta: float("inf"), "you say inf"),
+    (lambda n, size, alpha, beta: None, "you say None"),
+]
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda n, local, size: (n // local) * 2 * (n - 1) * size / n, "what the flat ring sends"),
-        (lambda n, local, size: 2 * (n // local - 1) * size / (n // local), "one node sends"),
-        (lambda n, local, size: 2 * (n // local - 1) * size / n, "one rank sends"),
-        (lambda n, local, size: (n // local - 1) * size, "That is one phase"),
-        (lambda n, local, size: 2 * (n // local - 1) * size * local, "only its own slice"),
-        (lambda n, local, size: 2 * (n - 1) * size, "not all of it leaves a node"),
-        (lambda n, local, size: 2 * (n / local) * size, "the simulator counts"),
-        (lambda n, local, size: "few", "you say 'few'"),
-    ],
-)
-def test_a_mistake_in_the_bytes_between_nodes_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.between_nodes(mistake))
-
-
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda n, size, alpha, beta: 1, "try more"),
-        (lambda n, size, alpha, beta: n, "try more"),
-        (lambda n, size, alpha, beta: 500, "try fewer"),
-        (lambda n, size, alpha, beta: 10**7, "each step would pay alpha"),
-        (lambda n, size, alpha, beta: 16, "For 8 ranks, 1024 bytes.* try fewer"),
-        (lambda n, size, alpha, beta: 0, "expected a whole number of segments, 1 or more"),
-        (lambda n, size, alpha, beta: 2.5, "expected a whole number"),
-        (lambda n, size, alpha, beta: float("nan"), "you say nan"),
-        (lambda n, size, alpha, beta: float("inf"), "you say inf"),
-        (lambda n, size, alpha, beta: None, "you say None"),
-    ],
-)
-def test_a_mistake_in_the_segments_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.segments(mistake))
+@each_mistake(MISTAKES)
+def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
+    says(diagnosis, grader(mistake))

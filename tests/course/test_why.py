@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import pytest
-
-from course.graders import grade
+from course.graders import why as grade
 from minidist.memory.state import OPTIMIZERS
-from tests.course.verdicts import says
+from tests.course.verdicts import each_mistake, says
 
 
 def sized(policy: Any, optimizer: str, *, master: bool = True, moments: int | None = None) -> int:
@@ -16,57 +14,44 @@ def sized(policy: Any, optimizer: str, *, master: bool = True, moments: int | No
     return int(whole + (policy.master.itemsize if master and policy.master else 0))
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda p, o: 8 * sized(p, o), "those are bits"),
-        (lambda p, o: sized(p, o, master=False), "the master weights are missing"),
-        (lambda p, o: sized(p, o, moments=0), "the optimizer's moments are missing"),
-        (lambda p, o: sized(p, o) - p.gradients.itemsize, "the gradients are missing"),
-        (lambda p, o: sized(p, o, moments=min(1, OPTIMIZERS[o])), "Adam keeps two moments"),
-        (lambda p, o: sized(p, o, moments=2), "that is Adam's, and sgd keeps fewer moments"),
-        (lambda p, o: (2 + OPTIMIZERS[o]) * p.weights.itemsize, "not every part has the dtype"),
-        (lambda p, o: 16, "For sgd with the policy 'fp32' you say 16 bytes .* it is 8"),
-        (lambda p, o: None, "expected a number of bytes"),
-        (lambda p, o: p.master.itemsize, "it raised AttributeError"),
-    ],
-)
-def test_a_mistake_in_the_bytes_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.bytes_per_parameter(mistake))
-
-
 def fitting(size: int, policy: Any, optimizer: str) -> int:
     return size // sized(policy, optimizer)
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda size, n, p, o: n * fitting(size, p, o), "every rank holds all of it"),
-        (lambda size, n, p, o: size // p.weights.itemsize, "too much"),
-        (lambda size, n, p, o: fitting(size, p, o) - 1, "one more would fit as well"),
-        (lambda size, n, p, o: fitting(size, p, "adam"), "one more would fit as well"),
-        (lambda size, n, p, o: size / 16 + 0.5, "expected a whole number of parameters"),
-        (lambda size, n, p, o: -1, "expected a whole number of parameters"),
-        (lambda size, n, p, o: None, "you say None; expected a whole number"),
-        (lambda size, n, p, o: size // 0, "it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_what_fits_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.largest(mistake))
+MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
+MISTAKES[grade.bytes_per_parameter] = [
+    (lambda p, o: 8 * sized(p, o), "those are bits"),
+    (lambda p, o: sized(p, o, master=False), "the master weights are missing"),
+    (lambda p, o: sized(p, o, moments=0), "the optimizer's moments are missing"),
+    (lambda p, o: sized(p, o) - p.gradients.itemsize, "the gradients are missing"),
+    (lambda p, o: sized(p, o, moments=min(1, OPTIMIZERS[o])), "Adam keeps two moments"),
+    (lambda p, o: sized(p, o, moments=2), "that is Adam's, and sgd keeps fewer moments"),
+    (lambda p, o: (2 + OPTIMIZERS[o]) * p.weights.itemsize, "not every part has the dtype"),
+    (lambda p, o: 16, "For sgd with the policy 'fp32' you say 16 bytes .* it is 8"),
+    (lambda p, o: None, "expected a number of bytes"),
+    (lambda p, o: p.master.itemsize, "it raised AttributeError"),
+]
+MISTAKES[grade.largest] = [
+    (lambda size, n, p, o: n * fitting(size, p, o), "every rank holds all of it"),
+    (lambda size, n, p, o: size // p.weights.itemsize, "too much"),
+    (lambda size, n, p, o: fitting(size, p, o) - 1, "one more would fit as well"),
+    (lambda size, n, p, o: fitting(size, p, "adam"), "one more would fit as well"),
+    (lambda size, n, p, o: size / 16 + 0.5, "expected a whole number of parameters"),
+    (lambda size, n, p, o: -1, "expected a whole number of parameters"),
+    (lambda size, n, p, o: None, "you say None; expected a whole number"),
+    (lambda size, n, p, o: size // 0, "it raised ZeroDivisionError"),
+]
+MISTAKES[grade.seat] = [
+    (lambda rank, n: (rank % n, rank // n), "The other way round"),
+    (lambda rank, n: (rank // n, rank), "That is the global rank"),
+    (lambda rank, n: (rank // n + 1, rank % n + 1), "Both count from 0"),
+    (lambda rank, n: (rank % 2, rank // 2), "Ranks are not dealt out like cards"),
+    (lambda rank, n: (0, rank), r"rank 4 is \(node, local rank\) \(0, 4\); it is \(1, 0\)"),
+    (lambda rank, n: rank, "expected \\(node, local rank\\)"),
+    (lambda rank, n: rank // 0, "it raised ZeroDivisionError"),
+]
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda rank, n: (rank % n, rank // n), "The other way round"),
-        (lambda rank, n: (rank // n, rank), "That is the global rank"),
-        (lambda rank, n: (rank // n + 1, rank % n + 1), "Both count from 0"),
-        (lambda rank, n: (rank % 2, rank // 2), "Ranks are not dealt out like cards"),
-        (lambda rank, n: (0, rank), r"rank 4 is \(node, local rank\) \(0, 4\); it is \(1, 0\)"),
-        (lambda rank, n: rank, "expected \\(node, local rank\\)"),
-        (lambda rank, n: rank // 0, "it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_the_seat_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.seat(mistake))
+@each_mistake(MISTAKES)
+def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
+    says(diagnosis, grader(mistake))

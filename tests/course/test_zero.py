@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from course.graders import zero as grade
 from tests.course.by_hand import zero as hand
-from tests.course.verdicts import says
+from tests.course.verdicts import each_mistake, says
 
 # ---- who owns what ----
 
@@ -44,24 +42,6 @@ def in_the_flat_one(sizes: list[int], ranks: int, rank: int) -> list[tuple[int, 
     return [(o + start, o + end) for o, (start, end) in zip(offsets, own, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (down, "Round up.*the last one may hold padding"),
-        (lambda s, n, r: cut(s, up(s, n), (r + 1) % n), "the slice of rank 1: rank r owns the r"),
-        (lambda s, n, r: cut(s, up(s, n), (r - 1) % n), "the slice of rank 3: rank r owns the r"),
-        (in_the_flat_one, "Count within the parameter"),
-        (each_parameter_alone, r"A slice has ceil\(sum\(sizes\) / ranks\) elements"),
-        (lambda s, n, r: cut(s, up(s, n), r)[:1], "a range for each of the 2 parameters"),
-        (lambda s, n, r: None, "you return None; expected a list"),
-        (lambda s, n, r: [1, 2], "expected a list of"),
-        (lambda s, n, r: 1 / 0, "it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_in_who_owns_what_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.slices(mistake))
-
-
 def test_however_an_empty_range_is_written_it_is_right() -> None:
     def shifted(sizes: list[int], ranks: int, rank: int) -> list[tuple[int, int]]:
         own = cut(sizes, up(sizes, ranks), rank)
@@ -74,54 +54,12 @@ def test_however_an_empty_range_is_written_it_is_right() -> None:
 # ---- ZeRO-1 by hand ----
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (hand.zero_1(reduce=hand.summed), "step 1 .* moved 3 times too far: divide the sum"),
-        (hand.zero_1(reduce=hand.divided_twice), "divided twice"),
-        (hand.zero_1(reduce=hand.its_own), "slice 0: rank 0 used its own gradient"),
-        (
-            hand.zero_1(reduce=hand.of_the_next_rank),
-            "in slice 0: it was moved by the gradient of slice 1.*the r-th",
-        ),
-        (hand.zero_1(reduce=hand.all_reduced), "rank 0 sent 3.0 times .*; expected 2"),
-        (hand.zero_1(gather=hand.nothing), "its own slice alone. All-gather the parameters"),
-        (hand.zero_1(before=hand.moments_too), "rank 0 sent 3.0 times .*moments need not travel"),
-        (hand.zero_1(write=False), "weights of rank 0 have not changed"),
-        (hand.zero_1(whole_moments=True), "rank 0's optimizer keeps 60 moments; .* slice, 20"),
-        (hand.by_whole_parameters, "rank 0's optimizer keeps 24 moments; .* slice, 20"),
-        (hand.zero_1(pad=False), "On 3 real processes rank . raised"),
-        (hand.zero_1(afresh=True), "step 2 of 3 .* moments of the last step"),
-        (lambda parameters, make: None, "raised TypeError"),
-    ],
-)
-def test_a_mistake_in_zero_by_hand_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.by_hand(mistake))
-
-
 def test_zero_by_hand_is_right() -> None:
     verdict = grade.by_hand(hand.zero_1())
     assert verdict, verdict
 
 
 # ---- gradients that are freed during backward ----
-
-
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (hand.hooks(reduce=hand.summed), "the sum over 3 ranks, expected the mean"),
-        (hand.hooks(reduce=hand.its_own), "rank 0 the slice of parameter 0 is of its own gradient"),
-        (hand.hooks(reduce=hand.of_the_next_rank), "is that of rank 1: rank r keeps the r-th"),
-        (hand.hooks(add=False), "the second backward alone: add to it"),
-        (hand.hooks(last=False), "slice of parameter 3 is still zero.*every parameter"),
-        (hand.hooks(free=False), "counts the first backward twice.*parameter.grad to None"),
-        (hand.at_the_end, "up to 3 of 4 whole gradients were there at once"),
-        (hand.frees_first, "raised AttributeError"),
-    ],
-)
-def test_a_mistake_in_freeing_gradients_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.during_backward(mistake))
 
 
 def test_hooks_that_are_right_are_right() -> None:
@@ -146,23 +84,63 @@ def wire(strategy: str, nbytes: int, ranks: int, micro: int, **other: tuple[int,
     return (once + each * micro) * (ranks - 1) / ranks * nbytes
 
 
-@pytest.mark.parametrize(
-    ("mistake", "diagnosis"),
-    [
-        (lambda s, b, n, k: wire(s, b, n, k) * n / max(n - 1, 1), "need not send its own slice"),
-        (lambda s, b, n, k: wire(s, b, n, k) * n, "all ranks send together"),
-        (lambda s, b, n, k: wire(s, b, n, 1), "freed after each"),
-        (lambda s, b, n, k: wire(s, b, n, 1) * k, "what waits for the step"),
-        (lambda s, b, n, k: wire(s, b, n, k, **{"ZeRO-3": (0, 5)}), "half of an all-reduce"),
-        (lambda s, b, n, k: wire(s, b, n, k, **{"ZeRO-1": (3, 0)}), "For ZeRO-1 with"),
-        (lambda s, b, n, k: wire(s, b, max(n, 2), k), "Alone, a rank sends nothing"),
-        (lambda s, b, n, k: None, "expected a number of bytes"),
-        (lambda s, b, n, k: 1 / 0, "it raised ZeroDivisionError"),
-    ],
-)
-def test_a_mistake_on_the_wire_is_diagnosed(mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grade.wire(mistake))
-
-
 def test_the_wire_counted_right_is_right() -> None:
     assert grade.wire(wire)
+
+
+MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
+MISTAKES[grade.slices] = [
+    (down, "Round up.*the last one may hold padding"),
+    (lambda s, n, r: cut(s, up(s, n), (r + 1) % n), "the slice of rank 1: rank r owns the r"),
+    (lambda s, n, r: cut(s, up(s, n), (r - 1) % n), "the slice of rank 3: rank r owns the r"),
+    (in_the_flat_one, "Count within the parameter"),
+    (each_parameter_alone, r"A slice has ceil\(sum\(sizes\) / ranks\) elements"),
+    (lambda s, n, r: cut(s, up(s, n), r)[:1], "a range for each of the 2 parameters"),
+    (lambda s, n, r: None, "you return None; expected a list"),
+    (lambda s, n, r: [1, 2], "expected a list of"),
+    (lambda s, n, r: 1 / 0, "it raised ZeroDivisionError"),
+]
+MISTAKES[grade.by_hand] = [
+    (hand.zero_1(reduce=hand.summed), "step 1 .* moved 3 times too far: divide the sum"),
+    (hand.zero_1(reduce=hand.divided_twice), "divided twice"),
+    (hand.zero_1(reduce=hand.its_own), "slice 0: rank 0 used its own gradient"),
+    (
+        hand.zero_1(reduce=hand.of_the_next_rank),
+        "in slice 0: it was moved by the gradient of slice 1.*the r-th",
+    ),
+    (hand.zero_1(reduce=hand.all_reduced), "rank 0 sent 3.0 times .*; expected 2"),
+    (hand.zero_1(gather=hand.nothing), "its own slice alone. All-gather the parameters"),
+    (hand.zero_1(before=hand.moments_too), "rank 0 sent 3.0 times .*moments need not travel"),
+    (hand.zero_1(write=False), "weights of rank 0 have not changed"),
+    (hand.zero_1(whole_moments=True), "rank 0's optimizer keeps 60 moments; .* slice, 20"),
+    (hand.by_whole_parameters, "rank 0's optimizer keeps 24 moments; .* slice, 20"),
+    (hand.zero_1(pad=False), "On 3 real processes rank . raised"),
+    (hand.zero_1(afresh=True), "step 2 of 3 .* moments of the last step"),
+    (lambda parameters, make: None, "raised TypeError"),
+]
+MISTAKES[grade.during_backward] = [
+    (hand.hooks(reduce=hand.summed), "the sum over 3 ranks, expected the mean"),
+    (hand.hooks(reduce=hand.its_own), "rank 0 the slice of parameter 0 is of its own gradient"),
+    (hand.hooks(reduce=hand.of_the_next_rank), "is that of rank 1: rank r keeps the r-th"),
+    (hand.hooks(add=False), "the second backward alone: add to it"),
+    (hand.hooks(last=False), "slice of parameter 3 is still zero.*every parameter"),
+    (hand.hooks(free=False), "counts the first backward twice.*parameter.grad to None"),
+    (hand.at_the_end, "up to 3 of 4 whole gradients were there at once"),
+    (hand.frees_first, "raised AttributeError"),
+]
+MISTAKES[grade.wire] = [
+    (lambda s, b, n, k: wire(s, b, n, k) * n / max(n - 1, 1), "need not send its own slice"),
+    (lambda s, b, n, k: wire(s, b, n, k) * n, "all ranks send together"),
+    (lambda s, b, n, k: wire(s, b, n, 1), "freed after each"),
+    (lambda s, b, n, k: wire(s, b, n, 1) * k, "what waits for the step"),
+    (lambda s, b, n, k: wire(s, b, n, k, **{"ZeRO-3": (0, 5)}), "half of an all-reduce"),
+    (lambda s, b, n, k: wire(s, b, n, k, **{"ZeRO-1": (3, 0)}), "For ZeRO-1 with"),
+    (lambda s, b, n, k: wire(s, b, max(n, 2), k), "Alone, a rank sends nothing"),
+    (lambda s, b, n, k: None, "expected a number of bytes"),
+    (lambda s, b, n, k: 1 / 0, "it raised ZeroDivisionError"),
+]
+
+
+@each_mistake(MISTAKES)
+def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
+    says(diagnosis, grader(mistake))

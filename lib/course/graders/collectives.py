@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 import minidist
 from course.graders.verdict import Wrong, ask, grader
-from course.sandbox.meeting import Astray, Meeting, Raised
+from course.sandbox.ranks import compared
+from course.sandbox.threads import Endless, Failed, Mismatch, Rank, Threads
 from minidist.schedule import algorithms
 from minidist.schedule.schedule import Collective, Schedule
 from minidist.schedule.simulate import Contributors, Replay, goal, replay, start
@@ -43,7 +44,7 @@ def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadc
             minidist.all_gather(list(theirs), mine)
         return torch.equal(parts, theirs), _bytes(by_broadcasts), _bytes(at_once)
 
-    sent, directly = _on_real_ranks(work, "minidist.all_gather")
+    sent, directly = _bytes_sent(work, "minidist.all_gather")
     return (
         "right for 1 to 4 ranks, and on 4 real processes the result is that of "
         f"minidist.all_gather. Your broadcasts moved {sent} bytes in all, all_gather {directly}: "
@@ -53,19 +54,14 @@ def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadc
 
 
 def _try_all_gather(function: Callable[..., None], ranks: int) -> None:
-    meeting, where = Meeting(ranks), f"With {ranks} ranks: "
+    where = f"With {ranks} ranks: "
     mine = torch.arange(ranks).repeat_interleave(6).view(ranks, 2, 3).float()  # filled by rank
     parts = torch.full((ranks, ranks, 2, 3), UNTOUCHED)
 
-    def body(rank: int) -> None:
-        function(
-            list(parts[rank]),
-            mine[rank],
-            rank,
-            lambda tensor, src: meeting.broadcast(rank, tensor, src),
-        )
+    def body(rank: int, calls: Rank) -> None:
+        function(list(parts[rank]), mine[rank], rank, calls.broadcast)
 
-    _run(meeting, body, where)
+    made = _run(ranks, body, where)
     for rank in range(ranks):
         for src in range(ranks):
             held = set(parts[rank, src].flatten().tolist())
@@ -81,8 +77,8 @@ def _try_all_gather(function: Callable[..., None], ranks: int) -> None:
                 )
     if not torch.equal(mine[:, 0, 0], torch.arange(ranks).float()):
         raise Wrong(f"{where}`mine` was overwritten; it is an input.")
-    if len(meeting.made) != ranks:
-        raise Wrong(f"{where}it took {len(meeting.made)} broadcasts; {ranks} are enough.")
+    if made != ranks:
+        raise Wrong(f"{where}it took {made} broadcasts; {ranks} are enough.")
 
 
 def _whose(held: set[float], what: str) -> str:
@@ -112,7 +108,7 @@ def reduce_scatter(
             minidist.reduce_scatter(theirs, list(inputs))
         return torch.allclose(mine, theirs, atol=1e-5), _bytes(by_exchange), _bytes(at_once)
 
-    sent, directly = _on_real_ranks(work, "minidist.reduce_scatter")
+    sent, directly = _bytes_sent(work, "minidist.reduce_scatter")
     return (
         "right for 1 to 4 ranks, and on 4 real processes the sums are those of "
         f"minidist.reduce_scatter. Your way moved {sent} bytes in all, reduce_scatter {directly}. "
@@ -122,19 +118,15 @@ def reduce_scatter(
 
 
 def _try_reduce_scatter(function: Callable[..., None], ranks: int) -> None:
-    meeting, where = Meeting(ranks), f"With {ranks} ranks: "
+    where = f"With {ranks} ranks: "
     # Block s→d is 1 at place (s, d) and 0 elsewhere, so that a sum shows what is in it.
     blocks = torch.eye(ranks * ranks).view(ranks, ranks, ranks * ranks)
     inputs, outputs = blocks.clone(), torch.full((ranks, ranks * ranks), UNTOUCHED)
 
-    def body(rank: int) -> None:
-        function(
-            outputs[rank],
-            list(inputs[rank]),
-            lambda into, out: meeting.all_to_all(rank, into, out),
-        )
+    def body(rank: int, calls: Rank) -> None:
+        function(outputs[rank], list(inputs[rank]), calls.all_to_all)
 
-    _run(meeting, body, where)
+    made = _run(ranks, body, where)
     for rank, output in enumerate(outputs):
         if bool((output == UNTOUCHED).all()):
             raise Wrong(f"{where}on rank {rank} nothing was written into `output`, in place.")
@@ -146,8 +138,8 @@ def _try_reduce_scatter(function: Callable[..., None], ranks: int) -> None:
             )
     if not torch.equal(inputs, blocks):
         raise Wrong(f"{where}`inputs` were overwritten; they are inputs.")
-    if len(meeting.made) != 1:
-        raise Wrong(f"{where}it took {len(meeting.made)} calls of all_to_all; one is enough.")
+    if made != 1:
+        raise Wrong(f"{where}it took {made} calls of all_to_all; one is enough.")
 
 
 def _blocks(output: torch.Tensor, ranks: int) -> str:
@@ -159,31 +151,31 @@ def _blocks(output: torch.Tensor, ranks: int) -> str:
     return " + ".join(parts) if 0 < len(parts) <= 2 * ranks else f"{len(parts)} blocks"
 
 
-def _run(meeting: Meeting, body: Callable[[int], None], where: str) -> None:
+def _run(ranks: int, body: Callable[[int, Rank], None], where: str) -> int:
+    """Run it on threads; return how many collective calls they made."""
+    threads = Threads(ranks)
     try:
-        meeting.run(body)
-    except (Astray, Raised) as error:
+        threads.run(body)
+    except Failed as failed:
+        raise Wrong(f"{where}{failed}.") from failed
+    except (Mismatch, Endless) as error:
         raise Wrong(f"{where}{error}") from error
+    return len(threads.made)
+
+
+def _bytes_sent(work: Callable[[], tuple[bool, int, int]], twin: str) -> tuple[int, int]:
+    """Run it on 4 real ranks; return the bytes that they sent in all, this way and by the twin."""
+    results = compared(work, 4, f"the result differs from {twin}'s")
+    mine, theirs = (sum(column) for column in zip(*results, strict=True))
+    return mine, theirs
 
 
 def _bytes(log: Sequence[Any]) -> int:
     return sum(sent.nbytes for sent in log)
 
 
-def _on_real_ranks(work: Callable[[], tuple[bool, int, int]], twin: str) -> tuple[int, int]:
-    """Run it on 4 real ranks; return the bytes that they sent in all, this way and by the twin."""
-    try:
-        results = minidist.launch(work, 4, device="cpu", timeout=30)
-    except minidist.RankError as error:
-        raise Wrong(f"On 4 real processes {str(error).splitlines()[0]}.") from error
-    wrong = [rank for rank, (same, *_) in enumerate(results) if not same]
-    if wrong:
-        raise Wrong(f"On 4 real processes the result differs from {twin}'s on ranks {wrong}.")
-    return sum(sent for _, sent, _ in results), sum(sent for *_, sent in results)
-
-
 def pictures() -> dict[str, Replay]:
-    """Six collectives over four ranks, under letters: for `draw.before_after` and `names`."""
+    """Six collectives over four ranks, under letters: for `plots.before_after` and `names`."""
     return {letter: replay(schedule) for letter, schedule in _drawn().items()}
 
 

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch import nn
 
 import minidist
-from course.graders.verdict import Wrong, ask, grader
+from course.graders.verdict import Wrong, ask, ask_as, grader
+from course.sandbox.ranks import IN_ORDER, on_ranks
 from minidist.parallel.sharding.partition import assign
 
 __all__ = ["buckets", "by_hand", "exposed", "factors"]
@@ -19,6 +20,11 @@ __all__ = ["buckets", "by_hand", "exposed", "factors"]
 RANKS, STEPS = 3, 2
 TIMEOUT = 20.0  # seconds until ranks that wait for each other are ended
 MIB = 1 << 20
+HINTS = {
+    "did not end": IN_ORDER,
+    "disagree": " All ranks must reduce the same parameters in the same order.",
+    "requires grad": " Write through parameter.detach(), which shares its memory.",
+}
 Gradients = dict[str, torch.Tensor]
 
 
@@ -38,12 +44,7 @@ def by_hand(function: Callable[[nn.Module], object]) -> str:
     On real ranks that start with different weights and have different data, two steps long. The
     judge is one process with rank 0's weights on the whole batch.
     """
-    try:
-        seen = minidist.launch(_train, RANKS, function, device="cpu", timeout=TIMEOUT)
-    except minidist.RankError as error:
-        if isinstance(error.__cause__, NotImplementedError):
-            raise error.__cause__ from error
-        raise Wrong(f"On {RANKS} real processes {_summary(error)}") from error
+    seen = on_ranks(_train, RANKS, function, timeout=TIMEOUT, hints=HINTS)
     _check_start(seen)
     worst = max(_check_step(seen, step) for step in range(STEPS))
     many, messages = len(list(_model(0).parameters())), seen[0].messages[0]
@@ -87,17 +88,6 @@ def _train(function: Callable[[nn.Module], object]) -> _Seen:
 
 def _weights(model: nn.Module) -> Gradients:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-
-
-def _summary(error: minidist.RankError) -> str:
-    first = str(error).split("\n\n")[0].replace("\n", "; ") + "."
-    if "did not end" in first:
-        return f"{first} All ranks must make the same calls, in the same order."
-    if "disagree" in first:
-        return f"{first} All ranks must reduce the same parameters in the same order."
-    if "requires grad" in first:
-        return f"{first} Write through parameter.detach(), which shares its memory."
-    return first
 
 
 def _check_start(seen: Sequence[_Seen]) -> None:
@@ -185,11 +175,15 @@ def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) 
 def _check_buckets(function: Callable[..., object], sizes: list[int], first: int, cap: int) -> None:
     case = f"For parameters of {[s // MIB for s in sizes]} MiB, first {first // MIB}, cap "
     case += f"{cap // MIB}: "
-    answer = ask(function, list(sizes), first, cap)
-    try:
-        found = [[int(i) for i in bucket] for bucket in answer]  # type: ignore[attr-defined]
-    except (TypeError, ValueError) as error:
-        raise Wrong(f"{case}you return {answer!r}; expected a list of lists of numbers.") from error
+    found = ask_as(
+        lambda answer: [[int(i) for i in bucket] for bucket in answer],
+        "a list of lists of numbers",
+        function,
+        list(sizes),
+        first,
+        cap,
+        case=case,
+    )
     order = [index for bucket in found for index in bucket]
     every = list(range(len(sizes)))
     if sorted(order) != every:

@@ -6,7 +6,11 @@ What is right comes from torch's own sampler and scheduler, and from one process
 from __future__ import annotations
 
 import math
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -15,13 +19,17 @@ from torch import nn
 from torch.utils.data import DistributedSampler
 
 import minidist
-from course.graders.saving import on_ranks, save
-from course.graders.verdict import Wrong, ask, ask_number, grader
+from course.graders.verdict import Wrong, ask_number, ask_numbers, grader
+from course.sandbox.ranks import on_ranks
 from minidist.comm.comm import Counted, Ours
 
 __all__ = ["accumulate", "indices", "rate", "save"]
 
 MICRO = 4  # backward passes to a step, in `accumulate`
+PATIENCE = 0.25  # seconds in which a rank that does not wait for the file has come back
+
+
+# ---- samples ----
 
 
 @grader
@@ -46,7 +54,10 @@ def _check_indices(
     function: Callable[..., object], size: int, ranks: int, epoch: int, drop_last: bool
 ) -> None:
     case = f"{size} samples, {ranks} ranks, epoch {epoch}, drop_last={drop_last}: "
-    found = [_numbers(ask(function, size, ranks, r, epoch, drop_last), case) for r in range(ranks)]
+    found = [
+        ask_numbers(function, size, ranks, rank, epoch, drop_last, case=case)
+        for rank in range(ranks)
+    ]
     right = _drawn(size, ranks, epoch, drop_last)
     if found != right:
         first = next(r for r in range(ranks) if found[r] != right[r])
@@ -55,13 +66,6 @@ def _check_indices(
             f"{case}you give rank {first} {_short(found[first])}, expected "
             f"{_short(right[first])}. {why}"
         )
-
-
-def _numbers(answer: object, case: str) -> list[int]:
-    try:
-        return [int(index) for index in answer]  # type: ignore[attr-defined]
-    except (TypeError, ValueError) as error:
-        raise Wrong(f"{case}you return {answer!r:.80}; expected a list of numbers.") from error
 
 
 def _drawn(size: int, ranks: int, epoch: int, drop_last: bool) -> list[list[int]]:
@@ -109,6 +113,9 @@ def _why_indices(
     if ranks > 1:
         return "A fair split, but not the sampler's: rank r takes places r, r + N, r + 2N, ..."
     return "Shuffle with torch.randperm and a generator of its own, seeded with the epoch."
+
+
+# ---- accumulation ----
 
 
 class _Step(NamedTuple):
@@ -193,6 +200,9 @@ def _check_step(rank: int, step: _Step, right: torch.Tensor | None, size: int) -
         )
 
 
+# ---- learning rate ----
+
+
 @grader
 def rate(function: Callable[[int, float, float, int], float]) -> str:
     """Grade function(step, base, factor, warmup): the learning rate of a step, counted from 0.
@@ -244,3 +254,118 @@ def _check_rate(
         f"For step {step} with base {base:g}, factor {factor:g} and a warm-up of {warmup} you say "
         f"{answer:.4g}, expected {right:.4g}. {hint}"
     )
+
+
+# ---- saving: a reader looks at the file while it is written ----
+
+
+class _Saw(NamedTuple):
+    """What was seen on one rank."""
+
+    wrote: bool  # the state was written from here
+    meanwhile: list[str]  # what a reader found in the file while it was written
+    removed: bool
+    moved_from: list[str]  # folders of the files that were renamed to the path
+    after: str  # what this rank found in the file when the function had returned
+
+
+class _Spy:
+    """Part of the state: when it is written, it looks what a reader would find meanwhile."""
+
+    def __init__(self, path: Path, ranks: int) -> None:
+        self.path, self.ranks, self.found = path, ranks, list[str]()
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        self.found.append(_content(self.path))
+        back, deadline = self.path.parent.with_name("back"), time.monotonic() + PATIENCE
+        while len(list(back.iterdir())) < self.ranks - 1 and time.monotonic() < deadline:
+            time.sleep(0.005)  # time for the others to come back too early
+        return int, (1,)
+
+
+@grader
+def save(function: Callable[[dict[str, Any], Path], object]) -> str:
+    """Grade function(state, path), which all ranks call to save rank 0's state.
+
+    There is an older file at `path`. A reader may come at any moment, and must find a whole one.
+    """
+    ranks = 3
+    with tempfile.TemporaryDirectory() as name:
+        for folder in ("run", "back"):
+            Path(name, folder).mkdir()
+        path, kept = Path(name, "run", "model.pt"), Path(name, "kept")
+        torch.save({"weights": torch.zeros(1000)}, path)
+        kept.hardlink_to(path)  # a reader that has opened the old file
+        saw: list[_Saw] = on_ranks(_save, ranks, function, path)
+        _check_saved(saw, path, _content(kept))
+    return (
+        "while rank 0 wrote, a reader found the old file, whole; after the call every rank found "
+        "the new one. Whoever had opened the old file could read it to its end."
+    )
+
+
+def _save(function: Callable[..., object], path: Path) -> _Saw:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    removed, moved = list[bool](), list[str]()
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if event == "os.remove" and Path(args[0]) == path:
+            removed.append(True)
+        if event == "os.rename" and Path(args[1]) == path:
+            moved.append(str(Path(args[0]).absolute().parent))
+
+    sys.addaudithook(watch)  # it cannot be taken back, but this process ends soon
+    spy = _Spy(path, ranks if rank == 0 else 1)
+    function({"weights": torch.ones(1000), "step": spy}, path)
+    after = _content(path)
+    Path(path.parent.with_name("back"), str(rank)).touch()
+    dist.barrier()
+    return _Saw(bool(spy.found), spy.found, bool(removed), moved, after)
+
+
+def _content(path: Path) -> str:
+    """What a reader finds there: "old", "new", or that it cannot be read."""
+    if not path.exists():
+        return "no file"
+    try:
+        weights = torch.load(path, weights_only=False)["weights"]
+    except Exception:
+        return "a file that cannot be read"
+    return "new" if weights.sum() else "old"
+
+
+def _check_saved(saw: list[_Saw], path: Path, kept: str) -> None:
+    first, *others = saw
+    writers = [rank for rank, each in enumerate(saw) if each.wrote]
+    if writers and writers != [0]:
+        raise Wrong(f"ranks {writers} write, into one place. Only rank 0 should.")
+    if first.after != "new":
+        raise Wrong(f"when rank 0 is back it finds {_the(first.after)} at path, not what it saved.")
+    if kept != "old" or set(first.meanwhile) != {"old"}:
+        found = next((each for each in first.meanwhile if each != "old"), kept)
+        raise Wrong(
+            f"while rank 0 writes, a reader finds {_the(found)} at path. Write to another name in "
+            "the same folder, and rename when all is written."
+        )
+    if first.removed:
+        raise Wrong("the old file is removed first: for a moment there is none. os.replace is one "
+                    "step.")  # fmt: skip
+    away = [folder for folder in first.moved_from if Path(folder) != path.parent.absolute()]
+    if away:
+        raise Wrong(
+            f"the file comes from {away[0]}. If that is another disk, it is not renamed but "
+            "copied, and can be read half-way. Write it beside its place."
+        )
+    for rank, each in enumerate(others, 1):
+        if each.after != "new":
+            raise Wrong(
+                f"when rank {rank} is back it finds {_the(each.after)}: rank 0 is still writing. "
+                "All ranks must wait until it has done."
+            )
+    left = sorted(each.name for each in path.parent.iterdir() if each != path)
+    if left:
+        raise Wrong(f"beside the file there is left {left[0]}.")
+
+
+def _the(content: str) -> str:
+    return f"the {content} file" if content in ("old", "new") else content

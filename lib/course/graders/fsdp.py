@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
-from course.graders.verdict import Wrong, ask, ask_number, grader
+from course.graders.verdict import Wrong, ask_number, ask_pairs, grader
+from course.sandbox.ranks import IN_ORDER, on_ranks
 from minidist.comm.comm import Comm, Counted, Ours
 
 __all__ = ["norm", "peak", "rows", "unit"]
@@ -21,6 +22,11 @@ RANKS = 3
 TIMEOUT = 20.0  # seconds until ranks that wait for each other are ended
 PART = 4  # weights of the unit that each rank keeps
 CASES = 3  # of gradients: see `_parts`
+HINTS = {
+    "did not end": IN_ORDER,
+    "disagree": IN_ORDER,
+    "barrier": " (The barrier is this grader's, when your function has returned.)",
+}
 
 
 class _Seen(NamedTuple):
@@ -89,7 +95,7 @@ def unit(function: Unit) -> str:
     It must return the shard of the averaged gradient. The judge has all weights and all inputs in
     one process.
     """
-    seen = _on_ranks(_live, function)
+    seen = on_ranks(_live, RANKS, function, timeout=TIMEOUT, hints=HINTS)
     whole = torch.cat([_shard(rank) for rank in range(RANKS)])
     own = [_Layer(rank).gradient(whole) for rank in range(RANKS)]
     for rank, each in enumerate(seen):
@@ -121,23 +127,6 @@ def _live(function: Unit) -> _Seen:
     left, kept = layer.in_memory(), torch.equal(shard, _shard(rank))
     answer = answer.detach().clone() if isinstance(answer, Tensor) else answer
     return _Seen(answer, layer.given, layer.held, left, [c.name for c in comm.calls], kept)
-
-
-def _on_ranks(fn: Callable[..., Any], *args: Any) -> list[Any]:
-    """Launch; what a rank raises is a wrong answer, or no answer yet."""
-    try:
-        return minidist.launch(fn, RANKS, *args, device="cpu", timeout=TIMEOUT)
-    except minidist.RankError as error:
-        if isinstance(error.__cause__, NotImplementedError):
-            raise error.__cause__ from error
-        if isinstance(error.__cause__, Wrong):
-            raise Wrong(f"On rank {error.ranks[0]} {error.__cause__}") from error
-        first = str(error).split("\n\n")[0].replace("\n", "; ") + "."
-        if "did not end" in first or "disagree" in first:
-            first += " All ranks must make the same calls, in the same order."
-        if "barrier" in first:
-            first += " (The barrier is this grader's, when your function has returned.)"
-        raise Wrong(f"On {RANKS} real processes {first}") from error
 
 
 def _check_life(rank: int, seen: _Seen, whole: Tensor) -> None:
@@ -209,12 +198,8 @@ def rows(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
     for count, ranks in cases:
         chunks = [chunk.tolist() for chunk in torch.arange(count).chunk(ranks)]
         right = chunks + [[]] * (ranks - len(chunks))
-        answer = ask(function, count, ranks)
         case = f"For {count} rows on {ranks} ranks "
-        try:
-            spans = [(int(start), int(end)) for start, end in answer]  # type: ignore[attr-defined]
-        except (TypeError, ValueError) as error:
-            raise Wrong(f"{case}you return {answer!r}; expected (start, end) of each.") from error
+        spans = ask_pairs(function, count, ranks, case=case, expected="(start, end) of each")
         if len(spans) != ranks:
             raise Wrong(
                 f"{case}you return {len(spans)} spans. Each rank wants one; a rank without rows "
@@ -252,7 +237,7 @@ def norm(function: Callable[[list[Tensor | None], Comm], object]) -> str:
 
     A part may be empty, or None where a parameter got no gradient.
     """
-    answers = _on_ranks(_norms, function)
+    answers = on_ranks(_norms, RANKS, function, timeout=TIMEOUT, hints=HINTS)
     for case in range(CASES):
         of_ranks = [_parts(rank, case) for rank in range(RANKS)]
         norms = [

@@ -7,7 +7,7 @@ from itertools import product
 
 import torch
 
-from course.graders.verdict import Wrong, ask, ask_number, grader
+from course.graders.verdict import Wrong, ask, ask_number, grader, hint
 from course.training.models import GPT
 from minidist.memory.activations import saved
 from minidist.memory.state import FP32, MIXED, DtypePolicy, share, state
@@ -30,7 +30,7 @@ def activations(function: Callable[[int, int, int, int], float]) -> str:
             batch, time, width, heads = case
             raise Wrong(
                 f"For a batch of {batch}, {time} tokens, width {width} and {heads} heads you say "
-                f"{answer:,.0f} bytes; autograd keeps {right:,}. {_why_kept(answer, right, *case)}"
+                f"{answer:,.0f} bytes; autograd keeps {right:,}.{_why_kept(answer, right, *case)}"
             )
     return (
         f"autograd kept the same for {len(cases)} blocks, to the byte. It is in proportion to "
@@ -67,9 +67,8 @@ def _why_kept(answer: float, right: int, batch: int, time: int, width: int, head
             "This attention never keeps its scores of all pairs of tokens.",
         ),
     ]
-    fitting = [hint for value, hint in hints if abs(answer - value) < 0.5]
-    off = f"You are off by {(answer - right) / one:+.3g} tensors of the size of the input."
-    return fitting[0] if fitting else off
+    off = f" You are off by {(answer - right) / one:+.3g} tensors of the size of the input."
+    return hint(answer, hints, within=0.4) or off
 
 
 Lives = Sequence[tuple[float, float, int]]
@@ -176,8 +175,7 @@ def _why_checkpointed(answer: float, layers: int, every: int, kept: int, passed:
         ),
         ((segments - 1) * passed + every * kept, "There are fewer blocks than that in a segment."),
     ]
-    fitting = [hint for value, hint in hints if abs(answer - value) < 1e-9]
-    return f" {fitting[0]}" if fitting else ""
+    return hint(answer, hints)
 
 
 @grader

@@ -1,22 +1,132 @@
-"""The grader of the ring written by hand: message by message against the schedule."""
+"""Graders of the lab on the ring: its bytes, slices and crossing with the tree, and it by hand."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 
 import minidist
-from course.graders.verdict import Wrong, grader
-from course.sandbox.threads import Deadlock, Endless, Exchange, Failed, Message, Room, between_ranks
-from minidist.schedule.algorithms import ring_all_gather, ring_reduce_scatter
-from minidist.schedule.algorithms import ring_all_reduce as ring
-from minidist.schedule.schedule import Schedule
-from minidist.schedule.simulate import Contributors, Event, Replay, replay
+from course.graders.verdict import Wrong, ask_number, ask_pairs, grader, hint
+from course.sandbox import ranks as real
+from course.sandbox.threads import Deadlock, Endless, Exchange, Failed, Message, Threads
+from minidist.schedule import algorithms
+from minidist.schedule.cost import Link, seconds, switch
+from minidist.schedule.simulate import Contributors, Event, Replay, replay, traffic
+
+__all__ = ["bytes_sent", "crossover", "ring_all_reduce", "slices"]
 
 HandWritten = Callable[[int, int, list[torch.Tensor], Exchange], None]
+
+
+# ---- formulas ----
+
+
+@grader
+def bytes_sent(function: Callable[[int, int], float]) -> str:
+    """Grade function(ranks, nbytes): the bytes that each rank sends in a ring all-reduce."""
+    for ranks in (8, 4, 2, 3, 1):
+        elements = 3000 * ranks
+        size = 4 * elements
+        right = int(traffic(algorithms.ring_all_reduce(ranks), elements).sent_bytes[0])
+        answer = ask_number(function, ranks, size)
+        if abs(answer - right) > 0.5:
+            raise Wrong(
+                f"For {ranks} ranks and {size} bytes you say {answer:g}; the simulator counts "
+                f"{right}.{_why_bytes(answer, ranks, size)}"
+            )
+    return (
+        "the simulator counts the same for 1, 2, 3, 4 and 8 ranks. With more and more ranks it "
+        "comes close to twice the tensor and never reaches it."
+    )
+
+
+def _why_bytes(answer: float, ranks: int, size: int) -> str:
+    return hint(
+        int(answer),
+        [
+            ((ranks - 1) * size // ranks, "That is one phase; the all-gather sends as much again."),
+            (2 * (ranks - 1) * size, "Each message is one chunk, a 1/N of the tensor, not all of "
+                                     "it."),
+            (2 * size, "That is the limit for many ranks; a chunk is not sent to its own rank."),
+            ((ranks - 1) * size, "That is what the root of the naive way sends."),
+            (2 * (ranks - 1), "That is the number of messages; each has size / N bytes."),
+        ],
+    )  # fmt: skip
+
+
+@grader
+def slices(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
+    """Grade function(numel, ranks): the (start, stop) of each rank's slice of a tensor."""
+    for ranks in (4, 1, 3, 8):
+        for numel in (16 * ranks, 10, 1, 0, ranks - 1, ranks + 1, 97):
+            cut = ask_pairs(function, numel, ranks, expected="a list of pairs (start, stop)")
+            _check_slices(cut, numel, ranks)
+    return (
+        "every element is in one slice and no two slices differ by more than one element, also "
+        "when there are fewer elements than ranks. Nothing had to be padded."
+    )
+
+
+def _check_slices(cut: list[tuple[int, int]], numel: int, ranks: int) -> None:
+    case = f"{numel} elements on {ranks} ranks"
+    if len(cut) != ranks:
+        raise Wrong(f"{case}: you return {len(cut)} slices, expected one for each rank.")
+    edge = 0
+    for rank, (start, stop) in enumerate(cut):
+        if start != edge:
+            what = "are in no slice" if start > edge else "are in two"
+            raise Wrong(f"{case}: slice {rank} starts at {start}, so some elements {what}.")
+        if stop < start:
+            raise Wrong(f"{case}: slice {rank} is ({start}, {stop}): it ends before it starts.")
+        edge = stop
+    if edge < numel:
+        raise Wrong(f"{case}: the last {numel - edge} elements are in no slice; they are lost.")
+    if edge > numel:
+        raise Wrong(
+            f"{case}: the last slice ends at {edge}, past the tensor; that would be padding."
+        )
+    sizes = [stop - start for start, stop in cut]
+    if max(sizes) - min(sizes) > 1:
+        raise Wrong(
+            f"{case}: sizes {sizes}. The longest sets the pace of every step: spread the rest, so "
+            "that sizes differ by one at most."
+        )
+
+
+@grader
+def crossover(function: Callable[[int, float, float], float]) -> str:
+    """Grade function(ranks, alpha, beta): the bytes at which ring and tree take the same time."""
+    for ranks in (8, 4, 16, 100):
+        for link in (Link(1e-5, 1e-9), Link(3e-6, 1e-11)):
+            _check_crossover(function, ranks, link)
+    return (
+        "at your size the cost model gives ring and tree the same time, for 4 to 100 ranks. Below "
+        "it the tree wins, above it the ring."
+    )
+
+
+def _check_crossover(
+    function: Callable[[int, float, float], float], ranks: int, link: Link
+) -> None:
+    size = ask_number(function, ranks, link.alpha, link.beta)
+    if size <= 0:
+        raise Wrong(f"For {ranks} ranks you say {size:g}; expected a number of bytes above zero.")
+    net, ways = switch(link), (algorithms.ring_all_reduce, algorithms.tree_all_reduce)
+    ring, tree = (seconds(a(ranks), size, net) for a in ways)
+    if abs(ring - tree) > 1e-6 * ring:
+        slower, text = ("ring", "larger") if ring > tree else ("tree", "smaller")
+        raise Wrong(
+            f"For {ranks} ranks, alpha {link.alpha:g} s and beta {link.beta:g} s/byte you say "
+            f"{size:.0f} bytes. There the ring takes {ring * 1e6:.1f} us and the tree "
+            f"{tree * 1e6:.1f} us: the {slower} is slower, so they cross at a {text} size. The "
+            "tree has 2 ceil(log2 N) steps of the whole tensor, the ring 2(N - 1) of an N-th of it."
+        )
+
+
+# ---- the ring by hand ----
 
 
 @grader
@@ -29,29 +139,28 @@ def ring_all_reduce(function: HandWritten) -> str:
     first = _try(function, 4)
     for ranks in (2, 3, 5, 1):
         _try(function, ranks)
-    return _on_real_ranks(function, 4) + _owner(first)
+    return _on_ranks(function, 4) + _owner(first)
 
 
 def _try(function: HandWritten, ranks: int) -> int:
     """Try it on `ranks` threads; return which chunk, counted from its own, a rank sends first."""
-    room = Room(ranks, most=8 * ranks)
+    threads = Threads(ranks, most=8 * ranks)
     held = [[_mark(rank, chunk, ranks) for chunk in range(ranks)] for rank in range(ranks)]
     where = f"With {ranks} ranks: "
     try:
-        room.run(lambda rank, exchange: function(rank, ranks, list(held[rank]), exchange))
+        threads.run(lambda r, calls: function(r, ranks, list(held[r]), calls.exchange))
     except Failed as failed:
-        error = failed.error
-        raise Wrong(
-            f"{where}on rank {failed.rank} it raised {type(error).__name__}: {error}"
-        ) from error
+        raise Wrong(f"{where}{failed}") from failed.error
     except Endless as endless:
         need = 2 * (ranks - 1)
         raise Wrong(f"{where}{endless}; it needs 2(N - 1) = {need} exchanges.") from endless
     except Deadlock as deadlock:
-        _compare(where, room.messages, replay(ring(ranks)))  # if it finds the cause, the better
+        _compare(
+            where, threads.messages, replay(algorithms.ring_all_reduce(ranks))
+        )  # if it finds the cause, the better
         raise Wrong(f"{where}a deadlock. {deadlock}, and nobody sends.") from deadlock
-    expected, first = _closest(room.messages, ranks)
-    _compare(where, room.messages, expected)
+    expected, first = _closest(threads.messages, ranks)
+    _compare(where, threads.messages, expected)
     _compare_end(where, held, ranks)
     return first
 
@@ -78,10 +187,9 @@ def _closest(messages: list[Message], ranks: int) -> tuple[Replay, int]:
     sent = [_read(m.sent, ranks) for m in messages if m.rank == 0 and m.step == 0]
     if sent and len(sent[0]) == 1:
         first = (sent[0][0][0] + 1) % ranks - 1
-    chosen: Schedule = ring_reduce_scatter(ranks, first=first).then(
-        ring_all_gather(ranks, first=first + 1), "ring all-reduce", "all_reduce"
-    )
-    return replay(chosen), first
+    scatter = algorithms.ring_reduce_scatter(ranks, first=first)
+    gather = algorithms.ring_all_gather(ranks, first=first + 1)
+    return replay(scatter.then(gather, "ring all-reduce", "all_reduce")), first
 
 
 def _compare(where: str, messages: list[Message], expected: Replay) -> None:
@@ -169,29 +277,20 @@ def _compare_end(where: str, held: list[list[torch.Tensor]], ranks: int) -> None
                 )
 
 
-def _on_real_ranks(function: HandWritten, ranks: int) -> str:
+def _on_ranks(function: HandWritten, ranks: int) -> str:
     def work() -> tuple[bool, int]:
-        rank = dist.get_rank()
         mine = torch.randn(1000)
         theirs = mine.clone()
-        function(rank, ranks, list(mine.tensor_split(ranks)), between_ranks)
+        function(dist.get_rank(), ranks, list(mine.tensor_split(ranks)), real.exchange)
         with minidist.record() as log:
             minidist.all_reduce(theirs)
         return torch.allclose(mine, theirs, atol=1e-5), sum(sent.nbytes for sent in log)
 
-    try:
-        results = minidist.launch(work, ranks, device="cpu", timeout=30)
-    except minidist.RankError as error:
-        raise Wrong(f"On {ranks} real processes {str(error).splitlines()[0]}.") from error
-    wrong = [rank for rank, (same, _) in enumerate(results) if not same]
-    if wrong:
-        raise Wrong(
-            f"On {ranks} real processes the sums differ from all_reduce's on ranks {wrong}."
-        )
+    (sent,), *_ = real.compared(work, ranks, "the sums differ from all_reduce's")
     return (
         "your loop sends exactly the schedule's messages, for 1 to 5 ranks; on "
         f"{ranks} real processes it gives the sums of minidist.all_reduce, and each rank sends "
-        f"{results[0][1]} bytes of a tensor of 4000: 2(N - 1)/N of it."
+        f"{sent} bytes of a tensor of 4000: 2(N - 1)/N of it."
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Literal, ParamSpec
+from typing import Any, Literal, ParamSpec, TypeVar
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,44 @@ def ask_number(function: Callable[..., object], *args: object) -> float:
     if not isinstance(answer, int | float) or not math.isfinite(answer):
         raise Wrong(f"for {args} you say {answer!r}; expected a number of bytes.")
     return float(answer)
+
+
+def ask_as(
+    read: Callable[[Any], T],
+    expected: str,
+    function: Callable[..., object],
+    *args: object,
+    case: str = "",
+) -> T:
+    """The same, for an answer that `read` must understand."""
+    answer = ask(function, *args)
+    try:
+        return read(answer)
+    except (TypeError, ValueError) as error:
+        raise Wrong(f"{case}you return {answer!r:.80}; expected {expected}.") from error
+
+
+def ask_numbers(function: Callable[..., object], *args: object, case: str = "") -> list[int]:
+    """The same, for a list of whole numbers."""
+    return ask_as(lambda answer: list(map(int, answer)), "a list of numbers", function, *args,
+                  case=case)  # fmt: skip
+
+
+def ask_pairs(
+    function: Callable[..., object], *args: object, case: str = "", expected: str
+) -> list[tuple[int, int]]:
+    """The same, for a list of pairs of whole numbers."""
+
+    def read(answer: Any) -> list[tuple[int, int]]:
+        return [(int(start), int(end)) for start, end in answer]
+
+    return ask_as(read, expected, function, *args, case=case)
+
+
+def hint(answer: float, hints: Iterable[tuple[float, str]], within: float = 1e-9) -> str:
+    """A blank and what the first value that is the answer says of it; "" if there is none."""
+    fitting = (f" {text}" for value, text in hints if abs(value - answer) <= within)
+    return next(fitting, "")
 
 
 NOT_YET = Verdict("not yet", "Write the function, then run this cell again.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from course.graders.verdict import Wrong, ask, ask_number, grader
+from course.graders.verdict import Wrong, ask, ask_number, grader, hint
 from minidist.errors import ScheduleError
 from minidist.schedule.algorithms import (
     chain_all_reduce,
@@ -119,15 +119,17 @@ def between_nodes(function: Callable[[int, int, int], float]) -> str:
 def _why_between(answer: float, ranks: int, local: int, size: int) -> str:
     count = ranks // local
     flat = traffic(ring_all_reduce(ranks), size, 1, local).between_nodes
-    hints = {
-        flat: "That is what the flat ring sends between nodes.",
-        2 * (count - 1) * size / count: "That is what one node sends; add up all nodes.",
-        2 * (count - 1) * size / ranks: "That is what one rank sends; add up all ranks.",
-        (count - 1) * size: "That is one phase; the all-gather between nodes sends as much again.",
-        2 * (count - 1) * size * local: "Each rank of a node sends only its own slice of the sum.",
-        2 * (ranks - 1) * size: "That is all that is sent; not all of it leaves a node.",
-    }
-    return next((f" {hint}" for value, hint in hints.items() if abs(value - answer) < 0.5), "")
+    hints = [
+        (flat, "That is what the flat ring sends between nodes."),
+        (2 * (count - 1) * size / count, "That is what one node sends; add up all nodes."),
+        (2 * (count - 1) * size / ranks, "That is what one rank sends; add up all ranks."),
+        ((count - 1) * size, "That is one phase; the all-gather between nodes sends as much "
+                             "again."),
+        (2 * (count - 1) * size * local, "Each rank of a node sends only its own slice of the "
+                                         "sum."),
+        (2 * (ranks - 1) * size, "That is all that is sent; not all of it leaves a node."),
+    ]  # fmt: skip
+    return hint(answer, hints, within=0.5)
 
 
 @grader

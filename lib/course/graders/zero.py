@@ -13,8 +13,8 @@ from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
 import minidist
-from course.graders.saving import on_ranks
-from course.graders.verdict import Wrong, ask, ask_number, grader
+from course.graders.verdict import Wrong, ask_number, ask_pairs, grader
+from course.sandbox.ranks import on_ranks
 from minidist.parallel.sharding.flat import Flat
 
 __all__ = ["by_hand", "during_backward", "slices", "wire"]
@@ -45,11 +45,8 @@ def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
 
 def _check_slices(function: Callable[..., object], sizes: list[int], ranks: int, rank: int) -> None:
     case = f"For parameters of {sizes} elements on {ranks} ranks, rank {rank}: "
-    answer = ask(function, list(sizes), ranks, rank)
-    try:
-        found = [(int(start), int(end)) for start, end in answer]  # type: ignore[attr-defined]
-    except (TypeError, ValueError) as error:
-        raise Wrong(f"{case}you return {answer!r}; expected a list of (start, end).") from error
+    expected = "a list of (start, end)"
+    found = ask_pairs(function, list(sizes), ranks, rank, case=case, expected=expected)
     right = _ranges(sizes, ranks, rank)
     if _owned(found) != _owned(right) or len(found) != len(right):
         why = _why_slices(found, sizes, ranks, rank)

@@ -1,7 +1,7 @@
-"""The one communication call that the ring exercise needs: send to one rank, receive from another.
+"""Threads of this process as the graders' stand-in for real ranks.
 
-Two transports with the same meaning: between real ranks, and between threads of this process, where
-every message is seen and a deadlock is found at once instead of being waited for.
+Every message is seen, and ranks that wait for each other, or do not make the same call, are found
+at once and named instead of being waited for.
 """
 
 from __future__ import annotations
@@ -9,32 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
+
+PATIENCE = 20.0  # seconds for all threads to end
 
 Exchange = Callable[[torch.Tensor, int, int], torch.Tensor]
 """exchange(tensor, to, source): send `tensor` to rank `to`, return what rank `source` sent us."""
-
-
-def between_ranks(tensor: torch.Tensor, to: int, source: int) -> torch.Tensor:
-    """Exchange 1-D tensors between real ranks: first the lengths, then the elements."""
-    length = torch.empty(1, dtype=torch.int64)
-    _both(torch.tensor([len(tensor)]), to, length, source)
-    received = tensor.new_empty(int(length))
-    _both(tensor.contiguous(), to, received, source)
-    return received
-
-
-def _both(out: torch.Tensor, to: int, into: torch.Tensor, source: int) -> None:
-    ops = [dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]
-    for work in dist.batch_isend_irecv(ops):
-        work.wait()
-
-
-PATIENCE = 20.0  # seconds for all threads of a room to end
 
 
 class Message(NamedTuple):
@@ -45,6 +28,10 @@ class Message(NamedTuple):
     to: int
     source: int
     sent: torch.Tensor
+
+
+class Mismatch(Exception):
+    """The ranks do not make the same collective call."""
 
 
 class Deadlock(Exception):
@@ -59,35 +46,44 @@ class Failed(Exception):
     """The function raised on a rank."""
 
     def __init__(self, rank: int, error: Exception) -> None:
-        super().__init__(rank, error)
+        super().__init__(f"on rank {rank} it raised {type(error).__name__}: {error}")
         self.rank, self.error = rank, error
 
 
-class Room:
-    """`ranks` threads that exchange messages. Use once: `run`, then look at `messages`.
+class Threads:
+    """`ranks` threads that communicate. Use once: `run`, then look at `messages` and `made`.
 
-    `most`: exchanges that a rank may make.
+    Args:
+        ranks: how many.
+        most: exchanges that a rank may make, and collective calls that all may make.
+
+    Attributes:
+        messages: what was exchanged between two ranks.
+        made: the collective calls.
     """
 
-    def __init__(self, ranks: int, most: int = 1000) -> None:
+    def __init__(self, ranks: int, most: int = 100) -> None:
         self.ranks, self.most = ranks, most
         self.messages: list[Message] = []
+        self.made: list[str] = []
         self._post: dict[tuple[int, int], deque[torch.Tensor]] = defaultdict(deque)
+        self._here: dict[int, tuple[str, Any]] = {}  # rank → its collective call, its tensors
+        self._waiting: dict[int, tuple[int, Callable[[], bool]]] = {}  # rank → for whom, is it here
+        self._ended: set[int] = set()
         self._turn = threading.Condition()
-        self._waiting: dict[int, int] = {}  # rank -> the rank it waits for
-        self._ended = 0
         self._error: Exception | None = None
 
-    def run(self, body: Callable[[int, Exchange], None]) -> None:
-        """Call body(rank, exchange) for each rank at once.
+    def run(self, body: Callable[[int, Rank], None]) -> None:
+        """Call body(rank, its calls) for each rank at once.
 
         Raises:
             Failed: body raised; NotImplementedError passes as it is.
+            Mismatch: naming the ranks and what they call.
             Deadlock: naming who waits for whom.
             Endless: naming the rank.
         """
         threads = [
-            threading.Thread(target=self._rank, args=(rank, body), daemon=True)
+            threading.Thread(target=self._run, args=(rank, body), daemon=True)
             for rank in range(self.ranks)
         ]
         for thread in threads:
@@ -96,56 +92,127 @@ class Room:
         for rank, thread in enumerate(threads):
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
-                self._stop(Endless(f"rank {rank} does not come to an end"))
+                with self._turn:
+                    self._stop(Endless(f"rank {rank} does not come to an end"))
         if self._error:
             raise self._error
 
-    def _rank(self, rank: int, body: Callable[[int, Exchange], None]) -> None:
-        steps = iter(range(1_000_000))
+    def _run(self, rank: int, body: Callable[[int, Rank], None]) -> None:
+        error: Exception | None = None
         try:
-            body(
-                rank,
-                lambda tensor, to, source: self._exchange(next(steps), rank, tensor, to, source),
-            )
-        except (Deadlock, Endless, NotImplementedError) as error:
-            self._stop(error)
-        except Exception as error:
-            self._stop(Failed(rank, error))
+            body(rank, Rank(rank, self))
+        except (Mismatch, Deadlock, Endless, NotImplementedError) as raised:
+            error = raised
+        except Exception as raised:
+            error = Failed(rank, raised)
         with self._turn:
-            self._ended += 1
+            if error:
+                self._stop(error)
+            self._ended.add(rank)
             self._look_for_deadlock()
 
-    def _exchange(
-        self, step: int, rank: int, tensor: torch.Tensor, to: int, source: int
-    ) -> torch.Tensor:
-        if step >= self.most:
+    def exchange(self, message: Message) -> torch.Tensor:
+        """Deliver a message, and wait for the one that its sender wants."""
+        _, rank, to, source, tensor = message
+        if message.step >= self.most:
             raise Endless(f"rank {rank} makes exchange after exchange")
         with self._turn:
-            self.messages.append(Message(step, rank, to, source, tensor.clone()))
+            self.messages.append(message)
             self._post[rank, to].append(tensor.clone())
-            if self._waiting.get(to) == rank:
-                del self._waiting[to]
-            self._turn.notify_all()
             inbox = self._post[source, rank]
-            if not inbox:
-                self._waiting[rank] = source
-                self._look_for_deadlock()
-            self._turn.wait_for(lambda: inbox or self._error)
-            self._waiting.pop(rank, None)
-            if self._error:
-                raise self._error
+            self._wait(rank, source, lambda: bool(inbox))
             return inbox.popleft()
+
+    def meet(
+        self, rank: int, name: str, tensors: Any, perform: Callable[[list[Any]], None]
+    ) -> None:
+        """Wait until all ranks make this call; the last one performs it on all ranks' tensors."""
+        with self._turn:
+            turn = len(self.made)
+            self._here[rank] = name, tensors
+            if len(self._here) == self.ranks:
+                self._perform(perform)
+            self._wait(rank, rank, lambda: len(self.made) > turn)
+
+    def _perform(self, perform: Callable[[list[Any]], None]) -> None:
+        if len({name for name, _ in self._here.values()}) > 1:
+            self._stop(Mismatch(f"the ranks do not make the same call: {self._calls()}"))
+        elif len(self.made) >= self.most:
+            self._stop(Mismatch(f"the ranks make call after call: {self._calls()}"))
+        else:
+            try:
+                perform([self._here[rank][1] for rank in range(self.ranks)])
+            except Exception as error:  # tensors that do not fit
+                self._stop(Mismatch(str(error)))
+        self.made.append(self._here[0][0])
+        self._here.clear()
+
+    def _calls(self) -> str:
+        return ", ".join(f"rank {rank} {name}" for rank, (name, _) in sorted(self._here.items()))
+
+    def _wait(self, rank: int, for_whom: int, is_here: Callable[[], bool]) -> None:
+        self._waiting[rank] = for_whom, is_here
+        self._turn.notify_all()
+        self._look_for_deadlock()
+        self._turn.wait_for(lambda: self._error or is_here())
+        del self._waiting[rank]
+        if self._error:
+            raise self._error
 
     def _look_for_deadlock(self) -> None:
         """Called with the lock held, when a rank begins to wait or ends."""
-        if self._error is None and self._waiting and len(self._waiting) + self._ended == self.ranks:
-            who = ", ".join(
-                f"rank {a} waits for rank {b}" for a, b in sorted(self._waiting.items())
-            )
-            self._error = Deadlock(who)
-            self._turn.notify_all()
+        waiting = {a: b for a, (b, is_here) in sorted(self._waiting.items()) if not is_here()}
+        if not waiting or len(waiting) + len(self._ended) < self.ranks:
+            return
+        if self._here:
+            ended = ", ".join(map(str, sorted(self._ended)))
+            text = f"rank {ended} has ended, but others wait for it: {self._calls()}"
+            self._stop(Mismatch(text))
+        else:
+            who = ", ".join(f"rank {a} waits for rank {b}" for a, b in waiting.items())
+            self._stop(Deadlock(who))
 
     def _stop(self, error: Exception) -> None:
-        with self._turn:
-            self._error = self._error or error
-            self._turn.notify_all()
+        self._error = self._error or error
+        self._turn.notify_all()
+
+
+class Rank:
+    """The calls that one thread can make."""
+
+    def __init__(self, rank: int, threads: Threads) -> None:
+        self._rank, self._threads, self._steps = rank, threads, 0
+
+    def exchange(self, tensor: torch.Tensor, to: int, source: int) -> torch.Tensor:
+        """Send `tensor` to rank `to`, return what rank `source` sent us."""
+        self._steps += 1
+        message = Message(self._steps - 1, self._rank, to, source, tensor.clone())
+        return self._threads.exchange(message)
+
+    def broadcast(self, tensor: torch.Tensor, src: int) -> None:
+        """Overwrite every rank's `tensor` by that of rank `src`."""
+        ranks = self._threads.ranks
+        if src not in range(ranks):
+            raise ValueError(f"src must be a rank, 0..{ranks - 1}, got {src!r}")
+
+        def perform(tensors: list[torch.Tensor]) -> None:
+            for each in tensors:
+                each.copy_(tensors[src].clone())
+
+        self._threads.meet(self._rank, f"broadcast(src={src})", tensor, perform)
+
+    def all_to_all(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        """Copy rank s's `inputs[d]` to rank d's `outputs[s]`, for all s and d."""
+        ranks = self._threads.ranks
+        if (len(outputs), len(inputs)) != (ranks, ranks):
+            raise ValueError(
+                f"all_to_all needs {ranks} outputs and inputs, got {len(outputs)} and {len(inputs)}"
+            )
+
+        def perform(pairs: list[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]) -> None:
+            sent = [[block.clone() for block in inputs] for _, inputs in pairs]
+            for dst, (outputs, _) in enumerate(pairs):
+                for src, output in enumerate(outputs):
+                    output.copy_(sent[src][dst])
+
+        self._threads.meet(self._rank, "all_to_all", (outputs, inputs), perform)
