@@ -197,24 +197,24 @@ def names(function: Callable[[], Mapping[str, str]]) -> str:
     if not isinstance(answers, Mapping):
         raise Wrong(f"you return {answers!r}; expected a dict of letters and names.")
     for letter, schedule in _drawn().items():
-        _check_name(letter, str(answers.get(letter, "nothing")), schedule)
+        answer, kind = str(answers.get(letter, "nothing")), schedule.collective
+        if answer not in KINDS:
+            raise Wrong(f"picture {letter}: {answer} is none of {', '.join(sorted(KINDS))}.")
+        if (answer == "all_to_all") != (kind == "all_to_all"):
+            raise Wrong(
+                f"picture {letter} is {'' if kind == 'all_to_all' else 'not '}an all_to_all: "
+                "there, and only there, each rank brings another block for every rank."
+            )
+        if answer != kind:
+            _find_difference(letter, answer, schedule)
     return (
         f"all {len(_drawn())}. Two of them are mirror images: read a gather backwards and it is a "
         "scatter. A broadcast read backwards is a reduce, but for the adding."
     )
 
 
-def _check_name(letter: str, answer: str, schedule: Schedule) -> None:
-    kind, ranks, chunks = schedule.collective, schedule.ranks, schedule.chunks
-    if answer == kind:
-        return
-    if answer not in KINDS:
-        raise Wrong(f"picture {letter}: {answer} is none of {', '.join(sorted(KINDS))}.")
-    if (answer == "all_to_all") != (kind == "all_to_all"):
-        raise Wrong(
-            f"picture {letter} is {'' if kind == 'all_to_all' else 'not '}an all_to_all: there, "
-            "and only there, each rank brings another block for every rank."
-        )
+def _find_difference(letter: str, answer: Collective, schedule: Schedule) -> None:
+    ranks, chunks = schedule.ranks, schedule.chunks
     shown = replay(schedule)
     sides = {
         "before": (shown.start, start(answer, ranks, chunks, schedule.root)),

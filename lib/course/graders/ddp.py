@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 import minidist
-from course.graders.verdict import Wrong, ask, ask_as, grader
+from course.graders.verdict import Wrong, ask, ask_as, grader, hint
 from course.sandbox.ranks import IN_ORDER, on_ranks
 from minidist.parallel.sharding.partition import assign
 
@@ -132,17 +132,16 @@ def _check_step(seen: Sequence[_Seen], step: int) -> float:
 
 
 def _what_is_off(found: torch.Tensor, right: torch.Tensor, mine: torch.Tensor, agreed: bool) -> str:
-    def near(other: torch.Tensor) -> bool:
-        return torch.allclose(found, other, rtol=1e-4, atol=1e-7)
-
-    if near(mine):
-        return "is still its own. Is there a hook on every parameter, and does it wait?"
-    if near(RANKS * right):
-        return f"is the sum over {RANKS} ranks, expected the average: divide by their number."
-    if near(right / RANKS):
-        return "is divided twice by the number of ranks."
-    if near(mine / RANKS):
-        return "is its own, divided, and not summed."
+    known = [
+        (mine, "is still its own. Is there a hook on every parameter, and does it wait?"),
+        (RANKS * right, f"is the sum over {RANKS} ranks, expected the average: divide by their "
+                        "number."),
+        (right / RANKS, "is divided twice by the number of ranks."),
+        (mine / RANKS, "is its own, divided, and not summed."),
+    ]  # fmt: skip
+    for other, text in known:
+        if torch.allclose(found, other, rtol=1e-4, atol=1e-7):
+            return text
     if not agreed:
         return (
             "is another one than its peers have. Each reduction must be of the same parameter on "
@@ -200,17 +199,13 @@ def _check_buckets(function: Callable[..., object], sizes: list[int], first: int
         at = next(i for i, (own, its) in enumerate(zip(found, right, strict=False)) if own != its)
         limit = first if at == 0 else cap
         held = sum(sizes[i] for i in found[at])
-        what = _why_buckets(held, limit, sizes[found[at][-1]], at)
+        what = "A bucket is closed when it has reached its cap."
+        if held < limit:
+            what = f"With {held // MIB} MiB it is not full: its cap is {limit // MIB}."
+        elif held - sizes[found[at][-1]] >= limit:
+            which = "it should have left" if at else "the first bucket has a cap of its own"
+            what = f"It was full before its last parameter came: {which}."
         raise Wrong(f"{case}your bucket {at} is {found[at]}, expected {right[at]}. {what}")
-
-
-def _why_buckets(held: int, limit: int, last: int, at: int) -> str:
-    if held < limit:
-        return f"With {held // MIB} MiB it is not full: its cap is {limit // MIB}."
-    if held - last >= limit:
-        which = "the first bucket has a cap of its own" if at == 0 else "it should have left"
-        return f"It was full before its last parameter came: {which}."
-    return "A bucket is closed when it has reached its cap."
 
 
 Spans = list[tuple[float, float]]
@@ -239,38 +234,26 @@ def exposed(function: Callable[[Spans, Spans], float]) -> str:
             and not any(a <= second < b for a, b in computing)
             for second in range(20)
         )
-        _check_exposed(function, computing, talking, right)
+        answer = ask(function, list(computing), list(talking))
+        if not isinstance(answer, int | float) or not math.isfinite(answer):
+            raise Wrong(f"you return {answer!r}; expected a number of seconds.")
+        whole, busy = (sum(end - start for start, end in each) for each in (talking, computing))
+        hints = [
+            (whole - busy, "A difference of sums does not know what lies over what."),
+            (whole - right, "That is what is hidden."),
+            (whole, "That is all communication; some of it is hidden."),
+        ]
+        cut = " Cut each span of communication where computing starts or ends, and count no second "
+        if abs(answer - right) > 1e-6:
+            raise Wrong(
+                f"computing in {computing} and communicating in {talking} you say {answer:g} s, "
+                f"expected {right}.{hint(int(answer), hints) or cut + 'twice.'}"
+            )
     return (
         f"right for {len(cases)} timelines. What is exposed is what a step takes longer than "
         "computing alone; the rest of the communication costs nothing, as long as somebody else "
         "than the one who computes can carry it."
     )
-
-
-def _check_exposed(
-    function: Callable[..., object],
-    computing: list[tuple[int, int]],
-    talking: list[tuple[int, int]],
-    right: int,
-) -> None:
-    answer = ask(function, list(computing), list(talking))
-    if not isinstance(answer, int | float) or not math.isfinite(answer):
-        raise Wrong(f"you return {answer!r}; expected a number of seconds.")
-    if abs(answer - right) > 1e-6:
-        whole = sum(end - start for start, end in talking)
-        hints = {
-            whole: "That is all communication; some of it is hidden.",
-            whole - right: "That is what is hidden.",
-            whole - sum(end - start for start, end in computing): (
-                "A difference of sums does not know what lies over what."
-            ),
-        }
-        hint = hints.get(int(answer), "Cut each span of communication where computing starts or "
-                         "ends, and count no second twice.")  # fmt: skip
-        raise Wrong(
-            f"computing in {computing} and communicating in {talking} you say {answer:g} s, "
-            f"expected {right}. {hint}"
-        )
 
 
 @grader
@@ -281,32 +264,29 @@ def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
     """
     cases = [[3, 1], [4, 4, 4], [5, 0, 1], [1, 2, 3, 4], [7]]
     for samples in cases:
-        _check_factors(function, samples)
+        generator = torch.Generator().manual_seed(sum(samples))
+        parts = [torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in samples]
+        answer = ask(function, list(samples))
+        try:
+            given = [float(factor) for factor in answer]  # type: ignore[attr-defined]
+        except (TypeError, ValueError):
+            given = []
+        if len(given) != len(samples):
+            raise Wrong(f"for {samples} you return {answer!r}; expected a factor for each rank.")
+        means = [part.mean(0) if len(part) else part.sum(0) for part in parts]
+        total = torch.as_tensor(sum(f * mean for f, mean in zip(given, means, strict=True)))
+        right = torch.cat(parts).mean(0)
+        if not torch.allclose(total / len(samples), right, atol=1e-9):
+            why = "Count a rank with more samples more."
+            if torch.allclose(total, right, atol=1e-9):
+                why = f"It is {len(samples)} times too small: the average divides by N already."
+            elif 0 in samples:
+                why = "Count only the ranks that are there."
+            raise Wrong(
+                f"with {samples} samples your factors {given} give another gradient than the "
+                f"whole batch. {why}"
+            )
     return (
         f"right for {len(cases)} ways to cut a batch. Where all ranks have as many samples every "
         "factor is 1: that is why nobody misses them."
     )
-
-
-def _check_factors(function: Callable[..., object], samples: list[int]) -> None:
-    generator = torch.Generator().manual_seed(sum(samples))
-    parts = [torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in samples]
-    answer = ask(function, list(samples))
-    try:
-        given = [float(factor) for factor in answer]  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
-        given = []
-    if len(given) != len(samples):
-        raise Wrong(f"for {samples} you return {answer!r}; expected a factor for each rank.")
-    means = [part.mean(0) if len(part) else part.sum(0) for part in parts]
-    averaged = sum(f * m for f, m in zip(given, means, strict=True)) / len(samples)
-    right = torch.cat(parts).mean(0)
-    if not torch.allclose(torch.as_tensor(averaged), right, atol=1e-9):
-        one = "only the ranks that are there" if 0 in samples else "a rank with more samples more"
-        hint = f"Count {one}."
-        if torch.allclose(torch.as_tensor(averaged) * len(samples), right, atol=1e-9):
-            hint = f"It is {len(samples)} times too small: the average divides by N already."
-        raise Wrong(
-            f"with {samples} samples your factors {given} give another gradient than the "
-            f"whole batch. {hint}"
-        )

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,33 +40,23 @@ def indices(function: Callable[[int, int, int, int, bool], Sequence[int]]) -> st
     The judge is torch's DistributedSampler.
     """
     cases = [(10, 4), (12, 4), (7, 2), (5, 1), (3, 8), (97, 5)]
-    for size, ranks in cases:
-        for drop_last in (False, True):
-            for epoch in (0, 3):
-                _check_indices(function, size, ranks, epoch, drop_last)
+    for (size, ranks), drop_last, epoch in product(cases, (False, True), (0, 3)):
+        case = f"{size} samples, {ranks} ranks, epoch {epoch}, drop_last={drop_last}: "
+        found = [
+            ask_numbers(function, size, ranks, rank, epoch, drop_last, case=case)
+            for rank in range(ranks)
+        ]
+        right = _drawn(size, ranks, epoch, drop_last)
+        if found != right:
+            first = next(rank for rank in range(ranks) if found[rank] != right[rank])
+            yours, its = _short(found[first]), _short(right[first])
+            why = _why_indices(found, right, size, found == _drawn(size, ranks, 0, drop_last))
+            raise Wrong(f"{case}you give rank {first} {yours}, expected {its}. {why}")
     return (
         f"your ranks draw what torch's DistributedSampler gives them, for {len(cases)} sizes, two "
         "epochs, padded and dropped. No rank had to ask another one: each shuffles all of the "
         "numbers alike and takes its own."
     )
-
-
-def _check_indices(
-    function: Callable[..., object], size: int, ranks: int, epoch: int, drop_last: bool
-) -> None:
-    case = f"{size} samples, {ranks} ranks, epoch {epoch}, drop_last={drop_last}: "
-    found = [
-        ask_numbers(function, size, ranks, rank, epoch, drop_last, case=case)
-        for rank in range(ranks)
-    ]
-    right = _drawn(size, ranks, epoch, drop_last)
-    if found != right:
-        first = next(r for r in range(ranks) if found[r] != right[r])
-        why = _why_indices(found, right, size, ranks, epoch, drop_last)
-        raise Wrong(
-            f"{case}you give rank {first} {_short(found[first])}, expected "
-            f"{_short(right[first])}. {why}"
-        )
 
 
 def _drawn(size: int, ranks: int, epoch: int, drop_last: bool) -> list[list[int]]:
@@ -84,18 +75,13 @@ def _short(numbers: Sequence[int]) -> str:
 
 
 def _why_indices(
-    found: list[list[int]],
-    right: list[list[int]],
-    size: int,
-    ranks: int,
-    epoch: int,
-    drop_last: bool,
+    found: list[list[int]], right: list[list[int]], size: int, of_epoch_0: bool
 ) -> str:
     flat = [index for own in found for index in own]
     lengths, wanted = sorted({len(own) for own in found}), len(right[0])
     if any(not 0 <= index < size for index in flat):
         return f"Samples are numbered 0 to {size - 1}."
-    if found == _drawn(size, ranks, 0, drop_last):
+    if of_epoch_0:
         return "That is the order of epoch 0: seed the generator with the epoch."
     if len(lengths) > 1:
         return (
@@ -110,7 +96,7 @@ def _why_indices(
             "must shuffle alike: the seed is the epoch, not the rank. What is repeated comes from "
             "the front of the shuffled order."
         )
-    if ranks > 1:
+    if len(right) > 1:
         return "A fair split, but not the sampler's: rank r takes places r, r + N, r + 2N, ..."
     return "Shuffle with torch.randperm and a generator of its own, seeded with the epoch."
 

@@ -172,20 +172,17 @@ def _check_gradient(rank: int, answer: object, own: Sequence[Tensor]) -> None:
 
 def _what_is_off(rank: int, answer: Tensor, own: Sequence[Tensor]) -> str:
     mean = sum(own[1:], own[0]) / RANKS
-
-    def cut(whole: Tensor, by: int) -> Tensor:
-        return whole[by * PART : (by + 1) * PART]
-
-    if torch.allclose(answer, cut(RANKS * mean, rank)):
-        return f"is the sum over {RANKS} ranks, expected the average: divide by their number."
-    if torch.allclose(answer, cut(own[rank], rank)):
-        return "is this rank's part of its own gradient. The other ranks' samples are missing."
-    if torch.allclose(answer, cut(mean / RANKS, rank)):
-        return "is divided twice by the number of ranks."
-    for other in range(RANKS):
-        if torch.allclose(answer, cut(mean, other)):
-            return f"is that of rank {other}'s weights. Rank {rank} keeps part {rank}."
-    return f"is off by up to {(answer - cut(mean, rank)).abs().max().item():.1e}."
+    parts, mine = torch.split(mean, PART), torch.split(own[rank], PART)[rank]
+    known = [
+        (RANKS * parts[rank], f"is the sum over {RANKS} ranks, expected the average: divide by "
+                              "their number."),
+        (mine, "is this rank's part of its own gradient. The other ranks' samples are missing."),
+        (parts[rank] / RANKS, "is divided twice by the number of ranks."),
+    ]  # fmt: skip
+    for other, part in enumerate(parts):
+        known.append((part, f"is that of rank {other}'s weights. Rank {rank} keeps part {rank}."))
+    texts = (text for tensor, text in known if torch.allclose(answer, tensor))
+    return next(texts, f"is off by up to {(answer - parts[rank]).abs().max().item():.1e}.")
 
 
 @grader

@@ -19,6 +19,10 @@ __all__ = ["mean_length", "owner"]
 
 Reducer = Callable[[Any, list[Any]], Any]
 Pairs = list[tuple[Any, Any]]
+MEAN_OF_MEANS = (
+    " A mean of means is not the mean: a text with many words would count no more than one with "
+    "few. Let the pairs carry what can be added up, and divide in the reducer alone."
+)
 TEXTS = ["An apple a day", "all bees buzz; Bob, too", "a banana", "", "42 eggs? 7!"]
 
 
@@ -109,17 +113,8 @@ def _compare(
         if not isinstance(given, int | float) or abs(given - mean) > 1e-9:
             raise Wrong(
                 f"{how}, the words with {letter!r} have a mean length of {given!r}; expected "
-                f"{mean:.4g}.{_hint(combiner)}"
+                f"{mean:.4g}.{MEAN_OF_MEANS if combiner else ''}"
             )
-
-
-def _hint(combiner: Reducer | None) -> str:
-    if combiner is None:
-        return ""
-    return (
-        " A mean of means is not the mean: a text with many words would count no more than one "
-        "with few. Let the pairs carry what can be added up, and divide in the reducer alone."
-    )
 
 
 def _check_saving(mapper: Any, combiner: Reducer) -> None:
@@ -148,39 +143,37 @@ def owner(function: Callable[[tuple[int, int], int], int]) -> str:
     It must give the rank that owns this element of `numel` after a reduce-scatter.
     """
     for ranks in (4, 1, 3, 8):
+        promised = goal("reduce_scatter", ranks, ranks)
+        holder = [next(r for r in range(ranks) if promised[r][c] is not None) for c in range(ranks)]
         for numel in (4 * ranks, 10, ranks + 1, ranks, 1, 97):
-            _check_owner(function, numel, ranks)
+            right = np.repeat(holder, np.diff(bounds(numel, ranks))).tolist()
+            _check_owners(function, right, ranks)
     return (
         "every element goes to the rank that a reduce-scatter leaves it on, for 1 to 8 ranks, also "
         "where they do not divide. Such a shuffle is a reduce-scatter."
     )
 
 
-def _check_owner(function: Callable[[tuple[int, int], int], int], numel: int, ranks: int) -> None:
-    edge = bounds(numel, ranks)
-    promised = goal("reduce_scatter", ranks, ranks)
-    holder = [next(r for r in range(ranks) if promised[r][c] is not None) for c in range(ranks)]
-    right = np.repeat(holder, np.diff(edge)).tolist()
-    case = f"{numel} elements on {ranks} ranks"
-    answers = [ask(function, (element, numel), ranks) for element in range(numel)]
+def _check_owners(
+    function: Callable[[tuple[int, int], int], int], right: list[int], ranks: int
+) -> None:
+    case = f"{len(right)} elements on {ranks} ranks"
+    answers = [ask(function, (element, len(right)), ranks) for element in range(len(right))]
     for element, given in enumerate(answers):
         if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < ranks:
             raise Wrong(
                 f"{case}: for element {element} you say {given!r}; expected a whole number, "
                 f"0..{ranks - 1}."
             )
+    why = ""
+    if answers == [element % ranks for element in range(len(answers))]:
+        why = " You deal the elements out like cards; a rank owns neighbours."
+    elif answers == sorted(answers):  # type: ignore[type-var]
+        own, want = ([row.count(r) for r in range(ranks)] for row in (answers, right))
+        why = f" Your slices have {own} elements; they should have {want}, the longer ones first."
     for element, (given, rank) in enumerate(zip(answers, right, strict=True)):
         if given != rank:
             raise Wrong(
                 f"{case}: you give element {element} to reducer {given}; a reduce-scatter leaves "
-                f"it on rank {rank}.{_why_owner(answers, right, ranks)}"
+                f"it on rank {rank}.{why}"
             )
-
-
-def _why_owner(answers: list[Any], right: list[int], ranks: int) -> str:
-    if answers == [element % ranks for element in range(len(answers))]:
-        return " You deal the elements out like cards; a rank owns neighbours."
-    if answers == sorted(answers):
-        own, want = ([row.count(r) for r in range(ranks)] for row in (answers, right))
-        return f" Your slices have {own} elements; they should have {want}, the longer ones first."
-    return ""

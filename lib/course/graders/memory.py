@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from course.graders.verdict import Wrong, ask, ask_number, grader, hint
 from course.training.models import GPT
 from minidist.memory.activations import saved
-from minidist.memory.state import FP32, MIXED, DtypePolicy, share, state
+from minidist.memory.state import FP32, MIXED, DtypePolicy, StateBytes, share, state
 
 __all__ = ["activations", "checkpointed", "fewest", "peak"]
 
@@ -25,9 +26,11 @@ def activations(function: Callable[[int, int, int, int], float]) -> str:
     """
     cases = [(1, 8, 16, 8), (2, 8, 16, 2), (3, 17, 24, 4), (2, 5, 64, 1), (1, 31, 8, 8)]
     for case in cases:
-        right, answer = _kept_by_block(*case), ask_number(function, *case)
+        batch, time, width, heads = case
+        block = GPT(2, width, layers=1, heads=heads, context=time).blocks[0]
+        held, inputs = block.parameters(), torch.ones(batch, time, width)
+        right, answer = saved(partial(block, inputs), held), ask_number(function, *case)
         if answer != right:
-            batch, time, width, heads = case
             raise Wrong(
                 f"For a batch of {batch}, {time} tokens, width {width} and {heads} heads you say "
                 f"{answer:,.0f} bytes; autograd keeps {right:,}.{_why_kept(answer, right, *case)}"
@@ -37,11 +40,6 @@ def activations(function: Callable[[int, int, int, int], float]) -> str:
         "batch and time. And for every feature of a token it is 16 numbers and a bit, while the "
         "block's weights are 12 times the square of the width."
     )
-
-
-def _kept_by_block(batch: int, time: int, width: int, heads: int) -> int:
-    block = GPT(2, width, layers=1, heads=heads, context=time).blocks[0]
-    return saved(lambda: block(torch.ones(batch, time, width)), block.parameters())
 
 
 def _why_kept(answer: float, right: int, batch: int, time: int, width: int, heads: int) -> str:
@@ -187,42 +185,37 @@ def fewest(function: Callable[[int, int, int, DtypePolicy, str], int]) -> str:
     """
     limits = ((24 * GB, 8 * GB), (80 * GB, 8 * GB), (24 * GB, 24 * GB), (200, 0), (24 * GB, 0))
     sizes = (7 * GB, 70 * GB, 12)
-    for size, (limit, beside) in product(sizes, limits):
-        for policy, optimizer in ((FP32, "adam"), (MIXED, "adam"), (FP32, "sgd")):
-            _check_fewest(function, size, limit, beside, policy, optimizer)
+    policies = ((FP32, "adam"), (MIXED, "adam"), (FP32, "sgd"))
+    for size, (limit, beside), (policy, optimizer) in product(sizes, limits, policies):
+        answer = ask(function, size, limit, beside, policy, optimizer)
+        case = (
+            f"For {size:,} parameters ({policy.name}, {optimizer}), {limit:,} bytes a rank and "
+            f"{beside:,} of them beside the state you say {answer!r}"
+        )
+        if answer is None:
+            if limit > beside:
+                raise Wrong(f"{case}. With enough ranks a slice of the state fits in what is left.")
+        elif not isinstance(answer, int) or answer < 1:
+            raise Wrong(f"{case}; expected a whole number of ranks from 1 on, or None.")
+        elif limit <= beside:
+            raise Wrong(f"{case}. There is no room for any slice, however thin: expected None.")
+        else:
+            _check_fewest(answer, limit, beside, state(size, policy, optimizer), case)
     return (
         "one rank less would not fit. What is not cut, the unit and the activations, stays however "
         "many ranks there are: it decides whether it can be done, the state only on how many."
     )
 
 
-def _check_fewest(
-    function: Callable[..., object],
-    parameters: int,
-    limit: int,
-    beside: int,
-    policy: DtypePolicy,
-    optimizer: str,
-) -> None:
-    whole = state(parameters, policy, optimizer)
-    answer = ask(function, parameters, limit, beside, policy, optimizer)
-    case = (
-        f"For {parameters:,} parameters ({policy.name}, {optimizer}), {limit:,} bytes a rank and "
-        f"{beside:,} of them beside the state you say {answer!r}"
+def _check_fewest(answer: int, limit: int, beside: int, whole: StateBytes, case: str) -> None:
+    fewer, needed, more = (
+        share(whole, max(ranks, 1), stage=3).total + beside
+        for ranks in (answer - 1, answer, answer + 1)
     )
-    if answer is None:
-        if limit > beside:
-            raise Wrong(f"{case}. With enough ranks a slice of the state fits in what is left.")
-        return
-    if not isinstance(answer, int) or answer < 1:
-        raise Wrong(f"{case}; expected a whole number of ranks from 1 on, or None.")
-    needed = share(whole, answer, stage=3).total + beside
-    if limit <= beside:
-        raise Wrong(f"{case}. There is no room for any slice, however thin: expected None.")
     if needed > limit:
-        hint = " Round up." if share(whole, answer + 1, 3).total + beside <= limit else ""
+        why = " Round up." if more <= limit else ""
         if whole.total / answer <= limit:
-            hint = hint or " What is beside the state needs room too."
-        raise Wrong(f"{case}. Each would need {needed:,} bytes.{hint}")
-    if answer > 1 and share(whole, answer - 1, stage=3).total + beside <= limit:
+            why = why or " What is beside the state needs room too."
+        raise Wrong(f"{case}. Each would need {needed:,} bytes.{why}")
+    if answer > 1 and fewer <= limit:
         raise Wrong(f"{case}. One rank less would do as well.")

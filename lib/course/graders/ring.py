@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ from course.sandbox import ranks as real
 from course.sandbox.threads import Deadlock, Endless, Exchange, Failed, Message, Threads
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, seconds, switch
+from minidist.schedule.schedule import Schedule
 from minidist.schedule.simulate import Contributors, Event, Replay, replay, traffic
 
 __all__ = ["bytes_sent", "crossover", "ring_all_reduce", "slices"]
@@ -31,30 +32,23 @@ def bytes_sent(function: Callable[[int, int], float]) -> str:
         elements = 3000 * ranks
         size = 4 * elements
         right = int(traffic(algorithms.ring_all_reduce(ranks), elements).sent_bytes[0])
-        answer = ask_number(function, ranks, size)
+        answer, steps = ask_number(function, ranks, size), ranks - 1
+        hints = [
+            (steps * size // ranks, "That is one phase; the all-gather sends as much again."),
+            (2 * size, "That is the limit for many ranks; a chunk is not sent to its own rank."),
+            (2 * steps * size, "Each message is one chunk, a 1/N of the tensor, not all of it."),
+            (steps * size, "That is what the root of the naive way sends."),
+            (2 * steps, "That is the number of messages; each has size / N bytes."),
+        ]
         if abs(answer - right) > 0.5:
             raise Wrong(
                 f"For {ranks} ranks and {size} bytes you say {answer:g}; the simulator counts "
-                f"{right}.{_why_bytes(answer, ranks, size)}"
+                f"{right}.{hint(int(answer), hints)}"
             )
     return (
         "the simulator counts the same for 1, 2, 3, 4 and 8 ranks. With more and more ranks it "
         "comes close to twice the tensor and never reaches it."
     )
-
-
-def _why_bytes(answer: float, ranks: int, size: int) -> str:
-    return hint(
-        int(answer),
-        [
-            ((ranks - 1) * size // ranks, "That is one phase; the all-gather sends as much again."),
-            (2 * (ranks - 1) * size, "Each message is one chunk, a 1/N of the tensor, not all of "
-                                     "it."),
-            (2 * size, "That is the limit for many ranks; a chunk is not sent to its own rank."),
-            ((ranks - 1) * size, "That is what the root of the naive way sends."),
-            (2 * (ranks - 1), "That is the number of messages; each has size / N bytes."),
-        ],
-    )  # fmt: skip
 
 
 @grader
@@ -99,31 +93,54 @@ def _check_slices(cut: list[tuple[int, int]], numel: int, ranks: int) -> None:
 @grader
 def crossover(function: Callable[[int, float, float], float]) -> str:
     """Grade function(ranks, alpha, beta): the bytes at which ring and tree take the same time."""
+    ways = {"the ring": algorithms.ring_all_reduce, "the tree": algorithms.tree_all_reduce}
     for ranks in (8, 4, 16, 100):
-        for link in (Link(1e-5, 1e-9), Link(3e-6, 1e-11)):
-            _check_crossover(function, ranks, link)
+        check_crossing(
+            function,
+            ranks,
+            ways,
+            above="the ring",
+            why="The tree has 2 ceil(log2 N) steps of the whole tensor, the ring 2(N - 1) of an "
+            "N-th of it.",
+        )
     return (
         "at your size the cost model gives ring and tree the same time, for 4 to 100 ranks. Below "
         "it the tree wins, above it the ring."
     )
 
 
-def _check_crossover(
-    function: Callable[[int, float, float], float], ranks: int, link: Link
+def check_crossing(
+    function: Callable[[int, float, float], float],
+    ranks: int,
+    ways: Mapping[str, Callable[[int], Schedule]],
+    *,
+    above: str,
+    why: str,
 ) -> None:
-    size = ask_number(function, ranks, link.alpha, link.beta)
-    if size <= 0:
-        raise Wrong(f"For {ranks} ranks you say {size:g}; expected a number of bytes above zero.")
-    net, ways = switch(link), (algorithms.ring_all_reduce, algorithms.tree_all_reduce)
-    ring, tree = (seconds(a(ranks), size, net) for a in ways)
-    if abs(ring - tree) > 1e-6 * ring:
-        slower, text = ("ring", "larger") if ring > tree else ("tree", "smaller")
-        raise Wrong(
-            f"For {ranks} ranks, alpha {link.alpha:g} s and beta {link.beta:g} s/byte you say "
-            f"{size:.0f} bytes. There the ring takes {ring * 1e6:.1f} us and the tree "
-            f"{tree * 1e6:.1f} us: the {slower} is slower, so they cross at a {text} size. The "
-            "tree has 2 ceil(log2 N) steps of the whole tensor, the ring 2(N - 1) of an N-th of it."
-        )
+    """Raise if two ways do not take the same time at the learner's size, on two links.
+
+    Args:
+        function: function(ranks, alpha, beta), the learner's.
+        ranks: how many.
+        ways: name → schedule, of both.
+        above: the way that wins above the crossing.
+        why: what the times are made of.
+    """
+    for link in (Link(1e-5, 1e-9), Link(3e-6, 1e-11)):
+        size = ask_number(function, ranks, link.alpha, link.beta)
+        if size <= 0:
+            case = f"For {ranks} ranks you say {size:g}"
+            raise Wrong(f"{case}; expected a number of bytes above zero.")
+        took = {name: seconds(build(ranks), size, switch(link)) for name, build in ways.items()}
+        slower, faster = max(took, key=took.__getitem__), min(took, key=took.__getitem__)
+        if took[slower] - took[faster] > 1e-6 * took[slower]:
+            (first, one), (second, other) = took.items()
+            raise Wrong(
+                f"For {ranks} ranks, alpha {link.alpha:g} s and beta {link.beta:g} s/byte you say "
+                f"{size:.0f} bytes. There {first} takes {one * 1e6:.1f} us and {second} "
+                f"{other * 1e6:.1f} us: {slower} is slower, so they cross at a "
+                f"{'larger' if slower == above else 'smaller'} size. {why}"
+            )
 
 
 # ---- the ring by hand ----
@@ -139,13 +156,20 @@ def ring_all_reduce(function: HandWritten) -> str:
     first = _try(function, 4)
     for ranks in (2, 3, 5, 1):
         _try(function, ranks)
-    return _on_ranks(function, 4) + _owner(first)
+    note = " After the first phase rank r holds the sum of chunk r, as reduce-scatter must."
+    if first != -1:
+        note = (
+            f" Note: your rank r starts with chunk r{first:+d}; minidist's starts with chunk r-1."
+        )
+    return _on_ranks(function, 4) + note
 
 
 def _try(function: HandWritten, ranks: int) -> int:
     """Try it on `ranks` threads; return which chunk, counted from its own, a rank sends first."""
     threads = Threads(ranks, most=8 * ranks)
-    held = [[_mark(rank, chunk, ranks) for chunk in range(ranks)] for rank in range(ranks)]
+    # Element [c, r] of a chunk counts how often rank r's chunk c is in it.
+    marks = torch.eye(ranks * ranks).view(ranks, ranks, ranks * ranks)
+    held = [[marks[chunk, rank].clone() for chunk in range(ranks)] for rank in range(ranks)]
     where = f"With {ranks} ranks: "
     try:
         threads.run(lambda r, calls: function(r, ranks, list(held[r]), calls.exchange))
@@ -163,13 +187,6 @@ def _try(function: HandWritten, ranks: int) -> int:
     _compare(where, threads.messages, expected)
     _compare_end(where, held, ranks)
     return first
-
-
-def _mark(rank: int, chunk: int, ranks: int) -> torch.Tensor:
-    """A chunk that shows its origin: element [c, r] counts how often rank r's chunk c is in it."""
-    mark = torch.zeros(ranks, ranks)
-    mark[chunk, rank] = 1
-    return mark.view(-1)
 
 
 def _read(payload: torch.Tensor, ranks: int) -> list[tuple[int, Contributors]]:
@@ -207,18 +224,13 @@ def _compare(where: str, messages: list[Message], expected: Replay) -> None:
         at = f"{where}step {event.step + 1} of {expected.steps}: rank {event.src}"
         message = made.get((event.step, event.src))
         if message is None:
-            _too_few(where, made, event, ranks)
-        else:
-            _compare_message(at, message, event, ranks)
-
-
-def _too_few(where: str, made: dict[tuple[int, int], Message], event: Event, ranks: int) -> None:
-    count = sum(rank == event.src for _, rank in made)
-    need = 2 * (ranks - 1)
-    text = f"{where}rank {event.src} made {count} of the 2(N - 1) = {need} exchanges."
-    if count == ranks - 1:
-        text += " That is the first phase: each chunk's sum is still on one rank only."
-    raise Wrong(text)
+            count = sum(rank == event.src for _, rank in made)
+            need = 2 * (ranks - 1)
+            text = f"{where}rank {event.src} made {count} of the 2(N - 1) = {need} exchanges."
+            if count == ranks - 1:
+                text += " That is the first phase: each chunk's sum is still on one rank only."
+            raise Wrong(text)
+        _compare_message(at, message, event, ranks)
 
 
 def _compare_message(at: str, message: Message, event: Event, ranks: int) -> None:
@@ -241,12 +253,9 @@ def _compare_message(at: str, message: Message, event: Event, ranks: int) -> Non
         )
     chunk, who = parts[0]
     if chunk != event.chunk:
-        hint = ""
-        if event.step == ranks - 1:
-            hint = (
-                " The second phase must start with the chunk that the first phase completed here."
-            )
-        raise Wrong(f"{at} sent chunk {chunk}, expected chunk {event.chunk}.{hint}")
+        text = " The second phase must start with the chunk that the first phase completed here."
+        why = text if event.step == ranks - 1 else ""
+        raise Wrong(f"{at} sent chunk {chunk}, expected chunk {event.chunk}.{why}")
     if who != event.carried:
         raise Wrong(f"{at} sent chunk {chunk} {_parts(who)}, expected it {_parts(event.carried)}."
                     f"{_why(who, event.carried)}")  # fmt: skip
@@ -292,9 +301,3 @@ def _on_ranks(function: HandWritten, ranks: int) -> str:
         f"{ranks} real processes it gives the sums of minidist.all_reduce, and each rank sends "
         f"{sent} bytes of a tensor of 4000: 2(N - 1)/N of it."
     )
-
-
-def _owner(first: int) -> str:
-    if first == -1:
-        return " After the first phase rank r holds the sum of chunk r, as reduce-scatter must."
-    return f" Note: your rank r starts with chunk r{first:+d}; minidist's starts with chunk r-1."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from course.graders.ring import check_crossing
 from course.graders.verdict import Wrong, ask, ask_number, grader, hint
 from minidist.errors import ScheduleError
 from minidist.schedule.algorithms import (
@@ -70,32 +71,20 @@ def _what_is_off(rank: int, held: Contributors, ranks: int) -> str:
 @grader
 def crossing(function: Callable[[int, float, float], float]) -> str:
     """Grade function(ranks, alpha, beta): the bytes at which the two doublings take the same."""
+    ways = {
+        "recursive doubling": recursive_doubling_all_reduce,
+        "halving-doubling": halving_doubling_all_reduce,
+    }
+    why = (
+        "One has log2 N steps of the whole tensor; the other 2 log2 N, in which a rank sends "
+        "2(N - 1)/N of the tensor in all."
+    )
     for ranks in (8, 4, 64, 1024):
-        for link in (Link(1e-5, 1e-9), Link(3e-6, 1e-11)):
-            _check_crossing(function, ranks, link)
+        check_crossing(function, ranks, ways, above="halving-doubling", why=why)
     return (
         "at your size both take the same time, for 4 to 1,024 ranks. With many ranks it comes "
         "close to alpha / beta, the bytes that a link carries while a message waits."
     )
-
-
-def _check_crossing(function: Callable[[int, float, float], float], ranks: int, link: Link) -> None:
-    size = ask_number(function, ranks, link.alpha, link.beta)
-    if size <= 0:
-        raise Wrong(f"For {ranks} ranks you say {size:g}; expected a number of bytes above zero.")
-    whole, halves = (
-        seconds(build(ranks), size, switch(link))
-        for build in (recursive_doubling_all_reduce, halving_doubling_all_reduce)
-    )
-    if abs(whole - halves) > 1e-6 * whole:
-        slower, text = ("recursive ", "smaller") if whole > halves else ("halving-", "larger")
-        raise Wrong(
-            f"For {ranks} ranks, alpha {link.alpha:g} s and beta {link.beta:g} s/byte you say "
-            f"{size:.0f} bytes. There recursive doubling takes {whole * 1e6:.1f} us and halving-"
-            f"doubling {halves * 1e6:.1f} us: {slower}doubling is slower, so they cross at a "
-            f"{text} size. One has log2 N steps of the whole tensor; the other 2 log2 N, in which "
-            "a rank sends 2(N - 1)/N of the tensor in all."
-        )
 
 
 @grader
@@ -104,32 +93,26 @@ def between_nodes(function: Callable[[int, int, int], float]) -> str:
     for ranks, local in ((32, 8), (8, 4), (12, 2), (6, 3), (4, 4), (5, 1)):
         size = 600 * ranks
         right = traffic(hierarchical_all_reduce(ranks, local=local), size, 1, local).between_nodes
-        answer = ask_number(function, ranks, local, size)
+        answer, nodes = ask_number(function, ranks, local, size), ranks // local
+        flat = traffic(ring_all_reduce(ranks), size, 1, local).between_nodes
+        wire = 2 * (nodes - 1) * size
+        hints = [
+            (flat, "That is what the flat ring sends between nodes."),
+            (wire / nodes, "That is what one node sends; add up all nodes."),
+            (wire / ranks, "That is what one rank sends; add up all ranks."),
+            (wire / 2, "That is one phase; the all-gather between nodes sends as much again."),
+            (wire * local, "Each rank of a node sends only its own slice of the sum."),
+            (2 * (ranks - 1) * size, "That is all that is sent; not all of it leaves a node."),
+        ]
         if abs(answer - right) > 0.5:
             raise Wrong(
                 f"For {ranks} ranks in nodes of {local} and {size} bytes you say {answer:g}; the "
-                f"simulator counts {right}.{_why_between(answer, ranks, local, size)}"
+                f"simulator counts {right}.{hint(answer, hints, within=0.5)}"
             )
     return (
         "the simulator counts the same for six clusters. Only the number of nodes matters: to the "
         "network a node is one rank, whose tensor its ranks carry in slices."
     )
-
-
-def _why_between(answer: float, ranks: int, local: int, size: int) -> str:
-    count = ranks // local
-    flat = traffic(ring_all_reduce(ranks), size, 1, local).between_nodes
-    hints = [
-        (flat, "That is what the flat ring sends between nodes."),
-        (2 * (count - 1) * size / count, "That is what one node sends; add up all nodes."),
-        (2 * (count - 1) * size / ranks, "That is what one rank sends; add up all ranks."),
-        ((count - 1) * size, "That is one phase; the all-gather between nodes sends as much "
-                             "again."),
-        (2 * (count - 1) * size * local, "Each rank of a node sends only its own slice of the "
-                                         "sum."),
-        (2 * (ranks - 1) * size, "That is all that is sent; not all of it leaves a node."),
-    ]  # fmt: skip
-    return hint(answer, hints, within=0.5)
 
 
 @grader

@@ -67,22 +67,15 @@ def largest(function: Callable[[int, int, DtypePolicy, str], int]) -> str:
             raise Wrong(f"{case}; expected a whole number of parameters.")
         held = state(int(answer), policy, optimizer).total
         if held > size:
-            raise Wrong(
-                f"{case}. Their state takes {held:,} bytes on every GPU: too much."
-                f"{_why_too_many(held, size, ranks)}"
-            )
+            all_of_it = " In data parallelism every rank holds all of it; the GPUs do not add up."
+            why = all_of_it if ranks > 1 and held > size * (ranks - 1) else ""
+            raise Wrong(f"{case}. Their state takes {held:,} bytes on every GPU: too much.{why}")
         if state(int(answer) + 1, policy, optimizer).total <= size:
             raise Wrong(f"{case}. Their state takes {held:,} bytes; one more would fit as well.")
     return (
         "one parameter more would not fit, for one GPU as for eight. Data parallelism adds GPUs "
         "that all hold the same: it buys time, not memory."
     )
-
-
-def _why_too_many(held: int, size: int, ranks: int) -> str:
-    if ranks > 1 and held > size * (ranks - 1):
-        return " In data parallelism every rank holds all of it; the GPUs do not add up."
-    return ""
 
 
 @grader

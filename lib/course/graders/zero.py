@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -34,23 +35,18 @@ def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
     `minidist.parallel.sharding.flat`.
     """
     cases = [([5, 2], 4), ([4, 4], 2), ([10], 3), ([3, 1, 4, 1, 5, 9], 4), ([2, 1], 5), ([7], 1)]
-    for sizes, ranks in cases:
-        for rank in range(ranks):
-            _check_slices(function, sizes, ranks, rank)
+    for (sizes, ranks), rank in ((case, rank) for case in cases for rank in range(case[1])):
+        case = f"For parameters of {sizes} elements on {ranks} ranks, rank {rank}: "
+        expected = "a list of (start, end)"
+        found = ask_pairs(function, list(sizes), ranks, rank, case=case, expected=expected)
+        right = _ranges(sizes, ranks, rank)
+        if _owned(found) != _owned(right) or len(found) != len(right):
+            why = _why_slices(found, sizes, ranks, rank)
+            raise Wrong(f"{case}you say {found}, expected {right}. {why}")
     return (
         f"right for every rank of {len(cases)} models. The cuts fall anywhere, also inside a "
         "parameter, and a rank may own padding alone: that is the price of equal slices."
     )
-
-
-def _check_slices(function: Callable[..., object], sizes: list[int], ranks: int, rank: int) -> None:
-    case = f"For parameters of {sizes} elements on {ranks} ranks, rank {rank}: "
-    expected = "a list of (start, end)"
-    found = ask_pairs(function, list(sizes), ranks, rank, case=case, expected=expected)
-    right = _ranges(sizes, ranks, rank)
-    if _owned(found) != _owned(right) or len(found) != len(right):
-        why = _why_slices(found, sizes, ranks, rank)
-        raise Wrong(f"{case}you say {found}, expected {right}. {why}")
 
 
 def _ranges(sizes: Sequence[int], ranks: int, rank: int) -> list[Range]:
@@ -343,10 +339,16 @@ def _units(strategy: str, micro: int) -> int:
 @grader
 def wire(function: Callable[[str, int, int, int], float]) -> str:
     """Grade function(strategy, nbytes, ranks, micro): bytes that each rank sends in a step."""
-    for micro in (1, 3):
-        for ranks in (4, 1, 8, 64):
-            for strategy in STRATEGIES:
-                _check_wire(function, strategy, 64 * 10**6, ranks, micro)
+    nbytes = 64 * 10**6
+    for micro, ranks, strategy in product((1, 3), (4, 1, 8, 64), STRATEGIES):
+        answer = ask_number(function, strategy, nbytes, ranks, micro)
+        right = _units(strategy, micro) * (ranks - 1) / ranks * nbytes
+        if not math.isclose(answer, right, rel_tol=1e-9, abs_tol=1e-6):
+            raise Wrong(
+                f"For {strategy} with {nbytes:,} bytes, {ranks} ranks and {micro} backwards to a "
+                f"step you say {answer:,.0f}, expected {right:,.0f}. "
+                f"{_why_wire(answer, strategy, nbytes, ranks, micro)}"
+            )
     return (
         f"right for {len(STRATEGIES)} strategies, from 1 to 64 ranks, with and without "
         "accumulation. With one backward to a step ZeRO-2 sends what DDP sends; with three, ZeRO-3 "
@@ -354,29 +356,18 @@ def wire(function: Callable[[str, int, int, int], float]) -> str:
     )
 
 
-def _check_wire(
-    function: Callable[..., float], strategy: str, nbytes: int, ranks: int, micro: int
-) -> None:
-    answer = ask_number(function, strategy, nbytes, ranks, micro)
-    unit = (ranks - 1) / ranks * nbytes
-    right = _units(strategy, micro) * unit
-    if math.isclose(answer, right, rel_tol=1e-9, abs_tol=1e-6):
-        return
-    hint = "Count reduce-scatters and all-gathers: each sends (N - 1)/N of the model."
-    once = _units(strategy, 1)
+def _why_wire(answer: float, strategy: str, nbytes: int, ranks: int, micro: int) -> str:
+    unit, units, once = (ranks - 1) / ranks * nbytes, _units(strategy, micro), _units(strategy, 1)
     if ranks == 1:
-        hint = "Alone, a rank sends nothing: the factor is (N - 1)/N."
-    elif math.isclose(answer, _units(strategy, micro) * nbytes):
-        hint = "A rank need not send its own slice: (N - 1)/N of it."
-    elif math.isclose(answer, ranks * right):
-        hint = "That is what all ranks send together."
-    elif micro > 1 and math.isclose(answer, once * unit):
-        hint = "That is with one backward to a step; gradients and parameters are freed after each."
-    elif micro > 1 and math.isclose(answer, once * micro * unit):
-        hint = "Not everything is done again in each backward: what waits for the step?"
-    elif strategy == "ZeRO-3" and math.isclose(answer, 5 * unit):
-        hint = "A reduce-scatter is half of an all-reduce, and the step ends without a gather."
-    raise Wrong(
-        f"For {strategy} with {nbytes:,} bytes, {ranks} ranks and {micro} backwards to a step you "
-        f"say {answer:,.0f}, expected {right:,.0f}. {hint}"
-    )
+        return "Alone, a rank sends nothing: the factor is (N - 1)/N."
+    if math.isclose(answer, units * nbytes):
+        return "A rank need not send its own slice: (N - 1)/N of it."
+    if math.isclose(answer, ranks * units * unit):
+        return "That is what all ranks send together."
+    if micro > 1 and math.isclose(answer, once * unit):
+        return "That is with one backward to a step; gradients and parameters are freed after each."
+    if micro > 1 and math.isclose(answer, once * micro * unit):
+        return "Not everything is done again in each backward: what waits for the step?"
+    if strategy == "ZeRO-3" and math.isclose(answer, 5 * unit):
+        return "A reduce-scatter is half of an all-reduce, and the step ends without a gather."
+    return "Count reduce-scatters and all-gathers: each sends (N - 1)/N of the model."
