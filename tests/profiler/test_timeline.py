@@ -15,9 +15,9 @@ from matplotlib.patches import Rectangle
 
 import minidist
 from minidist.comm.comm import Ours
+from minidist.plots import COLORS, gantt
 from minidist.profiler.spans import Span, hidden, rows, to_chrome
 from minidist.profiler.timeline import NOTHING, mark, note, timeline
-from minidist.plots import COLORS, gantt
 
 STEP = [
     Span(0, "compute", "forward", 10.0, 11.0),
