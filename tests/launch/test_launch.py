@@ -47,19 +47,6 @@ def surroundings() -> dict[str, Any]:
     }
 
 
-class OnlyOnRanks:
-    """Can be read on a rank, but not by the launcher."""
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
-        return _read_on_rank, ()
-
-
-def _read_on_rank() -> OnlyOnRanks:
-    if "MINIDIST_DEVICE" not in os.environ:
-        raise ImportError("no such thing here")
-    return OnlyOnRanks()
-
-
 def test_values_come_back_in_the_order_of_ranks() -> None:
     assert launch(slow_first, 3, 7, "b") == [(rank, (7, "b")) for rank in range(3)]
 
@@ -268,19 +255,8 @@ def test_a_result_that_cannot_be_sent_back_is_named() -> None:
         return threading.Lock() if dist.get_rank() == 1 else None
 
     with pytest.raises(
-        RankError, match="rank 1: the result, a lock, cannot be sent back"
+        RankError, match="^rank 1 raised TypeError: the result, a lock, cannot be sent back"
     ) as caught:
         launch(result, 2)
     assert caught.value.rank == 1
     assert isinstance(caught.value.__cause__, TypeError)
-
-
-def test_a_result_that_cannot_be_read_here_is_named() -> None:
-    def result() -> object:
-        return OnlyOnRanks() if dist.get_rank() == 1 else None
-
-    with pytest.raises(
-        RankError, match="rank 1: its result cannot be read here: no such"
-    ) as caught:
-        launch(result, 2)
-    assert caught.value.rank == 1

@@ -201,30 +201,6 @@ def test_cells_of_a_notebook_launch_fail_and_are_interrupted(tmp_path: Path) -> 
     assert after[-1].text == "['python', 'python']\n", "the fork server and its tracker alone"
 
 
-SHELL = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
-import psutil
-from IPython.core.interactiveshell import InteractiveShell
-from minidist import launch
-
-shell = InteractiveShell.instance()
-launch(lambda: 1, 1)
-print(len(psutil.Process().children()))
-shell.exit_now = True  # as a kernel sets it that is to shut down, before it waits for its children
-print(len(psutil.Process().children()))
-"""
-
-
-def test_a_kernel_that_shuts_down_need_not_wait_for_the_fork_server(tmp_path: Path) -> None:
-    """Asked of the shell alone: a kernel may also wait in a thread of its own (ipykernel 7.4)."""
-    command = [sys.executable, "-c", SHELL]
-    ended = subprocess.run(
-        command, env=os.environ | {"IPYTHONDIR": str(tmp_path)}, capture_output=True, text=True
-    )
-    assert ended.stdout.splitlines()[-2:] == ["2", "0"], ended.stderr
-
-
 def test_ranks_end_soon_after_their_launcher_was_killed(orphans: set[int]) -> None:
     assert living(orphans, 30) == set()
 
