@@ -22,7 +22,7 @@ import minidist
 from minidist import RankError, launch
 from minidist.launch.cleanup import Interrupts
 from minidist.launch.process import Launcher
-from tests.support.processes import living, note, noted, wait_until
+from tests.support.processes import living, note, noted, ours, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -206,7 +206,7 @@ def test_nothing_is_left_of_a_launcher_that_was_killed(
     assert wait_until(lambda: len(noted(tmp_path / "ranks")) == 6)
     process.kill()
     assert living(noted(tmp_path / "ranks")) == set()
-    assert wait_until(lambda: not list(temporary.iterdir())), list(temporary.iterdir())
+    assert wait_until(lambda: not ours(temporary)), ours(temporary)
 
 
 def test_other_people_s_folders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

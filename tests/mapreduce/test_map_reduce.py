@@ -21,7 +21,7 @@ import pytest
 
 from minidist.errors import TaskError
 from minidist.mapreduce.map_reduce import MapReduced, hash_partition, map_reduce
-from tests.support.processes import living, note, noted, runs, wait_until
+from tests.support.processes import living, note, noted, ours, runs, wait_until
 
 TEXTS = ["a rose is a rose", "", "is a rose", "the end", "a"]
 
@@ -354,7 +354,7 @@ def test_nothing_is_left_of_a_caller_that_is_killed(tmp_path: Path, temporary: P
     caller.kill()
     caller.wait()
     assert living(noted(pids)) == set()
-    assert wait_until(lambda: not list(temporary.iterdir())), list(temporary.iterdir())
+    assert wait_until(lambda: not ours(temporary)), ours(temporary)
 
 
 def test_a_function_from_a_notebook_s_cell() -> None:
