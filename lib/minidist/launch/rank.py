@@ -51,7 +51,8 @@ def main(launcher: Launcher, task: Task, output: Connection) -> None:
     redirect(output)
     stacks = (task.folder / f"{task.rank}.stack").open("w")
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
-    launcher.report(outcome_of(lambda: _run(task), __file__))
+    outcome = outcome_of(lambda: _run(task), __file__)
+    launcher.report(outcome)
     threading.Event().wait()
 
 
