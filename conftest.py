@@ -4,6 +4,7 @@ Tests may run in several processes (pytest-xdist); the one that hears of all of 
 """
 
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     # What a shell has started in the background ignores Ctrl-C, and so do all that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    # Each rank imports the module of the test's function: what most of them need, the fork server
+    # loads once.
+    if process := sys.modules.get("minidist.launch.process"):
+        process.PRELOAD[:0] = ["pytest", "psutil", "torch.distributed.optim"]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 import minidist
 from minidist import RankError, launch
-from minidist.launch.failure import Died, failure
-from minidist.launch.rank import Raised, Trace
+from minidist.launch.failure import failure
+from minidist.launch.outcome import Died, Raised, Trace
 
 
 class OwnError(Exception):
@@ -135,15 +135,12 @@ def test_blame_goes_by_time_and_to_an_echo_only_for_want_of_better() -> None:
         return Raised(when, [Trace("ValueError: x", [])], None, echo)
 
     def blamed(*outcomes: Any) -> int:
-        error = failure(outcomes, {}, 1.0)
-        assert error
-        return error.rank
+        return failure(outcomes, {}, 1.0).rank
 
     assert blamed(raised(3, False), raised(2, False), Died(4, 1)) == 1
     assert blamed(raised(1, True), raised(2, False), None) == 1
     assert blamed(raised(1, True), None, Died(9, -9)) == 2
     assert blamed(raised(2, True), None, raised(1, True)) == 2
-    assert failure([], {}, 1.0) is None
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import pytest
 
 from minidist.errors import TaskError
 from minidist.mapreduce.map_reduce import MapReduced, hash_partition, map_reduce
-from tests.support.processes import living, note, noted, runs, wait_until
+from tests.support.processes import living, note, noted, ours, runs, wait_until
 
 TEXTS = ["a rose is a rose", "", "is a rose", "the end", "a"]
 
@@ -344,16 +344,17 @@ map_reduce("ab", mapper, lambda key, values: 0)
 """
 
 
-def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path, temporary: Path) -> None:
+def test_nothing_is_left_of_a_caller_that_is_killed(tmp_path: Path, temporary: Path) -> None:
     pids = tmp_path / "pids"
     pids.mkdir()
-    env = {**os.environ, "TMPDIR": str(temporary)}  # who is killed cannot tidy up
+    env = {**os.environ, "TMPDIR": str(temporary)}
     caller = subprocess.Popen([sys.executable, "-c", CALLER, str(pids)], env=env)
     assert wait_until(lambda: len(noted(pids)) == 2)
     assert all(map(runs, noted(pids)))
     caller.kill()
     caller.wait()
     assert living(noted(pids)) == set()
+    assert wait_until(lambda: not ours(temporary)), ours(temporary)
 
 
 def test_a_function_from_a_notebook_s_cell() -> None:

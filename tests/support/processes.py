@@ -15,6 +15,11 @@ def noted(folder: Path) -> set[int]:
     return {int(path.name) for path in folder.iterdir()}
 
 
+def ours(temporary: Path) -> list[str]:
+    """What we and multiprocessing have put there; torch puts something there too."""
+    return [p.name for p in temporary.iterdir() if p.name.startswith(("minidist-", "pymp-"))]
+
+
 def living(pids: Iterable[int], seconds: float = 15) -> set[int]:
     """Those that still run after a while; they have been sent their signal, but take a moment."""
     left = set(pids)

@@ -1,21 +1,18 @@
-"""What lets a launch leave nothing behind: Ctrl-C that waits its turn, and a temporary folder."""
+"""What lets a launch leave nothing behind: Ctrl-C that waits its turn, and a job's folder."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import signal
+import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import IO, Any
 
-PREFIX = "minidist-"
-
-Call = tuple[int, FrameType | None]  # what a signal's handler is called with
+from minidist.launch.process import ForkedProcess
 
 
 class Interrupts:
@@ -30,7 +27,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._allowed = False
-        self._waiting: Call | None = None
+        self._waiting: tuple[int, FrameType | None] | None = None
 
     def __enter__(self) -> Interrupts:
         self._before = signal.getsignal(signal.SIGINT)
@@ -70,26 +67,67 @@ class Interrupts:
                 raise
 
 
-@contextmanager
-def folder() -> Iterator[Path]:
-    """A temporary folder, locked while its launcher lives; what dead launchers left is removed.
+# A shell that lives as long as the launcher holds the other end of its input. It is given the
+# job's processes and their groups; those that are left at the end, a killed launcher has left.
+_GUARD = """
+while read -r line; do left=$line; done
+[ -z "$left" ] || kill -s KILL -- $left
+rm -rf -- "$1"
+"""
 
-    A lock, since the number of a process says little where hosts or containers share the folder
-    for temporary files.
+
+class Job:
+    """Processes that end together, and a folder for their files.
+
+    Attributes:
+        folder: removed at the end, also if the launcher is killed.
+        processes: killed at the end, also if the launcher is killed, with all they have started.
     """
-    _sweep()
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
-        new, lock = Path(name, "new"), Path(name, "lock")
-        with new.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            new.rename(lock)  # only now, or it could be taken for one that a dead launcher held
-            yield lock.parent
+
+    def __init__(self, folder: Path, guard: IO[bytes]) -> None:
+        self.folder, self._guard = folder, guard
+        self.processes: list[ForkedProcess] = []
+
+    def start(self, target: Callable[..., None], *args: Any) -> ForkedProcess:
+        """Start a process that calls `target(launcher, *args)`."""
+        process = ForkedProcess(target, *args)
+        self.processes.append(process)
+        self._tell_guard()
+        return process
+
+    def end(self, *processes: ForkedProcess) -> None:
+        """End these processes, at once: killed one by one, the last would see the first ones go."""
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.close()
+            self.processes.remove(process)
+        self._tell_guard()
+
+    def _tell_guard(self) -> None:
+        pids = [process.pid for process in self.processes]
+        with suppress(BrokenPipeError):  # somebody has killed it
+            self._guard.write((" ".join(f"-{pid} {pid}" for pid in pids) + "\n").encode())
 
 
-def _sweep() -> None:
-    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/lock"):
-        with suppress(OSError):  # as a rule BlockingIOError: its launcher lives
-            if lock.lstat().st_uid == os.getuid():
-                with lock.open() as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(lock.parent, ignore_errors=True)
+@contextmanager
+def job() -> Iterator[Job]:
+    """A job whose processes and folder are gone when the block is left."""
+    with (
+        tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True) as folder,
+        subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "minidist-guard", folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            cwd="/",
+            start_new_session=True,  # or what ends the launcher's group would end it too
+        ) as guard,
+    ):
+        assert guard.stdin
+        job = Job(Path(folder), guard.stdin)
+        try:
+            yield job
+        finally:
+            job.end(*job.processes)

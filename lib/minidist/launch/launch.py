@@ -9,25 +9,31 @@ on one host or many, use torchrun.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import wait
 from operator import index
+from pathlib import Path
 from typing import Any, SupportsIndex
 
 import torch
 
-from minidist.errors import RankError
-from minidist.launch import cleanup as tidy
 from minidist.launch import pickling
-from minidist.launch.failure import Outcome, failed, failure, is_echo, is_whole
-from minidist.launch.process import Member
-from minidist.launch.rank import Returned, Task
+from minidist.launch import rank as rank_process
+from minidist.launch.cleanup import Interrupts, job
+from minidist.launch.failure import failure, is_echo, is_whole
+from minidist.launch.outcome import Outcome, Returned
+from minidist.launch.output import Output
+from minidist.launch.process import ForkedProcess
+from minidist.launch.rank import STACK_SIGNAL, Task
 
 GRACE = 0.3  # seconds that peers get to report after a failure, so that the earliest is found
 ECHO_GRACE = 3.0  # the same while only echoes of a failure were heard
 LONGEST = 1e6  # seconds of timeout; waits in the operating system are counted in 32 bits
+FILES, SPARE_FILES = 4, 32  # that a rank keeps open in its launcher; that are left for other things
 
 
 def launch(
@@ -56,24 +62,37 @@ def launch(
 
     Raises:
         ValueError: ranks, device or timeout out of range, or no GPU where one was asked for.
-        TypeError: fn or args cannot be sent to another process.
+        TypeError: fn is not callable, or fn or args cannot be sent to another process.
         RankError: a rank raised, was killed, left without a word, or did not end in time. Named is
             the rank that failed first; if it raised, its exception is the `__cause__`.
+        RuntimeError: the fork server was killed, or belongs to a process this one was forked from.
     """
-    _check(ranks, timeout)
+    _check(fn, ranks, timeout)
     devices, backend = _devices(device, ranks)
     payload = _pickled(fn, args)
-    crew: list[Member] = []
-    with tidy.folder() as folder:
-        tasks = [
-            Task(payload, r, ranks, folder, _environment(r, ranks, on), backend, on, timeout)
-            for r, on in enumerate(devices)
-        ]
-        try:
-            outcomes = _run(tasks, crew, timeout)
-        finally:
-            _show(crew)
-    return [_value(r, outcome) for r, outcome in enumerate(outcomes)]
+    outputs: list[Output] = []
+    try:
+        with Interrupts() as interrupts:
+            try:
+                with job() as ours, interrupts.allowed():
+                    (ours.folder / "call").write_bytes(payload)
+                    for r, on in enumerate(devices):
+                        environment = _environment(r, ranks, on)
+                        task = Task(r, ranks, ours.folder, environment, backend, on, timeout)
+                        outputs.append(Output())
+                        ours.start(rank_process.main, task, outputs[r].writer)
+                        outputs[r].writer.close()  # the rank has it now
+                    outcomes = _collect(ours.processes, outputs, timeout)
+                    stacks = _stacks(ours.processes, outcomes, ours.folder)
+            finally:
+                for output in outputs:
+                    output.close()
+        values = [each.value for each in outcomes if isinstance(each, Returned)]
+        if len(values) < ranks:
+            raise failure(outcomes, stacks, timeout)
+    finally:
+        _show(outputs)
+    return [pickling.loads(value) for value in values]
 
 
 def device() -> torch.device:
@@ -85,75 +104,71 @@ def device() -> torch.device:
     return torch.device(f"cuda:{local}" if use_gpu else "cpu")
 
 
-def _run(tasks: list[Task], crew: list[Member], timeout: float) -> list[Outcome]:
-    """Start the ranks, wait for their words, raise if one failed; no rank is left running."""
-    stacks: dict[int, str] = {}
-    with tidy.Interrupts() as interrupts:
-        try:
-            with interrupts.allowed():
-                for task in tasks:
-                    crew.append(Member(task))
-                outcomes = _collect(crew, timeout)
-                if None in outcomes and not any(map(failed, outcomes)):
-                    stacks = _stacks([crew[r] for r, word in enumerate(outcomes) if word is None])
-        finally:
-            for member in crew:  # all at once, or the last ones see broken connections
-                member.kill()
-            for member in crew:
-                member.close()
-    if error := failure(outcomes, stacks, timeout):
-        raise error
+def _collect(
+    processes: Sequence[ForkedProcess], outputs: Sequence[Output], timeout: float
+) -> list[Outcome | None]:
+    """Hear how each rank ends until the deadline; after a failure, only a little longer."""
+    outcomes: list[Outcome | None] = [None] * len(processes)
+    deadline = time.monotonic() + timeout
+    while None in outcomes and (left := deadline - time.monotonic()) > 0:
+        running = [r for r, outcome in enumerate(outcomes) if outcome is None]
+        ends = {end: r for r in running for end in processes[r].waitables}
+        ends |= {outputs[r].reader: r for r in running if outputs[r].open}
+        for r in {ends[end] for end in wait(list(ends), left)}:
+            outputs[r].read()
+            outcomes[r] = outcome = processes[r].hear()
+            if outcome and not isinstance(outcome, Returned):
+                grace = ECHO_GRACE if is_echo(outcome) else GRACE
+                deadline = min(deadline, time.monotonic() + grace)
     return outcomes
 
 
-def _show(crew: list[Member]) -> None:
-    """Print what ranks have said. Where nobody can read it, that must not hide what went wrong."""
+def _stacks(
+    processes: Sequence[ForkedProcess], outcomes: Sequence[Outcome | None], folder: Path
+) -> dict[int, str]:
+    """Where the ranks that hang stand, as far as they say within two seconds."""
+    if any(outcome and not isinstance(outcome, Returned) for outcome in outcomes):
+        return {}  # they wait for one that failed
+    hung = {r: folder / f"{r}.stack" for r, outcome in enumerate(outcomes) if outcome is None}
+    for r in hung:
+        with suppress(ProcessLookupError):
+            os.kill(processes[r].pid, STACK_SIGNAL)
+    patience = time.monotonic() + 2
+    while True:
+        stacks = {
+            r: path.read_text("utf-8", "replace") for r, path in hung.items() if path.exists()
+        }
+        if time.monotonic() > patience or all(is_whole(stacks.get(r, "")) for r in hung):
+            return stacks
+        time.sleep(0.02)
+
+
+def _show(outputs: Sequence[Output]) -> None:
+    """Print what ranks have printed. Where nobody can read it, that must not hide what failed."""
     error = sys.exception()
     try:
-        for member in crew:
-            member.show_output()
+        for rank, output in enumerate(outputs):
+            for line in output.lines():
+                print(f"[rank {rank}] {line}")
     except Exception:
         if error is None:
             raise
 
 
-def _collect(crew: list[Member], timeout: float) -> list[Outcome]:
-    """Wait for a word from each rank until the deadline; after a failure, only a little longer."""
-    outcomes: list[Outcome] = [None] * len(crew)
-    deadline = time.monotonic() + timeout
-    while None in outcomes and (left := deadline - time.monotonic()) > 0:
-        silent = [r for r, word in enumerate(outcomes) if word is None]
-        ends: dict[Any, int] = {crew[r].reports: r for r in silent}
-        ends |= {crew[r].process.sentinel: r for r in silent}
-        for r in {ends[end] for end in wait(list(ends), left)}:
-            outcomes[r] = crew[r].hear()
-            if failed(outcomes[r]):
-                grace = ECHO_GRACE if is_echo(outcomes[r]) else GRACE
-                deadline = min(deadline, time.monotonic() + grace)
-    return outcomes
-
-
-def _stacks(crew: list[Member]) -> dict[int, str]:
-    """Where these ranks stand now, as far as they tell within two seconds."""
-    for member in crew:
-        member.ask_stack()
-    patience = time.monotonic() + 2
-    while time.monotonic() < patience and not all(is_whole(member.stack()) for member in crew):
-        time.sleep(0.02)
-    return {member.task.rank: member.stack() for member in crew}
-
-
-def _value(rank: int, outcome: Outcome) -> Any:
-    assert isinstance(outcome, Returned)
-    try:
-        return pickling.loads(outcome.value)
-    except Exception as error:
-        raise RankError(f"rank {rank}: its result cannot be read here: {error}", [rank]) from error
-
-
-def _check(ranks: int, timeout: float) -> None:
+def _check(fn: object, ranks: int, timeout: float) -> None:
+    if not callable(fn):
+        raise TypeError(
+            f"launch: fn must be callable, got {fn!r}; pass the function, not the result of a call"
+        )
     if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex) or index(ranks) < 1:
         raise ValueError(f"launch: ranks must be a whole number of at least 1, got {ranks!r}")
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = (limit - len(os.listdir("/dev/fd")) - SPARE_FILES) // FILES
+    if limit != resource.RLIM_INFINITY and index(ranks) > most:
+        raise ValueError(
+            f"launch: ranks must be at most {most}, got {ranks!r}: each takes {FILES} open files, "
+            f"and this process may have {limit} (see `ulimit -n`)"
+        )
     if not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
         raise ValueError(f"launch: timeout must be between 0 and {LONGEST:g} s, got {timeout!r}")
 
@@ -178,8 +193,7 @@ def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
 
 def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     try:
-        whole: bytes = pickling.dumps((fn, args))
-        return whole
+        return pickling.dumps((fn, args))
     except Exception as error:
         parts = [("fn", fn), *((f"argument {i}", arg) for i, arg in enumerate(args))]
         bad = next((name for name, part in parts if not _can_pickle(part)), "the call")

@@ -1,11 +1,22 @@
-"""Imported last by the server that ranks are forked from: their collectors skip what is loaded.
+"""Imported last by the fork server, to prepare it for forking and for its end."""
 
-Otherwise each collection in each rank walks through all of torch's modules, which takes a good part
-of a second, and by marking them copies memory that forked processes share: see `gc.freeze` in
-Python's documentation.
-"""
-
+import atexit
 import gc
+import os
+from contextlib import suppress
+from multiprocessing import forkserver
+from typing import Any
 
+# Otherwise each collection in each rank walks through all of torch's modules, which takes a good
+# part of a second and copies the memory that forked processes share: see Python on `gc.freeze`.
 gc.collect()
 gc.freeze()
+
+
+@atexit.register
+def _remove_socket() -> None:
+    """Remove what the launcher itself would remove, had it not been killed: the server's socket."""
+    server: Any = forkserver._forkserver  # not public; should it go, an empty folder stays, no more
+    with suppress(Exception):
+        os.unlink(server._forkserver_address)
+        os.rmdir(os.path.dirname(server._forkserver_address))  # only if it is empty

@@ -1,73 +1,185 @@
-"""A rank as its launcher sees it."""
+"""Processes forked from a server that has torch loaded: how they are started, heard and killed."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+import queue
+import signal
+import socket
+import struct
+import sys
+import threading
 import time
+import types
+from collections.abc import Callable
 from contextlib import suppress
-from signal import SIGKILL
+from functools import cache
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from typing import Any
 
-from minidist.launch import rank as rank_process
-from minidist.launch import server
-from minidist.launch.failure import Died, Outcome
-from minidist.launch.rank import STACK_SIGNAL, Task
+from minidist.launch.outcome import Died, Outcome
+
+# What the server imports. torch imports the second with the first optimizer, which would take each
+# process a second. `preload` comes last.
+PRELOAD = ["minidist.launch.rank", "torch._dynamo", "minidist.launch.preload"]
+
+_LENGTH = struct.Struct("!Q")  # of a report, before its bytes
+_starting = threading.Lock()
 
 
-class Member:
-    """One rank, on its way as soon as this is made: to be heard, asked, ended and quoted."""
+class ForkedProcess:
+    """A process as its launcher sees it: what it reports, and a way to kill it.
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.reports, theirs = multiprocessing.Pipe()
+    Args:
+        target: called in the process as target(launcher, *args), with a `Launcher`.
+    """
+
+    def __init__(self, target: Callable[..., None], *args: Any) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._received = bytearray()
         try:
             with theirs:
-                self.process = server.start(rank_process.main, task, theirs)
+                self._process = _start(_main, theirs, target, args)
         except BaseException:
-            self.reports.close()  # ends the rank too, if it is on its way already
+            self._socket.close()  # ends the process too, if it is on its way already
             raise
+        self.pid: int = self._process.pid or 0
 
     @property
-    def pid(self) -> int:
-        """The number of the process, and of its group."""
-        assert self.process.pid is not None
-        return self.process.pid
+    def waitables(self) -> list[Any]:
+        """What becomes ready when there is something to `hear`."""
+        return [self._socket, self._process.sentinel]
 
-    def hear(self) -> Outcome:
-        """What the rank reported; call it when its pipe or its process has something to say."""
-        with suppress(EOFError, OSError):
-            if self.reports.poll():
-                word: Outcome = self.reports.recv()
-                return word
-        self.process.join()
-        return Died(time.monotonic(), self.process.exitcode or 0)
+    def send(self, *message: object) -> None:
+        """Send a small message; if the process is gone, `hear` will say so."""
+        with suppress(ConnectionError):
+            self._socket.sendall(pickle.dumps(message))
 
-    def ask_stack(self) -> None:
-        """Let the rank write down where it stands, whatever it is doing."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, STACK_SIGNAL)
+    def hear(self) -> Outcome | None:
+        """Read what has come of a report; return it if that was the end of it. Never blocks.
 
-    def stack(self) -> str:
-        """Where it stood when asked, as far as it has told."""
-        return self._written("stack")
+        Raises:
+            RuntimeError: the fork server died, so nothing is known of the process any more.
+        """
+        code = self._process.exitcode  # first: what is then there to read is all there will be
+        data = b""
+        with suppress(BlockingIOError, ConnectionError):
+            data = self._socket.recv(1 << 20, socket.MSG_DONTWAIT)
+        self._received += data
+        start = _LENGTH.size
+        if len(self._received) >= start:
+            end = start + _LENGTH.unpack_from(self._received)[0]
+            if len(self._received) == end:
+                outcome: Outcome = pickle.loads(memoryview(self._received)[start:])
+                self._received = bytearray()
+                return outcome
+        if code is None or data:
+            return None
+        if code == 255 and self._exists():  # so multiprocessing calls it when the server is gone
+            raise RuntimeError(SERVER_DIED)
+        return Died(time.monotonic(), code)
+
+    def _exists(self) -> bool:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(self.pid, 0)
+            return True
+        return False
 
     def kill(self) -> None:
-        """End the rank and every process that it started; it has nothing left to say."""
+        """Kill the process and every process that it started."""
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, SIGKILL)
-        self.process.kill()  # in case it had no group of its own yet
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.kill()  # in case it had no group of its own yet
 
     def close(self) -> None:
-        """Wait until it is gone, and let go of it."""
-        self.process.join()
-        self.process.close()
-        self.reports.close()
+        """Wait for the end of the killed process, and free what it took here."""
+        self._process.join()
+        self._process.close()
+        self._socket.close()
 
-    def show_output(self) -> None:
-        """Print what it has said, each line marked with its rank."""
-        for line in self._written("out").splitlines():
-            print(f"[rank {self.task.rank}] {line}")
 
-    def _written(self, kind: str) -> str:
-        path = self.task.folder / f"{self.task.rank}.{kind}"
-        return path.read_text("utf-8", errors="replace") if path.exists() else ""
+class Launcher:
+    """The other side: the launcher as a process of its sees it. When it is gone, the process ends.
+
+    Attributes:
+        messages: what the launcher has sent, in order.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self.messages: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def report(self, outcome: Outcome) -> None:
+        """Send the outcome of a call."""
+        blob = pickle.dumps(outcome)
+        self._socket.sendall(_LENGTH.pack(len(blob)))
+        self._socket.sendall(blob)
+
+    def _listen(self) -> None:
+        try:
+            with suppress(EOFError, OSError), self._socket.makefile("rb") as stream:
+                while True:
+                    self.messages.put(pickle.load(stream))
+        finally:
+            os.killpg(0, signal.SIGKILL)
+
+
+def _main(connection: socket.socket, target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    os.setsid()  # a group of its own: Ctrl-C reaches the launcher alone; helpers end with us
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server had it blocked
+    target(Launcher(connection), *args)
+
+
+# ---- the server ----
+
+SERVER_DIED = (
+    "the fork server, which starts and watches ranks and workers, has died or was killed; "
+    "the next call starts another one"
+)
+FORKED = (
+    "a process made by os.fork() cannot launch ranks or workers when the one that it was forked "
+    "from has done so before: launch in that one, or fork first"
+)
+
+
+def _start(target: Callable[..., Any], *args: Any) -> ForkServerProcess:
+    """Fork a process that calls `target(*args)`; the first one also starts the server.
+
+    The main module is hidden from multiprocessing, which would run a script again in every process.
+    cloudpickle packs what the function needs of it, so scripts need no `__main__` guard.
+    """
+    process = _context().Process(target=target, args=args)
+    with _starting:  # or a launch in another thread would take the stand-in for the real one
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            _ensure_server()
+            process.start()
+        except (EOFError, ConnectionError) as error:
+            raise RuntimeError(SERVER_DIED) from error
+        finally:
+            sys.modules["__main__"] = main
+    return process
+
+
+def _ensure_server() -> None:
+    """Start the server if none runs, with Ctrl-C blocked: a terminal sends it to all processes."""
+    resource_tracker.ensure_running()  # by itself, since it unblocks Ctrl-C
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    except ChildProcessError as error:  # it asks whether its child, the server, is still alive
+        raise RuntimeError(FORKED) from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@cache
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context

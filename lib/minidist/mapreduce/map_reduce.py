@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import tempfile
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ import numpy as np
 
 from minidist.errors import TaskError
 from minidist.launch import pickling
-from minidist.mapreduce.workers import Crew
+from minidist.launch.cleanup import Interrupts, job
+from minidist.mapreduce.workers import WorkerPool
 from minidist.schedule.schedule import Ints
 
 __all__ = ["MapReduced", "TaskError", "hash_partition", "map_reduce"]
@@ -116,24 +116,21 @@ def map_reduce(
         _at_least_one(name, value)
     if not isinstance(timeout, int | float) or not 0 < timeout <= 1e6:
         raise ValueError(f"map_reduce: timeout must be between 0 and 1e6 s, got {timeout!r}")
-    with (
-        tempfile.TemporaryDirectory(prefix="minidist-") as name,
-        Crew(min(workers, max(len(inputs), reducers)), attempts, timeout) as crew,
-    ):
-        folder = Path(name)
-        map_task = partial(_map_task, mapper, combiner, partition, reducers, folder)
-        mapped = crew.run("map", map_task, inputs)
+    with Interrupts() as interrupts, job() as ours, interrupts.allowed():
+        pool = WorkerPool(ours, min(workers, max(len(inputs), reducers)), attempts, timeout)
+        map_task = partial(_map_task, mapper, combiner, partition, reducers, ours.folder)
+        mapped = pool.run("map", map_task, inputs)
         boxes = [range(len(inputs))] * reducers
-        parts = crew.run("reduce", partial(_reduce_task, reducer, folder), boxes)
+        parts = pool.run("reduce", partial(_reduce_task, reducer, ours.folder), boxes)
     shape = (len(inputs), reducers)
     return MapReduced(
         parts,
         emitted=sum(m.emitted for m in mapped),
         records=np.array([m.records for m in mapped], dtype=np.int64).reshape(shape),
         nbytes=np.array([m.nbytes for m in mapped], dtype=np.int64).reshape(shape),
-        shipped=crew.shipped,
-        returned=crew.returned,
-        recomputed=tuple(crew.redone),
+        shipped=pool.shipped,
+        returned=pool.returned,
+        recomputed=tuple(pool.redone),
     )
 
 

@@ -1,0 +1,140 @@
+"""How a call in another process ended: with a value, an exception, or the process's death."""
+
+from __future__ import annotations
+
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from minidist.errors import CommunicationError, MismatchError
+from minidist.launch import pickling
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The function returned. `value`: cloudpickle of what it returned."""
+
+    value: bytes
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One exception.
+
+    Attributes:
+        summary: type and message, as the last line of a traceback.
+        frames: (file, line, function), outermost first; the launcher adds the source lines, since
+            only its process knows those of a notebook's cells.
+    """
+
+    summary: str
+    frames: list[tuple[str, int, str]]
+
+    def calls(self) -> str:
+        """The frames as a traceback prints them."""
+        frames = [traceback.FrameSummary(file, line, name) for file, line, name in self.frames]
+        text = "".join(traceback.StackSummary.from_list(frames).format())
+        return f" (most recent call last):\n{text}" if text else ", outside of the function\n"
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The function raised, or its value could not be pickled.
+
+    Attributes:
+        when: `time.monotonic()`, the same clock for all processes of a host.
+        traces: of the exception, then of its cause, and so on.
+        error: cloudpickle of the exception, or None if it cannot be pickled.
+        echo: as a rule it only shows that another rank has failed or made another call.
+    """
+
+    when: float
+    traces: list[Trace]
+    error: bytes | None
+    echo: bool
+
+    def describe(self, where: str) -> str:
+        """What was raised, and its traceback `where` ("On rank 1")."""
+        first, *causes = self.traces
+        text = f"raised {first.summary}\n\n{where}{first.calls()}"
+        return text + "".join(f"\nwhich came from {c.summary}{c.calls()}" for c in causes)
+
+    def exception(self) -> BaseException | None:
+        """The exception itself, unless its class is known to its own process alone."""
+        if self.error is not None:
+            with suppress(Exception):
+                error: BaseException = pickling.loads(self.error)
+                return error
+        return None
+
+
+@dataclass(frozen=True)
+class Died:
+    """The process ended without a report. `code`: its exit code, or minus the signal's number."""
+
+    when: float
+    code: int
+
+    def describe(self, where: str = "") -> str:
+        """The process's exit code or signal in words."""
+        if -self.code in set(signal.Signals):
+            return f"was killed by {signal.Signals(-self.code).name}"
+        if self.code < 0:
+            return f"was killed by signal {-self.code}"
+        return f"left with exit code {self.code}, without returning or raising"
+
+
+Outcome = Returned | Raised | Died
+
+
+def outcome_of(call: Callable[[], object], file: str) -> Returned | Raised:
+    """Make the call and report how it ended; `file` is the caller's, for tracebacks to leave out.
+
+    SystemExit is reported like any exception: a process that leaves early has failed.
+    """
+    try:
+        return Returned(_pickled(call()))
+    except BaseException as error:
+        when = time.monotonic()
+        try:
+            blob = pickling.dumps(error)
+        except Exception:
+            blob = None
+        chain = list(_chain(error))
+        traces = [_trace(each, {file, __file__}) for each in chain]
+        return Raised(when, traces, blob, any(map(_is_echo, chain)))
+
+
+def _pickled(value: object) -> bytes:
+    try:
+        return pickling.dumps(value)
+    except Exception as error:
+        name = type(value).__name__
+        raise TypeError(f"the result, a {name}, cannot be sent back: {error}") from None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception, its cause, and so on: what Python would print."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _trace(error: BaseException, ours: set[str]) -> Trace:
+    calls = traceback.extract_tb(error.__traceback__)
+    frames = [(c.filename, c.lineno or 0, c.name) for c in calls if c.filename not in ours]
+    return Trace("".join(traceback.format_exception_only(error)).strip(), frames)
+
+
+def _is_echo(error: BaseException) -> bool:
+    if isinstance(error, CommunicationError | MismatchError | dist.DistError):
+        return True
+    noise = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in noise)

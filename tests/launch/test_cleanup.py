@@ -1,0 +1,441 @@
+"""After a launch, however it went, nothing of it is left: no process, file, folder or port."""
+
+import builtins
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+import minidist
+from minidist import RankError, launch
+from minidist.launch.cleanup import Interrupts
+from minidist.launch.process import Launcher
+from tests.support.processes import living, note, noted, ours, wait_until
+
+ROOT = Path(__file__).parents[2]
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def with_helpers(folder: Path, ending: str) -> None:
+    """Start processes of all sorts, then return, raise or hang."""
+    commands = ["exec sleep 1000", "sleep 1000 & wait"]
+    helpers = [subprocess.Popen(command, shell=True) for command in commands]
+    stubborn = os.fork()
+    if not stubborn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(1000)
+    for pid in (os.getpid(), stubborn, *(helper.pid for helper in helpers)):
+        note(folder, pid)
+    dist.barrier()
+    if ending == "raises" and dist.get_rank() == 1:
+        raise ValueError("with helpers running")
+    if ending == "dies" and dist.get_rank() == 1:
+        os._exit(1)
+    if ending == "hangs":
+        time.sleep(1000)
+
+
+@pytest.mark.parametrize("ending", ["returns", "raises", "dies", "hangs"])
+def test_no_process_is_left(ending: str, tmp_path: Path) -> None:
+    launch(dist.get_rank, 1)  # what it leaves is the fork server, for the launches to come
+    before = psutil.Process().children(recursive=True)
+    if ending == "returns":
+        launch(with_helpers, 2, tmp_path, ending)
+    else:
+        with pytest.raises(RankError):
+            launch(with_helpers, 2, tmp_path, ending, timeout=2)
+    assert len(noted(tmp_path)) == 8
+    assert living(noted(tmp_path)) == set()
+    after = psutil.Process().children(recursive=True)
+    assert {child.pid for child in after} == {child.pid for child in before}, "zombies count too"
+
+
+@on_linux
+def test_no_file_thread_or_folder_is_left_over_many_launches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sometimes_fails(number: int) -> None:
+        if number % 4 == 1:
+            raise ValueError(number)
+        if number % 4 == 2:
+            os._exit(1)
+
+    def open_files() -> list[str]:
+        return sorted(os.readlink(f"/proc/self/fd/{fd.name}") for fd in descriptors())
+
+    def descriptors() -> list[Path]:
+        return [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+
+    launch(dist.get_rank, 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before, threads = len(open_files()), threading.active_count()
+    for number in range(20):
+        try:
+            launch(sometimes_fails, 2, number)
+        except RankError:
+            assert number % 4 in (1, 2)
+        assert list(tmp_path.iterdir()) == []
+    assert len(open_files()) == before, open_files()
+    assert threading.active_count() == threads
+
+
+def listening(process: psutil.Process) -> set[tuple[str, int]]:
+    connections = process.net_connections(kind="tcp")
+    return {tuple(c.laddr) for c in connections if c.status == psutil.CONN_LISTEN}
+
+
+def test_ranks_listen_on_the_loopback_interface_only_and_only_while_they_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ports() -> set[tuple[str, int]]:
+        tensor = torch.ones(10)
+        minidist.all_reduce(tensor)
+        dist.all_reduce(tensor)
+        dist.new_group([0, 1])
+        return listening(psutil.Process())
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")  # ours comes first
+    mine = listening(psutil.Process())
+    open_then = set.union(*launch(ports, 3))
+    assert open_then, "Gloo's ranks do listen, so there is something to see"
+    assert {address for address, _ in open_then} <= {"127.0.0.1", "::1"}
+    assert listening(psutil.Process()) == mine
+    for address, port in open_then:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address, port), timeout=5).close()
+
+
+# The script presses Ctrl-C itself while `way`, a method, is at work. It keeps the error,
+# as a notebook does, and goes on: its own end would end the ranks too.
+SCRIPT = f"""
+import ctypes, os, signal, subprocess, sys, tempfile, time
+sys.path.insert(0, {str(ROOT)!r})
+import torch.distributed as dist
+from minidist import launch
+from minidist.launch.process import ForkedProcess
+from tests.support.processes import note
+
+folder, way, ending = sys.argv[1:]
+owner = tempfile.TemporaryDirectory if way == "cleanup" else ForkedProcess
+work = getattr(owner, way)
+
+def press_and_work(self):
+    os.kill(os.getpid(), signal.SIGINT)
+    return work(self)
+
+def stand():
+    note(folder, os.getpid())
+    if ending == "hangs":
+        time.sleep(1000)
+    if ending == "are orphans":
+        note(folder, subprocess.Popen(["sleep", "1000"]).pid)
+        if dist.get_rank() == 1:
+            ctypes.PyDLL(None).sleep(1000)  # keeps the interpreter's lock
+        os.kill(os.getpid(), signal.SIGSTOP if dist.get_rank() == 2 else signal.SIGCONT)
+        time.sleep(1000)
+
+setattr(owner, way, press_and_work)
+try:
+    launch(stand, 3)
+except KeyboardInterrupt as error:
+    kept = error
+    print("interrupted", flush=True)
+setattr(owner, way, work)
+print(launch(dist.get_rank, 2), flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, temporary: Path) -> Iterator[Any]:
+    """Start the script with its own folder for temporary files."""
+    started: list[subprocess.Popen[str]] = []
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "ranks").mkdir()
+
+    def start(way: str, ending: str) -> subprocess.Popen[str]:
+        command = [sys.executable, tmp_path / "script.py", tmp_path / "ranks", way, ending]
+        env = os.environ | {"TMPDIR": str(temporary)}
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout
+    return [process.stdout.readline() for _ in range(2)]
+
+
+@pytest.mark.parametrize("ending", ["hangs", "returns"])
+@pytest.mark.parametrize("way", ["kill", "close", "cleanup"])
+def test_ctrl_c_while_ranks_are_being_ended_leaves_none(
+    way: str, ending: str, tmp_path: Path, temporary: Path, script: Any
+) -> None:
+    process = script(way, ending)
+    if ending == "hangs":
+        assert wait_until(lambda: len(noted(tmp_path / "ranks")) == 3)
+        process.send_signal(signal.SIGINT)  # the first; the script itself presses three times more
+    assert said(process) == ["interrupted\n", "[0, 1]\n"]
+    assert len(noted(tmp_path / "ranks")) == 3
+    assert living(noted(tmp_path / "ranks")) == set()
+    assert list(temporary.glob("minidist-*")) == []
+
+
+def test_nothing_is_left_of_a_launcher_that_was_killed(
+    tmp_path: Path, temporary: Path, script: Any
+) -> None:
+    """One of its ranks is deep in C, one is stopped, and each has started a process."""
+    process = script("kill", "are orphans")
+    assert wait_until(lambda: len(noted(tmp_path / "ranks")) == 6)
+    process.kill()
+    assert living(noted(tmp_path / "ranks")) == set()
+    assert wait_until(lambda: not ours(temporary)), ours(temporary)
+
+
+def test_other_people_s_folders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch(dist.get_rank, 1)  # what it leaves is the fork server, for the launches to come
+    (tmp_path / "minidist-notes").mkdir()
+    for name in ("thesis", "lock"):
+        (tmp_path / "minidist-notes" / name).touch()
+    (tmp_path / "minidist-file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    launch(dist.get_rank, 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"minidist-notes", "minidist-file"}
+    assert (tmp_path / "minidist-notes" / "thesis").exists()
+
+
+def test_a_broken_output_does_not_hide_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def talks(fails: bool) -> None:
+        print("here")
+        if fails:
+            raise ValueError("the real reason")
+
+    def broken(*words: object) -> None:
+        raise BrokenPipeError(*words)
+
+    monkeypatch.setattr(builtins, "print", broken)
+    with pytest.raises(RankError, match="ValueError: the real reason"):
+        launch(talks, 2, True)
+    with pytest.raises(BrokenPipeError, match=r"\[rank 0\] here"):
+        launch(talks, 2, False)
+
+
+# ---- the fork server, stopped ranks, and processes made by os.fork() ----
+
+
+def test_a_fork_server_that_died_is_replaced() -> None:
+    launch(dist.get_rank, 1)
+    children = psutil.Process().children()
+    (server,) = [child for child in children if "forkserver" in " ".join(child.cmdline())]
+    server.kill()
+    assert living([server.pid]) == set()
+    assert launch(dist.get_rank, 2) == [0, 1]
+
+
+@pytest.mark.parametrize("then", ["hang", "return"])
+def test_a_fork_server_that_dies_while_ranks_run_is_blamed_itself(
+    then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kills_the_server(pids: Path) -> None:
+        note(pids, os.getpid())
+        dist.barrier()
+        if dist.get_rank() == 1:
+            os.kill(os.getppid(), signal.SIGKILL)
+        if then == "hang" or dist.get_rank() == 0:
+            time.sleep(1000)
+
+    pids, folders = tmp_path / "pids", tmp_path / "folders"
+    pids.mkdir()
+    folders.mkdir()
+    launch(dist.get_rank, 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(folders))
+    with pytest.raises(RuntimeError, match=r"fork server, .* has died") as caught:
+        launch(kills_the_server, 3, pids)
+    assert not isinstance(caught.value, RankError)
+    assert len(noted(pids)) == 3
+    assert living(noted(pids)) == set()
+    assert list(folders.glob("minidist-*")) == []
+    assert launch(dist.get_rank, 2) == [0, 1]
+
+
+def test_a_fork_server_that_dies_while_it_starts_a_rank_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def died(*_: object) -> None:
+        raise EOFError("unexpected EOF")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("multiprocessing.forkserver.read_signed", died)
+        with pytest.raises(RuntimeError, match=r"fork server, .* has died"):
+            launch(dist.get_rank, 2)
+    assert launch(dist.get_rank, 2) == [0, 1]
+
+
+def stops_while_it_reports() -> None:
+    def begin(self: Launcher, _: object) -> None:
+        self._socket.sendall(b"the first bytes of many")
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    if dist.get_rank() == 1:
+        Launcher.report = begin  # type: ignore[method-assign]
+
+
+def test_a_rank_that_stops_while_its_result_is_received_ends_at_the_deadline() -> None:
+    with pytest.raises(RankError, match=r"^rank 1 did not end within 3 s\nrank 0 had returned"):
+        launch(stops_while_it_reports, 2, timeout=3)
+
+
+def test_a_timeout_of_the_caller_s_own_gets_through_while_a_result_is_received() -> None:
+    def ring(*_: object) -> None:
+        raise TimeoutError("the caller's own")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 4)
+    try:
+        with pytest.raises(TimeoutError, match="the caller's own"):
+            launch(stops_while_it_reports, 2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_process_made_by_fork_is_refused_by_name() -> None:
+    launch(dist.get_rank, 1)
+    reader, writer = os.pipe()
+    if not (pid := os.fork()):
+        try:
+            launch(dist.get_rank, 1)
+        except RuntimeError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    with open(reader) as said:
+        assert said.read().startswith("a process made by os.fork() cannot launch ranks")
+
+
+# ---- Ctrl-C that waits its turn ----
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_waits_for_the_end_of_the_block() -> None:
+    done = []
+
+    def block() -> None:
+        with Interrupts():
+            press()
+            done.append("all of it")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == ["all of it"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_where_it_is_allowed_the_first_gets_through_and_the_others_are_one_with_it() -> None:
+    done = []
+
+    def block() -> None:
+        with Interrupts() as interrupts:
+            try:
+                with interrupts.allowed():
+                    press()
+                    done.append("never")
+            finally:
+                press()
+                press()
+                done.append("the ending")
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        block()
+    assert done == ["the ending"]
+    assert caught.value.__context__ is None
+
+
+def test_one_that_came_early_gets_through_as_soon_as_it_is_allowed() -> None:
+    def block() -> None:
+        with Interrupts() as interrupts:
+            press()
+            with interrupts.allowed():
+                pytest.fail("too late")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+
+
+def test_another_error_does_not_swallow_it() -> None:
+    def block() -> None:
+        with Interrupts():
+            press()
+            raise ValueError
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        block()
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+def test_a_handler_of_the_reader_s_own_is_called_and_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+
+    def own(number: int, frame: object) -> None:
+        calls.append(number)
+
+    before = signal.signal(signal.SIGINT, own)
+    try:
+        with Interrupts() as interrupts:
+            with interrupts.allowed():
+                press()
+                press()
+                assert len(calls) == 2
+            press()
+            assert len(calls) == 2
+        assert calls == [signal.SIGINT] * 3
+        assert signal.getsignal(signal.SIGINT) is own
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts, interrupts.allowed():
+            press()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_another_thread_has_nothing_to_hold_back() -> None:
+    seen = []
+
+    def work() -> None:
+        with Interrupts() as interrupts, interrupts.allowed():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
