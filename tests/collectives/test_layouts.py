@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import minidist
 from minidist import ReduceOp, launch
-from minidist.collectives.checks.aliasing import check_apart
+from minidist.collectives.checks.tensors import check_apart
 from tests.support.collectives import all_reduced, data, reduced, same
 
 MARK = -77  # in the memory around a tensor; what a collective must never write to

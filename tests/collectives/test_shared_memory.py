@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import minidist
 from minidist import CommunicationError, RankError, launch
-from minidist.collectives.checks.tensors import reduction
+from minidist.collectives.runtime.reduction import reduction
 from minidist.collectives.shared_memory import collectives as shared
 from minidist.collectives.shared_memory import segments as arena
 from tests.support.collectives import DTYPES, NO_MEANING, OPS, all_reduced, bytes_of, data, same

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
+from minidist.comm.checksum import PIECE, checksums
 from torch import nn
 
 from minidist import MismatchError, launch
-from minidist.comm.checksum import PIECE, checksums
 from minidist.comm.comm import Comm, Counted, Native, Ours
 from minidist.comm.replicas import check_replicas, same_model
 from minidist.errors import ReplicaError
