@@ -141,8 +141,9 @@ def on_meta() -> str:
 
 
 def test_a_device_that_the_group_cannot_send_from_is_refused() -> None:
-    said = "device: the group moves tensors on cpu, got meta"
-    assert [said in each for each in launch(on_meta, 2)] == [True, True]
+    for said in launch(on_meta, 2):
+        assert said.startswith("device: the group moves tensors on cpu")
+        assert said.endswith("got meta")
 
 
 def recorded() -> int:

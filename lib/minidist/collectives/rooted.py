@@ -14,7 +14,7 @@ from minidist.collectives.runtime.group import global_rank
 from minidist.collectives.runtime.reduction import Op, op_name, reduction
 from minidist.collectives.runtime.work import Work
 from minidist.schedule import algorithms
-from minidist.schedule.algorithms.names import BROADCAST, REDUCE, segments
+from minidist.schedule.algorithms import BROADCAST, REDUCE, segments
 
 
 def broadcast(

@@ -27,7 +27,7 @@ from minidist.collectives.shared_memory.collectives import (
     shared_reduce_scatter,
 )
 from minidist.collectives.shared_memory.segments import shared_segments
-from minidist.schedule.algorithms.names import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
+from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
 from minidist.schedule.cost import Measurement, Topology, fit, price, seconds, switch
 from minidist.schedule.cost import shared as one_host
 from minidist.schedule.program import program_of

@@ -29,7 +29,8 @@ from minidist.collectives.tensor import (
 )
 from minidist.collectives.tuner import CHOSEN
 from minidist.comm.native import Native, place
-from minidist.schedule.algorithms.names import ALL_REDUCE
+from minidist.profiler.event import Interval
+from minidist.schedule.algorithms import ALL_REDUCE
 
 __all__ = [
     "Comm",
@@ -50,7 +51,7 @@ class Handle(Protocol):
         """Return when the result is in place, in the order of the device's current stream."""
 
     @property
-    def span(self) -> tuple[float, float] | None:
+    def span(self) -> Interval | None:
         """Start and end in seconds of `time.monotonic()`, once it is done; None if not known."""
 
 

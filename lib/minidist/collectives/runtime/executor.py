@@ -38,7 +38,7 @@ from minidist.collectives.runtime.group import global_rank, members
 from minidist.collectives.runtime.reduction import Reduce
 from minidist.errors import CommunicationError
 from minidist.schedule import program as plan
-from minidist.schedule.program import Plan, Post, Program, Slice, program
+from minidist.schedule.program import Elements, Plan, Post, Program, program
 
 __all__ = ["CommunicationError", "Program", "Sent", "execute", "program"]
 
@@ -237,11 +237,11 @@ class _OneTensor:
         """The program laid out for this tensor."""
         return plan.lay_out(prog, len(self._tensor), self._size, plan.PIECE)
 
-    def elements(self, at: Slice) -> torch.Tensor:
+    def elements(self, at: Elements) -> torch.Tensor:
         """What is there, to be reduced into."""
         return self._tensor[at.low : at.high]
 
-    def wire(self, at: Slice) -> torch.Tensor:
+    def wire(self, at: Elements) -> torch.Tensor:
         """The same as bytes: messages are bytes, so any dtype goes, on any backend."""
         return self._wire[at.low * self._size : at.high * self._size]
 
@@ -258,11 +258,11 @@ class _ChunkTensors:
         sizes = tuple((chunk, len(each)) for chunk, each in self._tensors.items())
         return plan.lay_out_parts(prog, sizes, self.like.element_size(), plan.PIECE)
 
-    def elements(self, at: Slice) -> torch.Tensor:
+    def elements(self, at: Elements) -> torch.Tensor:
         """What is there, to be reduced into."""
         return self._tensors[at.chunk][at.low : at.high]
 
-    def wire(self, at: Slice) -> torch.Tensor:
+    def wire(self, at: Elements) -> torch.Tensor:
         """The same as bytes."""
         return self.elements(at).view(torch.uint8)
 

@@ -63,14 +63,14 @@ class Work:
             self._future.result()
         finally:
             if self._task.ended:
-                self._task.ended.hold_back()
+                self._task.ended.block_current_stream()
             self._task.body = None
         return True
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not; on a GPU, there."""
         ended = self._task.ended
-        return self._future.done() and (ended is None or ended.reached())
+        return self._future.done() and (ended is None or ended.query())
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that are written, done when the collective is; or its error.
@@ -99,10 +99,9 @@ class Work:
 
         It starts when its turn comes. Waiting for the other ranks to come counts.
         """
-        if not self.is_completed() or not self._task.started or not self._task.ended:
+        if not self.is_completed():
             return None
-        start, end = self._task.started.seconds, self._task.ended.seconds
-        return None if start is None or end is None else (start, end)
+        return interval(self._task.started, self._task.ended)
 
 
 class _Queue:
@@ -112,7 +111,7 @@ class _Queue:
         self.turn = RLock()  # held while a body runs, whichever thread runs it
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="minidist")
         self.last: ref[Future[None]] | None = None  # weak: a failure holds on to its group
-        self.ended: Moment | None = None  # the last one on a GPU
+        self.ended: StreamEvent | None = None  # the last one on a GPU
         self.held: deque[_Task] = deque()  # [Note: held until done]; empty on the CPU
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
@@ -133,13 +132,13 @@ class _Queue:
 
     def _fly(self, task: _Task, device: torch.device) -> None:
         with self.turn, self._stream(device):  # [Note: streams]
-            task.called.hold_back()
-            task.started = Moment(device)
+            task.called.block_current_stream()
+            task.started = StreamEvent(device)
             try:
                 assert task.body is not None
                 task.body()
             finally:
-                task.ended = Moment(device)
+                task.ended = StreamEvent(device)
                 if device.type == "cuda":  # what the host has done, no stream has to wait for
                     self.ended = task.ended
 
@@ -152,7 +151,7 @@ class _Queue:
 
 
 def _done(task: _Task) -> bool:
-    return task.ended is not None and task.ended.reached()
+    return task.ended is not None and task.ended.query()
 
 
 _queues: WeakKeyDictionary[ProcessGroup, _Queue] = WeakKeyDictionary()
@@ -174,7 +173,7 @@ def in_order(
     if not (async_op or queue.busy()):
         with queue.turn:
             if queue.ended and device.type == "cuda":
-                queue.ended.hold_back()
+                queue.ended.block_current_stream()
             body()
         return None
     work = queue.append(_Task(body, device), device)
