@@ -1,4 +1,7 @@
-"""algorithm="auto" against the backend's own, in turns: all-reduce and its two halves."""
+"""algorithm="auto" against the backend's own, in turns: all-reduce and its two halves.
+
+And the all-reduce with the check between ranks that `launch` switches on, beside the same without.
+"""
 
 import statistics
 import time
@@ -29,6 +32,7 @@ def _ways(name: str, whole: torch.Tensor, ranks: int) -> dict[str, Callable[[], 
     return {
         "all_reduce": {
             "auto": lambda: minidist.all_reduce(whole, **auto),
+            "checked": lambda: minidist.all_reduce(whole, algorithm="auto", check=True),
             "native": lambda: dist.all_reduce(whole),
         },
         "reduce_scatter": {
@@ -80,14 +84,18 @@ def measure() -> list[Row]:
                     way: turns.quartiles(
                         [rank[name, size][way] for rank in seen], turns.calls(size)
                     )
-                    for way in ("auto", "native")
+                    for way in ("auto", "native", "checked")
+                    if way in seen[0][name, size]
                 }
                 bus = {
                     f"{way}_bus_gb_per_s": round(busbw(NAMES[name], size, ranks, t[1]) / 1e9, 6)
                     for way, t in times.items()
+                    if way != "checked"
                 }
                 ms = {f"{way}_ms": [round(1e3 * t, 3) for t in q] for way, q in times.items()}
                 ratio = round(times["auto"][1] / times["native"][1], 3)
-                what = {"what": name, "ranks": ranks, "bytes": size, **ms, "ratio": ratio, **bus}
-                rows.append(what)
+                row = {"what": name, "ranks": ranks, "bytes": size, **ms, "ratio": ratio, **bus}
+                if "checked" in times:
+                    row["checked_ratio"] = round(times["checked"][1] / times["auto"][1], 3)
+                rows.append(row)
     return rows

@@ -17,10 +17,8 @@ from minidist.schedule.algorithms import (
     ALL_GATHER,
     ALL_REDUCE,
     BROADCAST,
-    GATHER,
     REDUCE,
     REDUCE_SCATTER,
-    SCATTER,
 )
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
@@ -34,8 +32,6 @@ ALGORITHMS = {
     "all_gather_into_tensor": [*ALL_GATHER, "auto"],
     "broadcast": BROADCAST,
     "reduce": REDUCE,
-    "gather": GATHER,
-    "scatter": SCATTER,
 }
 
 

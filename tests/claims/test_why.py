@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from minidist.collectives.checks.tensors import backends as backends_of
+from minidist.collectives.runtime.group import backends as backends_of
 from minidist.memory.meter import measured
 from minidist.memory.state import FP32, MIXED, DtypePolicy, StateBytes, held, state
 

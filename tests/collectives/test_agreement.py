@@ -1,21 +1,21 @@
 """Bad input and disagreement: every rank gets an exception that names the rank and the argument."""
 
 import os
+import signal
+import sys
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import minidist
-from minidist import ReduceOp, launch
-from minidist.collectives.checks.agreement import LONGEST, ROOM
-from tests.collectives import bad_calls as bad_input
-from tests.collectives import bad_lists
-from tests.collectives.bad_calls import BAD, RANKS
-
-OWN = bad_input.OWN | bad_lists.OWN
-DISAGREE = bad_input.DISAGREE | bad_lists.DISAGREE
+from minidist import RankError, ReduceOp, launch
+from minidist.collectives.runtime.notes import LONGEST, ROOM
+from minidist.collectives.shared_memory import segments
+from tests.collectives.bad_calls import BAD, DISAGREE, OWN, RANKS
 
 
 def attempt(call: Callable[[], object]) -> str:
@@ -56,9 +56,10 @@ def test_bad_input_on_one_rank_is_known_on_all(name: str, heard: Heard) -> None:
     for rank, results in enumerate(heard):
         said, fine = results[name]
         if rank == BAD:
-            assert said.startswith(f"{case.error.__name__}: rank {BAD}: {case.name}: {case.said}")
+            assert said.startswith(f"{case.error.__name__}: rank {BAD}: {case.name}: ")
         else:
-            assert said.startswith(f"MismatchError: {case.name}: on rank {BAD}: {case.said}")
+            assert said.startswith(f"MismatchError: {case.name}: on rank {BAD}: ")
+        assert case.said in said
         assert fine, f"rank {rank}: the group is not usable any more"
 
 
@@ -84,8 +85,9 @@ def test_without_the_check_the_bad_rank_still_raises() -> None:
     heard = launch(alone, RANKS)[BAD]
     assert heard.keys() == OWN.keys()
     for name, case in OWN.items():
-        start = f"{case.error.__name__}: rank {BAD}: {case.name}: {case.said}"
+        start = f"{case.error.__name__}: rank {BAD}: {case.name}: "
         assert heard[name].startswith(start), heard[name]
+        assert case.said in heard[name]
 
 
 def in_a_sub_group() -> list[str]:
@@ -149,3 +151,54 @@ def test_the_check_is_on_under_launch_and_the_environment_can_switch_it_off(
     assert [said[:13] for _, said in launch(environment, 2)] == ["MismatchError"] * 2
     monkeypatch.setenv("MINIDIST_CHECK", "0")
     assert launch(environment, 2) == [("0", "returned None")] * 2
+
+
+def far_away() -> dict[str, str]:
+    """The same where ranks share no memory: they compare by messages."""
+    if dist.get_rank() == 1:
+        segments._FUTEX = 0
+    bad = dist.get_rank() == BAD
+    return {name: attempt(lambda call=call: call(bad)) for name, (call, _) in DISAGREE.items()}
+
+
+def test_disagreement_is_known_without_shared_memory_too() -> None:
+    for said in launch(far_away, RANKS):
+        for name, (_, expected) in DISAGREE.items():
+            assert said[name].startswith("MismatchError: "), said[name]
+            assert expected in said[name]
+
+
+def one_dies(folder: Path) -> None:
+    minidist.all_reduce(torch.ones(1))
+    if dist.get_rank() == BAD:
+        os.kill(os.getpid(), signal.SIGKILL)
+    said = attempt(lambda: minidist.all_reduce(torch.ones(1)))
+    (folder / str(dist.get_rank())).write_text(said)
+
+
+def test_a_rank_that_dies_before_it_agrees_is_an_error_on_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["minidist.launch.launch"], "GRACE", 30)
+    with pytest.raises(RankError, match=f"rank {BAD} .*SIGKILL"):
+        launch(one_dies, 3, tmp_path)
+    said = [(tmp_path / str(rank)).read_text() for rank in (0, 1)]
+    for rank, each in enumerate(said):
+        assert each.startswith(f"CommunicationError: rank {rank}: shared memory, barrier 2")
+        assert each.endswith("a rank is gone; not there: rank 2")
+
+
+def one_never_comes() -> str:
+    group = dist.new_group(timeout=timedelta(seconds=3))
+    minidist.barrier(group)
+    said = ""
+    if dist.get_rank() == 0:
+        said = attempt(lambda: minidist.all_reduce(torch.ones(1), group=group))
+    dist.barrier()
+    return said
+
+
+def test_a_rank_that_never_comes_is_an_error_within_the_groups_time() -> None:
+    said = launch(one_never_comes, 2)[0]
+    assert said.startswith("CommunicationError: rank 0: shared memory, barrier ")
+    assert said.endswith("waited for 3 s; not there: rank 1")

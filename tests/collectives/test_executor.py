@@ -256,6 +256,24 @@ def test_all_reduce_needs_a_window_of_pieces_and_one_beside_the_tensor() -> None
         assert copy <= taken["reduce_scatter"][0] <= copy + WINDOW * 1024
 
 
+def holders() -> list[int]:
+    """How many hold on to a tensor's memory: before and after calls, in and out of a collective."""
+    tensor = torch.ones(1000)
+    seen = [torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)]
+    for algorithm in ("ring", "recursive_doubling"):
+        minidist.all_reduce(tensor, algorithm=algorithm, check=False)
+        seen.append(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+    mine = program(algorithms.ring_all_reduce(2), dist.get_rank())
+    execute.execute(mine, tensor, torch.Tensor.add_)
+    assert execute._late[dist.group.WORLD], "handles are kept"
+    return [*seen, torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)]
+
+
+def test_handles_that_are_kept_hold_no_memory() -> None:
+    for seen in launch(holders, 2):
+        assert len(set(seen)) == 1, seen
+
+
 def survive(folder: str) -> None:
     """Rank 1 of the group, rank 2 outside it, dies; the others write down what they saw."""
     rank = dist.get_rank()

@@ -16,9 +16,14 @@ import torch.distributed as dist
 
 import minidist
 from minidist import CommunicationError, RankError, launch
-from minidist.collectives.checks.tensors import reduction
-from minidist.collectives.shared_memory import collectives as shared
-from minidist.collectives.shared_memory import segments as arena
+from minidist.collectives.runtime.reduction import reduction
+from minidist.collectives.shared_memory import collectives as in_memory
+from minidist.collectives.shared_memory import segments
+from minidist.collectives.shared_memory.collectives import (
+    shared_all_gather,
+    shared_all_reduce,
+    shared_reduce_scatter,
+)
 from tests.support.collectives import DTYPES, NO_MEANING, OPS, all_reduced, bytes_of, data, same
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
@@ -32,7 +37,7 @@ def sizes(ranks: int) -> list[int]:
 
 def small_blocks() -> None:
     """Make the calls that follow take many blocks."""
-    shared.BLOCK, shared.SMALL = 64, 8
+    in_memory.BLOCK, in_memory.SMALL = 64, 8
 
 
 def every_all_reduce() -> list[str]:
@@ -48,7 +53,7 @@ def every_all_reduce() -> list[str]:
                 reduce, finish = reduction(OPS[op], dtype, ranks)
                 for size in sizes(ranks):
                     mine = data(rank, size, dtype, op)
-                    shared.all_reduce(mine, reduce, None)
+                    shared_all_reduce(mine, reduce, None)
                     finish(mine)
                     if not same(mine, all_reduced(ranks, size, dtype, op)):
                         wrong.append(f"{op} of {size} {dtype}, small blocks: {small}")
@@ -69,11 +74,11 @@ def every_half() -> list[str]:
             want = all_reduced(ranks, size * ranks, dtype).view(ranks, size)
             mine = data(rank, size * ranks, dtype)
             part = torch.empty(size, dtype=dtype)
-            shared.reduce_scatter(part, mine, torch.Tensor.add_, None)
+            shared_reduce_scatter(part, mine, torch.Tensor.add_, None)
             if not same(part, want[rank]) or not same(mine, data(rank, size * ranks, dtype)):
                 wrong.append(f"reduce-scatter of {size} {dtype}")
             whole = torch.empty(size * ranks, dtype=dtype)
-            shared.all_gather(whole, part, None)
+            shared_all_gather(whole, part, None)
             if not same(whole, want.reshape(-1)):
                 wrong.append(f"all-gather of {size} {dtype}")
     return wrong
@@ -96,10 +101,10 @@ def many_calls_without_a_pause() -> int:
             time.sleep(0.0005 * (turn % 3))
         if turn % 3 == 2:
             whole = torch.empty(size * ranks)
-            shared.all_gather(whole, mine, None)
+            shared_all_gather(whole, mine, None)
             wrong += not same(whole.view(ranks, size)[:, 0], torch.arange(ranks) + float(turn))
         else:
-            shared.all_reduce(mine, torch.Tensor.add_, None)
+            shared_all_reduce(mine, torch.Tensor.add_, None)
             total = float(ranks * turn + ranks * (ranks - 1) // 2)
             wrong += not same(mine, torch.full((size,), total))
     return wrong
@@ -112,10 +117,10 @@ def test_calls_follow_each_other_without_mixing(ranks: int) -> None:
 
 def uneven_floats() -> bytes:
     mine = torch.rand(100_003, generator=torch.Generator().manual_seed(dist.get_rank()))
-    shared.all_reduce(mine, torch.Tensor.add_, None)
-    shared.SMALL = 1 << 30
+    shared_all_reduce(mine, torch.Tensor.add_, None)
+    in_memory.SMALL = 1 << 30
     small = torch.rand(1003, generator=torch.Generator().manual_seed(dist.get_rank()))
-    shared.all_reduce(small, torch.Tensor.add_, None)
+    shared_all_reduce(small, torch.Tensor.add_, None)
     return bytes_of(mine) + bytes_of(small)
 
 
@@ -127,7 +132,7 @@ def two_rows() -> list[float]:
     rank = dist.get_rank()
     rows = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     mine = torch.tensor([float(10**rank)])
-    shared.all_reduce(mine, torch.Tensor.add_, rows[rank % 2])
+    shared_all_reduce(mine, torch.Tensor.add_, rows[rank % 2])
     return mine.tolist()
 
 
@@ -137,7 +142,7 @@ def test_in_a_subgroup() -> None:
 
 def test_the_count_goes_on_past_32_bits() -> None:
     memory = mmap(-1, PAGESIZE)
-    counter = arena._Counter(memory, 3)
+    counter = segments._Counter(memory, 3)
     barrier = (1 << 32) // 3 + 1  # 3 of these and the count has gone round
     ctypes.c_uint32.from_buffer(memory).value = 3 * (barrier - 1)
     counter._seen[:] = [barrier - 1] * 3
@@ -153,14 +158,14 @@ def test_the_count_goes_on_past_32_bits() -> None:
 
 def one_stays_away(away: int) -> str:
     minidist.all_reduce(torch.ones(1))
-    arena.arena_of(None)._seconds = 2.0
+    segments.shared_segments(None)._seconds = 2.0
     if dist.get_rank() == away:
         time.sleep(5)
         return "away"
     with pytest.raises(CommunicationError) as caught:
-        shared.all_reduce(torch.ones(10), torch.Tensor.add_, None)
+        shared_all_reduce(torch.ones(10), torch.Tensor.add_, None)
     with pytest.raises(CommunicationError, match=re.escape(str(caught.value))):
-        shared.all_reduce(torch.ones(10), torch.Tensor.add_, None)
+        shared_all_reduce(torch.ones(10), torch.Tensor.add_, None)
     return str(caught.value)
 
 
@@ -169,17 +174,17 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     assert said[1] == "away"
     for rank in (0, 2):
         assert said[rank] == (
-            f"rank {rank}: shared memory, barrier 1: waited for 2 s; not there: rank 1"
+            f"rank {rank}: shared memory, barrier 2: waited for 2 s; not there: rank 1"
         )
 
 
 def one_is_killed(folder: Path) -> None:
-    shared.all_reduce(torch.ones(10), torch.Tensor.add_, None)
+    shared_all_reduce(torch.ones(10), torch.Tensor.add_, None)
     if dist.get_rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     start = time.monotonic()
     try:
-        shared.all_reduce(torch.ones(10), torch.Tensor.add_, None)
+        shared_all_reduce(torch.ones(10), torch.Tensor.add_, None)
     except CommunicationError as error:
         said = f"{error}|{time.monotonic() - start}"
         (folder / str(dist.get_rank())).write_text(said)
@@ -198,9 +203,9 @@ def test_a_rank_that_is_killed_is_named_at_once(tmp_path: Path) -> None:
 
 def not_on_this_host() -> str:
     if dist.get_rank() == 1:
-        arena._FUTEX = 0
+        segments._FUTEX = 0
     with pytest.raises(ValueError, match="shared memory") as caught:
-        shared.all_reduce(torch.ones(10), torch.Tensor.add_, None)
+        shared_all_reduce(torch.ones(10), torch.Tensor.add_, None)
     return str(caught.value)
 
 
@@ -212,10 +217,10 @@ def test_ranks_that_share_no_memory_say_so_on_every_rank() -> None:
 
 USES_IT = """
 import os, time, torch, minidist
-from minidist.collectives.shared_memory import collectives as shared
+from minidist.collectives.shared_memory.collectives import shared_all_reduce
 
 def work():
-    shared.all_reduce(torch.ones(1 << 20), torch.Tensor.add_, None)
+    shared_all_reduce(torch.ones(1 << 20), torch.Tensor.add_, None)
     print(os.getpid(), flush=True)
     open(os.environ["NOTE"] + "." + os.environ["RANK"], "w").write(str(os.getpid()))
     time.sleep(1000)
@@ -225,7 +230,7 @@ if __name__ == "__main__":
 """
 
 
-def segments(maps: Path) -> set[str]:
+def mapped_names(maps: Path) -> set[str]:
     """Names of this library's segments that a process has mapped."""
     try:
         return set(re.findall(r"memfd:(minidist-\w+)", maps.read_text()))
@@ -246,12 +251,12 @@ def test_nothing_is_left_after_sigkill(target: str, tmp_path: Path) -> None:
         time.sleep(0.05)
     pids = [int(note.read_text()) for note in notes]
     mapped = [Path(f"/proc/{pid}/maps") for pid in pids]
-    names = segments(mapped[0])
+    names = mapped_names(mapped[0])
     assert len(names) == 2, "one for each rank"
     os.kill(done.pid if target == "launcher" else pids[0], signal.SIGKILL)
     done.wait(60)
     deadline = time.monotonic() + 30
     while any(each.exists() for each in mapped) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(names & segments(maps) for maps in Path("/proc").glob("[0-9]*/maps"))
+    assert not any(names & mapped_names(maps) for maps in Path("/proc").glob("[0-9]*/maps"))
     assert not any("minidist" in name for name in os.listdir("/dev/shm"))

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 import minidist
 from minidist import explain, launch
-from minidist.collectives.shared_memory import segments as arena
+from minidist.collectives.shared_memory import segments as shared_segments
 from minidist.collectives.tuner import TABLES
 from minidist.schedule.algorithms import segments
 from minidist.schedule.cost import Link, nodes, seconds, shared, switch
@@ -102,7 +102,7 @@ def test_auto_is_right_and_alike_on_all_ranks(ranks: int) -> None:
 
 def no_shared_memory() -> tuple[list[str], list[str]]:
     if dist.get_rank() == 1:
-        arena._FUTEX = 0  # as on a system that has none
+        shared_segments._FUTEX = 0  # as on a system that has none
     return every_auto()
 
 
@@ -132,6 +132,18 @@ def alone() -> None:
 
 def test_one_rank_has_nothing_to_choose() -> None:
     launch(alone, 1)
+
+
+def on_meta() -> str:
+    with pytest.raises(ValueError, match="device") as caught:
+        explain(10, device=torch.device("meta"))
+    return str(caught.value)
+
+
+def test_a_device_that_the_group_cannot_send_from_is_refused() -> None:
+    for said in launch(on_meta, 2):
+        assert said.startswith("device: the group moves tensors on cpu")
+        assert said.endswith("got meta")
 
 
 def recorded() -> int:

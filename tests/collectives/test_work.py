@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import threading
 import time
 
 import pytest
@@ -256,8 +257,48 @@ def a_failed_group_is_forgotten() -> int:
     dist.destroy_process_group(group)
     del group
     gc.collect()
-    return len(minidist.collectives.runtime.work._lines)
+    return len(minidist.collectives.runtime.work._queues)
 
 
 def test_a_failed_call_does_not_keep_its_group_alive() -> None:
     assert launch(a_failed_group_is_forgotten, 2) == [0, 0]
+
+
+def futures() -> tuple[bool, bool, str]:
+    """torch's idiom; a future taken after the end; and the future of a call that fails."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    work = started(minidist.all_reduce(tensor := data(rank, 5), async_op=True))
+    half = work.get_future().then(lambda done: done.value()[0] / 2).wait()
+    right = torch.equal(half, all_reduced(ranks, 5) / 2)
+    work.wait()
+    (late,) = work.get_future().wait()
+    bad = torch.ones(1, requires_grad=True)
+    with pytest.raises(Exception, match="requires grad") as caught:
+        started(minidist.all_reduce(bad, async_op=True)).get_future().wait()
+    return right, late is tensor, type(caught.value).__name__
+
+
+def test_a_work_has_torchs_future() -> None:
+    assert launch(futures, 2) == [(True, True, "ValueError")] * 2
+
+
+def from_many_threads() -> list[bool]:
+    """Each thread's calls are alike, so that it does not matter which of them comes first."""
+    sums: list[torch.Tensor] = []
+
+    def call() -> None:
+        for _ in range(50):
+            minidist.all_reduce(tensor := torch.ones(3000), check=False)
+            sums.append(tensor)
+
+    for _ in range(2):
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return [len(sums) == 400, all(bool((each == 2).all()) for each in sums)]
+
+
+def test_threads_of_one_rank_take_turns_in_a_group() -> None:
+    assert launch(from_many_threads, 2) == [[True, True]] * 2

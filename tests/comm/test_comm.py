@@ -6,10 +6,12 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 import minidist
 from minidist import launch
-from minidist.comm.comm import Call, Comm, Counted, Handle, Native, Ours
+from minidist.comm.comm import Comm, Counted, CountedCall, Handle, Native, Ours
+from minidist.comm.replicas import check_replicas
 from tests.support.collectives import OPS, all_reduced, data, reduced, same
 
 WORLDS = [1, 2, 3]
@@ -99,7 +101,7 @@ def test_a_sub_group_numbers_its_own_ranks() -> None:
     assert launch(in_a_sub_group, 3) == [[]] * 3
 
 
-def what_is_sent(async_op: bool) -> tuple[list[Call], list[tuple[int, int]], bool]:
+def what_is_sent(async_op: bool) -> tuple[list[CountedCall], list[tuple[int, int]], bool]:
     """Calls, and what was sent by each of them: bytes and messages."""
     comm = Counted(Ours(algorithm="ring"))
     n, traffic, calls = comm.ranks, [], []
@@ -134,7 +136,7 @@ def test_counted_knows_the_traffic(ranks: int, async_op: bool) -> None:
     assert sum(traffic[3][0] for _, traffic, _ in told) == (n - 1) * part  # to each one once
 
 
-def many_at_once() -> tuple[bool, bool, list[Call], int, list[str]]:
+def many_at_once() -> tuple[bool, bool, list[CountedCall], int, list[str]]:
     """Handles of one comm waited for in another order; and what is not recorded."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     counted = Counted(Ours(algorithm="ring"))
@@ -151,7 +153,6 @@ def many_at_once() -> tuple[bool, bool, list[Call], int, list[str]]:
     handle = native.all_reduce(torch.ones(4), async_op=True)
     assert handle is not None
     handle.wait()
-    in_turn = in_turn and handle.span is not None
     said = []
     for comm in (Native(), Counted(Native())):
         with pytest.raises(ValueError, match="expected a contiguous tensor") as caught:
@@ -165,6 +166,34 @@ def test_calls_in_flight_go_one_after_another_and_count_as_what_they_are() -> No
     for rank, told in enumerate(launch(many_at_once, 2)):
         refused = f"rank {rank}: tensor: expected a contiguous tensor; pass .contiguous()"
         assert told == (True, True, calls, 0, [refused] * 2)
+
+
+def refused() -> list[str]:
+    calls: list[Callable[[], object]] = [
+        lambda: Ours([0, 1]),
+        lambda: Native([0, 1]),
+        lambda: Ours(algorithm=2.5),
+        lambda: Counted(5),
+        lambda: check_replicas(nn.Linear(1, 1), comm=5),
+        lambda: minidist.all_reduce(torch.ones(1), group=[0, 1]),
+    ]
+    said = []
+    for call in calls:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            call()
+        said.append(str(caught.value))
+    return said
+
+
+def test_what_is_no_group_no_algorithm_or_no_comm_is_named() -> None:
+    group = "group: expected a process group, as dist.new_group makes it, or None, got [0, 1]"
+    comm = "comm: expected a Comm, such as Ours() or Native(), got 5"
+    for rank, said in enumerate(launch(refused, 2)):
+        ours, native, algorithm, *rest = said
+        assert ours == native == f"rank {rank}: {group}"
+        assert algorithm.startswith(f"rank {rank}: algorithm must be one of double_tree, ")
+        assert algorithm.endswith("got 2.5")
+        assert rest == [f"rank {rank}: {comm}"] * 2 + [f"rank {rank}: all_reduce: {group}"]
 
 
 def at_wait() -> str:

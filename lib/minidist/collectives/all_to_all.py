@@ -8,15 +8,8 @@ import torch
 from torch.distributed import ProcessGroup
 
 from minidist.collectives.call import Call, Run, collective, named
-from minidist.collectives.checks.aliasing import check_apart
-from minidist.collectives.checks.tensors import (
-    blocks,
-    by_name,
-    check_like,
-    flat_view,
-    flat_views,
-    split_sizes,
-)
+from minidist.collectives.checks.tensors import by_name, check_apart, check_like, split_sizes
+from minidist.collectives.runtime.flatten import flat_view, flat_views
 from minidist.collectives.runtime.work import Work
 from minidist.schedule import algorithms
 
@@ -58,7 +51,8 @@ def all_to_all_single(
                 flat_view(input, group, written=False) as sent,
                 flat_view(output, group) as received,
             ):
-                _exchange(call, blocks(received, wants), blocks(sent, gives))
+                blocks = torch.split(received, wants), torch.split(sent, gives)
+                _exchange(call, *(dict(enumerate(each)) for each in blocks))
 
         return run
 
@@ -86,10 +80,14 @@ def all_to_all(
     """
 
     def prepare(call: Call) -> Run:
-        given = call.takes_list("input_tensor_list", input_tensor_list, written=False)
+        given = call.takes_list(
+            "input_tensor_list", input_tensor_list, written=False, any_size=True
+        )
         call.takes(name := "input_tensor_list[0]", given[0], written=False, any_shape=True)
         like = {name: given[0]}
-        slots = call.takes_list("output_tensor_list", output_tensor_list, like, written=True)
+        slots = call.takes_list(
+            "output_tensor_list", output_tensor_list, like, written=True, any_size=True
+        )
         outputs = by_name("output_tensor_list", slots)
         check_apart(outputs, by_name("input_tensor_list", given))
         gives, wants = [each.numel() for each in given], [each.numel() for each in slots]

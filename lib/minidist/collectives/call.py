@@ -1,29 +1,25 @@
-"""The way that every collective goes, and how the messages of calls are recorded.
+"""The course of every collective, and how the messages of calls are recorded.
 
-Look at the arguments; unless switched off, make sure that all ranks agree on them; run; each call
-in its turn.
+Check the arguments; unless switched off, make sure that all ranks agree on them; run; each call in
+its turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import SupportsIndex
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from minidist.collectives.checks import agreement as agree
-from minidist.collectives.checks.tensors import by_name, check_like, check_tensor, wire_device
-from minidist.collectives.runtime.executor import (
-    Reduce,
-    Sent,
-    execute,
-    global_rank,
-    letting_go,
-    members,
-)
+from minidist.collectives.checks import agreement
+from minidist.collectives.checks.tensors import by_name, check_like, check_tensor
+from minidist.collectives.runtime.executor import Sent, execute
+from minidist.collectives.runtime.group import check_group, global_rank, members, wire_device
+from minidist.collectives.runtime.reduction import Reduce
 from minidist.collectives.runtime.work import Work, in_order
 from minidist.schedule.program import Program, program_of
 from minidist.schedule.schedule import Algorithm
@@ -51,18 +47,27 @@ def record() -> Iterator[list[Sent]]:
 class Call:
     """One rank's call of a collective, while it is prepared and run.
 
-    `facts`: argument → description, on which all ranks must agree. `blocks`: what must match
-    between two ranks. Both only if `checked`.
+    Attributes:
+        checked: whether the ranks compare this call.
+        facts: argument → description, on which all ranks must agree. Only if `checked`.
+        blocks: what must match between two ranks. Only if `checked`.
+        outputs: the tensors that are written.
+        meets_first: whether running it begins with a barrier in shared memory, where digests can
+            be compared. Called when all earlier calls of the group are done.
     """
 
-    def __init__(self, name: str, group: ProcessGroup | None, checked: bool) -> None:
-        self.name, self.group, self.checked, self.log = name, group, checked, _log
+    def __init__(self, name: str, group: ProcessGroup | None, check: bool | None) -> None:
+        try:
+            check_group(group)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"rank {dist.get_rank()}: {name}: {error}") from None
+        self.name, self.group, self.log = name, group, _log
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        if self.rank < 0:
-            where = f"rank {dist.get_rank()}: {name}: group"
-            raise ValueError(f"{where}: this rank is not a member of it")
-        self.facts: agree.Call = {"the call": name}
-        self.blocks: agree.Blocks | None = None
+        self.checked = self.ranks > 1 and agreement.wanted(check)
+        self.facts: agreement.Facts = {"the call": name}
+        self.blocks: agreement.Blocks | None = None
+        self.outputs: list[torch.Tensor] = []
+        self.meets_first: Callable[[], bool] = lambda: False
         self.wire = self.device = wire_device(group)
 
     def agree_on(self, argument: str, value: object) -> None:
@@ -85,7 +90,7 @@ class Call:
                 f"{given} has {kept} elements for this rank itself, but {wanted} has room for {got}"
             )
         if self.checked:
-            self.blocks = agree.Blocks(given, wanted, gives, wants)
+            self.blocks = agreement.Blocks(given, wanted, gives, wants)
 
     def root(self, argument: str, rank: int | None, group_rank: int | None) -> int:
         """The group's number of the rank that all name, by its global or its group's number."""
@@ -106,9 +111,11 @@ class Call:
     def takes(
         self, argument: str, tensor: torch.Tensor, *, written: bool, any_shape: bool = False
     ) -> None:
-        """A tensor that is alike on all ranks; of `any_shape`, but for that."""
+        """A tensor that is alike on all ranks; with `any_shape`, but for its shape."""
         named(argument, check_tensor, tensor, self.group, written=written)
         self.device = tensor.device
+        if written:
+            self.outputs.append(tensor)
         if self.checked:
             shape = {} if any_shape else {f"{argument}'s shape": str(tuple(tensor.shape))}
             self.facts |= shape | {
@@ -123,9 +130,9 @@ class Call:
         like: Mapping[str, torch.Tensor] | None = None,
         *,
         written: bool,
-        any_size: bool = True,
+        any_size: bool = False,
     ) -> list[torch.Tensor]:
-        """A tensor for each rank, like another one (or the first) in dtype, device, or size too."""
+        """A tensor for each rank, like another one (or the first) in dtype, device and size."""
         expected = f"expected a list of {self.ranks} tensors, one for each rank"
         if not isinstance(tensors, list | tuple):
             raise TypeError(f"{argument}: {expected}, got a {type(tensors).__name__}")
@@ -135,6 +142,7 @@ class Call:
         for name, tensor in by_name(argument, tensors).items():
             named(name, check_tensor, tensor, self.group, written=written)
             named(name, check_like, tensor, like, any_size=any_size)
+        self.outputs += tensors if written else ()
         return list(tensors)
 
     def program(self, algorithm: Algorithm, **options: int) -> Program:
@@ -149,6 +157,19 @@ class Call:
     ) -> None:
         """Run the program between the group's ranks on flat memory, in place."""
         execute(prog, tensor, reduce, self.group, self.log)
+
+    def compare(self, problem: Exception | None) -> None:
+        """Raise MismatchError unless all ranks make this call and none has a problem."""
+        agree = partial(agreement.agree, self.facts, problem, self.group)
+        segments = agreement.shared_or_none(self.group)
+        if segments is None:
+            agree()
+        else:
+            segments.compare(agreement.digest(self.facts, problem), agree)
+            if problem is not None or not self.meets_first():
+                segments.barrier()
+        if self.blocks and problem is None:
+            agreement.match(self.name, self.blocks, self.group)
 
 
 def collective(
@@ -165,7 +186,7 @@ def collective(
         prepare: looks at this rank's arguments, raises if they are wrong, and returns what is to
             be run when all ranks agree.
     """
-    call = Call(name, group, agree.wanted(check))
+    call = Call(name, group, check)
     problem: Exception | None = None
     run: Run | None = None
     try:
@@ -175,16 +196,16 @@ def collective(
 
     def body() -> None:
         # In inference mode there are no gradients, and tensors made in it may be written.
-        with letting_go(members(group)), torch.inference_mode():
+        with torch.inference_mode():
             if call.checked:
-                agree.agree(call.facts, problem, group, call.wire, call.blocks)
+                call.compare(problem)
             if problem is not None:
                 where = f"rank {dist.get_rank()}: {name}"
                 raise type(problem)(f"{where}: {problem}") from problem
             assert run is not None
             run()
 
-    return in_order(members(group), body, call.device, async_op)
+    return in_order(members(group), body, call.device, async_op, call.outputs)
 
 
 def named(argument: str, check: Callable[..., None], *args: object, **options: object) -> None:

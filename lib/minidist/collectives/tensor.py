@@ -7,28 +7,25 @@ the result in place.
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist.collectives.call import Call, Run, collective, named
-from minidist.collectives.checks.aliasing import check_apart, is_slot
-from minidist.collectives.checks.tensors import (
-    check_parts,
-    flat_copy,
-    flat_device,
-    flat_view,
-    op_name,
-    reduction,
-)
+from minidist.collectives.checks.tensors import check_apart, check_parts, is_slot
+from minidist.collectives.runtime.flatten import flat_copy, flat_device, flat_view
+from minidist.collectives.runtime.reduction import Op, op_name, reduction
 from minidist.collectives.runtime.work import Work
-from minidist.collectives.shared_memory import collectives as shared
-from minidist.collectives.tuner import CHOSEN, settle
+from minidist.collectives.shared_memory.collectives import (
+    shared_all_gather,
+    shared_all_reduce,
+    shared_reduce_scatter,
+)
+from minidist.collectives.tuner import CHOSEN, meets_first, settle
 from minidist.errors import CommunicationError
 from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
-
-Op = ReduceOp | ReduceOp.RedOpType
 
 
 def all_reduce(
@@ -72,7 +69,7 @@ def all_reduce(
         call.agree_on("op", op_name(op))
         call.one_of([*ALL_REDUCE, *CHOSEN, "native"], algorithm)
         call.takes("tensor", tensor, written=True)
-        _on_cpu(algorithm, tensor, group)
+        _in_memory(call, algorithm, "all_reduce", tensor, tensor.nbytes)
         reduce, finish = reduction(op, tensor.dtype, call.ranks)
         local = _local(call, local_ranks) if algorithm == "hierarchical" else 0
 
@@ -82,7 +79,7 @@ def all_reduce(
                 if name == "native":
                     _native_all_reduce(flat, op, group)
                 elif name == "shared_memory":
-                    shared.all_reduce(flat, reduce, group)
+                    shared_all_reduce(flat, reduce, group)
                 else:
                     options = {"double_tree": {"segments": segments(flat.nbytes)}}
                     options["hierarchical"] = {"local": local}
@@ -125,7 +122,7 @@ def reduce_scatter_tensor(
         named("input and output", check_parts, input, output, call.ranks)
         if not is_slot(output, input, call.rank):
             check_apart({"output": output}, {"input": input})
-        _on_cpu(algorithm, input, group)
+        _in_memory(call, algorithm, "reduce_scatter", input, input.nbytes)
         reduce, finish = reduction(op, input.dtype, call.ranks)
 
         def run() -> None:
@@ -133,7 +130,7 @@ def reduce_scatter_tensor(
             name = settle(algorithm, "reduce_scatter", input.nbytes, device, group)
             if name == "shared_memory":
                 with flat_view(output, group) as mine:
-                    shared.reduce_scatter(mine, flat_copy(input, mine.device), reduce, group)
+                    shared_reduce_scatter(mine, flat_copy(input, mine.device), reduce, group)
                     finish(mine)
                 return
             sums = input.clone(memory_format=torch.contiguous_format)  # they grow in a copy
@@ -142,7 +139,6 @@ def reduce_scatter_tensor(
                 mine = flat.view(call.ranks, -1)[call.rank] if len(flat) else flat
                 finish(mine)
                 output.copy_(mine.view(output.shape))
-            sums.untyped_storage().resize_(0)  # a handle may be kept that refers to it, see execute
 
         return run
 
@@ -179,13 +175,13 @@ def all_gather_into_tensor(
         named("output_tensor and input_tensor", check_parts, *both, call.ranks)
         if not is_slot(input_tensor, output_tensor, call.rank):
             check_apart({"output_tensor": output_tensor}, {"input_tensor": input_tensor})
-        _on_cpu(algorithm, input_tensor, group)
+        _in_memory(call, algorithm, "all_gather", input_tensor, output_tensor.nbytes)
 
         def run() -> None:
             with flat_view(output_tensor, group) as flat:
                 name = settle(algorithm, "all_gather", flat.nbytes, flat.device, group)
                 if name == "shared_memory":
-                    shared.all_gather(flat, flat_copy(input_tensor, flat.device), group)
+                    shared_all_gather(flat, flat_copy(input_tensor, flat.device), group)
                     return
                 if len(flat):
                     flat.view(call.ranks, -1)[call.rank] = input_tensor.reshape(-1)
@@ -207,9 +203,14 @@ def _local(call: Call, local_ranks: int | None) -> int:
     return local
 
 
-def _on_cpu(algorithm: str, tensor: torch.Tensor, group: ProcessGroup | None) -> None:
-    if algorithm == "shared_memory" and flat_device(tensor, group).type != "cpu":
+def _in_memory(
+    call: Call, algorithm: str, collective: str, tensor: torch.Tensor, nbytes: int
+) -> None:
+    """See whether shared memory is possible, and whether the call is known to go through it."""
+    device = flat_device(tensor, call.group)
+    if algorithm == "shared_memory" and device.type != "cpu":
         raise ValueError(f"algorithm: shared_memory is for the CPU, but it is on {tensor.device}")
+    call.meets_first = partial(meets_first, algorithm, collective, nbytes, device, call.group)
 
 
 def _native_all_reduce(flat: torch.Tensor, op: Op, group: ProcessGroup | None) -> None:

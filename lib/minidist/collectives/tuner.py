@@ -18,11 +18,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from minidist.collectives.checks import agreement as agree
-from minidist.collectives.checks.tensors import wire_device
-from minidist.collectives.runtime.executor import execute, members
-from minidist.collectives.shared_memory import collectives as shared
-from minidist.collectives.shared_memory.segments import arena_of
+from minidist.collectives.runtime.executor import execute
+from minidist.collectives.runtime.group import backends, members, wire_device
+from minidist.collectives.runtime.notes import exchange_notes
+from minidist.collectives.shared_memory.collectives import (
+    shared_all_gather,
+    shared_all_reduce,
+    shared_reduce_scatter,
+)
+from minidist.collectives.shared_memory.segments import shared_segments
 from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
 from minidist.schedule.cost import Measurement, Topology, fit, price, seconds, switch
 from minidist.schedule.cost import shared as one_host
@@ -91,14 +95,20 @@ def explain(
         device: where the group's tensors will be; the CPU, if its backend can send from there.
 
     Raises:
-        ValueError: an unknown collective, a negative size, or only one of `ranks` and `topology`.
+        ValueError: an unknown collective, a negative size, only one of `ranks` and `topology`, or a
+            device from which the group cannot send.
     """
     if collective not in TABLES:
         raise ValueError(f"collective must be one of {', '.join(TABLES)}, got {collective!r}")
     if nbytes < 0:
         raise ValueError(f"nbytes must be 0 or more, got {nbytes}")
     if ranks is None and topology is None:
-        return calibration(group, device or wire_device(group)).explain(collective, nbytes)
+        device = device or wire_device(group)
+        if device.type not in (known := backends(group)):
+            raise ValueError(
+                f"device: the group moves tensors on {' and '.join(known)}, got {device}"
+            )
+        return calibration(group, device).explain(collective, nbytes)
     if ranks is None or topology is None:
         raise ValueError("ranks and topology go together: give both, or neither")
     prices = _prices(collective, ranks, topology)
@@ -116,6 +126,16 @@ def settle(
     if algorithm != "auto" or nbytes == 0 or dist.get_world_size(group) == 1:
         return "ring" if algorithm == "auto" else algorithm
     return calibration(group, device).best(collective, nbytes)
+
+
+def meets_first(
+    algorithm: str, collective: str, nbytes: int, device: torch.device, group: ProcessGroup | None
+) -> bool:
+    """True if a call is known to go through shared memory, and so begins with a barrier there."""
+    if algorithm == "auto":
+        known = _known.get(members(group), {}).get(device.type)
+        algorithm = known.best(collective, nbytes) if known else ""
+    return algorithm == "shared_memory" and nbytes > 0
 
 
 class Calibration:
@@ -187,7 +207,7 @@ def _share_memory(group: ProcessGroup, device: torch.device) -> bool:
     if device.type != "cpu":
         return False
     try:
-        arena_of(group)
+        shared_segments(group)
     except ValueError:  # another host, or a system without futexes
         return False
     return True
@@ -211,12 +231,12 @@ def _line(collective: str, group: ProcessGroup) -> Seconds:
         whole = torch.zeros(nbytes // 4 // ranks * ranks)
         part = whole.view(ranks, -1)[rank].clone()
         add = torch.Tensor.add_
-        run: dict[str, Callable[[], object]] = {
-            "all_reduce": partial(shared.all_reduce, whole, add, group),
-            "reduce_scatter": partial(shared.reduce_scatter, part, whole, add, group),
-            "all_gather": partial(shared.all_gather, whole, part, group),
+        calls: dict[str, Callable[[], object]] = {
+            "all_reduce": partial(shared_all_reduce, whole, add, group),
+            "reduce_scatter": partial(shared_reduce_scatter, part, whole, add, group),
+            "all_gather": partial(shared_all_gather, whole, part, group),
         }
-        times.append(_seconds(run[collective], whole.device))
+        times.append(_seconds(calls[collective], whole.device))
     seconds = _slowest(times, group)
     slope, start = np.polyfit(SIZES, seconds, 1, w=1 / np.array(seconds))  # the relative error
     return lambda nbytes: max(0.0, float(start)) + max(0.0, float(slope)) * nbytes
@@ -236,7 +256,6 @@ def _seconds(run: Callable[[], object], device: torch.device) -> float:
 
 def _slowest(times: list[float], group: ProcessGroup) -> list[float]:
     """Of each time, the slowest rank's."""
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     note = {str(at): f"{seconds:.9f}" for at, seconds in enumerate(times)}
-    notes = agree.exchange(note, rank, ranks, group, wire_device(group))
+    notes = exchange_notes(note, group)
     return [max(float(each[str(at)]) for each in notes) for at in range(len(times))]

@@ -10,7 +10,7 @@ from torch import nn
 from minidist.comm.comm import Comm
 
 
-def broadcast_together(tensors: Iterable[torch.Tensor], comm: Comm, group_src: int = 0) -> None:
+def broadcast_coalesced(tensors: Iterable[torch.Tensor], comm: Comm, group_src: int = 0) -> None:
     """Give every rank what is in the tensors of the group's rank `group_src`, in place.
 
     Autograd does not see that they are written: a second forward may broadcast a buffer that the
@@ -32,7 +32,6 @@ def broadcast_together(tensors: Iterable[torch.Tensor], comm: Comm, group_src: i
             parts = torch.split(flat, [tensor.numel() for tensor in alike])
             for tensor, part in zip(alike, parts, strict=True):
                 tensor.data.copy_(part.view(tensor.shape))
-        flat.untyped_storage().resize_(0)  # a handle may be kept that refers to it, see execute
 
 
 class Buffers:
@@ -59,5 +58,5 @@ class Buffers:
 
     def broadcast(self, group_src: int = 0) -> None:
         """Give a rank's to all."""
-        broadcast_together(self._module.buffers(), self._comm, group_src)
+        broadcast_coalesced(self._module.buffers(), self._comm, group_src)
         self.due = False

@@ -10,24 +10,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
+import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist.collectives.call import record
 from minidist.collectives.rooted import broadcast
 from minidist.collectives.runtime.executor import Sent
+from minidist.collectives.runtime.group import members, wire_device
+from minidist.collectives.runtime.reduction import Op
+from minidist.collectives.runtime.work import in_order
 from minidist.collectives.tensor import (
-    Op,
     all_gather_into_tensor,
     all_reduce,
     reduce_scatter_tensor,
 )
+from minidist.collectives.tuner import CHOSEN
 from minidist.comm.native import Native, place
 from minidist.profiler.event import Interval
+from minidist.schedule.algorithms import ALL_REDUCE
 
-__all__ = ["Call", "Comm", "Counted", "Handle", "Native", "Ours"]
+__all__ = [
+    "Comm",
+    "Counted",
+    "CountedCall",
+    "Handle",
+    "Native",
+    "Ours",
+    "check_comm",
+    "gather_objects",
+]
 
 
 class Handle(Protocol):
@@ -83,6 +97,26 @@ class Comm(Protocol):
         """Collect every rank's `input` in `output`, N times as large, in the order of ranks."""
 
 
+def check_comm(comm: object) -> None:
+    """Raise TypeError for what is no `Comm`."""
+    calls = ("broadcast", "all_reduce", "reduce_scatter", "all_gather", "ranks")
+    if not all(hasattr(comm, name) for name in calls):
+        where = f"rank {dist.get_rank()}: comm"
+        raise TypeError(f"{where}: expected a Comm, such as Ours() or Native(), got {comm!r}")
+
+
+def gather_objects(comm: Comm, mine: object) -> list[Any]:
+    """One object of every rank, of any size, in the order of ranks; not counted as traffic."""
+    found: list[Any] = [None] * comm.ranks
+    group = members(comm.group)
+
+    def body() -> None:
+        dist.all_gather_object(found, mine, group)
+
+    in_order(group, body, wire_device(group), async_op=False)
+    return found
+
+
 class Ours:
     """minidist's own collectives.
 
@@ -93,7 +127,7 @@ class Ours:
         check: whether the ranks agree before each call, as in `minidist.all_reduce`.
 
     Raises:
-        ValueError: this rank is not in the group.
+        TypeError, ValueError: this rank is not in the group, or there is no such algorithm.
     """
 
     def __init__(
@@ -105,6 +139,10 @@ class Ours:
     ) -> None:
         self.group, self._algorithm, self._check = group, algorithm, check
         self.rank, self.ranks = place(group)
+        known = [*ALL_REDUCE, *CHOSEN, "native"]
+        if algorithm not in known:
+            where = f"rank {dist.get_rank()}: algorithm"
+            raise ValueError(f"{where} must be one of {', '.join(known)}, got {algorithm!r}")
         self._half = algorithm if algorithm in ("auto", "shared_memory") else "ring"
 
     def broadcast(
@@ -142,7 +180,7 @@ class Ours:
         )
 
 
-class Call(NamedTuple):
+class CountedCall(NamedTuple):
     """One call: of what, and the bytes of the whole tensor, that with a part for each rank."""
 
     name: str
@@ -160,8 +198,9 @@ class Counted:
     """
 
     def __init__(self, comm: Comm) -> None:
+        check_comm(comm)
         self.group, self.rank, self.ranks = comm.group, comm.rank, comm.ranks
-        self.calls: list[Call] = []
+        self.calls: list[CountedCall] = []
         self._comm = comm
         self._logs: list[list[Sent]] = []  # of each call: an asynchronous one goes on writing
 
@@ -223,7 +262,7 @@ class Counted:
 
     @contextmanager
     def _counting(self, name: str, whole: torch.Tensor) -> Iterator[None]:
-        self.calls.append(Call(name, whole.nbytes))
+        self.calls.append(CountedCall(name, whole.nbytes))
         with record() as log:
             self._logs.append(log)
             yield

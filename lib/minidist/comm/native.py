@@ -10,45 +10,36 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
-from minidist.collectives.checks.tensors import backends, op_name, reduction
-from minidist.collectives.tensor import Op
-from minidist.profiler.event import Interval, StreamEvent, interval
-from minidist.profiler.timeline import recording
+from minidist.collectives.runtime.group import backends, check_group
+from minidist.collectives.runtime.reduction import Op, op_name, reduction
 
 # torch 2.13 has new names, and warns of the old ones
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
-CPU = torch.device("cpu")
-Run = Callable[..., Any]  # run(async_op=…)
+Start = Callable[..., Any]  # start(async_op=…)
 Finish = Callable[[], object]
 
 
 def place(group: ProcessGroup | None) -> tuple[int, int]:
-    """This rank's number in the group and the number of ranks; ValueError if it is not in it."""
-    rank = dist.get_rank(group)
-    if rank < 0:
-        raise ValueError(f"rank {dist.get_rank()}: group: this rank is not a member of it")
-    return rank, dist.get_world_size(group)
+    """This rank's number in the group and the number of ranks; raise if it is not in it."""
+    try:
+        check_group(group)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"rank {dist.get_rank()}: {error}") from None
+    return dist.get_rank(group), dist.get_world_size(group)
 
 
 class NativeWork:
     """The backend's handle; what is left to do to the result is done by the first `wait()`."""
 
-    def __init__(self, run: Run, device: torch.device, finish: Finish | None) -> None:
-        self._device, self._finish, self._waited = device, finish, False
-        self._started = StreamEvent(device)
-        self._ended: StreamEvent | None = None
-        work = run(async_op=True)
+    span = None  # the backend does not tell when it started and ended
+
+    def __init__(self, start: Start, finish: Finish | None) -> None:
+        self._finish, self._waited = finish, False
+        work = start(async_op=True)
         assert work is not None  # None is for ranks outside the group
         self._work = work
-        # On a GPU a callback keeps the tensors' memory from reuse for a while: so only if wanted.
-        self._timed = device.type != "cuda" or recording()
-        try:
-            if self._timed:
-                work.get_future().add_done_callback(self._end)
-        except RuntimeError:  # Gloo's reduce-scatter has no future
-            self._timed = False
 
     def wait(self) -> bool:
         """Return True when the result is in place.
@@ -58,24 +49,10 @@ class NativeWork:
         """
         if not self._waited:  # once: Gloo's reduce-scatter puts its sum in place at each wait
             self._work.wait()
-            self._end()
             if self._finish:
                 self._finish()
             self._waited = True
         return True
-
-    @property
-    def span(self) -> Interval | None:
-        """Its start and end, in seconds of `time.monotonic()`.
-
-        None before it has ended, or if the backend does not tell.
-        """
-        return interval(self._started, self._ended)
-
-    def _end(self, _: object = None) -> None:
-        """Note when it ended: in the backend's thread, or by `wait()` if that comes first."""
-        if self._ended is None and self._timed:
-            self._ended = StreamEvent(self._device)
 
 
 class Native:
@@ -100,8 +77,8 @@ class Native:
     ) -> NativeWork | None:
         """As `torch.distributed.broadcast`."""
         _contiguous(tensor=tensor)
-        run = partial(dist.broadcast, tensor, group=self.group, group_src=group_src)
-        return self._start(run, tensor, async_op)
+        start = partial(dist.broadcast, tensor, group=self.group, group_src=group_src)
+        return self._start(start, async_op)
 
     def all_reduce(
         self, tensor: torch.Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
@@ -109,8 +86,8 @@ class Native:
         """As `torch.distributed.all_reduce`."""
         own, finish = self._reduction(op, tensor)
         _contiguous(tensor=tensor)
-        run = partial(dist.all_reduce, tensor, own, self.group)
-        return self._start(run, tensor, async_op, finish)
+        start = partial(dist.all_reduce, tensor, own, self.group)
+        return self._start(start, async_op, finish)
 
     def reduce_scatter(
         self,
@@ -122,16 +99,16 @@ class Native:
         """As `torch.distributed.reduce_scatter_tensor`."""
         own, finish = self._reduction(op, output)
         _contiguous(output=output, input=input)  # flat, for Gloo wants shapes that fit
-        run = partial(_reduce_scatter, output.view(-1), input.view(-1), own, self.group)
-        return self._start(run, output, async_op, finish)
+        start = partial(_reduce_scatter, output.view(-1), input.view(-1), own, self.group)
+        return self._start(start, async_op, finish)
 
     def all_gather(
         self, output: torch.Tensor, input: torch.Tensor, async_op: bool = False
     ) -> NativeWork | None:
         """As `torch.distributed.all_gather_into_tensor`."""
         _contiguous(output=output, input=input)
-        run = partial(_all_gather, output.view(-1), input.view(-1), self.group)
-        return self._start(run, output, async_op)
+        start = partial(_all_gather, output.view(-1), input.view(-1), self.group)
+        return self._start(start, async_op)
 
     def _on_nccl(self, tensor: torch.Tensor) -> bool:
         return backends(self.group).get(tensor.device.type) == "nccl"
@@ -146,11 +123,11 @@ class Native:
         return ReduceOp.SUM, partial(divide, tensor)
 
     def _start(
-        self, run: Run, tensor: torch.Tensor, async_op: bool, finish: Finish | None = None
+        self, start: Start, async_op: bool, finish: Finish | None = None
     ) -> NativeWork | None:
-        if async_op:  # Gloo does its work on the host, also for a GPU's tensors
-            return NativeWork(run, tensor.device if self._on_nccl(tensor) else CPU, finish)
-        run()
+        if async_op:
+            return NativeWork(start, finish)
+        start()
         if finish:
             finish()
         return None

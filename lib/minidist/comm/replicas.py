@@ -1,15 +1,14 @@
 """Whether the ranks' models are alike: in shape before training, in every bit while it goes on.
 
-Each rank describes its model line by line, a line for each parameter and buffer. A hash of all is
-exchanged. Only where that differs do the ranks look for the first line that does, by halving: ten
-more small exchanges for a thousand parameters.
+Each rank describes its model by an entry for each parameter and buffer, with a digest of its bytes
+if they matter. All entries are exchanged once, and every rank looks for the first that differs.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import NamedTuple, cast
 
 import torch
@@ -17,21 +16,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
 
-from minidist.collectives.checks.agreement import Call, exchange
-from minidist.collectives.checks.tensors import wire_device
-from minidist.collectives.runtime.work import in_order
-from minidist.comm.checksum import checksums
-from minidist.comm.comm import Comm, Ours
+from minidist.comm.comm import Comm, Ours, check_comm, gather_objects
 from minidist.errors import MismatchError, ReplicaError
 
 
 class Entry(NamedTuple):
-    """A parameter or buffer, or whatever else the ranks' must be alike."""
+    """A parameter or buffer, or whatever else must be alike on all ranks."""
 
     name: str
     title: str
     like: str  # in what the ranks must agree before training
-    bits: int = 0  # the hash of its content, if wanted
+    content: str = ""  # the digest of its bytes, if wanted
 
 
 _NOTHING = Entry("", "nothing more", "")  # of a rank that has fewer
@@ -64,10 +59,9 @@ def same(entries: Sequence[Entry], comm: Comm, what: str) -> None:
     Raises:
         MismatchError: on every rank, naming the first entry that differs.
     """
-    place = _first_difference([entry.title + entry.like for entry in entries], comm)
-    if place is not None:
-        mine = entries[place] if place < len(entries) else _NOTHING
-        raise MismatchError(f"the ranks' {what} differ: {_models(_ask(mine, comm))}")
+    found = _first_difference(entries, comm)
+    if found:
+        raise MismatchError(f"the ranks' {what} differ: {_models(found)}")
 
 
 def check_replicas(
@@ -91,7 +85,7 @@ def check_replicas(
             rank's own until the next forward broadcasts them.
 
     Returns:
-        a checksum of 64 bits, the same for the same model (see `minidist.comm.checksum`).
+        a checksum of 64 bits, the same for the same model.
 
     Raises:
         ReplicaError: on every rank, naming the first parameter or buffer that differs, the ranks
@@ -100,13 +94,12 @@ def check_replicas(
     step = getattr(module, "steps", None) if step is None else step
     at = Entry("", "at no known step" if step is None else f"at step {step}", "")
     comm = comm or _comm(module, group)
+    check_comm(comm)
     entries = [at, *_entries(_bare(module), content=True, buffers=buffers)]
-    lines = [json.dumps(entry) for entry in entries]
-    place = _first_difference(lines, comm)
-    if place is None:
-        return int(_hash(lines[1:]), 16)
-    found = _ask(entries[place] if place < len(entries) else _NOTHING, comm)
-    if place == 0:
+    found = _first_difference(entries, comm)
+    if not found:
+        return int(hashlib.blake2b(repr(entries[1:]).encode(), digest_size=8).hexdigest(), 16)
+    if not any(entry.name for entry in found.values()):  # they differ in what stands first
         sides = "; ".join(f"{_ranks(ranks)}: {each.title}" for each, ranks in _sides(found))
         raise ReplicaError(f"the ranks are not at the same step: {sides}", step=step)
     raise _differing(found, step, at.title)
@@ -117,7 +110,7 @@ def _differing(found: dict[int, Entry], step: int | None, at: str) -> ReplicaErr
     sides = _sides(found)
     most, right = sides[0]
     wrong = sorted(set(found).difference(right))
-    if len({each._replace(bits=0) for each in found.values()}) > 1:
+    if len({each._replace(content="") for each in found.values()}) > 1:
         said = f"the replicas differ {at}: {_models(found)}"
     else:
         said = f"{at}, {most.title} on {_ranks(wrong)} is not as on {_ranks(right)}"
@@ -128,8 +121,21 @@ def _differing(found: dict[int, Entry], step: int | None, at: str) -> ReplicaErr
 
 
 @torch.no_grad()
+def digest(tensors: Iterable[torch.Tensor]) -> str:
+    """The digest of all bits of some tensors, in logical order; not of their shapes.
+
+    So 0.0 is not -0.0, and one NaN is not another. On a GPU they are copied to the host.
+    """
+    found = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        plain = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().cpu()
+        found.update(plain.as_strided(plain.shape, (1,)).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+@torch.no_grad()
 def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) -> list[Entry]:
-    """Parameters, then buffers, each under every name that it has; with a hash of the content."""
+    """Parameters, then buffers, each under every name that it has; with a digest if wanted."""
     named: list[tuple[str, str, torch.Tensor]] = []
     named += (("parameter", *each) for each in module.named_parameters(remove_duplicate=False))
     if buffers:
@@ -140,57 +146,23 @@ def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) 
         like = f", {tuple(tensor.shape)}, {tensor.dtype} on {tensor.device.type}"
         like += ", requires grad" if tensor.requires_grad else ""
         like += f", tied to '{first[tensor]}'" if tensor in first else ""
+        bits = digest([tensor]) if content and tensor not in first else ""
         first.setdefault(tensor, name)
-        found.append(Entry(name, f"{kind} '{name}'", like))
-    if not content:
-        return found
-    own = dict(zip(first.values(), checksums(first), strict=True))
-    return [entry._replace(bits=own.get(entry.name, 0)) for entry in found]
-
-
-# ---- what the ranks tell each other ----
-
-
-def _first_difference(lines: Sequence[str], comm: Comm) -> int | None:
-    """The first place where not all ranks have the same line, or where some have no more."""
-
-    def told(length: int) -> set[str]:
-        note = {"lines": f"{len(lines[:length])} {_hash(lines[:length])} of {len(lines)}"}
-        return {each["lines"] for each in _exchange(note, comm)}
-
-    everywhere = told(len(lines))
-    if len(everywhere) == 1:
-        return None
-    alike, differs = 0, max(int(each.split()[-1]) for each in everywhere)
-    while differs - alike > 1:
-        middle = (alike + differs) // 2
-        firsts = {each.split(" of ")[0] for each in told(middle)}
-        alike, differs = (middle, differs) if len(firsts) == 1 else (alike, middle)
-    return alike
-
-
-def _ask(mine: Entry, comm: Comm) -> dict[int, Entry]:
-    """Global rank → its entry."""
-    note = {"name": mine.name, "title": mine.title, "like": mine.like, "bits": str(mine.bits)}
-    ranks = dist.get_process_group_ranks(comm.group)
-    entries = [
-        Entry(each["name"], each["title"], each["like"], int(each["bits"]))
-        for each in _exchange(note, comm)
-    ]
-    return dict(zip(ranks, entries, strict=True))
-
-
-def _exchange(note: Call, comm: Comm) -> list[Call]:
-    found: list[Call] = []
-    device = wire_device(comm.group)
-
-    def body() -> None:
-        found.extend(exchange(note, comm.rank, comm.ranks, comm.group, device))
-
-    group = comm.group or dist.group.WORLD
-    assert group is not None
-    in_order(group, body, device, async_op=False)
+        found.append(Entry(name, f"{kind} '{name}'", like, bits))
     return found
+
+
+# ---- who has what ----
+
+
+def _first_difference(entries: Sequence[Entry], comm: Comm) -> dict[int, Entry]:
+    """Global rank → its entry at the first place where not all have the same; empty if all do."""
+    ranks = dist.get_process_group_ranks(comm.group)
+    everywhere = [[Entry(*each) for each in theirs] for theirs in gather_objects(comm, entries)]
+    for place in zip_longest(*everywhere, fillvalue=_NOTHING):
+        if len(set(place)) > 1:
+            return dict(zip(ranks, place, strict=True))
+    return {}
 
 
 def _sides(found: dict[int, Entry]) -> list[tuple[Entry, list[int]]]:
@@ -202,7 +174,7 @@ def _sides(found: dict[int, Entry]) -> list[tuple[Entry, list[int]]]:
 
 
 def _models(found: dict[int, Entry]) -> str:
-    sides = _sides({rank: entry._replace(bits=0) for rank, entry in found.items()})
+    sides = _sides({rank: entry._replace(content="") for rank, entry in found.items()})
     return "; ".join(
         f"{_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry.title}{entry.like}"
         for entry, ranks in reversed(sides)
@@ -211,10 +183,6 @@ def _models(found: dict[int, Entry]) -> str:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def _hash(lines: Sequence[str]) -> str:
-    return hashlib.blake2b(json.dumps(lines).encode(), digest_size=8).hexdigest()
 
 
 def _bare(module: nn.Module) -> nn.Module:

@@ -14,8 +14,8 @@ from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 from torch.nn.parameter import UninitializedParameter
 
-from minidist.collectives.checks.aliasing import overlaps_itself
-from minidist.collectives.checks.tensors import backends
+from minidist.collectives.checks.tensors import overlaps_itself
+from minidist.collectives.runtime.group import backends
 
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")  # torch's and ours
 

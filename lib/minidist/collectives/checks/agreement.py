@@ -1,14 +1,19 @@
 """Find out before a collective starts whether all ranks are making the same call.
 
 Without it a disagreement shows as a hang, a broken connection or, worst, a wrong result. The check
-is one small all-gather, run by our own schedule; it costs time, so it can be switched off.
+costs time, so it can be switched off.
+
+[Note: digests first] Nearly always all ranks agree. Ranks of one host find that out in memory that
+they share: each leaves a digest of its call there, meets the others at a barrier, and compares.
+Only if digests differ, or if the ranks share no memory, does every rank send its call to all.
+A collective that goes through shared memory has a barrier at its start anyway, and its digest is
+compared there: then the check costs next to nothing.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,19 +21,16 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from minidist.collectives.runtime.executor import execute, global_rank
+from minidist.collectives.runtime.group import global_rank, wire_device
+from minidist.collectives.runtime.notes import Note, encode, exchange_notes, gather_rows
+from minidist.collectives.shared_memory.segments import DIGEST, SharedSegments, shared_segments
 from minidist.errors import MismatchError
-from minidist.schedule.algorithms import ring_all_gather
-from minidist.schedule.program import program_of
 
-ROOM = 4096  # bytes for one rank's description of its call: ten arguments of the longest
-LONGEST = 180  # characters of it for one argument
-
-Call = dict[str, str]  # what was called, and each argument on which the ranks must agree
+Facts = dict[str, str]  # what was called, and each argument on which the ranks must agree
 
 
 class Blocks(NamedTuple):
-    """Of how many elements the blocks are that this rank has for each rank, and wants from each."""
+    """The elements of the block that this rank has for each rank, and wants from each."""
 
     given: str  # what the blocks are in, for messages
     wanted: str
@@ -37,56 +39,58 @@ class Blocks(NamedTuple):
 
 
 def wanted(check: bool | None) -> bool:
-    """Whether to check: as told, else as the environment says; `launch` switches it on."""
+    """True if a call is to be checked: if None, the environment says; `launch` switches it on."""
     return os.environ.get("MINIDIST_CHECK", "0") == "1" if check is None else check
 
 
-def agree(
-    call: Call,
-    problem: Exception | None,
-    group: dist.ProcessGroup | None,
-    device: torch.device,
-    blocks: Blocks | None = None,
-) -> None:
+def digest(facts: Facts, problem: Exception | None) -> bytes:
+    """A few bytes that stand for all that `agree` would compare."""
+    return hashlib.blake2b(encode(_note(facts, problem)), digest_size=DIGEST).digest()
+
+
+def shared_or_none(group: dist.ProcessGroup | None) -> SharedSegments | None:
+    """The memory that the group's ranks share; None if they share none, or send from GPUs alone."""
+    if wire_device(group).type != "cpu":
+        return None
+    try:
+        return shared_segments(group)
+    except ValueError:  # another host, or a system without futexes
+        return None
+
+
+def agree(facts: Facts, problem: Exception | None, group: dist.ProcessGroup | None) -> None:
     """Compare this call with those of the other ranks of the group.
 
     Args:
-        call: argument name → description. "the call" names the collective.
+        facts: argument name → description. "the call" names the collective.
         problem: what is wrong with this rank's own input, if anything.
         group: every rank of it must come here.
-        device: where the group's messages live.
-        blocks: what goes from rank to rank, if that may differ: what one gives the other must want.
 
     Raises:
         MismatchError: on every rank, naming the ranks, the argument and both values; or naming the
             rank that has a problem, on the others.
     """
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    note = call | ({"problem": str(problem)} if problem else {})
-    calls = exchange(note, rank, ranks, group, device)
+    notes = exchange_notes(_note(facts, problem), group)
     if problem:
         return  # the caller raises it
-    for other, theirs in enumerate(calls):
+    for other, theirs in enumerate(notes):
         if "problem" in theirs:
             where = f"on rank {global_rank(other, group)}"
-            raise MismatchError(f"{call['the call']}: {where}: {theirs['problem']}")
-    for name in calls[0] | calls[rank]:
-        values = {global_rank(r, group): each.get(name, "nothing") for r, each in enumerate(calls)}
+            raise MismatchError(f"{facts['the call']}: {where}: {theirs['problem']}")
+    for name in notes[0] | notes[dist.get_rank(group)]:
+        values = {global_rank(r, group): each.get(name, "nothing") for r, each in enumerate(notes)}
         if len(set(values.values())) > 1:
             raise MismatchError(
-                f"{call['the call']}: the ranks disagree on {name}: {_sides(values)}"
+                f"{facts['the call']}: the ranks disagree on {name}: {_sides(values)}"
             )
-    if blocks:
-        _match(call["the call"], blocks, group, device)
 
 
-def _match(
-    name: str, blocks: Blocks, group: dist.ProcessGroup | None, device: torch.device
-) -> None:
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+def match(name: str, blocks: Blocks, group: dist.ProcessGroup | None) -> None:
+    """Raise MismatchError on every rank unless each rank wants what the others give it."""
+    ranks = dist.get_world_size(group)
     table = torch.zeros(ranks, 2, ranks, dtype=torch.int64)
-    table[rank] = torch.tensor([blocks.gives, blocks.wants])
-    table = _gather(table, rank, ranks, group, device)
+    table[dist.get_rank(group)] = torch.tensor([blocks.gives, blocks.wants])
+    table = gather_rows(table, group)
     gives, wants = table[:, 0], table[:, 1].t()  # both by sender and receiver
     wrong = (gives != wants).nonzero().tolist()
     if wrong:
@@ -98,35 +102,8 @@ def _match(
         )
 
 
-def exchange(
-    note: Call, rank: int, ranks: int, group: dist.ProcessGroup | None, device: torch.device
-) -> list[Call]:
-    """Every rank's note, at most `ROOM` bytes of it as JSON."""
-    text = json.dumps({key: _short(value) for key, value in note.items()}).encode()
-    board = torch.zeros(ranks, ROOM, dtype=torch.uint8)
-    board[rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    rows = _gather(board, rank, ranks, group, device).numpy()
-    return [json.loads(row.tobytes().rstrip(b"\0")) for row in rows]
-
-
-def _gather(
-    board: torch.Tensor,
-    rank: int,
-    ranks: int,
-    group: dist.ProcessGroup | None,
-    device: torch.device,
-) -> torch.Tensor:
-    """The board with every rank's row, each from its own rank."""
-    wire = board.to(device).view(-1)
-    execute(program_of(ring_all_gather, ranks, rank), wire, torch.Tensor.add_, group)
-    return wire.view(board.shape).cpu()
-
-
-def _short(value: str) -> str:
-    """The value in at most `LONGEST` plain characters; long ones that differ stay different."""
-    if len(value) > LONGEST:
-        value = f"{value[: LONGEST - 12]}... {zlib.crc32(value.encode()):08x}"
-    return "".join(c if c.isascii() and c.isprintable() else "?" for c in value)
+def _note(facts: Facts, problem: Exception | None) -> Note:
+    return facts | ({"problem": str(problem)} if problem else {})
 
 
 def _sides(values: dict[int, str]) -> str:

@@ -1,43 +1,24 @@
-"""What a collective accepts, the exceptions for what it does not, and tensors as flat memory."""
+"""What a collective accepts as tensors, and the exceptions for what it does not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import lru_cache
-from math import prod
+from collections.abc import Mapping, Sequence
+from math import gcd, prod
 
 import torch
-import torch.distributed as dist
-from torch.distributed import ProcessGroup, ReduceOp
+from torch.distributed import ProcessGroup
 
-from minidist.collectives.checks.aliasing import overlaps_itself
-
-Reduce = Callable[[torch.Tensor, torch.Tensor], object]
-
-_REDUCE: dict[str, Reduce] = {
-    "SUM": lambda mine, theirs: mine.add_(theirs),
-    "AVG": lambda mine, theirs: mine.add_(theirs),
-    "PRODUCT": lambda mine, theirs: mine.mul_(theirs),
-    "MIN": lambda mine, theirs: torch.minimum(mine, theirs, out=mine),
-    "MAX": lambda mine, theirs: torch.maximum(mine, theirs, out=mine),
-}
-
-
-def backends(group: ProcessGroup | None) -> dict[str, str]:
-    """Device type → backend that moves its tensors, such as {"cpu": "gloo", "cuda": "nccl"}."""
-    return _parsed(str(dist.get_backend_config(group)))
-
-
-@lru_cache
-def _parsed(config: str) -> dict[str, str]:
-    return dict(part.split(":") for part in config.split(","))
+from minidist.collectives.runtime.group import backends
 
 
 def check_tensor(tensor: torch.Tensor, group: ProcessGroup | None, *, written: bool) -> None:
     """Raise TypeError or ValueError if a collective cannot take this tensor."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a torch.Tensor, got a {type(tensor).__name__}")
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        kind = type(tensor).__name__
+        inside = "; pass its to_local()" if hasattr(tensor, "to_local") else ""
+        raise TypeError(f"expected a plain torch.Tensor, got a {kind}{inside}")
     if tensor.layout != torch.strided:
         raise TypeError(f"expected a dense tensor, got layout {tensor.layout}; use .to_dense()")
     if tensor.is_quantized or tensor.is_nested:
@@ -52,19 +33,21 @@ def check_tensor(tensor: torch.Tensor, group: ProcessGroup | None, *, written: b
         raise ValueError("has elements that share memory, so it cannot be written; pass a clone()")
 
 
-def check_parts(whole: torch.Tensor, part: torch.Tensor, ranks: int) -> None:
-    """Raise if `whole` cannot be made of one `part` for each rank."""
-    if whole.dtype != part.dtype:
-        raise TypeError(f"dtypes differ: {whole.dtype} for the whole, {part.dtype} for a part")
-    if whole.device != part.device:
-        raise ValueError(f"devices differ: {whole.device} for the whole, {part.device} for a part")
-    if whole.numel() != ranks * part.numel():
+def check_parts(output: torch.Tensor, part: torch.Tensor, ranks: int) -> None:
+    """Raise if the larger tensor cannot be made of one `part` for each rank."""
+    if output.dtype != part.dtype:
+        raise TypeError(f"dtypes differ: {output.dtype} for the whole, {part.dtype} for a part")
+    if output.device != part.device:
+        raise ValueError(f"devices differ: {output.device} for the whole, {part.device} for a part")
+    if output.numel() != ranks * part.numel():
         raise ValueError(
-            f"{whole.numel()} elements are not {ranks} parts of {part.numel()}, one for each rank"
+            f"{output.numel()} elements are not {ranks} parts of {part.numel()}, one for each rank"
         )
 
 
-def check_like(tensor: torch.Tensor, like: Mapping[str, torch.Tensor], *, any_size: bool) -> None:
+def check_like(
+    tensor: torch.Tensor, like: Mapping[str, torch.Tensor], *, any_size: bool = False
+) -> None:
     """Raise if a tensor is not like another one, given by its name."""
     ((name, other),) = like.items()
     if tensor.dtype != other.dtype:
@@ -99,98 +82,69 @@ def split_sizes(
     return [n * prod(tensor.shape[1:]) for n in rows]
 
 
-def blocks(flat: torch.Tensor, sizes: Sequence[int]) -> dict[int, torch.Tensor]:
-    """Views of a flat tensor, of so many elements for each rank."""
-    return dict(enumerate(torch.split(flat, list(sizes))))
-
-
 def by_name(argument: str, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors of a list by what messages call them."""
     return {f"{argument}[{index}]": tensor for index, tensor in enumerate(tensors)}
 
 
-def op_name(op: ReduceOp | ReduceOp.RedOpType) -> str:
-    """Return "SUM" for ReduceOp.SUM and so on; of an op that we do not know its repr."""
-    if not isinstance(op, ReduceOp | ReduceOp.RedOpType):
-        return repr(op)
-    return next((name for name in _REDUCE if op == getattr(ReduceOp, name)), repr(op))
+# ---- aliasing: what is written must not be read or written through another tensor ----
 
 
-def reduction(
-    op: ReduceOp | ReduceOp.RedOpType, dtype: torch.dtype, ranks: int
-) -> tuple[Reduce, Callable[[torch.Tensor], object]]:
-    """For `op`: how to reduce one tensor into another, and what to do to the result at the end."""
-    name = op_name(op)
-    if name not in _REDUCE:
-        raise ValueError(f"op must be one of {', '.join(_REDUCE)}, got {name}")
-    if not _can_reduce(name, dtype):
-        raise TypeError(f"op {name} has no meaning for {dtype}, or torch has no kernel for it")
-    if name != "AVG":
-        return _REDUCE[name], lambda result: None
-    whole = not (dtype.is_floating_point or dtype.is_complex)
-    rounding = "trunc" if whole else None
-    return _REDUCE[name], lambda result: result.div_(ranks, rounding_mode=rounding)
-
-
-@lru_cache
-def _can_reduce(name: str, dtype: torch.dtype) -> bool:
-    if name == "AVG" and dtype == torch.bool:
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """True if two elements may share memory: a stride is within what smaller strides span."""
+    if not tensor.numel():
         return False
-    try:
-        _REDUCE[name](torch.zeros(1, dtype=dtype), torch.zeros(1, dtype=dtype))
-    except RuntimeError:  # no kernel, or no order among complex numbers
-        return False
-    return True
+    span = 0
+    dimensions = zip(tensor.stride(), tensor.shape, strict=True)
+    for stride, size in sorted(d for d in dimensions if d[1] > 1):
+        if stride <= span:
+            return True
+        span += stride * (size - 1)
+    return False
 
 
-def wire_device(group: ProcessGroup | None) -> torch.device:
-    """Where the messages of the check live: on the CPU if the group's backend can send from it."""
-    if "cpu" in backends(group):
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
+def check_apart(written: Mapping[str, torch.Tensor], read: Mapping[str, torch.Tensor]) -> None:
+    """Raise if a tensor that is written may share memory with another one; by arguments' names.
 
-
-def flat_device(tensor: torch.Tensor, group: ProcessGroup | None) -> torch.device:
-    """Where `flat_view` of the tensor is: Gloo cannot send from GPU memory."""
-    staged = tensor.is_cuda and backends(group)["cuda"] == "gloo"
-    return torch.device("cpu") if staged else tensor.device
-
-
-def flat_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor as 1-D, contiguous memory on `device`, to be read only: itself where it can be."""
-    return tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().to(device)
-
-
-@contextmanager
-def flat_view(
-    tensor: torch.Tensor, group: ProcessGroup | None, *, written: bool = True
-) -> Iterator[torch.Tensor]:
-    """The tensor as 1-D, contiguous memory that the group's backend can send and receive.
-
-    What is done to it is done to the tensor: it is a view, or a copy that is copied back. If it is
-    not `written`, nothing may be done to it, and nothing is copied back.
+    Two share it if the intervals do that they span, but for columns of one matrix.
     """
-    plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-    if tensor.is_cuda and backends(group)["cuda"] == "gloo":  # it cannot send from GPU memory
-        flat = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
-        flat.copy_(tensor.reshape(-1))
-    elif plain:
-        yield tensor.detach().as_strided((tensor.numel(),), (1,))  # one number may have any stride
-        return
-    else:
-        flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
-    yield flat
-    if written:
-        tensor.copy_(flat.view(tensor.shape))
+    opened: list[tuple[int, str, torch.Tensor]] = []  # intervals that may still overlap
+    every = [(name, tensor) for name, tensor in (*written.items(), *read.items()) if tensor.numel()]
+    for name, tensor in sorted(every, key=lambda item: item[1].data_ptr()):
+        start = tensor.data_ptr()
+        opened = [each for each in opened if each[0] > start]
+        for _, other, theirs in opened:
+            if (name in written or other in written) and not _interleaved(tensor, theirs):
+                raise ValueError(f"{other} and {name} share memory; pass a clone() of one of them")
+        last = sum(st * (n - 1) for st, n in zip(tensor.stride(), tensor.shape, strict=True))
+        opened.append((start + (last + 1) * tensor.element_size(), name, tensor))
 
 
-@contextmanager
-def flat_views(
-    tensors: Mapping[int, torch.Tensor], group: ProcessGroup | None, *, written: bool
-) -> Iterator[dict[int, torch.Tensor]]:
-    """The same for several, by their keys."""
-    with ExitStack() as stack:
-        yield {
-            key: stack.enter_context(flat_view(tensor, group, written=written))
-            for key, tensor in tensors.items()
-        }
+def _interleaved(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if one's elements lie between the other's, as a matrix's columns do."""
+    steps = [
+        stride * tensor.element_size()
+        for tensor in (one, other)
+        for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+        if size > 1
+    ]
+    period = gcd(*steps)  # both have their elements at one place of each period
+    if not period:
+        return False
+    offset = (other.data_ptr() - one.data_ptr()) % period
+    return one.element_size() <= offset <= period - other.element_size()
+
+
+def same_place(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if two tensors are the same elements of the same memory."""
+    return (
+        one.data_ptr() == other.data_ptr()
+        and one.shape == other.shape
+        and one.stride() == other.stride()
+    )
+
+
+def is_slot(part: torch.Tensor, output: torch.Tensor, rank: int) -> bool:
+    """True if `part` is the memory of the rank's part of `output`, both contiguous."""
+    at = output.data_ptr() + rank * part.nbytes
+    return part.is_contiguous() and output.is_contiguous() and part.data_ptr() == at

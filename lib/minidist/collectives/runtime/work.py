@@ -1,7 +1,8 @@
-"""Asynchronous calls: one thread for each group does its collectives, in the order of the calls.
+"""Asynchronous calls: one thread for each group runs its collectives, in the order of the calls.
 
 Order is what makes collectives match up between ranks, so a synchronous call also waits its turn
-behind asynchronous ones of the same group.
+behind asynchronous ones of the same group. Threads of the caller take turns, too: which of them is
+first is up to the caller, and must be the same on all ranks.
 
 [Note: streams] On a GPU the thread only queues kernels, and what is queued on one stream runs one
 after another: communication on the caller's stream would hold up the caller's kernels. So a group's
@@ -19,9 +20,10 @@ and the group's next call comes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from threading import Lock, RLock
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -32,8 +34,8 @@ from minidist.profiler.event import Interval, StreamEvent, interval
 Body = Callable[[], None]
 
 
-class _Flight:
-    """A body on its way, with all that it uses."""
+class _Task:
+    """A body that waits or runs, with all that it uses."""
 
     def __init__(self, body: Body, device: torch.device) -> None:
         self.body: Body | None = body
@@ -45,8 +47,9 @@ class _Flight:
 class Work:
     """A collective on its way."""
 
+    _outputs: list[ref[torch.Tensor]]  # weak: they belong to the caller
     _future: Future[None]
-    _flight: _Flight
+    _task: _Task
 
     def wait(self) -> bool:
         """Return True when the result is in place.
@@ -59,15 +62,36 @@ class Work:
         try:
             self._future.result()
         finally:
-            if self._flight.ended:
-                self._flight.ended.block_current_stream()
-            self._flight.body = None
+            if self._task.ended:
+                self._task.ended.block_current_stream()
+            self._task.body = None
         return True
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not; on a GPU, there."""
-        ended = self._flight.ended
+        ended = self._task.ended
         return self._future.done() and (ended is None or ended.query())
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the tensors that are written, done when the collective is; or its error.
+
+        Raises:
+            NotImplementedError: for tensors on a GPU.
+        """
+        outputs = [tensor for each in self._outputs if (tensor := each()) is not None]
+        if any(tensor.is_cuda for tensor in outputs):
+            raise NotImplementedError("get_future is for tensors on the CPU; on a GPU call wait()")
+        done = torch.futures.Future[list[torch.Tensor]]()
+
+        def end(future: Future[None]) -> None:
+            error = future.exception()
+            if isinstance(error, Exception):
+                done.set_exception(error)  # type: ignore[arg-type]
+            else:
+                done.set_result(outputs)
+
+        self._future.add_done_callback(end)
+        return done
 
     @property
     def span(self) -> Interval | None:
@@ -77,45 +101,46 @@ class Work:
         """
         if not self.is_completed():
             return None
-        return interval(self._flight.started, self._flight.ended)
+        return interval(self._task.started, self._task.ended)
 
 
-class _Line:
+class _Queue:
     """The queue of one group."""
 
     def __init__(self) -> None:
+        self.turn = RLock()  # held while a body runs, whichever thread runs it
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="minidist")
         self.last: ref[Future[None]] | None = None  # weak: a failure holds on to its group
         self.ended: StreamEvent | None = None  # the last one on a GPU
-        self.held: deque[_Flight] = deque()  # [Note: held until done]; empty on the CPU
+        self.held: deque[_Task] = deque()  # [Note: held until done]; empty on the CPU
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
-    def append(self, flight: _Flight, device: torch.device) -> Work:
+    def append(self, task: _Task, device: torch.device) -> Work:
         while self.held and (not self.held[0].body or _done(self.held[0])):
             self.held.popleft()
         if device.type == "cuda":
-            self.held.append(flight)
-        future = self.thread.submit(self._fly, flight, device)
+            self.held.append(task)
+        future = self.thread.submit(self._fly, task, device)
         self.last = ref(future)
         work = Work()
-        work._future, work._flight = future, flight
+        work._future, work._task, work._outputs = future, task, []
         return work
 
     def busy(self) -> bool:
         last = self.last() if self.last else None
         return last is not None and not last.done()
 
-    def _fly(self, flight: _Flight, device: torch.device) -> None:
-        with self._stream(device):  # [Note: streams]
-            flight.called.block_current_stream()
-            flight.started = StreamEvent(device)
+    def _fly(self, task: _Task, device: torch.device) -> None:
+        with self.turn, self._stream(device):  # [Note: streams]
+            task.called.block_current_stream()
+            task.started = StreamEvent(device)
             try:
-                assert flight.body is not None
-                flight.body()
+                assert task.body is not None
+                task.body()
             finally:
-                flight.ended = StreamEvent(device)
+                task.ended = StreamEvent(device)
                 if device.type == "cuda":  # what the host has done, no stream has to wait for
-                    self.ended = flight.ended
+                    self.ended = task.ended
 
     def _stream(self, device: torch.device) -> AbstractContextManager[object]:
         if device.type != "cuda":
@@ -125,25 +150,35 @@ class _Line:
         return torch.cuda.stream(self._streams[device])
 
 
-def _done(flight: _Flight) -> bool:
-    return flight.ended is not None and flight.ended.query()
+def _done(task: _Task) -> bool:
+    return task.ended is not None and task.ended.query()
 
 
-_lines: WeakKeyDictionary[ProcessGroup, _Line] = WeakKeyDictionary()
+_queues: WeakKeyDictionary[ProcessGroup, _Queue] = WeakKeyDictionary()
+_making = Lock()  # two threads must not make two queues for one group
 
 
-def in_order(group: ProcessGroup, body: Body, device: torch.device, async_op: bool) -> Work | None:
+def in_order(
+    group: ProcessGroup,
+    body: Body,
+    device: torch.device,
+    async_op: bool,
+    outputs: Iterable[torch.Tensor] = (),
+) -> Work | None:
     """Call `body` after all earlier ones of the group: now, or in the group's thread."""
-    line = _lines.get(group)
-    if line is None:  # no setdefault: it would make an executor at every call
-        line = _lines[group] = _Line()
-    if not (async_op or line.busy()):
-        if line.ended and device.type == "cuda":
-            line.ended.block_current_stream()
-        body()
+    queue = _queues.get(group)
+    if queue is None:
+        with _making:
+            queue = _queues.setdefault(group, _Queue())
+    if not (async_op or queue.busy()):
+        with queue.turn:
+            if queue.ended and device.type == "cuda":
+                queue.ended.block_current_stream()
+            body()
         return None
-    work = line.append(_Flight(body, device), device)
+    work = queue.append(_Task(body, device), device)
     if async_op:
+        work._outputs = [ref(tensor) for tensor in outputs]
         return work
     work.wait()
     return None

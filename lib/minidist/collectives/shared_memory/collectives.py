@@ -12,94 +12,93 @@ the last one out. So three buffers in turn are enough, and one barrier for each 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.distributed as dist
 
-from minidist.collectives.shared_memory.segments import BLOCK, Arena, arena_of
+from minidist.collectives.runtime.reduction import Reduce
+from minidist.collectives.shared_memory.segments import BLOCK, SharedSegments, shared_segments
 from minidist.schedule.schedule import bounds
 
 SMALL = 1 << 18  # up to so many bytes every rank reduces everything: one barrier instead of two
 
-Reduce = Callable[[torch.Tensor, torch.Tensor], object]
-
 
 # [all-reduce]
-def all_reduce(flat: torch.Tensor, reduce: Reduce, group: dist.ProcessGroup | None) -> None:
+def shared_all_reduce(flat: torch.Tensor, reduce: Reduce, group: dist.ProcessGroup | None) -> None:
     """Reduce `flat` (1-D, contiguous, on the CPU) over the ranks of the group, in place.
 
     Every rank gets the same bits: a chunk is reduced by one rank, or by all in the same order.
     """
-    arena = arena_of(group)
+    shared = shared_segments(group)
     if flat.nbytes <= SMALL:
-        _all_reduce_small(arena, flat, reduce)
+        _all_reduce_small(shared, flat, reduce)
         return
     before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
     size = BLOCK // flat.element_size()
     for start in range(0, len(flat), size):
         block = flat[start : start + size]
-        low, high = bounds(len(block), arena.ranks)[arena.rank : arena.rank + 2].tolist()
-        segments = arena.segments(block.dtype, len(block))
-        own, mine = segments[arena.rank], block[low:high]
+        low, high = bounds(len(block), shared.ranks)[shared.rank : shared.rank + 2].tolist()
+        views = shared.views(block.dtype, len(block))
+        own, mine = views[shared.rank], block[low:high]
         own[:low].copy_(block[:low])
         own[high:].copy_(block[high:])
-        arena.barrier()
+        shared.barrier()
         if before:
-            _copy_out(arena, *before)
-        for peer in arena.peers:
-            reduce(mine, segments[peer][low:high])
+            _copy_out(shared, *before)
+        for peer in shared.peers:
+            reduce(mine, views[peer][low:high])
         own[low:high].copy_(mine)
-        before = block, segments
-    arena.barrier()
+        before = block, views
+    shared.barrier()
     if before:
-        _copy_out(arena, *before)
+        _copy_out(shared, *before)
 
 
-def _copy_out(arena: Arena, block: torch.Tensor, segments: list[torch.Tensor]) -> None:
-    edge = bounds(len(block), arena.ranks).tolist()
-    for peer in arena.peers:
+def _copy_out(shared: SharedSegments, block: torch.Tensor, views: list[torch.Tensor]) -> None:
+    edge = bounds(len(block), shared.ranks).tolist()
+    for peer in shared.peers:
         chunk = slice(edge[peer], edge[peer + 1])
-        block[chunk].copy_(segments[peer][chunk])
+        block[chunk].copy_(views[peer][chunk])
 
 
-def _all_reduce_small(arena: Arena, flat: torch.Tensor, reduce: Reduce) -> None:
-    segments = arena.segments(flat.dtype, len(flat))
-    segments[arena.rank].copy_(flat)
-    arena.barrier()
-    flat.copy_(segments[0])
-    for segment in segments[1:]:
+def _all_reduce_small(shared: SharedSegments, flat: torch.Tensor, reduce: Reduce) -> None:
+    views = shared.views(flat.dtype, len(flat))
+    views[shared.rank].copy_(flat)
+    shared.barrier()
+    flat.copy_(views[0])
+    for segment in views[1:]:
         reduce(flat, segment)
 
 
 # [halves]
-def reduce_scatter(
+def shared_reduce_scatter(
     output: torch.Tensor, flat: torch.Tensor, reduce: Reduce, group: dist.ProcessGroup | None
 ) -> None:
     """Reduce `flat`, N parts one after another; rank r gets the r-th in `output`, both 1-D."""
-    arena = arena_of(group)
-    parts = flat.view(arena.ranks, -1)
-    step = max(1, BLOCK // (arena.ranks * flat.element_size()))
+    shared = shared_segments(group)
+    parts = flat.view(shared.ranks, -1)
+    step = max(1, BLOCK // (shared.ranks * flat.element_size()))
     for low in range(0, len(output), step):
         block = parts[:, low : low + step]
-        segments = arena.segments(flat.dtype, block.numel())
-        segments[arena.rank].view(block.shape).copy_(block)
-        arena.barrier()
+        views = shared.views(flat.dtype, block.numel())
+        views[shared.rank].view(block.shape).copy_(block)
+        shared.barrier()
         mine = output[low : low + step]
-        mine.copy_(block[arena.rank])
-        for peer in arena.peers:
-            reduce(mine, segments[peer].view(block.shape)[arena.rank])
+        mine.copy_(block[shared.rank])
+        for peer in shared.peers:
+            reduce(mine, views[peer].view(block.shape)[shared.rank])
 
 
-def all_gather(output: torch.Tensor, flat: torch.Tensor, group: dist.ProcessGroup | None) -> None:
+def shared_all_gather(
+    output: torch.Tensor, flat: torch.Tensor, group: dist.ProcessGroup | None
+) -> None:
     """Collect every rank's `flat` in `output`, in the order of ranks, both 1-D."""
-    arena = arena_of(group)
-    parts = output.view(arena.ranks, -1)
+    shared = shared_segments(group)
+    parts = output.view(shared.ranks, -1)
     step = BLOCK // flat.element_size()
     for low in range(0, len(flat), step):
         block = flat[low : low + step]
-        segments = arena.segments(flat.dtype, len(block))
-        segments[arena.rank].copy_(block)
-        arena.barrier()
-        for rank, segment in enumerate(segments):
+        views = shared.views(flat.dtype, len(block))
+        views[shared.rank].copy_(block)
+        shared.barrier()
+        for rank, segment in enumerate(views):
             parts[rank, low : low + step].copy_(segment)

@@ -3,6 +3,10 @@
 [Note: nothing is left behind] A segment is a memfd: memory without a name in any file system, gone
 with the last process that maps it, however that process ends. Peers open it as /proc/PID/fd/N.
 
+[Note: digests at the barrier] A rank may leave a few bytes in its segment before a barrier, and
+compare them with everybody's after it. There are two places for them in turn: a rank that passed
+the next barrier knows that all have read the first.
+
 [Note: the barrier] Ranks add 1 to one counter and sleep until all have. Both are calls of Linux's
 futex(2): the addition is atomic, and what a rank wrote before it is seen by whoever has waited.
 """
@@ -17,20 +21,21 @@ import secrets
 import select
 import sys
 import time
+from collections.abc import Callable
 from mmap import PAGESIZE, mmap
 from weakref import WeakKeyDictionary, finalize
 
 import torch
 import torch.distributed as dist
 
-from minidist.collectives.checks import agreement as agree
-from minidist.collectives.checks.tensors import wire_device
-from minidist.collectives.runtime.executor import global_rank, members
+from minidist.collectives.runtime.group import global_rank, members
+from minidist.collectives.runtime.notes import Note, exchange_notes
 from minidist.errors import CommunicationError
 
 BLOCK = 4 << 20  # bytes in a buffer: smaller means more barriers, larger leaves the cache
 BUFFERS = 3
 SIZE = PAGESIZE + BUFFERS * BLOCK  # bytes of a segment
+DIGEST = 16  # bytes that are compared at a barrier
 LOOK = 0.2  # seconds between looks at whether the peers are alive
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)  # the system call's number
@@ -38,7 +43,7 @@ _WAIT, _WAKE, _WAKE_OP = 0, 1, 5
 _ADD_ONE = 1 << 28 | 1 << 12
 
 
-class Arena:
+class SharedSegments:
     """The segments of a group's ranks, mapped by this rank. Made by all of them together.
 
     Raises:
@@ -50,22 +55,26 @@ class Arena:
         self.peers = [r for r in range(self.ranks) if r != self.rank]
         self._names = [str(global_rank(r, group)) for r in range(self.ranks)]
         self._seconds = _timeout(group)
-        maps, ends = _map_all(group, self.rank, self.ranks)
+        self._maps, ends = _map_all(group, self.rank)
         self._exits = select.poll()
         for end in ends:
             self._exits.register(end, select.POLLIN)
             finalize(self, os.close, end)
-        self._memory = [torch.frombuffer(each, dtype=torch.uint8) for each in maps]
-        self._counter = _Counter(maps[0], self.ranks)
-        self._turn = self._barriers = 0
+        self._memory = [torch.frombuffer(each, dtype=torch.uint8) for each in self._maps]
+        self._counter = _Counter(self._maps[0], self.ranks)
+        self._barriers = 0
+        self._comparing: tuple[bytes, Callable[[], None]] | None = None
         self._broken = ""
 
-    def segments(self, dtype: torch.dtype, numel: int) -> list[torch.Tensor]:
-        """Views of the next buffer of each rank: `numel` elements of `dtype`, at most `BLOCK`."""
-        self._turn = (self._turn + 1) % BUFFERS
-        start = PAGESIZE + self._turn * BLOCK
+    def views(self, dtype: torch.dtype, numel: int) -> list[torch.Tensor]:
+        """Views of each rank's buffer for the next barrier: `numel` elements, at most `BLOCK`."""
+        start = PAGESIZE + self._barriers % BUFFERS * BLOCK
         stop = start + numel * dtype.itemsize
         return [memory[start:stop].view(dtype) for memory in self._memory]
+
+    def compare(self, digest: bytes, differ: Callable[[], None]) -> None:
+        """At the next barrier call `differ` unless all ranks have left the same digest there."""
+        self._comparing = digest, differ
 
     def barrier(self) -> None:
         """Wait until all ranks have come here; what they wrote before is visible then.
@@ -75,25 +84,30 @@ class Arena:
         """
         if self._broken:
             raise CommunicationError(self._broken)
+        comparing, self._comparing = self._comparing, None
         self._barriers += 1
+        start = PAGESIZE - (1 + self._barriers % 2) * DIGEST
+        place = slice(start, start + DIGEST)
+        if comparing:
+            self._maps[self.rank][place] = comparing[0]  # [Note: digests at the barrier]
         self._counter.arrive(self.rank, self._barriers)
+        self._wait()
+        if comparing and any(each[place] != comparing[0] for each in self._maps):
+            comparing[1]()
+
+    def _wait(self) -> None:
         end = time.monotonic() + self._seconds
         while not self._counter.reached(self._barriers):
             self._counter.sleep(self._barriers, LOOK)
-            if self._counter.reached(self._barriers):
-                return
-            if self._exits.poll(0):
-                self._fail("a rank is gone")
-            if time.monotonic() > end:
-                self._fail(f"waited for {self._seconds:g} s")
-
-    def _fail(self, why: str) -> None:
-        late = [self._names[r] for r in self._counter.late(self._barriers)]
-        self._broken = (
-            f"rank {self._names[self.rank]}: shared memory, barrier {self._barriers}: {why}; "
-            f"not there: rank {', '.join(late)}"
-        )
-        raise CommunicationError(self._broken)
+            gone, late = self._exits.poll(0), time.monotonic() > end
+            if not self._counter.reached(self._barriers) and (gone or late):
+                why = "a rank is gone" if gone else f"waited for {self._seconds:g} s"
+                names = [self._names[r] for r in self._counter.late(self._barriers)]
+                self._broken = (
+                    f"rank {self._names[self.rank]}: shared memory, barrier {self._barriers}: "
+                    f"{why}; not there: rank {', '.join(names)}"
+                )
+                raise CommunicationError(self._broken)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -145,47 +159,46 @@ class _Counter:
             raise OSError(problem, os.strerror(problem))
 
 
-_arenas: WeakKeyDictionary[dist.ProcessGroup, Arena | str] = WeakKeyDictionary()
+_known: WeakKeyDictionary[dist.ProcessGroup, SharedSegments | str] = WeakKeyDictionary()
 
 
-def arena_of(group: dist.ProcessGroup | None) -> Arena:
-    """The arena of a group; the first call for a group makes it, so all ranks must be in it.
+def shared_segments(group: dist.ProcessGroup | None) -> SharedSegments:
+    """The segments of a group; the first call for a group makes them, so all ranks must be in it.
 
     Raises:
         ValueError: on every rank, if the ranks do not share one host's memory.
     """
     key = members(group)
-    if key not in _arenas:
+    if key not in _known:
         try:
-            _arenas[key] = Arena(key)
+            _known[key] = SharedSegments(key)
         except ValueError as error:
-            _arenas[key] = str(error)
-    found = _arenas[key]
+            _known[key] = str(error)
+    found = _known[key]
     if isinstance(found, str):
         raise ValueError(found)
     return found
 
 
-def _map_all(group: dist.ProcessGroup, rank: int, ranks: int) -> tuple[list[mmap], list[int]]:
+def _map_all(group: dist.ProcessGroup, rank: int) -> tuple[list[mmap], list[int]]:
     """Make this rank's segment and map everybody's; the peers' pidfds, to see them end."""
     name, fd = f"minidist-{secrets.token_hex(8)}", -1
-    offer: agree.Call = {}
+    offer: Note = {}
     if _FUTEX and sys.platform == "linux":
         fd = os.memfd_create(name)
         os.ftruncate(fd, SIZE)
         offer = {"name": name, "pid": str(os.getpid()), "fd": str(fd)}
-    where = wire_device(group)
     maps: list[mmap] = []
     ends: list[int] = []
     problem = ""
     try:
-        for peer, theirs in enumerate(agree.exchange(offer, rank, ranks, group, where)):
+        for peer, theirs in enumerate(exchange_notes(offer, group)):
             maps.append(_map(theirs))
             if peer != rank:
                 ends.append(os.pidfd_open(int(theirs["pid"])))
     except (OSError, ValueError, KeyError) as error:
         problem = f"cannot map the memory of rank {global_rank(len(maps), group)}: {error!r}"
-    answers = agree.exchange({"problem": problem}, rank, ranks, group, where)
+    answers = exchange_notes({"problem": problem}, group)
     if fd >= 0:
         os.close(fd)
     for answer in answers:
@@ -196,7 +209,7 @@ def _map_all(group: dist.ProcessGroup, rank: int, ranks: int) -> tuple[list[mmap
     return maps, ends
 
 
-def _map(offer: agree.Call) -> mmap:
+def _map(offer: Note) -> mmap:
     path = f"/proc/{offer['pid']}/fd/{offer['fd']}"
     if not os.readlink(path).startswith(f"/memfd:{offer['name']}"):
         raise ValueError(f"{path} is another host's")

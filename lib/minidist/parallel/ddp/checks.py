@@ -15,8 +15,8 @@ from torch.nn.parameter import UninitializedParameter
 
 from minidist.collectives.call import Call, Run, collective
 from minidist.collectives.checks.agreement import wanted
-from minidist.collectives.checks.aliasing import overlaps_itself
-from minidist.collectives.checks.tensors import backends
+from minidist.collectives.checks.tensors import overlaps_itself
+from minidist.collectives.runtime.group import backends
 from minidist.comm.comm import Comm, Ours
 from minidist.parallel.ddp.bucket import Bucket
 

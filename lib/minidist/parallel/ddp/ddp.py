@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from minidist.comm.coalesced import Buffers, broadcast_together
+from minidist.comm.coalesced import Buffers, broadcast_coalesced
 from minidist.comm.comm import Comm
 from minidist.comm.replicas import same_model
 from minidist.parallel.autograd.backward import Backward
@@ -45,7 +45,7 @@ class Reducer:
     def __init__(self, module: nn.Module, comm: Comm, early: bool, as_view: bool) -> None:
         self.comm, self.early, self.as_view = comm, early, as_view
         self.hook: Hooked | None = None  # instead of an all-reduce
-        broadcast_together(chain(module.parameters(), module.buffers()), comm)  # 1. start alike
+        broadcast_coalesced(chain(module.parameters(), module.buffers()), comm)  # 1. start alike
 
     def take(self, buckets: list[Bucket]) -> None:
         """Average these from now on."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import Parameter
 
-from minidist.collectives.runtime.executor import global_rank
+from minidist.collectives.runtime.group import global_rank
 from minidist.comm.comm import Comm
 from minidist.parallel.ddp.bucket import Bucket
 from minidist.parallel.sharding.partition import Named

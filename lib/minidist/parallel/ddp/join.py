@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from minidist.collectives.checks.tensors import wire_device
-from minidist.comm.coalesced import broadcast_together
+from minidist.collectives.runtime.group import wire_device
+from minidist.comm.coalesced import broadcast_coalesced
 from minidist.comm.comm import Comm
 from minidist.parallel.ddp.weights import weight_of
 
@@ -115,14 +115,14 @@ class Joining:
         """Do what the others announce, until no rank has a batch; then take the model of one."""
         while what := self._exchange(None):
             if what == FORWARD:
-                broadcast_together(self.wrapper.module.buffers(), self.comm, self.going[-1])
+                broadcast_coalesced(self.wrapper.module.buffers(), self.comm, self.going[-1])
             elif what == WEIGH:
                 weight_of(0, self.comm)
             else:
                 self.wrapper.shadow_backward()
         module = self.wrapper.module
         buffers = module.buffers() if self.wrapper.broadcast_buffers else []
-        broadcast_together(chain(module.parameters(), buffers), self.comm, self.going[-1])
+        broadcast_coalesced(chain(module.parameters(), buffers), self.comm, self.going[-1])
 
     def _exchange(self, mine: str | None) -> str | None:
         """What those ranks announce that are still going; None if there are none."""

@@ -11,7 +11,7 @@ import math
 import torch
 
 from minidist.collectives.call import Call, Run, collective
-from minidist.collectives.checks.tensors import wire_device
+from minidist.collectives.runtime.group import wire_device
 from minidist.comm.comm import Comm
 from minidist.parallel.ddp.checks import is_number, nothing
 

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from minidist.collectives.checks.tensors import wire_device
+from minidist.collectives.runtime.group import wire_device
 from minidist.comm.comm import Comm
 from minidist.parallel.ddp.wrapper import PREFIX
 from minidist.parallel.fsdp.shard import Shard

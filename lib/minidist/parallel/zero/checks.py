@@ -15,11 +15,10 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils.weak import WeakIdKeyDictionary
 
 from minidist.collectives.call import Call, Run, collective
-from minidist.collectives.checks.aliasing import check_apart, overlaps_itself, same_place
-from minidist.collectives.checks.tensors import backends
-from minidist.comm.checksum import checksums
+from minidist.collectives.checks.tensors import check_apart, overlaps_itself, same_place
+from minidist.collectives.runtime.group import backends
 from minidist.comm.comm import Comm
-from minidist.comm.replicas import Entry, same
+from minidist.comm.replicas import Entry, digest, same
 from minidist.parallel.autograd.backward import watched
 from minidist.parallel.ddp.checks import nothing
 from minidist.parallel.sharding.partition import Named
@@ -175,7 +174,7 @@ def meet(
         if groups[MOST:]:
             call.agree_on("other hyper-parameters", [*map(hyper_parameters, groups[MOST:])])
         if averaged:
-            call.agree_on(AVERAGED, hash(tuple(checksums(averaged))))
+            call.agree_on(AVERAGED, digest(averaged))
         return nothing
 
     collective(what, comm.group, False, None, prepare)

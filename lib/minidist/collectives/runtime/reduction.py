@@ -1,0 +1,62 @@
+"""ReduceOp → the function that reduces one tensor into another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch.distributed import ReduceOp
+
+Op = ReduceOp | ReduceOp.RedOpType
+Reduce = Callable[[torch.Tensor, torch.Tensor], object]  # reduce(mine, theirs) changes mine
+Finish = Callable[[torch.Tensor], object]  # what is done to the result at the end
+
+_REDUCE: dict[str, Reduce] = {
+    "SUM": lambda mine, theirs: mine.add_(theirs),
+    "AVG": lambda mine, theirs: mine.add_(theirs),
+    "PRODUCT": lambda mine, theirs: mine.mul_(theirs),
+    "MIN": lambda mine, theirs: torch.minimum(mine, theirs, out=mine),
+    "MAX": lambda mine, theirs: torch.maximum(mine, theirs, out=mine),
+}
+
+
+def op_name(op: Op) -> str:
+    """Return "SUM" for ReduceOp.SUM and so on; for an op that we do not have its repr."""
+    if not isinstance(op, ReduceOp | ReduceOp.RedOpType):
+        return repr(op)
+    return next((name for name in _REDUCE if op == getattr(ReduceOp, name)), repr(op))
+
+
+def reduction(op: Op, dtype: torch.dtype, ranks: int) -> tuple[Reduce, Finish]:
+    """Return how to reduce one tensor into another by `op`, and what finishes the result.
+
+    Raises:
+        ValueError, TypeError: an op that we do not have, or that torch cannot do on this dtype.
+    """
+    name = op_name(op)
+    if name not in _REDUCE:
+        raise ValueError(f"op must be one of {', '.join(_REDUCE)}, got {name}")
+    if not _can_reduce(name, dtype):
+        raise TypeError(f"op {name} has no meaning for {dtype}, or torch has no kernel for it")
+    return _REDUCE[name], _finish(name, dtype, ranks)
+
+
+def _finish(name: str, dtype: torch.dtype, ranks: int) -> Finish:
+    if name != "AVG":
+        return lambda result: None
+    rounding = None if dtype.is_floating_point or dtype.is_complex else "trunc"
+    return lambda result: result.div_(ranks, rounding_mode=rounding)
+
+
+@lru_cache
+def _can_reduce(name: str, dtype: torch.dtype) -> bool:
+    if name == "AVG" and dtype == torch.bool:
+        return False
+    try:
+        one = torch.zeros(1, dtype=dtype)
+        _REDUCE[name](one, torch.zeros(1, dtype=dtype))
+        _finish(name, dtype, 1)(one)
+    except RuntimeError:  # no kernel, or no order among complex numbers
+        return False
+    return True
