@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from minidist.collectives.call import Call, Run, collective
 from minidist.collectives.checks.tensors import backends
-from minidist.comm.coalesced import broadcast_together
+from minidist.comm.coalesced import broadcast_coalesced
 from minidist.comm.comm import Comm
 from minidist.errors import MismatchError
 from minidist.parallel.fsdp.mixed import dtypes_of
@@ -212,4 +212,4 @@ def start_alike(
     everything = chain((each.parameter for each in held), buffers)
     tensors = [tensor for tensor in everything if tensor is not None and not tensor.is_meta]
     for comm in [replicate, shard] if replicate else [shard]:
-        broadcast_together(tensors, comm)
+        broadcast_coalesced(tensors, comm)

@@ -21,7 +21,6 @@ from minidist.comm.checksum import checksums
 from minidist.comm.comm import Comm
 from minidist.comm.replicas import Entry, same
 from minidist.parallel.autograd.backward import watched
-from minidist.parallel.ddp.checks import nothing
 from minidist.parallel.sharding.partition import Named
 from minidist.parallel.zero.bucket import Part
 from minidist.parallel.zero.param_groups import Group, hyper, named_in
@@ -31,6 +30,10 @@ AVERAGED = "the gradients, which DDP makes alike (without it pass gradients='loc
 MOST = 8  # groups that are compared one by one before a step
 
 held: Any = WeakIdKeyDictionary()  # parameter → a weak reference to its ZeroOptimizer
+
+
+def nothing() -> None:
+    """What a call runs that only wants the ranks to agree."""
 
 
 def check_once(group: Group) -> None:
