@@ -131,7 +131,7 @@ class Halves(nn.Module):
 
 
 def halves_quiet(model: Any, rank: int, step: int) -> None:
-    """One loss of two forwards of different parts: one's gradients are there before the other's backward."""
+    """One loss of two forwards, of different parts: one's gradients come before the other's."""
     first = model(numbers(rank, step, 3, 6), 0)
     with quiet(model):
         second = model(numbers(rank, step + 50, 3, 6), 1)

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import minidist.parallel.ddp.reducer as reducer_module
 from minidist import Counted, DistributedDataParallel, Ours, launch, timeline
+from minidist.parallel.ddp import reducer
 from minidist.profiler.spans import Span, hidden
 from tests.support.training import mlp, numbers
 
@@ -221,18 +221,18 @@ def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
         old, alive, build = (
             [ref(bucket.buffer) for bucket in ddp.buckets],
             [],
-            reducer_module.build_buckets,
+            reducer.build_buckets,
         )
 
         def spy(*args: Any) -> Any:
             alive.append(sum(buffer() is not None for buffer in old))
             return build(*args)
 
-        reducer_module.build_buckets = spy
+        reducer.build_buckets = spy
         for _ in range(3):
             ddp.zero_grad()
             ddp(numbers(dist.get_rank(), 0, 3, 5)).mean().backward()
-        reducer_module.build_buckets = build
+        reducer.build_buckets = build
         return alive
 
     def every() -> list[list[int]]:
