@@ -68,6 +68,12 @@ class Bucket:
         """True if all its gradients are ready."""
         return len(self.ready) == len(self.parameters)
 
+    def adopt(self, parameter: Parameter) -> None:
+        """Let the parameter's gradient be the view of the buffer, and accumulate there."""
+        view = self.views[parameter]
+        if parameter.grad is not None and parameter.grad is not view:
+            parameter.grad = view.copy_(parameter.grad)
+
     def __repr__(self) -> str:
         return f"Bucket({self.index}: {', '.join(self.names)}; {self.nbytes} bytes)"
 

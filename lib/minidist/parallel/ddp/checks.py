@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import Parameter
 
-from minidist.comm.agreement import agree_on
+from minidist.comm.agreement import agreed
 from minidist.comm.comm import Comm
 from minidist.parallel.checks import check_module, check_tensors, is_number
 
@@ -69,21 +69,17 @@ def check_arguments(
         TypeError, ValueError: this rank's own; it names the rank and the argument.
         MismatchError: another rank's, or the ranks differ; where checks are on.
     """
-    problem: Exception | None = None
-    try:
-        _check_own(module, comm, sync, sizes)
+    with agreed(comm, NAME, {"sync": sync, **sizes, **flags}):
+        if sync not in SYNC:
+            raise ValueError(f"sync must be one of {', '.join(SYNC)}, got {sync!r}")
+        for name, size in sizes.items():
+            if not (is_number(size) and size > 0):
+                raise ValueError(f"{name}: expected a number of MiB above 0, got {size!r}")
+        _check_replica(module, comm)
         _check_devices(next(module.parameters()).device, *devices)
-    except (TypeError, ValueError) as error:
-        problem = error
-    agree_on(comm, NAME, {"sync": sync, **sizes, **flags}, problem)
 
 
-def _check_own(module: nn.Module, comm: Comm, sync: str, sizes: Mapping[str, object]) -> None:
-    if sync not in SYNC:
-        raise ValueError(f"sync must be one of {', '.join(SYNC)}, got {sync!r}")
-    for name, size in sizes.items():
-        if not (is_number(size) and size > 0):
-            raise ValueError(f"{name}: expected a number of MiB above 0, got {size!r}")
+def _check_replica(module: nn.Module, comm: Comm) -> None:
     check_module(module)
     named = dict(module.named_parameters())
     if not named:
@@ -121,12 +117,11 @@ def check_hook(hook: object, name: str, before: object, comm: Comm) -> None:
         before: the one that is registered already, or None.
         comm: between the ranks.
     """
-    problem: Exception | None = None
-    if not callable(hook):
-        problem = TypeError(f"hook: expected a function of state and bucket, got {hook!r}")
-    elif before is not None:
-        problem = ValueError("hook: there is one already; wrap the module anew for another")
-    agree_on(comm, "register_comm_hook", {"hook": name}, problem)
+    with agreed(comm, "register_comm_hook", {"hook": name}):
+        if not callable(hook):
+            raise TypeError(f"hook: expected a function of state and bucket, got {hook!r}")
+        if before is not None:
+            raise ValueError("hook: there is one already; wrap the module anew for another")
 
 
 def check_gradient(parameter: Parameter, name: str, launched: bool) -> None:

@@ -151,12 +151,10 @@ class CommHook:
                 f"{self.where}: expected something with wait(), such as a torch.futures.Future, "
                 f"got a {type(waiting).__name__}"
             )
-        return _InHook(self.where, waiting, bucket)
+        return _Started(self.where, waiting, bucket)
 
 
-class _InHook:
-    """A bucket that a hook has started on."""
-
+class _Started:
     def __init__(self, where: str, waiting: Waiting, bucket: Bucket) -> None:
         self._where, self._waiting, self._bucket = where, waiting, bucket
         name = f"bucket {bucket.index}"
@@ -167,11 +165,7 @@ class _InHook:
             self._mark = mark(name, COMMUNICATION, bucket.buffer.device)
 
     def wait(self) -> None:
-        """Return when the result is in the bucket's buffer.
-
-        Raises:
-            TypeError, ValueError: the hook gave something else than a buffer of the bucket's size.
-        """
+        """Return when the result is in the bucket's buffer; raise if it is no such buffer."""
         result, buffer = self._waiting.wait(), self._bucket.buffer
         self._mark.end()
         if not isinstance(result, torch.Tensor):

@@ -25,7 +25,7 @@ from minidist.comm.replicas import same_model
 from minidist.parallel.autograd.backward import Backward
 from minidist.parallel.checks import choose_comm
 from minidist.parallel.ddp import checks
-from minidist.parallel.ddp.bucket import Bucket
+from minidist.parallel.ddp.bucket import Bucket, arrival_order
 from minidist.parallel.ddp.comm_hooks import CommHook, Hook, name_of
 from minidist.parallel.ddp.join import BACKWARD, FORWARD, WEIGH, Joining, weight_of
 from minidist.parallel.ddp.reducer import Reducer
@@ -181,20 +181,23 @@ class DistributedDataParallel(nn.Module):
 
     def _prepare(self) -> None:
         if self.steps and not self._in_order:
-            self._reducer.reorder(self._backward.arrivals)
+            named = [(name, parameter) for parameter, name in self._names.items()]
+            order = arrival_order(self.comm, named, self._backward.arrivals)
+            self._reducer.fill_buckets(order)
             self._in_order = True
         self._reducer.prepare(self.weight)
 
     @torch.no_grad()
     def gradient_arrives(self, parameter: Parameter, sync: bool) -> None:
         """Autograd has made the gradient of a parameter."""
-        launched = sync and self._reducer.has_launched(parameter)
+        bucket = self._reducer.bucket_of[parameter]
+        launched = sync and bucket.index < len(self._reducer.in_flight)
         checks.check_gradient(parameter, self._names[parameter], launched)
         self._usage.note(parameter)
         if sync:
             self._reducer.gradient_ready(parameter)
-        else:
-            self._reducer.accumulate(parameter)
+        elif self._reducer.as_view:
+            bucket.adopt(parameter)
 
     @torch.no_grad()
     def backward_ends(self, sync: bool) -> None:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from minidist.collectives.checks.tensors import wire_device
-from minidist.comm.agreement import agree_on
+from minidist.comm.agreement import agreed
 from minidist.comm.comm import Comm
 from minidist.parallel.checks import is_number
 
@@ -37,10 +37,9 @@ def weight_of(samples: float, comm: Comm) -> float:
     Raises:
         ValueError: samples is no number from 0 on, or 0 on all ranks.
     """
-    problem = None
-    if not is_number(samples) or not 0 <= samples < math.inf:
-        problem = ValueError(f"samples: expected a number from 0 on, got {samples!r}")
-    agree_on(comm, "weigh", problem=problem)
+    with agreed(comm, "weigh"):
+        if not is_number(samples) or not 0 <= samples < math.inf:
+            raise ValueError(f"samples: expected a number from 0 on, got {samples!r}")
     total = torch.tensor([samples], dtype=torch.float64, device=wire_device(comm.group))
     comm.all_reduce(total)
     if not total.item():

@@ -1,7 +1,6 @@
 """The nucleus of DDP: gradients are averaged bucket by bucket, while backward computes others.
 
-After Li et al., *PyTorch Distributed* (VLDB 2020), 3.2. The wrapper around it (`ddp.py`) decides
-which backward passes synchronize, and refuses what cannot work.
+After Li et al., *PyTorch Distributed* (VLDB 2020), 3.2. What it does not handle stands in `ddp.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch.nn import Parameter
 
 from minidist.comm.coalesced import broadcast_coalesced
 from minidist.comm.comm import Comm, Handle
-from minidist.parallel.ddp.bucket import Bucket, arrival_order, build_buckets
+from minidist.parallel.ddp.bucket import Bucket, build_buckets
 from minidist.parallel.ddp.comm_hooks import CommHook, Waiting
 from minidist.parallel.sharding.partition import Named
 from minidist.profiler.spans import COMMUNICATION
@@ -47,8 +46,7 @@ class Reducer:
         overlap: bool,
         as_view: bool,
     ) -> None:
-        self.named, self.comm, self.caps = named, comm, caps
-        self.overlap, self.as_view = overlap, as_view
+        self.comm, self.caps, self.overlap, self.as_view = comm, caps, overlap, as_view
         self.comm_hook: CommHook | None = None
         # 1. All replicas start alike.
         broadcast_coalesced(initial, comm)
@@ -59,16 +57,12 @@ class Reducer:
             finalize(self, handle.remove)
 
     def fill_buckets(self, order: list[Named]) -> None:
-        """Use new buckets, for parameters in the order of forward; the old ones are freed first."""
+        """Build buckets for parameters in the order of forward; the old ones are freed first."""
         self.buckets: list[Bucket] = []
         self.bucket_of: dict[Parameter, Bucket] = {}
         self.in_flight: list[tuple[Bucket, Waiting | None]] = []
         self.buckets = build_buckets(order, *self.caps)
         self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
-
-    def reorder(self, arrivals: Iterable[Parameter]) -> None:
-        """After the first step: fill buckets in the order in which gradients arrived on rank 0."""
-        self.fill_buckets(arrival_order(self.comm, self.named, arrivals))
 
     def prepare(self, weight: float = 1.0) -> None:
         """3. A backward begins. All ranks launch their buckets in this order."""
@@ -77,10 +71,6 @@ class Reducer:
         self.scale = weight if self.comm_hook else weight / self.comm.ranks  # hooks divide
         for bucket in self.buckets:
             bucket.ready.clear()
-
-    def has_launched(self, parameter: Parameter) -> bool:
-        """True if the parameter's bucket has left in this backward."""
-        return self.bucket_of[parameter].index < len(self.in_flight)
 
     def gradient_ready(self, parameter: Parameter) -> None:
         """4. Autograd has made a gradient: launch what is full, and whose turn it is."""
@@ -132,9 +122,3 @@ class Reducer:
                 else:
                     parameter.grad.copy_(view)
         self.in_flight.clear()
-
-    def accumulate(self, parameter: Parameter) -> None:
-        """In `no_sync`: nothing is sent; a gradient that is to be a view becomes one."""
-        view = self.bucket_of[parameter].views[parameter]
-        if self.as_view and parameter.grad is not None and parameter.grad is not view:
-            parameter.grad = view.copy_(parameter.grad)
