@@ -148,7 +148,9 @@ def check_gradient(parameter: Parameter, name: str, launched: bool) -> None:
 
 def kinds(module: nn.Module) -> Kinds:
     """What a module trains: parameter → dtype and device."""
-    return {p: (p.dtype, p.device) for p in module.parameters() if p.requires_grad}
+    # At every forward, so not by module.parameters(), which takes three times as long.
+    every = (p for part in module.modules() for p in part._parameters.values())
+    return {p: (p.dtype, p.device) for p in every if p is not None and p.requires_grad}
 
 
 def check_unchanged(module: nn.Module, wrapped: Kinds, names: Mapping[Parameter, str]) -> None:
