@@ -280,7 +280,9 @@ def test_buckets_follow_the_order_of_arrival_on_rank_0_on_all_ranks() -> None:
     def trained(comm: Ours) -> tuple[list[str], list[str], float]:
         torch.manual_seed(0)
         net, alone, pair = Crossed().double(), Crossed().double(), 2 * 2 / 1024  # two layers
-        model = minidist.DistributedDataParallel(net, None, pair, first_bucket_mb=pair, comm=comm)
+        model = minidist.DistributedDataParallel(
+            net, bucket_cap_mb=pair, first_bucket_mb=pair, comm=comm
+        )
         alone.load_state_dict(net.state_dict())
         for number in range(3):
             torch.manual_seed(dist.get_rank() + 10 * number)

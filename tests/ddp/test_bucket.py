@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from minidist.parallel.ddp.bucket import Bucket, GradBucket, build
+from minidist.parallel.ddp.bucket import Bucket, GradBucket, build_buckets
 from minidist.parallel.sharding.partition import assign, limits
 
 
@@ -60,7 +60,7 @@ def test_dtypes_have_buckets_of_their_own_in_the_order_in_which_they_become_full
         d=torch.zeros(2, dtype=torch.float64),
         e=torch.zeros(2),
     )
-    buckets = build(order, 8, 16)
+    buckets = build_buckets(order, 8, 16)
     assert [bucket.names for bucket in buckets] == [("e",), ("d",), ("b",), ("c", "a")]
     assert [(b.index, b.last) for b in buckets] == [(0, False), (1, False), (2, False), (3, True)]
     assert [bucket.nbytes for bucket in buckets] == [8, 16, 16, 16]
@@ -93,42 +93,14 @@ def test_views_have_the_parameters_shape_and_strides_and_lie_apart(layout: str) 
     assert bucket.buffer.tolist() == [0] * 3 + [1] * size + [0] * 2
 
 
-@pytest.mark.parametrize("as_view", [False, True])
-def test_packed_times_the_scale_and_given_back(as_view: bool) -> None:
-    order = named(a=torch.zeros(2), b=torch.zeros(3), c=torch.zeros(2), d=torch.zeros(1))
-    bucket = Bucket(0, order, last=True)
-    a, b, c, d = bucket.parameters
-    a.grad, b.grad = torch.tensor([2.0, 4.0]), torch.full((3,), math.nan)
-    c.grad = bucket.views[c] if as_view else torch.tensor([0.0, 0.0])
-    c.grad.copy_(torch.tensor([6.0, 8.0]))
-    bucket.arrived |= {a, b}
-    bucket.pack(0.5, as_view)
-    assert bucket.buffer[:2].tolist() == [1, 2]
-    assert bucket.buffer[2:5].isnan().all()
-    assert bucket.buffer[5:].tolist() == [3, 4, 0], "what did not arrive counts as it is, or as 0"
-    assert (a.grad is bucket.views[a]) == as_view
-    assert c.grad.tolist() == [6, 8], "and is left as it is"
-    bucket.buffer.copy_(torch.arange(8.0))
-    bucket.unpack(as_view, {a, d})
-    assert (a.grad.tolist(), c.grad.tolist()) == ([0, 1], [6, 8])
-    assert d.grad is not None
-    assert d.grad.tolist() == [7]
-    bucket.unpack(as_view)
-    assert (b.grad.tolist(), c.grad.tolist()) == ([2, 3, 4], [5, 6])
-    b.grad.fill_(math.nan)
-    bucket.pack(0, as_view)
-    assert bucket.buffer.tolist() == [0] * 8, "a rank that counts for nothing sends zeros"
-
-
-def test_full_when_all_have_arrived() -> None:
+def test_full_when_all_are_ready() -> None:
     bucket = Bucket(0, named(a=torch.zeros(2), b=torch.zeros(3)), last=True)
     a, b = bucket.parameters
     seen = [bucket.full]
     for parameter in (a, a, b):
-        bucket.arrived.add(parameter)
+        bucket.ready.add(parameter)
         seen.append(bucket.full)
     assert seen == [False, False, False, True]
-    assert bucket.name_of(b) == "b"
 
 
 def test_a_hook_sees_the_bucket_as_torchs_do() -> None:

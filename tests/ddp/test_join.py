@@ -48,10 +48,10 @@ def sgd(net: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(net.parameters(), lr=0.1)
 
 
-def trained(model: nn.Module, count: int, **options: bool) -> State:
+def trained(model: nn.Module, count: int) -> State:
     """This rank's model after so many steps within join."""
     optimizer = sgd(model)
-    with model.join(**options):
+    with model.join():
         for turn in range(count):
             optimizer.zero_grad()
             loss_of(model(batch(dist.get_rank(), turn))).backward()
@@ -59,7 +59,7 @@ def trained(model: nn.Module, count: int, **options: bool) -> State:
     return {name: value.clone() for name, value in model.module.state_dict().items()}
 
 
-def alone(counts: Counts, by_all: bool) -> State:
+def alone(counts: Counts) -> State:
     """What it should come to: rank r's t-th batch is in the t-th step, as long as it has any."""
     net = Net()
     optimizer = sgd(net)
@@ -67,8 +67,7 @@ def alone(counts: Counts, by_all: bool) -> State:
         going = [rank for rank, count in enumerate(counts) if turn < count]
         optimizer.zero_grad()
         for rank in going:
-            share = 1 / len(counts) if by_all else 1 / len(going)
-            (share * loss_of(net(batch(rank, turn)))).backward()
+            (loss_of(net(batch(rank, turn))) / len(counts)).backward()
         optimizer.step()
     return net.state_dict()
 
@@ -81,34 +80,30 @@ MODES = ["naive", "flat", "bucketed", "overlapped"]
 COMMS: list[Callable[[], Comm | None]] = [lambda: None, Native, lambda: Ours(algorithm="ring")]
 
 
+def wrapped(norm: bool = False, **options: object) -> DistributedDataParallel:
+    return DistributedDataParallel(Net(norm), bucket_cap_mb=1e-4, first_bucket_mb=5e-5, **options)
+
+
 def against_torch(counts: Counts) -> list[str]:
-    """Every mode; views, divisors and comms in turn."""
+    """Every mode; views and comms in turn."""
     rank, wrong = dist.get_rank(), []
-    for by_all in (True, False):
-        for norm in (True, False):
-            mine = counts[rank]
-            theirs = trained(torch_ddp(Net(norm)), mine, divide_by_initial_world_size=by_all)
-            if not norm and not same(theirs, alone(counts, by_all)):
-                wrong.append(f"torch itself, by all: {by_all}")
-            for turn, sync in enumerate(MODES[norm::2] if by_all else MODES[1 - norm :: 2]):
-                views = (turn + by_all) % 2 == 0
-                model = DistributedDataParallel(
-                    Net(norm),
-                    sync=sync,
-                    gradient_as_bucket_view=views,
-                    bucket_cap_mb=1e-4,
-                    first_bucket_mb=5e-5,
-                    comm=COMMS[(turn + 2 * by_all + norm) % 3](),
-                )
-                ours = trained(model, mine, divide_by_initial_world_size=by_all)
-                if not same(ours, theirs):
-                    wrong.append(f"{sync}, views: {views}, by all: {by_all}, norm: {norm}")
-                check_replicas(model)
-                if model.steps != max(counts) or model.joining is not None:
-                    wrong.append(f"{sync}: {model.steps} steps, joining {model.joining}")
-                loss_of(model(batch(rank, 9))).backward()  # all go on together
-                sgd(model).step()
-                check_replicas(model, buffers=False)
+    for norm in (True, False):
+        mine = counts[rank]
+        theirs = trained(torch_ddp(Net(norm)), mine)
+        if not norm and not same(theirs, alone(counts)):
+            wrong.append("torch itself")
+        for turn, sync in enumerate(MODES):
+            views = (turn + norm) % 2 == 0
+            comm = COMMS[(turn + norm) % 3]()
+            model = wrapped(norm, sync=sync, gradient_as_bucket_view=views, comm=comm)
+            if not same(trained(model, mine), theirs):
+                wrong.append(f"{sync}, views: {views}, norm: {norm}")
+            check_replicas(model)
+            if model.steps != max(counts):
+                wrong.append(f"{sync}: {model.steps} steps")
+            loss_of(model(batch(rank, 9))).backward()  # all go on together
+            sgd(model).step()
+            check_replicas(model, buffers=False)
     return wrong
 
 
@@ -121,10 +116,6 @@ def test_uneven_inputs_come_to_what_torch_makes_of_them(counts: Counts) -> None:
 
 
 # ---- what is harder ----
-
-
-def wrapped(norm: bool = False, **options: object) -> DistributedDataParallel:
-    return DistributedDataParallel(Net(norm), bucket_cap_mb=1e-4, first_bucket_mb=5e-5, **options)
 
 
 def accumulating(micro: Counts) -> State:
@@ -159,7 +150,7 @@ def twice_forward(counts: Counts) -> State:
     model = wrapped()
     optimizer = sgd(model)
     rank = dist.get_rank()
-    with model.join(divide_by_initial_world_size=False):
+    with model.join():
         for turn in range(counts[rank]):
             optimizer.zero_grad()
             loss = loss_of(model(batch(rank, 2 * turn)) + model(batch(rank, 2 * turn + 1)))
@@ -175,10 +166,9 @@ def alone_twice(counts: Counts) -> State:
     optimizer = sgd(net)
     for turn in range(max(counts)):
         optimizer.zero_grad()
-        going = [rank for rank, count in enumerate(counts) if turn < count]
-        for rank in going:
+        for rank in (rank for rank, count in enumerate(counts) if turn < count):
             both = net(batch(rank, 2 * turn)) + net(batch(rank, 2 * turn + 1))
-            (loss_of(both) / len(going)).backward()
+            (loss_of(both) / len(counts)).backward()
         optimizer.step()
     return net.state_dict()
 
@@ -188,7 +178,7 @@ def weighing(counts: Counts) -> State:
     model = wrapped()
     optimizer = sgd(model)
     rank = dist.get_rank()
-    with model.join(divide_by_initial_world_size=False):
+    with model.join():
         for turn in range(counts[rank]):
             optimizer.zero_grad()
             model.weigh(rank + turn + 1)
@@ -268,13 +258,7 @@ def test_buffers_stay_each_rank_s_own_if_wanted() -> None:
 
 def refusals() -> dict[str, str]:
     rank, said = dist.get_rank(), {}
-    count = 3 if rank == 1 else 1
     model = wrapped()
-    with pytest.raises(RuntimeError) as caught:
-        trained(model, count, throw_on_early_termination=True)
-    said["early"] = str(caught.value)
-    trained(model, 2, throw_on_early_termination=True)  # even: nothing to say
-    trained(model, 2, enable=False)
     with pytest.raises(RuntimeError) as caught, model.join(), model.join():
         pass
     said["twice"] = str(caught.value)
@@ -284,7 +268,7 @@ def refusals() -> dict[str, str]:
     said["other"] = str(caught.value)
     with pytest.raises(ZeroDivisionError), model.join():
         raise ZeroDivisionError
-    trained(model, count)
+    trained(model, 3 if rank == 1 else 1)
     check_replicas(model)
     return said
 
@@ -292,7 +276,6 @@ def refusals() -> dict[str, str]:
 def test_what_cannot_be_joined_is_said_on_every_rank() -> None:
     for rank, said in enumerate(launch(refusals, 2)):
         assert said == {
-            "early": "join: not all ranks have a batch: rank 0: has run out; rank 1: backward",
             "twice": f"rank {rank}: join: this model is within join already",
             "other": "join: the ranks are not at the same point: rank 0: weigh; rank 1: forward",
         }

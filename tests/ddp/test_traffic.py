@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import minidist.parallel.ddp.ddp as ddp_module
 from minidist import Counted, DistributedDataParallel, Ours, launch, timeline
+from minidist.parallel.ddp import reducer
 from minidist.profiler.spans import Span, hidden
 from tests.support.training import mlp, numbers
 
@@ -218,17 +218,21 @@ def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
         ddp = DistributedDataParallel(mlp(5, 4, 3), gradient_as_bucket_view=view, **EACH)
         if hooked:
             ddp.register_comm_hook(None, hook)
-        old, alive, build = [ref(bucket.buffer) for bucket in ddp.buckets], [], ddp_module.build
+        old, alive, build = (
+            [ref(bucket.buffer) for bucket in ddp.buckets],
+            [],
+            reducer.build_buckets,
+        )
 
         def spy(*args: Any) -> Any:
             alive.append(sum(buffer() is not None for buffer in old))
             return build(*args)
 
-        ddp_module.build = spy
+        reducer.build_buckets = spy
         for _ in range(3):
             ddp.zero_grad()
             ddp(numbers(dist.get_rank(), 0, 3, 5)).mean().backward()
-        ddp_module.build = build
+        reducer.build_buckets = build
         return alive
 
     def every() -> list[list[int]]:

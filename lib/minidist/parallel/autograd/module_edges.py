@@ -6,7 +6,7 @@ there; but an input may be used elsewhere too, so the module is given a view of 
 gradient is complete when the module's own share is. Autograd takes what was recorded last first: so
 when it comes to that view it has been everywhere in the module, at the parameters too.
 
-[Note: outputs that are views] Who writes into a tensor, as by `x += y`, takes the place of what
+[Note: outputs that are views] A write into a tensor, as `x += y`, takes the place of what
 made it. Our hook stays with what it was on, and is called. But if the tensor was a view, autograd
 writes its history anew, without us; so there is a hook also on what made the tensor under the view,
 if that was made in the module.
@@ -22,22 +22,22 @@ import torch
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_leaves, tree_map
 
-Told = Callable[[], object]
+Callback = Callable[[], object]
 
 
 def in_backward() -> bool:
-    """Whether autograd is going back now, so that a forward is the second one of a checkpoint."""
+    """True while autograd goes back, so that a forward is the second one of a checkpoint."""
     # Private; in torch 2.11 as in 2.13, and FSDP2 asks it the same. There is no public way.
     return bool(torch._C._current_graph_task_id() != -1)
 
 
-def on_entry(output: object, inputs: object, told: Told) -> bool:
-    """Call `told` when backward comes in by one of the outputs; whether it can."""
+def on_entry(output: object, inputs: object, callback: Callback) -> bool:
+    """Call back when backward comes in by one of the outputs; return whether it can."""
     if not torch.is_grad_enabled():
         return False
 
     def hook(_: object) -> None:
-        told()
+        callback()
 
     given = {id(_under(tensor)) for tensor in tensors(inputs)}
     comes = False
@@ -52,8 +52,8 @@ def on_entry(output: object, inputs: object, told: Told) -> bool:
     return comes
 
 
-def on_exit(inputs: Any, told: Told) -> Any:
-    """Call `told` when backward has left by all inputs; returns them to be used instead."""
+def on_exit(inputs: Any, callback: Callback) -> Any:
+    """Call back when backward has left by all inputs; return the inputs to use instead."""
     views: list[torch.Tensor] = []
 
     def watch(leaf: Any) -> Any:
@@ -67,7 +67,7 @@ def on_exit(inputs: Any, told: Told) -> Any:
     if views:
 
         def hook(_: object) -> None:
-            told()
+            callback()
 
         register_multi_grad_hook(views, hook)
     return inputs

@@ -1,13 +1,12 @@
 """Buckets: gradients that travel together, in one flat buffer.
 
-A collective has its price in latency whatever its size, so that of many small gradients one by one
-is paid many times; but one buffer of them all is whole only when backward is over. Buckets lie
-between.
+A collective costs its latency whatever its size, so many small gradients one by one pay it many
+times; but a buffer of them all is full only when backward is over. Buckets lie between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch.nn import Parameter
@@ -17,9 +16,9 @@ from minidist.parallel.sharding.partition import Named, assign_alike, shaped
 
 
 def arrival_order(comm: Comm, named: Sequence[Named], arrivals: Iterable[Parameter]) -> list[Named]:
-    """The parameters in the order of forward, as rank 0's gradients tell, which came the other way.
+    """Return the parameters in the order of forward: the reverse of rank 0's order of arrival.
 
-    Those of which none came are first, so that no bucket waits for them but the last.
+    Those that never arrived come first, so that only the last bucket waits for them.
     """
     index_of = {parameter: index for index, (_, parameter) in enumerate(named)}
     came = [index_of[parameter] for parameter in arrivals]
@@ -29,8 +28,8 @@ def arrival_order(comm: Comm, named: Sequence[Named], arrivals: Iterable[Paramet
     return [named[index] for index in order.tolist()]
 
 
-def build(order: Sequence[Named], first: float, cap: float) -> list[Bucket]:
-    """The buckets of parameters in the order of forward; those of a dtype and device together."""
+def build_buckets(order: Sequence[Named], first: float, cap: float) -> list[Bucket]:
+    """Return buckets for parameters in the order of forward, each of one dtype and device."""
     groups = assign_alike([parameter for _, parameter in order], first, cap)
     groups.sort(key=min, reverse=True)  # by the gradient that arrives last and makes it full
     return [
@@ -43,13 +42,13 @@ class Bucket:
     """Parameters of one dtype and device, and the buffer in which their gradients travel.
 
     Attributes:
-        index: its place in the order in which buckets leave.
-        last: whether none leaves after it.
+        index: its place in the order in which buckets are launched.
+        last: no bucket is launched after it.
         names, parameters: in the order in which gradients are expected.
         nbytes: the size of the buffer.
         buffer: 1-D; the gradients one after another.
         views: each parameter's part of it, in the parameter's shape.
-        arrived: the parameters whose gradients autograd has made in this backward.
+        ready: the parameters whose gradients autograd has made in this backward.
     """
 
     def __init__(self, index: int, named: Sequence[Named], *, last: bool) -> None:
@@ -62,53 +61,18 @@ class Bucket:
         parts = torch.split(self.buffer, sizes)
         pairs = zip(self.parameters, parts, strict=True)
         self.views = {parameter: shaped(part, parameter) for parameter, part in pairs}
-        self.arrived: set[Parameter] = set()
-
-    def name_of(self, parameter: Parameter) -> str:
-        """What a parameter of the bucket is called."""
-        return dict(zip(self.parameters, self.names, strict=True))[parameter]
+        self.ready: set[Parameter] = set()
 
     @property
     def full(self) -> bool:
-        """Whether all its gradients have arrived."""
-        return len(self.arrived) == len(self.parameters)
+        """True if all its gradients are ready."""
+        return len(self.ready) == len(self.parameters)
 
-    def pack(self, scale: float, as_view: bool) -> None:
-        """Put all gradients into the buffer; one that there is not counts as zeros."""
-        for parameter, view in self.views.items():
-            arrived = parameter in self.arrived
-            if not arrived and parameter.grad is view:  # to stay as it is, if no rank has used it
-                parameter.grad = view.clone()
-            self.put(parameter, scale, as_view and arrived)
-
-    def put(self, parameter: Parameter, scale: float, as_view: bool) -> None:
-        """Put one gradient into the buffer.
-
-        Args:
-            parameter: of this bucket.
-            scale: times this. By 0 they are zeros whatever they were, NaN too: the rank counts for
-                nothing.
-            as_view: let the gradient be the view of the buffer from now on.
-        """
-        gradient, view = parameter.grad, self.views[parameter]
-        if gradient is None or scale == 0:
-            view.zero_()
-        elif gradient is not view or scale != 1:
-            torch.mul(gradient, scale, out=view)
-        if as_view and gradient is not None:
-            parameter.grad = view
-
-    def unpack(self, as_view: bool, used: Container[Parameter] | None = None) -> None:
-        """Give the parameters the gradients that came back; all, or those that are `used`."""
-        for parameter, view in self.views.items():
-            if used is not None and parameter not in used:
-                continue
-            if as_view:
-                parameter.grad = view
-            elif parameter.grad is None:
-                parameter.grad = view.clone()
-            else:
-                parameter.grad.copy_(view)
+    def adopt(self, parameter: Parameter) -> None:
+        """Let the parameter's gradient be the view of the buffer, and accumulate there."""
+        view = self.views[parameter]
+        if parameter.grad is not None and parameter.grad is not view:
+            parameter.grad = view.copy_(parameter.grad)
 
     def __repr__(self) -> str:
         return f"Bucket({self.index}: {', '.join(self.names)}; {self.nbytes} bytes)"
@@ -125,11 +89,11 @@ class GradBucket:
         self._bucket, self._buffer = bucket, bucket.buffer
 
     def index(self) -> int:
-        """Its place in the order in which buckets leave."""
+        """Its place in the order in which buckets are launched."""
         return self._bucket.index
 
     def is_last(self) -> bool:
-        """Whether no bucket leaves after it in this backward."""
+        """True if no bucket is launched after it in this backward."""
         return self._bucket.last
 
     def buffer(self) -> torch.Tensor:

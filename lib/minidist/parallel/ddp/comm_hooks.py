@@ -3,7 +3,7 @@
 For example::
 
     model = minidist.DistributedDataParallel(net)
-    model.register_comm_hook(Ours(), hooks.bf16_compress)
+    model.register_comm_hook(Ours(), comm_hooks.bf16_compress)
 
 A hook is called with a state and a bucket when the bucket is full. It starts the communication and
 returns a handle, whose `wait()` returns the buffer of averaged gradients. Buckets come unscaled: a
@@ -22,17 +22,34 @@ precision where float16 has 11.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol, cast
 
 import torch
+import torch.distributed as dist
 
 from minidist.comm.comm import Comm, Handle
-from minidist.parallel.ddp.bucket import GradBucket
+from minidist.parallel.ddp.bucket import Bucket, GradBucket
+from minidist.profiler.spans import COMMUNICATION
+from minidist.profiler.timeline import NOTHING, Mark, Timed, mark, note
 
-__all__ = ["Reduced", "all_reduce", "bf16_compress", "fp16_compress"]
+__all__ = ["CommHook", "Reduced", "Waiting", "all_reduce", "bf16_compress", "fp16_compress"]
+
+
+class Waiting(Protocol):
+    """What a hook returns at once, such as a `torch.futures.Future` or a `Handle`."""
+
+    def wait(self) -> object:
+        """Return the reduced buffer: 1-D, as many elements as the bucket's."""
+
+
+Hook = Callable[[Any, GradBucket], Waiting]
+
+
+# ---- the hooks that come with the library ----
 
 
 class Reduced:
-    """A collective on its way, and what is left to do with its result."""
+    """A collective in flight, and what is left to do with its result."""
 
     def __init__(self, work: Handle, finish: Callable[[], torch.Tensor]) -> None:
         self._work = work
@@ -56,18 +73,18 @@ class Reduced:
 
 
 def start(comm: Comm, tensor: torch.Tensor, finish: Callable[[], torch.Tensor]) -> Reduced:
-    """Sum `tensor` over the ranks, in place; `finish` is called once, by `wait()`."""
+    """Sum `tensor` over the ranks, in place; `wait()` calls `finish`, once."""
     work = comm.all_reduce(tensor, async_op=True)
-    assert work is not None  # it is asynchronous
+    assert work is not None
     return Reduced(work, finish)
 
 
 def all_reduce(comm: Comm, bucket: GradBucket) -> Reduced:
-    """Average the gradients as they are, as DDP does without a hook: what others start from.
+    """Average the gradients, as without a hook.
 
     Args:
         comm: the hook's state: between which ranks, and how.
-        bucket: whose buffer is averaged in place.
+        bucket: its buffer is averaged in place.
     """
     buffer = bucket.buffer()
     return start(comm, buffer.div_(comm.ranks), lambda: buffer)
@@ -93,6 +110,15 @@ def bf16_compress(comm: Comm, bucket: GradBucket) -> Reduced:
     return _compress(comm, bucket, torch.bfloat16)
 
 
+def _compress(comm: Comm, bucket: GradBucket, dtype: torch.dtype) -> Reduced:
+    buffer = real_buffer(comm, bucket)
+    if buffer.element_size() <= dtype.itemsize:
+        return all_reduce(comm, bucket)
+    small = torch.empty_like(buffer, dtype=dtype)
+    torch.div(buffer, comm.ranks, out=small)  # [Note: divide, then cast]
+    return start(comm, small, lambda: buffer.copy_(small))
+
+
 def real_buffer(comm: Comm, bucket: GradBucket) -> torch.Tensor:
     """The bucket's buffer; TypeError if its elements are not real floating-point numbers."""
     buffer = bucket.buffer()
@@ -102,10 +128,60 @@ def real_buffer(comm: Comm, bucket: GradBucket) -> torch.Tensor:
     return buffer
 
 
-def _compress(comm: Comm, bucket: GradBucket, dtype: torch.dtype) -> Reduced:
-    buffer = real_buffer(comm, bucket)
-    if buffer.element_size() <= dtype.itemsize:
-        return all_reduce(comm, bucket)
-    small = torch.empty_like(buffer, dtype=dtype)
-    torch.div(buffer, comm.ranks, out=small)  # [Note: divide, then cast]
-    return start(comm, small, lambda: buffer.copy_(small))
+# ---- a hook that is registered: called with each bucket, and its result checked ----
+
+
+class CommHook:
+    """A user's hook, as the reducer calls it.
+
+    Args:
+        state: passed to the hook with each bucket.
+        hook: the user's.
+    """
+
+    def __init__(self, state: object, hook: Hook) -> None:
+        self.state, self.hook = state, hook
+        self.where = f"rank {dist.get_rank()}: communication hook {name_of(hook)}"
+
+    def start(self, bucket: Bucket) -> Waiting:
+        """Call the hook with a bucket; TypeError if it returns nothing to wait for."""
+        waiting = self.hook(self.state, GradBucket(bucket))
+        if not hasattr(waiting, "wait"):
+            raise TypeError(
+                f"{self.where}: expected something with wait(), such as a torch.futures.Future, "
+                f"got a {type(waiting).__name__}"
+            )
+        return _Started(self.where, waiting, bucket)
+
+
+class _Started:
+    def __init__(self, where: str, waiting: Waiting, bucket: Bucket) -> None:
+        self._where, self._waiting, self._bucket = where, waiting, bucket
+        name = f"bucket {bucket.index}"
+        self._mark: Mark = NOTHING
+        if hasattr(waiting, "span"):
+            note(name, COMMUNICATION, cast(Timed, waiting))
+        else:
+            self._mark = mark(name, COMMUNICATION, bucket.buffer.device)
+
+    def wait(self) -> None:
+        """Return when the result is in the bucket's buffer; raise if it is no such buffer."""
+        result, buffer = self._waiting.wait(), self._bucket.buffer
+        self._mark.end()
+        if not isinstance(result, torch.Tensor):
+            raise TypeError(
+                f"{self._where}: expected wait() to return the reduced buffer, got a "
+                f"{type(result).__name__}"
+            )
+        if result.numel() != buffer.numel():
+            raise ValueError(
+                f"{self._where}: expected {buffer.numel()} elements for bucket "
+                f"{self._bucket.index}, got {result.numel()}"
+            )
+        if result is not buffer:
+            buffer.copy_(result.view(-1))
+
+
+def name_of(hook: object) -> str:
+    """What a hook is called in messages."""
+    return getattr(hook, "__name__", type(hook).__name__)

@@ -1,115 +1,76 @@
 """Distributed data parallel: every rank has a replica, and backward averages their gradients.
 
-`Reducer` is DDP in five steps. `DistributedDataParallel`, below it, is the module that one wraps
-round one's own: it decides which backward is averaged, and sees to all that is not the rule.
+The idea is in `reducer.py`. This is the module that a user wraps around a model: it decides which
+backward passes synchronize, sees to buffers, and has everything checked.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Container
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
+from torch.utils._pytree import tree_map
 
-from minidist.comm.coalesced import Buffers, broadcast_coalesced
+from minidist.comm.agreement import agree_on
+from minidist.comm.coalesced import broadcast_coalesced
 from minidist.comm.comm import Comm
 from minidist.comm.replicas import same_model
 from minidist.parallel.autograd.backward import Backward
-from minidist.parallel.ddp.bucket import Bucket, arrival_order, build
-from minidist.parallel.ddp.checks import (
-    Unchanged,
-    check_arguments,
-    check_arrival,
-    choose_comm,
-    in_step,
-)
-from minidist.parallel.ddp.finite import Finite
-from minidist.parallel.ddp.hooking import Hook, Hooked, Waiting, all_reduce, check_hook
-from minidist.parallel.ddp.join import BACKWARD, FORWARD, WEIGH, Joining, join
+from minidist.parallel.checks import choose_comm
+from minidist.parallel.ddp import checks
+from minidist.parallel.ddp.bucket import Bucket, arrival_order
+from minidist.parallel.ddp.comm_hooks import CommHook, Hook, name_of
+from minidist.parallel.ddp.join import BACKWARD, FORWARD, WEIGH, Joining, weight_of
+from minidist.parallel.ddp.reducer import Reducer
 from minidist.parallel.ddp.unused import Usage
-from minidist.parallel.ddp.weights import weight_of
-from minidist.parallel.ddp.wrapper import Wrapper
 from minidist.parallel.sharding.partition import MIB, limits
 from minidist.profiler.spans import COMPUTE
 from minidist.profiler.timeline import mark
 
-
-class Reducer:
-    """Averages gradients over the ranks, bucket by bucket, while backward still makes others."""
-
-    def __init__(self, module: nn.Module, comm: Comm, early: bool, as_view: bool) -> None:
-        self.comm, self.early, self.as_view = comm, early, as_view
-        self.hook: Hooked | None = None  # instead of an all-reduce
-        broadcast_coalesced(chain(module.parameters(), module.buffers()), comm)  # 1. start alike
-
-    def take(self, buckets: list[Bucket]) -> None:
-        """Average these from now on."""
-        self.buckets, self.flying = buckets, list[Waiting]()
-        self.bucket_of = {p: bucket for bucket in buckets for p in bucket.parameters}
-
-    def begin(self, weight: float = 1) -> None:
-        """A backward begins: no gradient has arrived, no bucket is on its way."""
-        self.left = deque(self.buckets)
-        self.flying.clear()
-        self.scale = weight if self.hook else weight / self.comm.ranks  # hooks divide themselves
-        for bucket in self.buckets:
-            bucket.arrived.clear()
-
-    def arrived(self, parameter: Parameter) -> None:
-        """2. Autograd has made a parameter's gradient. Send what is full, in one order."""
-        self.bucket_of[parameter].arrived.add(parameter)
-        while self.early and self.left and self.left[0].full:
-            self.send()
-
-    def send(self) -> None:
-        """3. Copy the next bucket's gradients into its buffer, and sum that over the ranks."""
-        bucket = self.left.popleft()
-        bucket.pack(self.scale, self.as_view)
-        self.flying.append((self.hook or all_reduce)(self.comm, bucket, self.early))
-
-    def finish(self) -> None:
-        """4. Backward is over: send the rest, and wait until all have come back."""
-        while self.left:
-            self.send()
-        for bucket in self.flying:
-            bucket.wait()
-
-    def give_back(self, used: Container[Parameter] | None = None) -> None:
-        """5. Give the parameters the means; all, or those that are `used`."""
-        for bucket in self.buckets:
-            bucket.unpack(self.as_view, used)
+PREFIX = "module."
 
 
-class DistributedDataParallel(Wrapper):
+class DistributedDataParallel(nn.Module):
     """A module of which each rank has a replica, fed by its own share of the batch.
 
     As `torch.nn.parallel.DistributedDataParallel`: after `backward()` every rank has the mean of
-    all ranks' gradients, the same bits. After Li et al., *PyTorch Distributed* (VLDB 2020), 3.2.
+    all ranks' gradients, the same bits. Its state dict has the bare module's names; dicts whose
+    names begin with "module.", as torch's do, can be loaded too.
 
     Args:
-        module: on one device. Rank 0's parameters and buffers are given to all. Its parameters
-            must not be added, replaced, frozen or moved afterwards.
+        module: on one device. Its parameters must not be added, replaced, frozen, cast or moved
+            afterwards.
+        device_ids, output_device: the module's device, to which inputs are moved then; None on the
+            CPU.
+        dim, check_reduction: without effect, as in torch.
+        broadcast_buffers: give rank 0's buffers to all at the start, and before each forward
+            outside `no_sync` (in torch: before the first since the last step); under `no_grad`
+            before the first. None: True.
+        init_sync: compare the ranks' models, and give rank 0's parameters to all.
         process_group: the default group if None.
-        bucket_cap_mb, first_bucket_mb: MiB that close a bucket, and the first one.
-        broadcast_buffers: give rank 0's buffers to all before each forward outside `no_sync` (in
-            PyTorch: before the first since the last step); under `no_grad` before the first.
+        bucket_cap_mb: MiB that close a bucket; 25 if None.
         find_unused_parameters: backward may leave out parameters, also different ones on different
             ranks; there they count as zeros. Those that no rank used keep the gradients they had.
         gradient_as_bucket_view: gradients are views of the buckets, so their memory is held once.
+        static_graph: as `find_unused_parameters`; buckets follow the graph in any case.
         sync: "naive", a bucket for each parameter; "flat", one for all of a dtype; "bucketed", of
             `bucket_cap_mb`: these three are sent when backward is over. "overlapped": of
             `bucket_cap_mb`, each sent as soon as it is full and all before it have been. After the
             first step they are built anew, in the order in which rank 0's gradients arrived.
+        first_bucket_mb: MiB that close the first bucket.
         comm: what the ranks talk through; `Ours(process_group)` if None.
-        check_gradients: raise on all ranks if a gradient is not finite, naming rank and parameter.
+        forward_sync_buffers: takes the place of `broadcast_buffers`, but for the start.
+        of_torch: other arguments of torch's; TypeError names our way, unless they have its default.
 
     Attributes:
-        steps: how many backwards have been averaged.
+        steps: how many backward passes have been averaged.
 
     Raises:
         TypeError, ValueError: of this rank's arguments or module; it names the rank.
@@ -121,53 +82,142 @@ class DistributedDataParallel(Wrapper):
     def __init__(
         self,
         module: nn.Module,
+        device_ids: list[int | torch.device] | None = None,
+        output_device: int | torch.device | None = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = True,
+        init_sync: bool = True,
         process_group: ProcessGroup | None = None,
-        bucket_cap_mb: float = 25,
-        broadcast_buffers: bool = True,
+        bucket_cap_mb: float | None = None,
         find_unused_parameters: bool = False,
+        check_reduction: bool = False,
         gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
         *,
         sync: str = "overlapped",
         first_bucket_mb: float = 1,
         comm: Comm | None = None,
-        check_gradients: bool = False,
+        forward_sync_buffers: bool | None = None,
+        **of_torch: Any,
     ) -> None:
-        super().__init__(module)
+        super().__init__()
+        checks.check_of_torch(checks.NAME, checks.NOT_HERE, of_torch)
         self.comm = choose_comm(process_group, comm)
-        sizes = {"bucket_cap_mb": bucket_cap_mb, "first_bucket_mb": first_bucket_mb}
-        flags = broadcast_buffers, find_unused_parameters, check_gradients
-        check_arguments(module, self.comm, sync, sizes, flags)
-        same_model(module, self.comm)
-        self._named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
-        self._limits = limits(sync, first_bucket_mb * MIB, bucket_cap_mb * MIB)
-        self._rebuilt = sync != "overlapped"
-        self._reducer = Reducer(module, self.comm, not self._rebuilt, gradient_as_bucket_view)
-        self._reducer.take(build(self._named, *self._limits))
-        self._backward = Backward(self._reducer.bucket_of, self)
-        self._shared = Buffers(module, self.comm, broadcast_buffers)
-        self._usage = Usage(self._named, self.comm, find_unused_parameters)
-        self._finite = Finite(self._named, self.comm, check_gradients)
-        self._unchanged, self._forwards, self.steps = Unchanged(module), 0, 0
-        self.weight = 1.0  # of this rank's gradients in the next mean over the ranks
-        self.joining: Joining | None = None
-        self.broadcast_buffers, self._device = broadcast_buffers, self._named[0][1].device
+        cap = 25 if bucket_cap_mb is None else bucket_cap_mb
+        at_start = broadcast_buffers is not False or forward_sync_buffers is not None
+        self.broadcast_buffers = at_start if forward_sync_buffers is None else forward_sync_buffers
+        find = find_unused_parameters or static_graph
+        sizes = {"bucket_cap_mb": cap, "first_bucket_mb": first_bucket_mb}
+        flags = {"broadcast_buffers": self.broadcast_buffers, "find_unused_parameters": find}
+        devices = device_ids, output_device
+        checks.check_arguments(module, self.comm, sync, sizes, flags, devices)
+        if init_sync:
+            same_model(module, self.comm)
+        self.module, self.process_group = module, self.comm.group
+        self.device, self.device_ids = next(module.parameters()).device, device_ids or None
+        self.require_backward_grad_sync, self.steps = True, 0
+        self.weight = 1.0  # of this rank's gradients in the next mean
+        named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+        self._names, self._kinds = {p: n for n, p in named}, checks.kinds(module)
+        self._backward = Backward([], self)
+        self._reducer = Reducer(
+            named,
+            chain(module.parameters(), module.buffers() if at_start else ()) if init_sync else (),
+            self.comm,
+            limits(sync, first_bucket_mb * MIB, cap * MIB),
+            self._backward.hook,
+            overlap=sync == "overlapped",
+            as_view=gradient_as_bucket_view,
+        )
+        self._usage = Usage(named, self.comm, find)
+        self._joining: Joining | None = None
+        self._forwards, self._buffers_due, self._in_order = 0, False, sync != "overlapped"
+        self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's share of the batch."""
+        if self.device_ids:
+            inputs, kwargs = tree_map(self._moved, (inputs, kwargs))
+        if self._backward.under_way:  # a checkpoint around the wrapper runs it again
+            return self.module(*inputs, **kwargs)
         self._backward.check()
-        self._unchanged.check()
-        sync = self.synchronising and torch.is_grad_enabled()
-        self._forwards += sync and not self.joining  # there, each rank has its own number
-        if self.synchronising and self._shared.wanted:
-            self._shared.broadcast(self._meet(FORWARD))
-        with mark("forward", COMPUTE, self._device):
+        checks.check_unchanged(self.module, self._kinds, self._names)
+        sync, training = self.require_backward_grad_sync, torch.is_grad_enabled()
+        self._forwards += sync and training and not self._joining  # there, each has its own number
+        if sync and self.broadcast_buffers and (training or self._buffers_due):
+            self._broadcast_buffers()
+        with mark("forward", COMPUTE, self.device):
             output = self.module(*inputs, **kwargs)
-        if torch.is_grad_enabled():
-            self._shared.due = True
+        if training:
+            self._buffers_due = True
             self._backward.expect(output, sync)
         return output
 
-    join = join
+    def _moved(self, leaf: Any) -> Any:
+        return leaf.to(self.device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf
+
+    def _broadcast_buffers(self) -> None:
+        buffers = list(self.module.buffers())
+        if buffers:
+            broadcast_coalesced(buffers, self.comm, self._meet(FORWARD))
+        self._buffers_due = False
+
+    def _meet(self, what: str) -> int:
+        """All ranks come here, or have run out; returns the group's rank whose buffers count."""
+        if self._joining:
+            return self._joining.announce(what)
+        at = f"{what} after {self._forwards} forwards, {self.steps} backwards"
+        agree_on(self.comm, f"{checks.NAME}, {at}")
+        return 0
+
+    # ---- backward, as `Backward` reports it: checks, and the reducer between them ----
+
+    @torch.no_grad()
+    def backward_begins(self, sync: bool) -> None:
+        """Autograd has made the first gradient."""
+        if sync:
+            self._meet(BACKWARD)
+            self._prepare()
+
+    def _prepare(self) -> None:
+        if self.steps and not self._in_order:
+            named = [(name, parameter) for parameter, name in self._names.items()]
+            order = arrival_order(self.comm, named, self._backward.arrivals)
+            self._reducer.fill_buckets(order)
+            self._in_order = True
+        self._reducer.prepare(self.weight)
+
+    @torch.no_grad()
+    def gradient_arrives(self, parameter: Parameter, sync: bool) -> None:
+        """Autograd has made the gradient of a parameter."""
+        bucket = self._reducer.bucket_of[parameter]
+        launched = sync and bucket.index < len(self._reducer.in_flight)
+        checks.check_gradient(parameter, self._names[parameter], launched)
+        self._usage.note(parameter)
+        if sync:
+            self._reducer.gradient_ready(parameter)
+        elif self._reducer.as_view:
+            bucket.adopt(parameter)
+
+    @torch.no_grad()
+    def backward_ends(self, sync: bool) -> None:
+        """Autograd has made all gradients."""
+        if sync:
+            self._usage.check()
+            self._reducer.launch_rest()
+            self._reducer.finish(self._usage.of_all_ranks())
+            self.steps, self.weight = self.steps + 1, 1.0
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes of the forwards within it accumulate on this rank, and send nothing."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    # ---- shares of different sizes ----
 
     def weigh(self, samples: float) -> None:
         """Let this rank's gradients count for `samples` in the next backward that is averaged.
@@ -176,9 +226,58 @@ class DistributedDataParallel(Wrapper):
         those of the mean over all samples. Every rank must call it, before each such backward. It
         raises ValueError if samples is no number from 0 on, or 0 on all ranks.
         """
-        if self.joining:
-            self.joining.announce(WEIGH)
+        if self._joining:
+            self._joining.announce(WEIGH)
         self.weight = weight_of(samples, self.comm)
+
+    @contextmanager
+    def join(self, **of_torch: Any) -> Iterator[None]:
+        """Let ranks have different numbers of batches in the training loop within it.
+
+        Gradients are divided by the number of all ranks, so each batch counts the same throughout.
+        Buffers come from the highest rank that still has batches. At the end all ranks have the
+        model of the last one to run out, the highest if they are several; what its optimizer holds
+        is not copied. See [Note: shadow passes].
+
+        It raises RuntimeError on all ranks if they do not announce the same.
+        """
+        checks.check_of_torch("join", checks.NOT_IN_JOIN, of_torch)
+        if self._joining:
+            raise RuntimeError(f"rank {dist.get_rank()}: join: this model is within join already")
+        self._joining = joining = Joining(self.comm)
+        try:
+            yield
+            for what in joining.shadow():
+                if what == FORWARD:
+                    broadcast_coalesced(self.module.buffers(), self.comm, joining.going[-1])
+                elif what == WEIGH:
+                    weight_of(0, self.comm)
+                else:
+                    self._shadow_backward()
+            buffers = self.module.buffers() if self.broadcast_buffers else ()
+            everything = chain(self.module.parameters(), buffers)
+            broadcast_coalesced(everything, self.comm, joining.going[-1])
+        finally:
+            self._joining, self.weight = None, 1.0
+
+    @torch.no_grad()
+    def _shadow_backward(self) -> None:
+        """Take part in a backward of the other ranks with gradients of zeros."""
+        self.weight = 0.0
+        self._prepare()
+        self._reducer.launch_rest()
+        self._usage.of_all_ranks()
+        self._reducer.finish(used=())
+        self.steps, self.weight = self.steps + 1, 1.0
+
+    def join_hook(self, **_: Any) -> Any:
+        """Torch's `Join` calls it: it is refused."""
+        raise TypeError(
+            f"rank {dist.get_rank()}: Join: expected torch's own classes, got a {checks.NAME} of "
+            "minidist; write `with model.join():` instead"
+        )
+
+    # ---- hooks, and what there is to look at ----
 
     def register_comm_hook(self, state: object, hook: Hook) -> None:
         """Send buckets by `hook(state, bucket)` instead of an all-reduce, as with PyTorch's.
@@ -190,8 +289,8 @@ class DistributedDataParallel(Wrapper):
 
         It raises TypeError if the hook cannot be called, ValueError if there is one already.
         """
-        check_hook(hook, self._reducer.hook, self.comm)
-        self._reducer.hook = Hooked(state, hook)
+        checks.check_hook(hook, name_of(hook), self._reducer.comm_hook, self.comm)
+        self._reducer.comm_hook = CommHook(state, hook)
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -201,63 +300,26 @@ class DistributedDataParallel(Wrapper):
     @property
     def arrivals(self) -> list[str]:
         """Names of parameters in the order in which their gradients came in the last backward."""
-        names = {parameter: name for name, parameter in self._named}
-        return [names[parameter] for parameter in self._backward.arrivals]
+        return [self._names[parameter] for parameter in self._backward.arrivals]
 
-    def _meet(self, what: str) -> int:
-        """All ranks come here, or have run out; returns the group's rank whose buffers count."""
-        if self.joining:
-            return self.joining.announce(what)
-        in_step(f"{what} after {self._forwards} forwards, {self.steps} backwards", self.comm)
-        return 0
+    # ---- saving and loading ----
 
-    @torch.no_grad()
-    def backward_begins(self, sync: bool) -> None:
-        """Autograd has made the first gradient."""
-        if sync:
-            self._meet(BACKWARD)
-            self._prepare()
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As the inner module's."""
+        return self.module.state_dict(*args, **kwargs)
 
-    def _prepare(self) -> None:
-        if self.steps and not self._rebuilt:
-            order = arrival_order(self.comm, self._named, self._backward.arrivals)
-            self._reducer.take([])  # let go of the old ones before there are new ones
-            self._reducer.take(build(order, *self._limits))
-            self._rebuilt = True
-        self._reducer.begin(self.weight)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Neither pickle nor copy: hooks and the process group belong to this process."""
+        raise TypeError(
+            f"rank {dist.get_rank()}: a {checks.NAME} cannot be copied or pickled: its "
+            "hooks and its process group belong to this process; take its .module, or state_dict()"
+        )
 
-    @torch.no_grad()
-    def gradient_arrives(self, parameter: Parameter, sync: bool) -> None:
-        """Autograd has made the gradient of a parameter."""
-        bucket = self._reducer.bucket_of[parameter]
-        check_arrival(parameter, bucket, sync and bucket.index < len(self._reducer.flying))
-        self._usage.note(parameter)
-        self._finite.look(parameter)
-        if sync:
-            self._reducer.arrived(parameter)
-        elif self._reducer.as_view:
-            bucket.put(parameter, 1, as_view=True)  # and add up there
 
-    @torch.no_grad()
-    def backward_ends(self, sync: bool) -> None:
-        """Autograd has made all gradients."""
-        if sync:
-            self._usage.check()
-            self._average()
-        else:
-            self._backward.close()
-
-    def _average(self, shadow: bool = False) -> None:
-        self._reducer.finish()
-        used = self._usage.of_all_ranks()
-        self._reducer.give_back(set() if shadow else used)
-        self._backward.close()
-        self.steps, self.weight = self.steps + 1, 1.0
-        self._finite.check(self.buckets, self.steps)
-
-    @torch.no_grad()
-    def shadow_backward(self) -> None:
-        """Take part in a backward of the other ranks as one that counts for nothing."""
-        self.weight = 0.0
-        self._prepare()
-        self._average(shadow=True)
+def _add_prefix(
+    wrapper: DistributedDataParallel, state_dict: dict[str, Any], prefix: str, *_: object
+) -> None:
+    """Before loading, put "module." in front of names that lack it."""
+    bare = {prefix + name: prefix + PREFIX + name for name in wrapper.module.state_dict()}
+    for name in bare.keys() & state_dict.keys():
+        state_dict[bare[name]] = state_dict.pop(name)

@@ -1,148 +1,95 @@
-"""Ranks with different numbers of batches: those that have run out stand in for themselves.
+"""Shares of different sizes: a weight for each rank, and a part for ranks without batches.
 
-[Note: standing in] A rank without a batch must still take part in what the others send, or they
-wait for ever. So within `join` a rank says what comes before it comes: a forward that broadcasts
-buffers, a backward that is averaged. A rank that has run out listens, and plays the part that is
-announced with zeros. Each announcement is one all-reduce of an integer for each rank. PyTorch
+[Note: shadow passes] A rank that has run out of batches must still take part in what the others
+send, or they wait for ever. So within `join` a rank announces what it does next: a forward that
+broadcasts buffers, a backward that is averaged, `weigh`. A rank that has run out listens, and plays
+that part with zeros. Each announcement is one all-reduce of an integer for each rank. PyTorch
 announces forwards only, and takes for granted that one backward follows each.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import chain
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from minidist.collectives.runtime.group import wire_device
-from minidist.comm.coalesced import broadcast_coalesced
+from minidist.comm.agreement import agreed
 from minidist.comm.comm import Comm
-from minidist.parallel.ddp.weights import weight_of
+from minidist.parallel.checks import is_number
 
 FORWARD, BACKWARD, WEIGH = "forward", "backward", "weigh"
-CODES: list[str | None] = [None, FORWARD, BACKWARD, WEIGH]  # what a rank says; None: it has run out
+CODES: list[str | None] = [None, FORWARD, BACKWARD, WEIGH]  # None: this rank has run out
 
 
-class Joinable(Protocol):
-    """What `join` must know of the wrapper.
+def weight_of(samples: float, comm: Comm) -> float:
+    """Return N w / Σw for this rank's number of samples w: 1 if all ranks have equally many.
 
-    Attributes:
-        joining: None outside `join`. Within, it is told what comes before every forward that
-            broadcasts buffers, every averaged backward and `weigh`.
-        weight: of this rank's gradients in the mean of all ranks; 1 if all count alike.
-    """
-
-    comm: Comm
-    module: nn.Module
-    broadcast_buffers: bool
-    joining: Joining | None
-    weight: float
-
-    def shadow_backward(self) -> None:
-        """Take part in a backward that is averaged, with zeros."""
-
-
-@contextmanager
-def join(
-    wrapper: Joinable,
-    divide_by_initial_world_size: bool = True,
-    enable: bool = True,
-    throw_on_early_termination: bool = False,
-) -> Iterator[None]:
-    """Let ranks have different numbers of batches in the training loop within it.
-
-    As `torch.nn.parallel.DistributedDataParallel.join`. Buffers come from the highest rank that
-    still has batches. At the end all ranks have the model of the last one to run out, the highest
-    if they are several; what its optimizer holds is not copied.
+    The mean of the ranks' means is the mean over all samples only then. Otherwise a rank's gradient
+    has to count for w / Σw instead of 1 / N.
 
     Args:
-        wrapper: every rank's.
-        divide_by_initial_world_size: gradients are divided by the number of all ranks, so that
-            each batch weighs the same throughout; else by that of those that still have batches.
-            Where `weigh` is called, neither counts.
-        enable: if False nothing is done, for loops that are known to be even.
-        throw_on_early_termination: raise on all ranks as soon as one has run out.
+        samples: of this rank; with 0 it counts for nothing.
+        comm: for one all-reduce of a number.
 
     Raises:
-        RuntimeError: on all ranks: they do not announce the same; throw_on_early_termination. Or,
-            on one, it is within `join` already.
+        ValueError: samples is no number from 0 on, or 0 on all ranks.
     """
-    if not enable:
-        yield
-        return
-    if wrapper.joining is not None:
-        raise RuntimeError(f"rank {dist.get_rank()}: join: this model is within join already")
-    joining = Joining(wrapper, divide_by_initial_world_size, throw_on_early_termination)
-    wrapper.joining = joining
-    try:
-        yield
-        joining.stand_in()
-    finally:
-        wrapper.joining, wrapper.weight = None, 1.0
+    with agreed(comm, "weigh"):
+        if not is_number(samples) or not 0 <= samples < math.inf:
+            raise ValueError(f"samples: expected a number from 0 on, got {samples!r}")
+    total = torch.tensor([samples], dtype=torch.float64, device=wire_device(comm.group))
+    comm.all_reduce(total)
+    if not total.item():
+        raise ValueError("weigh: samples: expected some on at least one rank, got 0 on all ranks")
+    return comm.ranks * samples / total.item()
 
 
 class Joining:
-    """One rank's part in what the ranks tell each other; its arguments are those of `join`."""
+    """This rank's part in `join`.
 
-    def __init__(self, wrapper: Joinable, by_all: bool, strict: bool) -> None:
-        self.wrapper, self.comm, self.by_all, self.strict = wrapper, wrapper.comm, by_all, strict
-        self.going = list(range(wrapper.comm.ranks))  # ranks of the group that have batches
-        self.weighed = False  # since the last backward
+    Args:
+        comm: between the ranks.
+
+    Attributes:
+        going: the ranks of the group that still have batches, or had when all ran out.
+    """
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm, self.going = comm, list(range(comm.ranks))
 
     def announce(self, what: str) -> int:
-        """Say what this rank is about to do; the others do the same, or have run out.
-
-        Args:
-            what: FORWARD, BACKWARD or WEIGH.
+        """Announce FORWARD, BACKWARD or WEIGH; the others do the same, or have run out.
 
         Returns:
-            the group's rank that broadcasts buffers.
+            the group's rank whose buffers count: the highest that has batches.
 
         Raises:
-            RuntimeError: see `join`.
+            RuntimeError: on all ranks: they do not announce the same.
         """
         self._exchange(what)
-        if what == BACKWARD and not (self.by_all or self.weighed):
-            self.wrapper.weight = self.comm.ranks / len(self.going)
-        self.weighed = what == WEIGH or (self.weighed and what != BACKWARD)
         return self.going[-1]
 
-    def stand_in(self) -> None:
-        """Do what the others announce, until no rank has a batch; then take the model of one."""
+    def shadow(self) -> Iterator[str]:
+        """What the others announce while this rank has no batches; ends when no rank has any."""
         while what := self._exchange(None):
-            if what == FORWARD:
-                broadcast_coalesced(self.wrapper.module.buffers(), self.comm, self.going[-1])
-            elif what == WEIGH:
-                weight_of(0, self.comm)
-            else:
-                self.wrapper.shadow_backward()
-        module = self.wrapper.module
-        buffers = module.buffers() if self.wrapper.broadcast_buffers else []
-        broadcast_coalesced(chain(module.parameters(), buffers), self.comm, self.going[-1])
+            yield what
 
     def _exchange(self, mine: str | None) -> str | None:
-        """What those ranks announce that are still going; None if there are none."""
+        """Tell all ranks what this one does next; return what those do that still have batches."""
         table = torch.zeros(self.comm.ranks, dtype=torch.int32, device=wire_device(self.comm.group))
         table[self.comm.rank] = CODES.index(mine)
         self.comm.all_reduce(table)
-        codes: list[int] = table.tolist()
-        said = {rank: CODES[code] for rank, code in enumerate(codes)}
-        going = [rank for rank, what in said.items() if what]
+        said: list[str | None] = [CODES[code] for code in table.tolist()]
+        going = [rank for rank, what in enumerate(said) if what]
         if not going:
             return None
         self.going = going
         if len({said[rank] for rank in going}) > 1:
-            raise RuntimeError(f"join: the ranks are not at the same point: {self._listed(said)}")
-        if self.strict and len(going) < self.comm.ranks:
-            raise RuntimeError(f"join: not all ranks have a batch: {self._listed(said)}")
+            ranks = dist.get_process_group_ranks(self.comm.group)
+            pairs = zip(ranks, said, strict=True)
+            listed = "; ".join(f"rank {rank}: {what or 'out of batches'}" for rank, what in pairs)
+            raise RuntimeError(f"join: the ranks are not at the same point: {listed}")
         return said[going[0]]
-
-    def _listed(self, said: dict[int, str | None]) -> str:
-        ranks = dist.get_process_group_ranks(self.comm.group)
-        return "; ".join(
-            f"rank {ranks[rank]}: {what or 'has run out'}" for rank, what in said.items()
-        )

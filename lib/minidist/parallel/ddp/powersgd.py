@@ -23,13 +23,12 @@ zero, for a gradient of zeros or of a lower rank. Householder's QR does not: it 
 column there. That also is why a Q of zeros (nothing came in the last step) finds its way back.
 
 [Note: a bad step leaves no trace] An infinite gradient, as a loss scaler provokes them on purpose,
-makes P and Q NaN on all ranks. The step is then skipped by whoever looks at its gradients; it
-must not live on in errors and bases. So these are kept as they were.
+makes P and Q NaN on all ranks. The scaler then skips the step; it must not live on in errors and
+bases. So these are kept as they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,11 +38,13 @@ from minidist.parallel.ddp.bucket import GradBucket
 from minidist.parallel.ddp.comm_hooks import Reduced, all_reduce, real_buffer, start
 from minidist.profiler.timeline import mark
 
-__all__ = ["PowerSGD", "power_sgd"]
+__all__ = ["LowRank", "Memory", "PowerSGD", "power_sgd"]
+
+LEAST_SAVING = 2  # a matrix is compressed if P and Q are smaller by more than this factor
 
 
 def power_sgd(state: PowerSGD, bucket: GradBucket) -> Reduced:
-    """Average the gradients as P and Q; the others of the bucket, whole, in the same message as P.
+    """Average the gradients as P and Q; those not worth it, in full, in the same message as P.
 
     The second message, Q, can only be sent when P has come: `wait()` does.
 
@@ -54,84 +55,68 @@ def power_sgd(state: PowerSGD, bucket: GradBucket) -> Reduced:
     Raises:
         TypeError: the gradients are of another kind.
     """
-    real_buffer(state.comm, bucket)
-    whole = state.step < state.start
+    comm = state.comm
+    real_buffer(comm, bucket)
+    in_full = state.step < state.start
     state.step += bucket.is_last()
-    if whole:
-        return all_reduce(state.comm, bucket)
-    with torch.no_grad():
-        both = _Round(state, bucket)
-        return start(state.comm, both.first, both.finish)
+    if in_full:
+        return all_reduce(comm, bucket)
+    matrices, others = [], []
+    for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
+        if state.compresses(gradient):
+            matrices.append(LowRank(gradient, state.recall(parameter, gradient)))
+        else:
+            others.append(gradient)
+    first = _flat([each.p for each in matrices] + others).div_(comm.ranks)
 
-
-class _Round:
-    """One bucket in one step: what is sent first, and what is made of it."""
-
-    def __init__(self, state: PowerSGD, bucket: GradBucket) -> None:
-        self.state, self.bucket = state, bucket
-        self.rest: list[torch.Tensor] = []
-        self.parts: list[_Part] = []
-        for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
-            if state.compresses(gradient):
-                self.parts.append(_Part(gradient, state._recall(parameter, gradient)))
-            else:
-                self.rest.append(gradient)
-        self.first = self.share([part.p for part in self.parts] + self.rest)
-
-    def share(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """This rank's part of the tensors' means, in one message."""
-        return torch.cat([each.reshape(-1) for each in tensors]).div_(self.state.comm.ranks)
-
-    def finish(self) -> torch.Tensor:
-        """P and the uncompressed have come: send Q, and put the result into the bucket."""
-        sizes = [part.p.numel() for part in self.parts] + [each.numel() for each in self.rest]
-        means = torch.split(self.first, sizes)
-        for part, p in zip(self.parts, means, strict=False):
-            part.project(p)
-        for gradient, mean in zip(self.rest, means[len(self.parts) :], strict=True):
+    def finish() -> torch.Tensor:
+        sizes = [each.p.numel() for each in matrices] + [each.numel() for each in others]
+        means = torch.split(first, sizes)
+        for matrix, mean in zip(matrices, means, strict=False):
+            matrix.project(mean)
+        for gradient, mean in zip(others, means[len(matrices) :], strict=True):
             gradient.copy_(mean.view_as(gradient))
-        if self.parts:
-            second = self.share([part.q for part in self.parts])
-            with mark(f"Q of bucket {self.bucket.index()}", "communication", second.device):
-                self.state.comm.all_reduce(second)
-            qs = torch.split(second, [part.q.numel() for part in self.parts])
-            for part, q in zip(self.parts, qs, strict=True):
-                part.apply(q)
-        return self.bucket.buffer()
+        if matrices:
+            second = _flat([each.q for each in matrices]).div_(comm.ranks)
+            with mark(f"Q of bucket {bucket.index()}", "communication", second.device):
+                comm.all_reduce(second)
+            means = torch.split(second, [each.q.numel() for each in matrices])
+            for matrix, mean in zip(matrices, means, strict=True):
+                matrix.apply(mean)
+        return bucket.buffer()
+
+    return start(comm, first, finish)
 
 
-class _Part:
-    """One gradient that is compressed."""
+class LowRank:
+    """One gradient in one step: a matrix M that is sent as P and Q."""
 
-    def __init__(self, gradient: torch.Tensor, memory: _Memory) -> None:
+    def __init__(self, gradient: torch.Tensor, memory: Memory) -> None:
         self.gradient, self.memory = gradient, memory
-        self.matrix = _matrix(gradient).to(memory.basis.dtype)
-        if memory.error is not None:
-            self.matrix = self.matrix + memory.error
+        self.matrix = _matrix(gradient) + memory.error
         self.p = self.matrix @ memory.basis
 
     def project(self, mean: torch.Tensor) -> None:
-        """P is there: [Note: orthonormal by QR]."""
+        """P is averaged: make its columns orthonormal. [Note: orthonormal by QR]."""
         self.p = torch.linalg.qr(mean.view_as(self.p)).Q
         self.q = self.matrix.T @ self.p
 
     def apply(self, mean: torch.Tensor) -> None:
-        """Q is there: the gradient is P Qᵀ; the rest waits, see [Note: error feedback]."""
+        """Q is averaged: the gradient is P Qᵀ, and the rest waits. [Note: error feedback]."""
         q = mean.view_as(self.q)
         self.gradient.copy_((self.p @ q.T).view_as(self.gradient))
         sound = q.isfinite().all()  # on all ranks or none: [Note: a bad step leaves no trace]
-        if self.memory.error is not None:
-            error = self.matrix - self.p @ self.q.T
-            self.memory.error = torch.where(sound, error, self.memory.error)
+        error = self.matrix - self.p @ self.q.T
+        self.memory.error = torch.where(sound, error, self.memory.error)
         self.memory.basis = torch.where(sound, q, self.memory.basis)
 
 
 @dataclass
-class _Memory:
-    """What is kept of one parameter from step to step."""
+class Memory:
+    """What is kept of one parameter from step to step; float32 at least, for QR."""
 
     basis: torch.Tensor  # Q of the last step: [m, r], alike on all ranks
-    error: torch.Tensor | None  # what this rank has not yet sent: [n, m]
+    error: torch.Tensor  # what this rank has not yet sent: [n, m]
 
 
 class PowerSGD:
@@ -142,86 +127,54 @@ class PowerSGD:
     Args:
         comm: between which ranks, and how.
         rank: r, the number of columns of P and Q.
-        start: number of steps in which gradients are averaged whole: at first they change fastest.
-        min_compression_rate: a matrix is compressed if that saves more than this factor; vectors
-            never are.
-        error_feedback: see [Note: error feedback]; without it what is left out is lost.
-        warm_start: whether Q is the last step's; if not, it is drawn anew for each step.
-        seed: of the first Q; alike on all ranks.
+        start: steps in which gradients are averaged in full: at first they change fastest.
 
     Attributes:
         step: backward passes so far.
+        memory: what is kept of each parameter that is compressed.
 
     Raises:
-        ValueError: rank, start or min_compression_rate is out of range.
+        ValueError: rank or start is out of range.
     """
 
-    def __init__(
-        self,
-        comm: Comm,
-        rank: int = 1,
-        start: int = 10,
-        *,
-        min_compression_rate: float = 2.0,
-        error_feedback: bool = True,
-        warm_start: bool = True,
-        seed: int = 0,
-    ) -> None:
-        where = f"rank {comm.rank}: PowerSGD"
+    def __init__(self, comm: Comm, rank: int = 1, start: int = 10) -> None:
         for name, number, least in (("rank", rank, 1), ("start", start, 0)):
             if not isinstance(number, int) or number < least:
-                expected = f"expected a whole number of at least {least}"
-                raise ValueError(f"{where}: {name}: {expected}, got {number!r}")
-        if not min_compression_rate >= 0:
-            expected = "min_compression_rate: expected at least 0"
-            raise ValueError(f"{where}: {expected}, got {min_compression_rate!r}")
-        self.comm, self.rank, self.start = comm, rank, start
-        self.min_compression_rate = min_compression_rate
-        self.error_feedback, self.warm_start = error_feedback, warm_start
-        self.step = 0
-        self._random = torch.Generator().manual_seed(seed)
-        self._memory: dict[torch.Tensor, _Memory] = {}
+                raise ValueError(
+                    f"rank {comm.rank}: PowerSGD: {name}: expected a whole number of at least "
+                    f"{least}, got {number!r}"
+                )
+        self.comm, self.rank, self.start, self.step = comm, rank, start, 0
+        self.memory: dict[torch.Tensor, Memory] = {}
+        self._random = torch.Generator().manual_seed(0)
 
     def compresses(self, gradient: torch.Tensor) -> bool:
-        """Whether a gradient of this shape is sent as P and Q."""
+        """True if a gradient of this shape is sent as P and Q; vectors never are."""
         if gradient.dim() < 2 or not gradient.numel():
             return False
         rows, columns = _matrix(gradient).shape
-        sent = (rows + columns) * self.columns(gradient)
-        return sent * self.min_compression_rate < gradient.numel()
+        sent = (rows + columns) * min(self.rank, rows, columns)
+        return sent * LEAST_SAVING < gradient.numel()
 
-    def columns(self, gradient: torch.Tensor) -> int:
-        """The r that is used for a gradient of this shape: no more than it has."""
-        rows, columns = _matrix(gradient).shape
-        return min(self.rank, rows, columns)
+    def recall(self, parameter: torch.Tensor, gradient: torch.Tensor) -> Memory:
+        """What is kept of the parameter: before its first step a random Q, and no error.
 
-    def error(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """What this rank still owes of the parameter's gradients, in its shape; None if nothing."""
-        memory = self._memory.get(parameter)
-        if memory is None or memory.error is None:
-            return None
-        return memory.error.view(parameter.shape)
-
-    def _recall(self, parameter: torch.Tensor, gradient: torch.Tensor) -> _Memory:
-        """What is kept of the parameter: before its first step a drawn Q, and an error of zeros.
-
-        Both are float32 at least, since QR knows nothing smaller.
+        Ranks draw in the same order, and so alike.
         """
-        matrix, memory = _matrix(gradient), self._memory.get(parameter)
-        wide = torch.promote_types(gradient.dtype, torch.float32)
-        if memory is None or not self.warm_start:
-            basis = self.draw(matrix.shape[1], self.columns(gradient)).to(gradient.device, wide)
-            error = memory.error if memory else None
-            if memory is None and self.error_feedback:
-                error = torch.zeros_like(matrix, dtype=wide)
-            memory = self._memory[parameter] = _Memory(basis, error)
-        return memory
-
-    def draw(self, rows: int, columns: int) -> torch.Tensor:
-        """A random Q; ranks draw in the same order, and so alike."""
-        return torch.randn(rows, columns, generator=self._random, dtype=torch.float64)
+        if parameter not in self.memory:
+            rows, columns = _matrix(gradient).shape
+            size = columns, min(self.rank, rows, columns)
+            basis = torch.randn(size, generator=self._random, dtype=torch.float64)
+            wide = torch.promote_types(gradient.dtype, torch.float32)
+            error = torch.zeros(rows, columns, dtype=wide, device=gradient.device)
+            self.memory[parameter] = Memory(basis.to(gradient.device, wide), error)
+        return self.memory[parameter]
 
 
 def _matrix(gradient: torch.Tensor) -> torch.Tensor:
     """The gradient as a matrix: output features down, all others to the right."""
     return gradient.reshape(gradient.shape[0], -1)
+
+
+def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([each.reshape(-1) for each in tensors])

@@ -1,8 +1,8 @@
-"""Parameters that a backward gave no gradient: which ranks used what, and which used none.
+"""Parameters that a backward left without a gradient: which ranks used what.
 
 [Note: unused parameters] PyTorch walks the graph after each forward to find them, so that buckets
 need not wait for what will not come. We do not: once the buckets are in the order of arrival, those
-that never came on rank 0 are in the last ones, and all others leave early without a walk.
+that never arrived on rank 0 are in the last ones, and all others leave early without a walk.
 """
 
 from __future__ import annotations
@@ -31,11 +31,16 @@ class Usage:
         self._used: set[Parameter] = set()
 
     def note(self, parameter: Parameter) -> None:
-        """It has got a gradient, also in `no_sync`."""
-        self._used.add(parameter)
+        """Autograd has reached the parameter, also in `no_sync`.
+
+        A function that returns None for it has not used it. That counts as a gradient of zeros,
+        unless unused parameters are looked for.
+        """
+        if parameter.grad is not None or not self._find:
+            self._used.add(parameter)
 
     def check(self) -> None:
-        """Raise RuntimeError if some got none, and were to get one."""
+        """Raise RuntimeError if some parameters got no gradient, and none may be left out."""
         unused = [name for name, parameter in self._named if parameter not in self._used]
         if self._find or not unused:
             return
@@ -49,9 +54,9 @@ class Usage:
         )
 
     def of_all_ranks(self) -> set[Parameter] | None:
-        """Those that at least one rank has used, and start anew; None: all.
+        """Return what at least one rank has used, and start anew; None: everything.
 
-        If unused ones are to be found, all ranks add up a flag for each parameter.
+        If unused parameters are looked for, one all-reduce adds up a flag for each parameter.
         """
         used, self._used = self._used, set()
         if not self._find:

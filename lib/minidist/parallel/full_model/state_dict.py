@@ -22,7 +22,7 @@ from torch import nn
 
 from minidist.collectives.runtime.group import wire_device
 from minidist.comm.comm import Comm
-from minidist.parallel.ddp.wrapper import PREFIX
+from minidist.parallel.ddp.ddp import PREFIX
 from minidist.parallel.fsdp.shard import Shard
 from minidist.parallel.fsdp.sharded import LABEL
 from minidist.parallel.full_model.shards import (

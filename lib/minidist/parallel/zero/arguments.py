@@ -7,7 +7,7 @@ from typing import NoReturn
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from minidist.parallel.ddp.checks import is_number
+from minidist.parallel.checks import is_number
 from minidist.parallel.zero.checks import NAME
 
 GRADIENTS = ("averaged", "local")

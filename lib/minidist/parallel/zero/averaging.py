@@ -14,9 +14,8 @@ from torch.nn import Parameter
 from minidist.collectives.call import Run
 from minidist.comm.comm import Comm
 from minidist.parallel.autograd.backward import Backward
-from minidist.parallel.ddp.checks import nothing
 from minidist.parallel.zero.bucket import Part
-from minidist.parallel.zero.checks import NAME, meet
+from minidist.parallel.zero.checks import NAME, meet, nothing
 
 
 class Lender:

@@ -20,7 +20,6 @@ from minidist.collectives.runtime.group import backends
 from minidist.comm.comm import Comm
 from minidist.comm.replicas import Entry, digest, same
 from minidist.parallel.autograd.backward import watched
-from minidist.parallel.ddp.checks import nothing
 from minidist.parallel.sharding.partition import Named
 from minidist.parallel.zero.bucket import Part
 from minidist.parallel.zero.param_groups import Group, hyper, named_in
@@ -30,6 +29,10 @@ AVERAGED = "the gradients, which DDP makes alike (without it pass gradients='loc
 MOST = 8  # groups that are compared one by one before a step
 
 held: Any = WeakIdKeyDictionary()  # parameter → a weak reference to its ZeroOptimizer
+
+
+def nothing() -> None:
+    """What a call runs that only wants the ranks to agree."""
 
 
 def check_once(group: Group) -> None:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from minidist.collectives.call import Call, Run, collective
 from minidist.comm.comm import Comm
-from minidist.parallel.ddp.checks import choose_comm, nothing
+from minidist.parallel.checks import choose_comm
 from minidist.parallel.sharding.partition import MIB
 from minidist.parallel.zero.arguments import check_arguments, refuse_scaler
 from minidist.parallel.zero.averaging import Averager, EarlyAverager, Lender
@@ -32,6 +32,7 @@ from minidist.parallel.zero.checks import (
     hold,
     holder,
     meet,
+    nothing,
     same_groups,
 )
 from minidist.parallel.zero.param_groups import (

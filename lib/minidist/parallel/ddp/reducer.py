@@ -1,0 +1,124 @@
+"""The nucleus of DDP: gradients are averaged bucket by bucket, while backward computes others.
+
+After Li et al., *PyTorch Distributed* (VLDB 2020), 3.2. What it does not handle stands in `ddp.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Iterable
+from typing import cast
+from weakref import finalize
+
+import torch
+from torch.nn import Parameter
+
+from minidist.comm.coalesced import broadcast_coalesced
+from minidist.comm.comm import Comm, Handle
+from minidist.parallel.ddp.bucket import Bucket, build_buckets
+from minidist.parallel.ddp.comm_hooks import CommHook, Waiting
+from minidist.parallel.sharding.partition import Named
+from minidist.profiler.spans import COMMUNICATION
+from minidist.profiler.timeline import mark, note
+
+
+class Reducer:
+    """Averages the gradients of replicas.
+
+    Args:
+        named: the parameters to train, by name; alike on all ranks.
+        initial: parameters and buffers that all ranks take from rank 0 before training.
+        comm: between the ranks.
+        caps: bytes that close the first bucket, and each later one.
+        on_gradient: autograd's hook for each parameter; it leads to `gradient_ready`.
+        overlap: launch a bucket as soon as it is full, not when backward is over.
+        as_view: `parameter.grad` is a view of the bucket.
+    """
+
+    def __init__(
+        self,
+        named: list[Named],
+        initial: Iterable[torch.Tensor],
+        comm: Comm,
+        caps: tuple[float, float],
+        on_gradient: Callable[[Parameter], None],
+        *,
+        overlap: bool,
+        as_view: bool,
+    ) -> None:
+        self.comm, self.caps, self.overlap, self.as_view = comm, caps, overlap, as_view
+        self.comm_hook: CommHook | None = None
+        # 1. All replicas start alike.
+        broadcast_coalesced(initial, comm)
+        self.fill_buckets(named)
+        # 2. Autograd calls the hook, with the parameter, once it has accumulated its gradient.
+        for _, parameter in named:
+            handle = parameter.register_post_accumulate_grad_hook(on_gradient)  # type: ignore[no-untyped-call]
+            finalize(self, handle.remove)
+
+    def fill_buckets(self, order: list[Named]) -> None:
+        """Build buckets for parameters in the order of forward; the old ones are freed first."""
+        self.buckets: list[Bucket] = []
+        self.bucket_of: dict[Parameter, Bucket] = {}
+        self.in_flight: list[tuple[Bucket, Waiting | None]] = []
+        self.buckets = build_buckets(order, *self.caps)
+        self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
+
+    def prepare(self, weight: float = 1.0) -> None:
+        """3. A backward begins. All ranks launch their buckets in this order."""
+        self.pending = deque(self.buckets)
+        self.in_flight.clear()
+        self.scale = weight if self.comm_hook else weight / self.comm.ranks  # hooks divide
+        for bucket in self.buckets:
+            bucket.ready.clear()
+
+    def gradient_ready(self, parameter: Parameter) -> None:
+        """4. Autograd has made a gradient: launch what is full, and whose turn it is."""
+        self.bucket_of[parameter].ready.add(parameter)
+        while self.overlap and self.pending and self.pending[0].full:
+            self.launch()
+
+    def launch(self) -> None:
+        """5. Copy the next bucket's gradients, scaled, into its flat buffer, and all-reduce it."""
+        bucket = self.pending.popleft()
+        for parameter, view in bucket.views.items():
+            gradient, ready = parameter.grad, parameter in bucket.ready
+            if gradient is view and not ready:  # to stay as it is, if no rank has used it
+                parameter.grad = view.clone()
+            if gradient is None or self.scale == 0:  # a rank that counts for nothing, NaN or not
+                view.zero_()
+            elif gradient is not view or self.scale != 1:
+                torch.mul(gradient, self.scale, out=view)
+            if self.as_view and ready and gradient is not None:
+                parameter.grad = view
+        name, work = f"bucket {bucket.index}", None
+        if self.comm_hook:  # what the user sends in place of the all-reduce
+            work = self.comm_hook.start(bucket)
+        elif self.overlap:
+            work = self.comm.all_reduce(bucket.buffer, async_op=True)
+            note(name, COMMUNICATION, cast(Handle, work))
+        else:
+            with mark(name, COMMUNICATION, bucket.buffer.device):
+                self.comm.all_reduce(bucket.buffer)
+        self.in_flight.append((bucket, work))
+
+    def launch_rest(self) -> None:
+        """6. Backward is over: launch what is not full, or has waited for what is not."""
+        while self.pending:
+            self.launch()
+
+    def finish(self, used: Container[Parameter] | None = None) -> None:
+        """7. Wait for each bucket, and write the averages back; None: to all parameters."""
+        for bucket, work in self.in_flight:
+            if work:
+                work.wait()
+            for parameter, view in bucket.views.items():
+                if used is not None and parameter not in used:
+                    continue
+                if self.as_view:
+                    parameter.grad = view
+                elif parameter.grad is None:
+                    parameter.grad = view.clone()
+                else:
+                    parameter.grad.copy_(view)
+        self.in_flight.clear()

@@ -1,0 +1,305 @@
+"""Each call that PyTorch's documentation shows for DistributedDataParallel, made of ours.
+
+It does the same, or is refused in one sentence that says what to do instead. The same table stands
+on the book's API page.
+"""
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import init_device_mesh
+from torch.distributed.algorithms.join import Join
+from torch.utils.checkpoint import checkpoint
+
+from minidist import DistributedDataParallel, launch
+
+torch_ddp = nn.parallel.DistributedDataParallel
+Wrap = Callable[..., Any]
+
+
+class Net(nn.Module):
+    """A buffer that each forward changes, and a layer that may be left out."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.second, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.register_buffer("seen", torch.full((1,), float(seed)))
+
+    def forward(self, x: torch.Tensor, short: bool = False) -> torch.Tensor:
+        self.seen += 1
+        x = self.first(x).tanh() + self.seen.detach().clone()
+        return self.last(x if short else self.second(x))
+
+
+class NoGradient(torch.autograd.Function):
+    """A weight for which backward returns None."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0], None
+
+
+class Undefined(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor, short: bool = False) -> torch.Tensor:
+        return super().forward(NoGradient.apply(x, self.weight), short)
+
+
+def batch(step: int) -> torch.Tensor:
+    source = torch.Generator().manual_seed(10 * step + dist.get_rank())
+    return torch.randn(2, 3, generator=source)
+
+
+def trained(model: Any, steps: int = 3, **more: Any) -> Any:
+    """The gradients and buffers after some steps, or what was raised."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(batch(step), **more).square().mean().backward()
+        optimizer.step()
+    found = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    return [*found, *(b.clone() for b in model.buffers())]
+
+
+def of_rank() -> Net:
+    return Net(dist.get_rank())
+
+
+def positional(wrap: Wrap) -> Any:
+    return trained(wrap(of_rank(), None, None, 0, True, True, None, 25, True, False, True, False))
+
+
+def unused(wrap: Wrap, **options: Any) -> Any:
+    return trained(wrap(of_rank(), **options), short=True)
+
+
+def accumulated(wrap: Wrap) -> Any:
+    model = wrap(of_rank())
+    for step in range(4):
+        with model.no_sync() if step % 2 == 0 else nullcontext():
+            model(batch(step)).square().mean().backward()
+    return [p.grad for p in model.parameters()]
+
+
+class Checkpointed(nn.Module):
+    """Runs a wrapped model in a checkpoint."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return checkpoint(self.model, x, use_reentrant=False)
+
+
+def checkpointed(wrap: Wrap) -> Any:
+    torch.manual_seed(dist.get_rank())
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    return trained(Checkpointed(wrap(net)))
+
+
+def joined(wrap: Wrap) -> Any:
+    model = wrap(of_rank())
+    with model.join():
+        trained(model, 1 + dist.get_rank())
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def joined_as(wrap: Wrap, **options: Any) -> None:
+    with wrap(of_rank()).join(**options):
+        pass
+
+
+def hooked(wrap: Wrap) -> Any:
+    """The documentation's own example, which sends in full what it might encode."""
+
+    def encode_and_decode(
+        state: object, bucket: dist.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
+
+    model = wrap(of_rank())
+    model.register_comm_hook(state=None, hook=encode_and_decode)
+    return trained(model)
+
+
+def saved(wrap: Wrap) -> Any:
+    """A state dict of torch's, loaded as the documentation loads it."""
+    model, other = torch_ddp(of_rank()), wrap(of_rank())
+    other.load_state_dict(model.state_dict())
+    return [p.detach().clone() for p in other.parameters()]
+
+
+def with_join(wrap: Wrap) -> None:
+    with Join([wrap(of_rank())]):
+        pass
+
+
+def of_mesh(wrap: Wrap) -> Any:
+    return trained(wrap(of_rank(), device_mesh=init_device_mesh("cpu", (2,))))
+
+
+def delayed(wrap: Wrap) -> Any:
+    net = of_rank()
+    named = [("last.bias", net.last.bias)]
+    return wrap(net, delay_all_reduce_named_params=named, param_to_hook_all_reduce=net.last.weight)
+
+
+# call → how to make it, and what is said if it is refused; torch refuses the first two as well
+CALLS: dict[str, tuple[Callable[[Wrap], Any], str]] = {
+    "DDP(net, device_ids=[rank]), net on the CPU": (
+        lambda wrap: wrap(of_rank(), device_ids=[dist.get_rank()]),
+        "device_ids, output_device: expected None for a module on the CPU",
+    ),
+    "DDP(net, [rank]), net on the CPU": (
+        lambda wrap: wrap(of_rank(), [dist.get_rank()]),
+        "device_ids, output_device: expected None for a module on the CPU",
+    ),
+    "DDP(net)": (lambda wrap: trained(wrap(of_rank())), ""),
+    "DDP(net, None, None, 0, True, True, None, 25, True, False, True, False)": (positional, ""),
+    "process_group=group": (
+        lambda wrap: trained(wrap(of_rank(), process_group=dist.new_group([0, 1]))),
+        "",
+    ),
+    "broadcast_buffers=False": (
+        lambda wrap: trained(wrap(of_rank(), broadcast_buffers=False)),
+        "",
+    ),
+    "forward_sync_buffers=False": (
+        lambda wrap: trained(wrap(of_rank(), forward_sync_buffers=False)),
+        "",
+    ),
+    "init_sync=False": (lambda wrap: trained(wrap(Net(), init_sync=False)), ""),
+    "bucket_cap_mb=None": (lambda wrap: trained(wrap(of_rank(), bucket_cap_mb=None)), ""),
+    "find_unused_parameters=True": (lambda wrap: unused(wrap, find_unused_parameters=True), ""),
+    "gradient_as_bucket_view=True": (
+        lambda wrap: trained(wrap(of_rank(), gradient_as_bucket_view=True)),
+        "",
+    ),
+    "check_reduction=True": (lambda wrap: trained(wrap(of_rank(), check_reduction=True)), ""),
+    "static_graph=True": (lambda wrap: unused(wrap, static_graph=True), ""),
+    "model.no_sync()": (accumulated, ""),
+    "model.join()": (joined, ""),
+    "model.register_comm_hook(state, hook)": (hooked, ""),
+    "model.load_state_dict(torch_ddp.state_dict())": (saved, ""),
+    "checkpoint(model, x, use_reentrant=False)": (checkpointed, ""),
+    "autograd.Function that returns None for a weight": (
+        lambda wrap: trained(wrap(Undefined())),
+        "",
+    ),
+    "the same, find_unused_parameters=True": (
+        lambda wrap: trained(wrap(Undefined(), find_unused_parameters=True)),
+        "",
+    ),
+    "device_mesh=mesh": (of_mesh, "pass process_group=device_mesh.get_group()"),
+    "mixed_precision=policy": (
+        lambda wrap: wrap(of_rank(), mixed_precision=object()),
+        "use torch.autocast, or minidist.fully_shard with mp_policy",
+    ),
+    "delay_all_reduce_named_params=named": (delayed, "freeze them, and all-reduce their gradients"),
+    "skip_all_reduce_unused_params=True": (
+        lambda wrap: wrap(of_rank(), skip_all_reduce_unused_params=True),
+        "freeze what no rank uses",
+    ),
+    "bucket_cap_mb_list=[1, 25]": (
+        lambda wrap: wrap(of_rank(), bucket_cap_mb_list=[1, 25]),
+        "pass first_bucket_mb and bucket_cap_mb",
+    ),
+    "batched_grad_copy=True": (
+        lambda wrap: wrap(of_rank(), batched_grad_copy=True),
+        "pass gradient_as_bucket_view=True",
+    ),
+    "model.join(divide_by_initial_world_size=False)": (
+        lambda wrap: joined_as(wrap, divide_by_initial_world_size=False),
+        "weigh the batches with model.weigh(samples)",
+    ),
+    "model.join(enable=False)": (
+        lambda wrap: joined_as(wrap, enable=False),
+        "leave out the with statement",
+    ),
+    "model.join(throw_on_early_termination=True)": (
+        lambda wrap: joined_as(wrap, throw_on_early_termination=True),
+        "all-reduce a flag before each batch, and stop",
+    ),
+    "Join([model])": (with_join, "write `with model.join():` instead"),
+}
+
+
+def outcome(call: Callable[[Wrap], Any], wrap: Wrap) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what torch will rename
+            return call(wrap)
+    except (TypeError, ValueError, RuntimeError) as error:
+        return str(error)
+
+
+def alike(ours: Any, theirs: Any) -> bool:
+    if not (isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs)):
+        return False
+    return all(
+        one is other if one is None or other is None else torch.allclose(one, other)
+        for one, other in zip(ours, theirs, strict=True)
+    )
+
+
+def test_each_call_does_as_torchs_or_says_what_to_do_instead() -> None:
+    def run() -> dict[str, str]:
+        wrong = {}
+        for name, (call, refusal) in CALLS.items():
+            ours = outcome(call, DistributedDataParallel)
+            if refusal:
+                right = isinstance(ours, str) and f"rank {dist.get_rank()}: " in ours
+                right = right and refusal in ours and ". " not in ours
+            else:
+                right = alike(ours, outcome(call, torch_ddp))
+            if not right:
+                wrong[name] = str(ours)
+        return wrong
+
+    assert launch(run, 2) == [{}, {}]
+
+
+def test_torchs_arguments_in_torchs_order() -> None:
+    ours = list(inspect.signature(DistributedDataParallel.__init__).parameters.values())
+    theirs = list(inspect.signature(torch_ddp.__init__).parameters)
+    here = [p.name for p in ours if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert here == theirs[: len(here)]
+    assert here[-1] == "static_graph"
+
+
+def test_an_unknown_argument_is_refused() -> None:
+    def run() -> str:
+        with pytest.raises(TypeError) as told:
+            DistributedDataParallel(Net(), buckets=3)
+        return str(told.value)
+
+    assert launch(run, 1) == ["rank 0: DistributedDataParallel: unexpected argument buckets"]
+
+
+def test_the_table_is_on_the_api_page() -> None:
+    page = (Path(__file__).parents[2] / "book" / "api.md").read_text()
+    rows = re.findall(r"^\| `?(.+?)`? \| (.+?) \|$", page, re.MULTILINE)
+    table = {call.replace("`", ""): what.replace("`", "") for call, what in rows}
+    for name, (_, refusal) in CALLS.items():
+        assert name in table, name
+        expected = refusal.replace("`", "") if refusal else "the same"
+        assert expected in table[name], name
