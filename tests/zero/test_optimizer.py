@@ -15,8 +15,9 @@ from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 from minidist import Counted, DistributedDataParallel, Ours, ZeroOptimizer, launch, timeline
 from minidist.comm.comm import Handle
-from minidist.parallel.zero.bucket import Part
+from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.optimizer import holder_of
+from minidist.parallel.zero.slices import Slices
 from tests.ddp.test_unused import Experts
 from tests.support.training import mlp, numbers, quiet
 from tests.support.zero_training import CAP, COMMS, LOCAL, MODES, Twins, squares
@@ -187,7 +188,7 @@ def test_a_gradient_of_minus_zeros_is_one_and_a_nan_comes_through() -> None:
                     return model(torch.tensor(factors) if there else None)
 
                 found.append(twins.train(loss).apart(1e-5))
-                kept = [piece for part in twins.zero.parts for piece in part.pieces]
+                kept = [piece for part in twins.zero.buckets for piece in part.shards]
                 missing = twins.net.other
                 assert not any(len(p) == 5 and p in twins.zero.state for p in kept), missing
         return found
@@ -261,8 +262,8 @@ def test_channels_last_and_views_on_ddp_copy_no_gradient() -> None:
         ddp(x).square().mean().backward()
         zero.average()
         borrowed = []
-        for part in zero.parts:
-            for parameter, piece in zip(part.parameters, part.pieces, strict=True):
+        for part in zero.buckets:
+            for parameter, piece in zip(part.parameters, part.shards, strict=True):
                 if piece.grad is not None:
                     same = parameter.grad.untyped_storage().data_ptr()
                     borrowed.append(piece.grad.untyped_storage().data_ptr() == same)
@@ -411,7 +412,7 @@ def test_state_is_the_nth_part_to_the_byte_and_all_share_the_memory_of_the_param
             twins.backward(squares, 0)
             twins.zero.average()
             zero = twins.zero
-            kept = [part.sums for part in zero.parts if part.sums is not None]
+            kept = [part.grad_shard for part in zero.buckets if part.grad_shard is not None]
             twins.step()
             moments = [
                 value.nbytes
@@ -419,19 +420,19 @@ def test_state_is_the_nth_part_to_the_byte_and_all_share_the_memory_of_the_param
                 for value in state.values()
                 if value.dim()
             ]
-            shard = sum(part.flat.shard_numel for part in zero.parts)
-            owned = sum(end - start for part in zero.parts for start, end in part.flat.ranges())
-            first = zero.parts[0].flat.rank == 0  # whose slices have no padding
-            assert owned == shard if first else shard - len(zero.parts) * 2 <= owned <= shard
+            shard = sum(part.flat.shard_numel for part in zero.buckets)
+            owned = sum(end - start for part in zero.buckets for start, end in part.flat.ranges())
+            first = zero.buckets[0].flat.rank == 0  # whose slices have no padding
+            assert owned == shard if first else shard - len(zero.buckets) * 2 <= owned <= shard
             assert sum(moments) == 2 * 4 * owned, mode
             assert sum(each.nbytes for each in kept) == (
                 0 if mode == "stage 1 on DDP" else 4 * shard
             )
-            for part in zero.parts:
+            for part in zero.buckets:
                 start, end = part.buffer.data_ptr(), part.buffer.data_ptr() + part.buffer.nbytes
-                memory = chain(part.parameters, (piece for piece in part.pieces if len(piece)))
+                memory = chain(part.parameters, (piece for piece in part.shards if len(piece)))
                 assert all(start <= each.data_ptr() < end for each in memory)
-            padded = sum(part.flat.padded for part in zero.parts)
+            padded = sum(part.flat.padded for part in zero.buckets)
             found.append((padded, shard, sum(p.numel() for p in twins.net.parameters())))
         return found
 
@@ -450,14 +451,14 @@ def test_stage_2_holds_the_gradients_of_two_parts_at_most_in_backward() -> None:
 
         def look(_: Any) -> None:
             whole.append(sum(p.grad is not None for p in net.parameters()))
-            packed.append(sum(part._packed is not None for part in zero.parts))
+            packed.append(sum(part.flat_grad is not None for part in zero.buckets))
 
         for parameter in net.parameters():
             parameter.register_post_accumulate_grad_hook(look)
         squares(net, dist.get_rank(), 0).backward()
         assert all(p.grad is None for p in net.parameters())
-        assert all(part._packed is None and part.sums is not None for part in zero.parts)
-        return whole, packed, len(zero.parts)
+        assert all(part.flat_grad is None and part.grad_shard is not None for part in zero.buckets)
+        return whole, packed, len(zero.buckets)
 
     for whole, packed, parts in launch(run, 2):
         assert parts == 12
@@ -472,13 +473,13 @@ def test_parts_leave_in_the_order_of_backward_whatever_the_groups() -> None:
         net = mlp(4, 4, 4, 4)
         zero = ZeroOptimizer(by_decay(net), SGD, stage=2, lr=0.1, bucket_cap_mb=1.2e-4)
         seen: list[list[str]] = []
-        send = Part.send
+        send = Slices.reduce_scatter
 
-        def spy(part: Part, *args: Any) -> None:
-            seen.append([f"{tuple(parameter.shape)}" for parameter in part.parameters])
-            send(part, *args)
+        def spy(slices: Slices, bucket: ShardedBucket) -> None:
+            seen.append([f"{tuple(parameter.shape)}" for parameter in bucket.parameters])
+            send(slices, bucket)
 
-        Part.send = spy  # type: ignore[method-assign]
+        Slices.reduce_scatter = spy  # type: ignore[method-assign]
         squares(net, 0, 0).backward()
         zero.step()
         return seen
@@ -506,7 +507,7 @@ def test_a_step_sends_three_model_sizes_on_ddp_and_two_by_itself(ranks: int) -> 
             zero = ZeroOptimizer(
                 net.parameters(), AdamW, comm=comm, bucket_cap_mb=CAP, lr=0.1, **options
             )
-            nbytes = sum(part.flat.padded * 8 for part in zero.parts)
+            nbytes = sum(part.flat.padded * 8 for part in zero.buckets)
             found[mode] = []
             for step in range(3):
                 comm.clear()
@@ -515,7 +516,7 @@ def test_a_step_sends_three_model_sizes_on_ddp_and_two_by_itself(ranks: int) -> 
                 zero.zero_grad()
                 found[mode].append(comm.bytes_sent * ranks / (ranks - 1) / nbytes)
                 kinds = [call.name for call in comm.calls]
-                parts = len(zero.parts)
+                parts = len(zero.buckets)
                 reduces = {"stage 1 on DDP": ["all_reduce"]}.get(mode, ["reduce_scatter"] * parts)
                 assert kinds == reduces + ["all_gather"] * parts, mode
                 assert parts > 1

@@ -7,13 +7,27 @@ forward, a backward, a step) a wrapper compares facts between the ranks, where c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
 
 from minidist.collectives.call import Call, Run, collective
 from minidist.collectives.checks.agreement import wanted
-from minidist.comm.comm import Comm, Handle
+from minidist.comm.comm import Comm, Handle, Ours
 
-__all__ = ["agree_on", "checks_are_on"]
+__all__ = ["agree_on", "agreed", "checks_are_on", "choose_comm"]
+
+
+def choose_comm(group: ProcessGroup | None, comm: Comm | None) -> Comm:
+    """The comm that was passed, or minidist's own over the group; ValueError if both were."""
+    if comm is not None and group is not None:
+        raise ValueError(
+            f"rank {dist.get_rank()}: process_group and comm: expected one of them, got both; "
+            "a comm has its own group"
+        )
+    return comm or Ours(group)
 
 
 def checks_are_on() -> bool:
@@ -55,3 +69,17 @@ def agree_on(
         return lambda: None
 
     return collective(what, comm.group, async_op, check, prepare)
+
+
+@contextmanager
+def agreed(comm: Comm, what: str, facts: Mapping[str, object] | None = None) -> Iterator[None]:
+    """Run the block, then `agree_on`: what it raises on one rank, all are told.
+
+    Args: as of `agree_on`.
+    """
+    problem: Exception | None = None
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError) as error:
+        problem = error
+    agree_on(comm, what, facts, problem)
