@@ -163,11 +163,9 @@ def test_what_is_refused_leaves_parameters_where_they_are() -> None:
         build(model.parameters(), lr=-1)
         assert all(holder_of(p) is None for p in model.parameters())
         zero = ZeroOptimizer([model[0].weight], SGD, stage=2, lr=0.1)
-        for wrong in ([nn.Parameter(torch.zeros(0)[:0])[:0]], [model[0].weight]):
+        for wrong in ([torch.zeros(2)], [model[0].weight], [model[0].bias, expanded()[0]]):
             with pytest.raises((TypeError, ValueError)):
                 zero.add_param_group({"params": wrong})
-        with pytest.raises(ValueError, match="Invalid learning rate"):
-            zero.add_param_group({"params": [model[0].bias], "lr": -1})
         assert len(zero.param_groups) == len(zero.inner.param_groups) == 1
         assert before[1] == model[0].bias.data_ptr()
 
@@ -200,8 +198,8 @@ def test_what_is_built_later_takes_over_and_the_one_before_refuses_to_step() -> 
     *old, wrapped = launch(run, 2)[1]
     for told in old:
         assert told == (
-            "rank 1: ZeroOptimizer.step: another ZeroOptimizer was built on its parameters, and "
-            "has taken over; use that one"
+            "rank 1: ZeroOptimizer, averaging: another ZeroOptimizer was built on its parameters, "
+            "and has taken over; use that one"
         )
     assert "the gradient of 'parameter 0 of group 0' is averaged by DistributedDataP" in wrapped
 
@@ -450,15 +448,19 @@ def test_a_backward_that_returns_none_or_a_hook_that_takes_a_gradient_away_is_no
     def steal(parameter: torch.Tensor) -> None:
         parameter.grad = None
 
+    def robbed() -> nn.Module:
+        model = WithConstant()
+        model.first[0].bias.register_post_accumulate_grad_hook(steal)
+        return model
+
     def run() -> list[str]:
         found = []
         for cap in (1e-6, 25):
             options = {"bucket_cap_mb": cap, "lr": 0.1, "weight_decay": 0.5}
             for mode in LOCAL:
                 found.append(Twins(WithConstant, mode, **options).train(four).apart())
-            twins = Twins(WithConstant, "stage 2", **options)
-            for model in (twins.net, twins.alone):
-                model.first[0].bias.register_post_accumulate_grad_hook(steal)
+            twins = Twins(robbed, "stage 2", **options)
+            twins.alone.first[0].bias.register_post_accumulate_grad_hook(steal)
             found.append(twins.train(four).apart())
         return found
 
@@ -477,8 +479,8 @@ def test_it_is_neither_copied_nor_pickled_and_a_step_that_one_rank_skips_is_told
 
     for told in launch(run, 1)[0]:
         assert told == (
-            "rank 0: a ZeroOptimizer cannot be copied or pickled: its buckets and its process group "
-            "belong to this process; take its full_state_dict()"
+            "rank 0: a ZeroOptimizer cannot be copied or pickled: its buckets and its process "
+            "group belong to this process; take its full_state_dict()"
         )
 
     def skips() -> None:

@@ -10,24 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import torch.distributed as dist
-from torch.distributed import ProcessGroup
-
 from minidist.collectives.call import Call, Run, collective
 from minidist.collectives.checks.agreement import wanted
-from minidist.comm.comm import Comm, Handle, Ours
+from minidist.comm.comm import Comm, Handle
 
-__all__ = ["agree_on", "agreed", "checks_are_on", "choose_comm"]
-
-
-def choose_comm(group: ProcessGroup | None, comm: Comm | None) -> Comm:
-    """The comm that was passed, or minidist's own over the group; ValueError if both were."""
-    if comm is not None and group is not None:
-        raise ValueError(
-            f"rank {dist.get_rank()}: process_group and comm: expected one of them, got both; "
-            "a comm has its own group"
-        )
-    return comm or Ours(group)
+__all__ = ["agree_on", "agreed", "checks_are_on"]
 
 
 def checks_are_on() -> bool:

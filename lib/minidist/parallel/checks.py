@@ -7,8 +7,10 @@ argument; whoever calls adds the rank.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeGuard
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
@@ -16,8 +18,39 @@ from torch.nn.parameter import UninitializedParameter
 
 from minidist.collectives.checks.aliasing import overlaps_itself
 from minidist.collectives.checks.tensors import backends
+from minidist.comm.comm import Comm, Ours
 
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")  # torch's and ours
+
+
+def choose_comm(process_group: ProcessGroup | None, comm: Comm | None) -> Comm:
+    """Return what a wrapper communicates through: `comm`, or `Ours` between the group's ranks.
+
+    Raises:
+        TypeError: one of them is something else.
+        ValueError: both are given, or this rank is not in the group.
+    """
+    if comm is not None and process_group is not None:
+        raise ValueError(
+            f"rank {dist.get_rank()}: process_group and comm: expected one of them, got both; "
+            "a comm has its own group"
+        )
+    if not isinstance(process_group, ProcessGroup | None):
+        kind = type(process_group).__name__
+        raise TypeError(
+            f"rank {dist.get_rank()}: process_group: expected a ProcessGroup, as dist.new_group() "
+            f"returns it, got a {kind}"
+        )
+    if comm is not None and not all(hasattr(comm, name) for name in ("ranks", "all_reduce")):
+        raise TypeError(
+            f"rank {dist.get_rank()}: comm: expected a Comm, such as minidist.Ours(), got {comm!r}"
+        )
+    return comm or Ours(process_group)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """True for an int or a float, but not for NaN or a bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
 def check_module(module: object, *, may_hold_units: bool = False) -> nn.Module:

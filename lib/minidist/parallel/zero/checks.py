@@ -12,7 +12,7 @@ from minidist.collectives.checks.aliasing import check_apart, same_place
 from minidist.comm.comm import Comm
 from minidist.comm.replicas import Entry, same
 from minidist.parallel.autograd.backward import watched
-from minidist.parallel.checks import check_tensors
+from minidist.parallel.checks import check_tensors, is_number
 from minidist.parallel.sharding.partition import Named
 from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.param_groups import Group, hyper, named_in
@@ -35,7 +35,11 @@ NOT_ELEMENTWISE = {
 
 
 def check_arguments(
-    optimizer_class: object, stage: object, gradients: object, bucket_cap_mb: object
+    optimizer_class: object,
+    stage: object,
+    gradients: object,
+    bucket_cap_mb: object,
+    overlap_with_ddp: object,
 ) -> None:
     """Raise TypeError or ValueError if one of them is wrong."""
     if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
@@ -58,8 +62,11 @@ def check_arguments(
         raise ValueError(
             "gradients: expected 'local' with stage=2, which reduces them itself, got 'averaged'"
         )
-    number = isinstance(bucket_cap_mb, int | float) and not isinstance(bucket_cap_mb, bool)
-    if not (number and bucket_cap_mb > 0):  # type: ignore[operator]
+    if overlap_with_ddp:
+        raise ValueError(
+            "overlap_with_ddp: expected False, got True; stage=2 overlaps with backward"
+        )
+    if not (is_number(bucket_cap_mb) and bucket_cap_mb > 0):
         raise ValueError(f"bucket_cap_mb: expected a number of MiB above 0, got {bucket_cap_mb!r}")
 
 

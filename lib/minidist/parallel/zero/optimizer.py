@@ -15,9 +15,10 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from minidist.comm.agreement import agree_on, agreed, checks_are_on, choose_comm
+from minidist.comm.agreement import agree_on, agreed, checks_are_on
 from minidist.comm.checksum import checksums
 from minidist.comm.comm import Comm
+from minidist.parallel.checks import choose_comm
 from minidist.parallel.sharding.partition import MIB
 from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.checks import (
@@ -66,6 +67,7 @@ class ZeroOptimizer(Optimizer):
             them, this one takes over.
         optimizer_class: one that treats each element alone, as SGD, Adam and AdamW do.
         process_group: the default group if None.
+        parameters_as_bucket_view, overlap_with_ddp: torch's; the one is always so, the other never.
         stage: 1: state is sharded. 2: gradients too: `backward()` averages each bucket as soon as
             it is full, keeps this rank's shard of it, and leaves every `parameter.grad` None. So
             all ranks run backward equally often; one that has no loss at all may leave out the only
@@ -93,6 +95,7 @@ class ZeroOptimizer(Optimizer):
             backward that raised.
     """
 
+    inner: Optimizer
     _built = _replaced = False
 
     def __init__(
@@ -100,6 +103,8 @@ class ZeroOptimizer(Optimizer):
         params: Any,
         optimizer_class: type[Optimizer],
         process_group: ProcessGroup | None = None,
+        parameters_as_bucket_view: bool = True,
+        overlap_with_ddp: bool = False,
         *,
         stage: int = 1,
         gradients: str | None = None,
@@ -110,10 +115,10 @@ class ZeroOptimizer(Optimizer):
         self.comm = choose_comm(process_group, comm)
         self.stage, self.gradients = stage, gradients or ("averaged" if stage == 1 else "local")
         self._local = self.gradients == "local"
-        self._make: Make = partial(optimizer_class, **defaults)
         facts = {"stage": stage, "gradients": gradients, "bucket_cap_mb": bucket_cap_mb}
         with agreed(self.comm, NAME, facts):
-            check_arguments(optimizer_class, stage, gradients, bucket_cap_mb)
+            check_arguments(optimizer_class, stage, gradients, bucket_cap_mb, overlap_with_ddp)
+            self._make: Make = partial(optimizer_class, **defaults)
             Optimizer.__init__(self, params, {})
             self._check_groups(0)
         self._kind, self._cap, self._compared = optimizer_class.__name__, bucket_cap_mb * MIB, False
@@ -169,11 +174,6 @@ class ZeroOptimizer(Optimizer):
         super().zero_grad(set_to_none)
         for bucket in self.buckets:
             bucket.zero_grad(set_to_none)
-
-    @property
-    def inner(self) -> Optimizer:
-        """The optimizer over this rank's shards."""
-        return self._slices.inner
 
     @property
     def buckets(self) -> list[ShardedBucket]:
@@ -286,7 +286,7 @@ class ZeroOptimizer(Optimizer):
         if first:
             self.inner.add_param_group(*groups)
         else:
-            self._slices.inner = self._make(groups)
+            self.inner = self._slices.inner = self._make(groups)
         if self._local:
             for bucket in new:
                 if bucket.flat.numel:
