@@ -161,6 +161,7 @@ def test_what_is_refused_leaves_parameters_where_they_are() -> None:
         model = net()
         before = [p.data_ptr() for p in model.parameters()]
         build(model.parameters(), lr=-1)
+        assert before == [p.data_ptr() for p in model.parameters()]
         assert all(holder_of(p) is None for p in model.parameters())
         zero = ZeroOptimizer([model[0].weight], SGD, stage=2, lr=0.1)
         for wrong in ([torch.zeros(2)], [model[0].weight], [model[0].bias, expanded()[0]]):

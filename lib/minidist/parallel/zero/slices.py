@@ -177,9 +177,10 @@ class Slices:
         used = torch.tensor(flags, dtype=torch.uint8, device=self.buckets[0].buffer.device)
         self.comm.all_reduce(used, ReduceOp.MAX)
         shards = [shard for bucket in self.buckets for shard in bucket.shards]
-        for shard, flag in zip(shards, used.tolist(), strict=True):
-            if not flag:
-                shard.grad = None
+        if not all(flags):  # else the host need not wait for the answer
+            for shard, flag in zip(shards, used.tolist(), strict=True):
+                if not flag:
+                    shard.grad = None
         self._unused_dropped = True
 
 
