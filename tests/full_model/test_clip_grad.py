@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable
+from itertools import chain
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from minidist import clip_grad_norm_, full_gradients, fully_shard, launch
+from minidist import MismatchError, clip_grad_norm_, full_gradients, launch
 from tests.full_model.test_state_dict import difference
 from tests.support.models import Net, loss, right_gradients, wrappings
 
@@ -96,21 +97,20 @@ def test_what_is_not_finite_is_scaled_all_the_same() -> None:
         assert nan == dict.fromkeys(SOME, ("nan", True))
 
 
-def test_parameters_that_nobody_averages_are_told() -> None:
-    def run() -> str:
-        net = Net(0)
-        for block in net.blocks:
-            fully_shard(block)
-        loss(net, dist.get_rank()).backward()
-        with pytest.raises(ValueError, match="clip_grad_norm_") as caught:
-            clip_grad_norm_(net, 1.0)
-        return str(caught.value)
+def test_a_max_norm_that_is_another_on_each_rank_is_noticed() -> None:
+    def run() -> list[str]:
+        said = []
+        for name in ("ddp", "zero 2", "dim0"):
+            model = wrappings(2)[name](Net(0))
+            loss(model, dist.get_rank()).backward()
+            with pytest.raises(MismatchError) as caught:
+                clip_grad_norm_(model, 1.0 + dist.get_rank())
+            said.append(str(caught.value))
+        return said
 
-    for rank, told in enumerate(launch(run, 2)):
-        assert told == (
-            f"rank {rank}: clip_grad_norm_: the gradients of parameters outside all units (tiny, "
-            "unused, embed.weight, ...) differ between ranks, since nobody averages them: "
-            "fully_shard the root too"
+    for said in chain(*launch(run, 2)):
+        assert said == (
+            "clip_grad_norm_: the ranks disagree on max_norm: rank 0 passed 1.0; rank 1 passed 2.0"
         )
 
 
@@ -137,3 +137,11 @@ def test_without_ranks_it_is_torchs() -> None:
 def test_norms_that_are_none_are_refused(norm_type: float) -> None:
     with pytest.raises(ValueError, match=r"^clip_grad_norm_: norm_type: expected > 0, got"):
         clip_grad_norm_(nn.Linear(2, 2), 1.0, norm_type)
+
+
+@pytest.mark.parametrize("max_norm", [-1, math.nan])
+def test_limits_that_are_none_are_refused(max_norm: float) -> None:
+    with pytest.raises(ValueError, match=r"^clip_grad_norm_: max_norm: expected >= 0, got"):
+        clip_grad_norm_(nn.Linear(2, 2), max_norm)
+    with pytest.raises(TypeError, match=r"^module: expected a torch.nn.Module, got a NoneType"):
+        clip_grad_norm_(None, 1.0)  # type: ignore[arg-type]

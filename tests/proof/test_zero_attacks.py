@@ -73,8 +73,6 @@ def exceptions(rank: int) -> list[str]:
     with pytest.raises(RuntimeError) as caught:
         optimizer.step()
     said = str(caught.value)
-    del optimizer, caught
-    gc.collect()  # the tracebacks
     step(net, local(net, 2), 2)
     minidist.check_replicas(net)
     return [said]
@@ -104,7 +102,7 @@ def released(rank: int) -> list[bool]:
     seen: list[bool] = []
     net.a.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad is not None))
     step(net, optimizer, 0)
-    gone = ref(optimizer), ref(optimizer.inner), ref(optimizer.parts[0].pieces[0])
+    gone = ref(optimizer), ref(optimizer.inner), ref(optimizer.buckets[0].shards[0])
     del optimizer
     gc.collect()
     alive = [each() is not None for each in gone]
@@ -171,7 +169,7 @@ def test_sub_groups_train_apart() -> None:
 
 
 def used_over_every_comm() -> dict[str, set[int]]:
-    """Which layers' pieces have a gradient, when rank 1 alone used one, and no one the last."""
+    """Which layers' shards have a gradient at the step, when no rank used the last one."""
     names = "ring", "auto", "shared_memory", "tree", "halving_doubling"
     comms: list[Comm] = [Native(), *(Ours(algorithm=name) for name in names)]
     found = {}
@@ -180,10 +178,11 @@ def used_over_every_comm() -> dict[str, set[int]]:
         optimizer = local(net, 2, comm=comm, bucket_cap_mb=25)
         x = torch.randn(2, 3)
         loss(net[0](x) + (net[1](x) if comm.rank == 1 else 0)).backward()
-        (part,) = optimizer.parts
+        optimizer.average()
+        (bucket,) = optimizer.buckets
         layers = {layer.weight: index for index, layer in enumerate(net)}
-        pieces = zip(part.parameters, part.pieces, strict=True)
-        found[name] = {layers[p] for p, piece in pieces if piece.grad is not None}
+        shards = zip(bucket.parameters, bucket.shards, strict=True)
+        found[name] = {layers[p] for p, shard in shards if shard.grad is not None}
     return found
 
 
@@ -202,10 +201,10 @@ def test_ddp_and_zero_share_one_gradient() -> None:
         loss(model(batch(dist.get_rank()))).backward()
         optimizer.average()
         return [
-            piece.grad.untyped_storage().data_ptr() == p.grad.untyped_storage().data_ptr()
-            for part in optimizer.parts
-            for p, piece in zip(part.parameters, part.pieces, strict=True)
-            if len(piece)
+            shard.grad.untyped_storage().data_ptr() == p.grad.untyped_storage().data_ptr()
+            for bucket in optimizer.buckets
+            for p, shard in zip(bucket.parameters, bucket.shards, strict=True)
+            if len(shard)
         ]
 
     for found in launch(run, 2):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from minidist import DistributedDataParallel, ZeroOptimizer
-from minidist.comm.comm import Comm, Native, Ours
+from minidist.comm.comm import Comm, Counted, Native, Ours
 from tests.support.training import numbers
 
 MODES: dict[str, dict[str, Any]] = {
@@ -141,3 +141,11 @@ def differs(got: Any, want: Any, tolerance: float) -> str:
     if torch.allclose(got, want, tolerance, tolerance, equal_nan=True):
         return ""
     return f"{(got.detach() - want.detach()).abs().max():.2g}"
+
+
+def bytes_by_call(comm: Counted) -> dict[str, int]:
+    """The bytes that this rank sent in all calls of a name."""
+    found: dict[str, int] = {}
+    for call, log in zip(comm.calls, comm._logs, strict=True):
+        found[call.name] = found.get(call.name, 0) + sum(message.nbytes for message in log)
+    return found

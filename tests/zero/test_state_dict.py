@@ -1,7 +1,6 @@
-"""What a ZeroOptimizer saves: whole, in torch's format, or each rank its own; and what it loads."""
+"""The full state of a ZeroOptimizer, in torch's format: saved, loaded elsewhere, refused."""
 
 import copy
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch.distributed as dist
 from torch import nn, optim
 from torch.optim import SGD, Adam, AdamW
 
-from minidist import Counted, Ours, ZeroOptimizer, launch
+from minidist import Counted, MismatchError, Ours, ZeroOptimizer, launch
 from tests.support.training import mlp
 from tests.support.zero_training import CAP, LOCAL, Twins, squares
 from tests.zero.test_optimizer import by_decay, odd
@@ -41,7 +40,7 @@ def test_every_optimizer_that_treats_elements_alone_can_be_cut() -> None:
             found[kind.__name__] = twins.train().apart(1e-9)
             twins.zero.load_full_state_dict(twins.bare.state_dict())
             twins.bare.load_state_dict(twins.zero.full_state_dict())
-            twins.zero.load_state_dict(twins.zero.state_dict())
+            twins.zero.load_state_dict(twins.zero.full_state_dict())
             found[f"{kind.__name__}, loaded"] = twins.train(steps=[3, 4]).apart(1e-9)
         return {name: wrong for name, wrong in found.items() if wrong}
 
@@ -102,32 +101,6 @@ def test_a_whole_state_goes_from_two_ranks_to_three_to_one_and_into_a_bare_optim
     assert all(float(state["step"]) == 7 for state in bare.state.values())
 
 
-def test_a_ranks_own_state_goes_through_a_file_and_back() -> None:
-    def run() -> str:
-        twins = Twins(odd).train(steps=[0, 1])
-        file = io.BytesIO()
-        torch.save(twins.zero.state_dict(), file)
-        before = copy.deepcopy(twins.net.state_dict())
-        twins.train(steps=[2])
-        file.seek(0)
-        saved = torch.load(file, weights_only=True)
-        owned = sum(e - s for part in twins.zero.parts for s, e in part.flat.ranges())
-        moments = [v for kept in saved["state"].values() for v in kept.values() if v.dim()]
-        assert sum(map(len, moments)) == 2 * owned
-        twins.net.load_state_dict(before)
-        twins.zero.load_state_dict(saved)
-        for kept in saved["state"].values():  # is not what the optimizer holds
-            kept["exp_avg"].fill_(100)
-        for step in (2, 3):
-            squares(twins.net, dist.get_rank(), step).backward()
-            twins.zero.step()
-        twins.whole(squares, 3)
-        twins.bare.step()
-        return twins.apart()
-
-    assert launch(run, 2) == [""] * 2
-
-
 class Scalars(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +112,7 @@ class Scalars(nn.Module):
 
 
 def test_parameters_that_are_numbers_keep_moments_that_are() -> None:
-    """Which are told from counts of steps by what else is there, or by their names."""
+    """They are told from counts of steps by what the optimizer keeps for a longer parameter."""
 
     def run() -> list[str]:
         def product(model: Any, rank: int, step: int) -> torch.Tensor:
@@ -157,7 +130,7 @@ def test_parameters_that_are_numbers_keep_moments_that_are() -> None:
 
 
 def test_the_whole_state_may_be_put_elsewhere_and_moves_what_it_must() -> None:
-    """All moments once round, part by part; besides, what ranks keep, in a few bytes."""
+    """Each moment is gathered once, bucket by bucket."""
 
     def run() -> list[int]:
         comm = Counted(Ours(algorithm="ring"))
@@ -169,7 +142,7 @@ def test_the_whole_state_may_be_put_elsewhere_and_moves_what_it_must() -> None:
         assert storages == [v.nbytes for k in state.values() for v in k.values()]
         names, sizes = zip(*comm.calls, strict=True)
         assert set(names) == {"all_gather"}
-        return [list(sizes[2:]), [p.flat.padded * 8 for p in twins.zero.parts for _ in range(2)]]
+        return [list(sizes), [b.flat.padded * 8 for b in twins.zero.buckets for _ in range(2)]]
 
     for got, want in launch(run, 2):
         assert got == want
@@ -197,50 +170,60 @@ def test_state_is_there_only_of_what_was_stepped_on() -> None:
 
 
 def wrong(load: Callable[[Any], Any], state: Any) -> str:
-    with pytest.raises((TypeError, ValueError)) as told:
+    with pytest.raises((TypeError, ValueError, MismatchError)) as told:
         load(state)
     return f"{type(told.value).__name__}: {told.value}"
 
 
-def test_what_cannot_be_loaded_is_named_and_nothing_of_it_is_loaded(tmp_path: Path) -> None:
-    def save() -> None:
-        twins = Twins(odd).train(steps=[0])
-        torch.save(twins.zero.state_dict(), tmp_path / f"{dist.get_rank()}.pt")
+def without(state: Any, number: int, key: str) -> Any:
+    state = copy.deepcopy(state)
+    del state["state"][number][key]
+    return state
 
-    launch(save, 3)
 
+def test_what_cannot_be_loaded_is_named_and_nothing_of_it_is_loaded() -> None:
     def run() -> dict[str, str]:
-        rank = dist.get_rank()
         twins = Twins(odd, groups=lambda net: net.named_parameters()).train(steps=[0])
-        zero, before = twins.zero, copy.deepcopy(twins.zero.state_dict())
+        zero, full = twins.zero, twins.zero.full_state_dict()
         other = Twins(lambda: mlp(5, 6, 3, 1)).train(steps=[0])
         fewer = Twins(lambda: mlp(5, 7, 1)).train(steps=[0])
         mixed = Twins(odd, groups=by_decay).train(steps=[0])
-        whole = zero.full_state_dict()
-        caps = Twins(odd, bucket_cap_mb=25).train(steps=[0])
-        strange = copy.deepcopy(whole)
+        sgd = Twins(odd, kind=SGD, lr=0.1, momentum=0.9).train(steps=[0])
+        adamax = Twins(odd, kind=optim.Adamax, lr=0.1).train(steps=[0])
+        strange, number = copy.deepcopy(full), copy.deepcopy(full)
         strange["state"][99] = {}
-        found = {
-            "another model": wrong(zero.load_full_state_dict, other.zero.full_state_dict()),
-            "bare one's": wrong(zero.load_full_state_dict, other.bare.state_dict()),
-            "fewer": wrong(zero.load_full_state_dict, fewer.zero.full_state_dict()),
-            "groups": wrong(zero.load_full_state_dict, mixed.zero.full_state_dict()),
-            "own as whole": wrong(zero.load_full_state_dict, zero.state_dict()),
-            "whole as own": wrong(zero.load_state_dict, whole),
-            "no such": wrong(zero.load_full_state_dict, strange),
-            "no dict": wrong(zero.load_full_state_dict, [1]),
-            "weights": wrong(zero.load_state_dict, twins.net.state_dict()),
-            "another's own": wrong(zero.load_state_dict, other.zero.state_dict()),
-            "other parts": wrong(zero.load_state_dict, caps.zero.state_dict()),
-            "of three": wrong(zero.load_state_dict, torch.load(tmp_path / f"{rank}.pt")),
+        number["state"][1]["exp_avg"] = 0.5
+        states = {
+            "another model": other.zero.full_state_dict(),
+            "bare one's": other.bare.state_dict(),
+            "fewer": fewer.zero.full_state_dict(),
+            "groups": mixed.zero.full_state_dict(),
+            "no such": strange,
+            "no dict": [1],
+            "weights": twins.net.state_dict(),
+            "SGD's": sgd.zero.full_state_dict(),
+            "Adamax's": adamax.bare.state_dict(),
+            "incomplete": without(full, 0, "exp_avg_sq"),
+            "a number": number,
         }
-        after = zero.state_dict()
-        for number, kept in before["state"].items():
-            assert all(torch.equal(after["state"][number][key], kept[key]) for key in kept)
+        found = {name: wrong(zero.load_full_state_dict, state) for name, state in states.items()}
+        found["into SGD"] = wrong(sgd.zero.load_full_state_dict, full)
+        assert sgd.train(steps=[1]).apart() == ""
+        found["rank 1's alone"] = wrong(
+            zero.load_full_state_dict, strange if dist.get_rank() else full
+        )
+        found["after"] = twins.train(steps=[1]).apart()
         return found
 
-    where = "rank 1: state_dict: "
-    assert launch(run, 2)[1] == {
+    where = "rank 1: ZeroOptimizer.load_full_state_dict: state_dict: "
+    told_0, told = launch(run, 2)
+    assert told_0.pop("rank 1's alone").startswith(
+        "MismatchError: ZeroOptimizer.load_full_state_dict: on rank 1: state_dict: expected state"
+    )
+    assert told.pop("rank 1's alone") == told["no such"]
+    assert "KeyError('betas')): they are another optimizer's" in told.pop("SGD's")
+    assert "they are another optimizer's" in told.pop("into SGD")
+    assert told == {
         "another model": f"ValueError: {where}0.weight: expected 'exp_avg' of shape (7, 5), got "
         "(6, 5): it is that of another model",
         "bare one's": f"ValueError: {where}0.weight: expected 'exp_avg' of shape (7, 5), got "
@@ -248,21 +231,18 @@ def test_what_cannot_be_loaded_is_named_and_nothing_of_it_is_loaded(tmp_path: Pa
         "fewer": f"ValueError: {where}group 0: expected 6 parameters, got 4: it is that of another "
         "model",
         "groups": f"ValueError: {where}expected 1 parameter groups, got 2",
-        "own as whole": f"ValueError: {where}expected a whole one, got that of rank 1 alone; use "
-        "load_state_dict, on as many ranks",
-        "whole as own": f"ValueError: {where}expected one rank's own, as state_dict() gives it, "
-        "got a whole one; use load_full_state_dict",
         "no such": f"ValueError: {where}expected state of the parameters 0 to 5, got some of 99",
         "no dict": f"TypeError: {where}expected a dict with 'state' and 'param_groups', got "
         "<class 'list'>",
         "weights": f"TypeError: {where}expected a dict with 'state' and 'param_groups', got "
         "['0.bias', '0.weight', '2.bias', '2.weight', '4.bias', '4.weight']",
-        "another's own": f"ValueError: {where}0.weight: expected shape [7, 5], got [6, 5]: it is "
-        "that of another model",
-        "other parts": f"ValueError: {where}0.weight: expected elements [14, 35], got [0, 35]: "
-        "bucket_cap_mb or the groups were others",
-        "of three": f"ValueError: {where}expected that of rank 1 of 2, got that of rank 1 of 3; "
-        "what full_state_dict() gives can be loaded on any number of ranks",
+        "Adamax's": f"ValueError: {where}0.weight: expected 'exp_avg_sq' in its state, got "
+        "['step', 'exp_avg', 'exp_inf']",
+        "incomplete": f"ValueError: {where}0.weight: expected 'exp_avg_sq' in its state, got "
+        "['step', 'exp_avg']",
+        "a number": f"ValueError: {where}0.bias: expected 'exp_avg' of shape (7,), got a float: it "
+        "is that of another model",
+        "after": "",
     }
 
 
@@ -275,4 +255,6 @@ def test_state_that_is_neither_a_number_nor_an_element_for_each_is_named() -> No
 
     (told,) = launch(run, 1)
     assert "expected 'rows' in the optimizer's state to be a number or to have an element" in told
-    assert told.startswith("TypeError: parameter 0 of group 0: ")
+    assert told.startswith(
+        "TypeError: rank 0: ZeroOptimizer.full_state_dict: parameter 0 of group 0: "
+    )

@@ -1,27 +1,26 @@
 """Giving a model on the meta device its first values, a unit at a time.
 
 [Note: a model that fits nowhere] On the meta device tensors have shapes, and no memory. So a model
-larger than a rank can be built there, and cut by `fully_shard` while it is nothing yet. Then one
-unit after another comes into being: whole on every rank, initialised, rank 0's values given to all,
-cut; and the whole is freed before the next one comes.
+larger than a rank can be built there, and be sharded by `fully_shard` before it has values. Then
+one unit after another gets them: unsharded on every rank, initialised, rank 0's values broadcast,
+resharded; and the whole is freed before the next unit comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
 from torch.nn import Parameter
 
-from minidist.comm.comm import Comm
 from minidist.launch.launch import device as own_device
 from minidist.parallel.fsdp.unit import Unit
-from minidist.parallel.full_model.shards import comms, whoami
+from minidist.parallel.full_model.shards import bare, comms, whoami
 
-Init = Callable[[nn.Module], object]
 METHODS = ("reset_parameters", "_reset_parameters")  # as torch.nn's modules have them
+Tensors = dict[str, torch.Tensor]
 
 
 @torch.no_grad()
@@ -40,59 +39,36 @@ def materialize(
         module: with units of `fully_shard`, or bare.
         device: where; the rank's own (`minidist.device()`) if None.
         init: is called with each submodule that has parameters or buffers of its own on meta, and
-            has to write or replace these; the innermost first, as constructors run. By default
-            its method `reset_parameters`, or else `_reset_parameters`. A tensor that two submodules
-            share is initialised by both: the later one counts.
+            has to write these; the innermost first, as constructors run. By default its method
+            `reset_parameters`, or else `_reset_parameters`. A tensor that two submodules share is
+            initialised by both: the later one counts.
 
     Raises:
-        ValueError: without `init`: a submodule has neither method, or its method leaves a parameter
-            or buffer alone; or any `init` makes one of another shape or dtype. It names them.
+        ValueError: without `init`, a submodule has neither method; any `init` makes a parameter or
+            buffer of another shape or dtype.
     """
     device = own_device() if device is None else torch.device(device)
-    names = {part: name for name, part in module.named_modules()}
     parts_of: dict[Unit | None, list[nn.Module]] = {}
-    for part, unit in _inside_out(module, None, set()):
-        if any(place.tensor.is_meta for place in _places(part)):
+    for part, unit in _inside_out(bare(module), None, set()):
+        if _on_meta(part):
             parts_of.setdefault(unit, []).append(part)
     if init is None:
-        _check_methods([part for parts in parts_of.values() for part in parts], names)
+        init = _reset_parameters
+        _check_methods(module, [part for parts in parts_of.values() for part in parts])
     everybody = comms(module)
     for unit, parts in parts_of.items():
-        made = _make(unit, parts, device, init, names)
+        made = _make(unit, parts, device, init)
+        between = everybody  # or of a unit: from rank 0 to its shard group, and on to the others
+        if unit is not None:
+            between = [comm for comm in (unit.comm, unit.replicate) if comm is not None]
         for tensor in made.values():
-            for comm in everybody if unit is None else _between(unit):
+            for comm in between:
                 if tensor.numel():
                     comm.broadcast(tensor.detach())
         for block in unit.blocks if unit is not None else ():
             if block.local.is_meta:
                 block.take([made[shard].detach() for shard in block.shards])
         del made, tensor  # before the next unit comes
-
-
-class _Place(NamedTuple):
-    """Where a submodule has a parameter or buffer of its own."""
-
-    part: nn.Module
-    table: dict[str, torch.Tensor | None]
-    name: str
-    tensor: torch.Tensor
-
-    def put(self, tensor: torch.Tensor) -> None:
-        """Put another tensor there."""
-        if type(self.part).__setattr__ is nn.Module.__setattr__:
-            self.table[self.name] = tensor
-        else:  # an LSTM, for one, keeps a list of them
-            setattr(self.part, self.name, tensor)
-
-
-def _places(part: nn.Module) -> list[_Place]:
-    tables: Sequence[dict[str, torch.Tensor | None]] = (part._parameters, part._buffers)  # type: ignore[assignment]
-    return [
-        _Place(part, table, name, tensor)
-        for table in tables
-        for name, tensor in table.items()
-        if tensor is not None
-    ]
 
 
 def _inside_out(
@@ -107,50 +83,82 @@ def _inside_out(
         yield module, unit
 
 
-def _between(unit: Unit) -> list[Comm]:
-    """Rank 0's values go to its shard group, and from there to the others."""
-    return [unit.comm] if unit.replicate is None else [unit.comm, unit.replicate]
+def _on_meta(part: nn.Module) -> Tensors:
+    """A submodule's own parameters and buffers that are on the meta device."""
+    own = {**part._parameters, **part._buffers}
+    return {name: each for name, each in own.items() if each is not None and each.is_meta}
 
 
 def _make(
     unit: Unit | None,
     parts: Sequence[nn.Module],
     device: torch.device,
-    init: Init | None,
-    names: dict[nn.Module, str],
+    init: Callable[[nn.Module], object],
 ) -> dict[torch.Tensor, torch.Tensor]:
-    """Whole, initialised tensors in the places of those on meta, by these."""
-    places = [place for part in parts for place in _places(part) if place.tensor.is_meta]
+    """Whole, initialised tensors in place of those on meta; by these."""
     shapes: dict[torch.Tensor, torch.Size] = {}
     for block in unit.blocks if unit is not None else ():
         shapes |= zip(block.shards, block.layout.shapes, strict=True)
-    made = {
-        meta: _blank(meta, shapes.get(meta, meta.shape), device)
-        for meta in dict.fromkeys(place.tensor for place in places)
-    }
-    for place in places:
-        place.put(made[place.tensor])
+    before = {part: _on_meta(part) for part in parts}
+    made: dict[torch.Tensor, torch.Tensor] = {}
+    for meta in (each for tensors in before.values() for each in tensors.values()):
+        if meta not in made:
+            number = meta.is_floating_point() or meta.is_complex()
+            blank = math.nan if number else 0  # so that what nobody writes does not look written
+            tensor = torch.full(
+                shapes.get(meta, meta.shape), blank, dtype=meta.dtype, device=device
+            )
+            is_parameter = isinstance(meta, Parameter)
+            made[meta] = Parameter(tensor, meta.requires_grad) if is_parameter else tensor
+    for part, tensors in before.items():
+        for name, meta in tensors.items():
+            _put(part, name, made[meta])
     try:
         with device:
             for part in parts:
-                (init or _reset)(part)
-        for place in places:
-            _take_over(place, made[place.tensor], names[place.part], init is None)
+                init(part)
+        for part, tensors in before.items():
+            for name, meta in tensors.items():
+                _copy_replaced(part, name, made[meta])
     except BaseException:
-        for place in places:
-            place.put(place.tensor)
+        for part, tensors in before.items():
+            for name, meta in tensors.items():
+                _put(part, name, meta)
         raise
     return made
 
 
-def _reset(part: nn.Module) -> None:
+def _put(part: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    table = part._parameters if name in part._parameters else part._buffers
+    if type(part).__setattr__ is nn.Module.__setattr__:
+        table[name] = tensor  # type: ignore[assignment]
+    else:  # an LSTM, for one, keeps a list of them
+        setattr(part, name, tensor)
+
+
+def _copy_replaced(part: nn.Module, name: str, made: torch.Tensor) -> None:
+    """Keep what an `init` has put in place of the tensor that it was given."""
+    now = part._parameters.get(name, part._buffers.get(name))
+    if now is made:
+        return
+    if now is None or (now.shape, now.dtype) != (made.shape, made.dtype):
+        got = "nothing" if now is None else f"{tuple(now.shape)} {now.dtype}"
+        raise ValueError(
+            f"{whoami()}materialize: {type(part).__name__}.{name}: expected {tuple(made.shape)} "
+            f"{made.dtype}, got {got} from its initialisation"
+        )
+    made.copy_(now)
+    _put(part, name, made)
+
+
+def _reset_parameters(part: nn.Module) -> None:
     next(getattr(part, name) for name in METHODS if hasattr(part, name))()
 
 
-def _check_methods(parts: Iterable[nn.Module], names: dict[nn.Module, str]) -> None:
+def _check_methods(module: nn.Module, parts: Sequence[nn.Module]) -> None:
+    names = {part: name or "the root" for name, part in module.named_modules()}
     without = [
-        f"{names[part] or 'the root'} ({type(part).__name__}: "
-        f"{', '.join(place.name for place in _places(part) if place.tensor.is_meta)})"
+        f"{names[part]} ({type(part).__name__}: {', '.join(_on_meta(part))})"
         for part in parts
         if not any(hasattr(part, name) for name in METHODS)
     ]
@@ -160,42 +168,3 @@ def _check_methods(parts: Iterable[nn.Module], names: dict[nn.Module, str]) -> N
             f"parameters or buffers of its own, got none of {'; '.join(without)}; write it, or "
             "pass init"
         )
-
-
-# ---- a tensor that nobody has written yet can be told ----
-
-
-def _blank(meta: torch.Tensor, shape: torch.Size, device: torch.device) -> torch.Tensor:
-    tensor = torch.full(shape, _mark(meta.dtype) or 0, dtype=meta.dtype, device=device)
-    return Parameter(tensor, meta.requires_grad) if isinstance(meta, Parameter) else tensor
-
-
-def _mark(dtype: torch.dtype) -> float | None:
-    """What no initialisation writes everywhere; None where every value may be meant."""
-    if (dtype.is_floating_point or dtype.is_complex) and dtype.itemsize > 1:
-        return float("nan")
-    return torch.iinfo(dtype).min if dtype.is_signed and not dtype.is_floating_point else None
-
-
-def _take_over(place: _Place, made: torch.Tensor, where: str, check: bool) -> None:
-    """What has been written, also if it was into another tensor in the same place."""
-    name = f"{where}.{place.name}".removeprefix(".")
-    now = place.table.get(place.name)
-    if now is not made:
-        if now is None or (now.shape, now.dtype) != (made.shape, made.dtype):
-            got = "nothing" if now is None else f"{tuple(now.shape)} {now.dtype}"
-            raise ValueError(
-                f"{whoami()}materialize: {name}: expected {tuple(made.shape)} {made.dtype}, "
-                f"got {got} from its initialisation"
-            )
-        made.copy_(now)
-        place.put(made)
-    mark = _mark(made.dtype)
-    if check and mark is not None and made.numel():
-        alone = made.isnan() if mark != mark else made == mark
-        if alone.all():
-            raise ValueError(
-                f"{whoami()}materialize: {name}: expected values from the method reset_parameters "
-                f"of {type(place.part).__name__}, which leaves it alone; write it there, or pass "
-                "init"
-            )

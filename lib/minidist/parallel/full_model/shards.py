@@ -1,7 +1,7 @@
-"""What of a model the ranks keep in slices, whoever cut it: FSDP's units, or a ZeroOptimizer.
+"""What of a model the ranks keep in shards, whatever shards it: FSDP's units or a ZeroOptimizer.
 
-What looks at a model in full (its state dict, the norm of its gradients) asks here, and needs to
-know nothing else of how a unit or a part of an optimizer lays its tensors out.
+What looks at a whole model (its state dict, its gradients, their norm) asks here, and needs to know
+nothing else of how a unit or an optimizer lays its tensors out.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from minidist.parallel.zero.optimizer import ZeroOptimizer, holder_of
 
 
 @dataclass(frozen=True)
-class Sliced:
-    """Tensors of one dtype and device, laid out in a buffer of which each rank keeps a slice.
+class ShardedParams:
+    """Parameters of one dtype and device, in a flat buffer of which each rank keeps a shard.
 
     Attributes:
-        comm: between the ranks that have the slices.
-        named: the parameters as the module has them.
-        kept: this rank's part of each, maybe empty, with its gradient.
-        numel: the elements of a slice, the same number on all ranks.
-        views: of a slice (1-D): the part of each parameter.
-        wholes: of all slices in the order of ranks (1-D): the whole tensor of each parameter.
+        comm: between the ranks.
+        parameters: as the module has them.
+        shards: this rank's part of each, maybe empty, with its gradient.
+        numel: elements of a rank's shard, the same number on all ranks.
+        views: of a rank's shard (1-D): the part of each parameter.
+        wholes: of all ranks' shards (1-D): each parameter.
     """
 
     comm: Comm
-    named: Sequence[Parameter]
-    kept: Sequence[Parameter]
+    parameters: Sequence[Parameter]
+    shards: Sequence[Parameter]
     numel: int
     views: Callable[[torch.Tensor], list[torch.Tensor]]
     wholes: Callable[[torch.Tensor], list[torch.Tensor]]
@@ -49,7 +49,7 @@ class Sliced:
 
         Every rank of `comm` must call it. They may be views of one buffer.
         """
-        mine = torch.zeros(self.numel, dtype=self.kept[0].dtype, device=self.kept[0].device)
+        mine = torch.zeros(self.numel, dtype=self.shards[0].dtype, device=self.shards[0].device)
         for view, part in zip(self.views(mine), parts, strict=True):
             if part is not None:
                 view.copy_(part)
@@ -58,15 +58,23 @@ class Sliced:
         return self.wholes(everyone)
 
     def used(self) -> list[bool]:
-        """Whether any rank has a gradient of a parameter's part; every rank must call it."""
-        flags = [part.grad is not None for part in self.kept]
-        seen = torch.tensor(flags, dtype=torch.int32, device=self.kept[0].device)
-        self.comm.all_reduce(seen, ReduceOp.MAX)
-        return [bool(flag) for flag in seen.tolist()]
+        """For each parameter, whether any rank's shard has a gradient; every rank must call it."""
+        flags = [shard.grad is not None for shard in self.shards]
+        used = torch.tensor(flags, dtype=torch.uint8, device=self.shards[0].device)
+        self.comm.all_reduce(used, ReduceOp.MAX)
+        return [bool(flag) for flag in used.tolist()]
 
 
 def bare(module: nn.Module) -> nn.Module:
-    """The module itself if DDP's wrapper, minidist's or torch's, is round it."""
+    """The module without the DDP round it, minidist's or torch's.
+
+    Raises:
+        TypeError: it is no module.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"{whoami()}module: expected a torch.nn.Module, got a {type(module).__name__}"
+        )
     if isinstance(module, DistributedDataParallel | nn.parallel.DistributedDataParallel):
         inner: nn.Module = module.module
         return inner
@@ -74,7 +82,7 @@ def bare(module: nn.Module) -> nn.Module:
 
 
 def blocks(module: nn.Module) -> list[tuple[Unit, Block]]:
-    """FSDP's; units that are whole just now are resharded first.
+    """FSDP's; units that are unsharded are resharded first.
 
     Raises:
         ValueError: the module is a part of a unit.
@@ -93,25 +101,32 @@ def blocks(module: nn.Module) -> list[tuple[Unit, Block]]:
     return found
 
 
-def sharded_parameters(module: nn.Module) -> Iterator[Sliced]:
-    """FSDP's, a unit's block at a time."""
+def sharded_parameters(module: nn.Module) -> Iterator[ShardedParams]:
+    """Those whose values are sharded: FSDP's, a block at a time."""
     for unit, block in blocks(module):
         layout, kept = block.layout, block.shards
-        yield Sliced(unit.comm, kept, kept, layout.shard_numel, layout.views, layout.wholes)
+        yield ShardedParams(unit.comm, kept, kept, layout.shard_numel, layout.views, layout.wholes)
 
 
-def sliced_gradients(module: nn.Module) -> Iterator[Sliced]:
-    """FSDP's, and those that a ZeroOptimizer averages, which does so now if it has not yet."""
+def sharded_gradients(module: nn.Module) -> Iterator[ShardedParams]:
+    """Those whose gradients are sharded: FSDP's, and a ZeroOptimizer's, which averages them now."""
     yield from sharded_parameters(module)
-    for zero in holders(module):
+    for zero in zero_optimizers(module):
         if zero.gradients == "local":
             zero.average()
-            for part in zero.parts:
-                numel, pieces = part.flat.shard_numel, part.flat.pieces
-                yield Sliced(zero.comm, part.parameters, part.pieces, numel, pieces, part.views)
+            for bucket in zero.buckets:
+                flat = bucket.flat
+                yield ShardedParams(
+                    zero.comm,
+                    bucket.parameters,
+                    bucket.shards,
+                    flat.shard_numel,
+                    flat.pieces,
+                    bucket.views_of,
+                )
 
 
-def holders(module: nn.Module) -> list[ZeroOptimizer]:
+def zero_optimizers(module: nn.Module) -> list[ZeroOptimizer]:
     """The ZeroOptimizers that hold parameters of the module, in the order of these."""
     found = [holder_of(parameter) for parameter in module.parameters()]
     return list(dict.fromkeys(zero for zero in found if zero is not None))
@@ -120,15 +135,15 @@ def holders(module: nn.Module) -> list[ZeroOptimizer]:
 def comms(module: nn.Module) -> list[Comm]:
     """Between whom the module, wrapped or not, is shared: one for each group; [] if nobody.
 
-    For hybrid sharding first the ranks of a shard group, then those of a replicate group: what goes
-    round both one after the other has come to all.
+    For hybrid sharding first the ranks of a shard group, then those of a replicate group: what is
+    passed on in both, one after the other, has come to all.
     """
     found: list[Comm] = []
     if isinstance(module, nn.parallel.DistributedDataParallel):
         found.append(Ours(module.process_group))
     elif isinstance(module, DistributedDataParallel):
         found.append(module.comm)
-    found += (zero.comm for zero in holders(module))
+    found += (zero.comm for zero in zero_optimizers(module))
     every = units(module)
     found += (unit.comm for unit in every)
     found += (unit.replicate for unit in every if unit.replicate is not None)

@@ -1,13 +1,7 @@
-"""Parts: parameters that lie in one flat buffer, of which each rank owns a slice.
+"""Sharded buckets: parameters that lie in one flat buffer, of which each rank owns a shard.
 
-A part is to ZeRO what a bucket is to DDP: what travels together. Its parameters are views of its
-buffer, so the all-gather that ends a step writes right into them, and nothing is copied.
-
-[Note: a gradient that no rank has] An optimizer leaves a parameter alone that has no gradient: no
-momentum, no weight decay. With gradients that are summed over the ranks, that is one of which *no*
-rank has any; a rank that has none itself cannot know. Nobody asks: a missing gradient is sent as
--0.0, and the first element of each piece of one that there is never as -0.0, but as +0.0 if it is
-zero. A sum of numbers is -0.0 only if all of them are. So who owns the piece sees it there.
+What DDP's bucket is to an all-reduce, this one is to a reduce-scatter and an all-gather. Parameters
+are views of its buffer, so the all-gather that ends a step writes right into them.
 """
 
 from __future__ import annotations
@@ -18,212 +12,181 @@ import torch
 import torch.distributed as dist
 from torch.nn import Parameter
 
-from minidist.comm.comm import Comm, Handle
 from minidist.parallel.sharding.flat import Flat
 from minidist.parallel.sharding.partition import Named, shaped
-from minidist.profiler.spans import COMMUNICATION
-from minidist.profiler.timeline import note
 
 
-class Part:
-    """Parameters of one group, dtype and device, their buffer, and what this rank owns of it.
+class ShardedBucket:
+    """Parameters of one group, dtype and device, their buffer, and this rank's shard of it.
 
     Args:
-        named: the parameters; from now on their memory is the part's.
+        named: the parameters; their values move into the bucket's buffer.
         group: the number of their parameter group.
         ranks, rank: as for `Flat`.
 
     Attributes:
-        index: its place in the order in which parts travel.
-        names, parameters: in the order in which gradients are expected.
-        pieces: for each of them the 1-D part that this rank owns and steps on, maybe empty.
-        flat: where they lie.
+        index: its place in the order in which buckets travel.
+        names, parameters: in the order of the layout.
+        flat: the layout.
         buffer: 1-D [padded], the parameters' memory.
-        places: for each parameter the view of the buffer that it is.
-        sums: 1-D [shard_numel], the mean gradients of this rank's slice; None if there are none.
-        stepped: the sums have been used in a step; what comes takes their place.
-        arrived: parameters whose gradients are packed, to travel.
+        shard: 1-D [shard_numel], this rank's slice of the buffer.
+        shards: this rank's part of each parameter, 1-D, maybe empty; the inner optimizer's.
+        views: each parameter's place in the buffer.
+        grad_shard: 1-D [shard_numel], the mean gradients of this rank's shard; None if there are
+            none.
+        flat_grad: 1-D [padded], the gradients that are packed or on their way; None if none are.
         used: parameters of which this rank had a gradient since they were last zeroed.
+        stepped: `grad_shard` was used in a step, so the next gradients replace it.
+        sent: this round's gradients are on their way.
     """
 
     def __init__(self, named: Sequence[Named], group: int, ranks: int, rank: int) -> None:
         self.index, self.group = 0, group
         self.names = tuple(name for name, _ in named)
         self.parameters = tuple(parameter for _, parameter in named)
-        like = self.parameters[0]
+        first = self.parameters[0]
         self.flat = Flat([each.shape for each in self.parameters], ranks, rank)
-        self.buffer = torch.zeros(self.flat.padded, dtype=like.dtype, device=like.device)
-        parts = zip(self.flat.parts(self.buffer), self.parameters, strict=True)
-        self.places = tuple(shaped(part, parameter) for part, parameter in parts)
-        for place, parameter in zip(self.places, self.parameters, strict=True):
-            place.copy_(parameter.detach())
-            parameter.data = place
-        trains = like.requires_grad
-        owned = self.flat.pieces(self.flat.shard(self.buffer))
-        self.pieces = tuple(Parameter(piece, requires_grad=trains) for piece in owned)
-        self.sums: torch.Tensor | None = None
-        self.stepped = False
-        self.arrived: set[Parameter] = set()
+        self.buffer = torch.zeros(self.flat.padded, dtype=first.dtype, device=first.device)
+        self.shard = self.flat.shard(self.buffer)
+        pairs = zip(self.flat.parts(self.buffer), self.parameters, strict=True)
+        self.views = tuple(shaped(part, parameter) for part, parameter in pairs)
+        self._view_of = dict(zip(self.parameters, self.views, strict=True))
+        for parameter, view in self._view_of.items():
+            view.copy_(parameter.detach())
+            parameter.data = view
+        self.shards = tuple(
+            Parameter(piece, requires_grad=first.requires_grad)
+            for piece in self.flat.pieces(self.shard)
+        )
+        self.grad_shard: torch.Tensor | None = None
+        self.flat_grad: torch.Tensor | None = None
         self.used: set[Parameter] = set()
-        self._place_of = dict(zip(self.parameters, self.places, strict=True))
-        self._heads = self._heads_of_pieces()
-        self._awaited = 0
-        self._packed: torch.Tensor | None = None  # 1-D [padded], the gradients that travel
-        self._coming: tuple[Handle, torch.Tensor] | None = None
-
-    # ---- gradients: packed, reduced, and of this rank's slice only ----
+        self.stepped = self.sent = False
+        self._expected = 0
+        self._arrived: set[Parameter] = set()  # autograd is done with them in this round
+        self._packed: set[Parameter] = set()  # those of them that have a gradient
 
     @property
     def trains(self) -> bool:
-        """Whether there is anything to train in it; it may have been frozen, or no longer be."""
+        """True if a parameter with elements wants a gradient now."""
         return self.flat.numel > 0 and any(each.requires_grad for each in self.parameters)
+
+    # ---- this rank's gradients ----
+
+    def expect_gradients(self) -> None:
+        """Begin a round: no gradient is packed, and all that train are expected."""
+        self._expected = sum(parameter.requires_grad for parameter in self.parameters)
+        self._arrived.clear()
+        self._packed.clear()
+        self.sent = False
 
     @property
     def full(self) -> bool:
-        """Whether all its gradients have arrived."""
-        return len(self.arrived) == self._awaited
+        """True if autograd is done with all its parameters."""
+        return len(self._arrived) == self._expected
 
-    def begin(self) -> None:
-        """No gradient has arrived; all that are to be trained will."""
-        self._awaited = sum(parameter.requires_grad for parameter in self.parameters)
+    def pack(self, parameter: Parameter, scale: float) -> None:
+        """Copy a gradient, times `scale`, into the flat gradients, and free it.
 
-    def take(self, parameter: Parameter, scale: float) -> None:
-        """Copy a gradient, times `scale`, to where it travels from, and free it."""
+        There is none if a custom `autograd.Function` returned None for the parameter.
+        """
         gradient = parameter.grad
-        assert gradient is not None
+        self._arrived.add(parameter)
+        if gradient is None:
+            return
         if gradient.layout != torch.strided:
             raise TypeError(
                 f"rank {dist.get_rank()}: ZeroOptimizer: expected a dense gradient of "
                 f"{self.name_of(parameter)}, got layout {gradient.layout}; build its module with "
                 "sparse=False"
             )
-        if self._packed is None:
-            self._packed = torch.empty_like(self.buffer)
-        place = self.view(self._packed, parameter)
-        if parameter in self.arrived:  # a second one in this backward
+        if self.flat_grad is None:
+            self.flat_grad = torch.empty_like(self.buffer)
+        place = self.view(self.flat_grad, parameter)
+        if parameter in self._packed:  # its second gradient in this backward
             place.add_(gradient, alpha=scale)
         else:
             torch.mul(gradient, scale, out=place)
         parameter.grad = None
-        self.arrived.add(parameter)
+        self._packed.add(parameter)
 
-    def send(self, comm: Comm, scale: float) -> None:
-        """Start to reduce what has arrived, and all gradients that there still are."""
-        if self.stepped:
-            self.forget(to_none=True)
+    def finish_packing(self, scale: float) -> torch.Tensor:
+        """Pack all gradients that there still are, and zeros for the rest; return all of them."""
         for parameter in self.parameters:
             if parameter.grad is not None:
-                self.take(parameter, scale)
-        packed = torch.empty_like(self.buffer) if self._packed is None else self._packed
-        packed[self._heads] = packed[self._heads] + 0.0  # [Note: a gradient that no rank has]
+                self.pack(parameter, scale)
+        if self.flat_grad is None:
+            self.flat_grad = torch.empty_like(self.buffer)
         for parameter in self.parameters:
-            if parameter not in self.arrived:
-                self.view(packed, parameter).fill_(-0.0)
-        self.flat.padding(packed).zero_()
-        own = packed.new_empty(self.flat.shard_numel)
-        handle = comm.reduce_scatter(own, packed, async_op=True)
-        assert handle is not None
-        note(f"reduce-scatter {self.index}", COMMUNICATION, handle)
-        self._packed, self._coming = packed, (handle, own)
-        self.used |= self.arrived
+            if parameter not in self._packed:
+                self.view(self.flat_grad, parameter).zero_()
+        self.flat.padding(self.flat_grad).zero_()
+        if self.stepped:
+            self.zero_grad()
+        self.used |= self._packed
+        self.sent = True
+        return self.flat_grad
 
-    def land(self) -> None:
-        """Wait until it is reduced; add up what this rank owns, free the rest."""
-        assert self._coming is not None
-        handle, own = self._coming
-        handle.wait()
-        self._coming = self._packed = None
-        self.arrived.clear()
-        if self.sums is None:
-            self.sums = own
-        else:
-            self.sums.add_(own)
+    # ---- mean gradients, of this rank's shard ----
 
-    def give(self) -> None:
-        """Give each piece its part of the sums; none, if no rank had a gradient of it."""
-        if self.stepped:  # and since then frozen: nothing has come
-            self.forget(to_none=True)
-        if self.sums is None:
-            return
-        owned = zip(self.parameters, self.pieces, self.flat.pieces(self.sums), strict=True)
-        for parameter, piece, gradient in owned:
-            there = len(gradient) and (parameter in self.used or not missing(gradient))
-            piece.grad = gradient if there else None
+    def add_mean(self, mean: torch.Tensor) -> None:
+        """Add this round's mean gradients of the shard, and free the flat ones."""
+        self.flat_grad = None
+        self.grad_shard = mean if self.grad_shard is None else self.grad_shard.add_(mean)
 
-    def lend(self) -> None:
-        """Give each piece its part of the whole, averaged gradient that the parameter has."""
+    def assign_grads(self) -> None:
+        """Give each part of the shard its gradient."""
+        if self.stepped:  # and frozen since: nothing has come
+            self.zero_grad()
+        if self.grad_shard is not None:
+            for shard, gradient in zip(self.shards, self.flat.pieces(self.grad_shard), strict=True):
+                shard.grad = gradient if len(gradient) else None
+
+    def assign_averaged(self) -> None:
+        """Give each part of the shard its part of the parameter's gradient, which is the mean."""
         ranges = self.flat.ranges()
-        for parameter, piece, (start, end) in zip(
-            self.parameters, self.pieces, ranges, strict=True
+        for parameter, shard, (start, end) in zip(
+            self.parameters, self.shards, ranges, strict=True
         ):
             if parameter.grad is None or start == end:
-                piece.grad = None
+                shard.grad = None
             else:
-                whole = parameter.grad.to(piece.dtype)  # which is itself
-                piece.grad = self.memory(whole, parameter)[start:end]
+                whole = parameter.grad.to(shard.dtype)  # which is itself
+                shard.grad = self.flattened(whole, parameter)[start:end]
 
-    def forget(self, to_none: bool) -> None:
-        """Zero the gradients, or let there be none."""
-        for piece in self.pieces:
-            if to_none:
-                piece.grad = None
-            elif piece.grad is not None:  # which is a view of the sums
-                piece.grad.zero_()
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the mean gradients, or set them to zero."""
+        for shard in self.shards:
+            if set_to_none:
+                shard.grad = None
+            elif shard.grad is not None:  # a view of `grad_shard`
+                shard.grad.zero_()
         self.stepped = False
-        if to_none:
-            self.sums = None
+        if set_to_none:
+            self.grad_shard = None
             self.used.clear()
-
-    # ---- the parameters ----
-
-    def gather(self, comm: Comm) -> Handle:
-        """Start to give all ranks the slices of all."""
-        handle = comm.all_gather(self.buffer, self.flat.shard(self.buffer), async_op=True)
-        assert handle is not None
-        note(f"all-gather {self.index}", COMMUNICATION, handle)
-        return handle
 
     # ---- views ----
 
     def name_of(self, parameter: Parameter) -> str:
-        """What a parameter of the part is called."""
+        """The name of a parameter of the bucket."""
         return dict(zip(self.parameters, self.names, strict=True))[parameter]
 
     def view(self, flat: torch.Tensor, parameter: Parameter) -> torch.Tensor:
         """The parameter's place in another 1-D [padded] tensor, in its shape and strides."""
-        place = self._place_of[parameter]
-        return flat.as_strided(place.shape, place.stride(), place.storage_offset())
+        view = self._view_of[parameter]
+        return flat.as_strided(view.shape, view.stride(), view.storage_offset())
 
-    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
+    def views_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The places of all parameters in another 1-D [padded] tensor."""
         return [self.view(flat, parameter) for parameter in self.parameters]
 
-    def memory(self, tensor: torch.Tensor, parameter: Parameter) -> torch.Tensor:
+    def flattened(self, tensor: torch.Tensor, parameter: Parameter) -> torch.Tensor:
         """A tensor of the parameter's shape as 1-D, in the order of the parameter's memory.
 
         A view, if it is laid out like the parameter; it need not be of its dtype.
         """
-        place = self._place_of[parameter]
-        if tensor.stride() != place.stride() or tensor.is_conj() or tensor.is_neg():
-            tensor = torch.empty_like(place, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-        return tensor.as_strided((place.numel(),), (1,))
-
-    def _heads_of_pieces(self) -> torch.Tensor:
-        """Where in the buffer the pieces of all ranks begin."""
-        found = [
-            offset + start
-            for rank in range(self.flat.ranks)
-            for offset, (start, end) in zip(self.flat.offsets, self.flat.ranges(rank), strict=True)
-            if start < end
-        ]
-        return torch.tensor(found, dtype=torch.int64, device=self.buffer.device)
-
-
-def missing(gradient: torch.Tensor) -> bool:
-    """Whether a summed gradient says that there was none: see [Note: a gradient that no rank has].
-
-    Args:
-        gradient: 1-D, a rank's piece of it, not empty.
-    """
-    first = gradient[0].real if gradient.is_complex() else gradient[0]
-    return bool((first == 0) & torch.signbit(first))
+        view = self._view_of[parameter]
+        if tensor.stride() != view.stride() or tensor.is_conj() or tensor.is_neg():
+            tensor = torch.empty_like(view, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+        return tensor.as_strided((view.numel(),), (1,))

@@ -1,143 +1,113 @@
-"""What a ZeroOptimizer can be built over, and whether it still is what it was built over."""
+"""What a ZeroOptimizer refuses, and what must be alike on all ranks."""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
-from weakref import ref
+from collections.abc import Sequence
 
 import torch
 from torch.distributed import ProcessGroup
-from torch.nn import Parameter
-from torch.nn.parameter import UninitializedParameter
-from torch.utils.weak import WeakIdKeyDictionary
+from torch.optim import Optimizer
 
-from minidist.collectives.call import Call, Run, collective
-from minidist.collectives.checks.tensors import check_apart, overlaps_itself, same_place
-from minidist.collectives.runtime.group import backends
+from minidist.collectives.checks.tensors import check_apart, same_place
 from minidist.comm.comm import Comm
-from minidist.comm.replicas import Entry, digest, same
+from minidist.comm.replicas import Entry, same
 from minidist.parallel.autograd.backward import watched
+from minidist.parallel.checks import check_tensors, is_number
 from minidist.parallel.sharding.partition import Named
-from minidist.parallel.zero.bucket import Part
+from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.param_groups import Group, hyper, named_in
 
 NAME = "ZeroOptimizer"
-AVERAGED = "the gradients, which DDP makes alike (without it pass gradients='local')"
-MOST = 8  # groups that are compared one by one before a step
+GRADIENTS = ("averaged", "local")
+MOST = 8  # groups whose hyper-parameters are compared one by one
 
-held: Any = WeakIdKeyDictionary()  # parameter → a weak reference to its ZeroOptimizer
+# What these do to an element depends on others of its tensor, of which a rank has a part.
+NOT_ELEMENTWISE = {
+    "adafactor": "scales by the means of rows and columns",
+    "lamb": "scales by the norm of the parameter",
+    "lars": "scales by the norm of the parameter",
+    "lbfgs": "takes products of whole gradients, and calls its closure several times",
+    "muon": "makes the whole matrix orthogonal",
+    "soap": "takes products of the whole matrix",
+    "shampoo": "takes products of the whole matrix",
+    "sparseadam": "wants sparse gradients",
+}
 
 
-def nothing() -> None:
-    """What a call runs that only wants the ranks to agree."""
-
-
-def check_once(group: Group) -> None:
-    """Raise ValueError if a group to be added has a parameter twice."""
-    params = group.get("params") if isinstance(group, dict) else None
-    if isinstance(params, Iterator):
-        params = group["params"] = list(params)
-    if not isinstance(params, list | tuple):
-        return  # torch looks at the rest
-    seen: dict[int, int] = {}
-    for place, each in enumerate(params):
-        parameter = each[1] if isinstance(each, tuple) and len(each) == 2 else each
-        before = seen.setdefault(id(parameter), place)
-        if before != place:
-            raise ValueError(f"params: the parameters {before} and {place} of a group are the same")
+def check_arguments(
+    optimizer_class: object,
+    stage: object,
+    gradients: object,
+    bucket_cap_mb: object,
+    overlap_with_ddp: object,
+) -> None:
+    """Raise TypeError or ValueError if one of them is wrong."""
+    if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
+        raise TypeError(
+            "optimizer_class: expected a class such as torch.optim.AdamW, not an instance of it, "
+            f"got {optimizer_class!r}"
+        )
+    for each in optimizer_class.__mro__:
+        if why := NOT_ELEMENTWISE.get(each.__name__.lower()):
+            raise ValueError(
+                "optimizer_class: expected one that treats each element alone, as SGD and Adam do, "
+                f"got {optimizer_class.__name__}, which {why}"
+            )
+    if isinstance(stage, bool) or stage not in (1, 2):
+        more = "; minidist.fully_shard is stage 3" if stage == 3 else ""
+        raise ValueError(f"stage: expected 1 or 2, got {stage!r}{more}")
+    if gradients not in (None, *GRADIENTS):
+        raise ValueError(f"gradients: expected one of {', '.join(GRADIENTS)}, got {gradients!r}")
+    if stage == 2 and gradients == "averaged":
+        raise ValueError(
+            "gradients: expected 'local' with stage=2, which reduces them itself, got 'averaged'"
+        )
+    if overlap_with_ddp:
+        raise ValueError(
+            "overlap_with_ddp: expected False, got True; stage=2 overlaps with backward"
+        )
+    if not (is_number(bucket_cap_mb) and bucket_cap_mb > 0):
+        raise ValueError(f"bucket_cap_mb: expected a number of MiB above 0, got {bucket_cap_mb!r}")
 
 
 def check_parameters(named: Sequence[Named], group: ProcessGroup | None, local: bool) -> None:
-    """Raise TypeError or ValueError if these parameters cannot be put into parts.
+    """Raise TypeError or ValueError if these parameters cannot be put into buckets.
 
     Args:
-        named: all that are to be.
-        group: between whose ranks they travel.
-        local: their gradients are to be averaged by the optimizer.
+        named: all that are to be, with their names.
+        group: whose ranks they travel between.
+        local: the optimizer averages their gradients itself.
     """
     if not any(parameter.requires_grad for _, parameter in named):
         raise ValueError(
             f"params: expected a parameter with requires_grad=True, all {len(named)} are frozen"
         )
+    seen: dict[torch.Tensor, str] = {}
     for name, parameter in named:
-        _check_place(name, parameter, group)
-        if _still(partial(holder, parameter)):
+        if parameter in seen:
+            raise ValueError(f"params: '{seen[parameter]}' and '{name}' are the same parameter")
+        seen[parameter] = name
+        if local and watched(parameter):
             raise ValueError(
-                f"params: {name} is held by another {NAME}; del that one before (a traceback may "
-                "keep it, too), or use its add_param_group"
+                f"params: the gradient of '{name}' is averaged by DistributedDataParallel already; "
+                "pass the parameters of a bare module, or gradients='averaged'"
             )
-        if local and _still(partial(watched, parameter)):
-            raise ValueError(
-                f"params: the gradient of {name} is taken by DistributedDataParallel or another "
-                f"{NAME} already; pass the parameters of a bare module, or gradients='averaged'"
-            )
+    check_tensors("params", dict(named), group)
     try:
         check_apart(dict(named), {})
     except ValueError as error:
         raise ValueError(f"params: {error}") from None
 
 
-def hold(parameters: Sequence[torch.Tensor], owner: object) -> None:
-    """From now on `owner` is their ZeroOptimizer, as long as it lives."""
-    for parameter in parameters:
-        held[parameter] = ref(owner)
-
-
-def holder(parameter: torch.Tensor) -> object | None:
-    """The ZeroOptimizer that holds a parameter."""
-    found = held.get(parameter)
-    return None if found is None else found()
-
-
-def _still(look: Callable[[], object]) -> bool:
-    """Whether there is something, also when what nobody uses any more has been collected."""
-    if not look():
-        return False
-    gc.collect()
-    return bool(look())
-
-
-def _check_place(name: str, parameter: torch.Tensor, group: ProcessGroup | None) -> None:
-    if isinstance(parameter, UninitializedParameter):
-        raise ValueError(f"params: {name} has no shape yet; call the module once before")
-    kind = type(parameter)
-    own = [each for each in kind.__mro__ if each not in Parameter.__mro__]
-    if any({"__torch_function__", "__torch_dispatch__"} & vars(each).keys() for each in own):
-        raise TypeError(
-            f"params: expected plain tensors, got {name}, a {kind.__name__}; what is sharded "
-            "already needs no ZeroOptimizer"
-        )
-    if parameter.is_meta:
-        raise ValueError(
-            f"params: {name} is on the meta device, where it has no values; call "
-            "to_empty(device=...) and initialise it before"
-        )
-    known = backends(group)
-    if parameter.device.type not in known:
-        raise ValueError(
-            f"params: {name} is on {parameter.device}, but the group moves tensors on "
-            f"{' and '.join(known)}"
-        )
-    if overlaps_itself(parameter):
-        raise ValueError(f"params: {name} has elements that share memory; use a clone()")
-
-
-# ---- what must be alike on all ranks ----
-
-
-def same_groups(kind: type, groups: Sequence[Group], first: int, comm: Comm) -> None:
-    """Make sure that all ranks have the same groups, from the number `first` on.
+def check_same_groups(kind: str, groups: Sequence[Group], first: int, comm: Comm) -> None:
+    """Raise unless all ranks have the same groups, from number `first` on.
 
     Raises:
         MismatchError: on every rank, naming the first group or parameter that differs.
     """
     entries = []
     for number, named in enumerate(named_in(groups, first), start=first):
-        title = f"group {number} of {kind.__name__}"
-        entries.append(Entry("", title, f" with {hyper_parameters(groups[number])}"))
+        entries.append(Entry("", f"group {number} of {kind}", f" with {described(groups[number])}"))
         for name, parameter in named:
             like = f", {tuple(parameter.shape)}, {parameter.dtype} on {parameter.device.type}"
             like += ", requires grad" if parameter.requires_grad else ""
@@ -145,73 +115,50 @@ def same_groups(kind: type, groups: Sequence[Group], first: int, comm: Comm) -> 
     same(entries, comm, "optimizers")
 
 
-def hyper_parameters(group: Group) -> str:
-    """Such as "betas=(0.9, 0.999), lr=0.1"."""
+def described(group: Group) -> str:
+    """A group's hyper-parameters, such as "betas=(0.9, 0.999), lr=0.1"."""
     return ", ".join(f"{key}={value}" for key, value in sorted(hyper(group).items()))
 
 
-def meet(
-    what: str,
-    comm: Comm,
-    groups: Sequence[Group] = (),
-    check: Run = nothing,
-    averaged: Sequence[torch.Tensor] = (),
-) -> None:
-    """All ranks come here, where checks are on.
-
-    Args:
-        what: is called, such as "ZeroOptimizer.step".
-        comm: between the ranks.
-        groups: whose hyper-parameters must be alike, since each rank steps on its slices by its
-            own.
-        check: raises if something is wrong on this rank; the others are told.
-        averaged: gradients that must be alike, since each rank takes its slices of its own.
-    """
-
-    def prepare(call: Call) -> Run:
-        check()
-        if not call.checked:
-            return nothing
-        for number, group in enumerate(groups[:MOST]):
-            call.agree_on(f"the hyper-parameters of group {number}", hyper_parameters(group))
-        if groups[MOST:]:
-            call.agree_on("other hyper-parameters", [*map(hyper_parameters, groups[MOST:])])
-        if averaged:
-            call.agree_on(AVERAGED, digest(averaged))
-        return nothing
-
-    collective(what, comm.group, False, None, prepare)
+def hyper_parameters(groups: Sequence[Group]) -> dict[str, object]:
+    """Facts to agree on before a step: each rank steps on its shards by its own."""
+    first, rest = groups[:MOST], groups[MOST:]
+    facts: dict[str, object] = {
+        f"the hyper-parameters of group {number}": described(group)
+        for number, group in enumerate(first)
+    }
+    return facts | ({"other hyper-parameters": [*map(described, rest)]} if rest else {})
 
 
 class Unchanged:
-    """Remembers the parameters of the groups, and sees whether they still are where they were."""
+    """Remembers the parameters of the groups, to see whether they are still where they were."""
 
-    def __init__(self, groups: Sequence[Group], parts: Sequence[Part]) -> None:
-        self._groups, self._parts = groups, parts
+    def __init__(self, groups: Sequence[Group], buckets: Sequence[ShardedBucket]) -> None:
+        self._groups, self._buckets = groups, buckets
         self._seen = self._look()
 
-    def check(self) -> None:
-        """Raise RuntimeError if a parameter was exchanged in its group, or moved."""
-        for number, (before, now) in enumerate(zip(self._seen, self._look(), strict=False)):
-            if before != now:
-                raise RuntimeError(
+    def problem(self) -> RuntimeError | None:
+        """What to raise if a parameter was exchanged in its group, or moved."""
+        now = self._look()
+        if len(now) != len(self._seen):
+            return RuntimeError(
+                f"param_groups: expected {len(self._seen)}, got {len(now)}; use add_param_group"
+            )
+        for number, (before, after) in enumerate(zip(self._seen, now, strict=True)):
+            if before != after:
+                return RuntimeError(
                     f"param_groups[{number}]['params'] was changed after the {NAME} was built; "
                     "use add_param_group, or build it anew, on all ranks"
                 )
-        if len(self._seen) != len(self._groups):
-            raise RuntimeError(
-                f"param_groups: expected {len(self._seen)}, got {len(self._groups)}; use "
-                "add_param_group"
-            )
-        for part in self._parts:
-            for name, parameter, place in zip(
-                part.names, part.parameters, part.places, strict=True
-            ):
-                if not same_place(parameter, place):
-                    raise RuntimeError(
+        for bucket in self._buckets:
+            places = zip(bucket.names, bucket.parameters, bucket.views, strict=True)
+            for name, parameter, view in places:
+                if not same_place(parameter, view):
+                    return RuntimeError(
                         f"{name} was given other memory after the {NAME} was built, as .to() and "
                         "`.data =` do; build it anew, on all ranks"
                     )
+        return None
 
     def _look(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in self._groups]

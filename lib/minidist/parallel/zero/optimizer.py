@@ -1,81 +1,60 @@
-"""ZeRO, stages 1 and 2: each rank keeps the optimizer's state of its own slices, and steps on them.
-
-Under DDP every rank has the same optimizer state and makes the same step: N times the memory, and N
-times the work, for one result. ZeRO deals both out. `Slices` is a step in three. `ZeroOptimizer`,
-below it, is the optimizer that one uses in place of one's own.
-"""
+"""`ZeroOptimizer`, to be used in place of an optimizer: state and work are 1/N on each rank."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
-from typing import Any, cast
+from typing import Any, NoReturn, cast
+from weakref import ref
 
 import torch
-from torch.autograd.graph import increment_version
+import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
-from minidist.collectives.call import Call, Run, collective
+from minidist.comm.agreement import agree_on, agreed, checks_are_on
 from minidist.comm.comm import Comm
+from minidist.comm.replicas import digest
 from minidist.parallel.checks import choose_comm
 from minidist.parallel.sharding.partition import MIB
-from minidist.parallel.zero.arguments import check_arguments, refuse_scaler
-from minidist.parallel.zero.averaging import Averager, EarlyAverager, Lender
-from minidist.parallel.zero.bucket import Part
+from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.checks import (
     NAME,
     Unchanged,
-    check_once,
+    check_arguments,
     check_parameters,
-    hold,
-    holder,
-    meet,
-    nothing,
-    same_groups,
+    check_same_groups,
+    hyper_parameters,
 )
 from minidist.parallel.zero.param_groups import (
     Group,
     copy_hyper,
-    in_order,
+    hyper,
+    in_backward_order,
+    make_buckets,
     named_in,
-    parts_of,
-    pieces_of,
+    shard_groups,
 )
-from minidist.parallel.zero.state_dict import InSlices
+from minidist.parallel.zero.slices import Slices
+from minidist.parallel.zero.state_dict import (
+    Device,
+    Make,
+    State,
+    check_state_dict,
+    gather_state,
+    numbered,
+    on_two_elements,
+    shard_state,
+    summarize,
+)
+
+_holders: Any = WeakIdKeyDictionary()  # parameter → a weak reference to its ZeroOptimizer
 
 
-class Slices:
-    """Rank r steps on the r-th slice of every part of the parameters, and on no other."""
-
-    inner: Optimizer  # over this rank's pieces; what it keeps for them is 1/N of the state
-
-    def __init__(self, comm: Comm, gradients: Lender, agree: Run) -> None:
-        self.comm, self.gradients, self.agree = comm, gradients, agree
-
-    def take(self, parts: list[Part]) -> None:
-        """Step on these from now on."""
-        self.parts = parts
-        self.gradients.take(parts)
-
-    def step(self) -> None:
-        """One step, after which all ranks have the same parameters."""
-        self.gradients.average()  # 1. Each piece has the mean gradient, reduced or lent.
-        self.agree()
-        self.inner.step()  # 2. It is stepped on, where alone there is state for it.
-        self.gather()  # 3. And all ranks get the slices of all.
-        self.gradients.done()
-
-    def gather(self) -> None:
-        """Put every rank's slices into the parameters' memory; parts follow one another."""
-        for handle in [part.gather(self.comm) for part in self.parts if part.trains]:
-            handle.wait()
-        for part in self.parts:
-            increment_version(part.parameters)  # for autograd, which has not seen it
-
-
-class ZeroOptimizer(InSlices):
+class ZeroOptimizer(Optimizer):
     """An optimizer of which each rank keeps the state, and does the work, for 1/N of the elements.
 
     After `step()` all ranks have the same parameters: those that `optimizer_class` makes with the
@@ -84,40 +63,48 @@ class ZeroOptimizer(InSlices):
 
     Args:
         params: parameters, (name, parameter) pairs or groups, as for any optimizer; alike on all
-            ranks. They must not be moved to other memory afterwards.
+            ranks. They must not be moved to other memory afterwards. If another ZeroOptimizer has
+            them, this one takes over.
         optimizer_class: one that treats each element alone, as SGD, Adam and AdamW do.
         process_group: the default group if None.
-        stage: 1: state is sharded. 2: gradients too: `backward()` averages each part as soon as it
-            is full, keeps this rank's slice of it, and leaves every `parameter.grad` None. So all
-            ranks run backward equally often; one that has no loss at all may leave out the only one
-            before a step.
+        parameters_as_bucket_view, overlap_with_ddp: torch's; the one is always so, the other never.
+        stage: 1: state is sharded. 2: gradients too: `backward()` averages each bucket as soon as
+            it is full, keeps this rank's shard of it, and leaves every `parameter.grad` None. So
+            all ranks run backward equally often; one that has no loss at all may leave out the only
+            one before a step.
         gradients: "averaged": DDP has done it (stage 1 only, where it is the default). "local":
             they are this rank's, and averaged here; stage 1 does it in `step()`, which then leaves
             `parameter.grad` None too. Those of one step are not added to those of the one before,
             zeroed or not; but to discard them before a step it takes this optimizer's zero_grad(),
             not the module's, and to clip them `minidist.clip_grad_norm_`. Parameters that no rank
             has used are left alone. Rank 0's parameters are given to all at the start.
-        bucket_cap_mb: MiB that close a part. A part is what is averaged and gathered at once.
+        bucket_cap_mb: MiB that close a bucket, which is what is averaged and gathered at once.
         comm: what the ranks talk through; `Ours(process_group)` if None.
         defaults: of `optimizer_class`, such as `lr`.
 
     Attributes:
-        inner: the `optimizer_class` that steps on this rank's pieces.
-        state: that of `inner`, so by piece.
+        inner: the `optimizer_class` that steps on this rank's shards.
+        state: that of `inner`, so by shard.
         stage, gradients, comm: as passed, or chosen.
 
     Raises:
         TypeError, ValueError: of this rank's arguments; it names the rank, and the parameter.
         MismatchError: the ranks' parameters or groups differ, or (where checks are on) arguments,
             or hyper-parameters at a step.
-        RuntimeError: at a step, of parameters that were moved; after a backward that raised.
+        RuntimeError: at a step, of parameters that were moved or have another holder; after a
+            backward that raised.
     """
+
+    inner: Optimizer
+    _built = _replaced = False
 
     def __init__(
         self,
         params: Any,
         optimizer_class: type[Optimizer],
         process_group: ProcessGroup | None = None,
+        parameters_as_bucket_view: bool = True,
+        overlap_with_ddp: bool = False,
         *,
         stage: int = 1,
         gradients: str | None = None,
@@ -127,23 +114,19 @@ class ZeroOptimizer(InSlices):
     ) -> None:
         self.comm = choose_comm(process_group, comm)
         self.stage, self.gradients = stage, gradients or ("averaged" if stage == 1 else "local")
-        kind = {"averaged": Lender}.get(self.gradients, EarlyAverager if stage == 2 else Averager)
-        self._slices = Slices(self.comm, kind(self.comm), self._agree)
-        self._built = False
-
-        def prepare(call: Call) -> Run:
-            call.agree_on("stage", stage)
-            call.agree_on("gradients", gradients)
-            call.agree_on("bucket_cap_mb", bucket_cap_mb)
-            check_arguments(optimizer_class, stage, gradients, bucket_cap_mb)
-            self._cap = bucket_cap_mb * MIB
+        self._local = self.gradients == "local"
+        facts = {"stage": stage, "gradients": gradients, "bucket_cap_mb": bucket_cap_mb}
+        with agreed(self.comm, NAME, facts):
+            check_arguments(optimizer_class, stage, gradients, bucket_cap_mb, overlap_with_ddp)
+            self._make: Make = partial(optimizer_class, **defaults)
             Optimizer.__init__(self, params, {})
-            self.inner = self._slices.inner = optimizer_class(self._lay_out(0, []), **defaults)
-            return nothing
+            self._check_groups(0)
+        self._kind, self._cap, self._compared = optimizer_class.__name__, bucket_cap_mb * MIB, False
+        self._slices = Slices(self.comm, stage, not self._local, self._agree_on_averaging)
+        self._add_groups(0)
+        self.state, self.defaults, self._built = self.inner.state, self.inner.defaults, True
 
-        collective(NAME, self.comm.group, False, None, prepare)
-        self.defaults = self.inner.defaults
-        self._start_alike(0)
+    # ---- a step ----
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -156,36 +139,116 @@ class ZeroOptimizer(InSlices):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._local:
+            self.average()
+        agree_on(self.comm, f"{NAME}.step", self._facts_of_a_step(), self._problem())
+        copy_hyper(self.param_groups, self.inner.param_groups)
         self._slices.step()
         copy_hyper(self.inner.param_groups, self.param_groups)
         return loss
 
     @torch.no_grad()
     def average(self) -> None:
-        """Let each of `inner`'s pieces have the mean gradient, if it has not got it yet.
+        """Give each of `inner`'s shards the mean gradient, if it does not have it yet.
 
-        `step()` does it. Who wants to see or clip gradients before does it too, on all ranks.
+        `step()` does it. To see or change gradients before, call it on all ranks.
         """
-        self._slices.gradients.average()
+        if problem := self._problem():
+            agree_on(self.comm, f"{NAME}, averaging", problem=problem)
+        self._slices.average_gradients()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backwards within it add up gradients on this rank, as whole ones, and send nothing.
+        """Inside, backward adds up whole gradients on this rank, and sends nothing.
 
         That is for stage 2. In stage 1 backward sends nothing, unless DDP does, which has its own.
         """
-        gradients = self._slices.gradients
-        before, gradients.synchronising = gradients.synchronising, False
+        before, self._slices.sync = self._slices.sync, False
         try:
             yield
         finally:
-            gradients.synchronising = before
+            self._slices.sync = before
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients: the parameters' own, and this rank's averaged slices."""
+        """Drop the gradients: the parameters' own, and the mean ones of this rank's shards."""
         super().zero_grad(set_to_none)
-        for part in self.parts:
-            part.forget(set_to_none)
+        for bucket in self.buckets:
+            bucket.zero_grad(set_to_none)
+
+    @property
+    def buckets(self) -> list[ShardedBucket]:
+        """What is averaged and gathered at once, in the order in which it travels."""
+        return list(self._slices.buckets)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's GradScaler asks before it lets an optimizer step."""
+        if self._local:
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: {NAME}: a GradScaler divides and checks what is in "
+                "parameter.grad; with local gradients the mean ones are elsewhere, and each rank "
+                "would decide alone whether to step. It works with stage=1 on DDP's gradients"
+            )
+        return False  # the scaler itself divides what is in `parameter.grad`
+
+    # ---- its state ----
+
+    @torch.no_grad()
+    def full_state_dict(self, *, device: Device = None) -> State:
+        """The whole state, as `state_dict()` of the unsharded optimizer; all ranks get it.
+
+        Every rank must call it.
+
+        Args:
+            device: where to put it, bucket by bucket, such as "cpu"; where the parameters are if
+                None.
+        """
+        summary: dict[int, State] = {}
+        with agreed(self.comm, f"{NAME}.full_state_dict"):
+            summary = summarize(self.param_groups, self.inner, self.buckets)
+        state = gather_state(
+            summary, self.param_groups, self.inner, self.buckets, self.comm, device
+        )
+        return {"state": state, "param_groups": numbered(self.param_groups)}
+
+    @torch.no_grad()
+    def load_full_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load this rank's part of a full state: `full_state_dict()`'s or the bare optimizer's.
+
+        Args:
+            state_dict: alike on all ranks, saved with any number of them.
+
+        Raises:
+            TypeError, ValueError: it is no such dict, or that of another model or optimizer; it
+                names the first parameter that differs. Nothing is loaded then.
+        """
+        state: dict[int, State] = {}
+        with agreed(self.comm, f"{NAME}.load_full_state_dict"):
+            full, sharded = check_state_dict(state_dict, self.param_groups, self._make)
+            state = shard_state(full, sharded, self.param_groups, self.buckets)
+        pairs = zip(state_dict["param_groups"], numbered(self.param_groups), strict=True)
+        groups = [{**hyper(saved), "params": own["params"]} for saved, own in pairs]
+        self.inner.load_state_dict({"state": state, "param_groups": groups})
+        self.state = self.inner.state  # a new dict
+        copy_hyper(self.inner.param_groups, self.param_groups)
+
+    load_state_dict = load_full_state_dict
+
+    def state_dict(self) -> NoReturn:
+        """Refused: a rank has shards of the state, which mean nothing without the others'."""
+        raise RuntimeError(
+            f"rank {dist.get_rank()}: {NAME}.state_dict: this rank has shards of the state alone; "
+            "call full_state_dict() on all ranks"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Neither pickle nor copy: buckets and the process group belong to this process."""
+        raise TypeError(
+            f"rank {dist.get_rank()}: a {type(self).__name__} cannot be copied or pickled: its "
+            "buckets and its process group belong to this process; take its full_state_dict()"
+        )
+
+    # ---- its parameters ----
 
     def add_param_group(self, param_group: Group) -> None:
         """Train these parameters too, on all ranks; it raises as the constructor does.
@@ -194,67 +257,92 @@ class ZeroOptimizer(InSlices):
             param_group: "params", and hyper-parameters where they are not the defaults.
         """
         if not self._built:  # torch's constructor calls this for each group
-            check_once(param_group)
             super().add_param_group(param_group)
             return
-        first, before = len(self.param_groups), self.parts
+        first = len(self.param_groups)
+        try:
+            with agreed(self.comm, f"{NAME}.add_param_group"):
+                super().add_param_group(param_group)
+                self._check_groups(first)
+        except Exception:
+            del self.param_groups[first:]
+            raise
+        self._add_groups(first)
 
-        def prepare(_: Call) -> Run:
-            self._slices.gradients.check()
-            check_once(param_group)
-            Optimizer.add_param_group(self, param_group)
-            try:
-                self.inner.add_param_group(*self._lay_out(first, before))
-            except (TypeError, ValueError):
-                del self.param_groups[first:]
-                self._slices.take(before)
-                raise
-            return nothing
+    def _check_groups(self, first: int) -> None:
+        """Raise if groups from number `first` on cannot be trained; no parameter is touched."""
+        new = self.param_groups[first:]
+        named = list(chain.from_iterable(named_in(self.param_groups, first)))
+        check_parameters(named, self.comm.group, self._local)
+        copy_hyper(on_two_elements(self._make, new).param_groups, new)
 
-        collective(f"{NAME}.add_param_group", self.comm.group, False, None, prepare)
-        self._start_alike(first)
+    def _add_groups(self, first: int) -> None:
+        """Lay the groups from number `first` on out in buckets, and step on them from now on."""
+        check_same_groups(self._kind, self.param_groups, first, self.comm)
+        new: list[ShardedBucket] = []
+        for number, named in enumerate(named_in(self.param_groups, first), start=first):
+            new += make_buckets(named, number, self._cap, self.comm.ranks, self.comm.rank)
+        groups = shard_groups(self.param_groups[first:], new)
+        if first:
+            self.inner.add_param_group(*groups)
+        else:
+            self.inner = self._slices.inner = self._make(groups)
+        if self._local:
+            for bucket in new:
+                if bucket.flat.numel:
+                    self.comm.broadcast(bucket.buffer)
+        self._slices.set_buckets(in_backward_order([*self.buckets, *new], self.param_groups))
+        for parameter in chain.from_iterable(bucket.parameters for bucket in new):
+            if before := holder_of(parameter):
+                before._slices.remove_hooks()
+                before._replaced = True
+            _holders[parameter] = ref(self)
+            if self.stage == 2:
+                self._slices.register_hook(parameter)
+        self._unchanged = Unchanged(self.param_groups, self.buckets)
 
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        """What torch's GradScaler asks before it lets an optimizer step."""
-        if self._slices.gradients.local:
-            refuse_scaler()
-        return False  # the scaler itself divides what is in `parameter.grad`
+    # ---- guards ----
 
-    @property
-    def parts(self) -> list[Part]:
-        """What is averaged and gathered at once, in the order in which it travels."""
-        return self._slices.parts
+    def _agree_on_averaging(self) -> None:
+        """All ranks are about to reduce gradients."""
+        agree_on(self.comm, f"{NAME}, averaging", problem=self._problem())
 
-    def _lay_out(self, first: int, before: list[Part]) -> list[Group]:
-        """Lay the groups from number `first` on in parts; return groups of their pieces."""
-        named = named_in(self.param_groups, first)
-        check_parameters(list(chain(*named)), self.comm.group, self._slices.gradients.local)
-        parts = [*before]
-        for number, members in enumerate(named, start=first):
-            parts += parts_of(members, number, self._cap, self.comm)
-        self._slices.take(in_order(parts, [group["params"] for group in self.param_groups]))
-        return pieces_of(self.param_groups[first:], parts)
+    def _facts_of_a_step(self) -> dict[str, object]:
+        """What must be alike on all ranks, where checks are on.
 
-    def _start_alike(self, first: int) -> None:
-        """All ranks have laid out the groups from number `first` on."""
-        copy_hyper(self.inner.param_groups, self.param_groups)
-        same_groups(type(self.inner), self.param_groups, first, self.comm)
-        new = list(chain(*(group["params"] for group in self.param_groups[first:])))
-        gradients, self.state, self._built = self._slices.gradients, self.inner.state, True
-        for part in self.parts:
-            if gradients.local and part.group >= first and part.flat.numel:
-                self.comm.broadcast(part.buffer)
-        gradients.watch(new)
-        gradients.look = Unchanged(self.param_groups, self.parts).check
-        hold(new, self)
+        Stage 1 without DDP would step on its shards by gradients that nobody averaged, and all
+        would look well. So the first ones are compared.
+        """
+        if not checks_are_on():
+            return {}
+        facts = hyper_parameters(self.param_groups)
+        if not (self._local or self._compared):
+            every = chain.from_iterable(bucket.parameters for bucket in self.buckets)
+            found = [each.grad for each in every if each.grad is not None]
+            what = "the gradients, which DDP makes alike (without it pass gradients='local')"
+            facts[what] = digest(found)
+            self._compared = True
+        return facts
 
-    def _agree(self) -> None:
-        """All ranks are about to make the same step."""
-        meet(f"{NAME}.step", self.comm, self.param_groups)
-        copy_hyper(self.param_groups, self.inner.param_groups)
+    def _problem(self) -> RuntimeError | None:
+        """Why this rank cannot average or step now; None if it can."""
+        backward = self._slices.backward
+        if backward.under_way or backward.raised:
+            what = "its backward is still under way"
+            if backward.raised:
+                what = "its last backward raised, so its gradients were not averaged, or not all"
+            return RuntimeError(
+                f"it is out of step with the other ranks: {what}. Zero the gradients and build the "
+                "optimizer anew, on all ranks"
+            )
+        if self._replaced:
+            return RuntimeError(
+                f"another {NAME} was built on its parameters, and has taken over; use that one"
+            )
+        return self._unchanged.problem()
 
 
 def holder_of(parameter: torch.Tensor) -> ZeroOptimizer | None:
     """The optimizer of which a parameter's memory is a part; None if there is none."""
-    return cast("ZeroOptimizer | None", holder(parameter))
+    found = _holders.get(parameter)
+    return None if found is None else cast("ZeroOptimizer | None", found())

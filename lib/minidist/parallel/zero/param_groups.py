@@ -1,29 +1,32 @@
-"""Which parameters share a part, in which order parts travel, and whose pieces are stepped on."""
+"""Parameter groups: their names and hyper-parameters, and the buckets that they are laid out in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 
-from minidist.comm.comm import Comm
 from minidist.parallel.sharding.partition import Named, assign_alike
-from minidist.parallel.zero.bucket import Part
+from minidist.parallel.zero.bucket import ShardedBucket
 
 Group = dict[str, Any]
 
 
 def named_in(groups: Sequence[Group], first: int = 0) -> list[list[Named]]:
-    """The parameters of each group, from the number `first` on, with their names.
-
-    What they are called was passed with them, or else is told by their places.
-    """
+    """The parameters of the groups from number `first` on, by name or else by place."""
     found = []
     for number, group in list(enumerate(groups))[first:]:
         places = [f"parameter {place} of group {number}" for place in range(len(group["params"]))]
         found.append(list(zip(group.get("param_names") or places, group["params"], strict=True)))
     return found
+
+
+def number_of(groups: Sequence[Group]) -> dict[torch.Tensor, int]:
+    """Each parameter's number in a state dict: counted through all groups."""
+    every = chain.from_iterable(group["params"] for group in groups)
+    return {parameter: number for number, parameter in enumerate(every)}
 
 
 def hyper(group: Group) -> Group:
@@ -32,49 +35,53 @@ def hyper(group: Group) -> Group:
 
 
 def copy_hyper(source: Sequence[Group], target: Sequence[Group]) -> None:
-    """Let the groups of one optimizer have the hyper-parameters of another's."""
+    """Give the groups of one optimizer the hyper-parameters of another's."""
     for one, other in zip(source, target, strict=True):
         other.update(hyper(one))
 
 
-def pieces_of(groups: Sequence[Group], parts: Sequence[Part]) -> list[Group]:
-    """The same groups, of this rank's pieces instead of the parameters."""
-    piece_of = {
-        parameter: piece
-        for part in parts
-        for parameter, piece in zip(part.parameters, part.pieces, strict=True)
+def shard_groups(groups: Sequence[Group], buckets: Sequence[ShardedBucket]) -> list[Group]:
+    """The same groups, of this rank's shards instead of the parameters."""
+    shard_of = {
+        parameter: shard
+        for bucket in buckets
+        for parameter, shard in zip(bucket.parameters, bucket.shards, strict=True)
     }
     return [
-        {**hyper(group), "params": [piece_of[parameter] for parameter in group["params"]]}
+        {**hyper(group), "params": [shard_of[parameter] for parameter in group["params"]]}
         for group in groups
     ]
 
 
-def parts_of(named: Sequence[Named], group: int, cap: float, comm: Comm) -> list[Part]:
-    """The parts of a parameter group: filled from its end, as DDP's buckets, up to `cap` bytes.
+def make_buckets(
+    named: Sequence[Named], group: int, cap: float, ranks: int, rank: int
+) -> list[ShardedBucket]:
+    """The buckets of a parameter group: filled from its end, as DDP's, up to `cap` bytes.
 
-    Those of a dtype and device together, and those frozen apart: they need not travel.
+    Parameters in one bucket have the same dtype and device; frozen ones have their own.
     """
     return [
-        Part([named[index] for index in members], group, comm.ranks, comm.rank)
+        ShardedBucket([named[index] for index in members], group, ranks, rank)
         for members in assign_alike([parameter for _, parameter in named], cap, cap)
     ]
 
 
-def in_order(parts: Sequence[Part], groups: Sequence[Sequence[torch.Tensor]]) -> list[Part]:
-    """The order in which parts may become full in backward, the same on all ranks.
+def in_backward_order(
+    buckets: Sequence[ShardedBucket], groups: Sequence[Group]
+) -> list[ShardedBucket]:
+    """The buckets in the order in which backward should fill them, the same on all ranks.
 
-    That is known of the parameters of one group, from its end to its beginning. Groups are taken to
-    lie side by side, as those with and without weight decay do: parts go by how far from its
-    group's beginning is the gradient that comes last.
+    Within a group that is from its end to its beginning. Groups are taken to lie side by side, as
+    those with and without weight decay do: a bucket's place is how far its first parameter is from
+    the beginning of its group.
     """
-    places = [{parameter: place for place, parameter in enumerate(group)} for group in groups]
+    places = [{each: place for place, each in enumerate(group["params"])} for group in groups]
 
-    def depth(part: Part) -> float:
-        where = places[part.group]
-        return min(where[parameter] for parameter in part.parameters) / len(where)
+    def depth(bucket: ShardedBucket) -> float:
+        where = places[bucket.group]
+        return min(where[parameter] for parameter in bucket.parameters) / len(where)
 
-    ordered = sorted(parts, key=depth, reverse=True)
-    for index, part in enumerate(ordered):
-        part.index = index
+    ordered = sorted(buckets, key=depth, reverse=True)
+    for index, bucket in enumerate(ordered):
+        bucket.index = index
     return ordered

@@ -1,15 +1,14 @@
-"""Saving what the ranks keep in slices: each its own, or all the whole, in torch.optim's format.
+"""The full state of an optimizer whose ranks keep shards of it, in torch.optim's format.
 
-A whole state knows nothing of ranks and parts. So it can be loaded on another number of ranks, and
-by the bare optimizer in one process; and the bare optimizer's can be loaded here. What is kept of a
-parameter is either a tensor of an element for each of its own, as moments are: then it is cut like
-the parameter. Or it is a number, such as the count of steps: that is the same on all ranks.
+It knows nothing of ranks and buckets, so it loads on another number of ranks and into the bare
+optimizer, and the bare optimizer's loads here. What is kept for a parameter is either a tensor with
+an element for each of its own, as moments are, and is sharded as the parameter is; or a number,
+such as the count of steps, which is the same on all ranks.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -19,234 +18,193 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from minidist.comm.comm import Comm
-from minidist.parallel.zero.bucket import Part
-from minidist.parallel.zero.param_groups import Group, copy_hyper, hyper
-from minidist.parallel.zero.saved import SHARD, check_own, check_whole, elementwise, header
+from minidist.parallel.zero.bucket import ShardedBucket
+from minidist.parallel.zero.param_groups import Group, hyper, named_in, number_of
 
 State = dict[str, Any]
 Device = torch.device | str | None
+Make = Callable[[list[Group]], Optimizer]  # optimizer_class with its defaults
+
+# ---- saving ----
 
 
-class InSlices(Optimizer):
-    """An optimizer whose state is `inner`'s, by the pieces that this rank owns of `parts`."""
-
-    inner: Optimizer
-    comm: Comm
-
-    @property
-    def parts(self) -> list[Part]:
-        """The parameters, in the order in which they travel."""
-        raise NotImplementedError
-
-    @torch.no_grad()
-    def full_state_dict(self, *, device: Device = None) -> State:
-        """The whole state, as `state_dict()` of the unsharded optimizer; all ranks get it.
-
-        Every rank must call it.
-
-        Args:
-            device: where to put it, part by part, such as "cpu"; where the parameters are if None.
-        """
-        state = gather(self.param_groups, self.inner, self.parts, self.comm, device)
-        return {"state": state, "param_groups": numbered(self.param_groups)}
-
-    @torch.no_grad()
-    def load_full_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take this rank's part of a whole state: `full_state_dict()`'s or the bare optimizer's.
-
-        Args:
-            state_dict: alike on all ranks, saved with any number of them.
-
-        Raises:
-            TypeError, ValueError: it is no such dict, or that of another model; it names the first
-                parameter that differs. Nothing is loaded then.
-        """
-        number_of = check_whole(state_dict, self.param_groups)
-        state = {number_of[key]: kept for key, kept in state_dict["state"].items()}
-        state = cut(state, numbers_in(self.param_groups), self.parts)
-        self._load(state, state_dict["param_groups"])
-
-    def state_dict(self) -> State:
-        """This rank's state alone: to be loaded by this rank, among as many ranks."""
-        pieces = pieces_in(self.param_groups, self.parts)
-        state = self.inner.state
-        kept = {number: state[piece] for number, piece in pieces.items() if piece in state}
-        groups = numbered(self.param_groups)
-        return {"state": kept, "param_groups": groups, SHARD: header(self.param_groups, self.parts)}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load what `state_dict()` has given on this rank, among as many ranks.
-
-        Raises:
-            TypeError, ValueError: it is no such dict, or that of another rank, another number of
-                ranks, other parts or another model. Nothing is loaded then.
-        """
-        check_own(state_dict, self.param_groups, self.parts)
-        copies = {
-            number: {key: _copy(value) for key, value in kept.items()}
-            for number, kept in state_dict["state"].items()
-        }
-        self._load(copies, state_dict["param_groups"])
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Neither pickle nor copy: parts and the process group belong to this process."""
-        raise TypeError(
-            f"rank {dist.get_rank()}: a {type(self).__name__} cannot be copied or pickled: its "
-            "parts and its process group belong to this process; take its full_state_dict()"
-        )
-
-    def _load(self, state: dict[int, State], groups: Sequence[Group]) -> None:
-        """Give inner its state, by the numbers of parameters, and hyper-parameters."""
-        plain = [hyper(group) for group in groups]
-        numbers = numbered(self.param_groups)
-        loaded = [{**new, "params": own["params"]} for new, own in zip(plain, numbers, strict=True)]
-        self.inner.load_state_dict({"state": state, "param_groups": loaded})
-        self.state = self.inner.state  # which is another one now
-        copy_hyper(self.inner.param_groups, self.param_groups)
-
-
-def numbered(groups: Sequence[Group]) -> list[Group]:
-    """The groups with numbers in place of the parameters, counted through all groups."""
-    found, first = [], 0
-    for group in groups:
-        after = first + len(group["params"])
-        found.append({**group, "params": list(range(first, after))})
-        first = after
-    return found
-
-
-def pieces_in(groups: Sequence[Group], parts: Sequence[Part]) -> dict[int, Parameter]:
-    """The number of each parameter → this rank's piece of it."""
-    number_of = numbers_in(groups)
-    return {
-        number_of[parameter]: piece
-        for part in parts
-        for parameter, piece in zip(part.parameters, part.pieces, strict=True)
-    }
-
-
-def numbers_in(groups: Sequence[Group]) -> dict[torch.Tensor, int]:
-    """What number each parameter has."""
-    every = chain(*(group["params"] for group in groups))
-    return {parameter: number for number, parameter in enumerate(every)}
-
-
-def cut(
-    state: Mapping[int, State], number_of: Mapping[torch.Tensor, int], parts: Sequence[Part]
-) -> dict[int, State]:
-    """This rank's part of a whole state; nothing for a parameter of which it owns nothing."""
-    found: dict[int, State] = {}
-    kinds = elementwise(state, {number: each.shape for each, number in number_of.items()})
-    for part in parts:
-        ranges = part.flat.ranges()
-        for parameter, (start, end) in zip(part.parameters, ranges, strict=True):
-            number = number_of[parameter]
-            if start == end or not state.get(number):
-                continue
-            found[number] = {}
-            for key, value in state[number].items():
-                if key in kinds and torch.is_tensor(value):
-                    value = part.memory(value, parameter)[start:end]
-                found[number][key] = _copy(value)
-    return found
-
-
-# ---- the whole state, from all ranks' slices ----
-
-
-class Kind(NamedTuple):
-    """What stands for a tensor that is cut like the parameter, while ranks tell what they have."""
+class Sharded(NamedTuple):
+    """Stands for a tensor that is sharded as its parameter, where ranks list what they keep."""
 
     dtype: torch.dtype
 
 
-def gather(
-    groups: Sequence[Group], inner: Optimizer, parts: Sequence[Part], comm: Comm, device: Device
-) -> dict[int, State]:
-    """The state by the numbers of parameters, whole.
+def numbered(groups: Sequence[Group]) -> list[Group]:
+    """The groups with numbers in place of the parameters, as in torch's state dicts."""
+    numbers = number_of(groups)
+    return [{**group, "params": [numbers[each] for each in group["params"]]} for group in groups]
 
-    First the ranks tell each other what they keep. Then each kind of moment of each part is
-    gathered as the parameters are: one part's at a time is on its way.
+
+def summarize(
+    groups: Sequence[Group], inner: Optimizer, buckets: Sequence[ShardedBucket]
+) -> dict[int, State]:
+    """What this rank keeps, by the parameters' numbers; of sharded tensors only the dtype.
+
+    Raises:
+        TypeError: something is neither a number nor has an element for each of the shard's.
     """
-    number_of = numbers_in(groups)
-    notes = exchange(_note(number_of, inner, parts), comm, parts[0].buffer.device)
-    known: dict[int, State] = {}
-    for note in notes:
-        for number, kept in note.items():
-            known.setdefault(number, kept)
-    found = {number: dict(known[number]) for number in sorted(known)}
-    for part in parts:
-        wanted: dict[tuple[str, Kind], list[Parameter]] = {}
-        for parameter in part.parameters:
-            for key, value in known.get(number_of[parameter], {}).items():
-                if isinstance(value, Kind):
-                    wanted.setdefault((key, value), []).append(parameter)
-        for (key, kind), parameters in wanted.items():
-            flat = _gather_part(part, key, kind.dtype, inner, comm)
-            for parameter in parameters:
-                view = part.view(flat, parameter)
-                found[number_of[parameter]][key] = view.to(device or view.device, copy=True)
+    numbers, found = number_of(groups), {}
+    for bucket in buckets:
+        for parameter, shard in zip(bucket.parameters, bucket.shards, strict=True):
+            if not len(shard) or shard not in inner.state:
+                continue
+            kept = found[numbers[parameter]] = dict(inner.state[shard])
+            for key, value in kept.items():
+                if torch.is_tensor(value) and value.shape == shard.shape:
+                    kept[key] = Sharded(value.dtype)
+                elif torch.is_tensor(value) and value.dim():
+                    raise TypeError(
+                        f"{bucket.name_of(parameter)}: expected '{key}' in the optimizer's state "
+                        "to be a number or to have an element for each of the shard's "
+                        f"{len(shard)}, got shape {tuple(value.shape)}"
+                    )
+                elif torch.is_tensor(value):
+                    kept[key] = value.cpu()  # another rank's may be on another device
     return found
 
 
-def _gather_part(
-    part: Part, key: str, dtype: torch.dtype, inner: Optimizer, comm: Comm
-) -> torch.Tensor:
-    """1-D [padded]: what all ranks keep under a key for the parameters of a part."""
-    flat = torch.zeros_like(part.buffer, dtype=dtype)
-    own = part.flat.shard(flat)
-    for piece, place in zip(part.pieces, part.flat.pieces(own), strict=True):
-        kept = inner.state[piece].get(key) if piece in inner.state else None
-        if torch.is_tensor(kept) and kept.shape == place.shape:
-            place.copy_(kept)
-    comm.all_gather(flat, own)
-    return flat
-
-
-def _note(
-    number_of: Mapping[torch.Tensor, int], inner: Optimizer, parts: Sequence[Part]
+def gather_state(
+    summary: dict[int, State],
+    groups: Sequence[Group],
+    inner: Optimizer,
+    buckets: Sequence[ShardedBucket],
+    comm: Comm,
+    device: Device,
 ) -> dict[int, State]:
-    """What this rank keeps for the parameters of which it owns something; no large tensors."""
-    found = {}
-    for part in parts:
-        for parameter, piece in zip(part.parameters, part.pieces, strict=True):
-            if len(piece) and piece in inner.state:
-                name = part.name_of(parameter)
-                found[number_of[parameter]] = {
-                    key: _short(name, key, value, piece)
-                    for key, value in inner.state[piece].items()
-                }
+    """The full state on every rank, by the parameters' numbers; gathered a bucket at a time."""
+    numbers = number_of(groups)
+    summaries: list[Any] = [None] * comm.ranks
+    dist.all_gather_object(summaries, summary, group=comm.group)
+    known = {number: kept for each in reversed(summaries) for number, kept in each.items()}
+    found = {number: dict(known[number]) for number in sorted(known)}
+    for bucket in buckets:
+        wanted: dict[tuple[str, Sharded], list[Parameter]] = {}
+        for parameter in bucket.parameters:
+            for key, value in known.get(numbers[parameter], {}).items():
+                if isinstance(value, Sharded):
+                    wanted.setdefault((key, value), []).append(parameter)
+        for (key, sharded), parameters in wanted.items():
+            flat = torch.zeros_like(bucket.buffer, dtype=sharded.dtype)
+            own = bucket.flat.shard(flat)
+            for shard, place in zip(bucket.shards, bucket.flat.pieces(own), strict=True):
+                if shard in inner.state and key in inner.state[shard]:
+                    place.copy_(inner.state[shard][key])
+            comm.all_gather(flat, own)
+            for parameter in parameters:
+                view = bucket.view(flat, parameter)
+                found[numbers[parameter]][key] = view.to(device or view.device, copy=True)
     return found
 
 
-def _short(name: str, key: str, value: Any, piece: Parameter) -> Any:
-    if not torch.is_tensor(value):
-        return value
-    if not value.dim():
-        return value.cpu()  # another rank's may be on another device
-    if value.shape == piece.shape:
-        return Kind(value.dtype)
-    raise TypeError(
-        f"{name}: expected '{key}' in the optimizer's state to be a number or to have an element "
-        f"for each of the piece's {len(piece)}, got shape {tuple(value.shape)}"
-    )
+# ---- loading ----
 
 
-def _copy(value: Any) -> Any:
-    return value.clone() if torch.is_tensor(value) else value
+def on_two_elements(make: Make, groups: Sequence[Group]) -> Optimizer:
+    """The optimizer over one small tensor a group; what it refuses, it refuses of the real ones."""
+    small = []
+    for group in groups:
+        like = next(iter(group["params"]), torch.zeros(0))
+        small.append(
+            {**hyper(group), "params": [torch.zeros(2, dtype=like.dtype, device=like.device)]}
+        )
+    return make(small)
 
 
-def exchange(note: object, comm: Comm, device: torch.device) -> list[Any]:
-    """Every rank's note, of any size."""
-    mine = torch.frombuffer(bytearray(pickle.dumps(note)), dtype=torch.uint8).to(device)
-    lengths = torch.zeros(comm.ranks, dtype=torch.int64, device=device)
-    comm.all_gather(lengths, torch.tensor([len(mine)], device=device))
-    room = torch.zeros(int(lengths.max()), dtype=torch.uint8, device=device)
-    room[: len(mine)] = mine
-    board = room.new_zeros(comm.ranks * len(room))
-    comm.all_gather(board, room)
-    rows = board.view(comm.ranks, -1).cpu()
-    return [
-        pickle.loads(row[:length].numpy().tobytes())
-        for row, length in zip(rows, lengths.tolist(), strict=True)
-    ]
+def check_state_dict(
+    state_dict: Any, groups: Sequence[Group], make: Make
+) -> tuple[dict[int, State], list[set[str]]]:
+    """Raise TypeError or ValueError unless it is a full state for these groups and this optimizer.
+
+    Returns:
+        the state by the numbers of these groups' parameters; and for each group the keys under
+        which tensors are sharded as their parameter is.
+    """
+    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
+        got = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict)
+        raise TypeError(f"state_dict: expected a dict with 'state' and 'param_groups', got {got}")
+    saved, state = state_dict["param_groups"], state_dict["state"]
+    if len(saved) != len(groups):
+        raise ValueError(f"state_dict: expected {len(groups)} parameter groups, got {len(saved)}")
+    for number, (mine, theirs) in enumerate(zip(groups, saved, strict=True)):
+        if len(mine["params"]) != len(theirs["params"]):
+            raise ValueError(
+                f"state_dict: group {number}: expected {len(mine['params'])} parameters, got "
+                f"{len(theirs['params'])}: it is that of another model"
+            )
+    keys = list(chain.from_iterable(group["params"] for group in saved))
+    if unknown := [key for key in state if key not in keys]:
+        raise ValueError(
+            f"state_dict: expected state of the parameters 0 to {len(keys) - 1}, got some of "
+            f"{unknown[0]!r}"
+        )
+    sharded = []
+    for expected, named, group in zip(
+        _rehearse(make, groups, saved), named_in(groups), saved, strict=True
+    ):
+        for (name, parameter), key in zip(named, group["params"], strict=True):
+            if kept := state.get(key):
+                _check_kept(name, parameter.shape, kept, expected)
+        sharded.append({key for key, value in expected.items() if _is_sharded(value)})
+    return {number: state[key] for number, key in enumerate(keys) if key in state}, sharded
+
+
+def _rehearse(make: Make, groups: Sequence[Group], saved: Sequence[Group]) -> list[State]:
+    """What the optimizer keeps for a tensor of each group, if it steps as the saved groups say."""
+    trial = on_two_elements(make, groups)
+    renumbered = [{**hyper(group), "params": [number]} for number, group in enumerate(saved)]
+    try:
+        trial.load_state_dict({"state": {}, "param_groups": renumbered})
+        for group in trial.param_groups:
+            group["params"][0].grad = torch.zeros_like(group["params"][0])
+        trial.step()
+    except Exception as error:
+        raise ValueError(
+            f"state_dict: {type(trial).__name__} cannot step with its parameter groups "
+            f"({error!r}): they are another optimizer's"
+        ) from error
+    return [trial.state.get(group["params"][0], {}) for group in trial.param_groups]
+
+
+def _is_sharded(value: Any) -> bool:
+    return torch.is_tensor(value) and value.shape == (2,)
+
+
+def _check_kept(name: str, shape: torch.Size, kept: State, expected: State) -> None:
+    for key, value in expected.items():
+        if key not in kept:
+            raise ValueError(f"state_dict: {name}: expected '{key}' in its state, got {[*kept]}")
+        got = kept[key]
+        if _is_sharded(value) and not (torch.is_tensor(got) and got.shape == shape):
+            like = tuple(got.shape) if torch.is_tensor(got) else f"a {type(got).__name__}"
+            raise ValueError(
+                f"state_dict: {name}: expected '{key}' of shape {tuple(shape)}, got {like}: it is "
+                "that of another model"
+            )
+
+
+def shard_state(
+    state: Mapping[int, State],
+    sharded: Sequence[set[str]],
+    groups: Sequence[Group],
+    buckets: Sequence[ShardedBucket],
+) -> dict[int, State]:
+    """This rank's part of a full state; nothing for a parameter of which it owns nothing."""
+    numbers, found = number_of(groups), {}
+    for bucket in buckets:
+        ranges = bucket.flat.ranges()
+        for parameter, (start, end) in zip(bucket.parameters, ranges, strict=True):
+            kept = state.get(numbers[parameter])
+            if start == end or not kept:
+                continue
+            mine = found[numbers[parameter]] = dict(kept)
+            for key, value in kept.items():
+                if torch.is_tensor(value):
+                    if key in sharded[bucket.group]:
+                        value = bucket.flattened(value, parameter)[start:end]
+                    mine[key] = value.clone()
+    return found

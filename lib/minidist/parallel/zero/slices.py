@@ -1,0 +1,191 @@
+"""ZeRO, stages 1 and 2: rank r steps on the r-th slice of the parameters, and on no other.
+
+DDP all-reduces the gradients, and then every rank makes the same step. An all-reduce is a
+reduce-scatter and an all-gather; ZeRO steps between the two, and gathers parameters::
+
+    2 ranks, a bucket of 4 elements        rank 0         rank 1
+    gradients, this rank's own             a b c d        e f g h
+    reduce-scatter: their mean             A B . .        . . C D
+    the inner optimizer's step             w x . .        . . y z
+    all-gather: the parameters             w x y z        w x y z
+
+After Rajbhandari et al., *ZeRO* (2020), sections 5.1, 5.2 and 7.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from weakref import ReferenceType, finalize, ref
+
+import torch
+from torch.autograd.graph import increment_version
+from torch.distributed import ReduceOp
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from minidist.comm.comm import Comm, Handle
+from minidist.parallel.autograd.backward_pass import BackwardPass
+from minidist.parallel.zero.bucket import ShardedBucket
+from minidist.profiler.spans import COMMUNICATION, COMPUTE
+from minidist.profiler.timeline import NOTHING, Mark, mark, note
+
+
+class Slices:
+    """A training step whose optimizer state is sharded: by rank, in each bucket.
+
+    Args:
+        comm: between the ranks.
+        stage: 2 reduces each bucket's gradients during backward; 1 does it in the step.
+        averaged: stage 1 on DDP, which has put the mean of all ranks' into `parameter.grad`.
+        agree: called before gradients are reduced; raises unless all ranks are about to.
+
+    Attributes:
+        inner: the optimizer, over this rank's shards; what it keeps for them is 1/N of the state.
+        buckets: in the order in which backward fills them, the same on all ranks.
+        sync: False while backward leaves gradients where they are, for a later one.
+    """
+
+    inner: Optimizer
+
+    def __init__(self, comm: Comm, stage: int, averaged: bool, agree: Callable[[], None]) -> None:
+        self.comm, self.stage, self.averaged, self.agree = comm, stage, averaged, agree
+        self.set_buckets([])
+        self.sync, self.backward = True, BackwardPass()
+        self._hooks: list[finalize[[], Slices]] = []
+        self._mark: Mark = NOTHING
+        self._waiting: deque[ShardedBucket] = deque()
+        self._in_flight: tuple[ShardedBucket, Handle, torch.Tensor] | None = None
+        self._rounds = 0  # of reduction since the last step
+        self._unused_dropped = False
+
+    def set_buckets(self, buckets: Sequence[ShardedBucket]) -> None:
+        """Step on these from now on."""
+        self.buckets = buckets
+        self._bucket_of = {each: bucket for bucket in buckets for each in bucket.parameters}
+
+    def step(self) -> None:
+        """Step; afterwards all ranks have the same parameters."""
+        self.average_gradients()  # unless the user, to clip them, has done so already
+        self.inner.step()  # on this rank's shards, and only for them is there state
+        gathers = []
+        for bucket in self.buckets:
+            if bucket.trains:
+                handle = self.comm.all_gather(bucket.buffer, bucket.shard, async_op=True)
+                assert handle is not None
+                note(f"all-gather {bucket.index}", COMMUNICATION, handle)
+                gathers.append(handle)
+        for handle in gathers:
+            handle.wait()
+        for bucket in self.buckets:
+            increment_version(bucket.parameters)  # written through the buffer, unseen by autograd
+            bucket.stepped = not self.averaged
+            if self.averaged:
+                bucket.zero_grad()
+        self._rounds = 0
+
+    @torch.no_grad()
+    def average_gradients(self) -> None:
+        """Give each shard its part of the mean gradient, if it does not have it yet."""
+        if self.averaged:
+            for bucket in self.buckets:
+                bucket.assign_averaged()
+            return
+        training = [bucket for bucket in self.buckets if bucket.trains]
+        left = any(each.grad is not None for bucket in training for each in bucket.parameters)
+        if left or not self._rounds:  # stage 1; gradients of no_sync; a rank without a backward
+            self.begin()
+            self.finish()
+        if not self._unused_dropped:
+            self._drop_unused()
+
+    # ---- reducing gradients: in the step, or, in stage 2, during backward ----
+
+    def register_hook(self, parameter: Parameter) -> None:
+        """Stage 2: hear of a parameter's gradient as soon as backward has made it."""
+        if parameter.requires_grad:
+            hook = partial(_gradient_ready, ref(self))  # the parameter may outlive us
+            handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            self._hooks.append(finalize(self, handle.remove))
+
+    def remove_hooks(self) -> None:
+        """Leave gradients to somebody else."""
+        while self._hooks:
+            self._hooks.pop()()
+
+    @torch.no_grad()
+    def gradient_ready(self, parameter: Parameter) -> None:
+        """Backward has made a gradient: pack it, and reduce the buckets that are full."""
+        if not self.sync:
+            return
+        if not self.backward.under_way:
+            self.begin()
+            self._mark = mark("backward", COMPUTE, parameter.device)
+            self.backward.begin(self.finish)
+        bucket = self._bucket_of[parameter]
+        if bucket.sent:  # by a reentrant checkpoint, a second gradient: it waits for the step
+            return
+        bucket.pack(parameter, 1 / self.comm.ranks)  # a copy in the flat buffer; the original goes
+        while self._waiting and self._waiting[0].full:  # in one order on all ranks
+            self.reduce_scatter(self._waiting.popleft())
+
+    def begin(self) -> None:
+        """No bucket is on its way, and all that train are expected."""
+        self.agree()
+        self._waiting = deque(bucket for bucket in self.buckets if bucket.trains)
+        for bucket in self.buckets:
+            bucket.expect_gradients()
+
+    def reduce_scatter(self, bucket: ShardedBucket) -> None:
+        """Reduce a bucket; keep this rank's slice of the one before, and free the rest of it."""
+        flat_grad = bucket.finish_packing(1 / self.comm.ranks)
+        mean = flat_grad.new_empty(bucket.flat.shard_numel)
+        handle = self.comm.reduce_scatter(mean, flat_grad, async_op=True)
+        assert handle is not None
+        note(f"reduce-scatter {bucket.index}", COMMUNICATION, handle)
+        del flat_grad
+        self._wait()  # so that at most two buckets' flat gradients are held
+        self._in_flight = bucket, handle, mean
+
+    def _wait(self) -> None:
+        if self._in_flight is not None:
+            bucket, handle, mean = self._in_flight
+            handle.wait()
+            bucket.add_mean(mean)
+            self._in_flight = None
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Reduce what is left, with zeros for gradients that did not come; wait for the last."""
+        self._mark.end()
+        while self._waiting:
+            self.reduce_scatter(self._waiting.popleft())
+        self._wait()
+        for bucket in self.buckets:
+            bucket.assign_grads()
+        self._rounds += 1
+        self._unused_dropped = False
+
+    def _drop_unused(self) -> None:
+        """Let shards of parameters that no rank has used have no gradient, so no decay either.
+
+        Those that this rank has not used, another may have: each rank sends a flag for each.
+        """
+        every = [(each, bucket) for bucket in self.buckets for each in bucket.parameters]
+        flags = [parameter in bucket.used for parameter, bucket in every]
+        used = torch.tensor(flags, dtype=torch.uint8, device=self.buckets[0].buffer.device)
+        self.comm.all_reduce(used, ReduceOp.MAX)
+        shards = [shard for bucket in self.buckets for shard in bucket.shards]
+        if not all(flags):  # else the host need not wait for the answer
+            for shard, flag in zip(shards, used.tolist(), strict=True):
+                if not flag:
+                    shard.grad = None
+        self._unused_dropped = True
+
+
+def _gradient_ready(slices: ReferenceType[Slices], parameter: Parameter) -> None:
+    """The hook of a parameter."""
+    alive = slices()
+    if alive is not None:
+        alive.gradient_ready(parameter)

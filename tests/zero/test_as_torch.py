@@ -1,0 +1,131 @@
+"""The calls that torch's documentation shows for ZeroRedundancyOptimizer, made of ours."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import StepLR
+
+from minidist import DistributedDataParallel, ZeroOptimizer, full_gradients, launch
+from tests.support.training import mlp
+from tests.support.zero_training import squares
+
+
+def ready(zero: Any, model: Any) -> None:
+    zero.zero_grad()
+    squares(model, dist.get_rank(), 0).backward()
+
+
+def closure(zero: Any, model: Any) -> None:
+    def compute() -> torch.Tensor:
+        ready(zero, model)
+        return squares(model, dist.get_rank(), 0)
+
+    assert zero.step(closure=compute) > 0
+
+
+def scheduled(zero: Any, model: Any) -> None:
+    plan = StepLR(zero, 1, 0.5)
+    for _ in range(2):
+        ready(zero, model)
+        zero.step()
+        plan.step()
+    assert zero.param_groups[0]["lr"] == 0.1 / 4
+
+
+def with_a_group_more(zero: Any, model: Any) -> None:
+    extra = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    zero.add_param_group({"params": [extra], "lr": 0.5})
+    assert len(zero.param_groups) == 2
+    extra.grad = torch.ones_like(extra)
+    ready(zero, model)
+    zero.step()
+
+
+def clipped(zero: Any, model: Any) -> None:
+    """On DDP's averaged gradients torch's own is right."""
+    ready(zero, model)
+    assert nn.utils.clip_grad_norm_(model.parameters(), 1e-2) > 1e-2
+    zero.step()
+
+
+SAME: dict[str, Callable[[Any, Any], None]] = {
+    "step()": lambda zero, model: (ready(zero, model), zero.step()),
+    "step(closure)": closure,
+    "zero_grad(set_to_none=False)": lambda zero, model: zero.zero_grad(set_to_none=False),
+    "a scheduler": scheduled,
+    "add_param_group(group)": with_a_group_more,
+    "clip_grad_norm_(model.parameters(), 1)": clipped,
+}
+
+
+@pytest.mark.parametrize("call", SAME.values(), ids=SAME)
+def test_the_same_call_does_the_same(call: Callable[[Any, Any], None]) -> None:
+    def run() -> float:
+        from torch.distributed.optim import ZeroRedundancyOptimizer  # which warns of torch itself
+
+        torch.manual_seed(1)
+        net = mlp(5, 7, 3)
+        mine = DistributedDataParallel(net)
+        theirs = nn.parallel.DistributedDataParallel(copy.deepcopy(net))
+        ours = ZeroOptimizer(mine.parameters(), AdamW, lr=0.1)
+        torchs = ZeroRedundancyOptimizer(theirs.parameters(), optimizer_class=AdamW, lr=0.1)
+        for model, optimizer in ((mine, ours), (theirs, torchs)):
+            call(optimizer, model)
+            ready(optimizer, model)
+            optimizer.step()
+        pairs = zip(mine.parameters(), theirs.parameters(), strict=True)
+        return max(float((one - other).detach().abs().max()) for one, other in pairs)
+
+    assert all(off < 1e-12 for off in launch(run, 2))
+
+
+def test_its_state_is_saved_and_loaded_by_one_call_on_all_ranks() -> None:
+    """torch: consolidate_state_dict(to), then state_dict() there; load_state_dict() everywhere."""
+
+    def run() -> bool:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        model = DistributedDataParallel(mlp(4, 4))
+        zero = ZeroOptimizer(model.parameters(), AdamW, lr=0.1)
+        ready(zero, model)
+        zero.step()
+        with pytest.raises(RuntimeError, match=r"state_dict: .* call full_state_dict\(\) on all"):
+            zero.state_dict()
+        full = zero.full_state_dict()
+        for other in (
+            ZeroOptimizer(mlp(4, 4).parameters(), AdamW, gradients="local", lr=1),
+            ZeroRedundancyOptimizer(mlp(4, 4).parameters(), AdamW, lr=1),
+        ):
+            other.load_state_dict(full)
+            assert other.param_groups[0]["lr"] == 0.1
+        return bool(full["state"])
+
+    assert launch(run, 2) == [True] * 2
+
+
+def test_torchs_own_arguments_are_taken_or_refused_by_name() -> None:
+    def run() -> str:
+        params = list(mlp(4, 4).parameters())
+        ZeroOptimizer(params, SGD, None, True, False, lr=0.1)
+        with pytest.raises(ValueError, match="overlap_with_ddp") as caught:
+            ZeroOptimizer(params, SGD, overlap_with_ddp=True, lr=0.1)
+        return str(caught.value)
+
+    for rank, said in enumerate(launch(run, 2)):
+        assert said.startswith(f"rank {rank}: ZeroOptimizer: overlap_with_ddp: expected False")
+
+
+def test_gradients_of_stage_2_are_read_from_the_module() -> None:
+    def run() -> bool:
+        net = mlp(4, 4)
+        zero = ZeroOptimizer(net.parameters(), SGD, stage=2, lr=0.1)
+        ready(zero, net)
+        return all(grad is not None for grad in full_gradients(net).values())
+
+    assert launch(run, 2) == [True] * 2
