@@ -19,7 +19,7 @@ from minidist.comm.comm import Counted, Ours
 from minidist.memory import activations
 from minidist.memory.predict import held, predict
 from minidist.parallel.fsdp.fully_shard import units
-from minidist.parallel.sharding.layouts import LAYOUTS, Laid, Rows
+from minidist.parallel.sharding.layouts import LAYOUTS, FlatLayout, RowLayout
 from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.simulate import traffic
 
@@ -91,8 +91,8 @@ def whole_bytes(model: nn.Module) -> int:
     storages = {
         whole.untyped_storage()._cdata: whole.untyped_storage().nbytes()
         for unit in units(model)
-        for block in unit.blocks
-        for whole in block.wholes
+        for block in unit.groups
+        for whole in block.unsharded
     }
     return sum(storages.values())
 
@@ -156,7 +156,7 @@ def gradients_inside(layout: str) -> Any:
     left = {name: p.grad.clone() for name, p in block.named_parameters()}
     unfreed = whole_bytes(model)
     still = [
-        w for unit in units(model) for b in unit.blocks for w in b.wholes if w.grad is not None
+        w for unit in units(model) for b in unit.groups for w in b.unsharded if w.grad is not None
     ]
     full = minidist.full_gradients(model)
     return made, left, {n: full[f"blocks.1.{n}"] for n in made}, unfreed, len(still)
@@ -197,8 +197,8 @@ def counted(groups: Any, **options: Any) -> Any:
         optimizer.step()
     in_step = [len(comm.calls) - before for comm, before in zip(comms, calls, strict=True)]
     sent = [comm.bytes_sent for comm in comms]
-    padded = [sum(b.layout.padded for b in unit.blocks) for unit in units(model)]
-    kept = sum(block.local.nbytes for unit in units(model) for block in unit.blocks)
+    padded = [sum(b.layout.padded for b in unit.groups) for unit in units(model)]
+    kept = sum(block.local.nbytes for unit in units(model) for block in unit.groups)
     with torch.no_grad():
         return in_step, sent, padded, kept, loss_of(model).item()
 
@@ -264,17 +264,17 @@ def test_two_ways_to_share_evenly_with_their_padding(ranks: int) -> None:
     shapes = [torch.Size(shape) for shape in SHAPES]
     wholes = [torch.arange(shape.numel()).reshape(shape) for shape in shapes]
     numel = sum(shape.numel() for shape in shapes)
-    for kind in (Rows, Laid):
+    for kind in (RowLayout, FlatLayout):
         layouts = [kind(shapes, ranks, rank) for rank in range(ranks)]
         assert len({layout.shard_numel for layout in layouts}) == 1, "all send as much"
         for index, whole in enumerate(wholes):
-            parts = [layout.cut(index, whole).flatten() for layout in layouts]
+            parts = [layout.piece(index, whole).flatten() for layout in layouts]
             assert torch.equal(torch.cat(parts), whole.flatten()), "each element is somebody's"
-            if kind is Rows and whole.dim():
+            if kind is RowLayout and whole.dim():
                 chunks = [len(part.flatten()) for part in whole.chunk(ranks)]
                 assert [len(p) for p in parts if len(p)] == chunks, "even, by rows"
         padding = layouts[0].padded - numel
-        if kind is Laid:
+        if kind is FlatLayout:
             assert 0 <= padding < ranks
         else:
             rowed = [shape if shape else torch.Size([1]) for shape in shapes]
@@ -401,7 +401,7 @@ def parts_of_memory() -> Any:
     loss_of(model).backward()
     optimizer.step()
     _, sizes = watch(model, model.blocks)
-    wholes = [w for unit in units(model) for block in unit.blocks for w in block.wholes]
+    wholes = [w for unit in units(model) for block in unit.groups for w in block.unsharded]
     beside = [*wholes, *model.parameters()]
     kept = [activations.saved(lambda r=r: loss_of(model, 0, r), beside) for r in (2, 4)]
     return held(model, optimizer).total, max(sizes), kept

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from minidist import Counted, Ours, fully_shard, launch, timeline
 from minidist.parallel.fsdp.fully_shard import FSDPModule, units
 from minidist.parallel.fsdp.shard import Shard
-from minidist.parallel.sharding.layouts import Laid, Rows
+from minidist.parallel.sharding.layouts import FlatLayout, RowLayout
 from tests.support.fsdp_models import (
     LAYOUTS,
     alike,
@@ -35,7 +35,7 @@ F64 = torch.float64
 # ---- layouts, in one process ----
 
 
-@pytest.mark.parametrize("kind", [Rows, Laid])
+@pytest.mark.parametrize("kind", [RowLayout, FlatLayout])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_layouts_give_every_rank_its_part_and_all_together_the_whole(kind: Any, ranks: int) -> None:
     shapes = [torch.Size(s) for s in [(3, 2), (), (7,), (0, 4), (1, 5), (4, 2, 2)]]
@@ -45,12 +45,12 @@ def test_layouts_give_every_rank_its_part_and_all_together_the_whole(kind: Any, 
     for rank in range(ranks):
         layout = kind(shapes, ranks, rank)
         local = table.view(ranks, -1)[rank]
-        for index, view in enumerate(layout.views(local)):
-            assert torch.equal(view, layout.cut(index, tensors[index])), (rank, index)
+        for index, view in enumerate(layout.pieces(local)):
+            assert torch.equal(view, layout.piece(index, tensors[index])), (rank, index)
         assert len(local) == layout.shard_numel == layout.padded // ranks
-        for whole, tensor in zip(layout.wholes(table), tensors, strict=True):
+        for whole, tensor in zip(layout.tensors(table), tensors, strict=True):
             assert torch.equal(whole, tensor)
-        flat = table if layout.in_place else torch.empty(layout.whole_numel)
+        flat = table if layout.in_place else torch.empty(layout.flat_numel)
         layout.arrange(table, flat)
         assert all(map(torch.equal, layout.parameters(flat), tensors))
     assert table.sum() == pytest.approx(sum(t.sum() for t in tensors).item(), abs=1e-4)
@@ -58,7 +58,7 @@ def test_layouts_give_every_rank_its_part_and_all_together_the_whole(kind: Any, 
 
 def test_rows_are_cut_as_torch_chunks_them() -> None:
     whole = torch.arange(14.0).view(7, 2)
-    parts = [Rows([whole.shape], 3, rank).cut(0, whole) for rank in range(3)]
+    parts = [RowLayout([whole.shape], 3, rank).piece(0, whole) for rank in range(3)]
     assert all(map(torch.equal, parts, whole.chunk(3)))
 
 
@@ -83,7 +83,7 @@ def test_training_is_that_of_one_process_and_traffic_as_counted(ranks: int) -> N
                 if said := alike(gpt, wrap, score, tokens(0, 12)):
                     wrong.append(where + said)
                 net = wrap(gpt())
-                padded = [sum(8 * b.layout.padded for b in unit.blocks) for unit in units(net)]
+                padded = [sum(8 * b.layout.padded for b in unit.groups) for unit in units(net)]
                 comm.clear()
                 score(net, mine(tokens(1, 12))).backward()
                 times = {True: 3 * sum(padded), False: 2 * sum(padded)}
@@ -356,7 +356,7 @@ def test_a_resharded_unit_holds_its_shard_and_at_most_two_are_whole() -> None:
                 before = {id(tensor) for tensor in living()}
                 net = shard_blocks(gpt(), layout=layout, prefetch=prefetch)
                 seen = train(net)
-                state = sum(2 * b.local.nbytes for unit in units(net) for b in unit.blocks)
+                state = sum(2 * b.local.nbytes for unit in units(net) for b in unit.groups)
                 freed = [storages(iter(unit.parameters())) for unit in units(net)]
                 alive = (tensor for tensor in living() if id(tensor) not in before)
                 found.append([prefetch, max(seen), len(seen), freed, storages(alive) - state])
@@ -583,7 +583,7 @@ def test_zero_grad_reaches_the_shards_also_while_the_parameters_are_whole() -> N
     def run() -> list[Any]:
         net, bare = shard_blocks(gpt(), reshard_after_forward=False), gpt()
         score(net, mine(tokens(0, 4))).backward()
-        shards = [shard for unit in units(net) for block in unit.blocks for shard in block.shards]
+        shards = [shard for unit in units(net) for block in unit.groups for shard in block.shards]
         score(net, mine(tokens(0, 4)))  # no backward follows
         net.zero_grad(set_to_none=False)
         zeros = all(shard.grad is not None and not shard.grad.any() for shard in shards)

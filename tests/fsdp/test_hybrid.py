@@ -42,7 +42,7 @@ def test_hybrid_training_is_that_of_one_process_and_traffic_as_counted(layout: s
             gpt, lambda net: shard_blocks(net, comm=comms, layout=layout), score, tokens(0, 8)
         )
         net = shard_blocks(gpt(), comm=comms, layout=layout)
-        padded = sum(8 * b.layout.padded for unit in units(net) for b in unit.blocks)
+        padded = sum(8 * b.layout.padded for unit in units(net) for b in unit.groups)
         for comm in comms:
             comm.clear()
         with timeline() as line:

@@ -129,9 +129,9 @@ def released(layout: str) -> list[object]:
         step(net, optimizer, turn)
         step(other, its_optimizer, turn)
     blocks = [
-        block for unit in minidist.parallel.fsdp.fully_shard.units(net) for block in unit.blocks
+        block for unit in minidist.parallel.fsdp.fully_shard.units(net) for block in unit.groups
     ]
-    gone = [ref(block.local) for block in blocks] + [ref(p) for b in blocks for p in b.wholes]
+    gone = [ref(block.local) for block in blocks] + [ref(p) for b in blocks for p in b.unsharded]
     gone += [ref(net), ref(optimizer)]
     del net, optimizer, blocks
     for _ in range(2):  # the first one lets go of what hooks of autograd's nodes hold

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course.training.models import GPT
-from minidist import fully_shard
+from minidist import full_state_dict, fully_shard
 from minidist.parallel.fsdp.fully_shard import units
 
 Tensors = dict[str, torch.Tensor]
@@ -44,16 +44,10 @@ def mine(whole: torch.Tensor) -> torch.Tensor:
     return whole.chunk(dist.get_world_size())[dist.get_rank()]
 
 
-@torch.no_grad()
 def wholes(model: nn.Module) -> Tensors:
-    """Every whole parameter; all ranks must ask."""
-    found: Tensors = {}
-    for unit in units(model):
-        with unit.whole_parameters():
-            found |= {
-                name: p.clone() for name, p in model.named_parameters() if not hasattr(p, "title")
-            }
-    return found
+    """Every full parameter; all ranks must ask."""
+    state = full_state_dict(model)
+    return {name: state[name] for name, _ in model.named_parameters()}
 
 
 def gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
@@ -61,16 +55,16 @@ def gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
     found: dict[str, torch.Tensor | None] = {}
     names = {id(p): name for name, p in model.named_parameters()}
     for unit in units(model):
-        for block in unit.blocks:
+        for block in unit.groups:
             has = torch.tensor([float(shard.grad is not None) for shard in block.shards])
             dist.all_reduce(has, group=unit.comm.group)
             local = torch.zeros_like(block.local)
-            for view, shard in zip(block.layout.views(local), block.shards, strict=True):
+            for view, shard in zip(block.layout.pieces(local), block.shards, strict=True):
                 if shard.grad is not None:
                     view.copy_(shard.grad)
             gathered = local.new_empty(block.layout.padded)
             unit.comm.all_gather(gathered, local)
-            for index, whole in enumerate(block.layout.wholes(gathered)):
+            for index, whole in enumerate(block.layout.tensors(gathered)):
                 found[names[id(block.shards[index])]] = whole if has[index] else None
     return found
 

@@ -1,7 +1,7 @@
 """How each strategy lays out a module's parameters and cuts them among the ranks, as numbers alone.
 
 Where memory is predicted there are no processes and, for a large model, no memory. But the layouts
-are those that the wrappers use: `Flat` of ZeRO's parts, `Rows` and `Laid` of FSDP's units.
+are those that the wrappers use: `Flat` of ZeRO's parts, `RowLayout` and `FlatLayout` of FSDP's units.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from minidist.parallel.sharding.layouts import LAYOUTS, Laid, Rows
+from minidist.parallel.sharding.layouts import LAYOUTS, FlatLayout, RowLayout
 from minidist.parallel.sharding.partition import MIB, alike, assign_alike
 
 Named = tuple[str, torch.Tensor]
@@ -81,7 +81,9 @@ def cuts(
     cap = float("inf") if alone else bucket_cap_mb * MIB
     parts = assign_alike([each for _, each in everything], cap, cap)
     among = (1, 0) if alone else (ranks, rank)
-    return [_cut("", [everything[index] for index in part], Laid, *among) for part in parts[::-1]]
+    return [
+        _cut("", [everything[index] for index in part], FlatLayout, *among) for part in parts[::-1]
+    ]
 
 
 def _by_unit(module: nn.Module, units: Sequence[str]) -> dict[str, list[Named]]:
@@ -98,10 +100,14 @@ def _by_unit(module: nn.Module, units: Sequence[str]) -> dict[str, list[Named]]:
 
 
 def _cut(
-    unit: str, named: Sequence[Named], kind: type[Rows] | type[Laid], ranks: int, rank: int
+    unit: str,
+    named: Sequence[Named],
+    kind: type[RowLayout] | type[FlatLayout],
+    ranks: int,
+    rank: int,
 ) -> Cut:
     layout = kind([each.shape for _, each in named], ranks, rank)
-    mine = layout.views(torch.empty(layout.shard_numel, device="meta"))
+    mine = layout.pieces(torch.empty(layout.shard_numel, device="meta"))
     sizes = [each.numel() for _, each in named]
     return Cut(
         unit=unit,
@@ -111,7 +117,7 @@ def _cut(
         padded=layout.padded,
         slice=layout.shard_numel,
         own=sum(view.numel() for view in mine),
-        flat=layout.whole_numel,
+        flat=layout.flat_numel,
         gathered=0 if layout.in_place else layout.padded,
         largest=max(sizes),
     )

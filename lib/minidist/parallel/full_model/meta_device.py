@@ -63,9 +63,9 @@ def materialize(
             for comm in everybody if unit is None else _between(unit):
                 if tensor.numel():
                     comm.broadcast(tensor.detach())
-        for block in unit.blocks if unit is not None else ():
+        for block in unit.groups if unit is not None else ():
             if block.local.is_meta:
-                block.take([made[shard].detach() for shard in block.shards])
+                block.copy_from([made[shard].detach() for shard in block.shards])
         del made, tensor  # before the next unit comes
 
 
@@ -122,7 +122,7 @@ def _make(
     """Whole, initialised tensors in the places of those on meta, by these."""
     places = [place for part in parts for place in _places(part) if place.tensor.is_meta]
     shapes: dict[torch.Tensor, torch.Size] = {}
-    for block in unit.blocks if unit is not None else ():
+    for block in unit.groups if unit is not None else ():
         shapes |= zip(block.shards, block.layout.shapes, strict=True)
     made = {
         meta: _blank(meta, shapes.get(meta, meta.shape), device)

@@ -23,8 +23,8 @@ from torch import nn
 from minidist.collectives.checks.tensors import wire_device
 from minidist.comm.comm import Comm
 from minidist.parallel.ddp.wrapper import PREFIX
+from minidist.parallel.fsdp.fully_shard import LABEL
 from minidist.parallel.fsdp.shard import Shard
-from minidist.parallel.fsdp.sharded import LABEL
 from minidist.parallel.full_model.shards import (
     bare,
     blocks,
@@ -114,7 +114,7 @@ def load_full_state_dict(module: nn.Module, state_dict: Mapping[str, Any]) -> No
     for name, value in own.items():
         if isinstance(value, Shard):
             layout, index = place[value]
-            mine[name] = layout.cut(index, mine[name])
+            mine[name] = layout.piece(index, mine[name])
     mine._metadata = _labelled(own, state_dict)  # type: ignore[attr-defined]
     inner.load_state_dict(mine)
 
