@@ -10,7 +10,7 @@ from torch import nn
 from minidist import Counted, MismatchError, Ours, fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import units
 from minidist.parallel.fsdp.options import DtypePolicy
-from tests.support.fsdp_models import LAYOUTS, far, gradients, mine, wholes
+from tests.support.fsdp_models import LAYOUTS, bytes_of_flags, far, gradients, mine, wholes
 from tests.support.scaling import scaled_step
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -81,7 +81,8 @@ def test_low_precision_is_used_and_sent_and_full_precision_is_kept(layout: str) 
             numel = sum(b.layout.padded for u in units(model) for b in u.groups)
             want = numel * (2 * 2 + (4 if reduce is F32 else 2)) // 2
             right = by_hand(net(), [[part] for part in data(0).chunk(2)], reduce or BF16)
-            found.append((used, out.dtype, comm.bytes_sent - want))
+            sent = comm.bytes_sent - bytes_of_flags(comm, len(list(model.parameters())))
+            found.append((used, out.dtype, sent - want))
             found.append(
                 {p.dtype for p in model.parameters()} | {p.grad.dtype for p in model.parameters()}
             )

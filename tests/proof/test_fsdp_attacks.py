@@ -146,12 +146,14 @@ def freed(layout: str) -> list[int]:
     for reshard in (True, False):
         net, optimizer = cut(Net(), layout=layout, reshard_after_forward=reshard)
         units = minidist.parallel.fsdp.fully_shard.units(net)
+        net(batch(0))
+        unsharded = [p for unit in units for group in unit.groups for p in group.unsharded]
         for turn in range(2):
             step(net, optimizer, turn)
-            held += [p.untyped_storage().nbytes() for unit in units for p in unit.parameters()]
+            held += [p.untyped_storage().nbytes() for p in unsharded]
             with torch.no_grad():
                 net(batch(0))
-            held += [p.untyped_storage().nbytes() for unit in units for p in unit.parameters()]
+            held += [p.untyped_storage().nbytes() for p in unsharded]
     return [sum(held), len(held)]
 
 

@@ -1,7 +1,7 @@
 """How each strategy lays out a module's parameters and cuts them among the ranks, as numbers alone.
 
 Where memory is predicted there are no processes and, for a large model, no memory. But the layouts
-are those that the wrappers use: `Flat` of ZeRO's parts, `RowLayout` and `FlatLayout` of FSDP's units.
+are those that the wrappers use: `Flat` of ZeRO's parts, `RowLayout` and `FlatLayout` of FSDP's.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ How a unit works is in `unit.py`, what is refused in `checks.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from minidist.parallel.fsdp.checks import (
     check_wrapping,
 )
 from minidist.parallel.fsdp.options import Pair, choose_comms, dtype_policy
-from minidist.parallel.fsdp.param_group import own_modules, own_parameters
+from minidist.parallel.fsdp.param_group import ParamInfo, own_modules, own_parameters
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.sharding.partition import alike
 
@@ -95,14 +96,7 @@ def fully_shard(
     comms = [shard, replicate] if replicate else [shard]
     agree_on_wrapping(module, options, comms, problem)
 
-    infos = own_parameters(module)
-    buffers = (buffer for _, part in own_modules(module) for buffer in part._buffers.values())
-    everything = chain((info.parameter for info in infos), buffers)
-    tensors = [tensor for tensor in everything if tensor is not None and not tensor.is_meta]
-    for each in reversed(comms):  # rank 0's, to the first rank of each row, and along the rows
-        broadcast_together(tensors, each)
-    kinds = alike([info.parameter for info in infos])
-    groups = [[infos[index] for index in members] for members in kinds]
+    groups = _start_alike(module, comms)
     policy = dtype_policy(mp_policy)
     unit = Unit(module, groups, layout, shard, replicate, policy, reshard_after_forward, prefetch)
     _become_unit(module, unit)
@@ -114,6 +108,18 @@ def fully_shard(
     module.register_forward_hook(unit.forward_ended, always_call=True)
     _label_state_dict(module, f"rank {shard.rank} of {shard.ranks}, cut by {layout}")
     return module
+
+
+def _start_alike(module: nn.Module, comms: Sequence[Comm]) -> list[list[ParamInfo]]:
+    """Give rank 0's parameters and buffers to all ranks; return the parameters, by their kinds."""
+    infos = own_parameters(module)
+    buffers = (buffer for _, part in own_modules(module) for buffer in part._buffers.values())
+    everything = chain((info.parameter for info in infos), buffers)
+    tensors = [tensor for tensor in everything if tensor is not None and not tensor.is_meta]
+    for comm in reversed(comms):  # to the first rank of each row, then along the rows
+        broadcast_together(tensors, comm)
+    kinds = alike([info.parameter for info in infos])
+    return [[infos[index] for index in members] for members in kinds]
 
 
 def units(module: nn.Module) -> list[Unit]:

@@ -1,4 +1,4 @@
-"""What `fully_shard` is called with, in the form that units use: comms between ranks, and dtypes."""
+"""Arguments of `fully_shard` in the form that units use: comms between ranks, and dtypes."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ or in anything that autograd would record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,9 +20,7 @@ from torch.utils._foreach_utils import _foreach_supported_types as _foreach_type
 from torch.utils._pytree import tree_leaves
 
 plain = torch._C.DisableTorchFunctionSubclass  # shards within it are tensors like any other
-MATRIX = set(
-    ["matmul", "mm", "bmm", "addmm", "addmv", "mv", "dot", "einsum", "__matmul__", "__rmatmul__"]
-)
+MATRIX = {"matmul", "rmatmul", "mm", "bmm", "addmm", "addmv", "mv", "dot", "einsum"}
 GRADIENT: Any = torch.Tensor.grad
 NORMS = (torch.linalg.vector_norm, torch._foreach_norm)  # what clip_grad_norm_ calls
 
@@ -39,13 +37,7 @@ class Shard(Parameter):
     whole_shape: torch.Size
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func` on the shard's own memory; RuntimeError if it takes it for the parameter."""
         kwargs = kwargs or {}
         if _is_layer(func):
@@ -64,13 +56,7 @@ class ShardGradient(torch.Tensor):
     """
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func` as on a plain tensor; RuntimeError if it is the norm that torch clips by."""
         if func in NORMS:
             raise RuntimeError(
@@ -92,13 +78,7 @@ class Replaced(Parameter):
     title: Callable[[], str]
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Raise RuntimeError, unless only a property other than the gradient is read."""
         if func.__name__ != "__get__" or func == GRADIENT.__get__:
             old = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Replaced))
@@ -147,7 +127,7 @@ def allow_foreach_optimizers() -> None:
 
 def _is_layer(func: Any) -> bool:
     name = getattr(func, "__name__", "")
-    return name in MATRIX or getattr(functional, name, None) is func
+    return name.strip("_") in MATRIX or getattr(functional, name, None) is func
 
 
 def _used_while_sharded(args: Any, kwargs: Any, func: Any) -> str:

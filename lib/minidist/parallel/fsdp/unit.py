@@ -7,7 +7,7 @@
     pre_backward     all-gather them again                  } this one computes
     post_backward    free them; reduce-scatter the gradients, write this rank's into shard.grad
 
-What a group of parameters does to its memory is in `param_group.py`, which unit is next in
+What a group of parameters does to its memory is in `param_group.py`; which unit comes next, in
 `prefetch.py`.
 
 [Note: unused parameters] All ranks must send as much, so a parameter without a gradient on this
@@ -116,13 +116,14 @@ class Unit:
             self.context.begin_forward(self)
             self.state = TrainingState.FORWARD
         self.unshard()
-        if not recomputes:
-            self.prefetch_unit(self.context.order.after(self))
+        following = None if recomputes else self.context.order.after(self)
+        if following and self.prefetch:
+            following.begin_unshard()
         dtype = self.policy.param_dtype if self.policy.cast_forward_inputs else None
         inputs = cast((args, kwargs), dtype)
-        return (
-            inputs if self.state is TrainingState.BACKWARD else on_exit(inputs, self.post_backward)
-        )
+        if self.state is not TrainingState.BACKWARD:
+            inputs = on_exit(inputs, self.post_backward)
+        return inputs
 
     def post_forward(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """2. Free them. Have autograd call `pre_backward` when it reaches an output."""
@@ -130,9 +131,11 @@ class Unit:
             output, (args, kwargs), self.pre_backward
         )
         if not in_backward():
-            self.state = TrainingState.KEPT if self.keeps_parameters else TrainingState.IDLE
-            if self.state is TrainingState.IDLE:
-                self.reshard()
+            reshards = self.reshard_after_forward
+            reshards = self is not self.context.units[0] if reshards is None else reshards
+            self.state = TrainingState.KEPT
+            if reshards or not torch.is_grad_enabled():
+                self.reshard()  # and it is IDLE
             self.context.end_forward(self, trains)
         return cast(output, self.policy.output_dtype)
 
@@ -142,7 +145,9 @@ class Unit:
         if self.state is not TrainingState.BACKWARD:
             self.state = TrainingState.BACKWARD
             self.unshard()
-            self.prefetch_unit(self.context.order.before(self))
+            following = self.context.order.before(self)
+            if following and self.prefetch:
+                following.begin_unshard()
 
     @torch.no_grad()
     def post_backward(self) -> None:
@@ -197,12 +202,11 @@ class Unit:
     def reduce_gradients(self) -> Iterator[None]:
         """Average the gradients over the ranks; pauses where it would wait for others."""
         what = f"reduce-scatter {self.short}"
-        groups = [group for group in self.groups if group.trains]
-        replicas = self.replicate.ranks if self.replicate else 1
+        ranks = self.comm.ranks * (self.replicate.ranks if self.replicate else 1)
         handles = self._agree_on(what, async_op=True)
         reduced = []
-        for group in groups:
-            gradients, present = group.pack_gradients(1 / (self.comm.ranks * replicas))
+        for group in (each for each in self.groups if each.trains):
+            gradients, present = group.pack_gradients(1 / ranks)
             mean = gradients.new_empty(group.layout.shard_numel)
             handles += begun(what, self.comm.reduce_scatter(mean, gradients, async_op=True))
             reduced.append((group, mean, present))
@@ -217,13 +221,8 @@ class Unit:
             wait_for(handles)
         for group, mean, present in reduced:
             group.write_gradients(mean, present)
-            unused = None if all(present) else mean
-            self.context.unused.append(Unused(self, group, present, unused))
-
-    def prefetch_unit(self, other: Unit | None) -> None:
-        """Begin to gather another unit's parameters."""
-        if other and self.prefetch:
-            other.begin_unshard()
+            kept = None if all(present) else mean  # it may still be wanted
+            self.context.reduced.append(Reduced(self, group, present, kept))
 
     def forward_ended(self, *_: object) -> None:
         """Called after each forward, also one that raised: then clean up."""
@@ -234,24 +233,12 @@ class Unit:
                 self.reshard()
 
     def _agree_on(self, what: str, async_op: bool) -> list[Handle]:
-        """Compare between the ranks, where checks are on, that all do the same to the same unit.
-
-        On the CPU that may go on while this rank computes; on a GPU it has to be done before a
-        collective begins, which could not be stopped.
-        """
-        apart = async_op and self.device.type == "cpu"
+        """Where checks are on, see that all ranks do the same to the same unit."""
+        apart = async_op and self.device.type == "cpu"  # a GPU's collective cannot be stopped later
         handle = agree_on(self.comm, f"fully_shard: {what}", async_op=apart)
         return [handle] if handle else []
 
     # ---- what it is, and what it is called ----
-
-    @property
-    def keeps_parameters(self) -> bool:
-        """True if they stay unsharded from forward to backward."""
-        reshards = self.reshard_after_forward
-        if reshards is None:
-            reshards = self is not self.context.root
-        return torch.is_grad_enabled() and not reshards
 
     @property
     def short(self) -> str:
@@ -264,7 +251,7 @@ class Unit:
         return f"unit '{self.name}'" if self.name else f"the outermost unit ({self._kind})"
 
 
-class Unused(NamedTuple):
+class Reduced(NamedTuple):
     """A group that was reduced: which parameters had a gradient here; its mean if not all had."""
 
     unit: Unit
@@ -280,23 +267,18 @@ class FSDPContext:
         units: the outermost first.
         order: in which they run.
         backward: whether one is under way.
-        unused: gradients of parameters that this rank did not use: [Note: unused parameters].
+        reduced: what this backward has reduced: [Note: unused parameters].
     """
 
     def __init__(self) -> None:
         self.units: list[Unit] = []
         self.order = UnitOrder[Unit]()
         self.backward = BackwardPass()
-        self.unused: list[Unused] = []
+        self.reduced: list[Reduced] = []
         self._reductions: list[Iterator[None]] = []
         self._outermost: Unit | None = None  # whose forward, now under way, all others are in
         self._forward_mark: Mark = NOTHING
         self._backward_mark: Mark = NOTHING
-
-    @property
-    def root(self) -> Unit:
-        """The outermost unit."""
-        return self.units[0]
 
     def begin_forward(self, unit: Unit) -> None:
         """A unit's forward begins."""
@@ -329,10 +311,11 @@ class FSDPContext:
         self.check_backward()
         if torch.is_grad_enabled():
             raise RuntimeError(
-                f"rank {dist.get_rank()}: {self.root.title}: FSDP frees parameters that a backward "
-                "through this backward (create_graph=True) would need; use DistributedDataParallel"
+                f"rank {dist.get_rank()}: {self.units[0].title}: FSDP frees parameters that going "
+                "back through this backward (create_graph=True) would need; train with "
+                "DistributedDataParallel"
             )
-        self._backward_mark = mark("backward", COMPUTE, self.root.device)
+        self._backward_mark = mark("backward", COMPUTE, self.units[0].device)
         self.backward.begin(self.end_backward)
 
     @torch.no_grad()
@@ -358,8 +341,8 @@ class FSDPContext:
 
     def _write_unused(self) -> None:
         """Learn which parameters have a gradient on some rank: [Note: unused parameters]."""
-        pending, self.unused = self.unused, []
-        by_ranks: dict[object, list[Unused]] = {}
+        pending, self.reduced = self.reduced, []
+        by_ranks: dict[object, list[Reduced]] = {}
         for each in pending:
             replicas = each.unit.replicate and each.unit.replicate.group
             by_ranks.setdefault((each.unit.comm.group, replicas), []).append(each)
@@ -381,7 +364,7 @@ class FSDPContext:
         """Raise RuntimeError if the last backward has raised."""
         if self.backward.raised:
             raise RuntimeError(
-                f"rank {dist.get_rank()}: {self.root.title}: its last backward raised, so its "
+                f"rank {dist.get_rank()}: {self.units[0].title}: its last backward raised, so its "
                 "gradients were not averaged, or not all; zero the gradients and call reshard() on "
                 "the outermost module, on all ranks, before the next forward"
             )
@@ -391,7 +374,7 @@ class FSDPContext:
         if self.backward.raised:
             self.backward.close()
             self._reductions.clear()
-            self.unused.clear()
+            self.reduced.clear()
             for unit in self.units:
                 for group in unit.groups:
                     group.drop_gradients()
