@@ -104,7 +104,6 @@ class Unit:
         self.groups = [
             ParamGroup(group, lambda: self.title, layout, comm, policy) for group in infos
         ]
-        self.device = self.groups[0].local.device if self.groups else torch.device("cpu")
         self._gathers: list[Handle] = []
 
     # ---- the life of a unit ----
@@ -145,9 +144,9 @@ class Unit:
         if self.state is not TrainingState.BACKWARD:
             self.state = TrainingState.BACKWARD
             self.unshard()
-            following = self.context.order.before(self)
-            if following and self.prefetch:
-                following.begin_unshard()
+            previous = self.context.order.before(self)
+            if previous and self.prefetch:
+                previous.begin_unshard()
 
     @torch.no_grad()
     def post_backward(self) -> None:
@@ -239,6 +238,11 @@ class Unit:
         return [handle] if handle else []
 
     # ---- what it is, and what it is called ----
+
+    @property
+    def device(self) -> torch.device:
+        """Where its shards are, which may be made after the unit; the CPU if it has none."""
+        return self.groups[0].local.device if self.groups else torch.device("cpu")
 
     @property
     def short(self) -> str:
@@ -336,8 +340,7 @@ class FSDPContext:
         self._reductions.append(reduction)
 
     def _advance_reductions(self) -> None:
-        ended = object()
-        self._reductions = [each for each in self._reductions if next(each, ended) is not ended]
+        self._reductions = [each for each in self._reductions if next(each, "end") is None]
 
     def _write_unused(self) -> None:
         """Learn which parameters have a gradient on some rank: [Note: unused parameters]."""
