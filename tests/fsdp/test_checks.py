@@ -3,12 +3,15 @@
 import copy
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 
 from minidist import DistributedDataParallel, MismatchError, RankError, fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import units
@@ -45,14 +48,21 @@ def half_meta() -> nn.Sequential:
     return net
 
 
+def dtensor() -> nn.Module:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    net = nn.Linear(4, 4)
+    net.weight = nn.Parameter(distribute_tensor(net.weight.detach(), mesh, [Replicate()]))
+    return net
+
+
 WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "no module": (lambda: "net", {}, "TypeError: {}module: expected a torch.nn.Module, got a str"),
     "a list": (lambda: nn.ModuleList([pair()]), {}, "ValueError: {}module: a ModuleList has no "),
-    "twice": (lambda: fully_shard(pair()), {}, "ValueError: {}module: it is a unit already"),
+    "twice": (lambda: fully_shard(pair()), {}, "ValueError: {}module: it is a FSDPModule already"),
     "DDP inside": (
         lambda: nn.Sequential(DistributedDataParallel(pair())),
         {},
-        "ValueError: {}module: its part '0' is a DistributedDataParallel; wrap the bare module",
+        "ValueError: {}module: its part '0' is a DistributedDataParallel already; wrap ",
     ),
     "the inner one last": (
         inner_last,
@@ -69,7 +79,7 @@ WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "no shape yet": (
         lambda: nn.Sequential(nn.LazyLinear(3)),
         {},
-        "ValueError: {}module: parameter '0.weight' has no shape yet; call the module once before",
+        "ValueError: {}module: '0.weight' has no shape yet; call the module once before",
     ),
     "two devices": (
         half_meta,
@@ -83,6 +93,18 @@ WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         {"reshard_after_forward": 2},
         "TypeError: {}reshard_after_forward: expected True, False or None, got 2",
     ),
+    "sparse gradients": (
+        lambda: nn.Sequential(nn.Embedding(4, 2, sparse=True)),
+        {},
+        "ValueError: {}module: '0' has sparse gradients, which cannot be reduce-scattered; build "
+        "it with sparse=False",
+    ),
+    "a DTensor": (
+        dtensor,
+        {},
+        "TypeError: {}module: 'weight': expected a plain tensor, got a DTensor: is it sharded?",
+    ),
+    "an argument that nobody has": (pair, {"prefetsh": 1}, "TypeError: {}prefetsh: there is no "),
     "prefetch": (pair, {"prefetch": 1}, "TypeError: {}prefetch: expected True or False, got 1"),
 }
 
@@ -195,40 +217,34 @@ def test_a_parameter_that_is_used_while_sharded() -> None:
         assert said[5].startswith(f"{where}'norm.weight' of the outermost unit (GPT) was used by")
 
 
-def test_an_optimizer_that_was_built_before() -> None:
+def test_a_parameter_as_it_was_before_wrapping() -> None:
+    """Held by an optimizer, or by a module outside the unit."""
+
     def run() -> list[str]:
-        net = gpt()
+        net, outside = gpt(), pair()
         early = torch.optim.SGD(net.parameters(), lr=0.1)
+        outside[1].weight = outside[0].weight
         shard_blocks(net)
+        fully_shard(outside[0])  # and not the whole
         score(net, mine(tokens(0, 4))).backward()
         torch.optim.SGD(net.parameters(), lr=0.1).step()
-        return [says(early.step, RuntimeError)]
+        uses: list[Callable[[], object]] = [early.step, early.zero_grad]
+        return [says(use, RuntimeError) for use in [*uses, lambda: outside(torch.ones(2, 4))]]
 
-    for rank, (said,) in enumerate(launch(run, 2)):
-        assert said == (
-            f"RuntimeError: rank {rank}: SGD holds parameter 'token.weight' of the outermost unit "
-            "(GPT) as it was before fully_shard: build the optimizer after it, from the module's "
-            "parameters() of then"
+    for rank, (step, zero, forward) in enumerate(launch(run, 2)):
+        where = f"RuntimeError: rank {rank}: parameter "
+        remedy = (
+            "is used as it was before fully_shard. An optimizer must be built after it, from the "
+            "module's parameters() of then; of modules that share a parameter, wrap one that holds "
+            "them all, or wrap before tying"
         )
+        assert step == f"{where}'token.weight' of the outermost unit (GPT) {remedy}"
+        assert zero == step
+        assert forward == f"{where}'weight' of the outermost unit (Linear) {remedy}"
 
 
-def test_an_old_parameter_that_is_still_used() -> None:
-    def run() -> str:
-        net = pair()
-        net[1].weight = net[0].weight
-        fully_shard(net[0])  # and not the whole
-        x = net(torch.ones(2, 4))
-        return says(x.sum().backward, RuntimeError)
-
-    for rank, said in enumerate(launch(run, 2)):
-        assert said.startswith(
-            f"RuntimeError: rank {rank}: parameter 'weight' of the outermost unit (Linear) got a "
-            "gradient as it was before fully_shard: a module outside the unit still uses it"
-        )
-
-
-def test_a_unit_whose_forward_records_nothing() -> None:
-    """Frozen, in eval(), or in a whole forward without gradients that is what one wants."""
+def test_a_unit_whose_forward_records_nothing_gets_no_gradients() -> None:
+    """As a bare module."""
 
     class Blind(nn.Module):
         def __init__(self) -> None:
@@ -241,33 +257,40 @@ def test_a_unit_whose_forward_records_nothing() -> None:
             out: torch.Tensor = self.last(x)
             return out
 
-    def run() -> list[str]:
-        x, found = torch.ones(2, 4), []
-        for change in (
-            lambda net: None,
-            lambda net: net.first.requires_grad_(False),
-            lambda net: net.first.eval(),
-        ):
-            net = Blind()
-            fully_shard(net.first)
-            fully_shard(net)
-            change(net)
-            with torch.no_grad():
-                net(x)
-            loss = net(x).sum()
-            if found:
-                loss.backward()
-            else:
-                found.append(says(loss.backward, RuntimeError))
-            found.append(str([p.grad is None for p in net.parameters()]))
-        return found
+    def run() -> list[bool]:
+        net = Blind()
+        fully_shard(net.first)
+        fully_shard(net)(torch.ones(2, 4)).sum().backward()
+        return [parameter.grad is None for parameter in net.parameters()]
 
-    for rank, (said, *grads) in enumerate(launch(run, 2)):
-        assert said.startswith(
-            f"RuntimeError: rank {rank}: unit 'first': its forward ran under no_grad inside one "
-            "that did not, so backward gave its parameters no gradients; run it with gradients"
+    assert launch(run, 2) == [[True, True, False, False]] * 2
+
+
+def test_outputs_and_backwards_that_it_cannot_follow() -> None:
+    class Hides(nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            return SimpleNamespace(out=super().forward(x))
+
+    def run() -> list[str]:
+        x = torch.ones(2, 4, requires_grad=True)
+        hides, net = fully_shard(Hides(4, 4)), fully_shard(pair())
+        with torch.no_grad():
+            hides(x)
+        found = [says(lambda: hides(x), TypeError)]
+        slope = lambda: torch.autograd.grad(net(x).sum(), x, create_graph=True)  # noqa: E731
+        found.append(says(slope, RuntimeError))
+        net(x).sum().backward()
+        return [*found, str(net[0].weight.grad is None)]
+
+    for rank, (hidden, twice, none) in enumerate(launch(run, 2)):
+        assert hidden == (
+            f"TypeError: rank {rank}: the outermost unit (Hides): its forward returned a "
+            "SimpleNamespace, in which no tensor was found, so that nobody would notice its "
+            "backward; return tensors, containers of them, or a dataclass"
         )
-        assert grads == ["[True, True, False, False]"] * 3
+        assert twice.startswith(f"RuntimeError: rank {rank}: the outermost unit (Sequential): FSDP")
+        assert "(create_graph=True)" in twice
+        assert none == "False"
 
 
 def test_shards_are_not_moved_copied_or_replaced() -> None:
@@ -301,7 +324,7 @@ def test_shards_are_not_moved_copied_or_replaced() -> None:
         moved = f"RuntimeError: {where}it cannot be moved or cast after fully_shard"
         assert said[0].startswith(moved)
         assert said[1].startswith(moved)
-        assert "minidist.parallel.full_model.meta_device" in said[1]
+        assert "minidist.materialize(module, device)" in said[1]
         assert said[2].startswith(f"TypeError: {where}it cannot be copied or pickled")
         assert said[3] == said[2]
         for each in said[4:]:

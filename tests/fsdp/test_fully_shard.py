@@ -8,16 +8,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from minidist import Counted, Ours, fully_shard, launch, timeline
 from minidist.parallel.fsdp.fully_shard import FSDPModule, units
 from minidist.parallel.fsdp.shard import Shard
-from minidist.parallel.sharding.layouts import Laid, Rows
+from minidist.parallel.fsdp.unit import ShardedState, Unit
 from tests.support.fsdp_models import (
     LAYOUTS,
-    alike,
-    descend,
+    bytes_of_flags,
     far,
     gpt,
     gradients,
@@ -32,41 +30,11 @@ from tests.support.fsdp_models import (
 F64 = torch.float64
 
 
-# ---- layouts, in one process ----
-
-
-@pytest.mark.parametrize("kind", [Rows, Laid])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_layouts_give_every_rank_its_part_and_all_together_the_whole(kind: Any, ranks: int) -> None:
-    shapes = [torch.Size(s) for s in [(3, 2), (), (7,), (0, 4), (1, 5), (4, 2, 2)]]
-    tensors = [torch.randn(shape) for shape in shapes]
-    table = torch.full((kind(shapes, ranks, 0).padded,), 7.0)
-    kind(shapes, ranks, 0).pack(tensors, table)
-    for rank in range(ranks):
-        layout = kind(shapes, ranks, rank)
-        local = table.view(ranks, -1)[rank]
-        for index, view in enumerate(layout.views(local)):
-            assert torch.equal(view, layout.cut(index, tensors[index])), (rank, index)
-        assert len(local) == layout.shard_numel == layout.padded // ranks
-        for whole, tensor in zip(layout.wholes(table), tensors, strict=True):
-            assert torch.equal(whole, tensor)
-        flat = table if layout.in_place else torch.empty(layout.whole_numel)
-        layout.arrange(table, flat)
-        assert all(map(torch.equal, layout.parameters(flat), tensors))
-    assert table.sum() == pytest.approx(sum(t.sum() for t in tensors).item(), abs=1e-4)
-
-
-def test_rows_are_cut_as_torch_chunks_them() -> None:
-    whole = torch.arange(14.0).view(7, 2)
-    parts = [Rows([whole.shape], 3, rank).cut(0, whole) for rank in range(3)]
-    assert all(map(torch.equal, parts, whole.chunk(3)))
-
-
 # ---- training ----
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_training_is_that_of_one_process_and_traffic_as_counted(ranks: int) -> None:
+def test_traffic_of_a_step_is_three_model_sizes_and_a_flag_for_each_parameter(ranks: int) -> None:
     """Bytes sent in units of (N-1)/N × padded bytes: 3, or 2 if nothing is freed after forward."""
 
     def run() -> list[str]:
@@ -75,153 +43,19 @@ def test_training_is_that_of_one_process_and_traffic_as_counted(ranks: int) -> N
             for reshard, prefetch in ((True, True), (False, True), (None, False)):
                 comm = Counted(Ours(algorithm="ring"))
                 options = {"layout": layout, "prefetch": prefetch, "comm": comm}
-
-                def wrap(net: nn.Module, options: Any = options, reshard: Any = reshard) -> Any:
-                    return shard_blocks(net, reshard_after_forward=reshard, **options)
-
-                where = f"{layout}, {reshard}, {prefetch}: "
-                if said := alike(gpt, wrap, score, tokens(0, 12)):
-                    wrong.append(where + said)
-                net = wrap(gpt())
-                padded = [sum(8 * b.layout.padded for b in unit.blocks) for unit in units(net)]
+                net = shard_blocks(gpt(), reshard_after_forward=reshard, **options)
+                padded = [sum(8 * g.layout.padded for g in unit.groups) for unit in units(net)]
                 comm.clear()
                 score(net, mine(tokens(1, 12))).backward()
+                sent, calls = comm.bytes_sent, [call.name for call in comm.calls]
                 times = {True: 3 * sum(padded), False: 2 * sum(padded)}
                 times[None] = 3 * sum(padded) - padded[0]
-                if comm.bytes_sent * ranks != (ranks - 1) * times[reshard]:
-                    wrong.append(f"{where}{comm.bytes_sent} bytes of {times[reshard]}")
+                sent -= bytes_of_flags(comm, len(list(net.parameters())))
+                if sent * ranks != (ranks - 1) * times[reshard] or calls.count("all_reduce") != 1:
+                    wrong.append(f"{layout}, {reshard}: {sent} bytes of {times[reshard]}, {calls}")
         return wrong
 
     assert launch(run, ranks) == [[]] * ranks
-
-
-def test_it_trains_as_torchs_own() -> None:
-    def run() -> str:
-        from torch.distributed.fsdp import fully_shard as torchs
-
-        ours, theirs = shard_blocks(gpt()), gpt()
-        for block in theirs.blocks:
-            torchs(block)
-        torchs(theirs)
-        models = (ours, theirs)
-        optimizers = [torch.optim.AdamW(net.parameters(), lr=0.01) for net in models]
-        for step in range(3):
-            losses = []
-            for net, optimizer in zip(models, optimizers, strict=True):
-                optimizer.zero_grad()
-                loss = score(net, mine(tokens(step, 6)))
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
-            if abs(losses[0] - losses[1]) > 1e-12:
-                return f"step {step}: {losses}"
-        local = {n: p.to_local() for n, p in theirs.named_parameters()}  # cut as ours
-        return far({n: p.detach() for n, p in ours.named_parameters()}, local)
-
-    assert launch(run, 3) == [""] * 3
-
-
-class Pieces(nn.Module):
-    """Blocks that are put together in unusual ways."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.how = how
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.LayerNorm(5)) for _ in range(3)
-        )
-        self.tail = nn.Linear(5, 2)
-        self.never = nn.Parameter(torch.ones(3))
-        self.scale = nn.Parameter(torch.ones(()))
-        self.double()
-        if how == "frozen":
-            self.blocks[0].requires_grad_(False)
-            self.blocks[1][0].weight.requires_grad_(False)
-        if how == "dtypes":
-            self.blocks[1].float()
-        if how == "tied":
-            self.blocks[1][0].bias = self.blocks[1][2].bias
-
-    def forward(self, x: torch.Tensor) -> Any:
-        for index, block in enumerate(self.blocks):
-            if self.how == "checkpoint round a unit":
-                x = checkpoint(block, x, use_reentrant=False)
-            elif self.how == "checkpoint in a unit":
-                x = checkpoint(lambda x, block=block: block(x), x, use_reentrant=False)
-            elif self.how == "dtypes":
-                x = block(x.to(block[0].weight.dtype)).double()
-            elif self.how == "twice":
-                x = block(x) + block(-x)
-            elif self.how == "in place":
-                x = block(x).view(-1, 5)
-                x += index
-            else:
-                x = block(x)
-        return self.tail(x) * self.scale
-
-
-HOWS = (
-    "plain",
-    "checkpoint round a unit",
-    "checkpoint in a unit",
-    "twice",
-    "in place",
-    "frozen",
-    "dtypes",
-    "tied",
-)
-
-
-def squares(net: Any, x: torch.Tensor) -> torch.Tensor:
-    return net(x).square().mean()
-
-
-def test_units_in_unusual_ways() -> None:
-    """3 ranks: 5 rows leave the last one with fewer, 2 with none."""
-
-    def run() -> dict[str, str]:
-        batch = torch.randn(6, 5, dtype=F64, generator=torch.Generator().manual_seed(1))
-        found = {}
-        for layout in LAYOUTS:
-            for how in HOWS:
-                found[f"{how}, {layout}"] = alike(
-                    lambda how=how: Pieces(how),
-                    lambda net, layout=layout: shard_blocks(net, layout=layout),
-                    squares,
-                    batch,
-                    tolerance=1e-6 if how == "dtypes" else 1e-10,
-                )
-        return {how: said for how, said in found.items() if said}
-
-    assert launch(run, 3) == [{}] * 3
-
-
-def test_a_unit_that_returns_a_view_may_be_written_into() -> None:
-    class Turned(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(4, 6, dtype=F64)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.inner(x).view(-1, 3, 2).transpose(1, 2)
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            self.blocks = nn.ModuleList([Turned()])
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.blocks[0](x)
-            y *= 2
-            return y.square()
-
-    def run() -> str:
-        batch = torch.randn(4, 4, dtype=F64, generator=torch.Generator().manual_seed(1))
-        return alike(Net, shard_blocks, squares, batch)
-
-    assert launch(run, 2) == [""] * 2
 
 
 def test_accumulation_sends_gradients_once() -> None:
@@ -268,11 +102,10 @@ def test_the_next_unit_is_gathered_while_this_one_computes() -> None:
         for unit in units(net):
             begin = unit.begin_unshard
 
-            def log(async_op: bool = True, unit: Any = unit, begin: Any = begin) -> bool:
-                begun = begin(async_op)
-                if begun:
+            def log(async_op: bool = True, unit: Any = unit, begin: Any = begin) -> None:
+                if unit.sharded_state is ShardedState.SHARDED:
                     events.append(unit.short)
-                return bool(begun)
+                begin(async_op)
 
             unit.begin_unshard = log  # type: ignore[method-assign]
         for index, block in enumerate(net.blocks):
@@ -320,6 +153,10 @@ def storages(tensors: Iterator[torch.Tensor]) -> int:
     return sum(under.values())
 
 
+def unsharded(unit: Unit) -> Iterator[torch.Tensor]:
+    return (parameter for group in unit.groups for parameter in group.unsharded)
+
+
 def living() -> list[torch.Tensor]:
     """All tensors of this process that hold numbers of a model's dtype."""
     gc.collect()
@@ -335,11 +172,12 @@ def test_a_resharded_unit_holds_its_shard_and_at_most_two_are_whole() -> None:
         inner, seen = units(net)[1:], []
 
         def look(*_: Any) -> None:
-            seen.append(sum(unit.whole or unit._under_way is not None for unit in inner))
-            for unit in inner:
-                held = storages(iter(unit.parameters()))
-                assert bool(held) or not unit.whole, unit.name
-                assert not held or unit.whole or unit._under_way is not None, unit.name
+            states = [unit.sharded_state for unit in inner]
+            seen.append(sum(state is not ShardedState.SHARDED for state in states))
+            for unit, state in zip(inner, states, strict=True):
+                held = storages(unsharded(unit))
+                assert held or state is not ShardedState.UNSHARDED, unit.name
+                assert not held or state is not ShardedState.SHARDED, unit.name
 
         for block in net.blocks:
             block.norm.register_forward_hook(look)
@@ -356,8 +194,8 @@ def test_a_resharded_unit_holds_its_shard_and_at_most_two_are_whole() -> None:
                 before = {id(tensor) for tensor in living()}
                 net = shard_blocks(gpt(), layout=layout, prefetch=prefetch)
                 seen = train(net)
-                state = sum(2 * b.local.nbytes for unit in units(net) for b in unit.blocks)
-                freed = [storages(iter(unit.parameters())) for unit in units(net)]
+                state = sum(2 * b.local.nbytes for unit in units(net) for b in unit.groups)
+                freed = [storages(unsharded(unit)) for unit in units(net)]
                 alive = (tensor for tensor in living() if id(tensor) not in before)
                 found.append([prefetch, max(seen), len(seen), freed, storages(alive) - state])
                 del net
@@ -411,91 +249,6 @@ def test_unshard_and_reshard_by_hand() -> None:
         return [*found, torch.equal(net(mine(tokens(0, 4))), bare(mine(tokens(0, 4))))]
 
     assert launch(run, 2) == [[True] * 7] * 2
-
-
-def test_evaluation_before_between_and_after_training() -> None:
-    def run() -> list[str]:
-        wrong = []
-        for reshard in (True, False):
-            net, bare = shard_blocks(gpt(), reshard_after_forward=reshard), gpt()
-            for step in range(2):
-                for quiet in (torch.no_grad, torch.inference_mode):
-                    with quiet():  # the first forward of all is one in inference mode
-                        out, want = net(mine(tokens(9, 4))), bare(mine(tokens(9, 4)))
-                        wrong.append(far({"out": out}, {"out": want}))
-                    if any(unit.whole for unit in units(net)):
-                        wrong.append("whole after an evaluation")
-                score(net, mine(tokens(step, 4)))  # no backward follows
-                loss = score(net, mine(tokens(step, 4)))
-                loss.backward()
-                score(bare, tokens(step, 4)).backward()
-                wrong.append(far(gradients(net), grads_of(bare)))
-                for model in (net, bare):
-                    descend(model)
-                    model.zero_grad()
-        return [said for said in wrong if said]
-
-    assert launch(run, 2) == [[]] * 2
-
-
-def test_after_a_forward_that_raised_one_can_go_on() -> None:
-    class Fails(nn.Linear):
-        armed = False
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if self.armed:
-                raise KeyError("no")
-            return super().forward(x)
-
-    def run() -> list[Any]:
-        torch.manual_seed(1)
-        net = nn.Sequential(nn.Linear(3, 3), Fails(3, 3)).double()
-        for layer in net:
-            fully_shard(layer)
-        fully_shard(net)
-        x = torch.ones(2, 3, dtype=F64)
-        found: list[Any] = []
-        for _ in range(2):
-            Fails.armed = True
-            with pytest.raises(KeyError):
-                net(x)
-            Fails.armed = False
-            found.append([unit.whole for unit in units(net)])
-            net(x).sum().backward()
-            found.append([parameter.grad is not None for parameter in net.parameters()])
-        return found
-
-    assert launch(run, 2) == [[[False] * 3, [True] * 4] * 2] * 2
-
-
-def test_after_a_backward_that_raised_one_must_reshard() -> None:
-    class Bad(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-            raise KeyError("no")
-
-    def run() -> list[Any]:
-        net, bare = shard_blocks(gpt()), gpt()
-        ids = mine(tokens(0, 4))
-        handle = net.blocks[1].register_forward_hook(lambda *a: Bad.apply(a[2]))
-        with pytest.raises(KeyError):
-            score(net, ids).backward()
-        handle.remove()
-        with pytest.raises(RuntimeError) as told:
-            score(net, ids)
-        net.zero_grad()
-        net.reshard()
-        score(net, ids).backward()
-        score(bare, tokens(0, 4)).backward()
-        return [str(told.value), far(gradients(net), grads_of(bare))]
-
-    for rank, (said, wrong) in enumerate(launch(run, 2)):
-        assert said.startswith(f"rank {rank}: the outermost unit (GPT): its last backward raised")
-        assert not wrong
 
 
 def test_optimizers_treat_shards_as_parameters() -> None:
@@ -583,7 +336,7 @@ def test_zero_grad_reaches_the_shards_also_while_the_parameters_are_whole() -> N
     def run() -> list[Any]:
         net, bare = shard_blocks(gpt(), reshard_after_forward=False), gpt()
         score(net, mine(tokens(0, 4))).backward()
-        shards = [shard for unit in units(net) for block in unit.blocks for shard in block.shards]
+        shards = [shard for unit in units(net) for block in unit.groups for shard in block.shards]
         score(net, mine(tokens(0, 4)))  # no backward follows
         net.zero_grad(set_to_none=False)
         zeros = all(shard.grad is not None and not shard.grad.any() for shard in shards)

@@ -11,7 +11,7 @@ from minidist import Counted, Ours, fully_shard, launch, timeline
 from minidist.parallel.fsdp.fully_shard import units
 from tests.support.fsdp_models import (
     LAYOUTS,
-    alike,
+    bytes_of_flags,
     far,
     gpt,
     gradients,
@@ -33,37 +33,31 @@ def rows_of_two() -> tuple[Counted, Counted]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_hybrid_training_is_that_of_one_process_and_traffic_as_counted(layout: str) -> None:
+def test_hybrid_traffic_is_as_counted_and_replicas_are_alike(layout: str) -> None:
     """In a row as with full sharding; between rows an all-reduce of the slice of gradients."""
 
     def run() -> list[Any]:
         comms = rows_of_two()
-        said = alike(
-            gpt, lambda net: shard_blocks(net, comm=comms, layout=layout), score, tokens(0, 8)
-        )
         net = shard_blocks(gpt(), comm=comms, layout=layout)
-        padded = sum(8 * b.layout.padded for unit in units(net) for b in unit.blocks)
+        padded = sum(8 * b.layout.padded for unit in units(net) for b in unit.groups)
         for comm in comms:
             comm.clear()
         with timeline() as line:
             score(net, mine(tokens(0, 8))).backward()
         names = [span.name for span in line.spans if span.name.startswith("all-reduce")]
-        replicate, shard = comms
+        replicate = comms[0]
         bits = torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
         replica = bits.clone()
         dist.broadcast(replica, dist.get_rank() % 2, group=replicate.group)
-        sent = (shard.bytes_sent * 2 - 3 * padded, replicate.bytes_sent * 2 - padded)
-        return [
-            said,
-            sent,
-            {call.name for call in replicate.calls},
-            sorted(names),
-            torch.equal(bits, replica),
-        ]
+        calls, sent = {call.name for call in replicate.calls}, [c.bytes_sent for c in comms]
+        for index, comm in enumerate(comms):
+            sent[index] -= bytes_of_flags(comm, len(list(net.parameters())))
+        return [sent[1] * 2 - 3 * padded, sent[0] * 2 - padded, calls, sorted(names), bits, replica]
 
     names = [f"all-reduce {name}" for name in ("blocks.0", "blocks.1", "blocks.2", "root")]
-    for said, (inside, between), calls, told, equal in launch(run, 4):
-        assert (said, inside, calls, told, equal) == ("", 0, {"all_reduce"}, names, True)
+    for inside, between, calls, told, bits, replica in launch(run, 4):
+        assert (inside, calls, told) == (0, {"all_reduce"}, names)
+        assert torch.equal(bits, replica)
         assert abs(between) <= 8 * 4, "slices of odd length are halved as well as can be"
 
 
@@ -98,7 +92,7 @@ def test_accumulation_in_rows() -> None:
             score(net, mine(tokens(part, 8))).backward()
             score(bare, tokens(part, 8)).backward()
         calls = [call.name for call in comms[0].calls]
-        assert calls.count("all_reduce") == 4
+        assert calls.count("all_reduce") == 4 + 1, "of each unit's gradients, and of flags"
         return far(gradients(net), grads_of(bare))
 
     assert launch(run, 4) == [""] * 4
@@ -116,6 +110,7 @@ def test_meshes_and_comms_that_do_not_fit() -> None:
             {"comm": "gloo"},
             {"comm": (Ours(),)},
             {"comm": (Ours(), 3)},
+            {"comm": (Ours(), Ours())},
         ]
         if dist.get_rank():
             wrong.append({"mesh": one})
@@ -139,6 +134,8 @@ def test_meshes_and_comms_that_do_not_fit() -> None:
             f"TypeError: {where}comm: expected a Comm, such as Ours(), got str",
             f"ValueError: {where}comm: expected one or a pair (replicate, shard), got 1",
             f"TypeError: {where}comm[1]: expected a Comm, such as Ours(), got int",
+            f"ValueError: {where}comm: expected a pair (replicate, shard) of groups that share "
+            "this rank alone, as the columns and rows of a mesh do, got ranks [0, 1] and [0, 1]",
         ]
         if rank:
             want += [

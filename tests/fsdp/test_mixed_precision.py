@@ -9,8 +9,8 @@ from torch import nn
 
 from minidist import Counted, MismatchError, Ours, fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import units
-from minidist.parallel.fsdp.mixed import Dtypes
-from tests.support.fsdp_models import LAYOUTS, far, gradients, mine, wholes
+from minidist.parallel.fsdp.options import DtypePolicy
+from tests.support.fsdp_models import LAYOUTS, bytes_of_flags, far, gradients, mine, wholes
 from tests.support.scaling import scaled_step
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -20,7 +20,7 @@ class Policy:
     """As torch's MixedPrecisionPolicy, which costs each process a second to import."""
 
     def __init__(self, **fields: Any) -> None:
-        self.__dict__ |= Dtypes(**fields)._asdict()
+        self.__dict__ |= DtypePolicy(**fields)._asdict()
 
     def __repr__(self) -> str:
         return str(self.__dict__)
@@ -78,10 +78,11 @@ def test_low_precision_is_used_and_sent_and_full_precision_is_kept(layout: str) 
             comm.clear()
             out = model(mine(data(0)))
             out.float().square().mean().backward()
-            numel = sum(b.layout.padded for u in units(model) for b in u.blocks)
+            numel = sum(b.layout.padded for u in units(model) for b in u.groups)
             want = numel * (2 * 2 + (4 if reduce is F32 else 2)) // 2
             right = by_hand(net(), [[part] for part in data(0).chunk(2)], reduce or BF16)
-            found.append((used, out.dtype, comm.bytes_sent - want))
+            sent = comm.bytes_sent - bytes_of_flags(comm, len(list(model.parameters())))
+            found.append((used, out.dtype, sent - want))
             found.append(
                 {p.dtype for p in model.parameters()} | {p.grad.dtype for p in model.parameters()}
             )
@@ -176,7 +177,7 @@ def test_frozen_integers_are_gathered_as_they_are() -> None:
     def run() -> list[Any]:
         model = fully_shard(Table(), mp_policy=Policy(param_dtype=BF16))
         model(torch.ones(5)).sum().backward()
-        kinds = sorted(str(block.param_dtype) for block in units(model)[0].blocks)
+        kinds = sorted(str(block.param_dtype) for block in units(model)[0].groups)
         return [kinds, torch.equal(wholes(model)["index"], torch.arange(5))]
 
     assert launch(run, 3) == [[["torch.bfloat16", "torch.int64"], True]] * 3

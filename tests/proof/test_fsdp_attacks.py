@@ -129,9 +129,9 @@ def released(layout: str) -> list[object]:
         step(net, optimizer, turn)
         step(other, its_optimizer, turn)
     blocks = [
-        block for unit in minidist.parallel.fsdp.fully_shard.units(net) for block in unit.blocks
+        block for unit in minidist.parallel.fsdp.fully_shard.units(net) for block in unit.groups
     ]
-    gone = [ref(block.local) for block in blocks] + [ref(p) for b in blocks for p in b.wholes]
+    gone = [ref(block.local) for block in blocks] + [ref(p) for b in blocks for p in b.unsharded]
     gone += [ref(net), ref(optimizer)]
     del net, optimizer, blocks
     for _ in range(2):  # the first one lets go of what hooks of autograd's nodes hold
@@ -146,12 +146,14 @@ def freed(layout: str) -> list[int]:
     for reshard in (True, False):
         net, optimizer = cut(Net(), layout=layout, reshard_after_forward=reshard)
         units = minidist.parallel.fsdp.fully_shard.units(net)
+        net(batch(0))
+        unsharded = [p for unit in units for group in unit.groups for p in group.unsharded]
         for turn in range(2):
             step(net, optimizer, turn)
-            held += [p.untyped_storage().nbytes() for unit in units for p in unit.parameters()]
+            held += [p.untyped_storage().nbytes() for p in unsharded]
             with torch.no_grad():
                 net(batch(0))
-            held += [p.untyped_storage().nbytes() for unit in units for p in unit.parameters()]
+            held += [p.untyped_storage().nbytes() for p in unsharded]
     return [sum(held), len(held)]
 
 

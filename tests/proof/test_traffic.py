@@ -17,6 +17,8 @@ from torch import nn
 import minidist
 from minidist import Counted, DistributedDataParallel, ZeroOptimizer, fully_shard, launch
 from minidist.comm.comm import Comm, Ours
+from minidist.parallel.fsdp.fully_shard import FSDPModule
+from tests.support.fsdp_models import bytes_of_flags
 from tests.support.zero_training import bytes_by_call
 
 SIZES = (61, 13, 11)  # of layers; nothing divides them
@@ -55,7 +57,7 @@ class Ready(NamedTuple):
 
 def ddp(comm: Comm) -> Ready:
     model = DistributedDataParallel(net(), comm=comm)
-    quiet = lambda sync: setattr(model, "synchronising", sync)  # noqa: E731
+    quiet = lambda sync: setattr(model, "require_backward_grad_sync", sync)  # noqa: E731
     return Ready(model, torch.optim.Adam(model.parameters(), **ADAM), quiet)
 
 
@@ -89,7 +91,10 @@ def fsdp(layout: str, reshard: bool, prefetch: bool = True) -> Callable[[Any], R
 
 
 def train(ready: Ready, counts: list[Counted], micro: int, quiet: bool) -> list[int]:
-    """Bytes that this rank sent in the last of a few steps, over each comm."""
+    """Bytes that this rank sent in the last of a few steps, over each comm.
+
+    The flags of FSDP and ZeRO, a small all-reduce where gradients are reduced, are counted off.
+    """
     model, optimizer = ready.model, ready.optimizer
     for number in range(STEPS):
         for counted in counts:
@@ -102,8 +107,15 @@ def train(ready: Ready, counts: list[Counted], micro: int, quiet: bool) -> list[
             inputs = torch.randn(2, SIZES[0], generator=torch.Generator().manual_seed(seed))
             model(inputs).square().mean().backward()
         optimizer.step()
-    flags = 0 if isinstance(model, DistributedDataParallel) else flags_sent(optimizer, counts)
-    return [counted.bytes_sent - flags for counted in counts]
+    sent = [counted.bytes_sent for counted in counts]
+    if isinstance(model, FSDPModule):
+        flags = sum(parameter.requires_grad for parameter in model.parameters())
+        times = 1 if quiet else micro
+        for index, counted in enumerate(counts):
+            sent[index] -= times * bytes_of_flags(counted, flags)
+    elif not isinstance(model, DistributedDataParallel):
+        sent[0] -= flags_sent(optimizer, counts)
+    return sent
 
 
 def flags_sent(optimizer: Any, counts: list[Counted]) -> int:

@@ -1,7 +1,6 @@
 """What the tests of fully_shard train, and the one process that they are compared with."""
 
-import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course.training.models import GPT
-from minidist import fully_shard
+from minidist import Counted, full_state_dict, fully_shard
 from minidist.parallel.fsdp.fully_shard import units
 
 Tensors = dict[str, torch.Tensor]
@@ -44,16 +43,10 @@ def mine(whole: torch.Tensor) -> torch.Tensor:
     return whole.chunk(dist.get_world_size())[dist.get_rank()]
 
 
-@torch.no_grad()
 def wholes(model: nn.Module) -> Tensors:
-    """Every whole parameter; all ranks must ask."""
-    found: Tensors = {}
-    for unit in units(model):
-        with unit.whole_parameters():
-            found |= {
-                name: p.clone() for name, p in model.named_parameters() if not hasattr(p, "title")
-            }
-    return found
+    """Every full parameter; all ranks must ask."""
+    state = full_state_dict(model)
+    return {name: state[name] for name, _ in model.named_parameters()}
 
 
 def gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
@@ -61,16 +54,16 @@ def gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
     found: dict[str, torch.Tensor | None] = {}
     names = {id(p): name for name, p in model.named_parameters()}
     for unit in units(model):
-        for block in unit.blocks:
+        for block in unit.groups:
             has = torch.tensor([float(shard.grad is not None) for shard in block.shards])
             dist.all_reduce(has, group=unit.comm.group)
             local = torch.zeros_like(block.local)
-            for view, shard in zip(block.layout.views(local), block.shards, strict=True):
+            for view, shard in zip(block.layout.pieces(local), block.shards, strict=True):
                 if shard.grad is not None:
                     view.copy_(shard.grad)
             gathered = local.new_empty(block.layout.padded)
             unit.comm.all_gather(gathered, local)
-            for index, whole in enumerate(block.layout.wholes(gathered)):
+            for index, whole in enumerate(block.layout.tensors(gathered)):
                 found[names[id(block.shards[index])]] = whole if has[index] else None
     return found
 
@@ -91,38 +84,11 @@ def grads_of(net: nn.Module) -> dict[str, torch.Tensor | None]:
     return {name: parameter.grad for name, parameter in net.named_parameters()}
 
 
-def alike(
-    build: Callable[[], nn.Module],
-    wrap: Callable[[nn.Module], Any],
-    loss: Callable[[Any, torch.Tensor], torch.Tensor],
-    batch: torch.Tensor,
-    steps: int = 2,
-    tolerance: float = 1e-10,
-) -> str:
-    """Train sharded, and on the whole batch in this process: what differs in the gradients."""
-    bare = build()
-    net = copy.deepcopy(bare)
-    if dist.get_rank():
-        with torch.no_grad():
-            for parameter in net.parameters():
-                parameter.add_(1)  # only rank 0's count
-    net = wrap(net)
-    for step in range(steps):
-        for model, share in ((net, mine(batch)), (bare, batch)):
-            model.zero_grad()
-            loss(model, share).backward()
-        if said := far(gradients(net), grads_of(bare), tolerance):
-            return f"step {step}: {said}"
-        for model in (net, bare):
-            descend(model)
-    return far(wholes(net), dict(bare.named_parameters()), tolerance)
-
-
-@torch.no_grad()
-def descend(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter -= 0.1 * parameter.grad
+def bytes_of_flags(comm: Counted, parameters: int) -> int:
+    """What this rank sends to tell which parameters it has used."""
+    before = comm.bytes_sent
+    comm.all_reduce(torch.zeros(parameters, dtype=torch.uint8))
+    return comm.bytes_sent - before
 
 
 @contextmanager

@@ -235,7 +235,7 @@ def _group_layout(
     unit: str, named: Sequence[Named], kind: str, ranks: int, rank: int
 ) -> GroupLayout:
     layout = LAYOUTS[kind]([each.shape for _, each in named], ranks, rank)
-    own = layout.views(torch.empty(layout.shard_numel, device="meta"))
+    own = layout.pieces(torch.empty(layout.shard_numel, device="meta"))
     sizes = [each.numel() for _, each in named]
     return GroupLayout(
         unit=unit,
@@ -245,7 +245,7 @@ def _group_layout(
         padded=layout.padded,
         shard=layout.shard_numel,
         own=sum(view.numel() for view in own),
-        unsharded=layout.whole_numel,
+        unsharded=layout.flat_numel,
         gathered=0 if layout.in_place else layout.padded,
         largest=max(sizes),
     )

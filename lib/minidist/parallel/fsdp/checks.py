@@ -1,215 +1,195 @@
-"""What happens once, when a module becomes a unit: it is looked at, agreed on, and cut."""
+"""What `fully_shard` refuses: arguments, modules, ranks that wrap differently, and later misuse."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
+from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import nn
-from torch.nn import Parameter
-from torch.nn.parameter import UninitializedParameter
+from torch.utils._pytree import tree_leaves
 
-from minidist.collectives.call import Call, Run, collective
-from minidist.collectives.runtime.group import backends
-from minidist.comm.coalesced import broadcast_coalesced
+from minidist.comm.agreement import agree_on
 from minidist.comm.comm import Comm
-from minidist.errors import MismatchError
-from minidist.parallel.fsdp.mixed import dtypes_of
-from minidist.parallel.fsdp.param_group import Held, Place
-from minidist.parallel.fsdp.shard import Replaced, Shard
+from minidist.parallel.autograd.module_edges import tensors
+from minidist.parallel.checks import check_module, check_tensors
+from minidist.parallel.fsdp.options import dtype_policy
+from minidist.parallel.fsdp.param_group import own_parameters
+from minidist.parallel.fsdp.shard import Replaced, Shard, plain
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.sharding.layouts import LAYOUTS
-from minidist.parallel.sharding.partition import alike
 
-FLAG = True, False
-AT_ONCE = 16  # parameters that are compared in one message, where ranks differ
+AT_ONCE = 16  # parameters that are compared in one message
+HAS_NOT = {  # torch's arguments and methods that minidist lacks → what to do instead
+    "shard_placement_fn": 'shards are by rows (layout="dim0") or flat (layout="flat")',
+    "offload_policy": "shards stay on the module's device",
+    "ignored_params": "all parameters of the module are sharded; keep others outside of it",
+    "dp_mesh_dims": "pass a mesh of one dimension, or of two: (replicate, shard)",
+    "set_modules_to_forward_prefetch": "forward prefetches in the order of the last forward; "
+    "fully_shard(..., prefetch=False) switches that off",
+    "set_modules_to_backward_prefetch": "backward prefetches in the reverse order of forward; "
+    "fully_shard(..., prefetch=False) switches that off",
+    "set_unshard_in_backward": "every unit that backward reaches is gathered",
+    "set_reshard_after_backward": "a unit is always resharded after its backward",
+    "set_requires_all_reduce": "use set_requires_gradient_sync(False), which accumulates "
+    "unsharded gradients and sends nothing",
+    "set_reduce_scatter_divide_factor": "gradients are means over the ranks; scale the loss",
+    "set_gradient_divide_factor": "gradients are means over the ranks; scale the loss",
+    "set_reduce_scatter_unused_params": "a parameter that some ranks do not use counts as zeros "
+    "there, always",
+    "set_force_sum_reduction_for_comms": "gradients are always summed, after scaling by 1/ranks",
+    "set_all_reduce_hook": "fully_shard(..., comm=...) takes a Comm of your own",
+    "set_custom_all_gather": "fully_shard(..., comm=...) takes a Comm of your own",
+    "set_custom_reduce_scatter": "fully_shard(..., comm=...) takes a Comm of your own",
+    "set_allocate_memory_from_process_group_for_comm": "fully_shard(..., comm=...) takes a Comm "
+    "of your own",
+    "set_symm_mem_for_comm": "fully_shard(..., comm=...) takes a Comm of your own",
+    "set_separate_reduce_scatter_group": "all calls of a unit go through its one comm",
+    "set_reduce_scatter_max_input_buffers": "at most one unit's gradients are in each step of "
+    "their reduction",
+    "set_post_optim_event": "an all-gather waits for the current stream",
+}
 
 
-def check_options(options: Mapping[str, object]) -> None:
-    """Raise TypeError or ValueError, without the rank, if an argument is none that we know."""
+# ---- when a module is wrapped ----
+
+
+def check_options(options: Mapping[str, object], unknown: Mapping[str, object]) -> None:
+    """Raise TypeError or ValueError, without the rank, unless all arguments are possible."""
+    for name in unknown:
+        if name in HAS_NOT:
+            raise TypeError(f"{name}: minidist has no such argument: {HAS_NOT[name]}")
+        raise TypeError(f"{name}: there is no such argument")
     for name, values in {"reshard_after_forward": (True, False, None), "prefetch": FLAG}.items():
         if not any(options[name] is value for value in values):
             expected = ", ".join(map(str, values[:-1])) + f" or {values[-1]}"
             raise TypeError(f"{name}: expected {expected}, got {options[name]!r}")
-    dtypes_of(options["mp_policy"])
+    dtype_policy(options["mp_policy"])
     if options["layout"] not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {options['layout']!r}")
 
 
-def check_module(module: object, comm: Comm) -> nn.Module:
-    """Return it; raise TypeError or ValueError, without the rank, if it cannot be a unit."""
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"module: expected a torch.nn.Module, got a {type(module).__name__}")
-    if "_unit" in vars(module):
-        raise ValueError("module: it is a unit already; fully_shard takes each module once")
+FLAG = True, False
+
+
+def check_wrapping(module: object, comm: Comm) -> nn.Module:
+    """Return the module; raise TypeError or ValueError, without the rank, if it can be no unit."""
+    module = check_module(module, may_hold_units=True)
     if type(module).forward is nn.Module.forward or isinstance(module, nn.ModuleList):
         raise ValueError(
             f"module: a {type(module).__name__} has no forward, before which its parameters could "
             "be gathered; wrap its members"
         )
-    for name, part in module.named_modules():
-        kinds = [kind.__name__ for kind in type(part).__mro__]
-        for wrapper in ("DistributedDataParallel", "FullyShardedDataParallel"):
-            if wrapper in kinds:
-                which = f"its part '{name}'" if name else "it"
-                raise ValueError(f"module: {which} is a {wrapper}; wrap the bare module")
-    inside = {id(shard) for unit in inner_units(module) for b in unit.blocks for shard in b.shards}
+    units = [vars(part)["_unit"] for part in module.modules() if "_unit" in vars(part)]
+    inside = {id(shard) for unit in units for group in unit.groups for shard in group.shards}
+    own: dict[str, torch.Tensor] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
-        if isinstance(parameter, Shard):
-            if id(parameter) not in inside:
-                raise ValueError(
-                    f"module: its '{name}' is sharded already, as {parameter.title()}; wrap the "
-                    "inner modules before the outer ones, and tied parameters in one unit"
-                )
-        else:
-            _check_parameter(name, parameter, comm)
-    _check_devices(module)
+        if isinstance(parameter, Replaced):
+            raise ValueError(
+                f"module: parameter '{name}' is tied to {parameter.title()}; tied parameters must "
+                "be in one unit: wrap a module that holds both, and not a part that holds one"
+            )
+        if not isinstance(parameter, Shard):
+            own[name] = parameter
+        elif id(parameter) not in inside:
+            raise ValueError(
+                f"module: its '{name}' is sharded already, as {parameter.title()}; wrap the "
+                "inner modules before the outer ones, and tied parameters in one unit"
+            )
+    check_tensors("module", own, comm.group, meta=True)
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
+            raise ValueError(
+                f"module: '{name}' has sparse gradients, which cannot be reduce-scattered; "
+                "build it with sparse=False"
+            )
     return module
 
 
-def _check_parameter(name: str, parameter: Parameter, comm: Comm) -> None:
-    if title := Replaced.by(parameter):
-        raise ValueError(
-            f"module: parameter '{name}' is tied to {title}; tied parameters must be in one unit: "
-            "wrap a module that holds both, and not a part that holds one"
-        )
-    if isinstance(parameter, UninitializedParameter):
-        raise ValueError(
-            f"module: parameter '{name}' has no shape yet; call the module once before"
-        )
-    if hasattr(parameter, "device_mesh"):
-        raise TypeError(f"module: parameter '{name}' is a DTensor, sharded by something else")
-    known = backends(comm.group)
-    if not parameter.is_meta and parameter.device.type not in known:
-        raise ValueError(
-            f"module: parameter '{name}' is on {parameter.device}, but the group moves tensors on "
-            f"{' and '.join(known)}"
-        )
-
-
-def _check_devices(module: nn.Module) -> None:
-    own = [(h.name, h.parameter) for h in own_parameters(module)]
-    for name, parameter in own:
-        if parameter.device != own[0][1].device:
-            raise ValueError(
-                f"module: expected all parameters on one device, got '{own[0][0]}' on "
-                f"{own[0][1].device} and '{name}' on {parameter.device}"
-            )
-
-
-def own_parameters(module: nn.Module) -> list[Held]:
-    """The parameters that no unit inside has, each with all its places."""
-    found: dict[int, Held] = {}
-    for prefix, part in own_modules(module):
-        for attribute, parameter in part._parameters.items():
-            if parameter is None or isinstance(parameter, Shard):
-                continue
-            name = f"{prefix}.{attribute}" if prefix else attribute
-            held = found.setdefault(id(parameter), Held(name, parameter, []))
-            held.places.append(Place(part, attribute))
-    return list(found.values())
-
-
-def own_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The parts of a module that are not in a unit inside it, with their names; itself first."""
-    inside: set[nn.Module] = set()
-    for part in module.modules():
-        if part is not module and "_unit" in vars(part):
-            inside.update(part.modules())
-    for name, part in module.named_modules():
-        if part not in inside:
-            yield name, part
-
-
-def inner_units(module: nn.Module) -> list[Unit]:
-    """The units inside a module, in the order of `modules()`."""
-    return [vars(part)["_unit"] for part in module.modules() if "_unit" in vars(part)]
-
-
-def grouped(held: Sequence[Held]) -> list[list[Held]]:
-    """Those of one dtype, trainable or frozen, together."""
-    kinds = alike([each.parameter for each in held])
-    return [[held[index] for index in members] for members in kinds]
-
-
-# ---- between the ranks ----
-
-
-def agree_on_wrapping(module: object, options: Mapping[str, object], comms: Iterable[Comm]) -> None:
-    """Raise on every rank unless all wrap alike; always checked, for else they wait for ever.
+def agree_on_wrapping(
+    module: nn.Module | None,
+    options: Mapping[str, object],
+    comms: Iterable[Comm],
+    problem: Exception | None,
+) -> None:
+    """Raise on every rank unless all wrap alike; always checked, or they would wait for ever.
 
     Args:
-        module: to be wrapped.
+        module: to be wrapped; None if there is a problem.
         options: argument → value.
         comms: of the unit, that between the ranks which share it first.
+        problem: what is wrong on this rank.
 
     Raises:
         MismatchError: naming the first thing that differs, or what is wrong on another rank.
-        TypeError, ValueError: what is wrong on this one.
+        TypeError, ValueError: the problem of this rank.
     """
-    problem: Exception | None = None
-    facts: dict[str, str] = {}
-    comms = list(comms)
-    try:
-        check_options(options)
-        facts = _facts(check_module(module, comms[0]), options)
-    except (TypeError, ValueError) as error:
-        problem = error
-    told: Exception | None = None
-    for comm in comms:  # in the second, what was told in the first is told to the other rows
+    facts: dict[str, object] = {}
+    parameters: list[tuple[str, str]] = []
+    if module is not None and problem is None:
+        inside = [name for name, part in module.named_modules() if name and "_unit" in vars(part)]
+        parameters = list(_parameter_facts(module))
+        facts = {"module": type(module).__name__, **options}
+        facts["units inside"] = ", ".join(inside) or "none"
+        facts["the number of parameters"] = len(parameters)
+    failure = problem
+    for comm in comms:  # the second tells the other rows what the first has found
         try:
-            _compare({}, told or problem, comm)
-            _agree(facts, comm)
+            agree_on(comm, "fully_shard", facts, failure, check=True)
+            for start in range(0, len(parameters), AT_ONCE):
+                some = dict(parameters[start : start + AT_ONCE])
+                agree_on(comm, "fully_shard", some, check=True)
         except (TypeError, ValueError) as error:
-            told = told or error
-    if told:
-        raise told
+            failure = error if failure is problem else failure
+    if failure:
+        raise failure
 
 
-def _agree(facts: dict[str, str], comm: Comm) -> None:
-    """One message where all are alike; else so many that the first that differs can be named."""
-    digest = hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()
-    try:
-        _compare({"the unit": digest}, None, comm)
-    except MismatchError:
-        items = list(facts.items())
-        for start in range(0, len(items), AT_ONCE):
-            _compare(dict(items[start : start + AT_ONCE]), None, comm)
-        raise
+def _parameter_facts(module: nn.Module) -> Iterable[tuple[str, str]]:
+    """In what each parameter must be alike on all ranks."""
+    for info in own_parameters(module):
+        parameter = info.parameter
+        grad = ", requires grad" if parameter.requires_grad else ""
+        tied = f", at {len(info.places)} places" if len(info.places) > 1 else ""
+        shape = tuple(parameter.shape)
+        yield f"parameter '{info.name}'", f"{shape} {parameter.dtype}{grad}{tied}"
 
 
-def _compare(facts: dict[str, str], problem: Exception | None, comm: Comm) -> None:
-    def prepare(call: Call) -> Run:
-        for name, value in facts.items():
-            call.agree_on(name, value)
-        if problem:
-            raise problem
-        return lambda: None
-
-    collective("fully_shard", comm.group, False, True, prepare)
+# ---- while it is used ----
 
 
-def _facts(module: nn.Module, options: Mapping[str, object]) -> dict[str, str]:
-    """In what the ranks must be alike when they wrap a module."""
-    facts = {"module": type(module).__name__}
-    facts |= {name: str(value) for name, value in options.items()}
-    inside = [name for name, part in module.named_modules() if name and "_unit" in vars(part)]
-    facts["units inside"] = ", ".join(inside) or "none"
-    for held in own_parameters(module):
-        p = held.parameter
-        grad = ", requires grad" if p.requires_grad else ""
-        tied = f", at {len(held.places)} places" if len(held.places) > 1 else ""
-        facts[f"parameter '{held.name}'"] = f"{tuple(p.shape)} {p.dtype}{grad}{tied}"
-    return facts
+def check_parameters(unit: Unit) -> None:
+    """Raise RuntimeError unless the unit's shards are where they were, and have values."""
+    where = f"rank {dist.get_rank()}: {unit.title}: "
+    for group in unit.groups:
+        if group.local.is_meta:
+            raise RuntimeError(
+                f"{where}its parameters are on the meta device, where they have no values; call "
+                "minidist.materialize(module) on the root, on all ranks"
+            )
+        with plain():
+            for index, (shard, piece) in enumerate(zip(group.shards, group.pieces, strict=True)):
+                module, attribute = group.places[index][0]
+                mine = (shard, *group.unsharded[index : index + 1])
+                here = any(module._parameters.get(attribute) is each for each in mine)
+                if not here or shard.data_ptr() != piece.data_ptr() or shard.dtype != group.dtype:
+                    raise RuntimeError(
+                        f"{where}parameter '{group.names[index]}' was replaced, moved or cast "
+                        "after wrapping; write into it under torch.no_grad() instead"
+                    )
 
 
-def start_alike(
-    module: nn.Module, held: Iterable[Held], shard: Comm, replicate: Comm | None
-) -> None:
-    """Give all ranks rank 0's parameters and buffers of a unit; nothing on the meta device."""
-    buffers = (buffer for _, part in own_modules(module) for buffer in part._buffers.values())
-    everything = chain((each.parameter for each in held), buffers)
-    tensors = [tensor for tensor in everything if tensor is not None and not tensor.is_meta]
-    for comm in [replicate, shard] if replicate else [shard]:
-        broadcast_coalesced(tensors, comm)
+def check_output(unit: Unit, output: Any) -> None:
+    """Raise TypeError if backward could enter the unit by an output that nobody can look into."""
+    if not (torch.is_grad_enabled() and unit.groups) or any(True for _ in tensors(output)):
+        return
+    for leaf in tree_leaves(output):
+        known = leaf is None or isinstance(leaf, bool | int | float | complex | str | bytes)
+        if not known and not is_dataclass(leaf):
+            raise TypeError(
+                f"rank {dist.get_rank()}: {unit.title}: its forward returned a "
+                f"{type(leaf).__name__}, in which no tensor was found, so that nobody would "
+                "notice its backward; return tensors, containers of them, or a dataclass"
+            )

@@ -1,148 +1,37 @@
-"""Fully sharded data parallel: every rank keeps 1/N of everything, and has a layer whole in use.
+"""`fully_shard`: what users call to make a module a unit, and what the module gains by it.
 
-`Life` is FSDP, in the four moments of a unit's life. `fully_shard`, below it, makes a module a unit
-and calls them from hooks on its forward. How a unit is gathered, freed and reduced is in
-`unit.py`; in what order, and how backward ends, in `prefetch.py`.
-
-[Note: checkpoints] Activation checkpointing runs a forward a second time, in the midst of backward.
-Then the parameters are whole, or are made so, and stay it until their backward is over: that frees
-them. The order of the units, and what comes next, is not that of a forward; nothing is fetched.
-
-After Rajbhandari et al. (2020), *ZeRO*, stage 3; Zhao et al. (2023), *PyTorch FSDP*; and PyTorch's
-`torch.distributed.fsdp.fully_shard`, whose verbs these are.
+How a unit works is in `unit.py`, what is refused in `checks.py`.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from minidist.comm.coalesced import broadcast_coalesced
 from minidist.comm.comm import Comm
-from minidist.parallel.autograd.module_edges import cast, in_backward, on_entry, on_exit, tensors
-from minidist.parallel.fsdp import sharded
 from minidist.parallel.fsdp.checks import (
+    HAS_NOT,
     agree_on_wrapping,
-    grouped,
-    own_parameters,
-    start_alike,
+    check_options,
+    check_output,
+    check_parameters,
+    check_wrapping,
 )
-from minidist.parallel.fsdp.fsdp_module import FSDPModule, units
-from minidist.parallel.fsdp.mesh import Pair, choose_comms
-from minidist.parallel.fsdp.mixed import dtypes_of
-from minidist.parallel.fsdp.prefetch import Member, Passes
+from minidist.parallel.fsdp.options import Pair, choose_comms, dtype_policy
+from minidist.parallel.fsdp.param_group import ParamInfo, own_modules, own_parameters
 from minidist.parallel.fsdp.unit import Unit
-
-__all__ = ["FSDPModule", "fully_shard", "units"]
+from minidist.parallel.sharding.partition import alike
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-
-class Life:
-    """A unit's parameters are whole only while they are used: in forward, and in backward."""
-
-    def __init__(self, unit: Unit, reshard_after_forward: bool | None, prefetch: bool) -> None:
-        self.unit, self.prefetch, self.sync = unit, prefetch, True
-        self.reshard_after_forward = reshard_after_forward
-        self.passes = Passes()  # shared with the units round it
-        self.inside = self.hooked = self.going_back = False
-        self.fetched = self.stays = self.seen = self.blind = False
-
-    def pre_forward(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
-        """1. Gather the parameters. Begin to gather the next unit's, while this one computes."""
-        recomputes = in_backward()  # [Note: checkpoints]
-        if not recomputes:
-            self.passes.enter(self)
-            self.inside = True
-        self.seen |= torch.is_grad_enabled()
-        self.use()
-        if not recomputes:
-            self.fetch(self.passes.after(self))
-        policy = self.unit.policy
-        inputs = cast((args, kwargs), policy.param_dtype if policy.cast_forward_inputs else None)
-        return inputs if self.going_back else on_exit(inputs, self.post_backward)
-
-    def post_forward(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        """2. Free them. Ask to be told when backward comes to an output."""
-        recomputes, self.inside = in_backward(), False
-        back = not self.going_back and on_entry(output, (args, kwargs), self.pre_backward)
-        if self.keeps_whole or self.cannot_tell(output):
-            self.stays = True
-        elif not recomputes:
-            self.reshard()
-        if not recomputes:
-            self.passes.leave(self, back)
-        return cast(output, self.unit.policy.output_dtype)
-
-    def pre_backward(self) -> None:
-        """3. Gather them again; begin to gather those of the unit that ran before."""
-        self.passes.begin_backward()
-        if not self.going_back:
-            self.going_back = True
-            self.use()
-            self.fetch(self.passes.before(self))
-
-    @torch.no_grad()
-    def post_backward(self) -> None:
-        """4. Free them. Begin to average the gradients: this rank gets its shard's."""
-        self.going_back, self.stays = False, self.passes.twice
-        if not self.stays:
-            self.reshard()
-        if self.unit.has_gradients and self.sync:
-            self.passes.reductions.begin(self.unit)
-        elif self.unit.has_gradients:
-            self.unit.keep_gradients()
-
-    def after_forward(self, *_: object) -> None:
-        """Whether it has raised or not; if it has, clean up."""
-        if self.inside:
-            self.inside = False
-            with suppress(Exception):  # the first one is under way already
-                self.passes.leave(self, False)
-                self.reshard()
-
-    def use(self) -> None:
-        """The parameters are whole, when it returns."""
-        self.unit.unshard()
-        self.fetched = False
-
-    def fetch(self, other: Member | None) -> None:
-        """Begin to gather another unit's parameters."""
-        if other and self.prefetch:
-            other.fetched |= other.unit.begin_unshard()
-
-    def reshard(self) -> None:
-        """Free the whole parameters."""
-        self.unit.reshard()
-        self.fetched = self.stays = False
-
-    def cannot_tell(self, output: object) -> bool:
-        """Whether backward may come, unseen, by an output that we cannot look into.
-
-        Then its first gradient tells that it has begun, and the parameters wait for it, whole.
-        """
-        if not torch.is_grad_enabled() or any(True for _ in tensors(output)):
-            return False
-        if not self.hooked:
-            self.hooked = True
-            for whole in self.unit.parameters():
-                if whole.requires_grad:
-                    whole.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                        lambda _: self.passes.begin_backward()
-                    )
-        return True
-
-    @property
-    def keeps_whole(self) -> bool:
-        """Whether they stay whole from forward to backward."""
-        reshards = self.reshard_after_forward
-        if reshards is None:
-            reshards = self.unit is not self.passes.root
-        return torch.is_grad_enabled() and not reshards
+LABEL = "shards"  # in a state dict's metadata: whose they are
 
 
 def fully_shard(
@@ -154,16 +43,18 @@ def fully_shard(
     comm: Comm | Pair | None = None,
     layout: str = "dim0",
     prefetch: bool = True,
+    **unknown: Any,
 ) -> Any:
     """Make a module a unit, in place: its parameters are sharded, and whole only while it runs.
 
-    As `torch.distributed.fsdp.fully_shard`: called on blocks, and at last on the whole model, which
-    takes what is left. Then the optimizer is built, of the shards that `parameters()` gives. After
-    `backward()` each has its part of the mean of all ranks' gradients.
+    As `torch.distributed.fsdp.fully_shard`: call it on blocks, and at last on the whole model,
+    which takes what is left. Then build the optimizer, from the shards that `parameters()` returns.
+    After `backward()` each has its part of the mean of all ranks' gradients; to clip them, call
+    `minidist.clip_grad_norm_`.
 
     Args:
-        module: on one device, or on the meta device (then see `minidist.materialize`). Rank 0's
-            parameters and buffers are given to all.
+        module: on one device, or on the meta device (then see `minidist.materialize`). All ranks
+            get rank 0's parameters and buffers.
         mesh: between which ranks; of two dimensions (replicate, shard) for hybrid sharding: shards
             among the ranks of a row, the same on each row. All ranks in one row if None.
         reshard_after_forward: free the parameters after forward, and gather them again in backward.
@@ -171,10 +62,11 @@ def fully_shard(
             (PyTorch's default).
         mp_policy: dtypes of gathered parameters, of gradients as they are reduced, of outputs; the
             shards stay as they are.
-        comm: instead of a mesh: what the ranks talk through, or a pair (replicate, shard).
-        layout: "dim0", each parameter cut by rows, as FSDP2; "flat", the unit's parameters end to
-            end, cut anywhere: see `minidist.parallel.sharding.layouts`.
+        comm: instead of a mesh: what the ranks communicate through, or a pair (replicate, shard).
+        layout: "dim0", each parameter split by rows, as in FSDP2; "flat", the unit's parameters end
+            to end, cut anywhere: see `minidist.parallel.sharding.layouts`.
         prefetch: let this unit begin to gather the one that will follow it.
+        unknown: arguments of PyTorch's that are not supported, refused by name.
 
     Returns:
         The module; its class is a new one, with what `FSDPModule` has.
@@ -182,8 +74,8 @@ def fully_shard(
     Raises:
         TypeError, ValueError: of this rank's arguments or module; it names the rank.
         MismatchError: the ranks wrap differently.
-        RuntimeError: later: of a parameter that is used while it is sharded, was replaced or moved;
-            of an optimizer that was built before; after a backward that raised.
+        RuntimeError: later: a parameter is used while it is sharded, or was replaced or moved; an
+            optimizer was built before; the last backward raised.
     """
     options = {
         "reshard_after_forward": reshard_after_forward,
@@ -191,27 +83,199 @@ def fully_shard(
         "layout": layout,
         "prefetch": prefetch,
     }
-    shard, replicate = choose_comms(mesh, comm, module)
-    agree_on_wrapping(module, options, [shard, replicate] if replicate else [shard])
-    policy = dtypes_of(mp_policy)
-    held = own_parameters(module)
-    start_alike(module, held, shard, replicate)
-    unit = Unit(module, grouped(held), layout, shard, replicate, policy)
-    life = Life(unit, reshard_after_forward, prefetch)
-    _take_in(module, life)
-    module.register_forward_pre_hook(life.pre_forward, prepend=True, with_kwargs=True)
-    module.register_forward_hook(life.post_forward, with_kwargs=True)
-    module.register_forward_hook(life.after_forward, always_call=True)
-    sharded.label(module, shard, layout)
+    try:
+        shard, replicate = choose_comms(mesh, comm, module)
+    except (TypeError, ValueError) as error:  # there are no ranks yet that could be told
+        raise type(error)(f"rank {dist.get_rank()}: fully_shard: {error}") from None
+    problem: Exception | None = None
+    try:
+        check_options(options, unknown)
+        check_wrapping(module, shard)
+    except (TypeError, ValueError) as error:
+        problem = error
+    comms = [shard, replicate] if replicate else [shard]
+    agree_on_wrapping(module, options, comms, problem)
+
+    groups = _start_alike(module, comms)
+    policy = dtype_policy(mp_policy)
+    unit = Unit(module, groups, layout, shard, replicate, policy, reshard_after_forward, prefetch)
+    _become_unit(module, unit)
+
+    module.register_forward_pre_hook(unit.pre_forward, prepend=True, with_kwargs=True)
+    module.register_forward_pre_hook(lambda *_: check_parameters(unit), prepend=True)
+    module.register_forward_hook(lambda _, args, output: check_output(unit, output))
+    module.register_forward_hook(unit.post_forward, with_kwargs=True)
+    module.register_forward_hook(unit.forward_ended, always_call=True)
+    _label_state_dict(module, f"rank {shard.rank} of {shard.ranks}, cut by {layout}")
     return module
 
 
-def _take_in(module: nn.Module, life: Life) -> None:
-    """Let the unit know those inside it, and the module be one that has a unit."""
+def _start_alike(module: nn.Module, comms: Sequence[Comm]) -> list[list[ParamInfo]]:
+    """Give rank 0's parameters and buffers to all ranks; return the parameters, by their kinds."""
+    infos = own_parameters(module)
+    buffers = (buffer for _, part in own_modules(module) for buffer in part._buffers.values())
+    everything = chain((info.parameter for info in infos), buffers)
+    tensors = [tensor for tensor in everything if tensor is not None and not tensor.is_meta]
+    for comm in reversed(comms):  # to the first rank of each row, then along the rows
+        broadcast_coalesced(tensors, comm)
+    kinds = alike([info.parameter for info in infos])
+    return [[infos[index] for index in members] for members in kinds]
+
+
+def units(module: nn.Module) -> list[Unit]:
+    """The units in a module, itself first, in the order of `modules()`."""
+    return [part._unit for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+class FSDPModule:
+    """What a module can do that `fully_shard` has made a unit.
+
+    As PyTorch's class of that name. A unit's class is a new one, of this and the class it had.
+    """
+
+    _unit: Unit
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make a bare module: a slice of a container is made by calling its class."""
+        bare: Any = cls.__mro__[2]  # behind the new class and this one; FSDP2 finds it so too
+        return bare(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError that says what to do instead of a method that FSDP2 has."""
+        if name in HAS_NOT:
+            raise AttributeError(
+                f"rank {dist.get_rank()}: {self._unit.title}: minidist's units have no {name}: "
+                f"{HAS_NOT[name]}"
+            )
+        return super().__getattr__(name)  # type: ignore[misc]
+
+    def unshard(self, async_op: bool = False) -> UnshardHandle | None:
+        """Make this unit's own parameters whole, but not those of units inside; on all ranks.
+
+        Args:
+            async_op: only begin; they are whole after the `wait()` of what is returned.
+        """
+        check_parameters(self._unit)
+        self._unit.begin_unshard(async_op)
+        if async_op:
+            return UnshardHandle(self._unit)
+        self._unit.unshard()
+        return None
+
+    def reshard(self) -> None:
+        """Free this unit's unsharded parameters; what was written into them is lost.
+
+        After a backward that raised, call it on the outermost unit: it also drops all that was
+        under way.
+        """
+        self._unit.context.recover()
+        self._unit.reshard()
+
+    def set_requires_gradient_sync(
+        self, requires_gradient_sync: bool, *, recurse: bool = True
+    ) -> None:
+        """Choose whether the next backwards average gradients, or accumulate them on this rank.
+
+        Args:
+            requires_gradient_sync: False for all backwards of a step but the last one. Gradients of
+                the full parameters are held as long.
+            recurse: for the units inside, too.
+        """
+        for unit in units(self) if recurse else [self._unit]:  # type: ignore[arg-type]
+            unit.requires_gradient_sync = requires_gradient_sync
+
+    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
+        """Choose whether the next forwards free the parameters: see `fully_shard`."""
+        for unit in units(self) if recurse else [self._unit]:  # type: ignore[arg-type]
+            unit.reshard_after_forward = reshard_after_forward
+
+    def set_is_last_backward(self, is_last_backward: bool) -> None:
+        """Do nothing: every backward waits for its own gradients, where FSDP2's last one does."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of any module: of the shards, also while unsharded, and of accumulated gradients."""
+        for unit in units(self):  # type: ignore[arg-type]
+            for group in unit.groups:
+                group.drop_gradients()
+                for shard in group.shards:
+                    if shard.grad is not None:
+                        shard.grad = None if set_to_none else shard.grad.zero_()
+        super().zero_grad(set_to_none)  # type: ignore[misc]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """What `to()`, `half()`, `to_empty()` and the like call for each tensor."""
+        for group in self._unit.groups:
+            same = fn(group.local)
+            if same.data_ptr() != group.local.data_ptr() or same.dtype != group.local.dtype:
+                raise RuntimeError(
+                    f"rank {dist.get_rank()}: {self._unit.title}: it cannot be moved or cast after "
+                    "fully_shard, because its shards share memory; do it before, or, to come from "
+                    "the meta device, call minidist.materialize(module, device)"
+                )
+        return super()._apply(fn, recurse)  # type: ignore[misc]
+
+    def __deepcopy__(self, memo: object) -> Any:
+        """Raise TypeError: hooks and the process group belong to this module and process."""
+        raise TypeError(
+            f"rank {dist.get_rank()}: {self._unit.title}: it cannot be copied or pickled: its "
+            "hooks and its process group belong to this module and process; copy before "
+            "fully_shard, or take its state_dict()"
+        )
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        """As `__deepcopy__`."""
+        return self.__deepcopy__(protocol)
+
+
+class UnshardHandle:
+    """An asynchronous `unshard`."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+
+    def wait(self) -> None:
+        """Return when the parameters are whole."""
+        self._unit.unshard()
+
+
+def _become_unit(module: nn.Module, unit: Unit) -> None:
+    """Give the module its new class, and the units in it their names and what they share."""
     kind = type(module)
     module.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
-    module._unit, module._life = life.unit, life  # type: ignore[assignment]
+    module._unit = unit  # type: ignore[assignment]
     for name, part in module.named_modules():
         if isinstance(part, FSDPModule):
-            part._unit.name, part._life.passes = name, life.passes
-            life.passes.members.append(part._life)
+            part._unit.name, part._unit.context = name, unit.context
+            unit.context.units.append(part._unit)
+
+
+def _label_state_dict(module: nn.Module, owner: str) -> None:
+    """Let a unit's state dict say whose shards it holds, and let it load no others.
+
+    Another rank's shards often have the same shapes, so loading them would go unnoticed.
+    `torch.save` keeps the metadata in which the label is.
+    """
+
+    def before(module: Any, *_: object) -> None:
+        module.reshard()
+
+    def save(module: nn.Module, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+        metadata[LABEL] = owner
+
+    def load(module: Any, state: Any, prefix: str, metadata: dict[str, Any], *_: object) -> None:
+        module.reshard()
+        unit = f"unit {prefix[:-1]}" if prefix else "the root unit"
+        where = f"rank {dist.get_rank()}: load_state_dict: {unit}: "
+        if metadata.get("assign_to_params_buffers"):
+            raise RuntimeError(f"{where}shards are loaded in place: pass assign=False")
+        given = metadata.get(LABEL)
+        if given != owner:
+            got = f"those of {given}" if given else "a state that says nothing of shards"
+            raise RuntimeError(
+                f"{where}expected the shards of {owner}, got {got}; a full state, on any number of "
+                "ranks, goes by minidist.load_full_state_dict"
+            )
+
+    module.register_state_dict_pre_hook(before)  # type: ignore[no-untyped-call]
+    module.register_state_dict_post_hook(save)  # type: ignore[no-untyped-call]
+    module.register_load_state_dict_pre_hook(load)  # type: ignore[no-untyped-call]

@@ -1,45 +1,34 @@
-"""Parameters of one dtype that are gathered, reduced and freed together.
+"""Parameters of one dtype that are gathered, freed and reduced together.
 
-[Note: freed, and the same again] Autograd keeps references to weights from forward to backward, and
-views of them. So the whole parameters are made once; to free them is to shrink the memory under
-them to nothing, and to gather them again is to let it grow and write the same values there. What
-autograd kept is valid again by then. Writing raises a tensor's version, by which autograd knows
-that what it kept was changed: we write through `.data`, which has a version of its own. While the
-weights are freed their version *is* raised, so that a backward that comes to them in that state
-raises an error, instead of reading memory that is not there.
-
-[Note: temporary memory] What a collective has taken or given may still be referred to by its last
-handles, until the group's next call. So memory that is done with is shrunk to nothing, too.
+[Note: freed, and the same again] Autograd keeps references to weights, and to views of them, from
+forward to backward. So the unsharded parameters are created once. Freeing them shrinks the memory
+under them to nothing; gathering them again grows it and writes the same values there, and what
+autograd kept is valid again. Autograd detects by a version counter that a tensor it kept was
+written to. We write through `.data`, which has a counter of its own; and while the memory is gone
+the parameters' counters are raised, so that a backward that reads them raises an error instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
-from minidist.comm.comm import Comm, Handle
-from minidist.parallel.fsdp.gradients import Gradients
-from minidist.parallel.fsdp.shard import Replaced, cut_out, plain
+from minidist.comm.comm import Comm
+from minidist.parallel.fsdp.options import DtypePolicy
+from minidist.parallel.fsdp.shard import (
+    Shard,
+    ShardGradient,
+    make_shard,
+    plain,
+    replace_by_shard,
+)
 from minidist.parallel.sharding.layouts import LAYOUTS, Layout
-
-
-class Named(Protocol):
-    """What a block wants to know of its unit."""
-
-    @property
-    def title(self) -> str:
-        """What messages call it."""
-
-    @property
-    def where(self) -> str:
-        """The same with this rank."""
 
 
 class Place(NamedTuple):
@@ -49,7 +38,7 @@ class Place(NamedTuple):
     attribute: str
 
 
-class Held(NamedTuple):
+class ParamInfo(NamedTuple):
     """A parameter to be sharded: its name in the unit's module, and all places where it is."""
 
     name: str
@@ -57,175 +46,233 @@ class Held(NamedTuple):
     places: list[Place]
 
 
-class Block:
-    """Parameters of one dtype, all trainable or all frozen when they were wrapped.
+class ParamGroup:
+    """Parameters of one dtype and device, all trainable or all frozen when they were wrapped.
 
     Args:
-        held: the parameters.
-        unit: has the unit's name.
+        infos: the parameters.
+        unit_title: returns what messages call the unit.
         layout: of `LAYOUTS`.
         comm: between the ranks that share them.
-        param_dtype: in which they are gathered and used; as they are if None.
-        reduce_dtype: in which their gradients are averaged; as they are used if None.
+        policy: of dtypes.
 
     Attributes:
-        names: of the parameters, in the unit's module.
-        layout: where each rank's parts lie.
-        local: 1-D, this rank's parts of all of them.
+        names, places: of the parameters, in the unit's module.
+        layout: where each rank's pieces lie.
+        local: 1-D, this rank's shard of all of them.
         shards: views of `local`, which are the module's parameters while it is sharded.
-        wholes: what they are while it is not; empty before the first time.
-        gradients: those of the whole parameters, on their way to the shards.
-        dtype, param_dtype, reduce_dtype: of the shards, of the whole parameters, and in which
+        unsharded: its parameters while it is not; empty before the first time.
+        accumulated: gradients of backwards that were not synchronized, or None.
+        dtype, param_dtype, reduce_dtype: of the shards, of the unsharded parameters, and in which
             gradients are averaged.
     """
 
     def __init__(
         self,
-        held: Sequence[Held],
-        unit: Named,
+        infos: Sequence[ParamInfo],
+        unit_title: Callable[[], str],
         layout: str,
         comm: Comm,
-        param_dtype: torch.dtype | None,
-        reduce_dtype: torch.dtype | None,
+        policy: DtypePolicy,
     ) -> None:
-        first = held[0].parameter
-        self.names = [each.name for each in held]
+        first = infos[0].parameter
+        casts = first.dtype.is_floating_point
+        self.names, self.places = [info.name for info in infos], [info.places for info in infos]
         self.dtype = first.dtype
-        floating = first.dtype.is_floating_point
-        self.param_dtype = (param_dtype if floating else None) or first.dtype
-        self.reduce_dtype = (reduce_dtype if floating else None) or self.param_dtype
+        self.param_dtype = (policy.param_dtype if casts else None) or first.dtype
+        self.reduce_dtype = (policy.reduce_dtype if casts else None) or self.param_dtype
         self.layout: Layout = LAYOUTS[layout](
-            [each.parameter.shape for each in held], comm.ranks, comm.rank
+            [info.parameter.shape for info in infos], comm.ranks, comm.rank
         )
-        self._places, self._unit = [each.places for each in held], unit
-        self.wholes: list[Parameter] = []
-        self.gradients = Gradients(self)
-        self._cut([each.parameter for each in held])
-        for index, each in enumerate(held):
-            Replaced.note(each.parameter, self.shards[index].title)
-
-    @torch.no_grad()
-    def _cut(self, parameters: Sequence[torch.Tensor], device: torch.device | None = None) -> None:
-        """Keep this rank's parts of whole parameters, as new shards."""
-        device = device or parameters[0].device
-        self.local = torch.zeros(self.layout.shard_numel, dtype=self.dtype, device=device)
-        self._views = self.layout.views(self.local)
-        self.shards = [
-            cut_out(view, like, partial(self.title, index))
-            for index, (view, like) in enumerate(zip(self._views, parameters, strict=True))
-        ]
-        if not parameters[0].is_meta:
-            self.take(parameters)
-        self._attach(self.shards)
-
-    @torch.no_grad()
-    def take(self, wholes: Sequence[torch.Tensor]) -> None:
-        """This rank's parts of these become the values of the shards.
-
-        If those are on the meta device, they are made anew where the first of `wholes` is.
-        """
-        if self.local.is_meta and not wholes[0].is_meta:
-            self._move(wholes[0].device)
-        for index, (view, whole) in enumerate(zip(self._views, wholes, strict=True)):
-            view.copy_(self.layout.cut(index, whole))
+        self.unsharded: list[Parameter] = []
+        self.accumulated: list[torch.Tensor | None] = [None] * len(infos)
+        self._unit_title = unit_title
+        self._allocate_local(first.device)
+        with torch.no_grad():
+            if not first.is_meta:
+                self.copy_from([info.parameter for info in infos])
+            self.shards = [
+                replace_by_shard(info.parameter, piece, partial(self.title, index))
+                for index, (info, piece) in enumerate(zip(infos, self.pieces, strict=True))
+            ]
+        self._install(self.shards)
 
     def title(self, index: int) -> str:
         """What messages call a parameter."""
-        return f"parameter '{self.names[index]}' of {self._unit.title}"
+        return f"parameter '{self.names[index]}' of {self._unit_title()}"
 
-    # ---- gather, and free ----
+    @torch.no_grad()
+    def copy_from(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Make this rank's pieces of these full tensors the values of the shards.
 
-    def gather(self, comm: Comm, async_op: bool) -> Handle | None:
-        """Begin to make the parameters whole; until `gathered` nothing may use them."""
-        self._check()
-        if not self.wholes:
-            self._make_wholes()
-        if self.layout.in_place:
-            self._grow()
-            self._output = self._flat.data
-        else:
-            self._output = self._flat.new_empty(self.layout.padded)
-        self._input = self.local.to(self.param_dtype)
-        return comm.all_gather(self._output, self._input, async_op)
+        Shards on the meta device are replaced by new ones where the first of the tensors is.
+        """
+        if self.local.is_meta and not tensors[0].is_meta:
+            self._allocate_local(tensors[0].device)
+            with plain():
+                self.shards = [
+                    make_shard(piece, old.whole_shape, old.requires_grad, old.title)
+                    for piece, old in zip(self.pieces, self.shards, strict=True)
+                ]
+            self._install(self.shards)
+        for index, (piece, tensor) in enumerate(zip(self.pieces, tensors, strict=True)):
+            piece.copy_(self.layout.piece(index, tensor))
 
-    def gathered(self) -> None:
-        """All parts are there: the module's parameters are the whole ones from now on."""
-        if not self.layout.in_place:
-            self._grow()
-            self.layout.arrange(self._output, self._flat.data)
-            self._output.untyped_storage().resize_(0)  # [Note: temporary memory]
-        if self._input is not self.local:
-            self._input.untyped_storage().resize_(0)
-        del self._output, self._input
-        self._freed.__exit__(None, None, None)
-        with plain():
-            for whole, shard in zip(self.wholes, self.shards, strict=True):
-                if whole.requires_grad != shard.requires_grad:
-                    whole.requires_grad_(shard.requires_grad)
-        self._attach(self.wholes)
+    def _allocate_local(self, device: torch.device) -> None:
+        self.local = torch.zeros(self.layout.shard_numel, dtype=self.dtype, device=device)
+        self.pieces = self.layout.pieces(self.local)
 
-    def free(self) -> None:
-        """The module's parameters are the shards from now on: [Note: freed, and the same again]."""
-        self._attach(self.shards)
-        self._forbid()
-        self._flat.untyped_storage().resize_(0)
-
-    @torch.inference_mode(False)  # what is made there can never be trained
-    def _make_wholes(self) -> None:
-        size = self.layout.whole_numel
-        self._flat = torch.empty(size, dtype=self.param_dtype, device=self.local.device)
-        self.wholes = [
-            Parameter(view.data, requires_grad=False)  # each with a version of its own
-            for view in self.layout.parameters(self._flat)
-        ]
-        self._forbid()
-        self._flat.untyped_storage().resize_(0)
-
-    def _grow(self) -> None:
-        self._flat.untyped_storage().resize_(self._flat.nbytes)
-
-    def _forbid(self) -> None:
-        # Private, and made for this: in torch 2.11 as in 2.13. Its end sets the versions back.
-        self._freed = _unsafe_preserve_version_counter(tuple(self.wholes))
-        increment_version(self.wholes)
-
-    def _attach(self, parameters: Sequence[Parameter]) -> None:
-        for parameter, places in zip(parameters, self._places, strict=True):
+    def _install(self, parameters: Sequence[Parameter]) -> None:
+        """Make these the parameters of the module."""
+        for parameter, places in zip(parameters, self.places, strict=True):
             for module, attribute in places:
                 if type(module).__setattr__ is nn.Module.__setattr__:
                     module._parameters[attribute] = parameter
                 else:  # an LSTM, for one, keeps a list of them
                     setattr(module, attribute, parameter)
 
-    def _check(self) -> None:
-        """Raise unless the shards are still the module's, and where we made them."""
-        if self.local.is_meta:
-            raise RuntimeError(
-                f"{self._unit.where}: its parameters are on the meta device, where they have no "
-                "values; call minidist.materialize(module) on the root, on all ranks"
-            )
-        with plain():
-            for index, (shard, view) in enumerate(zip(self.shards, self._views, strict=True)):
-                module, attribute = self._places[index][0]
-                here = module._parameters.get(attribute) is shard
-                if not here or shard.data_ptr() != view.data_ptr() or shard.dtype != self.dtype:
-                    raise RuntimeError(
-                        f"{self._unit.where}: parameter '{self.names[index]}' was replaced, moved "
-                        "or cast after wrapping; write into it under torch.no_grad() instead"
-                    )
+    # ---- unshard and free ----
 
-    def _move(self, device: torch.device) -> None:
+    def all_gather_buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Allocate what the all-gather writes; return it, and this rank's part of it."""
+        if not self.unsharded:
+            self._make_unsharded()
+        if self.layout.in_place:
+            self._flat.untyped_storage().resize_(self._flat.nbytes)
+            self._gathered = self._flat.data
+        else:
+            self._gathered = self._flat.new_empty(self.layout.padded)
+        return self._gathered, self.local.to(self.param_dtype)
+
+    def use_gathered(self) -> None:
+        """The all-gather is done: make the module's parameters the unsharded ones."""
+        if not self.layout.in_place:
+            self._flat.untyped_storage().resize_(self._flat.nbytes)
+            self.layout.unpack(self._gathered, self._flat.data)
+        del self._gathered
+        self._restore_versions()
         with plain():
-            like = [
-                torch.empty(shard.whole_shape, dtype=self.dtype, device="meta").requires_grad_(
-                    shard.requires_grad
-                )
-                for shard in self.shards
-            ]
-        self._cut(like, device)
+            for parameter, shard in zip(self.unsharded, self.shards, strict=True):
+                parameter.requires_grad_(shard.requires_grad)
+        self._install(self.unsharded)
+
+    def free(self) -> None:
+        """Make the module's parameters the shards: [Note: freed, and the same again]."""
+        self._install(self.shards)
+        self._raise_versions()
+        self._flat.untyped_storage().resize_(0)
+
+    @torch.inference_mode(False)  # what is created there can never be trained
+    def _make_unsharded(self) -> None:
+        size = self.layout.flat_numel
+        self._flat = torch.empty(size, dtype=self.param_dtype, device=self.local.device)
+        self.unsharded = [
+            Parameter(view.data, requires_grad=False)  # each with a version of its own
+            for view in self.layout.views(self._flat)
+        ]
+        self._raise_versions()
+        self._flat.untyped_storage().resize_(0)
+
+    def _raise_versions(self) -> None:
+        self._versions = tuple(parameter._version for parameter in self.unsharded)
+        increment_version(self.unsharded)
+
+    def _restore_versions(self) -> None:
+        # Private, in torch 2.11 as in 2.13; there is no public way to set a version.
+        torch._C._autograd._unsafe_set_version_counter(tuple(self.unsharded), self._versions)
+
+    # ---- gradients ----
 
     @property
     def trains(self) -> bool:
-        """Whether one of the parameters wants a gradient now."""
+        """True if one of the parameters wants a gradient now."""
         with plain():
             return any(shard.requires_grad for shard in self.shards)
+
+    @property
+    def has_gradients(self) -> bool:
+        """True if there are unsharded gradients, of this backward or accumulated ones."""
+        gradients = [*self.accumulated, *(parameter.grad for parameter in self.unsharded)]
+        return any(gradient is not None for gradient in gradients)
+
+    def accumulate_gradients(self) -> None:
+        """Add this backward's unsharded gradients to those of earlier ones."""
+        for index, parameter in enumerate(self.unsharded):
+            gradient, parameter.grad = parameter.grad, None
+            if gradient is not None:
+                gradient, before = gradient.detach().to(self.reduce_dtype), self.accumulated[index]
+                self.accumulated[index] = gradient if before is None else before.add_(gradient)
+
+    def pack_gradients(self, scale: float) -> tuple[torch.Tensor, list[bool]]:
+        """Flatten the unsharded gradients, times `scale`, in the order of ranks, and drop them.
+
+        Returns:
+            1-D [padded]; and for each parameter False if it wants a gradient and has none: it
+            is zeros there.
+        """
+        gradients = [parameter.grad for parameter in self.unsharded]
+        if any(gradient is not None for gradient in self.accumulated):
+            self.accumulate_gradients()
+            gradients = self.accumulated
+        table = self.local.new_empty(self.layout.padded, dtype=self.reduce_dtype)
+        zero, pairs = table.new_zeros(()), zip(gradients, self.layout.shapes, strict=True)
+        self.layout.pack([zero.expand(s) if g is None else g for g, s in pairs], table)
+        with plain():
+            wanted = [shard.requires_grad for shard in self.shards]
+        present = [g is not None or not wants for g, wants in zip(gradients, wanted, strict=True)]
+        self.drop_gradients()
+        return table.mul_(scale), present
+
+    def drop_gradients(self) -> None:
+        """Drop all unsharded gradients."""
+        self.accumulated = [None] * len(self.accumulated)
+        for parameter in self.unsharded:
+            parameter.grad = None
+
+    def write_gradients(self, mean: torch.Tensor, wanted: Sequence[bool]) -> None:
+        """Add this rank's part of the averaged gradients to `grad` of the shards.
+
+        Args:
+            mean: 1-D [shard_numel]; the gradients may be views of it afterwards.
+            wanted: for each parameter whether to do it.
+        """
+        parts = self.layout.pieces(mean.to(self.dtype))
+        written = []
+        with plain():
+            for shard, part, now in zip(self.shards, parts, wanted, strict=True):
+                if now and shard.requires_grad:
+                    if shard.grad is None:
+                        shard.grad = part.as_subclass(ShardGradient)
+                    else:
+                        shard.grad.add_(part)
+                    written.append(shard)
+        for shard in written:  # as autograd does with a parameter; private, and FSDP2 does the same
+            for hook in (shard._post_accumulate_grad_hooks or {}).values():
+                hook(shard)
+
+
+# ---- which parameters are a unit's ----
+
+
+def own_parameters(module: nn.Module) -> list[ParamInfo]:
+    """The parameters that no unit inside the module has, each with all its places."""
+    found: dict[int, ParamInfo] = {}
+    for prefix, part in own_modules(module):
+        for attribute, parameter in part._parameters.items():
+            if parameter is None or isinstance(parameter, Shard):
+                continue
+            name = f"{prefix}.{attribute}" if prefix else attribute
+            info = found.setdefault(id(parameter), ParamInfo(name, parameter, []))
+            info.places.append(Place(part, attribute))
+    return list(found.values())
+
+
+def own_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The parts of a module that are not in a unit inside it, with their names; itself first."""
+    inside: set[nn.Module] = set()
+    for part in module.modules():
+        if part is not module and "_unit" in vars(part):
+            inside.update(part.modules())
+    for name, part in module.named_modules():
+        if part not in inside:
+            yield name, part

@@ -1,45 +1,28 @@
 """A parameter while it is sharded: this rank's part of it, which an optimizer can update.
 
-[Note: a shard is no weight] A shard has its parameter's name, but not its values' meaning: a layer
-that reads it computes something wrong, or nothing. That happens where a part of a unit is called
-round the unit, or its weights are read between two forwards. So a shard lets through what
-optimizers, norms and copies do without recording gradients, and refuses to take part in a layer's
-computation, or in anything of which autograd would keep a record.
-
-[Note: the old parameter] An optimizer that was built before wrapping holds parameters that no
-module uses any more. Its steps would change nothing, and nothing would tell. So the old parameter
-remembers what has become of it; a hook before every optimizer's step asks, and so does the wrapping
-of another unit that uses the same parameter, and a gradient that arrives there.
+[Note: a shard is no weight] A shard has its parameter's name but not its meaning: a layer that
+reads it computes something wrong, or nothing. That happens when a part of a unit is called without
+the unit, or when its weights are read between two forwards. So a shard allows what optimizers,
+norms and copies do without recording gradients, and refuses to take part in a layer's computation
+or in anything that autograd would record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn import Parameter, functional
-from torch.optim import Optimizer
-from torch.optim.optimizer import _foreach_supported_types as _optimizers_types
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._foreach_utils import _foreach_supported_types as _utils_types
+from torch.optim.optimizer import _foreach_supported_types as _optimizer_types
+from torch.utils._foreach_utils import _foreach_supported_types as _foreach_types
 from torch.utils._pytree import tree_leaves
 
 plain = torch._C.DisableTorchFunctionSubclass  # shards within it are tensors like any other
-MATRIX = {
-    "matmul",
-    "mm",
-    "bmm",
-    "addmm",
-    "addmv",
-    "mv",
-    "dot",
-    "einsum",
-    "__matmul__",
-    "__rmatmul__",
-}
+MATRIX = {"matmul", "rmatmul", "mm", "bmm", "addmm", "addmv", "mv", "dot", "einsum"}
+GRADIENT: Any = torch.Tensor.grad
+NORMS = (torch.linalg.vector_norm, torch._foreach_norm)  # what clip_grad_norm_ calls
 
 
 class Shard(Parameter):
@@ -54,50 +37,100 @@ class Shard(Parameter):
     whole_shape: torch.Size
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func` on the shard's own memory; RuntimeError if it takes it for the parameter."""
         kwargs = kwargs or {}
         if _is_layer(func):
-            raise RuntimeError(_touched(args, kwargs, func))
+            raise RuntimeError(_used_while_sharded(args, kwargs, func))
         with plain():
             result = func(*args, **kwargs)
         if torch.is_grad_enabled() and isinstance(result, torch.Tensor) and result.grad_fn:
-            raise RuntimeError(_touched(args, kwargs, func))
+            raise RuntimeError(_used_while_sharded(args, kwargs, func))
         return result
 
 
-def cut_out(view: torch.Tensor, old: torch.Tensor, title: Callable[[], str]) -> Shard:
-    """Make the shard of a parameter.
+class ShardGradient(torch.Tensor):
+    """A shard's gradient: a tensor like any other, except that torch cannot clip it by its norm.
+
+    `torch.nn.utils.clip_grad_norm_` would scale each rank's shards by another factor, silently.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run `func` as on a plain tensor; RuntimeError if it is the norm that torch clips by."""
+        if func in NORMS:
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: the norm of a shard's gradient is that of this rank's "
+                "part alone: clip with minidist.clip_grad_norm_(module, max_norm) instead of "
+                "torch's; if the part's own norm is meant, take it of grad.detach()"
+            )
+        with plain():
+            return func(*args, **(kwargs or {}))
+
+
+class Replaced(Parameter):
+    """A parameter that a shard has replaced; whoever still holds it is told so when it is used.
+
+    An optimizer that was built before `fully_shard` would update it without any effect; a module
+    outside the unit, tied to it, would compute with old values.
+    """
+
+    title: Callable[[], str]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Raise RuntimeError, unless only a property other than the gradient is read."""
+        if func.__name__ != "__get__" or func == GRADIENT.__get__:
+            old = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Replaced))
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: {old.title()} is used as it was before fully_shard. An "
+                "optimizer must be built after it, from the module's parameters() of then; of "
+                "modules that share a parameter, wrap one that holds them all, or wrap before tying"
+            )
+        with plain():
+            return func(*args, **(kwargs or {}))
+
+
+def replace_by_shard(parameter: Parameter, view: torch.Tensor, title: Callable[[], str]) -> Shard:
+    """Return the shard of a parameter, and leave the parameter itself as one that is `Replaced`.
 
     Args:
-        view: this rank's part.
-        old: the parameter.
+        parameter: the whole one.
+        view: this rank's part of it.
         title: for messages.
     """
-    shard = Shard(view, old.requires_grad)
-    shard.title, shard.whole_shape = title, old.shape
+    shard = make_shard(view, parameter.shape, parameter.requires_grad, title)
+    parameter.__class__ = Replaced
+    parameter.title = title  # type: ignore[attr-defined]
     return shard
 
 
-# An optimizer runs its fused and many-at-once loops on types that it knows alone. PyTorch's DTensor
-# enters itself into the same lists.
-for _types in (_optimizers_types, _utils_types):
-    if Shard not in _types:
-        _types.append(Shard)  # type: ignore[arg-type]
+def make_shard(
+    view: torch.Tensor, shape: torch.Size, requires_grad: bool, title: Callable[[], str]
+) -> Shard:
+    """Return a shard over this memory, of a parameter of this shape."""
+    allow_foreach_optimizers()
+    shard = Shard(view, requires_grad)
+    shard.title, shard.whole_shape = title, shape
+    return shard
+
+
+def allow_foreach_optimizers() -> None:
+    """Let optimizers update shards many at once, as they do parameters.
+
+    They do so only for types in two lists of torch, into which its own DTensor enters itself too.
+    """
+    for types in (_optimizer_types, _foreach_types):
+        if Shard not in types:
+            types.append(Shard)  # type: ignore[arg-type]
 
 
 def _is_layer(func: Any) -> bool:
     name = getattr(func, "__name__", "")
-    return name in MATRIX or getattr(functional, name, None) is func
+    return name.strip("_") in MATRIX or getattr(functional, name, None) is func
 
 
-def _touched(args: Any, kwargs: Any, func: Any) -> str:
+def _used_while_sharded(args: Any, kwargs: Any, func: Any) -> str:
     with plain():
         shard = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Shard))
         mine, whole = tuple(shard.shape), tuple(shard.whole_shape)
@@ -106,54 +139,4 @@ def _touched(args: Any, kwargs: Any, func: Any) -> str:
         f"rank {dist.get_rank()}: {title} was used by {getattr(func, '__name__', func)} while it "
         f"is sharded: this rank has {mine} of {whole}. Call the unit's module, not a part of it; "
         "or call its unshard() before, and reshard() after"
-    )
-
-
-class _Fate:
-    """What has become of a parameter: see [Note: the old parameter]."""
-
-    def __init__(self, title: Callable[[], str]) -> None:
-        self.title = title
-
-
-class Replaced:
-    """Remembers of parameters that shards have taken their place."""
-
-    _watching: ClassVar[bool] = False
-
-    @classmethod
-    def note(cls, old: Parameter, title: Callable[[], str]) -> None:
-        """A shard has taken the parameter's place."""
-        old._minidist_fate = _Fate(title)  # type: ignore[attr-defined]
-        if old.requires_grad:
-            old.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                partial(_refuse_gradient, title)
-            )
-        if not cls._watching:
-            register_optimizer_step_pre_hook(_refuse_step)
-            cls._watching = True
-
-    @staticmethod
-    def by(parameter: torch.Tensor) -> str | None:
-        """What has taken its place; None if nothing has."""
-        fate = getattr(parameter, "_minidist_fate", None)
-        return fate.title() if isinstance(fate, _Fate) else None
-
-
-def _refuse_step(optimizer: Optimizer, *_: Any) -> None:
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if title := Replaced.by(parameter):
-                raise RuntimeError(
-                    f"rank {dist.get_rank()}: {type(optimizer).__name__} holds {title} as it was "
-                    "before fully_shard: build the optimizer after it, from the module's "
-                    "parameters() of then"
-                )
-
-
-def _refuse_gradient(title: Callable[[], str], parameter: Parameter) -> None:
-    parameter.grad = None
-    raise RuntimeError(
-        f"rank {dist.get_rank()}: {title()} got a gradient as it was before fully_shard: a module "
-        "outside the unit still uses it. Wrap one module that holds both, or wrap before tying"
     )

@@ -1,26 +1,66 @@
-"""A unit: parameters that are made whole together, used, and sharded again.
+"""A unit of FSDP: a module whose parameters are sharded, and whole only while it computes.
 
-`Unit` moves the data; when it does so is decided in `minidist.parallel.fsdp.fully_shard`.
+`Unit` is FSDP. Its four methods are called by hooks, on the module's forward and in backward::
+
+    pre_forward      all-gather the parameters              } for the next unit too:
+    post_forward     free them                              } it is gathered while
+    pre_backward     all-gather them again                  } this one computes
+    post_backward    free them; reduce-scatter the gradients, write this rank's into shard.grad
+
+What a group of parameters does to its memory is in `param_group.py`; which unit comes next, in
+`prefetch.py`.
+
+[Note: unused parameters] All ranks must send as much, so a parameter without a gradient on this
+rank is sent as zeros. If no rank has a gradient, `shard.grad` has to stay as it was, or None, as in
+one process that does not use the parameter. So at the end of backward one small all-reduce tells
+which parameters any rank has used.
+
+[Note: checkpoints] Activation checkpointing runs a forward a second time, during backward. Then the
+parameters stay unsharded until their backward is over. The order of the units is not that of a
+forward; nothing is prefetched.
+
+After Rajbhandari et al. (2020), *ZeRO*, stage 3; Zhao et al. (2023), *PyTorch FSDP*; and PyTorch's
+`torch.distributed.fsdp.fully_shard`, whose words these are.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext, suppress
+from enum import Enum, auto
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import Parameter
+from torch.distributed import ReduceOp
 
-from minidist.collectives.call import Run, collective
-from minidist.collectives.checks.agreement import wanted
+from minidist.comm.agreement import agree_on
 from minidist.comm.comm import Comm, Handle
-from minidist.parallel.fsdp.mixed import Dtypes
-from minidist.parallel.fsdp.param_group import Block, Held
-from minidist.profiler.spans import COMMUNICATION
-from minidist.profiler.timeline import mark, note
+from minidist.parallel.autograd.backward_pass import BackwardPass
+from minidist.parallel.autograd.module_edges import cast, in_backward, on_entry, on_exit
+from minidist.parallel.fsdp.options import DtypePolicy
+from minidist.parallel.fsdp.param_group import ParamGroup, ParamInfo
+from minidist.parallel.fsdp.prefetch import UnitOrder
+from minidist.profiler.spans import COMMUNICATION, COMPUTE
+from minidist.profiler.timeline import NOTHING, Mark, mark, note
+
+
+class TrainingState(Enum):
+    """What a unit is doing."""
+
+    IDLE = auto()
+    FORWARD = auto()
+    KEPT = auto()  # between forward and backward, its parameters left unsharded
+    BACKWARD = auto()
+
+
+class ShardedState(Enum):
+    """What a unit's parameters are."""
+
+    SHARDED = auto()
+    UNSHARDING = auto()  # an all-gather has begun, and nothing has used its result
+    UNSHARDED = auto()
 
 
 class Unit:
@@ -28,120 +68,181 @@ class Unit:
 
     Args:
         module: the wrapped one.
-        groups: its parameters; those of one block together.
+        infos: its parameters, those of one group together.
         layout: "dim0" or "flat".
         comm: between the ranks that share each parameter.
-        replicate: between the ranks that have the same parts; None if only this one has.
+        replicate: between the ranks that have the same shards; None if only this one has.
         policy: of dtypes.
+        reshard_after_forward: as `fully_shard` takes it.
+        prefetch: begin to gather the next unit's parameters while this one computes.
 
     Attributes:
         name: of the module in the outermost wrapped one; "" for that one itself.
-        blocks: its parameters; one gather and one reduction each.
-        module, comm, replicate, policy: as passed.
-        whole: whether the module's parameters are the whole ones now.
+        groups: its parameters; one all-gather and one reduce-scatter each.
+        state, sharded_state: what it is doing, and what its parameters are.
+        context: what it shares with the other units of the model.
+        requires_gradient_sync: average gradients in backward; False: accumulate them unsharded.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        groups: Sequence[Sequence[Held]],
+        infos: Sequence[Sequence[ParamInfo]],
         layout: str,
         comm: Comm,
         replicate: Comm | None,
-        policy: Dtypes,
+        policy: DtypePolicy,
+        reshard_after_forward: bool | None,
+        prefetch: bool,
     ) -> None:
-        self.name, self.module, self.policy = "", module, policy
-        self.comm, self.replicate = comm, replicate
+        self.name, self.comm, self.replicate, self.policy = "", comm, replicate, policy
+        self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
+        self.requires_gradient_sync = True
+        self.state, self.sharded_state = TrainingState.IDLE, ShardedState.SHARDED
+        self.context = FSDPContext()
         self._kind = type(module).__name__
-        self.blocks = [
-            Block(group, self, layout, comm, policy.param_dtype, policy.reduce_dtype)
-            for group in groups
+        self.groups = [
+            ParamGroup(group, lambda: self.title, layout, comm, policy) for group in infos
         ]
-        self.whole = False
-        self._under_way: list[Handle] | None = None
+        self._gathers: list[Handle] = []
 
-    # ---- the parameters ----
+    # ---- the life of a unit ----
 
-    def begin_unshard(self, async_op: bool = True) -> bool:
-        """Begin to gather the parameters; False if they are whole, or that was begun before."""
-        if self.whole or self._under_way is not None:
-            return False
-        if not self.blocks:
-            self.whole = True
-            return False
+    def pre_forward(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
+        """1. Gather the parameters. Begin to gather the next unit's, while this one computes."""
+        recomputes = in_backward()  # [Note: checkpoints]
+        if not recomputes:
+            self.context.begin_forward(self)
+            self.state = TrainingState.FORWARD
+        self.unshard()
+        following = None if recomputes else self.context.order.after(self)
+        if following and self.prefetch:
+            following.begin_unshard()
+        dtype = self.policy.param_dtype if self.policy.cast_forward_inputs else None
+        inputs = cast((args, kwargs), dtype)
+        if self.state is not TrainingState.BACKWARD:
+            inputs = on_exit(inputs, self.post_backward)
+        return inputs
+
+    def post_forward(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        """2. Free them. Have autograd call `pre_backward` when it reaches an output."""
+        trains = self.state is not TrainingState.BACKWARD and on_entry(
+            output, (args, kwargs), self.pre_backward
+        )
+        if not in_backward():
+            reshards = self.reshard_after_forward
+            reshards = self is not self.context.units[0] if reshards is None else reshards
+            self.state = TrainingState.KEPT
+            if reshards or not torch.is_grad_enabled():
+                self.reshard()  # and it is IDLE
+            self.context.end_forward(self, trains)
+        return cast(output, self.policy.output_dtype)
+
+    def pre_backward(self) -> None:
+        """3. Gather them again. Begin to gather those of the unit that ran before this one."""
+        self.context.begin_backward()
+        if self.state is not TrainingState.BACKWARD:
+            self.state = TrainingState.BACKWARD
+            self.unshard()
+            previous = self.context.order.before(self)
+            if previous and self.prefetch:
+                previous.begin_unshard()
+
+    @torch.no_grad()
+    def post_backward(self) -> None:
+        """4. Free them. Begin to average the gradients, of which this rank keeps its part."""
+        self.state = TrainingState.IDLE
+        self.reshard()
+        if not any(group.has_gradients for group in self.groups):
+            return
+        if self.requires_gradient_sync:
+            self.context.begin_reduction(self.reduce_gradients())
+        else:
+            for group in self.groups:
+                group.accumulate_gradients()
+
+    # ---- what it does with its parameters and gradients ----
+
+    def begin_unshard(self, async_op: bool = True) -> None:
+        """Begin to gather the parameters, unless they are unsharded or that has begun."""
+        if self.sharded_state is not ShardedState.SHARDED:
+            return
+        if not self.groups:
+            self.sharded_state = ShardedState.UNSHARDED
+            return
         what = f"unshard {self.short}"
-        handles = [same_call(what, self.comm, self.device, async_op)]
-        with mark(what, COMMUNICATION, self.device) if not async_op else nullcontext():
-            for block in self.blocks:
-                handle = block.gather(self.comm, async_op)
-                handles.append(handle)
-                if handle:
-                    note(what, COMMUNICATION, handle)
-        self._under_way = [handle for handle in handles if handle]
-        return True
+        self._gathers = self._agree_on(what, async_op)
+        with nullcontext() if async_op else mark(what, COMMUNICATION, self.device):
+            for group in self.groups:
+                gathered, shard = group.all_gather_buffers()
+                self._gathers += begun(what, self.comm.all_gather(gathered, shard, async_op))
+        self.sharded_state = ShardedState.UNSHARDING
 
     def unshard(self) -> None:
-        """Make the parameters whole."""
+        """Make the parameters whole; returns when they are."""
         self.begin_unshard(async_op=False)
-        if self._under_way is not None:
-            handles, self._under_way = self._under_way, None
-            for handle in handles:
-                handle.wait()
-            for block in self.blocks:
-                block.gathered()
-            self.whole = True
+        if self.sharded_state is ShardedState.UNSHARDING:
+            wait_for(self._gathers)
+            for group in self.groups:
+                group.use_gathered()
+            self.sharded_state = ShardedState.UNSHARDED
 
     def reshard(self) -> None:
-        """Keep this rank's parts of the parameters alone."""
-        if self._under_way is not None:
+        """Free the unsharded parameters; this rank's shard stays."""
+        if self.sharded_state is ShardedState.UNSHARDING:
             self.unshard()  # what is on its way must arrive
-        if self.whole:
-            for block in self.blocks:
-                block.free()
-            self.whole = False
+        if self.sharded_state is ShardedState.UNSHARDED:
+            for group in self.groups:
+                group.free()
+            self.sharded_state = ShardedState.SHARDED
+        if self.state is TrainingState.KEPT:
+            self.state = TrainingState.IDLE
 
-    def parameters(self) -> list[Parameter]:
-        """The whole ones; there are none before the first time that they are gathered."""
-        return [whole for block in self.blocks for whole in block.wholes]
-
-    @contextmanager
-    def whole_parameters(self) -> Iterator[None]:
-        """Inside, the module's parameters are whole, to be read; all ranks must come here."""
-        before = self.whole
-        self.unshard()
-        try:
+    def reduce_gradients(self) -> Iterator[None]:
+        """Average the gradients over the ranks; pauses where it would wait for others."""
+        what = f"reduce-scatter {self.short}"
+        ranks = self.comm.ranks * (self.replicate.ranks if self.replicate else 1)
+        handles = self._agree_on(what, async_op=True)
+        reduced = []
+        for group in (each for each in self.groups if each.trains):
+            gradients, present = group.pack_gradients(1 / ranks)
+            mean = gradients.new_empty(group.layout.shard_numel)
+            handles += begun(what, self.comm.reduce_scatter(mean, gradients, async_op=True))
+            reduced.append((group, mean, present))
+            del gradients
+        yield
+        wait_for(handles)
+        if self.replicate:
+            what = f"all-reduce {self.short}"
+            for _, mean, _ in reduced:
+                handles += begun(what, self.replicate.all_reduce(mean, async_op=True))
             yield
-        finally:
-            if not before:
+            wait_for(handles)
+        for group, mean, present in reduced:
+            group.write_gradients(mean, present)
+            kept = None if all(present) else mean  # it may still be wanted
+            self.context.reduced.append(Reduced(self, group, present, kept))
+
+    def forward_ended(self, *_: object) -> None:
+        """Called after each forward, also one that raised: then clean up."""
+        if self.state is TrainingState.FORWARD:
+            self.state = TrainingState.IDLE
+            with suppress(Exception):  # the first one is being raised already
+                self.context.end_forward(self, False)
                 self.reshard()
 
-    # ---- the gradients ----
+    def _agree_on(self, what: str, async_op: bool) -> list[Handle]:
+        """Where checks are on, see that all ranks do the same to the same unit."""
+        apart = async_op and self.device.type == "cpu"  # a GPU's collective cannot be stopped later
+        handle = agree_on(self.comm, f"fully_shard: {what}", async_op=apart)
+        return [handle] if handle else []
 
-    @property
-    def has_gradients(self) -> bool:
-        """Whether there are whole gradients that wait to be averaged."""
-        return any(block.gradients.wait for block in self.blocks)
-
-    def keep_gradients(self) -> None:
-        """Keep this backward's whole gradients, to be averaged with a later one's."""
-        for block in self.blocks:
-            block.gradients.keep()
-
-    def begin_reduce(self) -> list[Reduction]:
-        """Begin to average the gradients over the ranks."""
-        what = f"reduce-scatter {self.short}"
-        agreed = same_call(what, self.comm, self.device, True)
-        return [
-            Reduction(self, block, what, agreed if index == 0 else None)
-            for index, block in enumerate(block for block in self.blocks if block.trains)
-        ]
-
-    # ---- what it is called ----
+    # ---- what it is, and what it is called ----
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are; the CPU if it has none."""
-        return self.blocks[0].local.device if self.blocks else torch.device("cpu")
+        """Where its shards are, which may be made after the unit; the CPU if it has none."""
+        return self.groups[0].local.device if self.groups else torch.device("cpu")
 
     @property
     def short(self) -> str:
@@ -153,79 +254,147 @@ class Unit:
         """Its name in messages."""
         return f"unit '{self.name}'" if self.name else f"the outermost unit ({self._kind})"
 
-    @property
-    def where(self) -> str:
-        """The same with this rank's number."""
-        return f"rank {dist.get_rank()}: {self.title}"
+
+class Reduced(NamedTuple):
+    """A group that was reduced: which parameters had a gradient here; its mean if not all had."""
+
+    unit: Unit
+    group: ParamGroup
+    present: list[bool]
+    mean: torch.Tensor | None
 
 
-class Reduction:
-    """One block's gradients on their way: reduce-scattered, then all-reduced between replicas."""
+class FSDPContext:
+    """What the units of one model share while forward and backward run.
 
-    def __init__(self, unit: Unit, block: Block, what: str, agreed: Handle | None) -> None:
-        self._block, self._replicate, self._what = block, unit.replicate, what
-        ranks = unit.comm.ranks * (unit.replicate.ranks if unit.replicate else 1)
-        self._table, self._absent = block.gradients.pack(1 / ranks)
-        self._mean = self._table.new_empty(block.layout.shard_numel)
-        handle = unit.comm.reduce_scatter(self._mean, self._table, async_op=True)
-        assert handle is not None
-        note(what, COMMUNICATION, handle)
-        self._handles: list[Handle] = [agreed, handle] if agreed else [handle]
-        self._scattered = False
-
-    def advance(self) -> bool:
-        """Wait for the step that is under way, and begin the next; whether there is none."""
-        for handle in self._handles:
-            handle.wait()
-        self._handles = []
-        if not self._scattered:
-            self._scattered = True
-            self._table.untyped_storage().resize_(0)  # a handle may still refer to it
-            if self._replicate:
-                again = self._replicate.all_reduce(self._mean, async_op=True)
-                assert again is not None
-                note(self._what.replace("reduce-scatter", "all-reduce", 1), COMMUNICATION, again)
-                self._handles = [again]
-                return False
-        self._block.gradients.give(self._mean, self._absent)
-        return True
-
-
-class Reductions:
-    """Those under way: at most one in each of its steps."""
+    Attributes:
+        units: the outermost first.
+        order: in which they run.
+        backward: whether one is under way.
+        reduced: what this backward has reduced: [Note: unused parameters].
+    """
 
     def __init__(self) -> None:
-        self._flying: deque[Reduction] = deque()
+        self.units: list[Unit] = []
+        self.order = UnitOrder[Unit]()
+        self.backward = BackwardPass()
+        self.reduced: list[Reduced] = []
+        self._reductions: list[Iterator[None]] = []
+        self._outermost: Unit | None = None  # whose forward, now under way, all others are in
+        self._forward_mark: Mark = NOTHING
+        self._backward_mark: Mark = NOTHING
 
-    def begin(self, unit: Unit) -> None:
-        """Let a unit's gradients follow those that are on their way."""
-        self._advance()
-        self._flying.extend(unit.begin_reduce())
+    def begin_forward(self, unit: Unit) -> None:
+        """A unit's forward begins."""
+        if self._outermost is None:
+            self.check_backward()
+            self._outermost = unit
+            self._forward_mark = mark("forward", COMPUTE, unit.device)
+            self.order.begin_forward()
+            for each in self.units:
+                if each.state is TrainingState.KEPT:  # an optimizer may have updated the shards
+                    each.reshard()
+        self.order.record_forward(unit)
 
-    def finish(self) -> None:
-        """Wait until all are there."""
-        while self._flying:
-            self._advance()
+    def end_forward(self, unit: Unit, trains: bool) -> None:
+        """A unit's forward has ended; backward will come to it, or not."""
+        if trains:
+            self.order.record_backward(unit)
+        if unit is self._outermost:
+            self._outermost = None
+            self.order.end_forward()
+            self._forward_mark.end()
+            for each in self.units:
+                if each.sharded_state is ShardedState.UNSHARDING:  # gathered in vain
+                    each.reshard()
 
-    def forget(self) -> None:
-        """Let go of what is on its way."""
-        self._flying.clear()
+    def begin_backward(self) -> None:
+        """Backward has reached a unit, maybe not the first one."""
+        if self.backward.under_way:
+            return
+        self.check_backward()
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: {self.units[0].title}: FSDP frees parameters that going "
+                "back through this backward (create_graph=True) would need; train with "
+                "DistributedDataParallel"
+            )
+        self._backward_mark = mark("backward", COMPUTE, self.units[0].device)
+        self.backward.begin(self.end_backward)
 
-    def _advance(self) -> None:
-        self._flying = deque(each for each in self._flying if not each.advance())
+    @torch.no_grad()
+    def end_backward(self) -> None:
+        """Autograd has made all gradients: reduce the last ones, and wait for all."""
+        for unit in reversed(self.units):
+            if unit.state is not TrainingState.FORWARD:
+                unit.post_backward()  # of those whose inputs need no gradient
+        while self._reductions:
+            self._advance_reductions()
+        self._write_unused()
+        self._backward_mark.end()
+
+    def begin_reduction(self, reduction: Iterator[None]) -> None:
+        """Let a unit's gradients follow those that are on their way: at most one in each step."""
+        self._advance_reductions()
+        next(reduction)
+        self._reductions.append(reduction)
+
+    def _advance_reductions(self) -> None:
+        self._reductions = [each for each in self._reductions if next(each, "end") is None]
+
+    def _write_unused(self) -> None:
+        """Learn which parameters have a gradient on some rank: [Note: unused parameters]."""
+        pending, self.reduced = self.reduced, []
+        by_ranks: dict[object, list[Reduced]] = {}
+        for each in pending:
+            replicas = each.unit.replicate and each.unit.replicate.group
+            by_ranks.setdefault((each.unit.comm.group, replicas), []).append(each)
+        for members in by_ranks.values():
+            unit = members[0].unit
+            present = [flag for each in members for flag in each.present]
+            flags = torch.tensor(present, dtype=torch.uint8, device=unit.device)
+            for comm in filter(None, (unit.comm, unit.replicate)):
+                comm.all_reduce(flags, ReduceOp.MAX)
+            if all(present):  # on a GPU, to read the flags is to wait
+                continue
+            used = iter(flags.tolist())
+            for each in members:
+                missed = [next(used) and not here for here in each.present]
+                if each.mean is not None:
+                    each.group.write_gradients(each.mean, missed)
+
+    def check_backward(self) -> None:
+        """Raise RuntimeError if the last backward has raised."""
+        if self.backward.raised:
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: {self.units[0].title}: its last backward raised, so its "
+                "gradients were not averaged, or not all; zero the gradients and call reshard() on "
+                "the outermost module, on all ranks, before the next forward"
+            )
+
+    def recover(self) -> None:
+        """After a backward that raised: drop all that was under way."""
+        if self.backward.raised:
+            self.backward.close()
+            self._reductions.clear()
+            self.reduced.clear()
+            for unit in self.units:
+                for group in unit.groups:
+                    group.drop_gradients()
+                unit.state = TrainingState.IDLE
+                unit.reshard()
 
 
-def same_call(what: str, comm: Comm, device: torch.device, async_op: bool) -> Handle | None:
-    """Where checks are on, see that all ranks do the same to the same unit.
-
-    On the CPU that may go on while this rank computes; on a GPU it is done before the collective
-    is begun, which could not be ended.
-    """
-    if not wanted(None):
-        return None
-    apart = async_op and device.type == "cpu"
-    return collective(f"fully_shard: {what}", comm.group, apart, True, _nothing)
+def begun(what: str, handle: Handle | None) -> list[Handle]:
+    """Record a collective in the timeline, if it goes on while this rank does something else."""
+    if handle is None:
+        return []
+    note(what, COMMUNICATION, handle)
+    return [handle]
 
 
-def _nothing(_: object) -> Run:
-    return lambda: None
+def wait_for(handles: list[Handle]) -> None:
+    """Wait until all are done, and drop them."""
+    for handle in handles:
+        handle.wait()
+    handles.clear()

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import Parameter
 
 from minidist.comm.agreement import agree_on
+from minidist.parallel.fsdp.shard import plain
 from minidist.parallel.full_model.shards import bare, comms, sharded_gradients, whoami
 
 
@@ -73,7 +74,9 @@ def _norm(
     parameters: Iterable[Parameter], norm_type: float, device: torch.device | None
 ) -> torch.Tensor:
     """The norm of all their gradients, in float64."""
-    found = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
+    with plain():
+        found = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
+        found = [gradient.as_subclass(torch.Tensor) for gradient in found]
     if not found:
         return torch.zeros((), dtype=torch.float64, device=device)
     return torch.nn.utils.get_total_norm(found, norm_type).to(device, torch.float64)

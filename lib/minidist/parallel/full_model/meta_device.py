@@ -65,9 +65,9 @@ def materialize(
             for comm in between:
                 if tensor.numel():
                     comm.broadcast(tensor.detach())
-        for block in unit.blocks if unit is not None else ():
+        for block in unit.groups if unit is not None else ():
             if block.local.is_meta:
-                block.take([made[shard].detach() for shard in block.shards])
+                block.copy_from([made[shard].detach() for shard in block.shards])
         del made, tensor  # before the next unit comes
 
 
@@ -97,7 +97,7 @@ def _make(
 ) -> dict[torch.Tensor, torch.Tensor]:
     """Whole, initialised tensors in place of those on meta; by these."""
     shapes: dict[torch.Tensor, torch.Size] = {}
-    for block in unit.blocks if unit is not None else ():
+    for block in unit.groups if unit is not None else ():
         shapes |= zip(block.shards, block.layout.shapes, strict=True)
     before = {part: _on_meta(part) for part in parts}
     made: dict[torch.Tensor, torch.Tensor] = {}

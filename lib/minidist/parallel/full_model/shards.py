@@ -18,7 +18,7 @@ from torch.nn import Parameter
 from minidist.comm.comm import Comm, Ours
 from minidist.parallel.ddp.ddp import DistributedDataParallel
 from minidist.parallel.fsdp.fully_shard import units
-from minidist.parallel.fsdp.param_group import Block
+from minidist.parallel.fsdp.param_group import ParamGroup
 from minidist.parallel.fsdp.shard import Shard
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.zero.optimizer import ZeroOptimizer, holder_of
@@ -81,7 +81,7 @@ def bare(module: nn.Module) -> nn.Module:
     return module
 
 
-def blocks(module: nn.Module) -> list[tuple[Unit, Block]]:
+def param_groups(module: nn.Module) -> list[tuple[Unit, ParamGroup]]:
     """FSDP's; units that are unsharded are resharded first.
 
     Raises:
@@ -90,7 +90,7 @@ def blocks(module: nn.Module) -> list[tuple[Unit, Block]]:
     every = units(module)
     for unit in every:
         unit.reshard()
-    found = [(unit, block) for unit in every for block in unit.blocks]
+    found = [(unit, block) for unit in every for block in unit.groups]
     there = {shard for _, block in found for shard in block.shards}
     for name, parameter in module.named_parameters():
         if isinstance(parameter, Shard) and parameter not in there:
@@ -102,10 +102,12 @@ def blocks(module: nn.Module) -> list[tuple[Unit, Block]]:
 
 
 def sharded_parameters(module: nn.Module) -> Iterator[ShardedParams]:
-    """Those whose values are sharded: FSDP's, a block at a time."""
-    for unit, block in blocks(module):
-        layout, kept = block.layout, block.shards
-        yield ShardedParams(unit.comm, kept, kept, layout.shard_numel, layout.views, layout.wholes)
+    """Those whose values are sharded: FSDP's, a group at a time."""
+    for unit, group in param_groups(module):
+        layout, kept = group.layout, group.shards
+        yield ShardedParams(
+            unit.comm, kept, kept, layout.shard_numel, layout.pieces, layout.tensors
+        )
 
 
 def sharded_gradients(module: nn.Module) -> Iterator[ShardedParams]:

@@ -16,12 +16,12 @@ import torch.distributed as dist
 from torch import nn
 
 from minidist.parallel.ddp.ddp import PREFIX
+from minidist.parallel.fsdp.fully_shard import LABEL
 from minidist.parallel.fsdp.shard import Shard
-from minidist.parallel.fsdp.sharded import LABEL
 from minidist.parallel.full_model.shards import (
     bare,
-    blocks,
     comms,
+    param_groups,
     sharded_gradients,
     sharded_parameters,
     whoami,
@@ -87,8 +87,8 @@ def load_full_state_dict(module: nn.Module, state_dict: Mapping[str, Any]) -> No
     """
     inner = bare(module)
     place: dict[torch.Tensor, tuple[Layout, int]] = {}
-    for _, block in blocks(inner):
-        place |= {shard: (block.layout, index) for index, shard in enumerate(block.shards)}
+    for _, group in param_groups(inner):
+        place |= {shard: (group.layout, index) for index, shard in enumerate(group.shards)}
     own = inner.state_dict(keep_vars=True)
     mine: OrderedDict[str, Any] = OrderedDict()
     problem = f"expected a dict, got a {type(state_dict).__name__}"
@@ -111,7 +111,7 @@ def load_full_state_dict(module: nn.Module, state_dict: Mapping[str, Any]) -> No
     for name, value in own.items():
         if isinstance(value, Shard):
             layout, index = place[value]
-            mine[name] = layout.cut(index, mine[name])
+            mine[name] = layout.piece(index, mine[name])
     inner.load_state_dict(mine)
 
 

@@ -1,0 +1,133 @@
+"""What torch's documentation shows for FSDP2 works the same, or is refused with what to do."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import _foreach_supported_types as _optimizer_types
+from torch.utils._foreach_utils import _foreach_supported_types as _foreach_types
+
+from minidist import clip_grad_norm_, fully_shard, launch
+from minidist.parallel.fsdp.checks import HAS_NOT
+from minidist.parallel.fsdp.shard import Shard, ShardGradient, allow_foreach_optimizers
+from tests.fsdp.test_checks import pair, says
+from tests.support.fsdp_models import far, gpt, gradients, grads_of, mine, score, tokens
+
+F64 = torch.float64
+
+
+def shard_blocks(net: Any, wrap: Callable[..., Any], **options: Any) -> Any:
+    for block in net.blocks:
+        wrap(block, **options)
+    return wrap(net, **options)
+
+
+def wait(net: Any) -> None:
+    net.unshard(async_op=True).wait()
+
+
+def accumulate(net: Any) -> None:
+    net.set_requires_gradient_sync(requires_gradient_sync=False, recurse=True)
+    net.set_is_last_backward(False)
+    score(net, mine(tokens(5, 4))).backward()
+    net.set_requires_gradient_sync(True)
+    net.set_is_last_backward(True)
+
+
+WORKS: dict[str, Callable[[Any], object]] = {
+    "unshard()": lambda net: net.unshard(),
+    "unshard(async_op=True)": wait,
+    "reshard()": lambda net: net.reshard(),
+    "set_requires_gradient_sync, set_is_last_backward": accumulate,
+    "set_reshard_after_forward": lambda net: net.set_reshard_after_forward(False, recurse=True),
+    "zero_grad()": lambda net: net.zero_grad(),
+}
+
+
+def test_calls_that_work_the_same() -> None:
+    """Before a step of ours and of torch's; afterwards the gradients are alike."""
+
+    def run() -> dict[str, str]:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+        from torch.distributed.fsdp import fully_shard as torchs
+
+        options: list[dict[str, Any]] = [
+            {"reshard_after_forward": None, "mp_policy": MixedPrecisionPolicy()},
+            {"reshard_after_forward": False, "mp_policy": MixedPrecisionPolicy(output_dtype=F64)},
+        ]
+        found, mesh = {}, init_device_mesh("cpu", (2,))
+        for name, call in WORKS.items():
+            for each in options:
+                wraps = fully_shard, torchs
+                nets = [shard_blocks(gpt(), wrap, mesh=mesh, **each) for wrap in wraps]
+                for net in nets:
+                    call(net)
+                    score(net, mine(tokens(0, 4))).backward()
+                got = {n: p.grad.as_subclass(torch.Tensor) for n, p in nets[0].named_parameters()}
+                want = {n: p.grad.to_local() for n, p in nets[1].named_parameters()}
+                found[f"{name}, {each}"] = far(got, want)
+        return {name: said for name, said in found.items() if said}
+
+    assert launch(run, 2) == [{}] * 2
+
+
+def test_methods_and_arguments_that_are_refused_say_what_to_do() -> None:
+    """All that torch's class has is there or refused, but for what is private or undocumented."""
+
+    def run() -> list[Any]:
+        from torch.distributed.fsdp import FSDPModule
+
+        net = fully_shard(pair())
+        theirs = {name for name in vars(FSDPModule) if not name.startswith("_")}
+        unknown = [each for each in theirs if not hasattr(net, each) and each not in HAS_NOT]
+        methods = [name for name in HAS_NOT if name.startswith("set_")]
+        arguments = [name for name in HAS_NOT if name not in methods]
+        said = [says(lambda name=name: getattr(net, name), AttributeError) for name in methods]
+        said += [
+            says(lambda name=name: fully_shard(pair(), **{name: None}), TypeError)
+            for name in arguments
+        ]
+        return [unknown, dict(zip([*methods, *arguments], said, strict=True))]
+
+    for rank, (unknown, said) in enumerate(launch(run, 2)):
+        assert unknown in ([], ["reset_iter_state"])
+        for name, message in said.items():
+            where = f"rank {rank}: "
+            assert where in message
+            assert message.endswith(f"{name}: {HAS_NOT[name]}") or HAS_NOT[name] in message
+
+
+def test_torchs_clipping_is_refused_and_ours_is_the_global_one() -> None:
+    """Also where gradients are added to earlier ones, and with every way to take a norm in it."""
+
+    def run() -> list[Any]:
+        from torch.nn.utils import clip_grad_norm_ as torchs
+
+        net, bare, said = shard_blocks(gpt(), fully_shard), gpt(), []
+        for turn in range(2):
+            score(net, mine(tokens(turn, 4))).backward()
+            score(bare, tokens(turn, 4)).backward()
+            for foreach in (None, False):
+                said.append(says(lambda f=foreach: torchs(net.parameters(), 0.1, foreach=f)))
+        kinds = {type(parameter.grad) for parameter in net.parameters()}
+        found = [kinds == {ShardGradient}, far(gradients(net), grads_of(bare))]
+        norms = clip_grad_norm_(net, 0.1), torchs(bare.parameters(), 0.1)
+        return [said, *found, torch.allclose(*norms), far(gradients(net), grads_of(bare))]
+
+    for rank, (said, kinds, before, norms, after) in enumerate(launch(run, 2)):
+        assert (kinds, before, norms, after) == (True, "", True, "")
+        for each in said:
+            assert each == (
+                f"RuntimeError: rank {rank}: the norm of a shard's gradient is that of this rank's "
+                "part alone: clip with minidist.clip_grad_norm_(module, max_norm) instead of "
+                "torch's; if the part's own norm is meant, take it of grad.detach()"
+            )
+
+
+def test_optimizers_take_shards_for_parameters() -> None:
+    """By default they update many at once on a GPU, for types in two lists of torch."""
+    for _ in range(2):
+        allow_foreach_optimizers()
+    for types in (_optimizer_types, _foreach_types):
+        assert types.count(Shard) == 1
