@@ -169,6 +169,11 @@ VALUES: list[tuple[str, object, str]] = [  # ValueError: collective, what is wro
         {"algorithm": "hierarchical", "local_ranks": 3},
         "local_ranks: 4 ranks cannot be split into nodes of 3",
     ),
+    (
+        "all_reduce",
+        {"algorithm": "hierarchical", "local_ranks": 0},
+        "local_ranks: 4 ranks cannot be split into nodes of 0",
+    ),
     ("reduce_scatter_tensor", {"output": lambda: torch.ones(4)}, f"input and output: 12 {PARTS} 4"),
     ("reduce_scatter_tensor", {"output": leaf}, f"output: {GRAD}"),
     ("reduce_scatter_tensor", {"output": lambda: torch.ones(1).expand(3)}, f"output: {SHARED}"),
