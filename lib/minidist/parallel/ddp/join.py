@@ -64,7 +64,7 @@ class Joining:
         """Announce FORWARD, BACKWARD or WEIGH; the others do the same, or have run out.
 
         Returns:
-            the group's rank whose buffers count: the highest that has batches.
+            the group's rank whose buffers are broadcast, the highest that has batches.
 
         Raises:
             RuntimeError: on all ranks: they do not announce the same.

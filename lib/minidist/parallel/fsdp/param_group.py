@@ -207,8 +207,8 @@ class ParamGroup:
         """Flatten the unsharded gradients, times `scale`, in the order of ranks, and drop them.
 
         Returns:
-            1-D [padded]; and for each parameter False if it wants a gradient and has none: it
-            is zeros there.
+            the flat gradients, 1-D [padded], and for each parameter False if it wants a gradient
+            and has none (zeros stand there).
         """
         gradients = [parameter.grad for parameter in self.unsharded]
         if any(gradient is not None for gradient in self.accumulated):
