@@ -20,7 +20,7 @@ from minidist.memory import activations
 from minidist.memory.predict import predict
 from minidist.memory.state import held
 from minidist.parallel.fsdp.fully_shard import units
-from minidist.parallel.fsdp.unit import ShardedState
+from minidist.parallel.fsdp.unit import UnitState
 from minidist.parallel.sharding.layouts import LAYOUTS, FlatLayout, RowLayout
 from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.simulate import traffic
@@ -106,7 +106,8 @@ def watch(model: Any, blocks: Any) -> tuple[list[set[str]], list[int]]:
     sizes: list[int] = []
 
     def look(*_: object) -> None:
-        whole = [each for each in units(model) if each.sharded_state is ShardedState.UNSHARDED]
+        freed = UnitState.SHARDED, UnitState.UNSHARDING
+        whole = [each for each in units(model) if each.state not in freed]
         names.append({unit.short for unit in whole})
         sizes.append(whole_bytes(model))
 

@@ -1,6 +1,7 @@
 """What torch's documentation shows for FSDP2 works the same, or is refused with what to do."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,9 +9,9 @@ from torch.optim.optimizer import _foreach_supported_types as _optimizer_types
 from torch.utils._foreach_utils import _foreach_supported_types as _foreach_types
 
 from minidist import clip_grad_norm_, fully_shard, launch
-from minidist.parallel.fsdp.checks import HAS_NOT
-from minidist.parallel.fsdp.shard import Shard, ShardGradient, allow_foreach_optimizers
-from tests.fsdp.test_checks import pair, says
+from minidist.parallel.fsdp.fully_shard import FSDPModule
+from minidist.parallel.fsdp.shard import Shard, ShardGradient, make_shard
+from tests.fsdp.test_checks import says
 from tests.support.fsdp_models import far, gpt, gradients, grads_of, mine, score, tokens
 
 F64 = torch.float64
@@ -72,30 +73,12 @@ def test_calls_that_work_the_same() -> None:
     assert launch(run, 2) == [{}] * 2
 
 
-def test_methods_and_arguments_that_are_refused_say_what_to_do() -> None:
-    """All that torch's class has is there or refused, but for what is private or undocumented."""
+def test_what_torchs_units_can_do_ours_can_or_the_book_says_what_to_do_instead() -> None:
+    from torch.distributed.fsdp import FSDPModule as Torchs
 
-    def run() -> list[Any]:
-        from torch.distributed.fsdp import FSDPModule
-
-        net = fully_shard(pair())
-        theirs = {name for name in vars(FSDPModule) if not name.startswith("_")}
-        unknown = [each for each in theirs if not hasattr(net, each) and each not in HAS_NOT]
-        methods = [name for name in HAS_NOT if name.startswith("set_")]
-        arguments = [name for name in HAS_NOT if name not in methods]
-        said = [says(lambda name=name: getattr(net, name), AttributeError) for name in methods]
-        said += [
-            says(lambda name=name: fully_shard(pair(), **{name: None}), TypeError)
-            for name in arguments
-        ]
-        return [unknown, dict(zip([*methods, *arguments], said, strict=True))]
-
-    for rank, (unknown, said) in enumerate(launch(run, 2)):
-        assert unknown in ([], ["reset_iter_state"])
-        for name, message in said.items():
-            where = f"rank {rank}: "
-            assert where in message
-            assert message.endswith(f"{name}: {HAS_NOT[name]}") or HAS_NOT[name] in message
+    rows = (Path(__file__).parents[2] / "book" / "api.md").read_text()
+    methods = {name for name in vars(Torchs) if not name.startswith("_")} - {"reset_iter_state"}
+    assert {each for each in methods if not hasattr(FSDPModule, each) and each not in rows} == set()
 
 
 def test_torchs_clipping_is_refused_and_ours_is_the_global_one() -> None:
@@ -128,6 +111,6 @@ def test_torchs_clipping_is_refused_and_ours_is_the_global_one() -> None:
 def test_optimizers_take_shards_for_parameters() -> None:
     """By default they update many at once on a GPU, for types in two lists of torch."""
     for _ in range(2):
-        allow_foreach_optimizers()
+        make_shard(torch.ones(2), torch.Size([4]), True, str)
     for types in (_optimizer_types, _foreach_types):
         assert types.count(Shard) == 1

@@ -9,13 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from minidist import Counted, Ours, fully_shard, launch, timeline
+from minidist import fully_shard, launch, timeline
 from minidist.parallel.fsdp.fully_shard import FSDPModule, units
 from minidist.parallel.fsdp.shard import Shard
-from minidist.parallel.fsdp.unit import ShardedState, Unit
+from minidist.parallel.fsdp.unit import Unit, UnitState
 from tests.support.fsdp_models import (
     LAYOUTS,
-    bytes_of_flags,
     far,
     gpt,
     gradients,
@@ -30,54 +29,13 @@ from tests.support.fsdp_models import (
 F64 = torch.float64
 
 
-# ---- training ----
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_traffic_of_a_step_is_three_model_sizes_and_a_flag_for_each_parameter(ranks: int) -> None:
-    """Bytes sent in units of (N-1)/N × padded bytes: 3, or 2 if nothing is freed after forward."""
-
+def test_the_outermost_unit_may_be_kept_alone() -> None:
     def run() -> list[str]:
-        wrong = []
-        for layout in LAYOUTS:
-            for reshard, prefetch in ((True, True), (False, True), (None, False)):
-                comm = Counted(Ours(algorithm="ring"))
-                options = {"layout": layout, "prefetch": prefetch, "comm": comm}
-                net = shard_blocks(gpt(), reshard_after_forward=reshard, **options)
-                padded = [sum(8 * g.layout.padded for g in unit.groups) for unit in units(net)]
-                comm.clear()
-                score(net, mine(tokens(1, 12))).backward()
-                sent, calls = comm.bytes_sent, [call.name for call in comm.calls]
-                times = {True: 3 * sum(padded), False: 2 * sum(padded)}
-                times[None] = 3 * sum(padded) - padded[0]
-                sent -= bytes_of_flags(comm, len(list(net.parameters())))
-                if sent * ranks != (ranks - 1) * times[reshard] or calls.count("all_reduce") != 1:
-                    wrong.append(f"{layout}, {reshard}: {sent} bytes of {times[reshard]}, {calls}")
-        return wrong
+        net = shard_blocks(gpt(), reshard_after_forward=None)
+        score(net, mine(tokens(0, 4)))
+        return [unit.name for unit in units(net) if unit.state is UnitState.KEPT]
 
-    assert launch(run, ranks) == [[]] * ranks
-
-
-def test_accumulation_sends_gradients_once() -> None:
-    def run() -> list[Any]:
-        found: list[Any] = []
-        for layout in LAYOUTS:
-            comm = Counted(Ours())
-            net, bare = shard_blocks(gpt(), layout=layout, comm=comm), gpt()
-            comm.clear()
-            for part in range(3):
-                net.set_requires_gradient_sync(part == 2)
-                score(net, mine(tokens(part, 4))).backward()
-                score(bare, tokens(part, 4)).backward()
-                if part < 2:
-                    found.append([shard.grad is None for shard in net.parameters()])
-            calls = [call.name for call in comm.calls]
-            found.append((calls.count("reduce_scatter"), far(gradients(net), grads_of(bare))))
-        return found
-
-    held = [True] * 40
-    for found in launch(run, 2):
-        assert found == [held, held, (4, "")] * 2
+    assert launch(run, 2) == [[""]] * 2
 
 
 def test_set_requires_gradient_sync_may_leave_out_the_units_inside() -> None:
@@ -103,7 +61,7 @@ def test_the_next_unit_is_gathered_while_this_one_computes() -> None:
             begin = unit.begin_unshard
 
             def log(async_op: bool = True, unit: Any = unit, begin: Any = begin) -> None:
-                if unit.sharded_state is ShardedState.SHARDED:
+                if unit.state is UnitState.SHARDED:
                     events.append(unit.short)
                 begin(async_op)
 
@@ -172,12 +130,11 @@ def test_a_resharded_unit_holds_its_shard_and_at_most_two_are_whole() -> None:
         inner, seen = units(net)[1:], []
 
         def look(*_: Any) -> None:
-            states = [unit.sharded_state for unit in inner]
-            seen.append(sum(state is not ShardedState.SHARDED for state in states))
-            for unit, state in zip(inner, states, strict=True):
-                held = storages(unsharded(unit))
-                assert held or state is not ShardedState.UNSHARDED, unit.name
-                assert not held or state is not ShardedState.SHARDED, unit.name
+            seen.append(sum(unit.state is not UnitState.SHARDED for unit in inner))
+            for unit in inner:
+                if unit.state is not UnitState.UNSHARDING:
+                    held = storages(unsharded(unit)) > 0
+                    assert held == (unit.state is not UnitState.SHARDED), unit.name
 
         for block in net.blocks:
             block.norm.register_forward_hook(look)

@@ -7,23 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from minidist import Counted, MismatchError, Ours, fully_shard, launch
+from minidist import Counted, Ours, fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import units
 from minidist.parallel.fsdp.options import DtypePolicy
 from tests.support.fsdp_models import LAYOUTS, bytes_of_flags, far, gradients, mine, wholes
 from tests.support.scaling import scaled_step
 
 BF16, F32 = torch.bfloat16, torch.float32
-
-
-class Policy:
-    """As torch's MixedPrecisionPolicy, which costs each process a second to import."""
-
-    def __init__(self, **fields: Any) -> None:
-        self.__dict__ |= DtypePolicy(**fields)._asdict()
-
-    def __repr__(self) -> str:
-        return str(self.__dict__)
 
 
 def net(seed: int = 0) -> nn.Sequential:
@@ -69,7 +59,7 @@ def test_low_precision_is_used_and_sent_and_full_precision_is_kept(layout: str) 
         found: list[Any] = []
         for reduce in (F32, BF16, None):
             comm = Counted(Ours(algorithm="ring"))
-            policy = Policy(param_dtype=BF16, reduce_dtype=reduce)
+            policy = DtypePolicy(param_dtype=BF16, reduce_dtype=reduce)
             model = shard(net(), layout=layout, comm=comm, mp_policy=policy)
             used: list[Any] = []
             model[1][0].register_forward_hook(
@@ -95,7 +85,7 @@ def test_low_precision_is_used_and_sent_and_full_precision_is_kept(layout: str) 
 
 def test_gradients_add_up_in_the_reduce_dtype() -> None:
     def run() -> str:
-        model = shard(net(), mp_policy=Policy(param_dtype=BF16, reduce_dtype=F32))
+        model = shard(net(), mp_policy=DtypePolicy(param_dtype=BF16, reduce_dtype=F32))
         parts = [[data(10 * rank + micro) for micro in range(3)] for rank in range(2)]
         from torch.distributed import get_rank
 
@@ -120,7 +110,7 @@ def test_outputs_and_inputs_are_cast_as_told() -> None:
     def run() -> list[Any]:
         found = []
         for cast, output in ((True, F32), (False, None), (True, None)):
-            policy = Policy(param_dtype=BF16, output_dtype=output, cast_forward_inputs=cast)
+            policy = DtypePolicy(param_dtype=BF16, output_dtype=output, cast_forward_inputs=cast)
             model = fully_shard(Dtype(), mp_policy=policy)
             out = model({"a": torch.ones(3), "b": torch.arange(3)}, more=torch.ones(1))
             found.append((model.seen, out["out"].dtype, out["ids"].dtype))
@@ -175,35 +165,12 @@ def test_frozen_integers_are_gathered_as_they_are() -> None:
             return x[self.index] * self.weight
 
     def run() -> list[Any]:
-        model = fully_shard(Table(), mp_policy=Policy(param_dtype=BF16))
+        model = fully_shard(Table(), mp_policy=DtypePolicy(param_dtype=BF16))
         model(torch.ones(5)).sum().backward()
         kinds = sorted(str(block.param_dtype) for block in units(model)[0].groups)
         return [kinds, torch.equal(wholes(model)["index"], torch.arange(5))]
 
     assert launch(run, 3) == [[["torch.bfloat16", "torch.int64"], True]] * 3
-
-
-def test_what_is_no_policy_is_refused_and_a_different_one_too() -> None:
-    def run() -> list[str]:
-        from torch.distributed import get_rank
-
-        said = []
-        for policy in ("bf16", Policy(param_dtype=torch.int64)):
-            with pytest.raises(TypeError) as told:
-                fully_shard(nn.Linear(2, 2), mp_policy=policy)  # type: ignore[arg-type]
-            said.append(str(told.value))
-        policy = Policy(param_dtype=BF16 if get_rank() else F32)
-        with pytest.raises(MismatchError) as differ:
-            fully_shard(nn.Linear(2, 2), mp_policy=policy)  # type: ignore[arg-type]
-        return [*said, str(differ.value)]
-
-    for rank, (no_policy, whole, differ) in enumerate(launch(run, 2)):
-        assert no_policy == (
-            f"rank {rank}: fully_shard: mp_policy: expected a "
-            "torch.distributed.fsdp.MixedPrecisionPolicy, got str"
-        )
-        assert "mp_policy.param_dtype: expected a floating-point dtype, got torch.int64" in whole
-        assert differ.startswith("fully_shard: the ranks disagree on mp_policy: rank")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from minidist import MismatchError, clip_grad_norm_, full_gradients, launch
+from minidist.parallel.fsdp.shard import ShardGradient
+from tests.fsdp.test_state_dict import SHARDED
 from tests.full_model.test_state_dict import difference
 from tests.support.models import Net, loss, right_gradients, wrappings
 
@@ -48,6 +50,11 @@ def clip_all(
         tolerance = 1e-4 if name == "mixed" else 1e-12
         model, net = wrap(Net(rank)), right(ranks, factor, name == "bare")
         (loss(model, rank) * factor).backward()
+        shards = [p for p in model.parameters() if isinstance(p.grad, ShardGradient)]
+        assert bool(shards) == (name in SHARDED), name
+        if shards:
+            with pytest.raises(RuntimeError, match="minidist.clip_grad_norm_"):
+                nn.utils.clip_grad_norm_(shards, 1.0)
         wrong, totals = "", []
         for norm_type, max_norm in norms:
             total = clip_grad_norm_(model, max_norm, norm_type)
@@ -133,15 +140,12 @@ def test_without_ranks_it_is_torchs() -> None:
     assert half.weight.grad.tolist() == [[1.5, 1.5], [1.5, 1.5]]
 
 
-@pytest.mark.parametrize("norm_type", [0, -1.0, math.nan])
-def test_norms_that_are_none_are_refused(norm_type: float) -> None:
-    with pytest.raises(ValueError, match=r"^clip_grad_norm_: norm_type: expected > 0, got"):
-        clip_grad_norm_(nn.Linear(2, 2), 1.0, norm_type)
-
-
-@pytest.mark.parametrize("max_norm", [-1, math.nan])
-def test_limits_that_are_none_are_refused(max_norm: float) -> None:
-    with pytest.raises(ValueError, match=r"^clip_grad_norm_: max_norm: expected >= 0, got"):
-        clip_grad_norm_(nn.Linear(2, 2), max_norm)
+def test_norms_and_limits_that_are_none_are_refused() -> None:
+    for norm_type in (0, -1.0, math.nan):
+        with pytest.raises(ValueError, match=r"^clip_grad_norm_: norm_type: expected > 0, got"):
+            clip_grad_norm_(nn.Linear(2, 2), 1.0, norm_type)
+    for max_norm in (-1, math.nan):
+        with pytest.raises(ValueError, match=r"^clip_grad_norm_: max_norm: expected >= 0, got"):
+            clip_grad_norm_(nn.Linear(2, 2), max_norm)
     with pytest.raises(TypeError, match=r"^module: expected a torch.nn.Module, got a NoneType"):
         clip_grad_norm_(None, 1.0)  # type: ignore[arg-type]

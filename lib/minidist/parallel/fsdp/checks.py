@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -22,61 +22,25 @@ from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.sharding.layouts import LAYOUTS
 
 AT_ONCE = 16  # parameters that are compared in one message
-HAS_NOT = {  # torch's arguments and methods that minidist lacks → what to do instead
-    "shard_placement_fn": 'shards are by rows (layout="dim0") or flat (layout="flat")',
-    "offload_policy": "shards stay on the module's device",
-    "ignored_params": "all parameters of the module are sharded; keep others outside of it",
-    "dp_mesh_dims": "pass a mesh of one dimension, or of two: (replicate, shard)",
-    "set_modules_to_forward_prefetch": "forward prefetches in the order of the last forward; "
-    "fully_shard(..., prefetch=False) switches that off",
-    "set_modules_to_backward_prefetch": "backward prefetches in the reverse order of forward; "
-    "fully_shard(..., prefetch=False) switches that off",
-    "set_unshard_in_backward": "every unit that backward reaches is gathered",
-    "set_reshard_after_backward": "a unit is always resharded after its backward",
-    "set_requires_all_reduce": "use set_requires_gradient_sync(False), which accumulates "
-    "unsharded gradients and sends nothing",
-    "set_reduce_scatter_divide_factor": "gradients are means over the ranks; scale the loss",
-    "set_gradient_divide_factor": "gradients are means over the ranks; scale the loss",
-    "set_reduce_scatter_unused_params": "a parameter that some ranks do not use counts as zeros "
-    "there, always",
-    "set_force_sum_reduction_for_comms": "gradients are always summed, after scaling by 1/ranks",
-    "set_all_reduce_hook": "fully_shard(..., comm=...) takes a Comm of your own",
-    "set_custom_all_gather": "fully_shard(..., comm=...) takes a Comm of your own",
-    "set_custom_reduce_scatter": "fully_shard(..., comm=...) takes a Comm of your own",
-    "set_allocate_memory_from_process_group_for_comm": "fully_shard(..., comm=...) takes a Comm "
-    "of your own",
-    "set_symm_mem_for_comm": "fully_shard(..., comm=...) takes a Comm of your own",
-    "set_separate_reduce_scatter_group": "all calls of a unit go through its one comm",
-    "set_reduce_scatter_max_input_buffers": "at most one unit's gradients are in each step of "
-    "their reduction",
-    "set_post_optim_event": "an all-gather waits for the current stream",
-}
 
 
 # ---- when a module is wrapped ----
 
 
-def check_options(options: Mapping[str, object], unknown: Mapping[str, object]) -> None:
+def check_options(options: Mapping[str, object]) -> None:
     """Raise TypeError or ValueError, without the rank, unless all arguments are possible."""
-    for name in unknown:
-        if name in HAS_NOT:
-            raise TypeError(f"{name}: minidist has no such argument: {HAS_NOT[name]}")
-        raise TypeError(f"{name}: there is no such argument")
-    for name, values in {"reshard_after_forward": (True, False, None), "prefetch": FLAG}.items():
-        if not any(options[name] is value for value in values):
-            expected = ", ".join(map(str, values[:-1])) + f" or {values[-1]}"
-            raise TypeError(f"{name}: expected {expected}, got {options[name]!r}")
+    if not isinstance(given := options["reshard_after_forward"], bool | None):
+        raise TypeError(f"reshard_after_forward: expected True, False or None, got {given!r}")
+    if not isinstance(given := options["prefetch"], bool):
+        raise TypeError(f"prefetch: expected True or False, got {given!r}")
     dtype_policy(options["mp_policy"])
     if options["layout"] not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {options['layout']!r}")
 
 
-FLAG = True, False
-
-
-def check_wrapping(module: object, comm: Comm) -> nn.Module:
-    """Return the module; raise TypeError or ValueError, without the rank, if it can be no unit."""
-    module = check_module(module, may_hold_units=True)
+def check_wrapping(module: nn.Module, comm: Comm) -> None:
+    """Raise TypeError or ValueError, without the rank, if the module can be no unit."""
+    check_module(module, may_hold_units=True)
     if type(module).forward is nn.Module.forward or isinstance(module, nn.ModuleList):
         raise ValueError(
             f"module: a {type(module).__name__} has no forward, before which its parameters could "
@@ -105,35 +69,35 @@ def check_wrapping(module: object, comm: Comm) -> nn.Module:
                 f"module: '{name}' has sparse gradients, which cannot be reduce-scattered; "
                 "build it with sparse=False"
             )
-    return module
 
 
 def agree_on_wrapping(
-    module: nn.Module | None,
-    options: Mapping[str, object],
-    comms: Iterable[Comm],
-    problem: Exception | None,
+    module: nn.Module, options: Mapping[str, object], comms: Sequence[Comm]
 ) -> None:
     """Raise on every rank unless all wrap alike; always checked, or they would wait for ever.
 
     Args:
-        module: to be wrapped; None if there is a problem.
+        module: to be wrapped.
         options: argument → value.
         comms: of the unit, that between the ranks which share it first.
-        problem: what is wrong on this rank.
 
     Raises:
         MismatchError: naming the first thing that differs, or what is wrong on another rank.
-        TypeError, ValueError: the problem of this rank.
+        TypeError, ValueError: what is wrong on this rank.
     """
     facts: dict[str, object] = {}
     parameters: list[tuple[str, str]] = []
-    if module is not None and problem is None:
+    problem: Exception | None = None
+    try:
+        check_options(options)
+        check_wrapping(module, comms[0])
         inside = [name for name, part in module.named_modules() if name and "_unit" in vars(part)]
         parameters = list(_parameter_facts(module))
         facts = {"module": type(module).__name__, **options}
         facts["units inside"] = ", ".join(inside) or "none"
         facts["the number of parameters"] = len(parameters)
+    except (TypeError, ValueError) as error:
+        problem = error
     failure = problem
     for comm in comms:  # the second tells the other rows what the first has found
         try:

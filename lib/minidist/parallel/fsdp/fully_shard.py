@@ -16,12 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from minidist.comm.coalesced import broadcast_coalesced
 from minidist.comm.comm import Comm
 from minidist.parallel.fsdp.checks import (
-    HAS_NOT,
     agree_on_wrapping,
-    check_options,
     check_output,
     check_parameters,
-    check_wrapping,
 )
 from minidist.parallel.fsdp.options import Pair, choose_comms, dtype_policy
 from minidist.parallel.fsdp.param_group import ParamInfo, own_modules, own_parameters
@@ -43,14 +40,12 @@ def fully_shard(
     comm: Comm | Pair | None = None,
     layout: str = "dim0",
     prefetch: bool = True,
-    **unknown: Any,
 ) -> Any:
     """Make a module a unit, in place: its parameters are sharded, and whole only while it runs.
 
     As `torch.distributed.fsdp.fully_shard`: call it on blocks, and at last on the whole model,
     which takes what is left. Then build the optimizer, from the shards that `parameters()` returns.
-    After `backward()` each has its part of the mean of all ranks' gradients; to clip them, call
-    `minidist.clip_grad_norm_`.
+    To clip their gradients, call `minidist.clip_grad_norm_`.
 
     Args:
         module: on one device, or on the meta device (then see `minidist.materialize`). All ranks
@@ -58,15 +53,13 @@ def fully_shard(
         mesh: between which ranks; of two dimensions (replicate, shard) for hybrid sharding: shards
             among the ranks of a row, the same on each row. All ranks in one row if None.
         reshard_after_forward: free the parameters after forward, and gather them again in backward.
-            False keeps them. None keeps the outermost unit's alone, which backward needs first
-            (PyTorch's default).
+            None keeps the outermost unit's, which backward needs first (PyTorch's default).
         mp_policy: dtypes of gathered parameters, of gradients as they are reduced, of outputs; the
             shards stay as they are.
         comm: instead of a mesh: what the ranks communicate through, or a pair (replicate, shard).
         layout: "dim0", each parameter split by rows, as in FSDP2; "flat", the unit's parameters end
             to end, cut anywhere: see `minidist.parallel.sharding.layouts`.
         prefetch: let this unit begin to gather the one that will follow it.
-        unknown: arguments of PyTorch's that are not supported, refused by name.
 
     Returns:
         The module; its class is a new one, with what `FSDPModule` has.
@@ -74,8 +67,6 @@ def fully_shard(
     Raises:
         TypeError, ValueError: of this rank's arguments or module; it names the rank.
         MismatchError: the ranks wrap differently.
-        RuntimeError: later: a parameter is used while it is sharded, or was replaced or moved; an
-            optimizer was built before; the last backward raised.
     """
     options = {
         "reshard_after_forward": reshard_after_forward,
@@ -84,17 +75,11 @@ def fully_shard(
         "prefetch": prefetch,
     }
     try:
-        shard, replicate = choose_comms(mesh, comm, module)
+        shard, replicate = choose_comms(mesh, comm)
     except (TypeError, ValueError) as error:  # there are no ranks yet that could be told
         raise type(error)(f"rank {dist.get_rank()}: fully_shard: {error}") from None
-    problem: Exception | None = None
-    try:
-        check_options(options, unknown)
-        check_wrapping(module, shard)
-    except (TypeError, ValueError) as error:
-        problem = error
     comms = [shard, replicate] if replicate else [shard]
-    agree_on_wrapping(module, options, comms, problem)
+    agree_on_wrapping(module, options, comms)
 
     groups = _start_alike(module, comms)
     policy = dtype_policy(mp_policy)
@@ -128,10 +113,7 @@ def units(module: nn.Module) -> list[Unit]:
 
 
 class FSDPModule:
-    """What a module can do that `fully_shard` has made a unit.
-
-    As PyTorch's class of that name. A unit's class is a new one, of this and the class it had.
-    """
+    """What a unit can do, as PyTorch's class of that name: a base of its module's new class."""
 
     _unit: Unit
 
@@ -139,15 +121,6 @@ class FSDPModule:
         """Make a bare module: a slice of a container is made by calling its class."""
         bare: Any = cls.__mro__[2]  # behind the new class and this one; FSDP2 finds it so too
         return bare(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        """Raise AttributeError that says what to do instead of a method that FSDP2 has."""
-        if name in HAS_NOT:
-            raise AttributeError(
-                f"rank {dist.get_rank()}: {self._unit.title}: minidist's units have no {name}: "
-                f"{HAS_NOT[name]}"
-            )
-        return super().__getattr__(name)  # type: ignore[misc]
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
         """Make this unit's own parameters whole, but not those of units inside; on all ranks.
@@ -193,7 +166,7 @@ class FSDPModule:
         """Do nothing: every backward waits for its own gradients, where FSDP2's last one does."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As of any module: of the shards, also while unsharded, and of accumulated gradients."""
+        """Reset the gradients of the shards, also while unsharded, and accumulated ones."""
         for unit in units(self):  # type: ignore[arg-type]
             for group in unit.groups:
                 group.drop_gradients()
@@ -222,9 +195,7 @@ class FSDPModule:
             "fully_shard, or take its state_dict()"
         )
 
-    def __reduce_ex__(self, protocol: object) -> Any:
-        """As `__deepcopy__`."""
-        return self.__deepcopy__(protocol)
+    __reduce_ex__ = __deepcopy__
 
 
 class UnshardHandle:
@@ -252,12 +223,8 @@ def _become_unit(module: nn.Module, unit: Unit) -> None:
 def _label_state_dict(module: nn.Module, owner: str) -> None:
     """Let a unit's state dict say whose shards it holds, and let it load no others.
 
-    Another rank's shards often have the same shapes, so loading them would go unnoticed.
-    `torch.save` keeps the metadata in which the label is.
+    Another rank's shards often have the same shapes. `torch.save` keeps the label's metadata.
     """
-
-    def before(module: Any, *_: object) -> None:
-        module.reshard()
 
     def save(module: nn.Module, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
         metadata[LABEL] = owner
@@ -276,6 +243,6 @@ def _label_state_dict(module: nn.Module, owner: str) -> None:
                 "ranks, goes by minidist.load_full_state_dict"
             )
 
-    module.register_state_dict_pre_hook(before)  # type: ignore[no-untyped-call]
+    module.register_state_dict_pre_hook(lambda unit, *_: unit.reshard())  # type: ignore[no-untyped-call]
     module.register_state_dict_post_hook(save)  # type: ignore[no-untyped-call]
     module.register_load_state_dict_pre_hook(load)  # type: ignore[no-untyped-call]

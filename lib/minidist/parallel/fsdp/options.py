@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from minidist.comm.comm import Comm, Ours
@@ -18,18 +17,12 @@ class DtypePolicy(NamedTuple):
     """The fields of `torch.distributed.fsdp.MixedPrecisionPolicy`, and their defaults.
 
     Users pass that class. Only its fields are read, because importing it takes a second or more.
-
-    Attributes:
-        param_dtype: in which parameters are gathered and used; None: as they are.
-        reduce_dtype: in which gradients are averaged; None: as the parameters are used.
-        output_dtype: to which the floating-point outputs of forward are cast; None: as they are.
-        cast_forward_inputs: cast the floating-point inputs of forward to `param_dtype`.
     """
 
-    param_dtype: torch.dtype | None = None
-    reduce_dtype: torch.dtype | None = None
-    output_dtype: torch.dtype | None = None
-    cast_forward_inputs: bool = True
+    param_dtype: torch.dtype | None = None  # of gathered parameters; None: as they are
+    reduce_dtype: torch.dtype | None = None  # in which gradients are averaged; None: as gathered
+    output_dtype: torch.dtype | None = None  # of what forward returns; None: as it is
+    cast_forward_inputs: bool = True  # the floating-point ones, to param_dtype
 
 
 def dtype_policy(mp_policy: object) -> DtypePolicy:
@@ -48,15 +41,8 @@ def dtype_policy(mp_policy: object) -> DtypePolicy:
     return found
 
 
-def choose_comms(
-    mesh: DeviceMesh | None, comm: Comm | Pair | None, module: nn.Module
-) -> tuple[Comm, Comm | None]:
+def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> tuple[Comm, Comm | None]:
     """Return the comm between the ranks that share each parameter, and that between replicas.
-
-    Args:
-        mesh: of one dimension, or of two: (replicate, shard).
-        comm: the same as one `Comm`, or as two.
-        module: what is to be sharded.
 
     Raises:
         TypeError, ValueError: without the rank.
@@ -64,16 +50,16 @@ def choose_comms(
     if mesh is not None and comm is not None:
         raise ValueError("mesh and comm: expected one of them, got both; a comm has its own group")
     if mesh is not None:
-        return _comms_of_mesh(mesh, module)
+        return _comms_of_mesh(mesh)
     if comm is None:
         return Ours(), None
+    for each in comm if isinstance(comm, tuple) else [comm]:
+        if not all(hasattr(each, name) for name in ("all_gather", "reduce_scatter", "group")):
+            raise TypeError(f"comm: expected a Comm, such as Ours(), got {type(each).__name__}")
     if not isinstance(comm, tuple):
-        _check_comm("comm", comm)
         return comm, None
     if len(comm) != 2:
         raise ValueError(f"comm: expected one or a pair (replicate, shard), got {len(comm)}")
-    for index, each in enumerate(comm):
-        _check_comm(f"comm[{index}]", each)
     replicate, shard = comm
     replicas, sharers = (dist.get_process_group_ranks(each.group) for each in comm)
     if len(set(replicas) & set(sharers)) != 1:
@@ -84,13 +70,7 @@ def choose_comms(
     return shard, replicate
 
 
-def _check_comm(argument: str, comm: object) -> None:
-    wanted = ("all_gather", "reduce_scatter", "all_reduce", "group", "ranks", "rank")
-    if not all(hasattr(comm, name) for name in wanted):
-        raise TypeError(f"{argument}: expected a Comm, such as Ours(), got {type(comm).__name__}")
-
-
-def _comms_of_mesh(mesh: DeviceMesh, module: nn.Module) -> tuple[Comm, Comm | None]:
+def _comms_of_mesh(mesh: DeviceMesh) -> tuple[Comm, Comm | None]:
     if not isinstance(mesh, DeviceMesh):
         raise TypeError(f"mesh: expected a DeviceMesh, got {type(mesh).__name__}")
     if mesh.ndim not in (1, 2):
@@ -99,16 +79,6 @@ def _comms_of_mesh(mesh: DeviceMesh, module: nn.Module) -> tuple[Comm, Comm | No
             f"{mesh.ndim}: {tuple(mesh.shape)}"
         )
     if mesh.get_coordinate() is None:
-        raise ValueError(
-            f"mesh: this rank is not in it: it has ranks {mesh.mesh.flatten().tolist()}, the world "
-            f"has {dist.get_world_size()}"
-        )
-    for name, parameter in module.named_parameters() if isinstance(module, nn.Module) else ():
-        kind = parameter.device.type
-        if kind not in (mesh.device_type, "meta"):
-            raise ValueError(
-                f"mesh: expected one of {kind}, where parameter '{name}' is, got a mesh of "
-                f"{mesh.device_type}"
-            )
+        raise ValueError(f"mesh: this rank is not in it, but {mesh.mesh.flatten().tolist()}")
     groups = [mesh.get_group(dimension) for dimension in range(mesh.ndim)]
     return Ours(groups[-1]), Ours(groups[0]) if mesh.ndim == 2 else None

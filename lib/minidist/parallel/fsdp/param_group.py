@@ -26,24 +26,17 @@ from minidist.parallel.fsdp.shard import (
     ShardGradient,
     make_shard,
     plain,
-    replace_by_shard,
+    replace,
 )
 from minidist.parallel.sharding.layouts import LAYOUTS, Layout
 
 
-class Place(NamedTuple):
-    """Where a parameter is: an attribute of a module."""
-
-    module: nn.Module
-    attribute: str
-
-
 class ParamInfo(NamedTuple):
-    """A parameter to be sharded: its name in the unit's module, and all places where it is."""
+    """A parameter to be sharded, its name in the unit's module, and all places where it is."""
 
     name: str
     parameter: Parameter
-    places: list[Place]
+    places: list[tuple[nn.Module, str]]  # an attribute of a module
 
 
 class ParamGroup:
@@ -57,14 +50,10 @@ class ParamGroup:
         policy: of dtypes.
 
     Attributes:
-        names, places: of the parameters, in the unit's module.
-        layout: where each rank's pieces lie.
         local: 1-D, this rank's shard of all of them.
         shards: views of `local`, which are the module's parameters while it is sharded.
         unsharded: its parameters while it is not; empty before the first time.
-        accumulated: gradients of backwards that were not synchronized, or None.
-        dtype, param_dtype, reduce_dtype: of the shards, of the unsharded parameters, and in which
-            gradients are averaged.
+        accumulated: for each parameter the gradient of backwards that were not synchronized.
     """
 
     def __init__(
@@ -78,24 +67,20 @@ class ParamGroup:
         first = infos[0].parameter
         casts = first.dtype.is_floating_point
         self.names, self.places = [info.name for info in infos], [info.places for info in infos]
-        self.dtype = first.dtype
+        shapes = [info.parameter.shape for info in infos]
+        self.layout: Layout = LAYOUTS[layout](shapes, comm.ranks, comm.rank)
+        self.dtype = first.dtype  # of the shards
         self.param_dtype = (policy.param_dtype if casts else None) or first.dtype
         self.reduce_dtype = (policy.reduce_dtype if casts else None) or self.param_dtype
-        self.layout: Layout = LAYOUTS[layout](
-            [info.parameter.shape for info in infos], comm.ranks, comm.rank
-        )
         self.unsharded: list[Parameter] = []
         self.accumulated: list[torch.Tensor | None] = [None] * len(infos)
         self._unit_title = unit_title
-        self._allocate_local(first.device)
-        with torch.no_grad():
-            if not first.is_meta:
-                self.copy_from([info.parameter for info in infos])
-            self.shards = [
-                replace_by_shard(info.parameter, piece, partial(self.title, index))
-                for index, (info, piece) in enumerate(zip(infos, self.pieces, strict=True))
-            ]
-        self._install(self.shards)
+        parameters = [info.parameter for info in infos]
+        self._make_shards(first.device, [parameter.requires_grad for parameter in parameters])
+        if not first.is_meta:
+            self.copy_from(parameters)
+        for parameter, shard in zip(parameters, self.shards, strict=True):
+            replace(parameter, shard)
 
     def title(self, index: int) -> str:
         """What messages call a parameter."""
@@ -108,28 +93,29 @@ class ParamGroup:
         Shards on the meta device are replaced by new ones where the first of the tensors is.
         """
         if self.local.is_meta and not tensors[0].is_meta:
-            self._allocate_local(tensors[0].device)
             with plain():
-                self.shards = [
-                    make_shard(piece, old.whole_shape, old.requires_grad, old.title)
-                    for piece, old in zip(self.pieces, self.shards, strict=True)
-                ]
-            self._install(self.shards)
+                wanted = [shard.requires_grad for shard in self.shards]
+            self._make_shards(tensors[0].device, wanted)
         for index, (piece, tensor) in enumerate(zip(self.pieces, tensors, strict=True)):
             piece.copy_(self.layout.piece(index, tensor))
 
-    def _allocate_local(self, device: torch.device) -> None:
+    def _make_shards(self, device: torch.device, wanted: Sequence[bool]) -> None:
+        """Allocate this rank's shards, and make them the parameters of the module."""
         self.local = torch.zeros(self.layout.shard_numel, dtype=self.dtype, device=device)
         self.pieces = self.layout.pieces(self.local)
+        self.shards = [
+            make_shard(piece, shape, requires_grad, partial(self.title, index))
+            for index, (piece, shape, requires_grad) in enumerate(
+                zip(self.pieces, self.layout.shapes, wanted, strict=True)
+            )
+        ]
+        self._install(self.shards)
 
     def _install(self, parameters: Sequence[Parameter]) -> None:
         """Make these the parameters of the module."""
         for parameter, places in zip(parameters, self.places, strict=True):
             for module, attribute in places:
-                if type(module).__setattr__ is nn.Module.__setattr__:
-                    module._parameters[attribute] = parameter
-                else:  # an LSTM, for one, keeps a list of them
-                    setattr(module, attribute, parameter)
+                put(module, attribute, parameter)
 
     # ---- unshard and free ----
 
@@ -150,7 +136,8 @@ class ParamGroup:
             self._flat.untyped_storage().resize_(self._flat.nbytes)
             self.layout.unpack(self._gathered, self._flat.data)
         del self._gathered
-        self._restore_versions()
+        # Private, in torch 2.11 as in 2.13; there is no public way to set a version.
+        torch._C._autograd._unsafe_set_version_counter(tuple(self.unsharded), self._versions)
         with plain():
             for parameter, shard in zip(self.unsharded, self.shards, strict=True):
                 parameter.requires_grad_(shard.requires_grad)
@@ -176,10 +163,6 @@ class ParamGroup:
     def _raise_versions(self) -> None:
         self._versions = tuple(parameter._version for parameter in self.unsharded)
         increment_version(self.unsharded)
-
-    def _restore_versions(self) -> None:
-        # Private, in torch 2.11 as in 2.13; there is no public way to set a version.
-        torch._C._autograd._unsafe_set_version_counter(tuple(self.unsharded), self._versions)
 
     # ---- gradients ----
 
@@ -214,14 +197,14 @@ class ParamGroup:
         if any(gradient is not None for gradient in self.accumulated):
             self.accumulate_gradients()
             gradients = self.accumulated
-        table = self.local.new_empty(self.layout.padded, dtype=self.reduce_dtype)
-        zero, pairs = table.new_zeros(()), zip(gradients, self.layout.shapes, strict=True)
-        self.layout.pack([zero.expand(s) if g is None else g for g, s in pairs], table)
+        flat = self.local.new_empty(self.layout.padded, dtype=self.reduce_dtype)
+        zero, pairs = flat.new_zeros(()), zip(gradients, self.layout.shapes, strict=True)
+        self.layout.pack([zero.expand(s) if g is None else g for g, s in pairs], flat)
         with plain():
             wanted = [shard.requires_grad for shard in self.shards]
         present = [g is not None or not wants for g, wants in zip(gradients, wanted, strict=True)]
         self.drop_gradients()
-        return table.mul_(scale), present
+        return flat.mul_(scale), present
 
     def drop_gradients(self) -> None:
         """Drop all unsharded gradients."""
@@ -251,6 +234,15 @@ class ParamGroup:
                 hook(shard)
 
 
+def put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Make it the module's parameter or buffer of this name."""
+    table = module._parameters if name in module._parameters else module._buffers
+    if type(module).__setattr__ is nn.Module.__setattr__:
+        table[name] = tensor  # type: ignore[assignment]
+    else:  # an LSTM, for one, keeps a list of them
+        setattr(module, name, tensor)
+
+
 # ---- which parameters are a unit's ----
 
 
@@ -263,7 +255,7 @@ def own_parameters(module: nn.Module) -> list[ParamInfo]:
                 continue
             name = f"{prefix}.{attribute}" if prefix else attribute
             info = found.setdefault(id(parameter), ParamInfo(name, parameter, []))
-            info.places.append(Place(part, attribute))
+            info.places.append((part, attribute))
     return list(found.values())
 
 

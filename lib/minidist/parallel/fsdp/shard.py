@@ -40,7 +40,8 @@ class Shard(Parameter):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func` on the shard's own memory; RuntimeError if it takes it for the parameter."""
         kwargs = kwargs or {}
-        if _is_layer(func):
+        name = getattr(func, "__name__", "")
+        if name.strip("_") in MATRIX or getattr(functional, name, None) is func:
             raise RuntimeError(_used_while_sharded(args, kwargs, func))
         with plain():
             result = func(*args, **kwargs)
@@ -91,43 +92,22 @@ class Replaced(Parameter):
             return func(*args, **(kwargs or {}))
 
 
-def replace_by_shard(parameter: Parameter, view: torch.Tensor, title: Callable[[], str]) -> Shard:
-    """Return the shard of a parameter, and leave the parameter itself as one that is `Replaced`.
-
-    Args:
-        parameter: the whole one.
-        view: this rank's part of it.
-        title: for messages.
-    """
-    shard = make_shard(view, parameter.shape, parameter.requires_grad, title)
-    parameter.__class__ = Replaced
-    parameter.title = title  # type: ignore[attr-defined]
-    return shard
-
-
 def make_shard(
     view: torch.Tensor, shape: torch.Size, requires_grad: bool, title: Callable[[], str]
 ) -> Shard:
     """Return a shard over this memory, of a parameter of this shape."""
-    allow_foreach_optimizers()
+    for types in (_optimizer_types, _foreach_types):  # into which DTensor enters itself too
+        if Shard not in types:
+            types.append(Shard)  # type: ignore[arg-type]  # or optimizers would update one by one
     shard = Shard(view, requires_grad)
     shard.title, shard.whole_shape = title, shape
     return shard
 
 
-def allow_foreach_optimizers() -> None:
-    """Let optimizers update shards many at once, as they do parameters.
-
-    They do so only for types in two lists of torch, into which its own DTensor enters itself too.
-    """
-    for types in (_optimizer_types, _foreach_types):
-        if Shard not in types:
-            types.append(Shard)  # type: ignore[arg-type]
-
-
-def _is_layer(func: Any) -> bool:
-    name = getattr(func, "__name__", "")
-    return name.strip("_") in MATRIX or getattr(functional, name, None) is func
+def replace(parameter: Parameter, shard: Shard) -> None:
+    """Make a parameter, which others may hold, one that is `Replaced`."""
+    parameter.__class__ = Replaced
+    parameter.title = shard.title  # type: ignore[attr-defined]
 
 
 def _used_while_sharded(args: Any, kwargs: Any, func: Any) -> str:

@@ -1,14 +1,18 @@
 """A unit of FSDP: a module whose parameters are sharded, and whole only while it computes.
 
-`Unit` is FSDP. Its four methods are called by hooks, on the module's forward and in backward::
+`Unit` is FSDP. Hooks on the module's forward and in backward call its four methods::
 
     pre_forward      all-gather the parameters              } for the next unit too:
     post_forward     free them                              } it is gathered while
     pre_backward     all-gather them again                  } this one computes
     post_backward    free them; reduce-scatter the gradients, write this rank's into shard.grad
 
-What a group of parameters does to its memory is in `param_group.py`; which unit comes next, in
-`prefetch.py`.
+What that does to memory is in `param_group.py`.
+
+[Note: the order of units] Nothing says in advance which unit runs next, but a step is like the one
+before. So each unit begins to gather the one that followed it in the last forward; in backward, the
+one whose forward ended before its own. A wrong guess costs an all-gather, whose result is freed
+unused. All ranks guess alike, because their orders are alike.
 
 [Note: unused parameters] All ranks must send as much, so a parameter without a gradient on this
 rank is sent as zeros. If no rank has a gradient, `shard.grad` has to stay as it was, or None, as in
@@ -16,8 +20,7 @@ one process that does not use the parameter. So at the end of backward one small
 which parameters any rank has used.
 
 [Note: checkpoints] Activation checkpointing runs a forward a second time, during backward. Then the
-parameters stay unsharded until their backward is over. The order of the units is not that of a
-forward; nothing is prefetched.
+parameters stay unsharded until their backward is over, and nothing is prefetched.
 
 After Rajbhandari et al. (2020), *ZeRO*, stage 3; Zhao et al. (2023), *PyTorch FSDP*; and PyTorch's
 `torch.distributed.fsdp.fully_shard`, whose words these are.
@@ -41,26 +44,19 @@ from minidist.parallel.autograd.backward_pass import BackwardPass
 from minidist.parallel.autograd.module_edges import cast, in_backward, on_entry, on_exit
 from minidist.parallel.fsdp.options import DtypePolicy
 from minidist.parallel.fsdp.param_group import ParamGroup, ParamInfo
-from minidist.parallel.fsdp.prefetch import UnitOrder
 from minidist.profiler.spans import COMMUNICATION, COMPUTE
 from minidist.profiler.timeline import NOTHING, Mark, mark, note
 
 
-class TrainingState(Enum):
-    """What a unit is doing."""
-
-    IDLE = auto()
-    FORWARD = auto()
-    KEPT = auto()  # between forward and backward, its parameters left unsharded
-    BACKWARD = auto()
-
-
-class ShardedState(Enum):
-    """What a unit's parameters are."""
+class UnitState(Enum):
+    """What a unit's parameters are, and what it does with them."""
 
     SHARDED = auto()
     UNSHARDING = auto()  # an all-gather has begun, and nothing has used its result
-    UNSHARDED = auto()
+    UNSHARDED = auto()  # by hand, or for the second forward of a checkpoint
+    FORWARD = auto()  # unsharded, as in the two states below
+    KEPT = auto()  # between forward and backward
+    BACKWARD = auto()
 
 
 class Unit:
@@ -68,20 +64,12 @@ class Unit:
 
     Args:
         module: the wrapped one.
-        infos: its parameters, those of one group together.
+        infos: its parameters, those of one `ParamGroup` together.
         layout: "dim0" or "flat".
         comm: between the ranks that share each parameter.
         replicate: between the ranks that have the same shards; None if only this one has.
         policy: of dtypes.
-        reshard_after_forward: as `fully_shard` takes it.
-        prefetch: begin to gather the next unit's parameters while this one computes.
-
-    Attributes:
-        name: of the module in the outermost wrapped one; "" for that one itself.
-        groups: its parameters; one all-gather and one reduce-scatter each.
-        state, sharded_state: what it is doing, and what its parameters are.
-        context: what it shares with the other units of the model.
-        requires_gradient_sync: average gradients in backward; False: accumulate them unsharded.
+        reshard_after_forward, prefetch: as `fully_shard` takes them.
     """
 
     def __init__(
@@ -95,11 +83,12 @@ class Unit:
         reshard_after_forward: bool | None,
         prefetch: bool,
     ) -> None:
-        self.name, self.comm, self.replicate, self.policy = "", comm, replicate, policy
+        self.comm, self.replicate, self.policy = comm, replicate, policy
         self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
         self.requires_gradient_sync = True
-        self.state, self.sharded_state = TrainingState.IDLE, ShardedState.SHARDED
-        self.context = FSDPContext()
+        self.state = UnitState.SHARDED
+        self.name = ""  # of the module in the outermost unit
+        self.context = FSDPContext()  # shared by all units of the model
         self._kind = type(module).__name__
         self.groups = [
             ParamGroup(group, lambda: self.title, layout, comm, policy) for group in infos
@@ -110,48 +99,50 @@ class Unit:
 
     def pre_forward(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
         """1. Gather the parameters. Begin to gather the next unit's, while this one computes."""
-        recomputes = in_backward()  # [Note: checkpoints]
-        if not recomputes:
+        if in_backward():  # [Note: checkpoints]
+            self.unshard()
+        else:
             self.context.begin_forward(self)
-            self.state = TrainingState.FORWARD
-        self.unshard()
-        following = None if recomputes else self.context.order.after(self)
-        if following and self.prefetch:
-            following.begin_unshard()
+            self.unshard()
+            self.state = UnitState.FORWARD
+            following = self.context.next_in_forward(self)
+            if following and self.prefetch:
+                following.begin_unshard()
         dtype = self.policy.param_dtype if self.policy.cast_forward_inputs else None
         inputs = cast((args, kwargs), dtype)
-        if self.state is not TrainingState.BACKWARD:
+        if self.state is not UnitState.BACKWARD:
             inputs = on_exit(inputs, self.post_backward)
         return inputs
 
     def post_forward(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """2. Free them. Have autograd call `pre_backward` when it reaches an output."""
-        trains = self.state is not TrainingState.BACKWARD and on_entry(
+        trains = self.state is not UnitState.BACKWARD and on_entry(
             output, (args, kwargs), self.pre_backward
         )
         if not in_backward():
             reshards = self.reshard_after_forward
-            reshards = self is not self.context.units[0] if reshards is None else reshards
-            self.state = TrainingState.KEPT
+            if reshards is None:
+                reshards = self is not self.context.units[0]
             if reshards or not torch.is_grad_enabled():
-                self.reshard()  # and it is IDLE
+                self.reshard()
+            elif self.state is not UnitState.SHARDED:
+                self.state = UnitState.KEPT
             self.context.end_forward(self, trains)
         return cast(output, self.policy.output_dtype)
 
     def pre_backward(self) -> None:
         """3. Gather them again. Begin to gather those of the unit that ran before this one."""
         self.context.begin_backward()
-        if self.state is not TrainingState.BACKWARD:
-            self.state = TrainingState.BACKWARD
+        if self.state is not UnitState.BACKWARD:
             self.unshard()
-            previous = self.context.order.before(self)
+            self.state = UnitState.BACKWARD
+            previous = self.context.next_in_backward(self)
             if previous and self.prefetch:
                 previous.begin_unshard()
 
     @torch.no_grad()
     def post_backward(self) -> None:
         """4. Free them. Begin to average the gradients, of which this rank keeps its part."""
-        self.state = TrainingState.IDLE
         self.reshard()
         if not any(group.has_gradients for group in self.groups):
             return
@@ -165,38 +156,34 @@ class Unit:
 
     def begin_unshard(self, async_op: bool = True) -> None:
         """Begin to gather the parameters, unless they are unsharded or that has begun."""
-        if self.sharded_state is not ShardedState.SHARDED:
-            return
-        if not self.groups:
-            self.sharded_state = ShardedState.UNSHARDED
+        if self.state is not UnitState.SHARDED:
             return
         what = f"unshard {self.short}"
-        self._gathers = self._agree_on(what, async_op)
+        if self.groups:
+            self._gathers = self._agree_on(what, async_op)
         with nullcontext() if async_op else mark(what, COMMUNICATION, self.device):
             for group in self.groups:
                 gathered, shard = group.all_gather_buffers()
                 self._gathers += begun(what, self.comm.all_gather(gathered, shard, async_op))
-        self.sharded_state = ShardedState.UNSHARDING
+        self.state = UnitState.UNSHARDING
 
     def unshard(self) -> None:
         """Make the parameters whole; returns when they are."""
         self.begin_unshard(async_op=False)
-        if self.sharded_state is ShardedState.UNSHARDING:
+        if self.state is UnitState.UNSHARDING:
             wait_for(self._gathers)
             for group in self.groups:
                 group.use_gathered()
-            self.sharded_state = ShardedState.UNSHARDED
+            self.state = UnitState.UNSHARDED
 
     def reshard(self) -> None:
         """Free the unsharded parameters; this rank's shard stays."""
-        if self.sharded_state is ShardedState.UNSHARDING:
+        if self.state is UnitState.UNSHARDING:
             self.unshard()  # what is on its way must arrive
-        if self.sharded_state is ShardedState.UNSHARDED:
+        if self.state is not UnitState.SHARDED:
             for group in self.groups:
                 group.free()
-            self.sharded_state = ShardedState.SHARDED
-        if self.state is TrainingState.KEPT:
-            self.state = TrainingState.IDLE
+            self.state = UnitState.SHARDED
 
     def reduce_gradients(self) -> Iterator[None]:
         """Average the gradients over the ranks; pauses where it would wait for others."""
@@ -224,11 +211,10 @@ class Unit:
             self.context.reduced.append(Reduced(self, group, present, kept))
 
     def forward_ended(self, *_: object) -> None:
-        """Called after each forward, also one that raised: then clean up."""
-        if self.state is TrainingState.FORWARD:
-            self.state = TrainingState.IDLE
-            with suppress(Exception):  # the first one is being raised already
-                self.context.end_forward(self, False)
+        """Clean up after a forward that raised; after any other there is nothing to do."""
+        with suppress(Exception):  # the first one is being raised already
+            self.context.end_forward(self, trains=False)
+            if self.state is UnitState.FORWARD:
                 self.reshard()
 
     def _agree_on(self, what: str, async_op: bool) -> list[Handle]:
@@ -265,54 +251,59 @@ class Reduced(NamedTuple):
 
 
 class FSDPContext:
-    """What the units of one model share while forward and backward run.
-
-    Attributes:
-        units: the outermost first.
-        order: in which they run.
-        backward: whether one is under way.
-        reduced: what this backward has reduced: [Note: unused parameters].
-    """
+    """What the units of one model share while forward and backward run."""
 
     def __init__(self) -> None:
-        self.units: list[Unit] = []
-        self.order = UnitOrder[Unit]()
-        self.backward = BackwardPass()
-        self.reduced: list[Reduced] = []
+        self.units: list[Unit] = []  # the outermost first
+        self.reduced: list[Reduced] = []  # in this backward: [Note: unused parameters]
+        self._backward = BackwardPass()
         self._reductions: list[Iterator[None]] = []
         self._outermost: Unit | None = None  # whose forward, now under way, all others are in
+        self._begun: list[Unit] = []  # in this forward, in order
+        self._begun_before: list[Unit] = []  # in the forward before
+        self._ended: list[Unit] = []  # in this forward, in order, if backward will come to them
+        self._previous: dict[Unit, Unit] = {}  # unit → the one whose forward ended before
         self._forward_mark: Mark = NOTHING
         self._backward_mark: Mark = NOTHING
 
     def begin_forward(self, unit: Unit) -> None:
         """A unit's forward begins."""
         if self._outermost is None:
-            self.check_backward()
-            self._outermost = unit
+            self._check_last_backward()
+            self._outermost, self._begun, self._ended = unit, [], []
             self._forward_mark = mark("forward", COMPUTE, unit.device)
-            self.order.begin_forward()
             for each in self.units:
-                if each.state is TrainingState.KEPT:  # an optimizer may have updated the shards
+                if each.state is UnitState.KEPT:  # an optimizer may have updated the shards
                     each.reshard()
-        self.order.record_forward(unit)
+        self._begun.append(unit)
 
     def end_forward(self, unit: Unit, trains: bool) -> None:
         """A unit's forward has ended; backward will come to it, or not."""
         if trains:
-            self.order.record_backward(unit)
+            self._ended.append(unit)
         if unit is self._outermost:
-            self._outermost = None
-            self.order.end_forward()
+            self._outermost, self._begun_before = None, self._begun
+            self._previous = dict(zip(self._ended[1:], self._ended, strict=False))
             self._forward_mark.end()
             for each in self.units:
-                if each.sharded_state is ShardedState.UNSHARDING:  # gathered in vain
+                if each.state is UnitState.UNSHARDING:  # gathered in vain
                     each.reshard()
+
+    def next_in_forward(self, unit: Unit) -> Unit | None:
+        """The unit that is likely to follow; None if the last forward does not tell."""
+        place = len(self._begun)
+        likely = place < len(self._begun_before) and self._begun_before[place - 1] is unit
+        return self._begun_before[place] if likely else None
+
+    def next_in_backward(self, unit: Unit) -> Unit | None:
+        """The unit that backward is likely to reach next."""
+        return self._previous.get(unit)
 
     def begin_backward(self) -> None:
         """Backward has reached a unit, maybe not the first one."""
-        if self.backward.under_way:
+        if self._backward.under_way:
             return
-        self.check_backward()
+        self._check_last_backward()
         if torch.is_grad_enabled():
             raise RuntimeError(
                 f"rank {dist.get_rank()}: {self.units[0].title}: FSDP frees parameters that going "
@@ -320,13 +311,13 @@ class FSDPContext:
                 "DistributedDataParallel"
             )
         self._backward_mark = mark("backward", COMPUTE, self.units[0].device)
-        self.backward.begin(self.end_backward)
+        self._backward.begin(self.end_backward)
 
     @torch.no_grad()
     def end_backward(self) -> None:
         """Autograd has made all gradients: reduce the last ones, and wait for all."""
         for unit in reversed(self.units):
-            if unit.state is not TrainingState.FORWARD:
+            if unit.state is not UnitState.FORWARD:
                 unit.post_backward()  # of those whose inputs need no gradient
         while self._reductions:
             self._advance_reductions()
@@ -363,9 +354,9 @@ class FSDPContext:
                 if each.mean is not None:
                     each.group.write_gradients(each.mean, missed)
 
-    def check_backward(self) -> None:
+    def _check_last_backward(self) -> None:
         """Raise RuntimeError if the last backward has raised."""
-        if self.backward.raised:
+        if self._backward.raised:
             raise RuntimeError(
                 f"rank {dist.get_rank()}: {self.units[0].title}: its last backward raised, so its "
                 "gradients were not averaged, or not all; zero the gradients and call reshard() on "
@@ -374,14 +365,13 @@ class FSDPContext:
 
     def recover(self) -> None:
         """After a backward that raised: drop all that was under way."""
-        if self.backward.raised:
-            self.backward.close()
+        if self._backward.raised:
+            self._backward.close()
             self._reductions.clear()
             self.reduced.clear()
             for unit in self.units:
                 for group in unit.groups:
                     group.drop_gradients()
-                unit.state = TrainingState.IDLE
                 unit.reshard()
 
 

@@ -7,7 +7,7 @@ scaled differently, and the step would point elsewhere.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -22,9 +22,9 @@ from minidist.parallel.full_model.shards import bare, comms, sharded_gradients, 
 def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
     """Scale all gradients so that their global norm is at most `max_norm`.
 
-    As `torch.nn.utils.clip_grad_norm_`, but it takes the module, bare or wrapped in DDP, or with
-    units of `fully_shard`; a ZeroOptimizer may hold its parameters. Every rank must call it, after
-    backward and before the step. Gradients outside FSDP's units must be the same on all ranks.
+    As `torch.nn.utils.clip_grad_norm_`, but it takes the module, as `full_state_dict` does. Every
+    rank must call it, after backward and before the step. Gradients outside FSDP's units must be
+    the same on all ranks.
 
     Args:
         module: whose gradients; parameters without one are skipped.
@@ -33,8 +33,7 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
 
     Returns:
         The norm before clipping, 0-dimensional, the same bits on all ranks; in the dtype of the
-        parameters, float32 at least. If it is infinite or NaN the gradients are scaled all the
-        same, as by PyTorch's: NaN makes them all NaN.
+        parameters, float32 at least. An infinite or NaN norm scales too, as with PyTorch.
 
     Raises:
         ValueError: `max_norm` or `norm_type` is not in its range.
@@ -64,8 +63,11 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
         everyones = norm.new_empty(comm.ranks)
         comm.all_gather(everyones, norm)
         norms.append(torch.linalg.vector_norm(everyones, norm_type))
-    every = [*own, *shards]
-    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type).to(_dtype(every))
+    every, dtype = [*own, *shards], torch.float32
+    for parameter in every:
+        if parameter.requires_grad:
+            dtype = torch.promote_types(dtype, parameter.dtype.to_real())
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type).to(dtype)
     torch.nn.utils.clip_grads_with_norm_(every, max_norm, total)
     return total
 
@@ -80,11 +82,3 @@ def _norm(
     if not found:
         return torch.zeros((), dtype=torch.float64, device=device)
     return torch.nn.utils.get_total_norm(found, norm_type).to(device, torch.float64)
-
-
-def _dtype(parameters: Sequence[Parameter]) -> torch.dtype:
-    found = torch.float32
-    for parameter in parameters:
-        if parameter.requires_grad:
-            found = torch.promote_types(found, parameter.dtype.to_real())
-    return found

@@ -16,6 +16,8 @@ from torch import nn
 from torch.nn import Parameter
 
 from minidist.launch.launch import device as own_device
+from minidist.parallel.fsdp.param_group import put
+from minidist.parallel.fsdp.shard import Shard
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.full_model.shards import bare, comms, whoami
 
@@ -31,9 +33,8 @@ def materialize(
 ) -> None:
     """Make what is on the meta device, after `fully_shard`; never more than one unit whole.
 
-    Every rank must call it; all get rank 0's values. The optimizer is built afterwards, since
-    parameters become other objects. What is not on the meta device stays as it is. Parameters
-    outside units are made whole, as are all of a bare module.
+    Every rank must call it; all get rank 0's values. Build the optimizer afterwards, since
+    parameters become other objects. What is not on the meta device stays as it is.
 
     Args:
         module: with units of `fully_shard`, or bare.
@@ -55,19 +56,17 @@ def materialize(
     if init is None:
         init = _reset_parameters
         _check_methods(module, [part for parts in parts_of.values() for part in parts])
-    everybody = comms(module)
     for unit, parts in parts_of.items():
-        made = _make(unit, parts, device, init)
-        between = everybody  # or of a unit: from rank 0 to its shard group, and on to the others
-        if unit is not None:
-            between = [comm for comm in (unit.comm, unit.replicate) if comm is not None]
-        for tensor in made.values():
-            for comm in between:
+        made = _make(parts, device, init)
+        # Of a unit: from rank 0 to its shard group, and on to the replicas.
+        between = comms(module) if unit is None else [unit.comm, unit.replicate]
+        for comm in filter(None, between):
+            for tensor in made.values():
                 if tensor.numel():
                     comm.broadcast(tensor.detach())
-        for block in unit.groups if unit is not None else ():
-            if block.local.is_meta:
-                block.copy_from([made[shard].detach() for shard in block.shards])
+        for group in unit.groups if unit else ():
+            if group.local.is_meta:
+                group.copy_from([made[shard].detach() for shard in group.shards])
         del made, tensor  # before the next unit comes
 
 
@@ -90,50 +89,32 @@ def _on_meta(part: nn.Module) -> Tensors:
 
 
 def _make(
-    unit: Unit | None,
-    parts: Sequence[nn.Module],
-    device: torch.device,
-    init: Callable[[nn.Module], object],
+    parts: Sequence[nn.Module], device: torch.device, init: Callable[[nn.Module], object]
 ) -> dict[torch.Tensor, torch.Tensor]:
-    """Whole, initialised tensors in place of those on meta; by these."""
-    shapes: dict[torch.Tensor, torch.Size] = {}
-    for block in unit.groups if unit is not None else ():
-        shapes |= zip(block.shards, block.layout.shapes, strict=True)
-    before = {part: _on_meta(part) for part in parts}
+    """Put whole, initialised tensors in place of those on meta; return them, by these."""
+    places = [(part, name, meta) for part in parts for name, meta in _on_meta(part).items()]
     made: dict[torch.Tensor, torch.Tensor] = {}
-    for meta in (each for tensors in before.values() for each in tensors.values()):
+    for _, _, meta in places:
         if meta not in made:
+            shape = meta.whole_shape if isinstance(meta, Shard) else meta.shape
             number = meta.is_floating_point() or meta.is_complex()
             blank = math.nan if number else 0  # so that what nobody writes does not look written
-            tensor = torch.full(
-                shapes.get(meta, meta.shape), blank, dtype=meta.dtype, device=device
-            )
+            tensor = torch.full(shape, blank, dtype=meta.dtype, device=device)
             is_parameter = isinstance(meta, Parameter)
             made[meta] = Parameter(tensor, meta.requires_grad) if is_parameter else tensor
-    for part, tensors in before.items():
-        for name, meta in tensors.items():
-            _put(part, name, made[meta])
+    for part, name, meta in places:
+        put(part, name, made[meta])
     try:
         with device:
             for part in parts:
                 init(part)
-        for part, tensors in before.items():
-            for name, meta in tensors.items():
-                _copy_replaced(part, name, made[meta])
+        for part, name, meta in places:
+            _copy_replaced(part, name, made[meta])
     except BaseException:
-        for part, tensors in before.items():
-            for name, meta in tensors.items():
-                _put(part, name, meta)
+        for part, name, meta in places:
+            put(part, name, meta)
         raise
     return made
-
-
-def _put(part: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    table = part._parameters if name in part._parameters else part._buffers
-    if type(part).__setattr__ is nn.Module.__setattr__:
-        table[name] = tensor  # type: ignore[assignment]
-    else:  # an LSTM, for one, keeps a list of them
-        setattr(part, name, tensor)
 
 
 def _copy_replaced(part: nn.Module, name: str, made: torch.Tensor) -> None:
@@ -148,7 +129,7 @@ def _copy_replaced(part: nn.Module, name: str, made: torch.Tensor) -> None:
             f"{made.dtype}, got {got} from its initialisation"
         )
     made.copy_(now)
-    _put(part, name, made)
+    put(part, name, made)
 
 
 def _reset_parameters(part: nn.Module) -> None:

@@ -6,7 +6,7 @@ nothing else of how a unit or an optimizer lays its tensors out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,36 +18,25 @@ from torch.nn import Parameter
 from minidist.comm.comm import Comm, Ours
 from minidist.parallel.ddp.ddp import DistributedDataParallel
 from minidist.parallel.fsdp.fully_shard import units
-from minidist.parallel.fsdp.param_group import ParamGroup
 from minidist.parallel.fsdp.shard import Shard
-from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.zero.optimizer import ZeroOptimizer, holder_of
 
 
 @dataclass(frozen=True)
 class ShardedParams:
-    """Parameters of one dtype and device, in a flat buffer of which each rank keeps a shard.
+    """Parameters of one dtype and device, in a flat buffer of which each rank keeps a shard."""
 
-    Attributes:
-        comm: between the ranks.
-        parameters: as the module has them.
-        shards: this rank's part of each, maybe empty, with its gradient.
-        numel: elements of a rank's shard, the same number on all ranks.
-        views: of a rank's shard (1-D): the part of each parameter.
-        wholes: of all ranks' shards (1-D): each parameter.
-    """
-
-    comm: Comm
-    parameters: Sequence[Parameter]
-    shards: Sequence[Parameter]
-    numel: int
-    views: Callable[[torch.Tensor], list[torch.Tensor]]
-    wholes: Callable[[torch.Tensor], list[torch.Tensor]]
+    comm: Comm  # between the ranks
+    parameters: Sequence[Parameter]  # as the module has them
+    shards: Sequence[Parameter]  # this rank's part of each, maybe empty, with its gradient
+    numel: int  # of a rank's shard, the same number on all ranks
+    views: Callable[[torch.Tensor], list[torch.Tensor]]  # of a rank's shard: its part of each
+    wholes: Callable[[torch.Tensor], list[torch.Tensor]]  # of all ranks' shards: each parameter
 
     def gather(self, parts: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         """The whole tensors of which this rank has these parts; None counts as zeros.
 
-        Every rank of `comm` must call it. They may be views of one buffer.
+        They may be views of one buffer. Every rank must call it.
         """
         mine = torch.zeros(self.numel, dtype=self.shards[0].dtype, device=self.shards[0].device)
         for view, part in zip(self.views(mine), parts, strict=True):
@@ -66,11 +55,7 @@ class ShardedParams:
 
 
 def bare(module: nn.Module) -> nn.Module:
-    """The module without the DDP round it, minidist's or torch's.
-
-    Raises:
-        TypeError: it is no module.
-    """
+    """The module without the DDP round it, minidist's or torch's; TypeError if it is none."""
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"{whoami()}module: expected a torch.nn.Module, got a {type(module).__name__}"
@@ -81,17 +66,20 @@ def bare(module: nn.Module) -> nn.Module:
     return module
 
 
-def param_groups(module: nn.Module) -> list[tuple[Unit, ParamGroup]]:
-    """FSDP's; units that are unsharded are resharded first.
+def sharded_parameters(module: nn.Module) -> list[ShardedParams]:
+    """Those whose values are sharded: FSDP's, a group at a time, resharded first.
 
     Raises:
         ValueError: the module is a part of a unit.
     """
-    every = units(module)
-    for unit in every:
+    found: list[ShardedParams] = []
+    for unit in units(module):
         unit.reshard()
-    found = [(unit, block) for unit in every for block in unit.groups]
-    there = {shard for _, block in found for shard in block.shards}
+        for group in unit.groups:
+            layout, kept = group.layout, group.shards
+            size = layout.shard_numel
+            found.append(ShardedParams(unit.comm, kept, kept, size, layout.pieces, layout.tensors))
+    there = {shard for params in found for shard in params.shards}
     for name, parameter in module.named_parameters():
         if isinstance(parameter, Shard) and parameter not in there:
             raise ValueError(
@@ -101,31 +89,20 @@ def param_groups(module: nn.Module) -> list[tuple[Unit, ParamGroup]]:
     return found
 
 
-def sharded_parameters(module: nn.Module) -> Iterator[ShardedParams]:
-    """Those whose values are sharded: FSDP's, a group at a time."""
-    for unit, group in param_groups(module):
-        layout, kept = group.layout, group.shards
-        yield ShardedParams(
-            unit.comm, kept, kept, layout.shard_numel, layout.pieces, layout.tensors
-        )
-
-
-def sharded_gradients(module: nn.Module) -> Iterator[ShardedParams]:
+def sharded_gradients(module: nn.Module) -> list[ShardedParams]:
     """Those whose gradients are sharded: FSDP's, and a ZeroOptimizer's, which averages them now."""
-    yield from sharded_parameters(module)
+    found = sharded_parameters(module)
     for zero in zero_optimizers(module):
         if zero.gradients == "local":
             zero.average()
             for bucket in zero.buckets:
-                flat = bucket.flat
-                yield ShardedParams(
-                    zero.comm,
-                    bucket.parameters,
-                    bucket.shards,
-                    flat.shard_numel,
-                    flat.pieces,
-                    bucket.views_of,
+                size, pieces = bucket.flat.shard_numel, bucket.flat.pieces
+                found.append(
+                    ShardedParams(
+                        zero.comm, bucket.parameters, bucket.shards, size, pieces, bucket.views_of
+                    )
                 )
+    return found
 
 
 def zero_optimizers(module: nn.Module) -> list[ZeroOptimizer]:
@@ -135,10 +112,10 @@ def zero_optimizers(module: nn.Module) -> list[ZeroOptimizer]:
 
 
 def comms(module: nn.Module) -> list[Comm]:
-    """Between whom the module, wrapped or not, is shared: one for each group; [] if nobody.
+    """Between whom the module is shared, wrapped or not: one for each group; [] if nobody.
 
-    For hybrid sharding first the ranks of a shard group, then those of a replicate group: what is
-    passed on in both, one after the other, has come to all.
+    Of hybrid sharding first the shard group: what is passed on there, then between replicas, has
+    come to all.
     """
     found: list[Comm] = []
     if isinstance(module, nn.parallel.DistributedDataParallel):
@@ -146,9 +123,8 @@ def comms(module: nn.Module) -> list[Comm]:
     elif isinstance(module, DistributedDataParallel):
         found.append(module.comm)
     found += (zero.comm for zero in zero_optimizers(module))
-    every = units(module)
-    found += (unit.comm for unit in every)
-    found += (unit.replicate for unit in every if unit.replicate is not None)
+    found += (unit.comm for unit in units(module))
+    found += (unit.replicate for unit in units(module) if unit.replicate)
     return list({comm.group: comm for comm in found}.values())
 
 

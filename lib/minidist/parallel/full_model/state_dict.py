@@ -1,8 +1,7 @@
 """A model in full, whatever wraps it: its state and its gradients under the bare module's names.
 
-[Note: one state for all] The state of a bare module is what any wrapper gives and takes: so what
-was saved on four ranks loads on three, or into one process, wrapped otherwise or not at all. FSDP's
-shards are gathered for it a block of a unit at a time.
+The state of a bare module is what any wrapper gives and takes: so what was saved on four ranks
+loads on three, or into one process, wrapped otherwise or not at all.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ import torch.distributed as dist
 from torch import nn
 
 from minidist.parallel.ddp.ddp import PREFIX
-from minidist.parallel.fsdp.fully_shard import LABEL
+from minidist.parallel.fsdp.fully_shard import LABEL, units
 from minidist.parallel.fsdp.shard import Shard
 from minidist.parallel.full_model.shards import (
     bare,
     comms,
-    param_groups,
     sharded_gradients,
     sharded_parameters,
     whoami,
@@ -55,7 +53,7 @@ def full_state_dict(
         wholes = params.gather(params.shards)
         for parameter, whole in zip(params.parameters, wholes, strict=True):
             copies[parameter] = whole.to(device or whole.device, copy=True)
-        del wholes, whole  # before the next block comes
+        del wholes, whole  # before the next group comes
     state: dict[str, Any] = inner.state_dict(keep_vars=True)
     for name, value in state.items():
         if isinstance(value, torch.Tensor):
@@ -77,17 +75,17 @@ def load_full_state_dict(module: nn.Module, state_dict: Mapping[str, Any]) -> No
 
     Args:
         module: as for `full_state_dict`.
-        state_dict: name → whole tensor, on any device, of a dtype that converts to the module's:
-            not a real number to a whole one, nor a complex to a real. Names may also begin with
-            "module.", as PyTorch's DDP saves them.
+        state_dict: name → whole tensor, on any device, of a dtype that converts to the module's.
+            Names may also begin with "module.", as PyTorch's DDP saves them.
 
     Raises:
         TypeError, ValueError: on every rank, naming the first rank that something is wrong on, and
             the first name there that is missing, too many, or of another shape or dtype.
     """
     inner = bare(module)
+    sharded_parameters(inner)  # of all of a unit, and resharded
     place: dict[torch.Tensor, tuple[Layout, int]] = {}
-    for _, group in param_groups(inner):
+    for group in (group for unit in units(inner) for group in unit.groups):
         place |= {shard: (group.layout, index) for index, shard in enumerate(group.shards)}
     own = inner.state_dict(keep_vars=True)
     mine: OrderedDict[str, Any] = OrderedDict()
@@ -119,16 +117,12 @@ def load_full_state_dict(module: nn.Module, state_dict: Mapping[str, Any]) -> No
 def full_gradients(module: nn.Module) -> dict[str, torch.Tensor | None]:
     """The whole averaged gradient of each parameter, under the bare module's names.
 
-    Every rank must call it, after backward. Gradients that no rank has averaged yet, of DDP's or
-    FSDP's local accumulation, are left out or this rank's own; a ZeroOptimizer with local gradients
-    averages them now, as its `step()` would.
-
-    Args:
-        module: as for `full_state_dict`.
+    Every rank must call it, after backward; `module` is as for `full_state_dict`. Gradients that
+    wrappers only accumulate, not averaged yet, are left out (FSDP) or this rank's own (DDP); a
+    ZeroOptimizer with local gradients averages them now, as its `step()` would.
 
     Returns:
-        name → a copy of the gradient, or None where there is none; a tied parameter once, as in
-        `named_parameters()`.
+        name → a copy of the gradient, or None where there is none; as in `named_parameters()`.
     """
     inner = bare(module)
     found: dict[torch.Tensor, torch.Tensor | None] = {}
