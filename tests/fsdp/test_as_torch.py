@@ -1,18 +1,20 @@
 """What torch's documentation shows for FSDP2 works the same, or is refused with what to do."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.optimizer import _foreach_supported_types as _optimizer_types
 from torch.utils._foreach_utils import _foreach_supported_types as _foreach_types
 
-from minidist import clip_grad_norm_, fully_shard, launch
+from minidist import fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import FSDPModule
-from minidist.parallel.fsdp.shard import Shard, ShardGradient, make_shard
+from minidist.parallel.fsdp.shard import Shard, make_shard
 from tests.fsdp.test_checks import says
-from tests.support.fsdp_models import far, gpt, gradients, grads_of, mine, score, tokens
+from tests.support.fsdp_models import far, gpt, mine, score, tokens
 
 F64 = torch.float64
 
@@ -81,25 +83,19 @@ def test_what_torchs_units_can_do_ours_can_or_the_book_says_what_to_do_instead()
     assert {each for each in methods if not hasattr(FSDPModule, each) and each not in rows} == set()
 
 
-def test_torchs_clipping_is_refused_and_ours_is_the_global_one() -> None:
+def test_torchs_clipping_is_refused() -> None:
     """Also where gradients are added to earlier ones, and with every way to take a norm in it."""
 
-    def run() -> list[Any]:
-        from torch.nn.utils import clip_grad_norm_ as torchs
-
-        net, bare, said = shard_blocks(gpt(), fully_shard), gpt(), []
+    def run() -> list[str]:
+        net, said = shard_blocks(gpt(), fully_shard), []
         for turn in range(2):
             score(net, mine(tokens(turn, 4))).backward()
-            score(bare, tokens(turn, 4)).backward()
             for foreach in (None, False):
-                said.append(says(lambda f=foreach: torchs(net.parameters(), 0.1, foreach=f)))
-        kinds = {type(parameter.grad) for parameter in net.parameters()}
-        found = [kinds == {ShardGradient}, far(gradients(net), grads_of(bare))]
-        norms = clip_grad_norm_(net, 0.1), torchs(bare.parameters(), 0.1)
-        return [said, *found, torch.allclose(*norms), far(gradients(net), grads_of(bare))]
+                clip = partial(nn.utils.clip_grad_norm_, net.parameters(), 0.1, foreach=foreach)
+                said.append(says(clip))
+        return said
 
-    for rank, (said, kinds, before, norms, after) in enumerate(launch(run, 2)):
-        assert (kinds, before, norms, after) == (True, "", True, "")
+    for rank, said in enumerate(launch(run, 2)):
         for each in said:
             assert each == (
                 f"RuntimeError: rank {rank}: the norm of a shard's gradient is that of this rank's "

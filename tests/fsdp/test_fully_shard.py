@@ -1,7 +1,7 @@
 """fully_shard: the same training as in one process, and what it sends and holds meanwhile."""
 
 import gc
-from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -105,62 +105,52 @@ def test_a_timeline_has_every_unit() -> None:
     assert launch(run, 2) == [sorted(want)] * 2
 
 
-def storages(tensors: Iterator[torch.Tensor]) -> int:
-    """Bytes of the memory under the tensors, each once."""
-    under = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
+def held(unit: Unit) -> int:
+    """Bytes of the memory under the unit's whole parameters."""
+    whole = [parameter for group in unit.groups for parameter in group.unsharded]
+    under = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in whole}
     return sum(under.values())
 
 
-def unsharded(unit: Unit) -> Iterator[torch.Tensor]:
-    return (parameter for group in unit.groups for parameter in group.unsharded)
-
-
-def living() -> list[torch.Tensor]:
-    """All tensors of this process that hold numbers of a model's dtype."""
+def living() -> dict[int, int]:
+    """The bytes of all tensors of this process that hold numbers of a model's dtype."""
     gc.collect()
     tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-    return [tensor for tensor in tensors if tensor.dtype == F64]
+    storages = [tensor.untyped_storage() for tensor in tensors if tensor.dtype == F64]
+    return {storage._cdata: storage.nbytes() for storage in storages}
 
 
 def test_a_resharded_unit_holds_its_shard_and_at_most_two_are_whole() -> None:
     """Looked at in every forward and backward of a layer, and all that lives at the end."""
 
-    def train(net: Any) -> list[int]:
-        """How many units were whole, or on the way to it, at each look."""
-        inner, seen = units(net)[1:], []
-
-        def look(*_: Any) -> None:
-            seen.append(sum(unit.state is not UnitState.SHARDED for unit in inner))
-            for unit in inner:
-                if unit.state is not UnitState.UNSHARDING:
-                    held = storages(unsharded(unit)) > 0
-                    assert held == (unit.state is not UnitState.SHARDED), unit.name
-
-        for block in net.blocks:
-            block.norm.register_forward_hook(look)
-            block.think.register_full_backward_hook(look)
-        for step in range(2):
-            net.zero_grad()
-            score(net, mine(tokens(step, 4))).backward()
-        return seen
-
     def run() -> list[Any]:
         found: list[Any] = []
-        for layout in LAYOUTS:
-            for prefetch in (True, False):
-                before = {id(tensor) for tensor in living()}
-                net = shard_blocks(gpt(), layout=layout, prefetch=prefetch)
-                seen = train(net)
-                state = sum(2 * b.local.nbytes for unit in units(net) for b in unit.groups)
-                freed = [storages(unsharded(unit)) for unit in units(net)]
-                alive = (tensor for tensor in living() if id(tensor) not in before)
-                found.append([prefetch, max(seen), len(seen), freed, storages(alive) - state])
-                del net
+        for layout, prefetch in product(LAYOUTS, (True, False)):
+            before = living()
+            net = shard_blocks(gpt(), layout=layout, prefetch=prefetch)
+            inner, seen = units(net)[1:], list[int]()
+
+            def look(*_: Any, inner: Any = inner, seen: Any = seen) -> None:
+                seen.append(sum(unit.state is not UnitState.SHARDED for unit in inner))
+                for unit in inner:
+                    if unit.state is not UnitState.UNSHARDING:
+                        assert (held(unit) > 0) == (unit.state is not UnitState.SHARDED), unit.name
+
+            for block in net.blocks:
+                block.norm.register_forward_hook(look)
+                block.think.register_full_backward_hook(look)
+            for step in range(2):
+                net.zero_grad()
+                score(net, mine(tokens(step, 4))).backward()
+            state = sum(2 * group.local.nbytes for unit in units(net) for group in unit.groups)
+            besides = sum(size for key, size in living().items() if key not in before) - state
+            found.append([prefetch, max(seen), len(seen), sum(map(held, units(net))), besides])
+            del net
         return found
 
     for found in launch(run, 2):
         for prefetch, most, looks, freed, besides in found:
-            assert (most, looks, freed) == (1 + prefetch, 12, [0] * 4)
+            assert (most, looks, freed) == (1 + prefetch, 12, 0)
             assert besides < 200, "masks and the like are small, a unit is not"
 
 
@@ -169,16 +159,14 @@ def test_a_backward_through_freed_parameters_is_an_error() -> None:
 
     def run() -> str:
         net = fully_shard(nn.LayerNorm(4))
-        inside: list[torch.Tensor] = []
-        net.register_forward_pre_hook(lambda *_: None)
         net.unshard()
         x = torch.ones(2, 4, requires_grad=True)
-        inside.append(nn.functional.layer_norm(x, (4,), net.weight, net.bias).sum())
+        out = nn.functional.layer_norm(x, (4,), net.weight, net.bias).sum()
         net.reshard()
         with pytest.raises(RuntimeError, match="modified by an inplace operation") as told:
-            inside[0].backward()
+            out.backward()
         net.unshard()
-        inside[0].backward()
+        out.backward()
         return str(told.value)
 
     assert all(launch(run, 2))

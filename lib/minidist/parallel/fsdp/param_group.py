@@ -42,13 +42,6 @@ class ParamInfo(NamedTuple):
 class ParamGroup:
     """Parameters of one dtype and device, all trainable or all frozen when they were wrapped.
 
-    Args:
-        infos: the parameters.
-        unit_title: returns what messages call the unit.
-        layout: of `LAYOUTS`.
-        comm: between the ranks that share them.
-        policy: of dtypes.
-
     Attributes:
         local: 1-D, this rank's shard of all of them.
         shards: views of `local`, which are the module's parameters while it is sharded.
@@ -88,10 +81,7 @@ class ParamGroup:
 
     @torch.no_grad()
     def copy_from(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Make this rank's pieces of these full tensors the values of the shards.
-
-        Shards on the meta device are replaced by new ones where the first of the tensors is.
-        """
+        """Copy this rank's pieces of these full tensors; shards on meta go where they are."""
         if self.local.is_meta and not tensors[0].is_meta:
             with plain():
                 wanted = [shard.requires_grad for shard in self.shards]
@@ -213,11 +203,9 @@ class ParamGroup:
             parameter.grad = None
 
     def write_gradients(self, mean: torch.Tensor, wanted: Sequence[bool]) -> None:
-        """Add this rank's part of the averaged gradients to `grad` of the shards.
+        """Add this rank's part of the averaged gradients to `grad` of the wanted shards.
 
-        Args:
-            mean: 1-D [shard_numel]; the gradients may be views of it afterwards.
-            wanted: for each parameter whether to do it.
+        These may be views of `mean` (1-D [shard_numel]) afterwards.
         """
         parts = self.layout.pieces(mean.to(self.dtype))
         written = []

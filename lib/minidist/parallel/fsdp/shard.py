@@ -26,19 +26,14 @@ NORMS = (torch.linalg.vector_norm, torch._foreach_norm)  # what clip_grad_norm_ 
 
 
 class Shard(Parameter):
-    """This rank's part of a parameter: see [Note: a shard is no weight].
+    """This rank's part of a parameter: see [Note: a shard is no weight]."""
 
-    Attributes:
-        title: what messages call the parameter, such as "parameter 'weight' of unit 'blocks.0'".
-        whole_shape: of the parameter.
-    """
-
-    title: Callable[[], str]
+    title: Callable[[], str]  # such as "parameter 'weight' of unit 'blocks.0'", for messages
     whole_shape: torch.Size
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run `func` on the shard's own memory; RuntimeError if it takes it for the parameter."""
+        """Run `func` on the shard's memory; RuntimeError if it takes that for the parameter."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name.strip("_") in MATRIX or getattr(functional, name, None) is func:
@@ -70,7 +65,7 @@ class ShardGradient(torch.Tensor):
 
 
 class Replaced(Parameter):
-    """A parameter that a shard has replaced; whoever still holds it is told so when it is used.
+    """A parameter that a shard has replaced: to use it is an error.
 
     An optimizer that was built before `fully_shard` would update it without any effect; a module
     outside the unit, tied to it, would compute with old values.

@@ -155,7 +155,7 @@ class Unit:
     # ---- what it does with its parameters and gradients ----
 
     def begin_unshard(self, async_op: bool = True) -> None:
-        """Begin to gather the parameters, unless they are unsharded or that has begun."""
+        """Begin to gather the parameters, if they are sharded."""
         if self.state is not UnitState.SHARDED:
             return
         what = f"unshard {self.short}"
@@ -242,12 +242,12 @@ class Unit:
 
 
 class Reduced(NamedTuple):
-    """A group that was reduced: which parameters had a gradient here; its mean if not all had."""
+    """A group whose gradients were reduced."""
 
     unit: Unit
     group: ParamGroup
-    present: list[bool]
-    mean: torch.Tensor | None
+    present: list[bool]  # which parameters had a gradient here
+    mean: torch.Tensor | None  # of the gradients, if not all had one
 
 
 class FSDPContext:
@@ -377,10 +377,9 @@ class FSDPContext:
 
 def begun(what: str, handle: Handle | None) -> list[Handle]:
     """Record a collective in the timeline, if it goes on while this rank does something else."""
-    if handle is None:
-        return []
-    note(what, COMMUNICATION, handle)
-    return [handle]
+    if handle:
+        note(what, COMMUNICATION, handle)
+    return [handle] if handle else []
 
 
 def wait_for(handles: list[Handle]) -> None:

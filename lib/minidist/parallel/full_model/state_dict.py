@@ -31,18 +31,14 @@ from minidist.parallel.sharding.layouts import Layout
 def full_state_dict(
     module: nn.Module, *, device: torch.device | str | None = None
 ) -> dict[str, Any]:
-    """The state dict that the bare module would have, of whole tensors.
+    """The state dict that the bare module would have, of whole tensors; a copy.
 
-    Every rank must call it, and gets it. It is a copy: training goes on without changing it.
+    Every rank must call it, and gets it.
 
     Args:
         module: bare, or wrapped in DDP (minidist's or torch's), or with units of `fully_shard`;
             a ZeroOptimizer may hold its parameters.
         device: where the tensors go, such as "cpu"; where they are if None.
-
-    Returns:
-        name → parameter or persistent buffer; tied ones under each of their names, in the dtype of
-        the shards. `module.load_state_dict` of the bare module takes it.
 
     Raises:
         ValueError: `module` is a part of a unit.
