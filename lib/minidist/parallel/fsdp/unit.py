@@ -156,11 +156,10 @@ class Unit:
 
     def begin_unshard(self, async_op: bool = True) -> None:
         """Begin to gather the parameters, if they are sharded."""
-        if self.state is not UnitState.SHARDED:
+        if self.state is not UnitState.SHARDED or not self.groups:
             return
         what = f"unshard {self.short}"
-        if self.groups:
-            self._gathers = self._agree_on(what, async_op)
+        self._gathers = self._agree_on(what, async_op)
         with nullcontext() if async_op else mark(what, COMMUNICATION, self.device):
             for group in self.groups:
                 gathered, shard = group.all_gather_buffers()
