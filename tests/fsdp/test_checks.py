@@ -325,7 +325,8 @@ def test_shards_are_not_moved_or_replaced() -> None:
 def test_a_model_on_the_meta_device_must_be_materialized() -> None:
     def run() -> str:
         with torch.device("meta"):
-            net = shard_blocks(gpt())
+            net = gpt()
+        shard_blocks(net)
         assert all(parameter.is_meta for parameter in net.parameters())
         return says(lambda: net(tokens(0, 2)), RuntimeError)
 

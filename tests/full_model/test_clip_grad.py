@@ -11,7 +11,6 @@ from torch import nn
 
 from minidist import MismatchError, clip_grad_norm_, full_gradients, launch
 from minidist.parallel.fsdp.shard import ShardGradient
-from tests.fsdp.test_state_dict import SHARDED
 from tests.full_model.test_state_dict import difference
 from tests.support.models import Net, loss, right_gradients, wrappings
 
@@ -22,6 +21,10 @@ NORMS = [  # (norm_type, max_norm), one after the other on the same gradients
     (3.5, 1e-2),
     (math.inf, 1e-3),
 ]
+
+
+SHARDED = ["dim0", "flat", "kept whole after forward", "only blocks", "only the root", "mixed"]
+SHARDED += ["hybrid"]
 
 
 def right(ranks: int, factor: float, own: bool) -> Net:

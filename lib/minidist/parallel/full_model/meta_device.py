@@ -60,8 +60,8 @@ def materialize(
         made = _make(parts, device, init)
         # Of a unit: from rank 0 to its shard group, and on to the replicas.
         between = comms(module) if unit is None else [unit.comm, unit.replicate]
-        for comm in filter(None, between):
-            for tensor in made.values():
+        for tensor in made.values():
+            for comm in filter(None, between):
                 if tensor.numel():
                     comm.broadcast(tensor.detach())
         for group in unit.groups if unit else ():
