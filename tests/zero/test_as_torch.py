@@ -1,4 +1,7 @@
-"""The calls that torch's documentation shows for ZeroRedundancyOptimizer, made of ours."""
+"""The calls that torch's documentation shows for ZeroRedundancyOptimizer, made of ours.
+
+Closures, schedulers and added groups are in test_optimizer, beside the bare optimizer.
+"""
 
 import copy
 from collections.abc import Callable
@@ -9,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD, AdamW
-from torch.optim.lr_scheduler import StepLR
 
 from minidist import DistributedDataParallel, ZeroOptimizer, clip_grad_norm_, launch
 from tests.support.training import mlp
@@ -21,32 +23,6 @@ def ready(zero: Any, model: Any) -> None:
     squares(model, dist.get_rank(), 0).backward()
 
 
-def closure(zero: Any, model: Any) -> None:
-    def compute() -> torch.Tensor:
-        ready(zero, model)
-        return squares(model, dist.get_rank(), 0)
-
-    assert zero.step(closure=compute) > 0
-
-
-def scheduled(zero: Any, model: Any) -> None:
-    plan = StepLR(zero, 1, 0.5)
-    for _ in range(2):
-        ready(zero, model)
-        zero.step()
-        plan.step()
-    assert zero.param_groups[0]["lr"] == 0.1 / 4
-
-
-def with_a_group_more(zero: Any, model: Any) -> None:
-    extra = nn.Parameter(torch.ones(3, dtype=torch.float64))
-    zero.add_param_group({"params": [extra], "lr": 0.5})
-    assert len(zero.param_groups) == 2
-    extra.grad = torch.ones_like(extra)
-    ready(zero, model)
-    zero.step()
-
-
 def clipped(zero: Any, model: Any) -> None:
     """On DDP's averaged gradients torch's own is right."""
     ready(zero, model)
@@ -56,10 +32,7 @@ def clipped(zero: Any, model: Any) -> None:
 
 SAME: dict[str, Callable[[Any, Any], None]] = {
     "step()": lambda zero, model: (ready(zero, model), zero.step()),
-    "step(closure)": closure,
     "zero_grad(set_to_none=False)": lambda zero, model: zero.zero_grad(set_to_none=False),
-    "a scheduler": scheduled,
-    "add_param_group(group)": with_a_group_more,
     "clip_grad_norm_(model.parameters(), 1)": clipped,
 }
 

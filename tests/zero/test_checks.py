@@ -86,17 +86,17 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "lr": ({"lr": -1}, "ValueError: Invalid learning rate: -1"),
     "option": ({"beta": 1}, "TypeError: "),
-    "nothing": ({"params": []}, "ValueError: optimizer got an empty parameter list"),
+    "nothing": ({"params": list}, "ValueError: optimizer got an empty parameter list"),
     "all frozen": (
-        {"params": list(net().requires_grad_(False).parameters())},
+        {"params": lambda: net().requires_grad_(False).parameters()},
         "ValueError: params: expected a parameter with requires_grad=True, all 2 are frozen",
     ),
     "twice": (
-        {"params": twice()},
+        {"params": twice},
         "ValueError: params: 'parameter 1 of group 0' and 'parameter 2 of group 0' are the same",
     ),
     "same memory": (
-        {"params": same_memory()},
+        {"params": same_memory},
         "ValueError: params: parameter 0 of group 0 and parameter 1 of group 0 share memory",
     ),
 }
@@ -104,10 +104,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 def test_bad_arguments_name_the_rank_and_what_was_expected() -> None:
     def run() -> dict[str, str]:
-        return {
-            name: build(**{"params": net().parameters(), **wrong})
-            for name, (wrong, _) in WRONG.items()
-        }
+        found = {}
+        for name, (wrong, _) in WRONG.items():
+            options = {**wrong}
+            make = options.pop("params", lambda: net().parameters())
+            found[name] = build(make(), **options)
+        return found
 
     for rank, found in enumerate(launch(run, 2)):
         for name, told in found.items():

@@ -55,7 +55,8 @@ class Slices:
         self._mark: Mark = NOTHING
         self._pending: deque[ShardedBucket] = deque()
         self._in_flight: tuple[ShardedBucket, Handle, torch.Tensor] | None = None
-        self._reduced = self._unused_dropped = False  # since the last step; since then
+        self._reduced = False  # the gradients, since the last step
+        self._unused_dropped = False  # since they were reduced
 
     def set_buckets(self, buckets: Sequence[ShardedBucket]) -> None:
         """Step on these from now on."""
@@ -128,7 +129,7 @@ class Slices:
         bucket = self._bucket_of[parameter]
         if bucket.sent:  # by a reentrant checkpoint, a second gradient: it waits for the step
             return
-        bucket.pack(parameter, 1 / self.comm.ranks)  # a copy in the flat buffer; the original goes
+        bucket.pack(parameter, 1 / self.comm.ranks)  # copy it to the flat gradients, and free it
         while self._pending and self._pending[0].full:  # in one order on all ranks
             self.reduce_scatter(self._pending.popleft())
 
