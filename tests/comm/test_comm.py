@@ -63,42 +63,31 @@ def wrong_calls(comm: Comm, ranks: list[int], async_op: bool) -> Iterator[str]:
             yield f"broadcast from {root}"
 
 
-def every_comm() -> list[str]:
+def every_comm(members: list[int], sub_group: bool) -> list[str]:
+    """What is wrong between these ranks, whatever their order outside the group."""
     wrong = []
-    ranks = list(range(dist.get_world_size()))
+    group = dist.new_group(members, sort_ranks=False) if sub_group else None
     for name, make in MAKERS.items():
-        comm = make(None)
-        place = comm.group, comm.rank, comm.ranks
-        wrong += [] if place == (None, dist.get_rank(), len(ranks)) else [f"{name}: {place}"]
-        for async_op in (False, True):
-            wrong += [f"{name} {async_op}: {w}" for w in wrong_calls(comm, ranks, async_op)]
-    return wrong
-
-
-@pytest.mark.parametrize("ranks", WORLDS)
-def test_every_call_of_every_comm_now_and_later(ranks: int) -> None:
-    assert launch(every_comm, ranks) == [[]] * ranks
-
-
-def in_a_sub_group() -> list[str]:
-    """Ranks of the group in another order than outside it; the one outside is refused."""
-    ranks, wrong = [2, 0], []
-    group = dist.new_group(ranks, sort_ranks=False)
-    for name, make in MAKERS.items():
-        if dist.get_rank() not in ranks:
+        if dist.get_rank() not in members:
             with pytest.raises(ValueError, match="rank 1: group: this rank is not a member of it"):
                 make(group)
             continue
         comm = make(group)
         place = comm.group, comm.rank, comm.ranks
-        wrong += [] if place == (group, ranks.index(dist.get_rank()), 2) else [f"{name}: {place}"]
+        right = group, members.index(dist.get_rank()), len(members)
+        wrong += [] if place == right else [f"{name}: {place}"]
         for async_op in (False, True):
-            wrong += [f"{name} {async_op}: {w}" for w in wrong_calls(comm, ranks, async_op)]
+            wrong += [f"{name} {async_op}: {w}" for w in wrong_calls(comm, members, async_op)]
     return wrong
 
 
+@pytest.mark.parametrize("ranks", WORLDS)
+def test_every_call_of_every_comm_now_and_later(ranks: int) -> None:
+    assert launch(every_comm, ranks, [*range(ranks)], False) == [[]] * ranks
+
+
 def test_a_sub_group_numbers_its_own_ranks() -> None:
-    assert launch(in_a_sub_group, 3) == [[]] * 3
+    assert launch(every_comm, 3, [2, 0], True) == [[]] * 3
 
 
 def what_is_sent(async_op: bool) -> tuple[list[CountedCall], list[tuple[int, int]], bool]:

@@ -16,22 +16,17 @@ from minidist.errors import ReplicaError
 
 DTYPES = [
     torch.float64,
-    torch.float32,
-    torch.float16,
     torch.bfloat16,
     torch.float8_e4m3fn,
     torch.complex64,
-    torch.complex128,
     torch.int64,
-    torch.int32,
-    torch.int16,
     torch.uint8,
     torch.bool,
 ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 3, 4, 5)], ids=str)
 def test_any_single_bit_counts_and_the_layout_does_not(
     dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
@@ -110,50 +105,46 @@ def untie(net: Net) -> None:
     net.head.weight = nn.Parameter(net.embed.weight.detach().clone())
 
 
-def tie_otherwise(net: Net) -> None:
-    net.body[2].bias = nn.Parameter(torch.zeros(4))
-    net.body[0].bias = net.body[2].bias
-
-
-IN_SHAPE: dict[str, tuple[Change, str]] = {
-    "nothing": (lambda net: None, "alike"),
-    "numbers": (lambda net: nn.init.normal_(net.embed.weight), "alike"),
-    "strides": (lambda net: net.conv.to(memory_format=torch.contiguous_format), "alike"),
+CPU, TRAINED = "torch.float32 on cpu", "torch.float32 on cpu, requires grad"
+# a change on rank 1; what rank 1 has then, and what the others have
+IN_SHAPE: dict[str, tuple[Change, str, str]] = {
+    "nothing": (lambda net: None, "", ""),
+    "numbers": (lambda net: nn.init.normal_(net.embed.weight), "", ""),
+    "strides": (lambda net: net.conv.to(memory_format=torch.contiguous_format), "", ""),
     "shape": (
         lambda net: setattr(net.body, "0", nn.Linear(3, 4)),
-        "rank 1 has parameter 'body.0.weight', (4, 3), torch.float32 on cpu, requires grad; "
-        "ranks 0, 2 have parameter 'body.0.weight', (4, 4), torch.float32 on cpu, requires grad",
+        f"parameter 'body.0.weight', (4, 3), {TRAINED}",
+        f"parameter 'body.0.weight', (4, 4), {TRAINED}",
     ),
     "dtype": (
         lambda net: net.body[2].float(),
-        "rank 1 has parameter 'body.2.weight', (3, 4), torch.float32 on cpu, requires grad; "
-        "ranks 0, 2 have parameter 'body.2.weight', (3, 4), torch.bfloat16 on cpu, requires grad",
+        f"parameter 'body.2.weight', (3, 4), {TRAINED}",
+        "parameter 'body.2.weight', (3, 4), torch.bfloat16 on cpu, requires grad",
     ),
     "frozen": (
         lambda net: net.conv.bias.requires_grad_(False),
-        "rank 1 has parameter 'conv.bias', (3,), torch.float32 on cpu; "
-        "ranks 0, 2 have parameter 'conv.bias', (3,), torch.float32 on cpu, requires grad",
+        f"parameter 'conv.bias', (3,), {CPU}",
+        f"parameter 'conv.bias', (3,), {TRAINED}",
     ),
     "name": (
         rename,
-        "rank 1 has parameter 'body.norm.weight', (4,), torch.float32 on cpu, requires grad; "
-        "ranks 0, 2 have parameter 'body.1.weight', (4,), torch.float32 on cpu, requires grad",
+        f"parameter 'body.norm.weight', (4,), {TRAINED}",
+        f"parameter 'body.1.weight', (4,), {TRAINED}",
     ),
     "untied": (
         untie,
-        "rank 1 has parameter 'head.weight', (5, 4), torch.float32 on cpu, requires grad; "
-        "ranks 0, 2 have parameter 'head.weight', (5, 4), torch.float32 on cpu, requires grad, "
-        "tied to 'embed.weight'",
+        f"parameter 'head.weight', (5, 4), {TRAINED}",
+        f"parameter 'head.weight', (5, 4), {TRAINED}, tied to 'embed.weight'",
     ),
     "more": (
         lambda net: net.register_buffer("late", torch.ones(1)),
-        "rank 1 has buffer 'late', (1,), torch.float32 on cpu; "
-        "ranks 0, 2 have buffer 'body.1.running_mean', (4,), torch.float32 on cpu",
+        f"buffer 'late', (1,), {CPU}",
+        f"buffer 'body.1.running_mean', (4,), {CPU}",
     ),
     "fewer": (
         lambda net: delattr(net.body[1], "num_batches_tracked"),
-        "rank 1 has nothing more; "
-        "ranks 0, 2 have buffer 'body.1.num_batches_tracked', (), torch.int64 on cpu",
+        "nothing more",
+        "buffer 'body.1.num_batches_tracked', (), torch.int64 on cpu",
     ),
 }
 
@@ -161,7 +152,7 @@ IN_SHAPE: dict[str, tuple[Change, str]] = {
 def compare_shapes() -> dict[str, str]:
     said = {}
     comm = Counted(Ours())
-    for what, (change, _) in IN_SHAPE.items():
+    for what, (change, *_) in IN_SHAPE.items():
         net = Net(dist.get_rank())
         if dist.get_rank() == 1:
             change(net)
@@ -172,9 +163,9 @@ def compare_shapes() -> dict[str, str]:
 
 def test_models_of_another_shape_are_told_apart_by_the_first_difference() -> None:
     for told in launch(compare_shapes, 3):
-        for what, (_, want) in IN_SHAPE.items():
-            full = want if want == "alike" else f"the ranks' models differ: {want}"
-            assert told[what] == full, what
+        for what, (_, one, others) in IN_SHAPE.items():
+            differ = f"the ranks' models differ: rank 1 has {one}; ranks 0, 2 have {others}"
+            assert told[what] == (differ if one else "alike"), what
 
 
 def flip(tensor: torch.Tensor) -> None:

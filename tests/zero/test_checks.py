@@ -1,6 +1,5 @@
 """What ZeroOptimizer refuses, and how it says so."""
 
-import copy
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ from torch import nn, optim
 from torch.optim import SGD, Adam
 from torch.utils.checkpoint import checkpoint
 
-from minidist import DistributedDataParallel, MismatchError, Ours, RankError, ZeroOptimizer, launch
+from minidist import DistributedDataParallel, MismatchError, RankError, ZeroOptimizer, launch
 from minidist.parallel.zero.optimizer import holder_of
 from tests.support.scaling import scaled_step
 from tests.support.training import mlp, numbers
@@ -44,112 +43,77 @@ def same_memory() -> list[nn.Parameter]:
     return [one, nn.Parameter(one.data[1:])]
 
 
-def expanded() -> list[nn.Parameter]:
-    return [nn.Parameter(torch.zeros(1).expand(3))]
-
-
 def twice() -> list[nn.Parameter]:
     one = nn.Parameter(torch.zeros(3))
     return [nn.Parameter(torch.zeros(1)), one, one]
-
-
-class Odd(nn.Parameter):
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return super().__torch_function__(func, types, args, kwargs or {})
 
 
 class Lamb(SGD):
     pass
 
 
-WRONG: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+# what is passed, and what is said; what every wrapper refuses is in tests/test_wrapping_checks.py
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an instance": (
-        lambda: net().parameters(),
         {"kind": SGD(net().parameters(), lr=0.1)},
         "TypeError: optimizer_class: expected a class such as torch.optim.AdamW, not an instance",
     ),
     "LBFGS": (
-        lambda: net().parameters(),
         {"kind": optim.LBFGS},
         "ValueError: optimizer_class: expected one that treats each element alone, as SGD and Adam "
         "do, got LBFGS, which takes products",
     ),
-    "Adafactor": (lambda: net().parameters(), {"kind": optim.Adafactor}, "rows and columns"),
-    "SparseAdam": (lambda: net().parameters(), {"kind": optim.SparseAdam}, "sparse gradients"),
-    "Lamb": (lambda: net().parameters(), {"kind": Lamb}, "got Lamb, which scales by the norm"),
+    "Lamb": ({"kind": Lamb}, "got Lamb, which scales by the norm"),
     "stage": (
-        lambda: net().parameters(),
         {"stage": 3},
         "ValueError: stage: expected 1 or 2, got 3; minidist.fully_shard is stage 3",
     ),
     "gradients": (
-        lambda: net().parameters(),
         {"gradients": "mean"},
         "ValueError: gradients: expected one of averaged, local, got 'mean'",
     ),
     "averaged in stage 2": (
-        lambda: net().parameters(),
         {"stage": 2, "gradients": "averaged"},
         "ValueError: gradients: expected 'local' with stage=2, which reduces them itself",
     ),
     "cap": (
-        lambda: net().parameters(),
         {"bucket_cap_mb": 0},
         "ValueError: bucket_cap_mb: expected a number of MiB above 0, got 0",
     ),
-    "lr": (lambda: net().parameters(), {"lr": -1}, "ValueError: Invalid learning rate: -1"),
-    "option": (lambda: net().parameters(), {"beta": 1}, "TypeError: "),
-    "nothing": (list, {}, "ValueError: optimizer got an empty parameter list"),
-    "a tensor": (lambda: torch.zeros(2), {}, "TypeError: params argument given to the optimizer"),
-    "no tensor": (lambda: ["weight"], {}, "TypeError: optimizer can only optimize Tensors"),
+    "overlap": (
+        {"overlap_with_ddp": True},
+        "ValueError: overlap_with_ddp: expected False, got True",
+    ),
+    "lr": ({"lr": -1}, "ValueError: Invalid learning rate: -1"),
+    "option": ({"beta": 1}, "TypeError: "),
+    "nothing": ({"params": list}, "ValueError: optimizer got an empty parameter list"),
     "all frozen": (
-        lambda: net().requires_grad_(False).parameters(),
-        {},
+        {"params": lambda: net().requires_grad_(False).parameters()},
         "ValueError: params: expected a parameter with requires_grad=True, all 2 are frozen",
     ),
     "twice": (
-        twice,
-        {},
+        {"params": twice},
         "ValueError: params: 'parameter 1 of group 0' and 'parameter 2 of group 0' are the same",
     ),
-    "meta": (
-        lambda: net().to("meta").parameters(),
-        {},
-        "ValueError: params: 'parameter 0 of group 0' is on the meta device",
-    ),
-    "lazy": (
-        lambda: nn.LazyLinear(3).named_parameters(),
-        {},
-        "ValueError: params: 'weight' has no shape yet",
-    ),
-    "expanded": (expanded, {}, "'parameter 0 of group 0' has elements that share memory"),
     "same memory": (
-        same_memory,
-        {},
+        {"params": same_memory},
         "ValueError: params: parameter 0 of group 0 and parameter 1 of group 0 share memory",
-    ),
-    "a kind of its own": (
-        lambda: [Odd(torch.zeros(2))],
-        {},
-        "TypeError: params: 'parameter 0 of group 0': expected a plain tensor, got a Odd",
     ),
 }
 
 
 def test_bad_arguments_name_the_rank_and_what_was_expected() -> None:
     def run() -> dict[str, str]:
-        found = {name: build(make(), **more) for name, (make, more, _) in WRONG.items()}
-        one = nn.Parameter(torch.zeros(2))
-        found["two groups"] = build([{"params": [one]}, {"params": [one]}])
-        found["both"] = build(net().parameters(), process_group=dist.new_group([0, 1]), comm=Ours())
+        found = {}
+        for name, (wrong, _) in WRONG.items():
+            options = {**wrong}
+            make = options.pop("params", lambda: net().parameters())
+            found[name] = build(make(), **options)
         return found
 
     for rank, found in enumerate(launch(run, 2)):
-        assert f"rank {rank}: process_group and comm" in found.pop("both")
-        assert "more than one parameter group" in found.pop("two groups")
         for name, told in found.items():
-            kind, _, what = WRONG[name][2].rpartition("Error: ")
+            kind, _, what = WRONG[name][1].rpartition("Error: ")
             start = f"{kind}Error: rank {rank}: {NAME}" if kind else ""
             assert told.startswith(start), (name, told)
             assert f"rank {rank}: {NAME}" in told
@@ -164,7 +128,7 @@ def test_what_is_refused_leaves_parameters_where_they_are() -> None:
         assert before == [p.data_ptr() for p in model.parameters()]
         assert all(holder_of(p) is None for p in model.parameters())
         zero = ZeroOptimizer([model[0].weight], SGD, stage=2, lr=0.1)
-        for wrong in ([torch.zeros(2)], [model[0].weight], [model[0].bias, expanded()[0]]):
+        for wrong in ([torch.zeros(2)], [model[0].weight], same_memory()):
             with pytest.raises((TypeError, ValueError)):
                 zero.add_param_group({"params": wrong})
         assert len(zero.param_groups) == len(zero.inner.param_groups) == 1
@@ -207,18 +171,20 @@ def test_what_is_built_later_takes_over_and_the_one_before_refuses_to_step() -> 
 
 def test_ranks_that_differ_hear_of_the_first_difference() -> None:
     def told(make: Callable[[int], Any]) -> str:
-        with pytest.raises(MismatchError) as error:
-            make(dist.get_rank())
-        return str(error.value)
+        return refused(lambda: make(dist.get_rank()), MismatchError)
 
     def zero(params: Any, kind: Any = Adam, **options: Any) -> ZeroOptimizer:
         return ZeroOptimizer(params, kind, **{"stage": 2, "lr": 0.1, **options})
 
     def groups(rank: int) -> Any:
-        model = mlp(4, 3, 2)
+        every = list(mlp(4, 3, 2).parameters())
         cut = 2 + (rank == 2)
-        every = list(model.parameters())
         return zero([{"params": every[:cut]}, {"params": every[cut:]}])
+
+    def own_or_told() -> str:
+        if dist.get_rank() == 1:
+            return build(net().parameters(), stage=2, lr=-1)
+        return told(lambda _: zero(net().parameters()))
 
     def run() -> list[str]:
         return [
@@ -226,14 +192,10 @@ def test_ranks_that_differ_hear_of_the_first_difference() -> None:
             told(lambda rank: zero(net().named_parameters(), lr=0.1 if rank else 0.2)),
             told(groups),
             told(lambda rank: zero(net().parameters(), stage=1 + rank % 2)),
-            told(lambda rank: zero(net().parameters(), bucket_cap_mb=1 + (rank == 1))),
-            told(lambda rank: zero(net().parameters(), lr=-1 if rank == 1 else 1))
-            if dist.get_rank() != 1
-            else build(net().parameters(), Adam, stage=2, lr=-1),
-            told(lambda rank: zero(net().parameters(), Adam if rank else SGD)),
+            own_or_told(),
         ]
 
-    shape, lr, cut, stage, cap, own, kind = launch(run, 3)[0]
+    shape, lr, cut, stage, own = launch(run, 3)[0]
     assert shape == (
         "the ranks' optimizers differ: rank 1 has 0.weight in group 0, (4, 4), torch.float64 on "
         "cpu, requires grad; ranks 0, 2 have 0.weight in group 0, (3, 4), torch.float64 on cpu, "
@@ -243,9 +205,7 @@ def test_ranks_that_differ_hear_of_the_first_difference() -> None:
     assert "lr=0.2" in lr
     assert "rank 2 has parameter 2 of group 0 in group 0, (2, 3)" in cut
     assert stage.startswith("ZeroOptimizer: the ranks disagree on stage: rank 1 passed 2")
-    assert "bucket_cap_mb: rank 1 passed 2; ranks 0, 2 passed 1" in cap
     assert own == "ZeroOptimizer: on rank 1: Invalid learning rate: -1"
-    assert "rank 0 has group 0 of SGD with" in kind
 
 
 def test_a_rate_that_one_rank_alone_changes_is_noticed_at_the_step() -> None:
@@ -256,9 +216,7 @@ def test_a_rate_that_one_rank_alone_changes_is_noticed_at_the_step() -> None:
         zero = ZeroOptimizer(model.parameters(), SGD, stage=2, lr=0.1)
         squares(model, dist.get_rank(), 0).backward()
         zero.param_groups[0]["lr"] = 0.1 / (1 + dist.get_rank())
-        with pytest.raises(MismatchError) as told:
-            zero.step()
-        return str(told.value)
+        return refused(zero.step, MismatchError)
 
     told = launch(run, 3)[0]
     assert told.startswith(
@@ -287,10 +245,6 @@ def moved(model: Any, zero: Any) -> None:
     model.float()
 
 
-def given(model: Any, zero: Any) -> None:
-    model[0].bias.data = torch.zeros(3, dtype=torch.float64)
-
-
 def exchanged(model: Any, zero: Any) -> None:
     zero.param_groups[0]["params"][1] = nn.Parameter(torch.zeros(3))
 
@@ -299,27 +253,26 @@ def appended(model: Any, zero: Any) -> None:
     zero.param_groups.append({"params": [nn.Parameter(torch.zeros(3))], "lr": 1})
 
 
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        (moved, "0.bias was given other memory after the ZeroOptimizer was built, as .to()"),
-        (given, "0.bias was given other memory after the ZeroOptimizer was built, as .to()"),
-        (exchanged, "param_groups[0]['params'] was changed after the ZeroOptimizer was built"),
-        (appended, "param_groups: expected 1, got 2; use add_param_group"),
-    ],
-)
-def test_parameters_that_are_not_what_they_were(change: Callable[..., None], what: str) -> None:
-    def run() -> list[str]:
+CHANGES: dict[Callable[..., None], str] = {
+    moved: "0.bias was given other memory after the ZeroOptimizer was built, as .to()",
+    exchanged: "the parameters in param_groups were changed after the ZeroOptimizer was built",
+    appended: "the parameters in param_groups were changed after the ZeroOptimizer was built",
+}
+
+
+def test_parameters_that_are_not_what_they_were() -> None:
+    def run() -> list[tuple[str, str]]:
         found = []
-        for options in ({"stage": 1}, {"stage": 1, "gradients": "local"}):
-            model = net()
-            zero = ZeroOptimizer(model.named_parameters(), SGD, lr=0.1, **options)
-            change(model, zero)
-            squares(model, 0, 0).backward()
-            found.append(refused(zero.step))
+        for change, what in CHANGES.items():
+            for gradients in ("averaged", "local"):
+                model = net()
+                zero = ZeroOptimizer(model.named_parameters(), SGD, gradients=gradients, lr=0.1)
+                change(model, zero)
+                squares(model, 0, 0).backward()
+                found.append((refused(zero.step), what))
         return found
 
-    for told in launch(run, 2)[1]:
+    for told, what in launch(run, 2)[1]:
         assert told.startswith("rank 1: ZeroOptimizer")
         assert what in told
 
@@ -353,13 +306,10 @@ def test_a_backward_that_raised_is_not_stepped_on_nor_followed_by_another() -> N
 
 def test_a_step_inside_backward_and_sparse_gradients() -> None:
     def run() -> list[str]:
-        found = []
         model = mlp(4, 4)
         zero = ZeroOptimizer(model.parameters(), SGD, stage=2, lr=0.1)
         model[0].weight.register_post_accumulate_grad_hook(lambda _: zero.step())
-        with pytest.raises(RuntimeError, match="under way") as told:
-            squares(model, 0, 0).backward()
-        found.append(str(told.value))
+        found = [refused(lambda: squares(model, 0, 0).backward())]
 
         table = nn.Embedding(5, 3, sparse=True)
         for stage in (1, 2):
@@ -468,21 +418,14 @@ def test_a_backward_that_returns_none_or_a_hook_that_takes_a_gradient_away_is_no
     assert launch(run, 2) == [[""] * 6] * 2
 
 
-def test_it_is_neither_copied_nor_pickled_and_a_step_that_one_rank_skips_is_told() -> None:
-    def run() -> list[str]:
+def test_a_pickle_is_refused_and_a_step_that_one_rank_skips_is_told() -> None:
+    def run() -> str:
         zero = ZeroOptimizer(net().parameters(), SGD, stage=2, lr=0.1)
-        found = []
-        for act in (copy.deepcopy, pickle.dumps):
-            with pytest.raises(TypeError) as told:
-                act(zero)
-            found.append(str(told.value))
-        return found
+        return refused(lambda: pickle.dumps(zero), TypeError)
 
-    for told in launch(run, 1)[0]:
-        assert told == (
-            "rank 0: a ZeroOptimizer cannot be copied or pickled: its buckets and its process "
-            "group belong to this process; take its full_state_dict()"
-        )
+    assert launch(run, 1)[0].startswith(
+        "rank 0: a ZeroOptimizer cannot be copied or pickled: its buckets and its process group"
+    )
 
     def skips() -> None:
         model = net()

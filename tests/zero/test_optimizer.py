@@ -2,14 +2,13 @@
 
 from contextlib import nullcontext
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 from minidist import Counted, DistributedDataParallel, Ours, ZeroOptimizer, launch, timeline
@@ -19,7 +18,7 @@ from minidist.parallel.zero.optimizer import holder_of
 from minidist.parallel.zero.slices import Slices
 from tests.ddp.test_unused import Experts
 from tests.support.training import mlp, numbers, quiet
-from tests.support.zero_training import CAP, COMMS, LOCAL, MODES, Twins, bytes_by_call, squares
+from tests.support.zero_training import COMMS, LOCAL, MODES, Twins, squares
 
 
 def odd() -> nn.Module:
@@ -124,74 +123,6 @@ def test_ranks_may_leave_out_different_parameters_and_what_none_used_is_left_alo
         return {name: wrong for name, wrong in found.items() if wrong}
 
     assert launch(run, ranks) == [{}] * ranks
-
-
-class Negative(nn.Module):
-    """Gradients that are zero with either sign, or NaN, in the first element and elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(5))
-        self.last = nn.Parameter(torch.ones(1))
-
-    def forward(self, factors: torch.Tensor | None) -> torch.Tensor:
-        total = self.last.sum()
-        return total if factors is None else total + (self.used * factors).sum()
-
-
-def test_a_gradient_of_minus_zeros_is_one_and_a_nan_comes_through() -> None:
-    """What is used is told by flags: no number that a gradient has is taken for a missing one."""
-    nan = float("nan")
-
-    def run() -> list[Any]:
-        found = []
-        for mode in LOCAL:
-            for factors in ([-0.0] * 3, [-0.0, 1.0, -0.0], [nan, 0.0, -nan], [-1e-45] * 3):
-                twins = Twins(Negative, mode, AdamW, lr=0.1, weight_decay=0.5)
-
-                def loss(model: Any, rank: int, step: int, factors: Any = factors) -> torch.Tensor:
-                    there = rank == dist.get_world_size() - 1
-                    return model(torch.tensor(factors) if there else None)
-
-                found.append(twins.train(loss).apart(1e-5))
-                kept = [piece for part in twins.zero.buckets for piece in part.shards]
-                missing = twins.net.other
-                assert not any(len(p) == 5 and p in twins.zero.state for p in kept), missing
-        return found
-
-    assert launch(run, 3) == [[""] * 8] * 3
-
-
-class Crossed(nn.Module):
-    """Of two parameters of one bucket and of equal size, each rank uses the one it does not own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList(torch.ones(6, dtype=torch.float64) for _ in range(3))
-
-    def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
-        return x[:, :6] @ self.weights[which]
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_the_only_user_of_a_parameter_need_not_be_its_owner(ranks: int) -> None:
-    def crossed(model: Any, rank: int, step: int) -> torch.Tensor:
-        return model(numbers(rank, step, 3, 6), (rank + 1) % ranks).square().mean()
-
-    def run() -> list[str]:
-        found = []
-        for mode in LOCAL:
-            twins = Twins(Crossed, mode, bucket_cap_mb=25, weight_decay=0.5, lr=0.1)
-            (bucket,) = twins.zero.buckets
-            mine = bucket.parameters[(dist.get_rank() + 1) % ranks]
-            twins.train(crossed, [0])
-            if ranks == 3:  # each owns one, and uses another
-                owned = bucket.flat.ranges()[(dist.get_rank() + 1) % ranks]
-                assert (owned, mine.numel()) == ((0, 0), 6) or owned == (6, 6)
-            found.append(twins.train(crossed, [1, 2]).apart())
-        return found
-
-    assert launch(run, ranks) == [[""] * 2] * ranks
 
 
 # ---- models ----
@@ -402,43 +333,6 @@ def test_autograd_sees_that_parameters_were_written() -> None:
 # ---- what is kept, and when it is freed ----
 
 
-def test_state_is_the_nth_part_to_the_byte_and_all_share_the_memory_of_the_parameters() -> None:
-    def run() -> list[tuple[int, int, int]]:
-        found = []
-        for mode in MODES:
-            twins = Twins(lambda: odd().float(), mode, Adam, lr=0.01)
-            twins.backward(squares, 0)
-            twins.zero.average()
-            zero = twins.zero
-            kept = [part.grad_shard for part in zero.buckets if part.grad_shard is not None]
-            twins.step()
-            moments = [
-                value.nbytes
-                for state in zero.state.values()
-                for value in state.values()
-                if value.dim()
-            ]
-            shard = sum(part.flat.shard_numel for part in zero.buckets)
-            owned = sum(end - start for part in zero.buckets for start, end in part.flat.ranges())
-            first = zero.buckets[0].flat.rank == 0  # whose slices have no padding
-            assert owned == shard if first else shard - len(zero.buckets) * 2 <= owned <= shard
-            assert sum(moments) == 2 * 4 * owned, mode
-            assert sum(each.nbytes for each in kept) == (
-                0 if mode == "stage 1 on DDP" else 4 * shard
-            )
-            for part in zero.buckets:
-                start, end = part.buffer.data_ptr(), part.buffer.data_ptr() + part.buffer.nbytes
-                memory = chain(part.parameters, (piece for piece in part.shards if len(piece)))
-                assert all(start <= each.data_ptr() < end for each in memory)
-            padded = sum(part.flat.padded for part in zero.buckets)
-            found.append((padded, shard, sum(p.numel() for p in twins.net.parameters())))
-        return found
-
-    for padded, shard, numel in chain(*launch(run, 3)):
-        assert padded == 3 * shard
-        assert numel <= padded < numel + 3 * 4
-
-
 def test_stage_2_holds_the_gradients_of_two_parts_at_most_in_backward() -> None:
     """And no parameter's whole gradient once it has been packed."""
 
@@ -486,46 +380,7 @@ def test_parts_leave_in_the_order_of_backward_whatever_the_groups() -> None:
     assert launch(run, 2) == [[matrix, matrix, matrix, vectors]] * 2
 
 
-# ---- traffic ----
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_a_step_sends_three_model_sizes_on_ddp_and_two_by_itself(ranks: int) -> None:
-    """In units of (N - 1) / N of the parameters' padded bytes: exactly, by each rank."""
-
-    def run() -> dict[str, list[float]]:
-        found: dict[str, list[float]] = {}
-        for mode, options in MODES.items():
-            comm = Counted(Ours(algorithm="ring"))
-            net: Any = mlp(
-                11, 12, 6
-            )  # sizes that 2 and 3 divide, or DDP's buckets do not come even
-            if mode == "stage 1 on DDP":
-                net = DistributedDataParallel(net, comm=comm, sync="flat")
-            zero = ZeroOptimizer(
-                net.parameters(), AdamW, comm=comm, bucket_cap_mb=CAP, lr=0.1, **options
-            )
-            nbytes = sum(part.flat.padded * 8 for part in zero.buckets)
-            found[mode] = []
-            for step in range(3):
-                comm.clear()
-                squares(net, dist.get_rank(), step).backward()
-                zero.step()
-                zero.zero_grad()
-                on_ddp, buckets = mode == "stage 1 on DDP", len(zero.buckets)
-                sent = bytes_by_call(comm)
-                flags = 0 if on_ddp else sent["all_reduce"]  # a byte for each of 4 parameters
-                assert flags == 0 if on_ddp else 4 <= flags <= 6
-                found[mode].append((comm.bytes_sent - flags) * ranks / (ranks - 1) / nbytes)
-                kinds = [call.name for call in comm.calls]
-                reduces = ["reduce_scatter"] * (0 if on_ddp else buckets)
-                assert kinds == [*reduces, "all_reduce"] + ["all_gather"] * buckets, mode
-                assert on_ddp or comm.calls[buckets].nbytes == 4
-                assert buckets > 1
-        return found
-
-    want = {"stage 1 on DDP": [3.0] * 3, "stage 1": [2.0] * 3, "stage 2": [2.0] * 3}
-    assert launch(run, ranks) == [want] * ranks
+# ---- what is sent, and when ----
 
 
 def test_stage_2_sends_while_backward_still_makes_gradients_and_all_gathers_are_under_way() -> None:

@@ -175,40 +175,27 @@ def wrong(load: Callable[[Any], Any], state: Any) -> str:
     return f"{type(told.value).__name__}: {told.value}"
 
 
-def without(state: Any, number: int, key: str) -> Any:
-    state = copy.deepcopy(state)
-    del state["state"][number][key]
-    return state
-
-
 def test_what_cannot_be_loaded_is_named_and_nothing_of_it_is_loaded() -> None:
     def run() -> dict[str, str]:
         twins = Twins(odd, groups=lambda net: net.named_parameters()).train(steps=[0])
         zero, full = twins.zero, twins.zero.full_state_dict()
-        other = Twins(lambda: mlp(5, 6, 3, 1)).train(steps=[0])
-        fewer = Twins(lambda: mlp(5, 7, 1)).train(steps=[0])
-        mixed = Twins(odd, groups=by_decay).train(steps=[0])
         sgd = Twins(odd, kind=SGD, lr=0.1, momentum=0.9).train(steps=[0])
-        adamax = Twins(odd, kind=optim.Adamax, lr=0.1).train(steps=[0])
-        strange, number = copy.deepcopy(full), copy.deepcopy(full)
+        strange, number, incomplete = (copy.deepcopy(full) for _ in range(3))
         strange["state"][99] = {}
         number["state"][1]["exp_avg"] = 0.5
+        del incomplete["state"][0]["exp_avg_sq"]
         states = {
-            "another model": other.zero.full_state_dict(),
-            "bare one's": other.bare.state_dict(),
-            "fewer": fewer.zero.full_state_dict(),
-            "groups": mixed.zero.full_state_dict(),
+            "another model": Twins(lambda: mlp(5, 6, 3, 1)).train(steps=[0]).bare.state_dict(),
+            "fewer": AdamW(mlp(5, 7, 1).parameters()).state_dict(),
+            "groups": AdamW(by_decay(odd())).state_dict(),
             "no such": strange,
             "no dict": [1],
-            "weights": twins.net.state_dict(),
-            "SGD's": sgd.zero.full_state_dict(),
-            "Adamax's": adamax.bare.state_dict(),
-            "incomplete": without(full, 0, "exp_avg_sq"),
+            "weights": {"0.bias": 1},
+            "incomplete": incomplete,
             "a number": number,
+            "SGD's": sgd.zero.full_state_dict(),
         }
         found = {name: wrong(zero.load_full_state_dict, state) for name, state in states.items()}
-        found["into SGD"] = wrong(sgd.zero.load_full_state_dict, full)
-        assert sgd.train(steps=[1]).apart() == ""
         found["rank 1's alone"] = wrong(
             zero.load_full_state_dict, strange if dist.get_rank() else full
         )
@@ -222,11 +209,8 @@ def test_what_cannot_be_loaded_is_named_and_nothing_of_it_is_loaded() -> None:
     )
     assert told.pop("rank 1's alone") == told["no such"]
     assert "KeyError('betas')): they are another optimizer's" in told.pop("SGD's")
-    assert "they are another optimizer's" in told.pop("into SGD")
     assert told == {
         "another model": f"ValueError: {where}0.weight: expected 'exp_avg' of shape (7, 5), got "
-        "(6, 5): it is that of another model",
-        "bare one's": f"ValueError: {where}0.weight: expected 'exp_avg' of shape (7, 5), got "
         "(6, 5): it is that of another model",
         "fewer": f"ValueError: {where}group 0: expected 6 parameters, got 4: it is that of another "
         "model",
@@ -235,9 +219,7 @@ def test_what_cannot_be_loaded_is_named_and_nothing_of_it_is_loaded() -> None:
         "no dict": f"TypeError: {where}expected a dict with 'state' and 'param_groups', got "
         "<class 'list'>",
         "weights": f"TypeError: {where}expected a dict with 'state' and 'param_groups', got "
-        "['0.bias', '0.weight', '2.bias', '2.weight', '4.bias', '4.weight']",
-        "Adamax's": f"ValueError: {where}0.weight: expected 'exp_avg_sq' in its state, got "
-        "['step', 'exp_avg', 'exp_inf']",
+        "['0.bias']",
         "incomplete": f"ValueError: {where}0.weight: expected 'exp_avg_sq' in its state, got "
         "['step', 'exp_avg']",
         "a number": f"ValueError: {where}0.bias: expected 'exp_avg' of shape (7,), got a float: it "

@@ -34,8 +34,7 @@ def agree_on(
     """Raise on every rank unless all ranks make this call with the same facts.
 
     Args:
-        comm: between the ranks.
-        what: the name of the call, as messages give it.
+        comm, what: between whom, and the name of the call in messages.
         facts: name → value; compared as text.
         problem: what is wrong on this rank, found before the call; the other ranks are told.
         check: compare the facts even if checks are off; None for what `launch` has set.
@@ -60,10 +59,7 @@ def agree_on(
 
 @contextmanager
 def agreed(comm: Comm, what: str, facts: Mapping[str, object] | None = None) -> Iterator[None]:
-    """Run the block, then `agree_on`: what it raises on one rank, all are told.
-
-    Args: as of `agree_on`.
-    """
+    """Run the block, then `agree_on`: if it raises on one rank, all raise."""
     problem: Exception | None = None
     try:
         yield

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
-import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist.collectives.call import record
@@ -73,27 +73,21 @@ class Comm(Protocol):
     ranks: int
 
     def broadcast(
-        self, tensor: torch.Tensor, group_src: int = 0, async_op: bool = False
+        self, tensor: Tensor, group_src: int = 0, async_op: bool = False
     ) -> Handle | None:
         """Give every rank what is in `tensor` on the group's rank `group_src`, in place."""
 
     def all_reduce(
-        self, tensor: torch.Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
+        self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
     ) -> Handle | None:
         """Reduce `tensor` over the ranks, in place."""
 
     def reduce_scatter(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        op: Op = ReduceOp.SUM,
-        async_op: bool = False,
+        self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
     ) -> Handle | None:
         """Reduce `input`, N equal parts, over the ranks; rank r keeps the r-th in `output`."""
 
-    def all_gather(
-        self, output: torch.Tensor, input: torch.Tensor, async_op: bool = False
-    ) -> Handle | None:
+    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Handle | None:
         """Collect every rank's `input` in `output`, N times as large, in the order of ranks."""
 
 
@@ -146,13 +140,13 @@ class Ours:
         self._half = algorithm if algorithm in ("auto", "shared_memory") else "ring"
 
     def broadcast(
-        self, tensor: torch.Tensor, group_src: int = 0, async_op: bool = False
+        self, tensor: Tensor, group_src: int = 0, async_op: bool = False
     ) -> Handle | None:
         """As `minidist.broadcast`."""
         return broadcast(tensor, None, self.group, async_op, group_src, check=self._check)
 
     def all_reduce(
-        self, tensor: torch.Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
+        self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
     ) -> Handle | None:
         """As `minidist.all_reduce`."""
         return all_reduce(
@@ -160,20 +154,14 @@ class Ours:
         )
 
     def reduce_scatter(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        op: Op = ReduceOp.SUM,
-        async_op: bool = False,
+        self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
     ) -> Handle | None:
         """As `minidist.reduce_scatter_tensor`."""
         return reduce_scatter_tensor(
             output, input, op, self.group, async_op, algorithm=self._half, check=self._check
         )
 
-    def all_gather(
-        self, output: torch.Tensor, input: torch.Tensor, async_op: bool = False
-    ) -> Handle | None:
+    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Handle | None:
         """As `minidist.all_gather_into_tensor`."""
         return all_gather_into_tensor(
             output, input, self.group, async_op, algorithm=self._half, check=self._check
@@ -188,10 +176,7 @@ class CountedCall(NamedTuple):
 
 
 class Counted:
-    """A `Comm` that counts what goes through it.
-
-    Args:
-        comm: what makes the calls.
+    """A `Comm` that counts what goes through another one, `comm`.
 
     Attributes:
         calls: every call so far.
@@ -229,39 +214,33 @@ class Counted:
         self._logs.clear()
 
     def broadcast(
-        self, tensor: torch.Tensor, group_src: int = 0, async_op: bool = False
+        self, tensor: Tensor, group_src: int = 0, async_op: bool = False
     ) -> Handle | None:
         """Count the call, and make it."""
         with self._counting("broadcast", tensor):
             return self._comm.broadcast(tensor, group_src, async_op)
 
     def all_reduce(
-        self, tensor: torch.Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
+        self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
     ) -> Handle | None:
         """Count the call, and make it."""
         with self._counting("all_reduce", tensor):
             return self._comm.all_reduce(tensor, op, async_op)
 
     def reduce_scatter(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        op: Op = ReduceOp.SUM,
-        async_op: bool = False,
+        self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
     ) -> Handle | None:
         """Count the call, and make it."""
         with self._counting("reduce_scatter", input):
             return self._comm.reduce_scatter(output, input, op, async_op)
 
-    def all_gather(
-        self, output: torch.Tensor, input: torch.Tensor, async_op: bool = False
-    ) -> Handle | None:
+    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Handle | None:
         """Count the call, and make it."""
         with self._counting("all_gather", output):
             return self._comm.all_gather(output, input, async_op)
 
     @contextmanager
-    def _counting(self, name: str, whole: torch.Tensor) -> Iterator[None]:
+    def _counting(self, name: str, whole: Tensor) -> Iterator[None]:
         self.calls.append(CountedCall(name, whole.nbytes))
         with record() as log:
             self._logs.append(log)

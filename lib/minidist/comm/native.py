@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist.collectives.runtime.group import backends, check_group
@@ -42,11 +43,7 @@ class NativeWork:
         self._work = work
 
     def wait(self) -> bool:
-        """Return True when the result is in place.
-
-        Raises:
-            RuntimeError: what the backend raised.
-        """
+        """Return True when the result is in place."""
         if not self._waited:  # once: Gloo's reduce-scatter puts its sum in place at each wait
             self._work.wait()
             if self._finish:
@@ -60,12 +57,6 @@ class Native:
 
     Tensors must be contiguous: on others Gloo is silently wrong. AVG is a sum that is then divided,
     integers toward zero, except over NCCL, which has it.
-
-    Args:
-        group: the default group if None.
-
-    Raises:
-        ValueError: this rank is not in the group; or, by a call, a tensor is not contiguous.
     """
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
@@ -73,7 +64,7 @@ class Native:
         self.rank, self.ranks = place(group)
 
     def broadcast(
-        self, tensor: torch.Tensor, group_src: int = 0, async_op: bool = False
+        self, tensor: Tensor, group_src: int = 0, async_op: bool = False
     ) -> NativeWork | None:
         """As `torch.distributed.broadcast`."""
         _contiguous(tensor=tensor)
@@ -81,7 +72,7 @@ class Native:
         return self._start(start, async_op)
 
     def all_reduce(
-        self, tensor: torch.Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
+        self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
     ) -> NativeWork | None:
         """As `torch.distributed.all_reduce`."""
         own, finish = self._reduction(op, tensor)
@@ -90,11 +81,7 @@ class Native:
         return self._start(start, async_op, finish)
 
     def reduce_scatter(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        op: Op = ReduceOp.SUM,
-        async_op: bool = False,
+        self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
     ) -> NativeWork | None:
         """As `torch.distributed.reduce_scatter_tensor`."""
         own, finish = self._reduction(op, output)
@@ -103,21 +90,18 @@ class Native:
         return self._start(start, async_op, finish)
 
     def all_gather(
-        self, output: torch.Tensor, input: torch.Tensor, async_op: bool = False
+        self, output: Tensor, input: Tensor, async_op: bool = False
     ) -> NativeWork | None:
         """As `torch.distributed.all_gather_into_tensor`."""
         _contiguous(output=output, input=input)
         start = partial(_all_gather, output.view(-1), input.view(-1), self.group)
         return self._start(start, async_op)
 
-    def _on_nccl(self, tensor: torch.Tensor) -> bool:
-        return backends(self.group).get(tensor.device.type) == "nccl"
-
-    def _reduction(self, op: Op, tensor: torch.Tensor) -> tuple[Op, Finish | None]:
+    def _reduction(self, op: Op, tensor: Tensor) -> tuple[Op, Finish | None]:
         """What to ask of the backend, and what is left to do to the result."""
         if op_name(op) == "SUM" and tensor.dtype == torch.bool:
             return ReduceOp.MAX, None  # Gloo adds the bytes: True and True would be 2, no bool
-        if op_name(op) != "AVG" or self._on_nccl(tensor):
+        if op_name(op) != "AVG" or backends(self.group).get(tensor.device.type) == "nccl":
             return op, None
         _, divide = reduction(op, tensor.dtype, self.ranks)
         return ReduceOp.SUM, partial(divide, tensor)
@@ -133,7 +117,7 @@ class Native:
         return None
 
 
-def _contiguous(**tensors: torch.Tensor) -> None:
+def _contiguous(**tensors: Tensor) -> None:
     for name, tensor in tensors.items():
         if not tensor.is_contiguous():
             where = f"rank {dist.get_rank()}: {name}"

@@ -33,31 +33,18 @@ _NOTHING = Entry("", "nothing more", "")  # of a rank that has fewer
 
 
 def same_model(module: nn.Module, comm: Comm) -> None:
-    """Make sure that the models of all ranks are alike but for their numbers.
+    """Raise MismatchError on every rank unless all models are alike but for their numbers.
 
-    Every rank must come here. It is always checked, whatever `MINIDIST_CHECK` says.
-
-    Args:
-        module: compared by the names of its parameters and buffers, in their order; by their
-            shapes, dtypes, device types and requires_grad; and by which of them are tied.
-        comm: between the ranks.
-
-    Raises:
-        MismatchError: on every rank, naming the first parameter or buffer that differs.
+    They are compared by the names of their parameters and buffers, in order; by shapes, dtypes,
+    device types and requires_grad; and by which are tied.
     """
     same(_entries(module), comm, "models")
 
 
 def same(entries: Sequence[Entry], comm: Comm, what: str) -> None:
-    """Make sure that all ranks have the same entries; it is always checked.
+    """Raise MismatchError on every rank, naming the first entry that differs, if one does.
 
-    Args:
-        entries: compared by their titles and by what they are like.
-        comm: between the ranks, which all must come here.
-        what: the entries are together, in the plural.
-
-    Raises:
-        MismatchError: on every rank, naming the first entry that differs.
+    It is always checked, whatever `MINIDIST_CHECK` says; `what` names the entries in the plural.
     """
     found = _first_difference(entries, comm)
     if found:
@@ -102,19 +89,13 @@ def check_replicas(
     if not any(entry.name for entry in found.values()):  # they differ in what stands first
         sides = "; ".join(f"{_ranks(ranks)}: {each.title}" for each, ranks in _sides(found))
         raise ReplicaError(f"the ranks are not at the same step: {sides}", step=step)
-    raise _differing(found, step, at.title)
-
-
-def _differing(found: dict[int, Entry], step: int | None, at: str) -> ReplicaError:
-    """What to say of an entry of which the ranks have different ones."""
-    sides = _sides(found)
-    most, right = sides[0]
+    most, right = _sides(found)[0]
     wrong = sorted(set(found).difference(right))
     if len({each._replace(content="") for each in found.values()}) > 1:
-        said = f"the replicas differ {at}: {_models(found)}"
+        said = f"the replicas differ {at.title}: {_models(found)}"
     else:
-        said = f"{at}, {most.title} on {_ranks(wrong)} is not as on {_ranks(right)}"
-    return ReplicaError(said, most.name, wrong, step)
+        said = f"{at.title}, {most.title} on {_ranks(wrong)} is not as on {_ranks(right)}"
+    raise ReplicaError(said, most.name, wrong, step)
 
 
 # ---- what a rank has ----

@@ -26,15 +26,11 @@ class ShardedBucket:
 
     Attributes:
         index: its place in the order in which buckets travel.
-        names, parameters: in the order of the layout.
-        flat: the layout.
-        buffer: 1-D [padded], the parameters' memory.
+        buffer: 1-D [padded], the parameters' memory; `views` are their places in it.
         shard: 1-D [shard_numel], this rank's slice of the buffer.
         shards: this rank's part of each parameter, 1-D, maybe empty; the inner optimizer's.
-        views: each parameter's place in the buffer.
-        grad_shard: 1-D [shard_numel], the mean gradients of this rank's shard; None if there are
-            none.
-        flat_grad: 1-D [padded], the gradients that are packed or on their way; None if none are.
+        flat_grad: 1-D [padded], gradients that are packed or on their way; None if none are.
+        grad_shard: 1-D [shard_numel], the mean gradients of this rank's shard, or None.
         used: parameters of which this rank had a gradient since they were last zeroed.
         stepped: `grad_shard` was used in a step, so the next gradients replace it.
         sent: this round's gradients are on their way.
@@ -42,29 +38,27 @@ class ShardedBucket:
 
     def __init__(self, named: Sequence[Named], group: int, ranks: int, rank: int) -> None:
         self.index, self.group = 0, group
-        self.names = tuple(name for name, _ in named)
-        self.parameters = tuple(parameter for _, parameter in named)
+        self.name_of = {parameter: name for name, parameter in named}
+        self.parameters = tuple(self.name_of)
         first = self.parameters[0]
         self.flat = Flat([each.shape for each in self.parameters], ranks, rank)
         self.buffer = torch.zeros(self.flat.padded, dtype=first.dtype, device=first.device)
         self.shard = self.flat.shard(self.buffer)
-        pairs = zip(self.flat.parts(self.buffer), self.parameters, strict=True)
-        self.views = tuple(shaped(part, parameter) for part, parameter in pairs)
-        self._view_of = dict(zip(self.parameters, self.views, strict=True))
-        for parameter, view in self._view_of.items():
+        parts = zip(self.parameters, self.flat.parts(self.buffer), strict=True)
+        self.views = {parameter: shaped(part, parameter) for parameter, part in parts}
+        for parameter, view in self.views.items():
             view.copy_(parameter.detach())
             parameter.data = view
         self.shards = tuple(
             Parameter(piece, requires_grad=first.requires_grad)
             for piece in self.flat.pieces(self.shard)
         )
-        self.grad_shard: torch.Tensor | None = None
         self.flat_grad: torch.Tensor | None = None
+        self.grad_shard: torch.Tensor | None = None
         self.used: set[Parameter] = set()
         self.stepped = self.sent = False
-        self._expected = 0
-        self._arrived: set[Parameter] = set()  # autograd is done with them in this round
-        self._packed: set[Parameter] = set()  # those of them that have a gradient
+        self._expected: set[Parameter] = set()  # autograd is not done with them in this round
+        self._packed: set[Parameter] = set()  # they have a gradient in this round
 
     @property
     def trains(self) -> bool:
@@ -75,15 +69,14 @@ class ShardedBucket:
 
     def expect_gradients(self) -> None:
         """Begin a round: no gradient is packed, and all that train are expected."""
-        self._expected = sum(parameter.requires_grad for parameter in self.parameters)
-        self._arrived.clear()
+        self._expected = {each for each in self.parameters if each.requires_grad}
         self._packed.clear()
         self.sent = False
 
     @property
     def full(self) -> bool:
         """True if autograd is done with all its parameters."""
-        return len(self._arrived) == self._expected
+        return not self._expected
 
     def pack(self, parameter: Parameter, scale: float) -> None:
         """Copy a gradient, times `scale`, into the flat gradients, and free it.
@@ -91,13 +84,13 @@ class ShardedBucket:
         There is none if a custom `autograd.Function` returned None for the parameter.
         """
         gradient = parameter.grad
-        self._arrived.add(parameter)
+        self._expected.discard(parameter)
         if gradient is None:
             return
         if gradient.layout != torch.strided:
             raise TypeError(
                 f"rank {dist.get_rank()}: ZeroOptimizer: expected a dense gradient of "
-                f"{self.name_of(parameter)}, got layout {gradient.layout}; build its module with "
+                f"{self.name_of[parameter]}, got layout {gradient.layout}; build its module with "
                 "sparse=False"
             )
         if self.flat_grad is None:
@@ -113,8 +106,7 @@ class ShardedBucket:
     def finish_packing(self, scale: float) -> torch.Tensor:
         """Pack all gradients that there still are, and zeros for the rest; return all of them."""
         for parameter in self.parameters:
-            if parameter.grad is not None:
-                self.pack(parameter, scale)
+            self.pack(parameter, scale)
         if self.flat_grad is None:
             self.flat_grad = torch.empty_like(self.buffer)
         for parameter in self.parameters:
@@ -148,11 +140,9 @@ class ShardedBucket:
         for parameter, shard, (start, end) in zip(
             self.parameters, self.shards, ranges, strict=True
         ):
-            if parameter.grad is None or start == end:
-                shard.grad = None
-            else:
-                whole = parameter.grad.to(shard.dtype)  # which is itself
-                shard.grad = self.flattened(whole, parameter)[start:end]
+            shard.grad = None
+            if parameter.grad is not None and start < end:
+                shard.grad = self.flattened(parameter.grad, parameter)[start:end]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the mean gradients, or set them to zero."""
@@ -168,13 +158,9 @@ class ShardedBucket:
 
     # ---- views ----
 
-    def name_of(self, parameter: Parameter) -> str:
-        """The name of a parameter of the bucket."""
-        return dict(zip(self.parameters, self.names, strict=True))[parameter]
-
     def view(self, flat: torch.Tensor, parameter: Parameter) -> torch.Tensor:
         """The parameter's place in another 1-D [padded] tensor, in its shape and strides."""
-        view = self._view_of[parameter]
+        view = self.views[parameter]
         return flat.as_strided(view.shape, view.stride(), view.storage_offset())
 
     def views_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
@@ -186,7 +172,7 @@ class ShardedBucket:
 
         A view, if it is laid out like the parameter; it need not be of its dtype.
         """
-        view = self._view_of[parameter]
+        view = self.views[parameter]
         if tensor.stride() != view.stride() or tensor.is_conj() or tensor.is_neg():
             tensor = torch.empty_like(view, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
         return tensor.as_strided((view.numel(),), (1,))

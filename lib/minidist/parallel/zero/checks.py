@@ -19,7 +19,6 @@ from minidist.parallel.zero.param_groups import Group, hyper, named_in
 
 NAME = "ZeroOptimizer"
 GRADIENTS = ("averaged", "local")
-MOST = 8  # groups whose hyper-parameters are compared one by one
 
 # What these do to an element depends on others of its tensor, of which a rank has a part.
 NOT_ELEMENTWISE = {
@@ -71,13 +70,7 @@ def check_arguments(
 
 
 def check_parameters(named: Sequence[Named], group: ProcessGroup | None, local: bool) -> None:
-    """Raise TypeError or ValueError if these parameters cannot be put into buckets.
-
-    Args:
-        named: all that are to be, with their names.
-        group: whose ranks they travel between.
-        local: the optimizer averages their gradients itself.
-    """
+    """Raise TypeError or ValueError if these parameters cannot be put into buckets."""
     if not any(parameter.requires_grad for _, parameter in named):
         raise ValueError(
             f"params: expected a parameter with requires_grad=True, all {len(named)} are frozen"
@@ -100,11 +93,7 @@ def check_parameters(named: Sequence[Named], group: ProcessGroup | None, local: 
 
 
 def check_same_groups(kind: str, groups: Sequence[Group], first: int, comm: Comm) -> None:
-    """Raise unless all ranks have the same groups, from number `first` on.
-
-    Raises:
-        MismatchError: on every rank, naming the first group or parameter that differs.
-    """
+    """Raise MismatchError on every rank unless all have the same groups, from number `first` on."""
     entries = []
     for number, named in enumerate(named_in(groups, first), start=first):
         entries.append(Entry("", f"group {number} of {kind}", f" with {described(groups[number])}"))
@@ -120,45 +109,25 @@ def described(group: Group) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(hyper(group).items()))
 
 
-def hyper_parameters(groups: Sequence[Group]) -> dict[str, object]:
-    """Facts to agree on before a step: each rank steps on its shards by its own."""
-    first, rest = groups[:MOST], groups[MOST:]
-    facts: dict[str, object] = {
-        f"the hyper-parameters of group {number}": described(group)
-        for number, group in enumerate(first)
-    }
-    return facts | ({"other hyper-parameters": [*map(described, rest)]} if rest else {})
+def members(groups: Sequence[Group]) -> list[list[int]]:
+    """Which parameters are in which group, to see later whether they still are."""
+    return [list(map(id, group["params"])) for group in groups]
 
 
-class Unchanged:
-    """Remembers the parameters of the groups, to see whether they are still where they were."""
-
-    def __init__(self, groups: Sequence[Group], buckets: Sequence[ShardedBucket]) -> None:
-        self._groups, self._buckets = groups, buckets
-        self._seen = self._look()
-
-    def problem(self) -> RuntimeError | None:
-        """What to raise if a parameter was exchanged in its group, or moved."""
-        now = self._look()
-        if len(now) != len(self._seen):
-            return RuntimeError(
-                f"param_groups: expected {len(self._seen)}, got {len(now)}; use add_param_group"
-            )
-        for number, (before, after) in enumerate(zip(self._seen, now, strict=True)):
-            if before != after:
+def changed(
+    before: list[list[int]], groups: Sequence[Group], buckets: Sequence[ShardedBucket]
+) -> RuntimeError | None:
+    """What to raise if a parameter was exchanged in its group since `before`, or moved."""
+    if members(groups) != before:
+        return RuntimeError(
+            f"the parameters in param_groups were changed after the {NAME} was built; use "
+            "add_param_group, or build it anew, on all ranks"
+        )
+    for bucket in buckets:
+        for parameter, view in bucket.views.items():
+            if not same_place(parameter, view):
                 return RuntimeError(
-                    f"param_groups[{number}]['params'] was changed after the {NAME} was built; "
-                    "use add_param_group, or build it anew, on all ranks"
+                    f"{bucket.name_of[parameter]} was given other memory after the {NAME} was "
+                    "built, as .to() and `.data =` do; build it anew, on all ranks"
                 )
-        for bucket in self._buckets:
-            places = zip(bucket.names, bucket.parameters, bucket.views, strict=True)
-            for name, parameter, view in places:
-                if not same_place(parameter, view):
-                    return RuntimeError(
-                        f"{name} was given other memory after the {NAME} was built, as .to() and "
-                        "`.data =` do; build it anew, on all ranks"
-                    )
-        return None
-
-    def _look(self) -> list[list[int]]:
-        return [list(map(id, group["params"])) for group in self._groups]
+    return None

@@ -19,31 +19,29 @@ from minidist.comm.agreement import agree_on, agreed, checks_are_on
 from minidist.comm.comm import Comm
 from minidist.comm.replicas import digest
 from minidist.parallel.checks import choose_comm
-from minidist.parallel.sharding.partition import MIB
+from minidist.parallel.sharding.partition import MIB, assign_alike
 from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.checks import (
     NAME,
-    Unchanged,
+    changed,
     check_arguments,
     check_parameters,
     check_same_groups,
-    hyper_parameters,
+    described,
+    members,
 )
 from minidist.parallel.zero.param_groups import (
     Group,
     copy_hyper,
     hyper,
     in_backward_order,
-    make_buckets,
     named_in,
-    shard_groups,
 )
 from minidist.parallel.zero.slices import Slices
 from minidist.parallel.zero.state_dict import (
     Device,
     Make,
     State,
-    check_state_dict,
     gather_state,
     numbered,
     on_two_elements,
@@ -75,24 +73,21 @@ class ZeroOptimizer(Optimizer):
         gradients: "averaged": DDP has done it (stage 1 only, where it is the default). "local":
             they are this rank's, and averaged here; stage 1 does it in `step()`, which then leaves
             `parameter.grad` None too. Those of one step are not added to those of the one before,
-            zeroed or not; but to discard them before a step it takes this optimizer's zero_grad(),
-            not the module's, and to clip them `minidist.clip_grad_norm_`. Parameters that no rank
-            has used are left alone. Rank 0's parameters are given to all at the start.
+            zeroed or not; to discard them before a step call this optimizer's zero_grad(), not the
+            module's. To clip them call `minidist.clip_grad_norm_`: torch's finds no gradients in
+            stage 2, returns 0 and clips nothing, without a word; in stage 1 it clips each rank's
+            own, by its own norm. Parameters that no rank has used are left alone. Rank 0's are
+            given to all at the start.
         bucket_cap_mb: MiB that close a bucket, which is what is averaged and gathered at once.
         comm: what the ranks talk through; `Ours(process_group)` if None.
         defaults: of `optimizer_class`, such as `lr`.
 
     Attributes:
-        inner: the `optimizer_class` that steps on this rank's shards.
-        state: that of `inner`, so by shard.
-        stage, gradients, comm: as passed, or chosen.
+        inner: the `optimizer_class` that steps on this rank's shards; `state` is its.
 
     Raises:
         TypeError, ValueError: of this rank's arguments; it names the rank, and the parameter.
-        MismatchError: the ranks' parameters or groups differ, or (where checks are on) arguments,
-            or hyper-parameters at a step.
-        RuntimeError: at a step, of parameters that were moved or have another holder; after a
-            backward that raised.
+        MismatchError: the ranks' parameters or groups differ, or (where checks are on) arguments.
     """
 
     inner: Optimizer
@@ -122,7 +117,7 @@ class ZeroOptimizer(Optimizer):
             Optimizer.__init__(self, params, {})
             self._check_groups(0)
         self._kind, self._cap, self._compared = optimizer_class.__name__, bucket_cap_mb * MIB, False
-        self._slices = Slices(self.comm, stage, not self._local, self._agree_on_averaging)
+        self._slices = Slices(self.comm, not self._local, self._agree_on_averaging)
         self._add_groups(0)
         self.state, self.defaults, self._built = self.inner.state, self.inner.defaults, True
 
@@ -130,11 +125,7 @@ class ZeroOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step; every rank must call it.
-
-        Args:
-            closure: as in torch: computes the gradients anew, and returns the loss.
-        """
+        """Step; every rank must call it. A closure does what it does in torch."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -153,16 +144,13 @@ class ZeroOptimizer(Optimizer):
 
         `step()` does it. To see or change gradients before, call it on all ranks.
         """
-        if problem := self._problem():
-            agree_on(self.comm, f"{NAME}, averaging", problem=problem)
+        if self._problem():
+            self._agree_on_averaging()
         self._slices.average_gradients()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, backward adds up whole gradients on this rank, and sends nothing.
-
-        That is for stage 2. In stage 1 backward sends nothing, unless DDP does, which has its own.
-        """
+        """Inside, a backward of stage 2 adds up whole gradients on this rank, and sends nothing."""
         before, self._slices.sync = self._slices.sync, False
         try:
             yield
@@ -197,11 +185,8 @@ class ZeroOptimizer(Optimizer):
     def full_state_dict(self, *, device: Device = None) -> State:
         """The whole state, as `state_dict()` of the unsharded optimizer; all ranks get it.
 
-        Every rank must call it.
-
-        Args:
-            device: where to put it, bucket by bucket, such as "cpu"; where the parameters are if
-                None.
+        Every rank must call it. It is put on `device`, such as "cpu", bucket by bucket; by default
+        where the parameters are.
         """
         summary: dict[int, State] = {}
         with agreed(self.comm, f"{NAME}.full_state_dict"):
@@ -215,17 +200,12 @@ class ZeroOptimizer(Optimizer):
     def load_full_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load this rank's part of a full state: `full_state_dict()`'s or the bare optimizer's.
 
-        Args:
-            state_dict: alike on all ranks, saved with any number of them.
-
-        Raises:
-            TypeError, ValueError: it is no such dict, or that of another model or optimizer; it
-                names the first parameter that differs. Nothing is loaded then.
+        It must be alike on all ranks, but may have been saved with any number of them. If it is
+        another model's or optimizer's, nothing of it is loaded.
         """
         state: dict[int, State] = {}
         with agreed(self.comm, f"{NAME}.load_full_state_dict"):
-            full, sharded = check_state_dict(state_dict, self.param_groups, self._make)
-            state = shard_state(full, sharded, self.param_groups, self.buckets)
+            state = shard_state(state_dict, self.param_groups, self.buckets, self._make)
         pairs = zip(state_dict["param_groups"], numbered(self.param_groups), strict=True)
         groups = [{**hyper(saved), "params": own["params"]} for saved, own in pairs]
         self.inner.load_state_dict({"state": state, "param_groups": groups})
@@ -251,11 +231,7 @@ class ZeroOptimizer(Optimizer):
     # ---- its parameters ----
 
     def add_param_group(self, param_group: Group) -> None:
-        """Train these parameters too, on all ranks; it raises as the constructor does.
-
-        Args:
-            param_group: "params", and hyper-parameters where they are not the defaults.
-        """
+        """Train these parameters too, on all ranks; it raises as the constructor does."""
         if not self._built:  # torch's constructor calls this for each group
             super().add_param_group(param_group)
             return
@@ -281,16 +257,23 @@ class ZeroOptimizer(Optimizer):
         check_same_groups(self._kind, self.param_groups, first, self.comm)
         new: list[ShardedBucket] = []
         for number, named in enumerate(named_in(self.param_groups, first), start=first):
-            new += make_buckets(named, number, self._cap, self.comm.ranks, self.comm.rank)
-        groups = shard_groups(self.param_groups[first:], new)
+            parameters = [parameter for _, parameter in named]
+            for indexes in assign_alike(parameters, self._cap, self._cap):
+                chosen = [named[index] for index in indexes]
+                new.append(ShardedBucket(chosen, number, self.comm.ranks, self.comm.rank))
+        shard_of: dict[torch.Tensor, torch.Tensor] = {}
+        for bucket in new:
+            shard_of.update(zip(bucket.parameters, bucket.shards, strict=True))
+            if self._local and bucket.flat.numel:
+                self.comm.broadcast(bucket.buffer)
+        groups = [
+            {**hyper(group), "params": [shard_of[parameter] for parameter in group["params"]]}
+            for group in self.param_groups[first:]
+        ]
         if first:
             self.inner.add_param_group(*groups)
         else:
             self.inner = self._slices.inner = self._make(groups)
-        if self._local:
-            for bucket in new:
-                if bucket.flat.numel:
-                    self.comm.broadcast(bucket.buffer)
         self._slices.set_buckets(in_backward_order([*self.buckets, *new], self.param_groups))
         for parameter in chain.from_iterable(bucket.parameters for bucket in new):
             if before := holder_of(parameter):
@@ -299,7 +282,7 @@ class ZeroOptimizer(Optimizer):
             _holders[parameter] = ref(self)
             if self.stage == 2:
                 self._slices.register_hook(parameter)
-        self._unchanged = Unchanged(self.param_groups, self.buckets)
+        self._members = members(self.param_groups)
 
     # ---- guards ----
 
@@ -315,7 +298,10 @@ class ZeroOptimizer(Optimizer):
         """
         if not checks_are_on():
             return {}
-        facts = hyper_parameters(self.param_groups)
+        facts: dict[str, object] = {
+            f"the hyper-parameters of group {number}": described(group)
+            for number, group in enumerate(self.param_groups)
+        }
         if not (self._local or self._compared):
             every = chain.from_iterable(bucket.parameters for bucket in self.buckets)
             found = [each.grad for each in every if each.grad is not None]
@@ -326,11 +312,12 @@ class ZeroOptimizer(Optimizer):
 
     def _problem(self) -> RuntimeError | None:
         """Why this rank cannot average or step now; None if it can."""
-        backward = self._slices.backward
-        if backward.under_way or backward.raised:
+        backward, what = self._slices.backward, ""
+        if backward.under_way:
             what = "its backward is still under way"
-            if backward.raised:
-                what = "its last backward raised, so its gradients were not averaged, or not all"
+        elif backward.raised:
+            what = "its last backward raised, so its gradients were not averaged, or not all"
+        if what:
             return RuntimeError(
                 f"it is out of step with the other ranks: {what}. Zero the gradients and build the "
                 "optimizer anew, on all ranks"
@@ -339,7 +326,7 @@ class ZeroOptimizer(Optimizer):
             return RuntimeError(
                 f"another {NAME} was built on its parameters, and has taken over; use that one"
             )
-        return self._unchanged.problem()
+        return changed(self._members, self.param_groups, self.buckets)
 
 
 def holder_of(parameter: torch.Tensor) -> ZeroOptimizer | None:

@@ -1,4 +1,4 @@
-"""Parameter groups: their names and hyper-parameters, and the buckets that they are laid out in."""
+"""Parameter groups: their names and hyper-parameters, and the order of the buckets they fill."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from minidist.parallel.sharding.partition import Named, assign_alike
+from minidist.parallel.sharding.partition import Named
 from minidist.parallel.zero.bucket import ShardedBucket
 
 Group = dict[str, Any]
@@ -38,32 +38,6 @@ def copy_hyper(source: Sequence[Group], target: Sequence[Group]) -> None:
     """Give the groups of one optimizer the hyper-parameters of another's."""
     for one, other in zip(source, target, strict=True):
         other.update(hyper(one))
-
-
-def shard_groups(groups: Sequence[Group], buckets: Sequence[ShardedBucket]) -> list[Group]:
-    """The same groups, of this rank's shards instead of the parameters."""
-    shard_of = {
-        parameter: shard
-        for bucket in buckets
-        for parameter, shard in zip(bucket.parameters, bucket.shards, strict=True)
-    }
-    return [
-        {**hyper(group), "params": [shard_of[parameter] for parameter in group["params"]]}
-        for group in groups
-    ]
-
-
-def make_buckets(
-    named: Sequence[Named], group: int, cap: float, ranks: int, rank: int
-) -> list[ShardedBucket]:
-    """The buckets of a parameter group: filled from its end, as DDP's, up to `cap` bytes.
-
-    Parameters in one bucket have the same dtype and device; frozen ones have their own.
-    """
-    return [
-        ShardedBucket([named[index] for index in members], group, ranks, rank)
-        for members in assign_alike([parameter for _, parameter in named], cap, cap)
-    ]
 
 
 def in_backward_order(

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from weakref import ReferenceType, finalize, ref
+from weakref import finalize, ref
 
 import torch
 from torch.autograd.graph import increment_version
@@ -37,8 +36,7 @@ class Slices:
 
     Args:
         comm: between the ranks.
-        stage: 2 reduces each bucket's gradients during backward; 1 does it in the step.
-        averaged: stage 1 on DDP, which has put the mean of all ranks' into `parameter.grad`.
+        averaged: DDP puts the mean of all ranks' gradients into `parameter.grad`.
         agree: called before gradients are reduced; raises unless all ranks are about to.
 
     Attributes:
@@ -49,16 +47,16 @@ class Slices:
 
     inner: Optimizer
 
-    def __init__(self, comm: Comm, stage: int, averaged: bool, agree: Callable[[], None]) -> None:
-        self.comm, self.stage, self.averaged, self.agree = comm, stage, averaged, agree
+    def __init__(self, comm: Comm, averaged: bool, agree: Callable[[], None]) -> None:
+        self.comm, self.averaged, self.agree = comm, averaged, agree
         self.set_buckets([])
         self.sync, self.backward = True, BackwardPass()
         self._hooks: list[finalize[[], Slices]] = []
         self._mark: Mark = NOTHING
-        self._waiting: deque[ShardedBucket] = deque()
+        self._pending: deque[ShardedBucket] = deque()
         self._in_flight: tuple[ShardedBucket, Handle, torch.Tensor] | None = None
-        self._rounds = 0  # of reduction since the last step
-        self._unused_dropped = False
+        self._reduced = False  # the gradients, since the last step
+        self._unused_dropped = False  # since they were reduced
 
     def set_buckets(self, buckets: Sequence[ShardedBucket]) -> None:
         """Step on these from now on."""
@@ -83,7 +81,7 @@ class Slices:
             bucket.stepped = not self.averaged
             if self.averaged:
                 bucket.zero_grad()
-        self._rounds = 0
+        self._reduced = False
 
     @torch.no_grad()
     def average_gradients(self) -> None:
@@ -94,8 +92,8 @@ class Slices:
             return
         training = [bucket for bucket in self.buckets if bucket.trains]
         left = any(each.grad is not None for bucket in training for each in bucket.parameters)
-        if left or not self._rounds:  # stage 1; gradients of no_sync; a rank without a backward
-            self.begin()
+        if left or not self._reduced:  # stage 1; gradients of no_sync; a rank without a backward
+            self.prepare()
             self.finish()
         if not self._unused_dropped:
             self._drop_unused()
@@ -103,14 +101,19 @@ class Slices:
     # ---- reducing gradients: in the step, or, in stage 2, during backward ----
 
     def register_hook(self, parameter: Parameter) -> None:
-        """Stage 2: hear of a parameter's gradient as soon as backward has made it."""
+        """Stage 2: autograd calls us as soon as it has accumulated the parameter's gradient."""
+        weak = ref(self)  # the parameter may outlive us
+
+        def hook(parameter: Parameter) -> None:
+            if (slices := weak()) is not None:
+                slices.gradient_ready(parameter)
+
         if parameter.requires_grad:
-            hook = partial(_gradient_ready, ref(self))  # the parameter may outlive us
             handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
             self._hooks.append(finalize(self, handle.remove))
 
     def remove_hooks(self) -> None:
-        """Leave gradients to somebody else."""
+        """Leave gradients to another optimizer."""
         while self._hooks:
             self._hooks.pop()()
 
@@ -120,20 +123,20 @@ class Slices:
         if not self.sync:
             return
         if not self.backward.under_way:
-            self.begin()
+            self.prepare()
             self._mark = mark("backward", COMPUTE, parameter.device)
             self.backward.begin(self.finish)
         bucket = self._bucket_of[parameter]
         if bucket.sent:  # by a reentrant checkpoint, a second gradient: it waits for the step
             return
-        bucket.pack(parameter, 1 / self.comm.ranks)  # a copy in the flat buffer; the original goes
-        while self._waiting and self._waiting[0].full:  # in one order on all ranks
-            self.reduce_scatter(self._waiting.popleft())
+        bucket.pack(parameter, 1 / self.comm.ranks)  # copy it to the flat gradients, and free it
+        while self._pending and self._pending[0].full:  # in one order on all ranks
+            self.reduce_scatter(self._pending.popleft())
 
-    def begin(self) -> None:
-        """No bucket is on its way, and all that train are expected."""
+    def prepare(self) -> None:
+        """Expect a gradient of each parameter that trains; no bucket is on its way."""
         self.agree()
-        self._waiting = deque(bucket for bucket in self.buckets if bucket.trains)
+        self._pending = deque(bucket for bucket in self.buckets if bucket.trains)
         for bucket in self.buckets:
             bucket.expect_gradients()
 
@@ -159,33 +162,24 @@ class Slices:
     def finish(self) -> None:
         """Reduce what is left, with zeros for gradients that did not come; wait for the last."""
         self._mark.end()
-        while self._waiting:
-            self.reduce_scatter(self._waiting.popleft())
+        while self._pending:
+            self.reduce_scatter(self._pending.popleft())
         self._wait()
         for bucket in self.buckets:
             bucket.assign_grads()
-        self._rounds += 1
-        self._unused_dropped = False
+        self._reduced, self._unused_dropped = True, False
 
     def _drop_unused(self) -> None:
-        """Let shards of parameters that no rank has used have no gradient, so no decay either.
+        """Leave parameters that no rank has used without a gradient, so without decay too.
 
-        Those that this rank has not used, another may have: each rank sends a flag for each.
+        One that this rank has not used another may have, so all ranks send a flag for each.
         """
-        every = [(each, bucket) for bucket in self.buckets for each in bucket.parameters]
-        flags = [parameter in bucket.used for parameter, bucket in every]
-        used = torch.tensor(flags, dtype=torch.uint8, device=self.buckets[0].buffer.device)
-        self.comm.all_reduce(used, ReduceOp.MAX)
+        used = [each in bucket.used for bucket in self.buckets for each in bucket.parameters]
         shards = [shard for bucket in self.buckets for shard in bucket.shards]
-        if not all(flags):  # else the host need not wait for the answer
-            for shard, flag in zip(shards, used.tolist(), strict=True):
+        flags = torch.tensor(used, dtype=torch.uint8, device=self.buckets[0].buffer.device)
+        self.comm.all_reduce(flags, ReduceOp.MAX)
+        if not all(used):  # else the host need not wait for the answer
+            for shard, flag in zip(shards, flags.tolist(), strict=True):
                 if not flag:
                     shard.grad = None
         self._unused_dropped = True
-
-
-def _gradient_ready(slices: ReferenceType[Slices], parameter: Parameter) -> None:
-    """The hook of a parameter."""
-    alive = slices()
-    if alive is not None:
-        alive.gradient_ready(parameter)

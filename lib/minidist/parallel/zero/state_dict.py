@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from minidist.comm.comm import Comm
+from minidist.comm.comm import Comm, gather_objects
 from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.param_groups import Group, hyper, named_in, number_of
 
@@ -26,12 +25,6 @@ Device = torch.device | str | None
 Make = Callable[[list[Group]], Optimizer]  # optimizer_class with its defaults
 
 # ---- saving ----
-
-
-class Sharded(NamedTuple):
-    """Stands for a tensor that is sharded as its parameter, where ranks list what they keep."""
-
-    dtype: torch.dtype
 
 
 def numbered(groups: Sequence[Group]) -> list[Group]:
@@ -55,15 +48,17 @@ def summarize(
                 continue
             kept = found[numbers[parameter]] = dict(inner.state[shard])
             for key, value in kept.items():
-                if torch.is_tensor(value) and value.shape == shard.shape:
-                    kept[key] = Sharded(value.dtype)
-                elif torch.is_tensor(value) and value.dim():
+                if not torch.is_tensor(value):
+                    continue
+                if value.shape == shard.shape:
+                    kept[key] = value.dtype
+                elif value.dim():
                     raise TypeError(
-                        f"{bucket.name_of(parameter)}: expected '{key}' in the optimizer's state "
+                        f"{bucket.name_of[parameter]}: expected '{key}' in the optimizer's state "
                         "to be a number or to have an element for each of the shard's "
                         f"{len(shard)}, got shape {tuple(value.shape)}"
                     )
-                elif torch.is_tensor(value):
+                else:
                     kept[key] = value.cpu()  # another rank's may be on another device
     return found
 
@@ -77,19 +72,18 @@ def gather_state(
     device: Device,
 ) -> dict[int, State]:
     """The full state on every rank, by the parameters' numbers; gathered a bucket at a time."""
-    numbers = number_of(groups)
-    summaries: list[Any] = [None] * comm.ranks
-    dist.all_gather_object(summaries, summary, group=comm.group)
-    known = {number: kept for each in reversed(summaries) for number, kept in each.items()}
-    found = {number: dict(known[number]) for number in sorted(known)}
+    numbers, full = number_of(groups), {}
+    for each in reversed(gather_objects(comm, summary)):
+        full.update(each)
+    full = {number: dict(full[number]) for number in sorted(full)}
     for bucket in buckets:
-        wanted: dict[tuple[str, Sharded], list[Parameter]] = {}
+        wanted: dict[tuple[str, torch.dtype], list[Parameter]] = {}
         for parameter in bucket.parameters:
-            for key, value in known.get(numbers[parameter], {}).items():
-                if isinstance(value, Sharded):
+            for key, value in full.get(numbers[parameter], {}).items():
+                if isinstance(value, torch.dtype):
                     wanted.setdefault((key, value), []).append(parameter)
-        for (key, sharded), parameters in wanted.items():
-            flat = torch.zeros_like(bucket.buffer, dtype=sharded.dtype)
+        for (key, dtype), parameters in wanted.items():
+            flat = torch.zeros_like(bucket.buffer, dtype=dtype)
             own = bucket.flat.shard(flat)
             for shard, place in zip(bucket.shards, bucket.flat.pieces(own), strict=True):
                 if shard in inner.state and key in inner.state[shard]:
@@ -97,8 +91,8 @@ def gather_state(
             comm.all_gather(flat, own)
             for parameter in parameters:
                 view = bucket.view(flat, parameter)
-                found[numbers[parameter]][key] = view.to(device or view.device, copy=True)
-    return found
+                full[numbers[parameter]][key] = view.to(device or view.device, copy=True)
+    return full
 
 
 # ---- loading ----
@@ -109,20 +103,18 @@ def on_two_elements(make: Make, groups: Sequence[Group]) -> Optimizer:
     small = []
     for group in groups:
         like = next(iter(group["params"]), torch.zeros(0))
-        small.append(
-            {**hyper(group), "params": [torch.zeros(2, dtype=like.dtype, device=like.device)]}
-        )
+        values = torch.zeros(2, dtype=like.dtype, device=like.device)
+        small.append({**hyper(group), "params": [values]})
     return make(small)
 
 
-def check_state_dict(
-    state_dict: Any, groups: Sequence[Group], make: Make
-) -> tuple[dict[int, State], list[set[str]]]:
-    """Raise TypeError or ValueError unless it is a full state for these groups and this optimizer.
+def shard_state(
+    state_dict: Any, groups: Sequence[Group], buckets: Sequence[ShardedBucket], make: Make
+) -> dict[int, State]:
+    """This rank's part of a full state, by the numbers of these groups' parameters.
 
-    Returns:
-        the state by the numbers of these groups' parameters; and for each group the keys under
-        which tensors are sharded as their parameter is.
+    Raises:
+        TypeError, ValueError: it is not a full state of these groups and this optimizer.
     """
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         got = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict)
@@ -142,15 +134,28 @@ def check_state_dict(
             f"state_dict: expected state of the parameters 0 to {len(keys) - 1}, got some of "
             f"{unknown[0]!r}"
         )
-    sharded = []
-    for expected, named, group in zip(
-        _rehearse(make, groups, saved), named_in(groups), saved, strict=True
-    ):
-        for (name, parameter), key in zip(named, group["params"], strict=True):
-            if kept := state.get(key):
-                _check_kept(name, parameter.shape, kept, expected)
-        sharded.append({key for key, value in expected.items() if _is_sharded(value)})
-    return {number: state[key] for number, key in enumerate(keys) if key in state}, sharded
+    expected = _rehearse(make, groups, saved)
+    ranges = {
+        parameter: (bucket, *range_)
+        for bucket in buckets
+        for parameter, range_ in zip(bucket.parameters, bucket.flat.ranges(), strict=True)
+    }
+    found = {}
+    named = chain.from_iterable(named_in(groups))
+    for number, (key, (name, parameter)) in enumerate(zip(keys, named, strict=True)):
+        bucket, start, end = ranges[parameter]
+        kept, like = state.get(key), expected[bucket.group]
+        if not kept:
+            continue
+        _check_kept(name, parameter.shape, kept, like)
+        if start < end:
+            mine = found[number] = dict(kept)
+            for what, value in kept.items():
+                if _is_sharded(like.get(what)):
+                    mine[what] = bucket.flattened(value, parameter)[start:end].clone()
+                elif torch.is_tensor(value):
+                    mine[what] = value.clone()
+    return found
 
 
 def _rehearse(make: Make, groups: Sequence[Group], saved: Sequence[Group]) -> list[State]:
@@ -185,26 +190,3 @@ def _check_kept(name: str, shape: torch.Size, kept: State, expected: State) -> N
                 f"state_dict: {name}: expected '{key}' of shape {tuple(shape)}, got {like}: it is "
                 "that of another model"
             )
-
-
-def shard_state(
-    state: Mapping[int, State],
-    sharded: Sequence[set[str]],
-    groups: Sequence[Group],
-    buckets: Sequence[ShardedBucket],
-) -> dict[int, State]:
-    """This rank's part of a full state; nothing for a parameter of which it owns nothing."""
-    numbers, found = number_of(groups), {}
-    for bucket in buckets:
-        ranges = bucket.flat.ranges()
-        for parameter, (start, end) in zip(bucket.parameters, ranges, strict=True):
-            kept = state.get(numbers[parameter])
-            if start == end or not kept:
-                continue
-            mine = found[numbers[parameter]] = dict(kept)
-            for key, value in kept.items():
-                if torch.is_tensor(value):
-                    if key in sharded[bucket.group]:
-                        value = bucket.flattened(value, parameter)[start:end]
-                    mine[key] = value.clone()
-    return found
