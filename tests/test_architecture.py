@@ -149,7 +149,7 @@ def test_every_part_of_the_core_is_there(part: str) -> None:
 
 @pytest.mark.parametrize("module", filter(in_core, ROOMS))
 def test_the_core_stands_without_the_wrappers_guards(module: str) -> None:
-    """A schedule checks its own numbers; what users hand to a wrapper is checked around the core."""
+    """A schedule checks its own numbers; a wrapper's arguments are checked around the core."""
     guards = {name for name in below(module) if name.endswith(".checks")}
     assert guards <= {"minidist.schedule.checks"}
 

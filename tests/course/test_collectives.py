@@ -159,26 +159,16 @@ RIGHT = {
     [
         ({"A": "all_gather"}, r"picture A: after the call rank 0 has nothing in column 0"),
         ({"B": "scatter"}, r"picture B: before the call rank 1 has the part of rank 1 in column 0"),
-        ({"B": "all_reduce"}, r"picture B: after the call rank 0 has nothing in column 1\. In all"),
         ({"C": "all_gather"}, r"picture C: before the call"),
-        ({"C": "scatter"}, r"picture C: after the call"),
         ({"D": "all_gather"}, r"picture D is an all_to_all: .* another block for every rank"),
         ({"A": "all_to_all"}, r"picture A is not an all_to_all"),
-        ({"E": "gather"}, r"picture E: before the call rank 0 has nothing in column 0\. In gather"),
         ({"F": "all_reduce"}, r"picture F: after the call rank 0 has nothing .*ranks 0, 1, 2, 3"),
         ({"F": "sum"}, r"picture F: sum is none of all_gather, all_reduce, "),
-        ({"F": 3}, r"picture F: 3 is none of"),
-        ({"A": None}, r"picture A: None is none of"),
     ],
 )  # fmt: skip
 def test_a_wrong_name_is_told_from_the_picture(answer: dict[str, Any], diagnosis: str) -> None:
     assert grade.names(lambda: RIGHT)
     says(diagnosis, grade.names(lambda: RIGHT | answer))
-
-
-def test_answers_that_are_no_names() -> None:
-    says("you return None; expected a dict", grade.names(lambda: None))  # type: ignore[arg-type, return-value]
-    says("picture F: nothing is none of", grade.names(lambda: {k: RIGHT[k] for k in "ABCDE"}))
 
 
 def test_no_two_pictures_are_alike() -> None:
@@ -228,7 +218,6 @@ MISTAKES[grade.all_gather] = [
     (rounds, r"On 4 real processes the result differs from minidist\.all_gather's on ranks"),
     (forever, r"make call after call: rank 0 broadcast\(src=0\)"),
     (lambda *args: None, r"on rank 0 nothing was written into parts\[0\]"),
-    (lambda *args: 1 / 0, r"on rank \d it raised ZeroDivisionError"),
 ]
 MISTAKES[grade.reduce_scatter] = [
     (sums_inputs, r"rank 0 `output` holds 0→0 \+ 0→1 .* expected 0→0 \+ 1→0 \+ 2→0 \+ 3→0"),
@@ -242,7 +231,6 @@ MISTAKES[grade.reduce_scatter] = [
     (one_output, r"all_to_all needs 4 outputs and inputs, got 1 and 4"),
     (rounds_sums, r"On 4 real processes the result differs from minidist\.reduce_scatter's"),
     (lambda *args: None, r"nothing was written into `output`"),
-    (lambda *args: 1 / 0, r"it raised ZeroDivisionError"),
 ]
 
 

@@ -118,7 +118,6 @@ MISTAKES[grade.unit] = [
     (hand.never_backward, "backward was never called"),
     (hand.stepped, "the shard has been changed"),
     (hand.returns_nothing, "you return None, expected the shard"),
-    (hand.raises_in_unit, "raised ZeroDivisionError"),
 ]
 MISTAKES[grade.rows] = [
     (overhanging, "There is no row 7: cut at 5"),
@@ -130,7 +129,6 @@ MISTAKES[grade.rows] = [
     (lambda rows, ranks: rounded_up(rows, ranks)[::-1], r"Expected \[2, 2, 2, 2\] rows"),
     (lambda rows, ranks: None, "you return None; expected"),
     (lambda rows, ranks: [rows // ranks] * ranks, "expected .start, end. of each"),
-    (lambda rows, ranks: 1 / 0, "it raised ZeroDivisionError"),
 ]
 MISTAKES[grade.norm] = [
     (hand.own_norm, "the norm of this rank's part alone"),
@@ -141,7 +139,6 @@ MISTAKES[grade.norm] = [
     (hand.root_of_norms, "sum their squares"),
     (hand.all_there, "rank 2 raised AttributeError"),
     (hand.in_place, "gradients have been changed"),
-    (hand.raises, "raised ZeroDivisionError"),
     (lambda gradients, comm: None, "you return None, expected a number"),
     (lambda gradients, comm: 1.0, "you return 1.0000, expected"),
 ]
@@ -156,7 +153,6 @@ MISTAKES[grade.peak] = [
     (lambda units, ranks, prefetch: sum(units), "the whole model"),
     (lambda units, ranks, prefetch: sum(units) / ranks, "it is 175"),
     (lambda units, ranks, prefetch: None, "you say None; expected a number"),
-    (lambda units, ranks, prefetch: units[9], "it raised IndexError"),
 ]
 
 
