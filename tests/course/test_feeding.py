@@ -61,8 +61,6 @@ MISTAKES[grade.rate] = [
     (lambda step, base, k, warm: base + step * (k - 1) * base / max(warm, 1), "not grow"),
     (lambda step, base, k, warm: base if step < warm else k * base, "as much as the one"),
     (lambda step, base, k, warm: base * k ** min(1, step / warm), "as much as the one before"),
-    (lambda step, base, k, warm: base + min(1, step / warm) * (k - 1) * base, "ZeroDivision"),
-    (lambda step, base, k, warm: base, "as much as the one before|From step"),
     (lambda step, base, k, warm: None, "you say None"),
 ]
 MISTAKES[grade.accumulate] = [
@@ -81,7 +79,6 @@ MISTAKES[grade.save] = [
     (elsewhere, "If that is another disk"),
     (saver(wait=False), "when rank . is back it finds the old file: rank 0 is still writing"),
     (saver(ranks=(0, 1, 2)), r"ranks \[0, 1, 2\] write"),
-    (saver(ranks=(1,)), r"ranks \[1\] write"),
     (saver(leave=True), "beside the file there is left model.pt.0"),
     (lambda state, path: None, "when rank 0 is back it finds the old file"),
 ]

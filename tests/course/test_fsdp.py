@@ -45,11 +45,6 @@ def even(rows: int, ranks: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(round(rows * r / ranks) for r in range(ranks + 1)))
 
 
-def the_rest_to_the_last(rows: int, ranks: int) -> list[tuple[int, int]]:
-    each = rows // ranks
-    return [*((r * each, (r + 1) * each) for r in range(ranks - 1)), ((ranks - 1) * each, rows)]
-
-
 def test_a_rank_without_rows_may_say_so_in_any_way() -> None:
     def at_zero(rows: int, ranks: int) -> list[tuple[int, int]]:
         return [(a, b) if a < b else (0, 0) for a, b in rounded_up(rows, ranks)]
@@ -124,7 +119,6 @@ MISTAKES[grade.rows] = [
     (half_overhanging, "must not end before it begins"),
     (rounded_down, "Row 4 is nobody's: round up"),
     (even, r"as even as can be.*\[2, 2, 1, 0\] rows"),
-    (the_rest_to_the_last, "as even as can be|Expected"),
     (lambda rows, ranks: rounded_up(rows, ranks)[:-1], "a rank without rows"),
     (lambda rows, ranks: rounded_up(rows, ranks)[::-1], r"Expected \[2, 2, 2, 2\] rows"),
     (lambda rows, ranks: None, "you return None; expected"),
@@ -140,7 +134,6 @@ MISTAKES[grade.norm] = [
     (hand.all_there, "rank 2 raised AttributeError"),
     (hand.in_place, "gradients have been changed"),
     (lambda gradients, comm: None, "you return None, expected a number"),
-    (lambda gradients, comm: 1.0, "you return 1.0000, expected"),
 ]
 MISTAKES[grade.peak] = [
     (held(whole_at_a_time, shards=False), "the shards are held all the time"),
@@ -151,7 +144,6 @@ MISTAKES[grade.peak] = [
     (held(twice_the_largest), "not as large as the largest|only if they follow"),
     (held(lambda blocks, _: sum(blocks)), "not all units are whole"),
     (lambda units, ranks, prefetch: sum(units), "the whole model"),
-    (lambda units, ranks, prefetch: sum(units) / ranks, "it is 175"),
     (lambda units, ranks, prefetch: None, "you say None; expected a number"),
 ]
 

@@ -45,7 +45,6 @@ MISTAKES[grade.peak] = [
     (lambda lives: sum(n for *_, n in lives), "they do not all live at once"),
     (lambda lives: max([n for *_, n in lives], default=0), "the largest tensor"),
     (hand.born_before_freed, "gone before the next is born"),
-    (lambda lives: max(n for *_, n in lives), "raised ValueError|the largest tensor"),
     (lambda lives: None, "you say None"),
 ]
 MISTAKES[grade.checkpointed] = [
@@ -56,7 +55,6 @@ MISTAKES[grade.checkpointed] = [
     (hand.with_checkpoints(inside=False), "all its blocks keep"),
     (hand.as_if_all_segments_were_full, "the shorter one behind it is done with"),
     (hand.with_checkpoints(shortest=False), "fewer blocks than that|the shorter one"),
-    (lambda n, every, kept, passed: 1, "you say 1 bytes; it is"),
     (lambda n, every, kept, passed: "all", "expected a number of bytes"),
 ]
 MISTAKES[grade.fewest] = [

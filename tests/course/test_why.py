@@ -34,9 +34,7 @@ MISTAKES[grade.largest] = [
     (lambda size, n, p, o: n * fitting(size, p, o), "every rank holds all of it"),
     (lambda size, n, p, o: size // p.weights.itemsize, "too much"),
     (lambda size, n, p, o: fitting(size, p, o) - 1, "one more would fit as well"),
-    (lambda size, n, p, o: fitting(size, p, "adam"), "one more would fit as well"),
     (lambda size, n, p, o: size / 16 + 0.5, "expected a whole number of parameters"),
-    (lambda size, n, p, o: -1, "expected a whole number of parameters"),
     (lambda size, n, p, o: None, "you say None; expected a whole number"),
 ]
 MISTAKES[grade.seat] = [

@@ -92,7 +92,6 @@ MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
 MISTAKES[grade.slices] = [
     (down, "Round up.*the last one may hold padding"),
     (lambda s, n, r: cut(s, up(s, n), (r + 1) % n), "the slice of rank 1: rank r owns the r"),
-    (lambda s, n, r: cut(s, up(s, n), (r - 1) % n), "the slice of rank 3: rank r owns the r"),
     (in_the_flat_one, "Count within the parameter"),
     (each_parameter_alone, r"A slice has ceil\(sum\(sizes\) / ranks\) elements"),
     (lambda s, n, r: cut(s, up(s, n), r)[:1], "a range for each of the 2 parameters"),

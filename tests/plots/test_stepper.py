@@ -97,11 +97,6 @@ def test_a_sentence_says_what_was_sent_and_what_is_held_then() -> None:
     ]
 
 
-def test_a_step_without_messages_keeps_its_row() -> None:
-    quiet = Replay("quiet", 1, 1, 2, (((0,),),), (((0,),),), ())
-    assert len(parse(quiet).select("tbody tr")) == 2
-
-
 def test_a_name_cannot_break_out() -> None:
     name = '</script><script>document.title = "broken"</script><b>&'
     played = Replay(name, 1, 1, 0, (((0,),),), (((0,),),), ())
