@@ -117,12 +117,47 @@ def below(module: str) -> frozenset[str]:
 
 
 ROOMS = [m for m in sorted(PATHS) if m != "minidist.parallel"]
-CLOSURES = {"minidist.memory.predict": 8}  # files that a reader opens at most, itself included
+# Files that a reader opens at most, the module itself included.
+CLOSURES = {"minidist.launch.launch": 9, "minidist.memory.predict": 8}
+NUCLEI = ["parallel.ddp.reducer", "parallel.zero.slices", "parallel.fsdp.unit"]
+CORE = [
+    "schedule",
+    "collectives.runtime",
+    "collectives.call",
+    "collectives.tensor",
+    "comm.comm",
+    "comm.coalesced",
+    "parallel.sharding",
+    "parallel.autograd",
+    *NUCLEI,
+]
 
 
 @pytest.mark.parametrize("module", CLOSURES)
 def test_a_reader_opens_few_files(module: str) -> None:
     assert len({module} | below(module)) <= CLOSURES[module], sorted(below(module))
+
+
+def in_core(module: str) -> bool:
+    return any(f"{module}.".startswith(f"minidist.{part}.") for part in CORE)
+
+
+@pytest.mark.parametrize("part", CORE)
+def test_every_part_of_the_core_is_there(part: str) -> None:
+    assert f"minidist.{part}" in PATHS
+
+
+@pytest.mark.parametrize("module", filter(in_core, ROOMS))
+def test_the_core_stands_without_the_wrappers_guards(module: str) -> None:
+    """A schedule checks its own numbers; a wrapper's arguments are checked around the core."""
+    guards = {name for name in below(module) if name.endswith(".checks")}
+    assert guards <= {"minidist.schedule.checks"}
+
+
+@pytest.mark.parametrize("nucleus", NUCLEI)
+def test_a_nucleus_imports_no_checks(nucleus: str) -> None:
+    names = imported(f"minidist.{nucleus}")
+    assert {name for name in names if "checks" in name.split(".")} == set()
 
 
 @pytest.mark.parametrize("module", ROOMS)

@@ -33,12 +33,6 @@ def through_mine(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
         parts[src].copy_(mine)
 
 
-def rebound(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
-    parts[rank] = mine
-    for src in range(len(parts)):
-        broadcast(parts[src], src)
-
-
 def next_slot(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
     slots = [(src + 1) % len(parts) for src in range(len(parts))]
     parts[slots[rank]].copy_(mine)
@@ -106,10 +100,6 @@ def no_exchange(output: Any, inputs: Any, all_to_all: Any) -> None:
     output.copy_(sum(inputs))
 
 
-def first_only(output: Any, inputs: Any, all_to_all: Any) -> None:
-    output.copy_(exchanged(inputs, all_to_all)[0])
-
-
 def adds_to_what_was_there(output: Any, inputs: Any, all_to_all: Any) -> None:
     for part in exchanged(inputs, all_to_all):
         output += part
@@ -159,26 +149,16 @@ RIGHT = {
     [
         ({"A": "all_gather"}, r"picture A: after the call rank 0 has nothing in column 0"),
         ({"B": "scatter"}, r"picture B: before the call rank 1 has the part of rank 1 in column 0"),
-        ({"B": "all_reduce"}, r"picture B: after the call rank 0 has nothing in column 1\. In all"),
         ({"C": "all_gather"}, r"picture C: before the call"),
-        ({"C": "scatter"}, r"picture C: after the call"),
         ({"D": "all_gather"}, r"picture D is an all_to_all: .* another block for every rank"),
         ({"A": "all_to_all"}, r"picture A is not an all_to_all"),
-        ({"E": "gather"}, r"picture E: before the call rank 0 has nothing in column 0\. In gather"),
         ({"F": "all_reduce"}, r"picture F: after the call rank 0 has nothing .*ranks 0, 1, 2, 3"),
         ({"F": "sum"}, r"picture F: sum is none of all_gather, all_reduce, "),
-        ({"F": 3}, r"picture F: 3 is none of"),
-        ({"A": None}, r"picture A: None is none of"),
     ],
 )  # fmt: skip
 def test_a_wrong_name_is_told_from_the_picture(answer: dict[str, Any], diagnosis: str) -> None:
     assert grade.names(lambda: RIGHT)
     says(diagnosis, grade.names(lambda: RIGHT | answer))
-
-
-def test_answers_that_are_no_names() -> None:
-    says("you return None; expected a dict", grade.names(lambda: None))  # type: ignore[arg-type, return-value]
-    says("picture F: nothing is none of", grade.names(lambda: {k: RIGHT[k] for k in "ABCDE"}))
 
 
 def test_no_two_pictures_are_alike() -> None:
@@ -217,7 +197,6 @@ MISTAKES[grade.all_gather] = [
     (own_left_out, r"the ranks do not make the same call: rank 0 broadcast\(src=1\)"),
     (own_not_copied, r"on rank 0 nothing was written into parts\[0\]\. A broadcast carries"),
     (through_mine, r"on rank 0 parts\[1\] holds rank 0's, expected rank 1's `mine`"),
-    (rebound, r"nothing was written into parts\[0\]\. .* write into parts\[\.\.\.\] in place"),
     (next_slot, r"on rank 0 parts\[0\] holds rank 3's, expected rank 0's `mine`"),
     (twice, r"it took 5 broadcasts; 4 are enough"),
     (zeroes_mine, r"`mine` was overwritten; it is an input"),
@@ -227,13 +206,10 @@ MISTAKES[grade.all_gather] = [
     (only_small, r"On 4 real processes rank . raised ValueError: too large"),
     (rounds, r"On 4 real processes the result differs from minidist\.all_gather's on ranks"),
     (forever, r"make call after call: rank 0 broadcast\(src=0\)"),
-    (lambda *args: None, r"on rank 0 nothing was written into parts\[0\]"),
-    (lambda *args: 1 / 0, r"on rank \d it raised ZeroDivisionError"),
 ]
 MISTAKES[grade.reduce_scatter] = [
     (sums_inputs, r"rank 0 `output` holds 0→0 \+ 0→1 .* expected 0→0 \+ 1→0 \+ 2→0 \+ 3→0"),
     (no_exchange, r"rank 0 `output` holds 0→0 \+ 0→1 \+ 0→2 \+ 0→3, expected"),
-    (first_only, r"`output` holds 0→0, expected 0→0 \+ 1→0"),
     (adds_to_what_was_there, r"holds what was in it before, too"),
     (output_rebound, r"on rank 0 nothing was written into `output`, in place"),
     (into_inputs, r"`inputs` were overwritten"),
@@ -241,8 +217,6 @@ MISTAKES[grade.reduce_scatter] = [
     (part_by_part, r"it took 2 calls of all_to_all; one is enough"),
     (one_output, r"all_to_all needs 4 outputs and inputs, got 1 and 4"),
     (rounds_sums, r"On 4 real processes the result differs from minidist\.reduce_scatter's"),
-    (lambda *args: None, r"nothing was written into `output`"),
-    (lambda *args: 1 / 0, r"it raised ZeroDivisionError"),
 ]
 
 

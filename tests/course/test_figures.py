@@ -20,9 +20,6 @@ def _closed() -> None:
     plt.close("all")
 
 
-# ---- amounts ----
-
-
 def test_a_level_jumps_where_it_was_told_to() -> None:
     figure = figures.level([(0, 3), (1, 8), (2, 2)], {"floor": 2}, x_label="s", y_label="MB")
     (axes,) = figure.axes
@@ -43,9 +40,6 @@ def test_bars_have_their_heights_and_do_not_overlap() -> None:
         assert x + width < after
     assert axes.get_ylabel() == "bytes"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(groups)
-
-
-# ---- data ----
 
 
 @pytest.mark.parametrize(
@@ -98,14 +92,6 @@ def test_every_box_and_result_is_written_where_it_belongs() -> None:
     rows = [tick.get_text() for tick in axes.get_yticklabels()]
     assert rows == ["map task 0", "map task 1", "map task 2", "result"]
     assert axes.get_ylim()[0] > axes.get_ylim()[1], "map task 0 is on top"
-
-
-def test_many_pairs_take_two_lines() -> None:
-    figure = figures.shuffle([[[(letter, 1) for letter in "abcde"]]], [{}])
-    assert "a 1,  b 1,  c 1\nd 1,  e 1" in [text.get_text() for text in figure.axes[0].texts]
-
-
-# ---- winners ----
 
 
 def test_the_map_shows_each_winner_in_its_own_colour_and_names_it() -> None:
@@ -177,12 +163,6 @@ def test_a_long_gradient_is_shown_by_the_means_of_its_pieces() -> None:
     assert row.tolist() == pytest.approx([1.0] * (BINS // 2) + [-1 / 3] * (BINS // 2))
 
 
-def test_a_gradient_of_zeros_and_one_without_elements_can_be_drawn() -> None:
-    own = [{"zeros": torch.zeros(4), "none": torch.zeros(0)}]
-    figure = figures.gradients(own, own, {"flat": [["zeros", "none"]]})
-    assert np.asarray(figure.axes[0].collections[0].get_array()).tolist() == [[0.0] * 16] * 2
-
-
 @pytest.mark.parametrize("buckets", [[["0.bias"]], [NAMES, ["0.bias"]]])
 def test_buckets_that_do_not_hold_each_parameter_once_are_refused(buckets: list[list[str]]) -> None:
     before = len(plt.get_fignums())
@@ -227,15 +207,6 @@ def test_a_shard_says_its_number_and_no_two_lie_on_each_other() -> None:
     assert found == {(0, "0"), (1, "1")}
     places = [(patch.get_x(), patch.get_y()) for patch in last.patches]
     assert len(set(places)) == len(places) == 8
-
-
-def test_strategies_moments_parts_and_ranks_have_their_names() -> None:
-    figure = figures.holdings(ROWS)
-    assert [axes.get_ylabel() for axes in figure.axes] == ["DDP", "", "ZeRO", ""]
-    assert [axes.get_title() for axes in figure.axes] == ["forward", "step", "", ""]
-    first = figure.axes[0]
-    assert [label.get_text() for label in first.get_xticklabels()] == ["w", "m"]
-    assert [label.get_text() for label in first.get_yticklabels()] == ["0", "1"]
 
 
 @pytest.mark.parametrize(

@@ -40,15 +40,12 @@ MISTAKES[grade.activations] = [
     (hand.of_a_block(pairs=True), "never keeps its scores"),
     (hand.of_a_block(wide=34), r"off by \+18 tensors"),
     (lambda *_: None, "expected a number of bytes"),
-    (lambda b, t, w: 0, "it raised TypeError"),
 ]
 MISTAKES[grade.peak] = [
     (lambda lives: sum(n for *_, n in lives), "they do not all live at once"),
     (lambda lives: max([n for *_, n in lives], default=0), "the largest tensor"),
     (hand.born_before_freed, "gone before the next is born"),
-    (lambda lives: max(n for *_, n in lives), "raised ValueError|the largest tensor"),
     (lambda lives: None, "you say None"),
-    (lambda lives: 1 / 0, "it raised ZeroDivisionError"),
 ]
 MISTAKES[grade.checkpointed] = [
     (lambda layers, every, kept, passed: layers * kept, "without checkpoints"),
@@ -58,9 +55,7 @@ MISTAKES[grade.checkpointed] = [
     (hand.with_checkpoints(inside=False), "all its blocks keep"),
     (hand.as_if_all_segments_were_full, "the shorter one behind it is done with"),
     (hand.with_checkpoints(shortest=False), "fewer blocks than that|the shorter one"),
-    (lambda n, every, kept, passed: 1, "you say 1 bytes; it is"),
     (lambda n, every, kept, passed: "all", "expected a number of bytes"),
-    (lambda n, every, kept, passed: n // 0, "it raised ZeroDivisionError"),
 ]
 MISTAKES[grade.fewest] = [
     (hand.ranks_for(up=False), "Round up"),
@@ -73,7 +68,6 @@ MISTAKES[grade.fewest] = [
         "no room for any slice",
     ),
     (lambda *_: "many", "expected a whole number of ranks"),
-    (lambda *_: 1 // 0, "it raised ZeroDivisionError"),
 ]
 
 

@@ -70,13 +70,6 @@ def waits_for_the_right(rank: int, ranks: int, chunks: Any, exchange: Exchange) 
     exchange(chunks[0], (rank + 1) % ranks, (rank + 1) % ranks)
 
 
-def sends_a_copy_of_everything(
-    rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange
-) -> None:
-    exchange(sum(chunks, torch.zeros_like(chunks[0])), (rank + 1) % ranks, (rank - 1) % ranks)
-    ring()(rank, ranks, chunks, exchange)
-
-
 def test_the_other_right_ring_is_right_and_told_apart() -> None:
     verdict = grade.ring_all_reduce(ring(first=0, second=1))
     assert verdict
@@ -125,14 +118,12 @@ def test_a_verdict_is_shown_as_text_and_without_markup_of_its_own() -> None:
 MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
 MISTAKES[grade.ring_all_reduce] = [
     (ring(first=0), r"step 4 of 6: rank 0 sent chunk 0, expected chunk 1\. The second phase"),
-    (ring(second=1), r"step 4 of 6: rank 0 sent chunk 1, expected chunk 0\. The second phase"),
     (ring(more=(1, 1)), r"rank 0 makes more than 6 exchanges\. Each phase needs N - 1 = 3"),
     (ring(more=(0, -3)), r"rank 0 made 3 of the 2\(N - 1\) = 6 .*That is the first phase"),
     (ring(more=(0, -1)), r"rank 0 made 5 of the 2\(N - 1\) = 6 exchanges\.$"),
     (ring(add=(False, False)), r"step 2 of 6: .* chunk 2 with the part of 3, .* was not added"),
     (ring(add=(True, True)), r"step 5 of 6: .* chunk 3 .*0\+0\+.* in it twice: .* overwritten"),
     (ring(slot=1), r"step 2 of 6: rank 0 sent chunk 2 .*A part is missing"),
-    (ring(slot=-1), r"step 2 of 6: rank 0 sent chunk 2 .*A part is missing"),
     (
         ring(turn=-1),
         r"step 1 of 6: rank 0 sent to rank 3, expected its right neighbour, rank 1",
@@ -144,9 +135,6 @@ MISTAKES[grade.ring_all_reduce] = [
     (only_small_chunks, r"On 4 real processes rank . raised ValueError: too large"),
     (rounds, r"On .*real processes the sums differ .* on ranks \[0, 1, 2, 3\]"),
     (waits_for_the_right, r"received from rank 1, expected rank 3, its left one"),
-    (sends_a_copy_of_everything, r"rank 0 makes more than 6 exchanges"),
-    (lambda rank, ranks, chunks, exchange: None, r"rank 0 made 0 of the 2\(N - 1\) = 6"),
-    (lambda rank, ranks, chunks, exchange: 1 / 0, r"rank 0 it raised ZeroDivisionError"),
 ]
 MISTAKES[grade.bytes_sent] = [
     (lambda n, size: (n - 1) * size / n, "That is one phase"),
@@ -156,15 +144,12 @@ MISTAKES[grade.bytes_sent] = [
     (lambda n, size: 2 * (n - 1), "the number of messages"),
     (lambda n, size: None, "you say None; expected a number of bytes"),
     (lambda n, size: float("inf"), "you say inf; expected a number of bytes"),
-    (lambda n, size: "all", "you say 'all'; expected a number of bytes"),
-    (lambda n, size: size / 0, "it raised ZeroDivisionError"),
 ]
 MISTAKES[grade.slices] = [
     (lambda numel, n: equal(numel, n, numel // n), "elements are in no slice; they are lost"),
     (lambda numel, n: equal(numel, n, -(-numel // n)), "that would be padding"),
     (lambda numel, n: equal(numel, n, numel // n)[:-1], "you return 3 slices"),
     (lambda numel, n: [(0, numel)] * n, "some elements are in two"),
-    (lambda numel, n: [(1, numel)] * n, "some elements are in no slice"),
     (
         lambda numel, n: [*equal(numel, n, numel // n)[:-1], ((n - 1) * (numel // n), numel)],
         "spread the rest",
@@ -172,7 +157,6 @@ MISTAKES[grade.slices] = [
     (lambda numel, n: [(0, -1)] * n, "ends before it starts"),
     (lambda numel, n: None, "you return None; expected a list of pairs"),
     (lambda numel, n: [numel // n] * n, "expected a list of pairs"),
-    (lambda numel, n: numel // 0, "it raised ZeroDivisionError"),
 ]
 MISTAKES[grade.crossover] = [
     (lambda n, alpha, beta: alpha / beta, "the ring is slower, so they cross at a larger size"),

@@ -86,11 +86,6 @@ def test_bars_stand_on_each_other_and_lack_what_they_lack() -> None:
     assert left.get_ylabel() == "GB"
 
 
-def test_without_a_limit_there_is_no_line() -> None:
-    figure = stacked_bars([{"a": {"w": 1.0}}], y_label="GB")
-    assert not figure.axes[0].lines
-
-
 @pytest.mark.parametrize(
     ("draw", "got"),
     [

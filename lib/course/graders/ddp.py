@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -171,17 +171,15 @@ def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) 
     )
 
 
+def _numbers(answer: Any) -> list[list[int]]:
+    return [[int(number) for number in bucket] for bucket in answer]
+
+
 def _check_buckets(function: Callable[..., object], sizes: list[int], first: int, cap: int) -> None:
     case = f"For parameters of {[s // MIB for s in sizes]} MiB, first {first // MIB}, cap "
     case += f"{cap // MIB}: "
     found = ask_as(
-        lambda answer: [[int(i) for i in bucket] for bucket in answer],
-        "a list of lists of numbers",
-        function,
-        list(sizes),
-        first,
-        cap,
-        case=case,
+        _numbers, "a list of lists of numbers", function, list(sizes), first, cap, case=case
     )
     order = [index for bucket in found for index in bucket]
     every = list(range(len(sizes)))

@@ -198,9 +198,9 @@ def rate(function: Callable[[int, float, float, int], float]) -> str:
     """
     for base, factor, warmup in ((0.1, 8.0, 10), (0.05, 4.0, 5), (0.4, 32.0, 1), (0.1, 1.0, 3)):
         for step, right in enumerate(_scheduled(base, factor, warmup, warmup + 5)):
-            _check_rate(function, step, base, factor, warmup, right)
+            _check_rate(function, (step, base, factor, warmup), right)
     for step in (0, 1, 7):
-        _check_rate(function, step, 0.1, 8.0, 0, 0.8)
+        _check_rate(function, (step, 0.1, 8.0, 0), 0.8)
     return (
         "at every step yours is the rate of torch's LinearLR, also with no warm-up at all. The "
         "first step is taken with the rate that one rank would have taken."
@@ -219,14 +219,10 @@ def _scheduled(base: float, factor: float, warmup: int, steps: int) -> list[floa
 
 
 def _check_rate(
-    function: Callable[..., float],
-    step: int,
-    base: float,
-    factor: float,
-    warmup: int,
-    right: float,
+    function: Callable[..., float], case: tuple[int, float, float, int], right: float
 ) -> None:
-    answer = ask_number(function, step, base, factor, warmup)
+    step, base, factor, warmup = case
+    answer = ask_number(function, *case)
     if math.isclose(answer, right, rel_tol=1e-6):
         return
     hint = "In between, every step adds as much as the one before it."
@@ -248,8 +244,7 @@ def _check_rate(
 class _Saw(NamedTuple):
     """What was seen on one rank."""
 
-    wrote: bool  # the state was written from here
-    meanwhile: list[str]  # what a reader found in the file while it was written
+    meanwhile: list[str]  # what a reader found there while this rank wrote; nothing if it did not
     removed: bool
     moved_from: list[str]  # folders of the files that were renamed to the path
     after: str  # what this rank found in the file when the function had returned
@@ -306,7 +301,7 @@ def _save(function: Callable[..., object], path: Path) -> _Saw:
     after = _content(path)
     Path(path.parent.with_name("back"), str(rank)).touch()
     dist.barrier()
-    return _Saw(bool(spy.found), spy.found, bool(removed), moved, after)
+    return _Saw(spy.found, bool(removed), moved, after)
 
 
 def _content(path: Path) -> str:
@@ -322,7 +317,7 @@ def _content(path: Path) -> str:
 
 def _check_saved(saw: list[_Saw], path: Path, kept: str) -> None:
     first, *others = saw
-    writers = [rank for rank, each in enumerate(saw) if each.wrote]
+    writers = [rank for rank, each in enumerate(saw) if each.meanwhile]
     if writers and writers != [0]:
         raise Wrong(f"ranks {writers} write, into one place. Only rank 0 should.")
     if first.after != "new":

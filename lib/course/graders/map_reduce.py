@@ -100,10 +100,8 @@ def _compare(
     answer = {key: ask(reducer, key, values) for key, values in shuffled.items()}
     right = _right(TEXTS)
     if set(answer) != set(right):
-        missing, extra = (
-            sorted(set(right) - set(answer)),
-            sorted(map(str, set(answer) - set(right))),
-        )
+        missing = sorted(set(right) - set(answer))
+        extra = sorted(map(str, set(answer) - set(right)))
         raise Wrong(
             f"{how} the keys are not the first letters, in small letters, of the texts' words: "
             f"missing {missing}, not expected {extra}. Words are letters only."

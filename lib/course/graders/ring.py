@@ -94,15 +94,9 @@ def _check_slices(cut: list[tuple[int, int]], numel: int, ranks: int) -> None:
 def crossover(function: Callable[[int, float, float], float]) -> str:
     """Grade function(ranks, alpha, beta): the bytes at which ring and tree take the same time."""
     ways = {"the ring": algorithms.ring_all_reduce, "the tree": algorithms.tree_all_reduce}
+    why = "The tree has 2 ceil(log2 N) steps of the whole tensor, the ring 2(N - 1) of an N-th."
     for ranks in (8, 4, 16, 100):
-        check_crossing(
-            function,
-            ranks,
-            ways,
-            above="the ring",
-            why="The tree has 2 ceil(log2 N) steps of the whole tensor, the ring 2(N - 1) of an "
-            "N-th of it.",
-        )
+        check_crossing(function, ranks, ways, above="the ring", why=why)
     return (
         "at your size the cost model gives ring and tree the same time, for 4 to 100 ranks. Below "
         "it the tree wins, above it the ring."
@@ -117,14 +111,9 @@ def check_crossing(
     above: str,
     why: str,
 ) -> None:
-    """Raise if two ways do not take the same time at the learner's size, on two links.
+    """Raise if two ways do not take the same time at the size function(ranks, alpha, beta).
 
-    Args:
-        function: function(ranks, alpha, beta), the learner's.
-        ranks: how many.
-        ways: name → schedule, of both.
-        above: the way that wins above the crossing.
-        why: what the times are made of.
+    `above` names the way that wins above the crossing, `why` says what the times are made of.
     """
     for link in (Link(1e-5, 1e-9), Link(3e-6, 1e-11)):
         size = ask_number(function, ranks, link.alpha, link.beta)
@@ -179,9 +168,8 @@ def _try(function: HandWritten, ranks: int) -> int:
         need = 2 * (ranks - 1)
         raise Wrong(f"{where}{endless}; it needs 2(N - 1) = {need} exchanges.") from endless
     except Deadlock as deadlock:
-        _compare(
-            where, threads.messages, replay(algorithms.ring_all_reduce(ranks))
-        )  # if it finds the cause, the better
+        right = replay(algorithms.ring_all_reduce(ranks))
+        _compare(where, threads.messages, right)  # if it finds the cause, the better
         raise Wrong(f"{where}a deadlock. {deadlock}, and nobody sends.") from deadlock
     expected, first = _closest(threads.messages, ranks)
     _compare(where, threads.messages, expected)

@@ -61,17 +61,11 @@ def _owned(ranges: Sequence[Range]) -> set[tuple[int, int]]:
 def _why_slices(found: list[Range], sizes: list[int], ranks: int, rank: int) -> str:
     own = _owned(found)
     others = [r for r in range(ranks) if own and own == _owned(_ranges(sizes, ranks, r))]
-    down, offset = sum(sizes) // ranks, 0
-    short = set()
-    for place, size in enumerate(sizes):
-        start, end = rank * down, sum(sizes) if rank == ranks - 1 else (rank + 1) * down
-        short |= {(place, i) for i in range(size) if start <= offset + i < end}
-        offset += size
     if len(found) != len(sizes):
         return f"Expected a range for each of the {len(sizes)} parameters, empty or not."
     if others:
         return f"That is the slice of rank {others[0]}: rank r owns the r-th."
-    if own == short:
+    if sum(sizes) % ranks and len(own) == sum(sizes) // ranks:
         return "Round up: all slices are equally long, and the last one may hold padding."
     if any(end > size for (_, end), size in zip(found, sizes, strict=True)):
         return "Count within the parameter: its first element is 0, and its end is its size."

@@ -61,12 +61,7 @@ def loopback() -> list[Host]:
 
 @contextmanager
 def cabled() -> Iterator[list[Host]]:
-    """Two network namespaces joined by a virtual cable. They are gone when the block ends.
-
-    Raises:
-        ToolMissing: `unshare`, `nsenter` or `ip` is not installed.
-        Forbidden: the kernel says no.
-    """
+    """Two network namespaces joined by a virtual cable. They are gone when the block ends."""
     missing = [tool for tool in ("unshare", "nsenter", "ip") if not shutil.which(tool)]
     if missing:
         raise ToolMissing(f"needs {', '.join(missing)} (packages util-linux and iproute2)")
@@ -122,29 +117,20 @@ def torchrun(
 ) -> list[str]:
     """Start `script` with torchrun on every host, `per_node` ranks each; what each host printed.
 
-    The first host is the master: the others find it by its address and a port.
-
-    Args:
-        hosts: one launcher each.
-        per_node: ranks that a launcher starts.
-        script: as torchrun takes it: a file, or "-m" and a module, and its arguments.
-        timeout: seconds for all of it.
-
-    Raises:
-        RuntimeError: a launcher failed, with the end of what it said.
-        subprocess.TimeoutExpired: they did not end in time; then they have been stopped.
+    The first host is the master: the others find it by its address and a port. If they do not all
+    end within `timeout` seconds, they are stopped.
     """
-    port = str(_free_port())
+    launcher = [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes", str(len(hosts)), "--nproc-per-node", str(per_node)),
+        *("--master-addr", hosts[0].address, "--master-port", str(_free_port())),
+    ]
     with ExitStack() as stack:
         outs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in hosts]
         errs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in hosts]
         launchers = [
             subprocess.Popen(
-                [
-                    *host.enter,
-                    *_launcher(node, len(hosts), per_node, hosts[0].address, port),
-                    *script,
-                ],
+                [*host.enter, *launcher, "--node-rank", str(node), *script],
                 env=os.environ | {"GLOO_SOCKET_IFNAME": host.interface, "OMP_NUM_THREADS": "1"},
                 stdout=outs[node],
                 stderr=errs[node],
@@ -152,23 +138,15 @@ def torchrun(
             for node, host in enumerate(hosts)
         ]
         try:
-            codes = [launcher.wait(timeout) for launcher in launchers]
+            codes = [process.wait(timeout) for process in launchers]
         finally:
-            for launcher in launchers:
-                _stop(launcher)
+            for process in launchers:
+                _stop(process)
         said = [_read(each) for each in errs]
         if any(codes):
             node = next(node for node, code in enumerate(codes) if code)
             raise RuntimeError(f"torchrun on node {node} failed:\n{said[node][-3000:]}")
         return [_read(each) for each in outs]
-
-
-def _launcher(node: int, nodes: int, per_node: int, master: str, port: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *("--nnodes", str(nodes), "--nproc-per-node", str(per_node), "--node-rank", str(node)),
-        *("--master-addr", master, "--master-port", port),
-    ]
 
 
 def _free_port() -> int:

@@ -29,11 +29,7 @@ class Claim:
 
 
 def load(path: Path) -> list[Claim]:
-    """Read the data file.
-
-    Raises:
-        ValueError: a claim without evidence, with an unknown verdict, or listed twice.
-    """
+    """Read the claims; each must have evidence, a known verdict and an id of its own."""
     claims = [Claim(**row) for row in yaml.safe_load(path.read_text())]
     names = [claim.id for claim in claims]
     for claim in claims:

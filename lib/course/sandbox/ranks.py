@@ -26,14 +26,10 @@ def on_ranks(
 
     Args:
         function: what each rank runs; it calls the learner's function.
-        ranks: how many.
-        args: of the function.
+        ranks: the number of ranks.
+        args: arguments of the function.
         timeout: seconds until ranks that wait for each other are killed.
         hints: part of a failure's text → what to add to it.
-
-    Raises:
-        Wrong: a rank failed, or found a mistake itself.
-        NotImplementedError: the learner's function is still a stub.
     """
     try:
         return minidist.launch(function, ranks, *args, device="cpu", timeout=timeout)
@@ -49,16 +45,7 @@ def on_ranks(
 
 
 def compared(work: Callable[[], tuple[Any, ...]], ranks: int, complaint: str) -> list[Any]:
-    """Run `work` on ranks and return what it found beside whether the results are the same.
-
-    Args:
-        work: returns whether this rank's result is right, and anything else.
-        ranks: how many.
-        complaint: what is wrong where it is not.
-
-    Raises:
-        Wrong: as `on_ranks`, or some rank's result is not right.
-    """
+    """Run `work`, which returns (whether the result is right, *found); return what ranks found."""
     results = on_ranks(work, ranks)
     wrong = [rank for rank, (same, *_) in enumerate(results) if not same]
     if wrong:

@@ -53,13 +53,7 @@ class Failed(Exception):
 class Threads:
     """`ranks` threads that communicate. Use once: `run`, then look at `messages` and `made`.
 
-    Args:
-        ranks: how many.
-        most: exchanges that a rank may make, and collective calls that all may make.
-
-    Attributes:
-        messages: what was exchanged between two ranks.
-        made: the collective calls.
+    A rank may make at most `most` exchanges, and all of them as many collective calls.
     """
 
     def __init__(self, ranks: int, most: int = 100) -> None:
@@ -74,14 +68,7 @@ class Threads:
         self._error: Exception | None = None
 
     def run(self, body: Callable[[int, Rank], None]) -> None:
-        """Call body(rank, its calls) for each rank at once.
-
-        Raises:
-            Failed: body raised; NotImplementedError passes as it is.
-            Mismatch: naming the ranks and what they call.
-            Deadlock: naming who waits for whom.
-            Endless: naming the rank.
-        """
+        """Call body(rank, its calls) for each rank at once; NotImplementedError passes as it is."""
         threads = [
             threading.Thread(target=self._run, args=(rank, body), daemon=True)
             for rank in range(self.ranks)

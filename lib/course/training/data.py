@@ -6,10 +6,9 @@ import torch
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Handwritten digits, from scikit-learn (Alpaydin and Kaynak, 1998; UCI's test set).
+    """Handwritten digits of scikit-learn (Alpaydin and Kaynak, 1998): 1,797 images and labels.
 
-    Returns:
-        Images, float32 [1797, 1, 8, 8], from 0 (paper) to 1 (ink), and labels, int64 [1797].
+    An image is float32 [1, 8, 8], from 0 (paper) to 1 (ink).
     """
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # slow to import
 
@@ -18,29 +17,14 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def text() -> str:
-    """English prose with some code in it: what `help()` knows of the language, about half a MB.
-
-    From the standard library's `pydoc_data.topics`, so it grows a little with Python's version.
-    """
+    """English prose with some code in it: what `help()` knows of Python, about half a MB."""
     from pydoc_data.topics import topics
 
     return "\n".join(topics[name] for name in sorted(topics))
 
 
 def characters(text: str) -> tuple[torch.Tensor, str]:
-    """Number the characters of a text.
-
-    Args:
-        text: any, at least one character.
-
-    Returns:
-        `ids`, int64 [len(text)], and `alphabet`, sorted: `alphabet[ids[i]]` is `text[i]`.
-
-    Raises:
-        ValueError: the text is empty.
-    """
-    if not text:
-        raise ValueError("text: expected at least one character, got none")
+    """Number the characters of a text: `alphabet[ids[i]]` is `text[i]`."""
     alphabet = "".join(sorted(set(text)))
     number = {character: index for index, character in enumerate(alphabet)}
     return torch.tensor([number[character] for character in text]), alphabet

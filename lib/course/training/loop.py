@@ -40,22 +40,19 @@ def train(
     warm: int = 0,
     seed: int = 0,
 ) -> list[float]:
-    """Train a classifier by SGD with momentum, and save it at `path` after each epoch.
+    """Train a classifier by SGD with momentum; return each epoch's mean loss over all ranks.
 
     Args:
-        net: bare, on every rank.
-        dataset: of samples with their labels, the same on every rank.
-        path: of the checkpoint: epoch, model and optimizer.
+        net: the bare model, on every rank.
+        dataset: samples with their labels, the same on every rank.
+        path: where the checkpoint of each epoch goes.
         batch: samples that a rank takes at a time.
-        epochs: how often to go through the data.
-        rate: that fits one rank with `batch`.
-        scale: times the `rate` to use; N times `micro` by the linear scaling rule.
+        epochs: passes through the data.
+        rate: learning rate that fits one rank with `batch`.
+        scale: factor of the `rate`; N times `micro` by the linear scaling rule.
         micro: batches to a step, for each rank.
         warm: steps in which the rate grows to `scale` times itself.
         seed: of the order of samples, and of dropout.
-
-    Returns:
-        The mean loss over all ranks of each epoch.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     own: DistributedSampler[Sample]  # of the samples

@@ -139,9 +139,5 @@ def backwards(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
     return parameters[::-1]
 
 
-def raises(model: nn.Module) -> None:
-    raise ZeroDivisionError
-
-
 def leaves(model: nn.Module) -> None:
     os._exit(3)

@@ -136,10 +136,6 @@ def too_short(gradient: torch.Tensor, comm: Comm) -> torch.Tensor:
     return scatter(gradient, comm)[:2]
 
 
-def raises_in_unit(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm) -> None:
-    raise ZeroDivisionError(comm.rank)
-
-
 def from_rank_0_only(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm) -> Any:
     return unit()(shard, forward, backward, comm) if comm.rank == 0 else shard
 
@@ -205,7 +201,3 @@ def skips_without_gradients(gradients: Any, comm: Comm) -> torch.Tensor:
 
 def in_place(gradients: Any, comm: Comm) -> torch.Tensor:
     return total(sum(each.square_().sum() for each in gradients if each is not None), comm).sqrt()
-
-
-def raises(gradients: Any, comm: Comm) -> None:
-    raise ZeroDivisionError(dist.get_rank())
