@@ -13,24 +13,13 @@ import torch.distributed as dist
 
 import minidist
 from benchmarks.checks.copy_bandwidth import copy
+from benchmarks.harness import turns
 from benchmarks.harness.bus_bandwidth import FACTORS, bus_bandwidth
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, in_each_setup
 from benchmarks.harness.setups import MIB, Scope, Setup
 from benchmarks.harness.training import NO_TIME
-from benchmarks.harness.turns import (
-    LEAST_ROUNDS,
-    Call,
-    Repeats,
-    Turns,
-    max_over_ranks,
-    milliseconds,
-    quartiles,
-    refusal,
-    repeats_within,
-    take_turns,
-    trial,
-)
+from benchmarks.harness.turns import LEAST_ROUNDS, Call, Repeats, Turns
 
 SHARE = 0.7  # of a setup's time, for the turns
 COPY_ROUNDS = 15
@@ -61,14 +50,14 @@ def _measure(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
     sizes, rounds = scope.message_bytes, scope.rounds
     of_ranks = setup.launch(on_rank, sizes, rounds, seconds, timeout=clock.left())
     for cell in zip(*of_ranks, strict=True):
-        row, turns = cell[0][0], [turns for _, turns in cell if turns]
-        yield row | (_times(row, setup.ranks, turns) if turns else {"left_out": NO_TIME})
+        row, timed = cell[0][0], [each for _, each in cell if each]
+        yield row | (_times(row, setup.ranks, timed) if timed else {"left_out": NO_TIME})
 
 
-def _times(row: Row, ranks: int, turns: list[Turns]) -> Row:
+def _times(row: Row, ranks: int, timed: list[Turns]) -> Row:
     """Quartiles in milliseconds, ratios of the medians, bus bandwidth in GB/s."""
-    seconds = quartiles(turns)
-    found: Row = {f"{way}_ms": milliseconds(each) for way, each in seconds.items()}
+    seconds = turns.quartiles(timed)
+    found: Row = {f"{way}_ms": turns.milliseconds(each) for way, each in seconds.items()}
     for way in ("auto", "native"):
         if way in seconds:
             rate = bus_bandwidth(row["what"], row["bytes"], ranks, seconds[way][1])
@@ -77,7 +66,7 @@ def _times(row: Row, ranks: int, turns: list[Turns]) -> Row:
         found["ratio"] = round(seconds["auto"][1] / seconds["native"][1], 3)
     if "checked" in seconds:
         found["checked_ratio"] = round(seconds["checked"][1] / seconds["auto"][1], 3)
-    return {**found, "rounds": len(turns[0].intervals["auto"]), "calls": turns[0].calls}
+    return {**found, "rounds": len(timed[0].intervals["auto"]), "calls": timed[0].calls}
 
 
 def on_rank(sizes: tuple[int, ...], rounds: int | None, seconds: float) -> list[Timed]:
@@ -91,13 +80,15 @@ def on_rank(sizes: tuple[int, ...], rounds: int | None, seconds: float) -> list[
         if rounds:
             repeats = Repeats(calls_in_a_row(size), rounds)
         else:
-            left = -max_over_ranks(time.monotonic() - end)  # the same cells are left out everywhere
+            left = -turns.max_over_ranks(
+                time.monotonic() - end
+            )  # the same cells are left out everywhere
             repeats = Repeats(1, 0)
             if per_byte[name] * size * (3 + LEAST_ROUNDS) <= left:  # with trials and a warm-up
-                trials = trial(ways, reset)
+                trials = turns.trial(ways, reset)
                 per_byte[name] = sum(trials) / size
-                repeats = repeats_within(left / (len(cells) - done), trials)
-        found.append((row, take_turns(ways, repeats, reset) if repeats.rounds else None))
+                repeats = turns.repeats_within(left / (len(cells) - done), trials)
+        found.append((row, turns.take_turns(ways, repeats, reset) if repeats.rounds else None))
     return found
 
 
@@ -108,7 +99,7 @@ def _prepare(name: str, size: int) -> tuple[dict[str, Call], Row, Call]:
     full, mine = (torch.ones(n, device=device) for n in (part * ranks, part))
     ways = _ways(name, full, mine)
     row: Row = {"what": name, "bytes": full.nbytes}
-    if error := refusal(ways["native"]):  # Gloo may lack it for a GPU's tensors
+    if error := turns.refusal(ways["native"]):  # Gloo may lack it for a GPU's tensors
         row["native_refuses"] = error
         del ways["native"]
     return ways, row, lambda: full.fill_(1)

@@ -11,22 +11,12 @@ from typing import Any
 import torch
 
 import minidist
+from benchmarks.harness import training
 from benchmarks.harness.memory import largest
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, in_each_setup
 from benchmarks.harness.setups import Scope, Setup
-from benchmarks.harness.training import (
-    STEPS,
-    Comparison,
-    Config,
-    Trained,
-    Training,
-    Way,
-    bucket_mib,
-    build,
-    compare,
-    sgd,
-)
+from benchmarks.harness.training import STEPS, Comparison, Config, Trained, Training, Way
 from course.training.models import GPT
 from minidist.profiler.spans import Span, hidden
 from minidist.profiler.timeline import timeline
@@ -37,7 +27,7 @@ MEMORY = Config(batch=1, tokens=8)  # gradients and buckets, and hardly anything
 
 def wrapped(module: GPT, cap_mib: float | None = None, **options: Any) -> torch.nn.Module:
     """In our DDP, with several buckets."""
-    cap = cap_mib or bucket_mib(module)
+    cap = cap_mib or training.bucket_mib(module)
     sizes: dict[str, Any] = {"bucket_cap_mb": cap, "first_bucket_mb": min(1, cap)}
     return minidist.DistributedDataParallel(module, **sizes, **options)
 
@@ -45,12 +35,14 @@ def wrapped(module: GPT, cap_mib: float | None = None, **options: Any) -> torch.
 def torchs(**options: Any) -> Way:
     """In torch's DDP."""
     ddp = torch.nn.parallel.DistributedDataParallel
-    return sgd(lambda module: ddp(module, bucket_cap_mb=bucket_mib(module), **options))
+    return training.sgd(
+        lambda module: ddp(module, bucket_cap_mb=training.bucket_mib(module), **options)
+    )
 
 
 def ours(**options: Any) -> Way:
     """In our DDP."""
-    return sgd(lambda module: wrapped(module, **options))
+    return training.sgd(lambda module: wrapped(module, **options))
 
 
 def reference(module: GPT) -> Trained:
@@ -60,7 +52,7 @@ def reference(module: GPT) -> Trained:
 
 def ways(precision: str) -> dict[str, Way]:
     """On a rank: all that are compared."""
-    found = {"torch": torchs(), "alone": sgd(lambda module: module)}
+    found = {"torch": torchs(), "alone": training.sgd(lambda module: module)}
     found |= {sync: ours(sync=sync) for sync in SYNC}
     found["overlapped, views"] = ours(gradient_as_bucket_view=True)
     found["overlapped, ring"] = ours(comm=minidist.Ours(algorithm="ring"))
@@ -80,8 +72,8 @@ def measure(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
     """Losses and times of steps, the share of communication that is hidden, and memory."""
     scope = replace(scope, precisions=("fp32",))
     comparison = Comparison(ways, reference, untimed=("overlapped, views", "overlapped, ring"))
-    cap = bucket_mib(build(Config(scope.width), "meta"))
-    for row in compare(comparison, setup, scope, clock):
+    cap = training.bucket_mib(training.build(Config(scope.width), "meta"))
+    for row in training.compare(comparison, setup, scope, clock):
         yield row | ({"cap_mib": cap} if row["what"] == "step" else {})
     of_ranks = setup.launch(timelines, scope.width, timeout=clock.left())
     for sync in SYNC:
@@ -95,10 +87,10 @@ def timelines(width: int) -> dict[str, list[Span]]:
     os.environ["MINIDIST_CHECK"] = "0"
     found = {}
     for sync in SYNC:
-        training = Training(ours(sync=sync), Config(width))
-        training.losses(STEPS)
+        trained = Training(ours(sync=sync), Config(width))
+        trained.losses(STEPS)
         with timeline() as recorded:
-            training.losses(STEPS)
+            trained.losses(STEPS)
         found[sync] = recorded.spans
     return found
 
@@ -118,7 +110,7 @@ def memory(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
     """Bytes that a wrapper and its steps allocate beside the model, held and at most."""
     config = replace(MEMORY, width=scope.width)
     cases = [(way, config) for way in memory_ways("fp32")]
-    model = sum(parameter.nbytes for parameter in build(config, "meta").parameters())
+    model = sum(parameter.nbytes for parameter in training.build(config, "meta").parameters())
     for (name, _), found in largest(memory_ways, cases, setup, scope.tries, clock).items():
         way, views = name.split(", ")
         beside = {key: nbytes - model for key, nbytes in found.items()}

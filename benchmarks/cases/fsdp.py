@@ -17,23 +17,13 @@ from torch.optim import AdamW
 
 import minidist
 from benchmarks.cases.zero import RATE, unsharded
+from benchmarks.harness import training, turns
 from benchmarks.harness.memory import compare_memory, largest
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, in_each_setup
 from benchmarks.harness.setups import Scope, Setup
-from benchmarks.harness.training import (
-    CONTEXT,
-    Comparison,
-    Config,
-    Trained,
-    Training,
-    Way,
-    build,
-    compare,
-    step_rows,
-    time_steps,
-)
-from benchmarks.harness.turns import Repeats, Turns, quartiles, take_turns
+from benchmarks.harness.training import CONTEXT, Comparison, Config, Trained, Training, Way, build
+from benchmarks.harness.turns import Repeats, Turns
 from course.training.models import GPT
 
 BF16 = MixedPrecisionPolicy(torch.bfloat16, torch.float32)  # gradients are summed in float32
@@ -103,7 +93,7 @@ def measure(scope: Scope, clock: Clock) -> Iterator[Row]:
 
 def _measure(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
     comparison = Comparison(ways, reference, checkpointed=("fsdp",))
-    yield from compare(comparison, setup, scope, clock)
+    yield from training.compare(comparison, setup, scope, clock)
     yield from compare_memory(comparison, PREDICTED, setup, scope, clock)
 
 
@@ -114,14 +104,14 @@ def by_width(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
         of_ranks = setup.launch(time_both, config, scope.rounds, timeout=clock.left())
         parameters = sum(each.numel() for each in build(config, "meta").parameters())
         model = {"width": width, "layers": config.layers, "parameters": parameters}
-        for row in step_rows(of_ranks, "ddp"):
+        for row in training.step_rows(of_ranks, "ddp"):
             yield {**row, "what": "size", "ranks": setup.ranks, **model}
 
 
 def time_both(config: Config, rounds: int) -> Turns:
     """On a rank: steps of DDP and of FSDP."""
     os.environ["MINIDIST_CHECK"] = "0"
-    return time_steps({"ddp": unsharded, "fsdp": ours()}, config, rounds)
+    return training.time_steps({"ddp": unsharded, "fsdp": ours()}, config, rounds)
 
 
 def within_limits(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
@@ -134,7 +124,7 @@ def within_limits(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
     cases = [(way, Config(width, batch=n)) for way, n in product(("ddp", "fsdp"), batches)]
     memory = largest(ways, cases, setup, 1, clock)
     found = {(way, config.batch): row for (way, config), row in memory.items()}
-    seconds = quartiles(setup.launch(time_batches, cases, rounds, timeout=clock.left()))
+    seconds = turns.quartiles(setup.launch(time_batches, cases, rounds, timeout=clock.left()))
     for limit in (
         found["ddp", batches[-1]]["peak_bytes"],
         found["ddp", batches[0]]["peak_bytes"],
@@ -157,4 +147,4 @@ def time_batches(cases: list[tuple[str, Config]], rounds: int) -> Turns:
     os.environ["MINIDIST_CHECK"] = "0"
     all_ways = ways("fp32")
     steps = {f"{way}, {c.batch}": Training(all_ways[way], c).step for way, c in cases}
-    return take_turns(steps, Repeats(1, rounds))
+    return turns.take_turns(steps, Repeats(1, rounds))

@@ -140,6 +140,18 @@ class Tensors:
         """The sum of all ranks' inputs of a shape."""
         return all_reduced(self.ranks, shape, self.dtype)
 
+    def my_sum(self) -> torch.Tensor:
+        """This rank's part of the sum."""
+        return self.reduced(self.ranks, self.numel)[self.rank]
+
+    def parts(self) -> list[torch.Tensor]:
+        """All ranks' inputs."""
+        return [self.part(rank) for rank in range(self.ranks)]
+
+    def arriving(self) -> list[torch.Tensor]:
+        """The part for this rank of each rank's input."""
+        return [self.full(src)[self.rank] for src in range(self.ranks)]
+
     def put(self, start: torch.Tensor, want: torch.Tensor | None = None) -> torch.Tensor:
         """The tensor to pass: holds `start`, and must hold `want` after; None: still `start`."""
         if self._strided:
@@ -170,35 +182,14 @@ def _all_reduce(t: Tensors) -> Arguments:
     return (t.put(data(t.rank, (numel,), t.dtype), t.reduced(numel)),)
 
 
-def _broadcast(t: Tensors) -> Arguments:
-    return t.put(t.part(t.rank), t.part(t.root)), t.root
-
-
 def _reduce(t: Tensors) -> Arguments:
     if t.rank == t.root:
         return t.put(t.part(t.rank), t.reduced(t.numel)), t.root
     return t.part(t.rank).to(minidist.device(), copy=True), t.root  # what it holds after is open
 
 
-def _reduce_scatter_tensor(t: Tensors) -> Arguments:
-    return t.blank(t.reduced(t.ranks, t.numel)[t.rank]), t.put(t.full(t.rank))
-
-
-def _reduce_scatter(t: Tensors) -> Arguments:
-    mine = t.blank(t.reduced(t.ranks, t.numel)[t.rank])
-    return mine, [t.put(row) for row in t.full(t.rank)]
-
-
-def _all_gather_into_tensor(t: Tensors) -> Arguments:
-    return t.blank(torch.cat([t.part(rank) for rank in range(t.ranks)])), t.put(t.part(t.rank))
-
-
-def _all_gather(t: Tensors) -> Arguments:
-    return [t.blank(t.part(rank)) for rank in range(t.ranks)], t.put(t.part(t.rank))
-
-
 def _gather(t: Tensors) -> Arguments:
-    at_root = [t.blank(t.part(r)) for r in range(t.ranks)] if t.rank == t.root else None
+    at_root = [t.blank(each) for each in t.parts()] if t.rank == t.root else None
     return t.put(t.part(t.rank)), at_root, t.root
 
 
@@ -207,37 +198,21 @@ def _scatter(t: Tensors) -> Arguments:
     return t.blank(t.full(t.root)[t.rank]), at_root, t.root
 
 
-def _all_to_all_single(t: Tensors) -> Arguments:
-    return t.blank(torch.cat([t.full(src)[t.rank] for src in range(t.ranks)])), t.put(
-        t.full(t.rank)
-    )
-
-
-def _all_to_all(t: Tensors) -> Arguments:
-    arrived = [t.blank(t.full(src)[t.rank]) for src in range(t.ranks)]
-    return arrived, [t.put(row) for row in t.full(t.rank)]
-
-
-def _ring_shift(t: Tensors) -> Arguments:
-    return (t.put(t.part(t.rank), t.part((t.rank - 1) % t.ranks)),)
-
-
-def _barrier(_: Tensors) -> Arguments:
-    return ()
-
-
 CALLS: dict[str, Callable[[Tensors], Arguments]] = {
     "all_reduce": _all_reduce,
-    "broadcast": _broadcast,
+    "broadcast": lambda t: (t.put(t.part(t.rank), t.part(t.root)), t.root),
     "reduce": _reduce,
-    "reduce_scatter_tensor": _reduce_scatter_tensor,
-    "reduce_scatter": _reduce_scatter,
-    "all_gather_into_tensor": _all_gather_into_tensor,
-    "all_gather": _all_gather,
+    "reduce_scatter_tensor": lambda t: (t.blank(t.my_sum()), t.put(t.full(t.rank))),
+    "reduce_scatter": lambda t: (t.blank(t.my_sum()), [t.put(row) for row in t.full(t.rank)]),
+    "all_gather_into_tensor": lambda t: (t.blank(torch.cat(t.parts())), t.put(t.part(t.rank))),
+    "all_gather": lambda t: ([t.blank(each) for each in t.parts()], t.put(t.part(t.rank))),
     "gather": _gather,
     "scatter": _scatter,
-    "all_to_all_single": _all_to_all_single,
-    "all_to_all": _all_to_all,
-    "ring_shift": _ring_shift,
-    "barrier": _barrier,
+    "all_to_all_single": lambda t: (t.blank(torch.cat(t.arriving())), t.put(t.full(t.rank))),
+    "all_to_all": lambda t: (
+        [t.blank(each) for each in t.arriving()],
+        [t.put(row) for row in t.full(t.rank)],
+    ),
+    "ring_shift": lambda t: (t.put(t.part(t.rank), t.part((t.rank - 1) % t.ranks)),),
+    "barrier": lambda t: (),
 }

@@ -18,19 +18,11 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
 import minidist
+from benchmarks.harness import turns
 from benchmarks.harness.record import Row, worst_of_ranks
 from benchmarks.harness.sections import Clock
 from benchmarks.harness.setups import MIB, Scope, Setup
-from benchmarks.harness.turns import (
-    Repeats,
-    Turns,
-    milliseconds,
-    quartiles,
-    refusal,
-    repeats_within,
-    take_turns,
-    trial,
-)
+from benchmarks.harness.turns import Repeats, Turns
 from course.training.data import characters, text
 from course.training.models import GPT
 
@@ -166,7 +158,7 @@ def refused(ways: dict[str, Way]) -> dict[str, str]:
     Only the backend's own collectives are tried: Gloo may lack one for a GPU's tensors.
     """
     errors = {
-        name: refusal(partial(_one_step, way))
+        name: turns.refusal(partial(_one_step, way))
         for name, way in ways.items()
         if name.startswith("torch") or "native" in name
     }
@@ -182,8 +174,10 @@ def time_steps(
 ) -> Turns:
     """On a rank: steps of the ways, in turns; if no `rounds` are given, as many as time allows."""
     steps = {name: Training(way, config).step for name, way in ways.items()}
-    repeats = Repeats(STEPS, rounds) if rounds else repeats_within(seconds, trial(steps))
-    return take_turns(steps, repeats)
+    repeats = (
+        Repeats(STEPS, rounds) if rounds else turns.repeats_within(seconds, turns.trial(steps))
+    )
+    return turns.take_turns(steps, repeats)
 
 
 def step_rows(of_ranks: list[Turns], against: str) -> Iterator[Row]:
@@ -192,10 +186,10 @@ def step_rows(of_ranks: list[Turns], against: str) -> Iterator[Row]:
     if not rounds:
         yield {"what": "step", "left_out": NO_TIME}
         return
-    found = quartiles(of_ranks)
+    found = turns.quartiles(of_ranks)
     for way, seconds in found.items():
         ratio = round(seconds[1] / found[against][1], 3)
-        row = {"what": "step", "way": way, "ms": milliseconds(seconds), "ratio": ratio}
+        row = {"what": "step", "way": way, "ms": turns.milliseconds(seconds), "ratio": ratio}
         yield {**row, "rounds": rounds, "steps": of_ranks[0].calls}
 
 
@@ -210,9 +204,9 @@ def compare(comparison: Comparison, setup: Setup, scope: Scope, clock: Clock) ->
     rows = [worst_of_ranks(each) for each in zip(*(rows for rows, _ in of_ranks), strict=True)]
     yield from rows
     for precision in scope.precisions:
-        turns = [of_rank[precision] for _, of_rank in of_ranks]
-        against = "torch" if "torch" in turns[0].intervals else "ddp"
-        for row in step_rows(turns, against):
+        timed = [of_rank[precision] for _, of_rank in of_ranks]
+        against = "torch" if "torch" in timed[0].intervals else "ddp"
+        for row in step_rows(timed, against):
             yield {**row, "precision": precision, "against": against}
     wrong = [f"{row['way']}: {row['difference']:.1e}" for row in rows if not row.get("right", True)]
     assert not wrong, f"losses differ from the reference's, such as {wrong[0]}"
@@ -225,7 +219,7 @@ def on_rank(
     os.environ["MINIDIST_CHECK"] = "0"  # torch does not check either
     unsupported = refused(comparison.ways("fp32"))
     rows: list[Row] = [{"what": "refused", "way": n, "error": e} for n, e in unsupported.items()]
-    turns = {}
+    timed = {}
     for precision in scope.precisions:
         ways = {n: w for n, w in comparison.ways(precision).items() if n not in unsupported}
         alike = {name: way for name, way in ways.items() if name != "alone"}
@@ -234,8 +228,8 @@ def on_rank(
         rows += compared(alike, comparison.reference, precision, config)
         again = {name: ways[name] for name in comparison.checkpointed}
         rows += compared(again, comparison.reference, precision, replace(config, checkpointed=True))
-        timed = Config(scope.width, autocast=autocast)
         for name in comparison.untimed:
             del ways[name]
-        turns[precision] = time_steps(ways, timed, scope.rounds, seconds)
-    return rows, turns
+        config = Config(scope.width, autocast=autocast)
+        timed[precision] = time_steps(ways, config, scope.rounds, seconds)
+    return rows, timed
