@@ -76,18 +76,17 @@ def on_rank(sizes: tuple[int, ...], rounds: int | None, seconds: float) -> list[
     found: list[Timed] = []
     per_byte = dict.fromkeys(FACTORS, 0.0)  # seconds of one call of each way, by the size before
     for done, (name, size) in enumerate(cells):
+        left = -turns.max_over_ranks(time.monotonic() - end)  # the same on all ranks
+        least = per_byte[name] * size * (3 + LEAST_ROUNDS)  # with two trials and one to warm up
+        if not rounds and least >= left:
+            found.append(({"what": name, "bytes": size}, None))
+            continue
         ways, row, reset = _prepare(name, size)
-        if rounds:
-            repeats = Repeats(calls_in_a_row(size), rounds)
-        else:
-            left = -turns.max_over_ranks(
-                time.monotonic() - end
-            )  # the same cells are left out everywhere
-            repeats = Repeats(1, 0)
-            if per_byte[name] * size * (3 + LEAST_ROUNDS) <= left:  # with trials and a warm-up
-                trials = turns.trial(ways, reset)
-                per_byte[name] = sum(trials) / size
-                repeats = turns.repeats_within(left / (len(cells) - done), trials)
+        repeats = Repeats(calls_in_a_row(size), rounds or 0)
+        if not rounds:
+            trials = turns.trial(ways, reset)
+            per_byte[name] = sum(trials) / size
+            repeats = turns.repeats_within(left / (len(cells) - done), trials)
         found.append((row, turns.take_turns(ways, repeats, reset) if repeats.rounds else None))
     return found
 

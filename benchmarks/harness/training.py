@@ -70,8 +70,9 @@ def corpus() -> tuple[torch.Tensor, int]:
 def build(config: Config, device: torch.device | str) -> GPT:
     """The same on every rank and in every way; on "meta" it takes no memory."""
     torch.manual_seed(0)
+    _, vocab = corpus()  # its ids are on the CPU, whatever the device
     with torch.device("meta" if device == "meta" else "cpu"):
-        module = GPT(corpus()[1], config.width, config.layers, heads=4, context=CONTEXT)
+        module = GPT(vocab, config.width, config.layers, heads=4, context=CONTEXT)
     for block in module.blocks if config.checkpointed else ():
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
     return module.to(device, config.dtype)

@@ -44,11 +44,13 @@ ROOT = Path(__file__).parents[2]
 SMALL = replace(
     on_gpus(1),
     setups=(Setup(1), Setup(3)),
+    rounds=2,
     message_bytes=(4096, MIB),
     copy_bytes=MIB,
     width=16,
 )
 TWO = Setup(2)
+UNTIMED = ("overlapped, views", "overlapped, ring")
 TRAINED = {
     "ddp": {"overlapped", "naive", "overlapped, views", "overlapped, ring", "overlapped, native"},
     "zero": {"ddp", "stage 1", "stage 1, local", "stage 2", "stage 2, native"},
@@ -70,10 +72,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Row:
     folder = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(benchmarks.harness.record, "RESULTS", folder)
-        patch.setattr(training, "SHARE", 0.01)  # of more time, so that a busy machine has enough
-        longer = [s._replace(seconds=300 if s.name in TRAINED else 60) for s in SECTIONS]
+        longer = [section._replace(seconds=1000) for section in SECTIONS]  # for a busy machine
         patch.setattr(command, "GPU_SECTIONS", longer)
-        patch.setattr(command, "run", lambda *sections: run(*sections, total=2000))
+        patch.setattr(command, "run", lambda *sections: run(*sections, total=8000))
         status = command.run_sections(SMALL)
     found: Row = json.loads((folder / "gpu.json").read_text())
     assert status == 0, found["rows"]
@@ -129,7 +130,7 @@ def test_times_of_collectives_are_complete_and_consistent(written: Row) -> None:
     cells = [(row["setup"], row["bytes"], row["what"]) for row in rows]
     assert len(set(cells)) == len(cells) == 2 * len(SMALL.message_bytes) * len(FACTORS)
     for row in rows:
-        assert row["rounds"] >= turns.LEAST_ROUNDS
+        assert row["rounds"] == SMALL.rounds
         for way in ("auto", "native"):
             low, middle, high = row[f"{way}_ms"]
             assert 0 < low <= middle <= high
@@ -163,10 +164,8 @@ def test_training_is_compared_and_timed_in_every_setup(written: Row, section: st
                 assert row["right"]
                 assert row["difference"] <= training.TOLERANCE[precision]
             steps = [row for row in here if row["what"] == "step"]
-            assert steps
-            for row in steps:
-                no_time = row.get("left_out") == training.NO_TIME
-                assert no_time or row["rounds"] >= turns.LEAST_ROUNDS
+            assert {row["way"] for row in steps} >= TRAINED[section] - {*UNTIMED}
+            assert all(row["rounds"] == SMALL.rounds for row in steps)
 
 
 @pytest.mark.parametrize("section", ["zero", "fsdp"])
@@ -483,6 +482,20 @@ def test_bus_bandwidth_is_that_of_nccl_tests(
 def test_rounds_fit_the_budget(trials: list[float], budget: float, calls: int, rounds: int) -> None:
     assert turns.repeats_within(budget, trials) == (calls, rounds)
     assert not rounds or calls * (1 + rounds) * sum(trials) <= budget
+
+
+def with_time() -> tuple[list[Any], turns.Turns]:
+    found = collectives.on_rank((4096,), None, seconds=1000)
+    ways = {"ddp": zero.unsharded}
+    return found, training.time_steps(ways, training.NARROW, None, seconds=1000)
+
+
+def test_with_enough_time_there_are_as_many_rounds_as_there_may_be() -> None:
+    for found, steps in minidist.launch(with_time, 2, device="cpu"):
+        assert [row["what"] for row, _ in found] == list(FACTORS)
+        for timed in (*(timed for _, timed in found), steps):
+            assert 1 <= timed.calls <= turns.MOST_CALLS
+            assert {len(each) for each in timed.intervals.values()} == {turns.MOST_ROUNDS}
 
 
 def no_time() -> list[Any]:
