@@ -1,4 +1,4 @@
-"""The harness and its checks, on ranks that run on the CPU; and what is for GPUs alone, with fakes.
+"""`python -m benchmarks.gpu` on ranks that run on the CPU; and what is for GPUs alone, with fakes.
 
 What a GPU alone can show, only `python -m benchmarks.gpu` shows, on a machine that has one.
 """
@@ -20,27 +20,19 @@ import torch.distributed as dist
 import benchmarks.harness.record
 import minidist
 from benchmarks import __main__ as command
-from benchmarks.cases import collectives, fsdp, zero
 from benchmarks.checks import collectives as correct
 from benchmarks.checks import copy_bandwidth, stream_order
 from benchmarks.harness import environment, training, turns
 from benchmarks.harness.bus_bandwidth import FACTORS, bus_bandwidth
-from benchmarks.harness.record import Row, worst_of_ranks
+from benchmarks.harness.record import Row
 from benchmarks.harness.sections import (
-    LEAST,
-    TOTAL,
-    TRACEBACK_LINES,
     Clock,
-    Section,
-    in_each_setup,
     run,
 )
 from benchmarks.harness.setups import MIB, Scope, Setup, on_gpus
-from minidist.collectives.runtime import executor
-from minidist.launch.launch import _devices
-from minidist.schedule import program
 
 ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
 SMALL = replace(
     on_gpus(1),
     setups=(Setup(1), Setup(3)),
@@ -184,16 +176,6 @@ def test_memory_is_measured_and_predicted_in_every_setup(written: Row, section: 
             assert 0.95 < row["held_bytes"] / row["predicted_held_bytes"] < 1.4
 
 
-def test_without_a_gpu_it_says_so_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(benchmarks.harness.record, "RESULTS", tmp_path)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert command.main(["gpu"]) == 2
-    assert capsys.readouterr().out == "no CUDA device: nothing to measure\n"
-    assert list(tmp_path.iterdir()) == []
-
-
 # On a machine that has torch and numpy alone
 
 ALONE = """
@@ -264,100 +246,17 @@ def test_it_runs_with_torch_and_numpy_alone_from_a_checkout(
 def test_the_command_ends_with_status_2_without_a_gpu(
     alone: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
+    before = sorted(RESULTS.iterdir())
     done = alone("-m", "benchmarks.gpu")
     assert done.returncode == 2, done.stderr
     assert done.stdout == "no CUDA device: nothing to measure\n"
+    assert sorted(RESULTS.iterdir()) == before
 
 
 @pytest.mark.parametrize("page", ["README.md", "book/index.md"])
 def test_pages_say_whether_a_gpu_run_is_recorded(page: str) -> None:
     recorded = (ROOT / "benchmarks" / "results" / "gpu.json").exists()
     assert ("not yet recorded" in (ROOT / page).read_text()) == (not recorded)
-
-
-# Sections: budget, errors
-
-
-class Ticks:
-    """A clock that moves by hand."""
-
-    def __init__(self) -> None:
-        self.at = 100.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
-def test_a_failed_section_is_recorded_with_what_it_found_before_and_the_next_one_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def breaks(scope: Scope, clock: Clock) -> Iterator[Row]:
-        yield {"found": 1}
-        raise RuntimeError("of the section\nand more")
-
-    def works(scope: Scope, clock: Clock) -> Iterator[Row]:
-        yield {"found": 2}
-
-    monkeypatch.setattr(benchmarks.harness.record, "RESULTS", tmp_path)
-    sections = [Section("first", breaks, 60), Section("second", works, 60)]
-    monkeypatch.setattr(command, "GPU_SECTIONS", sections)
-    assert command.run_sections(SMALL) == 1
-    found, error, after, took = json.loads((tmp_path / "gpu.json").read_text())["rows"]
-    assert found == {"section": "first", "found": 1}
-    assert after == {"section": "second", "found": 2}
-    assert error["error"] == "RuntimeError: of the section"
-    assert 1 < len(error["traceback"]) <= TRACEBACK_LINES
-    assert took["failed"] == ["first"]
-    assert "first: FAILED: RuntimeError: of the section" in capsys.readouterr().out
-
-
-def test_each_section_gets_its_time_as_long_as_there_is_some() -> None:
-    now = Ticks()
-    given = []
-
-    def takes(seconds: float) -> Callable[[Scope, Clock], Iterator[Row]]:
-        def measure(scope: Scope, clock: Clock) -> Iterator[Row]:
-            given.append(clock.left())
-            now.at += seconds
-            yield {}
-
-        return measure
-
-    sections = [Section("a", takes(30), 50), Section("b", takes(65), 50), Section("c", takes(0), 9)]
-    rows, failed = run(sections, SMALL, lambda _: None, total=99, now=now)
-    assert given == [50, 50]
-    assert failed == ["c"], f"{99 - 30 - 65} s are too few to begin it"
-    assert rows[-1]["error"].startswith("TimeoutError: not begun")
-    assert LEAST > 99 - 30 - 65
-
-
-def test_a_clock_shares_what_is_left_and_says_when_nothing_is() -> None:
-    now = Ticks()
-    clock = Clock(60, now)
-    assert clock.share(3).left() == 20
-    now.at += 30
-    assert clock.share(2).left() == 15
-    now.at += 29.5
-    with pytest.raises(TimeoutError, match="the 60 s of this section are over"):
-        clock.left()
-
-
-def test_all_sections_fit_in_eight_minutes() -> None:
-    assert sum(each.seconds for each in SECTIONS) <= TOTAL < 8 * 60
-    assert len({each.name for each in SECTIONS}) == len(SECTIONS)
-
-
-def test_a_setup_that_fails_does_not_keep_the_others_from_being_measured() -> None:
-    @in_each_setup
-    def measure(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
-        if setup.ranks == 1:
-            raise ValueError("alone")
-        yield {"seconds": clock.left()}
-
-    rows: list[Row] = []
-    with pytest.raises(ExceptionGroup, match="1 rank on the CPU, Gloo: ValueError: alone"):
-        fill(rows, measure(SMALL, Clock(60, Ticks())))
-    assert rows == [{"setup": SMALL.setups[1].name, "ranks": 3, "seconds": 60}]
 
 
 # Correctness: what is wrong is found
@@ -425,141 +324,17 @@ def test_a_collective_that_raises_on_one_rank_fails_the_section_and_is_named() -
 # Order of the stream
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, of_ranks: list[Any]) -> None:
-    """Have every launch return this."""
-    monkeypatch.setattr(Setup, "launch", lambda *_, **__: of_ranks)
-
-
 def test_a_call_that_does_not_see_what_was_queued_before_it_fails_the_section(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     row = {"call": "synchronous", "right": True, "back_while_stream_is_busy": True, "call_ms": 1.0}
-    answering(monkeypatch, [[row], [{**row, "right": False, "call_ms": 9.0}]])
+    of_ranks = [[row], [{**row, "right": False, "call_ms": 9.0}]]
+    monkeypatch.setattr(Setup, "launch", lambda *_, **__: of_ranks)
     rows: list[Row] = []
     with pytest.raises(ExceptionGroup, match="does not show what was queued before"):
         fill(rows, stream_order.measure(Scope((TWO,)), Clock(60)))
     (row,) = rows
     assert (row["right"], row["call_ms"]) == (False, 9.0), "of all ranks the worst"
-
-
-def test_of_all_ranks_the_worst_is_recorded() -> None:
-    nan = float("nan")
-    one = {"way": "a", "right": True, "difference": 1e-12, "bytes": 5, "ms": [1, 2]}
-    other = {"way": "a", "right": False, "difference": 1e-3, "bytes": 7, "ms": [1, 2]}
-    assert worst_of_ranks((one, other)) == other
-    for rows in ((one, {**one, "difference": nan}), ({**one, "difference": nan}, one)):
-        assert str(worst_of_ranks(rows)["difference"]) == "nan"
-
-
-# Times
-
-
-@pytest.mark.parametrize(
-    ("collective", "ranks", "seconds", "rate"),
-    [
-        ("all_reduce", 2, 1.0, 1.0e9),  # S/t * 2(n-1)/n
-        ("all_reduce", 8, 0.5, 3.5e9),
-        ("reduce_scatter", 4, 1.0, 0.75e9),  # S/t * (n-1)/n
-        ("all_gather", 8, 2.0, 0.4375e9),
-        ("all_reduce", 1, 1.0, 0.0),
-    ],
-)
-def test_bus_bandwidth_is_that_of_nccl_tests(
-    collective: str, ranks: int, seconds: float, rate: float
-) -> None:
-    assert bus_bandwidth(collective, 10**9, ranks, seconds) == pytest.approx(rate)
-
-
-@pytest.mark.parametrize(
-    ("trials", "budget", "calls", "rounds"),
-    [
-        ([1e-5, 1e-5], 10.0, 20, 21),  # quick: as many as there may be
-        ([0.5, 0.25], 3.75, 1, 4),  # slow: as many rounds as fit, and one to warm up
-        ([0.5, 0.5], 3.0, 1, 0),  # two rounds tell nothing
-        ([1e-3, 4e-3], 1.0, 5, 21),
-    ],
-)
-def test_rounds_fit_the_budget(trials: list[float], budget: float, calls: int, rounds: int) -> None:
-    assert turns.repeats_within(budget, trials) == (calls, rounds)
-    assert not rounds or calls * (1 + rounds) * sum(trials) <= budget
-
-
-def with_time() -> tuple[list[Any], turns.Turns]:
-    found = collectives.on_rank((4096,), None, seconds=1000)
-    ways = {"ddp": zero.unsharded}
-    return found, training.time_steps(ways, training.NARROW, None, seconds=1000)
-
-
-def test_with_enough_time_there_are_as_many_rounds_as_there_may_be() -> None:
-    for found, steps in minidist.launch(with_time, 2, device="cpu"):
-        assert [row["what"] for row, _ in found] == list(FACTORS)
-        for timed in (*(timed for _, timed in found), steps):
-            assert 1 <= timed.calls <= turns.MOST_CALLS
-            assert {len(each) for each in timed.intervals.values()} == {turns.MOST_ROUNDS}
-
-
-def no_time() -> list[Any]:
-    return collectives.on_rank((4096, 16384), None, seconds=0.0)
-
-
-def test_sizes_without_time_are_left_out_on_all_ranks_alike(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    of_ranks = minidist.launch(no_time, 2, device="cpu")
-    assert of_ranks[0] == of_ranks[1]
-    answering(monkeypatch, of_ranks)
-    rows = list(collectives._measure(TWO, SMALL, Clock(60)))
-    cells = [(row["bytes"], row["what"]) for row in rows]
-    assert cells == [(nbytes, name) for nbytes in (4096, 16384) for name in FACTORS]
-    assert {row["left_out"] for row in rows} == {training.NO_TIME}
-
-
-def that_break() -> dict[str, str]:
-    def breaks(module: Any) -> training.Trained:
-        if dist.get_rank() == 1:
-            raise RuntimeError("not on this backend\nat all")
-        return fsdp.reference(module)
-
-    return training.refused({"torch": fsdp.reference, "native": breaks, "ours": breaks})
-
-
-def test_a_way_that_one_rank_s_backend_refuses_is_known_to_all_ranks() -> None:
-    assert minidist.launch(that_break, 2, device="cpu") == [
-        {"native": "on another rank"},
-        {"native": "RuntimeError: not on this backend"},
-    ]
-
-
-# Training
-
-
-def that_learn_faster(module: Any) -> training.Trained:
-    wrapped = minidist.DistributedDataParallel(module)
-    return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=2e-3)
-
-
-def compared_with_another() -> list[Row]:
-    ways = {"the same": zero.unsharded, "another": that_learn_faster}
-    return list(training.compared(ways, fsdp.reference, "fp32", training.EXACT))
-
-
-def test_losses_that_are_not_torch_s_are_seen() -> None:
-    for rows in minidist.launch(compared_with_another, 2, device="cpu"):
-        assert {row["way"]: row["right"] for row in rows} == {"the same": True, "another": False}
-
-
-@pytest.mark.parametrize(("far", "shown"), [(0.5, "5.0e-01"), (float("nan"), "nan")])
-def test_losses_that_are_not_torch_s_on_one_rank_fail_the_section(
-    far: float, shown: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fine = {"what": "losses", "way": "a", "difference": 0.0, "right": True}
-    took = {"fp32": turns.Turns(1, {"torch": [(0.0, 1.0)] * 3})}
-    answering(monkeypatch, [([fine], took), ([{**fine, "difference": far, "right": False}], took)])
-    rows: list[Row] = []
-    comparison = training.Comparison(zero.ways, zero.torchs)
-    with pytest.raises(AssertionError, match=f"losses differ from the reference's, .* a: {shown}"):
-        fill(rows, training.compare(comparison, TWO, Scope((TWO,)), Clock(20)))
-    assert [(row["what"], row.get("right")) for row in rows] == [("losses", False), ("step", None)]
 
 
 # GPUs that are not there
@@ -641,66 +416,3 @@ def test_times_on_a_gpu_are_those_of_events_around_all_calls(
     monkeypatch.setattr(minidist, "device", lambda: torch.device("cuda:0"))
     assert turns.interval(lambda: log.append("call"), 3) == (0.0, pytest.approx(0.006))
     assert log == ["event", "call", "call", "call", "event", "wait"]
-
-
-@pytest.mark.parametrize(("gpus", "ranks"), [(1, 2), (2, 5)])
-def test_more_ranks_than_gpus_is_said_in_one_line(
-    gpus: int, ranks: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    devices, backend = _devices("cuda", ranks)
-    assert devices == [f"cuda:{rank % gpus}" for rank in range(ranks)]
-    assert backend == "gloo", "for tensors on the GPU too: NCCL would refuse two ranks on one"
-    (line,) = capsys.readouterr().out.splitlines()
-    assert f"{ranks} ranks share {gpus} GPU" in line
-    assert "host memory over Gloo" in line
-
-
-def test_on_a_gpu_every_message_of_a_post_goes_into_one_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """NCCL runs what is grouped at once; one at a time, a send waits for ever for its receive."""
-    batches: list[list[Any]] = []
-    monkeypatch.setattr(dist, "P2POp", lambda *args, **options: SimpleNamespace(op=args, **options))
-    monkeypatch.setattr(dist, "batch_isend_irecv", lambda ops: batches.append(ops) or ["work"])
-    to, back = torch.zeros(2), torch.ones(2)
-    assert executor._grouped([(back, 3), (back, 1)], [(to, 1)], None) == ["work"]
-    assert executor._grouped([], [], None) == [], "nothing to send is no group"
-    (ops,) = batches
-    calls = [(each.op[0], each.group_peer) for each in ops]
-    assert calls == [(dist.irecv, 3), (dist.irecv, 1), (dist.isend, 1)]
-
-
-def as_on_nccl() -> tuple[int, dict[str, tuple[int, list[str]]]]:
-    """Run all collectives by the GPU's path, as NCCL does: a group begins when the last has ended.
-
-    How many groups there were, and what `check` says.
-    """
-    groups = 0
-    grouped = executor._grouped
-
-    def one_after_another(*args: Any) -> list[dist.Work]:
-        nonlocal groups
-        groups += 1
-        for work in grouped(*args):
-            work.wait()
-        return []
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executor, "_grouped", one_after_another)
-        patch.setattr(executor._Flight, "on_gpu", property(lambda _: True, lambda *_: None), False)
-        patch.setattr(program, "PIECE", 4096)  # bytes of a message
-        variants = [correct.Variant(numel, torch.float32, False, False) for numel in (1, 5123)]
-        patch.setattr(correct, "variants", lambda part_bytes: variants)
-        calls = {name: call for name, call in correct.library().items() if "auto" not in name}
-        found = correct.check(calls, part_bytes=0)
-    return groups, found
-
-
-def test_groups_of_messages_one_after_another_neither_deadlock_nor_mix(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("MINIDIST_CHECK", "0")
-    for groups, found in minidist.launch(as_on_nccl, 5, device="cpu", timeout=200):
-        assert groups > len(found), "messages went by groups"
-        assert {name: wrong for name, (_, wrong) in found.items() if wrong} == {}
