@@ -1,27 +1,78 @@
-"""Run every benchmark and record it: `python -m benchmarks`; some: `python -m benchmarks ddp`."""
+"""`python -m benchmarks [CASE ...]` on the CPU; `python -m benchmarks gpu` on this host's GPUs.
+
+To measure something more, write a module with a `measure(scope, clock)` that yields rows, and add
+it to `CASES` or to `GPU_SECTIONS`.
+"""
 
 import sys
+import time
+from collections.abc import Sequence
 
-from benchmarks import collectives, ddp, fsdp, launch, limit, ring, zero
-from benchmarks.record import record
+import torch
 
-ALL = {
-    "launch": launch.measure,
-    "ring": ring.measure,
-    "collectives": collectives.measure,
-    "ddp": ddp.measure,
-    "zero": zero.measure,
-    "fsdp": fsdp.measure,
-    "limit": limit.measure,
+from benchmarks.cases import collectives, ddp, fsdp, launch, memory_limit, ring, zero
+from benchmarks.checks import collectives as checked_collectives
+from benchmarks.checks import copy_bandwidth, stream_order
+from benchmarks.harness import environment
+from benchmarks.harness.record import record
+from benchmarks.harness.sections import Clock, Measure, Section, run
+from benchmarks.harness.setups import Scope, Setup, on_gpus
+
+TWO_AND_FOUR = (Setup(2), Setup(4))
+MESSAGES = (*TWO_AND_FOUR, Setup(8))
+CASES: dict[str, tuple[Measure, Scope]] = {
+    "launch": (launch.measure, Scope((Setup(1), *MESSAGES))),
+    "ring": (ring.measure, Scope(MESSAGES)),
+    "collectives": (collectives.measure, Scope(MESSAGES, rounds=20)),
+    "ddp": (ddp.measure, Scope(TWO_AND_FOUR)),
+    "zero": (zero.measure, Scope(TWO_AND_FOUR)),
+    "fsdp": (fsdp.measure, Scope(TWO_AND_FOUR, widths=(32, 64, 128, 256), batches=(1, 2, 4, 8))),
+    "limit": (memory_limit.measure, Scope((Setup(4),))),
 }
+CASE_SECONDS = 2 * 60 * 60  # for a launch that hangs; it takes a few minutes
+GPU_SECTIONS = [
+    Section("environment", environment.measure, 20),
+    Section("correctness", checked_collectives.measure, 100),
+    Section("stream order", stream_order.measure, 30),
+    Section("copy bandwidth", copy_bandwidth.measure, 20),
+    Section("collectives", collectives.measure, 70),
+    Section("ddp", ddp.measure, 60),
+    Section("zero", zero.measure, 75),
+    Section("fsdp", fsdp.measure, 75),
+]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and record; the exit status."""
+    if list(arguments) == ["gpu"]:
+        gpus = torch.cuda.device_count()
+        if not gpus:
+            print("no CUDA device: nothing to measure")
+            return 2
+        return run_sections(on_gpus(gpus))
+    if unknown := sorted(set(arguments) - set(CASES)):
+        print(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}, or gpu alone")
+        return 2
+    for name in arguments or CASES:
+        measure, scope = CASES[name]
+        print(f"{name} ...")
+        rows = []
+        for row in measure(scope, Clock(CASE_SECONDS)):
+            print("  " + ", ".join(f"{key} {value}" for key, value in row.items()))
+            rows.append(row)
+        print(f"wrote {record(name, rows, f'python -m benchmarks {name}')}")
+    return 0
+
+
+def run_sections(scope: Scope) -> int:
+    """All sections, in one record; the exit status: 1 if a section failed, or 0."""
+    start = time.monotonic()
+    rows, failed = run(GPU_SECTIONS, scope)
+    took = {"section": "command", "seconds": round(time.monotonic() - start, 1), "failed": failed}
+    path = record("gpu", [*rows, took], "python -m benchmarks.gpu")
+    print(f"wrote {path} after {took['seconds']} s; failed: {', '.join(failed) or 'nothing'}")
+    return 1 if failed else 0
+
 
 if __name__ == "__main__":
-    unknown = set(sys.argv[1:]) - set(ALL)
-    if unknown:
-        sys.exit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
-    for name in sys.argv[1:] or ALL:
-        print(f"{name} ...")
-        rows = ALL[name]()
-        for row in rows:
-            print("  " + ", ".join(f"{key} {value}" for key, value in row.items()))
-        print(f"wrote {record(name, rows)}")
+    sys.exit(main(sys.argv[1:]))

@@ -1,11 +1,7 @@
-"""`python -m benchmarks.gpu`, from a checkout with nothing installed but torch and numpy."""
+"""`python -m benchmarks.gpu`: the same as `python -m benchmarks gpu`."""
 
 import sys
 
-from benchmarks.gpu.library import find
+from benchmarks.__main__ import main
 
-if __name__ == "__main__":
-    find()
-    from benchmarks.gpu.command import main  # only now: it needs the library
-
-    sys.exit(main())
+sys.exit(main(["gpu"]))

@@ -1,14 +1,22 @@
-"""The benchmarks of ZeRO and FSDP do what they say; on tiny models, and not by the clock."""
+"""Each case measures what it says, on tiny models and few ranks; nothing depends on the clock."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import minidist
-from benchmarks import fsdp, limit, small_gpt, turns, zero
-from benchmarks.record import Row
-from tests.benchmarks.test_records_zero import FSDP, ZERO
+from benchmarks import __main__ as command
+from benchmarks.cases import collectives, ddp, fsdp, launch, ring, zero
+from benchmarks.cases import memory_limit as limit
+from benchmarks.harness import turns
+from benchmarks.harness.record import Row
+from benchmarks.harness.sections import Clock, Measure
+from benchmarks.harness.setups import Scope, Setup
+from course.pages.recorded import RESULTS
+from minidist.profiler.spans import Span
+from tests.benchmarks.test_records import WAYS
 
 MIB = 1 << 20
 
@@ -17,23 +25,68 @@ def of(rows: list[Row], what: str) -> list[Row]:
     return [row for row in rows if row["what"] == what]
 
 
+SMALL = Scope((Setup(2),), rounds=2, message_bytes=(4096,), width=16, tries=1)
+
+
+def rows_of(measure: Measure, scope: Scope = SMALL) -> list[Row]:
+    return list(measure(scope, Clock(280)))
+
+
+@pytest.fixture(scope="module")
+def ddp_rows() -> list[Row]:
+    return rows_of(ddp.measure)
+
+
 @pytest.fixture(scope="module")
 def zero_rows() -> list[Row]:
-    return zero.measure(rounds=2, ranks=(2,), width=16, tries=1)
+    return rows_of(zero.measure)
 
 
 @pytest.fixture(scope="module")
 def fsdp_rows() -> list[Row]:
-    return fsdp.measure(rounds=2, ranks=(2,), width=16, widths=(16, 32), batches=(1, 8), tries=1)
+    return rows_of(fsdp.measure, replace(SMALL, widths=(16, 32), batches=(1, 8)))
 
 
-@pytest.mark.parametrize("name", ["zero_rows", "fsdp_rows"])
+def test_every_case_of_the_command_has_a_record_of_its_name() -> None:
+    assert {path.stem for path in RESULTS.glob("*.json")} - {"gpu"} == set(command.CASES)
+    assert command.main(["no such case"]) == 2
+
+
+def test_the_first_launch_is_timed_and_later_ones() -> None:
+    first, later = rows_of(launch.measure)
+    assert (first["what"], first["ranks"]) == ("first launch", launch.FIRST)
+    assert (later["ranks"], later["runs"]) == (2, 2)
+    assert 0 < later["seconds"] <= later["worst"]
+
+
+def test_the_ring_is_timed_against_the_backend_in_each_launch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ring, "LAUNCHES", 2)
+    (row,) = rows_of(ring.measure)
+    assert (row["ranks"], row["bytes"], row["rounds"]) == (2, 4096, 2)
+    ratios = [a / b for a, b in zip(row["ring_ms"], row["native_ms"], strict=True)]
+    assert row["ratio"] == pytest.approx(sum(ratios) / 2, abs=2e-3)
+
+
+def test_collectives_are_timed_against_the_backend_and_a_copy() -> None:
+    copy, *rows = rows_of(collectives.measure)
+    assert (copy["what"], copy["bytes"]) == ("copy", 4096)
+    assert copy["gb_per_s"] > 0
+    assert [row["what"] for row in rows] == ["all_reduce", "reduce_scatter", "all_gather"]
+    for row in rows:
+        assert (row["ranks"], row["bytes"], row["rounds"]) == (2, 4096, 2)
+        assert row["ratio"] == pytest.approx(row["auto_ms"][1] / row["native_ms"][1], rel=0.02)
+
+
+@pytest.mark.parametrize("name", WAYS)
 def test_every_way_s_steps_are_timed_against_torch_s(
     name: str, request: pytest.FixtureRequest
 ) -> None:
-    rows = request.getfixturevalue(name)
+    rows = request.getfixturevalue(f"{name}_rows")
+    assert all(row["right"] for row in of(rows, "losses"))
     steps = {row["way"]: row for row in of(rows, "step")}
-    assert list(steps) == {"zero_rows": ZERO, "fsdp_rows": FSDP}[name]
+    assert list(steps) == WAYS[name]
     for row in steps.values():
         low, middle, high = row["ms"]
         assert 0 < low <= middle <= high
@@ -41,12 +94,33 @@ def test_every_way_s_steps_are_timed_against_torch_s(
         assert (row["ranks"], row["rounds"]) == (2, 2)
 
 
+def test_ddp_hides_communication_if_it_overlaps_and_views_save_a_copy(ddp_rows: list[Row]) -> None:
+    shares = {row["way"]: row["share"] for row in of(ddp_rows, "hidden")}
+    assert 0 <= shares.pop("overlapped") <= 1
+    assert shares == {"bucketed": 0, "flat": 0, "naive": 0}
+    memory = {(row["way"], row["views"]): row for row in of(ddp_rows, "memory")}
+    assert len(memory) == 4
+    for (_, views), row in memory.items():
+        gradients_and_buckets = row["gradient_bytes"] * (1 if views else 2)
+        assert row["held_bytes"] == pytest.approx(gradients_and_buckets, rel=0.01)
+
+
+def test_hidden_is_the_share_of_communication_under_backward() -> None:
+    spans = [
+        Span(0, "compute", "backward", 0.0, 3.0),
+        Span(0, "communication", "bucket 0", 1.0, 2.0),
+        Span(0, "communication", "bucket 1", 2.0, 5.0),
+    ]
+    found = {"share": 0.5, "buckets": 2, "communication_ms": 4000.0}
+    assert ddp.overlap(spans) == {"what": "hidden", **found}
+
+
 def test_what_a_rank_holds_is_what_is_predicted(zero_rows: list[Row], fsdp_rows: list[Row]) -> None:
     rows = of(zero_rows, "memory") + of(fsdp_rows, "memory")
     assert all(0 < row["held_bytes"] < row["peak_bytes"] for row in rows)
-    told = [row for row in rows if "predicted_held_bytes" in row]
-    assert len(told) == 3 + 5
-    for row in told:  # a thread may still hold the last message's tensors
+    predicted = [row for row in rows if "predicted_held_bytes" in row]
+    assert len(predicted) == 5 + 6
+    for row in predicted:  # a thread may still hold the last message's tensors
         assert 0.95 < row["held_bytes"] / row["predicted_held_bytes"] < 1.4
         assert row["predicted_held_bytes"] < row["predicted_peak_bytes"]
 
@@ -72,21 +146,8 @@ def test_within_a_limit_the_largest_batch_that_fits_is_found(fsdp_rows: list[Row
 
 def test_quartiles_of_two_turns_lie_between_them() -> None:
     ranks = [[(0.0, 1.0), (2.0, 12.0)], [(0.5, 2.0), (2.0, 3.0)]]  # 2 s, and 10 s
-    assert turns.quartiles(ranks, calls=2) == [2.0, 3.0, 4.0]
-
-
-def seen(losses: dict[str, list[float]]) -> small_gpt.Seen:
-    return {}, losses
-
-
-def test_ways_that_do_not_train_alike_are_named() -> None:
-    same = {"torch": [2.0, 1.0], "ours": [2.0, 1.0004], "alone": [2.0, 1.5]}
-    small_gpt.alike([seen(same)], "torch", but=["alone"])
-    with pytest.raises(AssertionError, match="rank 0: alone: losses"):
-        small_gpt.alike([seen(same)], "torch")
-    for wrong in ([2.0, 1.1], [2.0, float("nan")]):
-        with pytest.raises(AssertionError, match="rank 1: ours: losses"):
-            small_gpt.alike([seen(same), seen({**same, "ours": wrong})], "torch", but=["alone"])
+    of_ranks = [turns.Turns(2, {"way": intervals}) for intervals in ranks]
+    assert turns.quartiles(of_ranks) == {"way": [2.0, 3.0, 4.0]}
 
 
 # The limit
@@ -122,9 +183,9 @@ def allocate() -> list[Any]:
 
 
 def test_what_goes_beyond_the_limit_is_refused_with_words_that_are_known() -> None:
-    ((within, _, told),) = minidist.launch(allocate, 1, device="cpu")
+    ((within, _, error),) = minidist.launch(allocate, 1, device="cpu")
     assert 6 * MIB <= within < 7 * MIB
-    assert any(words in told for words in limit.NO_MEMORY)
+    assert any(words in error for words in limit.NO_MEMORY)
 
 
 def test_a_model_that_is_too_deep_does_not_fit() -> None:

@@ -13,23 +13,23 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from benchmarks.gpu.section import in_each_world, worst
-from benchmarks.gpu.worlds import Where, World
-from benchmarks.record import Row
+from benchmarks.harness.record import Row, worst_of_ranks
+from benchmarks.harness.sections import Clock, in_each_setup
+from benchmarks.harness.setups import Scope, Setup
 
 CYCLES = 100_000_000  # of the GPU's clock: 50 ms at 2 GHz
 NUMEL = 1 << 20
 
 
-@in_each_world
-def measure(world: World, where: Where, seconds: float) -> Iterator[Row]:
+@in_each_setup
+def measure(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
     """A row for synchronous calls and one for asynchronous ones.
 
     Raises:
         AssertionError: after them, if a result does not show what was queued before the call.
     """
-    of_ranks = world.launch(on_rank, timeout=seconds)
-    rows = [worst(each) for each in zip(*of_ranks, strict=True)]
+    of_ranks = setup.launch(on_rank, timeout=clock.left())
+    rows = [worst_of_ranks(each) for each in zip(*of_ranks, strict=True)]
     yield from rows
     assert all(row["right"] for row in rows), "a result does not show what was queued before"
 
@@ -42,7 +42,7 @@ def on_rank() -> list[Row]:
 
 def _late_change(async_op: bool) -> Row:
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    side = _Side(minidist.device())
+    side = _SideStream(minidist.device())
     with side.current():
         tensor = torch.zeros(NUMEL, device=minidist.device())
         side.keep_busy()
@@ -66,7 +66,7 @@ def _late_change(async_op: bool) -> Row:
     }
 
 
-class _Side:
+class _SideStream:
     """A stream beside the usual one. The CPU has none: what is queued there is done at once."""
 
     def __init__(self, device: torch.device) -> None:

@@ -13,7 +13,7 @@ which ranks of one host exchange messages. `RLIMIT_AS` would count those as well
 that are merely reserved, of which a process has gigabytes. What a process needs once, such as
 threads, a small model has made it take before the limit is set.
 
-[Note: given back at once] malloc keeps freed memory for later, and the limit would count that too.
+[Note: returned at once] malloc keeps freed memory for later, and the limit would count that too.
 So from 32 KiB on each allocation is made a mapping of its own (mallopt(3)), and goes when freed.
 """
 
@@ -22,61 +22,34 @@ import gc
 import math
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.optim import AdamW
-from torch.utils.checkpoint import checkpoint
 
 import minidist
-from benchmarks.footprint import predicted
-from benchmarks.record import Row
-from benchmarks.small_gpt import CONTEXT, WIDTH, Training, Way, model
+from benchmarks.cases import zero
+from benchmarks.harness.memory import predicted
+from benchmarks.harness.record import Row
+from benchmarks.harness.sections import Clock
+from benchmarks.harness.setups import Scope
+from benchmarks.harness.training import Config, Trained, Training, Way, build
 from course.training.models import GPT
 
 RANKS = 4
 LIMIT = 64 << 20  # bytes of a rank
-BATCH = 2  # rows of a rank
+MODEL = Config(batch=2)
 STEPS = 2  # the second has gradients, activations and the optimizer's state at once
-OWN_MAPPING = 32 << 10  # bytes: see [Note: given back at once]
+OWN_MAPPING = 32 << 10  # bytes: see [Note: returned at once]
 M_MMAP_THRESHOLD = -3  # malloc.h's number
 NO_MEMORY = ("allocate memory", "MemoryError", "bad_alloc")
-RATE = 1e-3
 CAP = 1  # MiB of a bucket
 
-Trained = tuple[torch.nn.Module, torch.optim.Optimizer]
 libc = ctypes.CDLL(None)
-
-
-def ddp(module: GPT) -> Trained:
-    """Everything on every rank."""
-    wrapped = minidist.DistributedDataParallel(
-        module, bucket_cap_mb=CAP, gradient_as_bucket_view=True
-    )
-    return wrapped, AdamW(wrapped.parameters(), lr=RATE)
-
-
-def zero(stage: int) -> Way:
-    """Stage 1: the optimizer's state sharded; stage 2: gradients too."""
-
-    def way(module: GPT) -> Trained:
-        wrapped: torch.nn.Module = module
-        gradients = "local"
-        if stage == 1:
-            wrapped = minidist.DistributedDataParallel(
-                module, bucket_cap_mb=CAP, gradient_as_bucket_view=True
-            )
-            gradients = "averaged"
-        sharded = minidist.ZeroOptimizer(
-            module.parameters(), AdamW, stage=stage, gradients=gradients, bucket_cap_mb=CAP, lr=RATE
-        )
-        return wrapped, sharded
-
-    return way
 
 
 def fsdp(module: GPT) -> Trained:
@@ -84,11 +57,16 @@ def fsdp(module: GPT) -> Trained:
     for each in (*module.blocks, module):
         minidist.fully_shard(each)
     minidist.materialize(module)
-    return module, AdamW(module.parameters(), lr=RATE)
+    return module, AdamW(module.parameters(), lr=zero.RATE)
 
 
-WAYS: dict[str, Way] = {"ddp": ddp, "zero1": zero(1), "zero2": zero(2), "zero3": fsdp}
-HOW: dict[str, dict[str, Any]] = {  # the same for the prediction
+WAYS: dict[str, Way] = {
+    "ddp": partial(zero.unsharded, cap_mib=CAP),
+    "zero1": zero.ours(1, local=False, cap_mib=CAP),
+    "zero2": zero.ours(2, local=True, cap_mib=CAP),
+    "zero3": fsdp,
+}
+PREDICTED: dict[str, dict[str, Any]] = {
     "ddp": {"gradient_as_bucket_view": True},
     "zero1": {"gradient_as_bucket_view": True, "bucket_cap_mb": CAP},
     "zero2": {"bucket_cap_mb": CAP},
@@ -96,40 +74,30 @@ HOW: dict[str, dict[str, Any]] = {  # the same for the prediction
 }
 
 
-def build(strategy: str, layers: int, checkpointed: bool) -> GPT:
-    """The model; for FSDP without memory. `checkpointed`: blocks are run again in backward."""
-    module = model(WIDTH, layers, "meta" if strategy == "zero3" else "cpu")
-    for block in module.blocks if checkpointed else ():
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-    return module
-
-
-def train(strategy: str, layers: int, checkpointed: bool) -> list[float]:
+def train(strategy: str, config: Config) -> list[float]:
     """On a rank: make, wrap and train a model; the losses."""
-    training = Training(WAYS[strategy], build(strategy, layers, checkpointed), BATCH, CONTEXT)
-    for _ in range(STEPS):
-        training.step()
-    return training.losses
+    training = Training(WAYS[strategy], config, "meta" if strategy == "zero3" else None)
+    return training.losses(STEPS).tolist()
 
 
-def train_within(limit: int, strategy: str, layers: int, checkpointed: bool) -> list[float]:
+def train_within(limit: int, strategy: str, config: Config) -> list[float]:
     """On a rank: the same when it may not take more than so many bytes."""
     os.environ["MINIDIST_CHECK"] = "0"
     libc.mallopt(M_MMAP_THRESHOLD, OWN_MAPPING)
-    train(strategy, 1, checkpointed)  # takes what a process needs once
+    train(strategy, replace(config, layers=1))  # takes what a process needs once
     restrict(limit)
-    return train(strategy, layers, checkpointed)
+    return train(strategy, config)
 
 
 def fits(limit: int, strategy: str, checkpointed: bool, layers: int) -> bool:
     """Whether the ranks can train a model of so many layers.
 
     Raises:
-        RankError: they cannot, but not for want of memory.
+        RankError: they cannot, but not for lack of memory.
     """
-    each = (train_within, RANKS, limit, strategy, layers, checkpointed)
+    config = replace(MODEL, layers=layers, checkpointed=checkpointed)
     try:
-        of_ranks = minidist.launch(*each, device="cpu")
+        of_ranks = minidist.launch(train_within, RANKS, limit, strategy, config, device="cpu")
     except minidist.RankError as error:
         if not any(words in str(error) for words in NO_MEMORY):
             raise
@@ -138,7 +106,7 @@ def fits(limit: int, strategy: str, checkpointed: bool, layers: int) -> bool:
 
 
 def restrict(nbytes: int) -> None:
-    """Let this process take so many bytes more than it has: see [Note: what counts]."""
+    """Limit this process to so many bytes more than it has: see [Note: what counts]."""
     gc.collect()
     libc.malloc_trim(0)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -176,33 +144,28 @@ def deepest(limit: int, strategy: str, checkpointed: bool) -> int:
     """The most layers for which what is predicted is within the limit."""
 
     def within(layers: int) -> bool:
-        bytes_ = predicted(
-            strategy, RANKS, WIDTH, BATCH, CONTEXT, layers, checkpointed, **HOW[strategy]
-        )
-        return bytes_["predicted_peak_bytes"] <= limit
+        config = replace(MODEL, layers=layers, checkpointed=checkpointed)
+        found = predicted(config, RANKS, strategy, **PREDICTED[strategy])
+        return bool(found["predicted_peak_bytes"] <= limit)
 
     return most(within, 1)
 
 
-def measure(limit: int = LIMIT) -> list[Row]:
+def measure(scope: Scope, clock: Clock, limit: int = LIMIT) -> Iterator[Row]:
     """For each strategy the most layers that fit, and the most that should."""
-    rows: list[Row] = []
     for checkpointed, strategy in product((False, True), WAYS):
         guess = deepest(limit, strategy, checkpointed)
         layers = most(partial(fits, limit, strategy, checkpointed), guess)
-        parameters = sum(p.numel() for p in build("zero3", layers, False).parameters())
-        rows.append(
-            {
-                "what": "largest model",
-                "ranks": RANKS,
-                "limit": limit,
-                "strategy": strategy,
-                "checkpointed": checkpointed,
-                "layers": layers,
-                "predicted_layers": guess,
-                "parameters": parameters,
-                "width": WIDTH,
-                "tokens": BATCH * CONTEXT,
-            }
-        )
-    return rows
+        module = build(replace(MODEL, layers=layers), "meta")
+        yield {
+            "what": "largest model",
+            "ranks": RANKS,
+            "limit": limit,
+            "strategy": strategy,
+            "checkpointed": checkpointed,
+            "layers": layers,
+            "predicted_layers": guess,
+            "parameters": sum(parameter.numel() for parameter in module.parameters()),
+            "width": MODEL.width,
+            "tokens": MODEL.batch * MODEL.tokens,
+        }
