@@ -155,13 +155,13 @@ def test_of_endless_output_the_first_and_the_last_lines_are_kept(
 
     launch(talks, 1)
     lines = capsys.readouterr().out.splitlines()
-    assert sum(map(len, lines)) < 5 * KEPT
     assert lines[:2] == ["[rank 0] line 0", "[rank 0] line 1"]
     assert lines[-2:] == ["[rank 0] line 299998", "[rank 0] line 299999"]
     (gap,) = (line for line in lines if "bytes left out" in line)
     left_out = int(gap.split()[3].replace(",", ""))
     kept = sum(len(line.removeprefix("[rank 0] ")) + 1 for line in lines if line != gap)
     kept -= 1  # the end of the line that the gap cuts
+    assert kept <= 3 * KEPT
     assert left_out + kept == sum(len(f"line {n}\n") for n in range(300_000)), "none is lost unsaid"
 
 

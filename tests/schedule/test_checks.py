@@ -11,7 +11,7 @@ import pytest
 from minidist.errors import ScheduleError
 from minidist.schedule import algorithms
 from minidist.schedule.checks import amount, whole_number
-from minidist.schedule.cost import Link, Measurement, fit, nodes, price, seconds, shared, switch
+from minidist.schedule.cost import Link, Measurement, nodes, price, seconds, shared, switch
 from minidist.schedule.schedule import Step
 from minidist.schedule.simulate import prove_all_reduce, traffic
 
@@ -26,22 +26,17 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "nbytes: expected a finite number of at least 0, got -1",
     ),
-    "nbytes nan": (lambda: price(RING, switch(LINK))(NAN), ValueError, "nbytes: .* got nan"),
     "nbytes text": (lambda: price(RING, switch(LINK))("8"), TypeError, "nbytes: .* got '8'"),  # type: ignore[arg-type]
     "measured nan": (lambda: Measurement(RING, 8, NAN), ValueError, "seconds: .* got nan"),
     "measured -1 byte": (lambda: Measurement(RING, -1, 1.0), ValueError, "nbytes: .* got -1"),
     # topologies
     "alpha -1": (lambda: Link(-1e-6, 1e-9), ValueError, "alpha: .* at least 0, got -1e-06"),
-    "alpha nan": (lambda: Link(NAN, 1e-9), ValueError, "alpha: .* got nan"),
     "beta -1": (lambda: Link(1e-6, -1.0), ValueError, "beta: .* got -1"),
-    "beta inf": (lambda: Link(1e-6, math.inf), ValueError, "beta: .* got inf"),
     "no links": (lambda: switch([]), ValueError, "link: .* got an empty list"),
     "gamma -1": (lambda: switch(LINK, -1.0), ValueError, "gamma: .* got -1"),
-    "gamma nan": (lambda: shared(LINK, NAN), ValueError, "gamma: .* got nan"),
     "cores 0": (lambda: shared(LINK, cores=0), ValueError, "cores must be at least 1, got 0"),
     "cores 1.5": (lambda: shared(LINK, cores=1.5), TypeError, "cores: .* 1.5"),  # type: ignore[arg-type]
     "nodes of 0": (lambda: nodes(0, LINK, LINK), ValueError, "local must be at least 1, got 0"),
-    "nodes of 2.5": (lambda: nodes(2.5, LINK, LINK), TypeError, "local: .* got 2.5"),  # type: ignore[arg-type]
     "rails 0": (lambda: nodes(2, LINK, LINK, rails=0), ValueError, "rails must be .* got 0"),
     # traffic
     "numel -1": (lambda: traffic(RING, -1), ValueError, "numel must be at least 0, got -1"),
@@ -59,27 +54,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a schedule's root": (lambda: replace(RING, root=HALF), TypeError, "root: expected"),
     "a schedule's shift": (lambda: replace(RING, by=HALF), TypeError, "by: expected"),
     "ranks 1.5": (lambda: A.ring_all_reduce(1.5), TypeError, "ranks: .* whole number, got 1.5"),
-    "ranks nan": (lambda: A.tree_all_reduce(NAN), TypeError, "ranks: .* got nan"),
     "ranks True": (lambda: A.naive_all_reduce(True), TypeError, "ranks: .* got True"),
-    "ranks text": (lambda: A.ring_all_reduce("4"), TypeError, "ranks: .* got '4'"),
     "root 0.5": (lambda: A.tree_broadcast(4, root=0.5), TypeError, "root: .* got 0.5"),
-    "root nan": (lambda: A.naive_reduce(4, root=NAN), TypeError, "root: .* got nan"),
     "by 1.5": (lambda: A.ring_shift(4, by=1.5), TypeError, "by: .* got 1.5"),
-    "segments 2.5": (
-        lambda: A.chain_broadcast(4, segments=2.5),
-        TypeError,
-        "segments: .* got 2.5",
-    ),
-    "segments nan": (
-        lambda: A.ring_all_reduce(4, segments=NAN),
-        TypeError,
-        "segments: .* got nan",
-    ),
-    "nodes of 1.5": (
-        lambda: A.hierarchical_all_reduce(3, local=1.5),
-        TypeError,
-        "local: .* got 1.5",
-    ),
+    "segments 2.5": (lambda: A.chain_broadcast(4, segments=2.5), TypeError, "segments: .* 2.5"),
+    "half a node": (lambda: A.hierarchical_all_reduce(3, local=HALF), TypeError, "local: .* 0.5"),
     "first 0.5": (lambda: list(A.ring_all_gather(4, first=0.5)), TypeError, "chunk: expected"),
     "src 0.5": (lambda: Step.of(0.5, 1, 0, True), TypeError, "src: expected whole .* got 0.5"),
 }
@@ -90,11 +69,6 @@ def test_a_wrong_number_is_refused_by_name(case: str) -> None:
     ask, error, message = REFUSED[case]
     with pytest.raises(error, match=message):
         ask()
-
-
-def test_a_fit_of_times_that_are_not_above_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="longer than zero"):
-        fit([Measurement(RING, 8, 0.0), Measurement(RING, 80, 1.0)], switch)
 
 
 def test_what_stands_for_a_number_is_one() -> None:

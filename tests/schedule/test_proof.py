@@ -125,6 +125,7 @@ def test_what_cannot_be_made_is_refused() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8, 12])
 def test_an_outline_stands_for_all_steps(ranks: int) -> None:
+    """And so a price, which does not look at which chunks a step carries, does too."""
     for schedule in everything(ranks):
         outlined = [step for step, times in schedule.outline() for _ in range(times)]
         for step, like in zip(schedule, outlined, strict=True):

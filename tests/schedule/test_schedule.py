@@ -32,11 +32,6 @@ def test_spread_takes_runs_of_chunks_apart() -> None:
     assert chunk.tolist() == [2, 3, 0, 1, 2, 3]
 
 
-def test_steps_can_be_read_again_and_again() -> None:
-    ring = algorithms.ring_all_reduce(3)
-    assert [list(step) for step in ring] == [list(step) for step in ring]
-
-
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
@@ -73,16 +68,6 @@ def test_check_allows_what_is_safe() -> None:
 def test_only_schedules_of_one_shape_can_be_joined() -> None:
     with pytest.raises(ScheduleError, match=r"3 ranks, 3 chunks.*4 ranks, 4 chunks"):
         algorithms.ring_reduce_scatter(3).then(algorithms.ring_all_gather(4), "x", "all_reduce")
-
-
-def test_joined_schedules_are_outlined_phase_by_phase() -> None:
-    ring = algorithms.ring_all_reduce(5)
-    assert [(list(step), times) for step, times in ring.outline()] == [
-        (list(next(iter(algorithms.ring_reduce_scatter(5)))), 4),
-        (list(next(iter(algorithms.ring_all_gather(5)))), 4),
-    ]
-    plain = schedule_of([Send(0, 1, 0, True)], [Send(0, 2, 0, True)])
-    assert [times for _, times in plain.outline()] == [1, 1]
 
 
 def test_segments_of_a_chunk_go_one_behind_the_other() -> None:

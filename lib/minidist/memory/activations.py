@@ -22,17 +22,11 @@ from torch.utils._pytree import tree_leaves
 
 
 class Rule(NamedTuple):
-    """What an operation keeps.
+    """What an operation keeps."""
 
-    Attributes:
-        inputs: which of its arguments.
-        output: its output too.
-        beside: bytes that nobody else ever sees, of its first argument: such as a mean.
-    """
-
-    inputs: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()  # which of its arguments
     output: bool = False
-    beside: Callable[[torch.Tensor], int] = lambda first: 0
+    beside: Callable[[torch.Tensor], int] = lambda first: 0  # bytes made of its first argument
 
 
 def _rows(first: torch.Tensor) -> int:
@@ -60,17 +54,10 @@ RULES = {
 
 
 def expected(forward: Callable[[], Any]) -> dict[str, int]:
-    """Predict what a forward pass keeps, by the `RULES`: see [Note: what an operation keeps].
+    """Predict what a forward pass keeps, by the `RULES`: operation → bytes.
 
-    Args:
-        forward: makes a forward pass and, mostly, a loss. On the meta device it takes no memory
-            and no time, so that a model of any size can be predicted.
-
-    Returns:
-        Operation → bytes; a tensor that several keep counts for the first of them.
-
-    Raises:
-        NotImplementedError: the forward pass makes an operation for which there is no rule.
+    A tensor that several operations keep counts for the first of them. On the meta device the
+    forward pass takes no memory and no time, so that a model of any size can be predicted.
     """
     with _Watch() as watch:
         forward()
@@ -130,9 +117,7 @@ def _heads_inside(output: torch.Tensor) -> torch.Tensor:
 def saved(forward: Callable[[], Any], beside: Iterable[torch.Tensor] = ()) -> int:
     """Count what a forward pass does keep: bytes of memory that autograd puts aside.
 
-    Args:
-        forward: makes a forward pass and, mostly, a loss.
-        beside: tensors that are there anyway, parameters and inputs; they do not count.
+    What is `beside`, parameters and inputs, is there anyway and does not count.
     """
     not_counted = {_number(tensor) for tensor in beside}
     kept: dict[int, torch.UntypedStorage] = {}

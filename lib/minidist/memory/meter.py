@@ -7,18 +7,15 @@ For example::
     curve = meter.curve(step)
     curve.start, curve.peak, curve.end
 
-[Note: other threads] On the CPU torch's profiler reports what its own thread allocates and frees.
-But collectives run in a thread of their own, which takes buffers and may be the last to hold a
-tensor; with the profiler's setting `profile_all_threads` no memory is reported at all. Each report
-carries a total that the allocator keeps for the process, which only grows and shrinks in threads
-that are profiled. A private flag of torch's C++ library makes it count in all threads, always. So
+[Note: other threads] On the CPU torch's profiler reports what its own thread allocates and frees,
+and with each report the allocator's total for the process, which only counts threads that are
+profiled. But collectives run in a thread of their own, which takes buffers and may be the last to
+hold a tensor. A private flag of torch's C++ library makes the allocator count in all threads. So
 each total that we see is right; what another thread takes and frees between two of our reports is
 not seen. The flag stays set: what is freed while nobody counts would be missing for good.
 
-A dispatch mode, and `torch.distributed._tools.mem_tracker.MemTracker`, which is one, need no flag.
-They agree on DDP and ZeRO to 8 KiB, and on FSDP they miss 8 to 15 percent of what a step takes: a
-mode belongs to one thread, and does not see a storage that is resized. Nor do they see what a
-kernel allocates inside.
+`MemTracker` of torch.distributed, a dispatch mode, needs no flag. But a mode belongs to one thread,
+and does not see a storage that is resized: on FSDP it misses 8 to 15 percent of a step's memory.
 
 [Note: CUDA] There the caching allocator keeps the statistics, of all threads and in the order in
 which the host calls it; its history has every allocation. Sizes are as requested, before they are
@@ -81,11 +78,7 @@ class Curve:
         return self.points[-1][1]
 
     def during(self, name: str) -> int:
-        """The most bytes while a span of this name ran, such as "forward".
-
-        Raises:
-            ValueError: nothing of this name was recorded.
-        """
+        """The most bytes while a span of this name ran, such as "forward"."""
         spans = [span for span in self.spans if span.name == name]
         if not spans:
             known = ", ".join(dict.fromkeys(span.name for span in self.spans)) or "nothing"
@@ -102,9 +95,6 @@ class Meter:
 
     On the CPU minidist's messages take a few MiB once, and keep them: talk once before, to leave
     that out. Memory that ranks share does not come from torch and is not counted.
-
-    Args:
-        device: the CPU or a GPU.
     """
 
     def __init__(self, device: torch.device = CPU) -> None:
@@ -126,9 +116,6 @@ class Meter:
         """Run `step`, and record how memory goes up and down.
 
         In it `timeline` records: spans of wrappers and optimizers, and what `mark` says.
-
-        Raises:
-            RuntimeError: another timeline is recording.
         """
         with timeline() as line:
             history = _cuda_history if self._device.type == "cuda" else _cpu_history
@@ -168,17 +155,13 @@ def _cpu_history(step: Callable[[], Any], device: torch.device) -> History:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    changes = [e for e in events if e["name"] == "[memory]" and _device_type(e) == CPU_TYPE]
+    memory = [event for event in events if event["name"] == "[memory]"]
+    changes = [event for event in memory if event["args"]["Device Type"] == CPU_TYPE]
     changes.sort(key=lambda event: event["args"]["Ev Idx"])
     frees = changes[1 : 2 * PROBES : 2]
     zero = min(now - free["ts"] / 1e6 for now, free in zip(probed, frees, strict=True))
     points = [(zero + e["ts"] / 1e6, e["args"]["Total Allocated"]) for e in changes]
     return [*points[2 * PROBES - 1 : -2], points[-1]], value  # without what the probes took
-
-
-def _device_type(event: dict[str, Any]) -> int:
-    kind: int = event["args"]["Device Type"]
-    return kind
 
 
 def _probe() -> None:

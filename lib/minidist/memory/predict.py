@@ -106,10 +106,6 @@ def predict(
         bucket_cap_mb: MiB that close a bucket ("zero1", "zero2").
         layout: "dim0" or "flat" ("zero3").
         units: names of the modules inside that are wrapped ("zero3").
-
-    Raises:
-        TypeError: ranks, rank or activations are not whole numbers.
-        ValueError: an unknown strategy, optimizer, layout or unit, or a number out of range.
     """
     moments = moments_of("predict", optimizer)
     _check_numbers(strategy, ranks, rank, activations, bucket_cap_mb)
@@ -160,31 +156,18 @@ def _check_numbers(
 
 
 class GroupLayout(NamedTuple):
-    """Parameters of one dtype that are laid out together, and a rank's shard; all in elements.
+    """Parameters of one dtype that are laid out together, and a rank's shard; all in elements."""
 
-    Attributes:
-        unit: the name of the wrapped module that they belong to, "" for the outermost one.
-        dtype: theirs.
-        trains: whether they get gradients.
-        numel: of all of them.
-        padded: the same with what is added so that the ranks have equal shards.
-        shard: of this rank, with its padding.
-        own: the same without.
-        unsharded: of the memory in which they lie while they are unsharded.
-        gathered: that an all-gather needs beside that, where it cannot write into it.
-        largest: of the largest one.
-    """
-
-    unit: str
+    unit: str  # the name of the wrapped module that they belong to, "" for the outermost one
     dtype: torch.dtype
     trains: bool
     numel: int
-    padded: int
-    shard: int
-    own: int
-    unsharded: int
-    gathered: int
-    largest: int
+    padded: int  # so that the ranks have equal shards
+    shard: int  # of this rank, with its padding
+    own: int  # the same without
+    unsharded: int  # the memory in which they lie while they are unsharded
+    gathered: int  # what an all-gather needs beside that, where it cannot write into it
+    largest: int  # of the parameters
 
 
 def bucket_layouts(
@@ -298,8 +281,7 @@ def units_in_flight(
     Args:
         groups: the units' parameters, in the order of forward.
         used, sent: bytes of an element as it is used, and as gradients travel.
-        reshard: units are freed between forward and backward.
-        prefetch: the next one is gathered in advance.
+        reshard, prefetch: as in `fully_shard`.
     """
     names = dict.fromkeys(["", *(group.unit for group in groups)])
     root, *inside = (_UnitBytes(groups, name, used, sent) for name in names)

@@ -21,9 +21,6 @@ class DtypePolicy:
     """Which dtype each part of the state has.
 
     Attributes:
-        name: for captions.
-        weights: of the weights that forward and backward use.
-        gradients: of the gradients.
         master: of a second, finer copy of the weights, to which the optimizer adds its small
             updates; None: there is none, the optimizer updates the weights themselves.
         moments: of the optimizer's running averages.
@@ -69,9 +66,6 @@ def state(parameters: int, policy: DtypePolicy = FP32, optimizer: str = "adam") 
         parameters: their number, at least 0.
         policy: `FP32`, `MIXED` or your own.
         optimizer: "sgd", "momentum" (SGD with momentum) or "adam" (Adam and AdamW).
-
-    Raises:
-        ValueError: an unknown optimizer, or parameters negative or not whole.
     """
     moments = moments_of("state", optimizer)
     if not (parameters >= 0 and parameters % 1 == 0):
@@ -93,10 +87,6 @@ def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
         ranks: at least 1; a part that they do not divide is rounded up.
         stage: 0 (data parallelism) to 3. Stage 1 shards what only the optimizer uses, 2 the
             gradients too, 3 the weights too: Rajbhandari et al. (2020), section 3.1 and figure 1.
-
-    Raises:
-        TypeError: `ranks` is not a whole number.
-        ValueError: ranks or stage out of range.
     """
     if whole_number("ranks", ranks) < 1 or stage not in range(4):
         raise ValueError(f"share: expected ranks >= 1 and a stage 0 to 3, got {ranks} and {stage}")
@@ -106,15 +96,7 @@ def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
 
 
 def moments_of(caller: str, optimizer: str) -> int:
-    """How many moments an optimizer keeps of each parameter.
-
-    Args:
-        caller: the function that was called, for the message.
-        optimizer: one of `OPTIMIZERS`.
-
-    Raises:
-        ValueError: it is none of them.
-    """
+    """How many moments an optimizer keeps of each parameter; `caller` is for the message."""
     if optimizer not in OPTIMIZERS:
         known = ", ".join(OPTIMIZERS)
         raise ValueError(f"{caller}: optimizer must be one of {known}, got {optimizer!r}")
@@ -124,10 +106,9 @@ def moments_of(caller: str, optimizer: str) -> int:
 def held(module: nn.Module, optimizer: torch.optim.Optimizer) -> StateBytes:
     """Measure the state of a model from the memory that it and its optimizer hold now.
 
-    Between two steps, whatever wraps the module; of a ZeroOptimizer its inner optimizer. A piece of
-    memory in which several tensors lie counts once, with its padding. What the optimizer updates
-    and the module does not own counts as master weights. Left out are the module's buffers, what
-    communication has for itself, and the optimizer's counters of steps: 4 bytes a tensor in Adam.
+    Between two steps, whatever wraps the module. Memory in which several tensors lie counts once,
+    with its padding. What the optimizer updates and the module does not own counts as master
+    weights. Left out are buffers, and the optimizer's counters of steps: 4 bytes a tensor in Adam.
     """
     optimizer = getattr(optimizer, "inner", optimizer)
     own = list(module.parameters())

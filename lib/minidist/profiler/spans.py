@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,11 +52,7 @@ def rows(spans: Iterable[Span]) -> list[Row]:
 def hidden(spans: Iterable[Span]) -> float:
     """The share of communication time that overlaps with backward, over all ranks: 0 to 1.
 
-    A rank communicates while at least one of its spans on the lane "communication" runs. What is
-    hidden costs nothing as long as backward leaves some processors, or parts of a GPU, free.
-
-    Raises:
-        ValueError: there is no communication among the spans.
+    A rank communicates while at least one of its spans on the lane "communication" runs.
     """
     sent, covered = 0.0, 0.0
     spans = list(spans)
@@ -90,37 +86,25 @@ def to_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
     """Write spans for chrome://tracing and https://ui.perfetto.dev: a process for each rank.
 
     The format is JSON of the *Trace Event Format* (Google, 2016): complete events, in microseconds
-    since the first span; a thread for each of the rank's `rows`.
-
-    Args:
-        spans: of any number of ranks.
-        path: the file; it is replaced in one go.
+    since the first span; a thread for each of the rank's `rows`. The file is replaced in one go.
     """
     lines = rows(spans)
     first = min((span.start for row in lines for span in row.spans), default=0.0)
     events: list[dict[str, Any]] = []
     for thread, row in enumerate(lines):
         place = {"pid": row.rank, "tid": thread}
-        events += _names(row, place, thread)
-        events += [_event(span, place, first) for span in row.spans]
+        named = {
+            "process_name": {"name": f"rank {row.rank}"},
+            "process_sort_index": {"sort_index": row.rank},
+            "thread_name": {"name": row.lane},
+            "thread_sort_index": {"sort_index": thread},
+        }
+        events += [{"ph": "M", "name": name, "args": args, **place} for name, args in named.items()]
+        for _, lane, name, start, end in row.spans:
+            times = {"ts": (start - first) * 1e6, "dur": (end - start) * 1e6}
+            events.append({"ph": "X", "name": name, "cat": lane, **times, **place})
     target = Path(path)
     unfinished = target.with_name(f"{target.name}.{os.getpid()}")
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False)
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(target)
-
-
-def _names(row: Row, place: dict[str, int], order: int) -> Sequence[dict[str, Any]]:
-    """What the viewer calls a row, and where it puts it."""
-    named = {
-        "process_name": {"name": f"rank {row.rank}"},
-        "process_sort_index": {"sort_index": row.rank},
-        "thread_name": {"name": row.lane},
-        "thread_sort_index": {"sort_index": order},
-    }
-    return [{"ph": "M", "name": name, "args": args, **place} for name, args in named.items()]
-
-
-def _event(span: Span, place: dict[str, int], first: float) -> dict[str, Any]:
-    start, length = (span.start - first) * 1e6, (span.end - span.start) * 1e6
-    return {"ph": "X", "name": span.name, "cat": span.lane, "ts": start, "dur": length, **place}

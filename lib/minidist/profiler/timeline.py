@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -85,25 +85,13 @@ class _Nothing(Mark):
 NOTHING = _Nothing()
 
 
-class _Noted(NamedTuple):
-    """Something whose span is not known yet."""
-
-    lane: str
-    name: str
-    what: Timed
-
-
 class Timeline:
-    """A recording of one rank; `timeline()` makes it.
-
-    Attributes:
-        rank: this rank's global number, 0 without a process group.
-    """
+    """A recording of one rank; `timeline()` makes it."""
 
     def __init__(self) -> None:
         self.rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         self._spans: list[Span] = []
-        self._open: list[_Noted] = []
+        self._open: list[tuple[str, str, Timed]] = []  # those whose span is not known yet
         self._gpus: set[torch.device] = set()
         self._step: tuple[Optimizer, Mark] | None = None
 
@@ -111,11 +99,11 @@ class Timeline:
     def spans(self) -> list[Span]:
         """What has ended so far, sorted by start; the list can be pickled."""
         still_open = []
-        for noted in self._open:
-            if times := noted.what.span:
-                self._spans.append(Span(self.rank, noted.lane, noted.name, *times))
+        for lane, name, what in self._open:
+            if times := what.span:
+                self._spans.append(Span(self.rank, lane, name, *times))
             else:
-                still_open.append(noted)
+                still_open.append((lane, name, what))
         self._open = still_open
         return sorted(self._spans, key=lambda span: span.start)
 
@@ -129,7 +117,7 @@ class Timeline:
 
     def note(self, name: str, lane: str, what: Timed) -> None:
         """As `minidist.timeline.note`, for a training loop without a wrapper."""
-        self._open.append(_Noted(lane, name, what))
+        self._open.append((lane, name, what))
 
     def before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """An optimizer begins its step; one inside another's step is part of that."""
@@ -158,12 +146,8 @@ _current: Timeline | None = None
 def timeline() -> Iterator[Timeline]:
     """Record what wrappers and optimizers do inside the `with` block, on this rank.
 
-    Yields:
-        The recording. Its `spans` are on the lanes "compute" (forward, backward, optimizer) and
-        "communication" (bucket 0, bucket 1, ...). Every optimizer of torch's is seen.
-
-    Raises:
-        RuntimeError: another recording is running.
+    Its `spans` are on the lanes "compute" (forward, backward, optimizer) and "communication"
+    (bucket 0, bucket 1, ...). Every optimizer of torch's is seen.
     """
     global _current
     if _current is not None:
@@ -192,10 +176,7 @@ def recording() -> bool:
 def mark(name: str, lane: str = COMPUTE, device: torch.device = CPU) -> Mark:
     """Record that something runs from now to the end of the `with` block, or to the mark's `end()`.
 
-    Args:
-        name: what it is: "forward", "backward", "bucket 0".
-        lane: "compute" or "communication".
-        device: where it runs. On a GPU its current stream is timed.
+    On a GPU, the `device`, its current stream is timed.
     """
     return _current.mark(name, lane, device) if _current else NOTHING
 
@@ -203,10 +184,7 @@ def mark(name: str, lane: str = COMPUTE, device: torch.device = CPU) -> Mark:
 def note(name: str, lane: str, what: Timed) -> None:
     """Record something that knows when it ran, such as the handle of a collective.
 
-    Args:
-        name: what it is.
-        lane: "compute" or "communication".
-        what: its `span` is read when the recording ends, or later while it is None.
+    Its `span` is read when the recording ends, or later while it is None.
     """
     if _current:
         _current.note(name, lane, what)

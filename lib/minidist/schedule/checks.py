@@ -15,17 +15,7 @@ def whole_number(
     least: int | None = None,
     error: type[ValueError] = ValueError,
 ) -> int:
-    """`value` as an int.
-
-    Args:
-        argument: what to call it in the message.
-        value: an int, or what stands for one, such as NumPy's; no bool, and no float.
-        least: the smallest that is accepted.
-        error: what is raised where it is smaller.
-
-    Raises:
-        TypeError: it is not a whole number.
-    """
+    """`value` as an int, if it is a whole number; NumPy's ints are, a bool and a float are not."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{argument}: expected a whole number, got {value!r}")
     number = operator.index(value)
@@ -35,17 +25,12 @@ def whole_number(
 
 
 def at_least_one(argument: str, value: SupportsIndex) -> int:
-    """`value` as an int; a ScheduleError if it is below 1, a TypeError if it is not whole."""
+    """`value` as an int; a ScheduleError if it is below 1."""
     return whole_number(argument, value, 1, ScheduleError)
 
 
 def amount(argument: str, value: SupportsFloat) -> float:
-    """`value`, which must be a finite number, at least 0.
-
-    Raises:
-        TypeError: it is not a number.
-        ValueError: it is negative, infinite or NaN.
-    """
+    """`value` as a float, if it is a finite number and at least 0."""
     if not isinstance(value, SupportsFloat) or isinstance(value, bool):
         raise TypeError(f"{argument}: expected a number, got {value!r}")
     number = float(value)

@@ -42,14 +42,10 @@ Floats = npt.NDArray[Any]
 
 
 class Load(NamedTuple):
-    """What one step asks of a topology.
+    """What one step asks of a topology."""
 
-    `links`: for each kind of link (link, latencies waited for, chunks on its busiest copy).
-    `reduced`: chunks that the busiest receiver reduces.
-    """
-
-    links: tuple[tuple[Link, int, int], ...]
-    reduced: int
+    links: tuple[tuple[Link, int, int], ...]  # latencies waited for, chunks on the busiest copy
+    reduced: int  # chunks that the busiest receiver reduces
 
 
 @dataclass(frozen=True)
@@ -108,13 +104,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class AlphaBeta:
-    """The figures that `fit` found.
-
-    Attributes:
-        link: alpha and beta.
-        errors: the relative error (predicted / measured - 1) of each measurement.
-        gamma: seconds to reduce a byte; 0 if it was not fitted.
-    """
+    """The figures that `fit` found, and its relative error on each measurement."""
 
     link: Link
     errors: tuple[float, ...]
@@ -146,9 +136,6 @@ def fit(
         measured: times of one machine, over several sizes; of one algorithm or of several.
         topology: `switch` or `shared`: a topology of one link.
         gamma: find out what reducing costs, too.
-
-    Raises:
-        ValueError: fewer measurements than figures, or they cannot tell one figure from another.
     """
     names = ("alpha", "beta", "gamma")[: 2 + gamma]
     times = np.array([m.seconds for m in measured])

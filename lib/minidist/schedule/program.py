@@ -28,15 +28,11 @@ WINDOW = 4
 
 
 class RankStep(NamedTuple):
-    """What one rank does in one step; the first two fields are about *all* ranks' messages.
+    """What one rank does in one step; the first two fields are about *all* ranks' messages."""
 
-    `width`: chunks in the longest. `swaps`: some rank reduces into a chunk that it sends. `early`:
-    see [Note: receiving early].
-    """
-
-    width: int
-    swaps: bool
-    early: bool
+    width: int  # chunks in the longest
+    swaps: bool  # some rank reduces into a chunk that it sends
+    early: bool  # see [Note: receiving early]
     sends: tuple[Send, ...]
     receives: tuple[Send, ...]
 
@@ -70,10 +66,7 @@ def program(schedule: Schedule, rank: int) -> Program:
 
 
 def _early(before: RankStep, receives: tuple[Send, ...]) -> bool:
-    """Whether what comes next may be received before the messages of the step before are through.
-
-    See [Note: receiving early].
-    """
+    """Whether the next receives may be posted before the step before is through."""
     kept = {each.chunk: each.src for each in receives if not each.reduce}
     came = any(each.chunk in kept for each in before.receives)
     left = any(kept.get(each.chunk, each.dst) != each.dst for each in before.sends)
@@ -106,26 +99,22 @@ class Elements(NamedTuple):
 
 
 class Post(NamedTuple):
-    """Messages that are started together: one piece of one step.
-
-    `alone`: everything posted before must have landed. `swaps`: sends must have left before what
-    arrives is reduced. `early`: its receives may be posted along with the post before.
-    """
+    """Messages that are started together: one piece of one step."""
 
     step: int
-    alone: bool
-    swaps: bool
-    early: bool
+    alone: bool  # everything posted before must have landed
+    swaps: bool  # sends must have left before what arrives is reduced
+    early: bool  # its receives may be posted along with the post before
     receives: tuple[Elements, ...]
     sends: tuple[Elements, ...]
 
 
 class Plan(NamedTuple):
-    """A program for a tensor of one size. `inbox`: elements that an inbox must have room for."""
+    """A program for a tensor of one size."""
 
     posts: tuple[Post, ...]
     window: int
-    inbox: int
+    inbox: int  # elements that an inbox must have room for
 
 
 Edges = Callable[[int, Send], list[int]]  # step, message -> where its pieces begin, and its end
@@ -159,14 +148,8 @@ def lay_out_parts(
 ) -> Plan:
     """The same where each chunk is a tensor of its own, of any size.
 
-    A rank knows the sizes of the chunks that it sends or receives, but not the longest of all: each
-    is cut by its own size, and a step's messages land before those of the next are sent.
-
-    Args:
-        prog: its messages must be single chunks.
-        sizes: (chunk, elements) of those that this rank has; a chunk has one size on all ranks.
-        itemsize: bytes of an element.
-        piece: bytes of a message at most.
+    A rank knows `sizes`, (chunk, elements) of those that it sends or receives, but not the longest
+    of all: each is cut by its own size, and a step's messages land before the next ones are sent.
     """
     if any(step.width > 1 for step in prog.steps):
         raise ValueError(f"{prog.name} sends runs of chunks: they must lie in one tensor")

@@ -56,10 +56,7 @@ class Send(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Messages that leave together, as int64 (`reduce`: bool) arrays of one length.
-
-    Arrays, not message objects: a ring over 4,096 ranks has 33 million messages.
-    """
+    """Messages that leave together, as arrays: a ring over 4,096 ranks has 33 million of them."""
 
     src: Ints
     dst: Ints
@@ -69,11 +66,7 @@ class Step:
 
     @classmethod
     def of(cls, src: Any, dst: Any, chunk: Any, reduce: Any, width: Any = 1) -> Step:
-        """Build a step from arrays or scalars, broadcast against each other.
-
-        Raises:
-            TypeError: a rank, a chunk or a width is not a whole number.
-        """
+        """Build a step from arrays or scalars, broadcast against each other."""
         given = {"src": src, "dst": dst, "chunk": chunk, "reduce": reduce, "width": width}
         fields = {name: np.array(value, ndmin=1) for name, value in given.items()}
         for name, field in fields.items():
@@ -100,10 +93,7 @@ class Schedule:
     """A named collective among `ranks` ranks, on a tensor split into `chunks` chunks.
 
     Attributes:
-        name: what the algorithm is called, for messages and pictures.
         collective: which pre- and postcondition it promises; see `simulate.start` and `goal`.
-        ranks: number of ranks, N.
-        chunks: how many there are.
         make_steps: called for a fresh iterator over the steps, so that they may be lazy.
         root: the rank that a broadcast, reduce, gather or scatter is from or to.
         by: how many ranks a shift goes on.
@@ -155,9 +145,6 @@ class Schedule:
         """The same with every chunk cut into `segments`, and every step into as many.
 
         Segments do not wait for one another, so a rank may reduce one while the next one comes.
-
-        Raises:
-            ScheduleError: `segments` is below 1, or, when read, a message is of several chunks.
         """
         segments = at_least_one("segments", segments)
         if segments == 1:
@@ -193,8 +180,8 @@ class Schedule:
                 f"{self.name}: root must be in 0..{self.ranks - 1}, got {self.root}"
             )
         for number, step in enumerate(self):
-            _check_ranges(self, number, step)
-            _check_races(self, number, step)
+            for bad, why in chain(_bad_ranges(self, step), _races(self, step)):
+                _reject(self, number, step, bad, why)
         return self
 
 
@@ -213,28 +200,27 @@ def bounds(numel: int, chunks: int) -> Ints:
     return index * size + np.minimum(index, longer)
 
 
-def _check_ranges(schedule: Schedule, number: int, step: Step) -> None:
+def _bad_ranges(schedule: Schedule, step: Step) -> Iterator[tuple[Bools, str]]:
     n, chunks = schedule.ranks, schedule.chunks
     bad_rank = (step.src < 0) | (step.src >= n) | (step.dst < 0) | (step.dst >= n)
     bad_chunk = (step.chunk < 0) | (step.chunk + step.width > chunks)
-    _reject(schedule, number, step, step.width < 1, "a message of no chunks")
-    _reject(schedule, number, step, bad_rank, f"a rank is not in 0..{n - 1}")
-    _reject(schedule, number, step, bad_chunk, f"a chunk is not in 0..{chunks - 1}")
-    _reject(schedule, number, step, step.src == step.dst, "a rank sends to itself")
+    yield step.width < 1, "a message of no chunks"
+    yield bad_rank, f"a rank is not in 0..{n - 1}"
+    yield bad_chunk, f"a chunk is not in 0..{chunks - 1}"
+    yield step.src == step.dst, "a rank sends to itself"
 
 
-def _check_races(schedule: Schedule, number: int, step: Step) -> None:
+def _races(schedule: Schedule, step: Step) -> Iterator[tuple[Bools, str]]:
     message, chunk = spread(step)
     written = step.dst[message] * schedule.chunks + chunk
     sent = step.src[message] * schedule.chunks + chunk
     twice = np.isin(written, _repeated(written))
     clash = np.isin(written, sent) & ~step.reduce[message]
+    for what, which in (("is written twice", twice), ("is also sent", clash)):
+        bad = np.isin(np.arange(len(step)), message[which])
+        yield bad, f"a race: the receiver's chunk {what} in this step"
     adds = np.isin(step.dst, _repeated(step.dst[step.reduce])) & step.reduce
-    races = {"is written twice": message[twice], "is also sent": message[clash]}
-    for what, which in races.items():
-        bad = np.isin(np.arange(len(step)), which)
-        _reject(schedule, number, step, bad, f"a race: the receiver's chunk {what} in this step")
-    _reject(schedule, number, step, adds, "the receiver reduces two messages in one step")
+    yield adds, "the receiver reduces two messages in one step"
 
 
 def spread(step: Step) -> tuple[Ints, Ints]:

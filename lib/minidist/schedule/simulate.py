@@ -23,10 +23,7 @@ Goal = tuple[tuple[Contributors | None, ...], ...]  # None: whatever is left the
 
 
 class Event(NamedTuple):
-    """One chunk of one message.
-
-    `carried` is what was sent, `result` what the receiver holds in that chunk after the step.
-    """
+    """One chunk of one message: what was sent, and what the receiver holds after the step."""
 
     step: int
     src: int
@@ -109,11 +106,7 @@ def _target(collective: Collective, ranks: int, chunk: int, root: int, by: int) 
 
 
 def replay(schedule: Schedule) -> Replay:
-    """Run every message on symbolic chunks. For pictures and proofs of up to some dozens of ranks.
-
-    Raises:
-        ScheduleError: a rank sends a chunk, or reduces into one, that it does not hold yet.
-    """
+    """Run every message on symbolic chunks, for pictures and proofs of some dozens of ranks."""
     kind, n, chunks, root = schedule.collective, schedule.ranks, schedule.chunks, schedule.root
     before = start(kind, n, chunks, root)
     held = [list(row) for row in before]
@@ -142,11 +135,7 @@ def replay(schedule: Schedule) -> Replay:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a schedule moves.
-
-    `sent_messages`, `sent_bytes`, `received_bytes`: int64 arrays, one entry for each rank.
-    `between_nodes`: bytes that leave a node, of all ranks together.
-    """
+    """What a schedule moves: arrays with one entry for each rank, and bytes that leave a node."""
 
     steps: int
     sent_messages: Ints
@@ -163,8 +152,7 @@ class Traffic:
 def traffic(schedule: Schedule, numel: int, itemsize: int = 4, local: int | None = None) -> Traffic:
     """Count the messages and bytes for a tensor of `numel` elements of `itemsize` bytes.
 
-    Empty chunks are not sent, so they do not count. With `local` ranks to a node, numbered node by
-    node, `between_nodes` is the bytes that leave a node.
+    Empty chunks are not sent, so they do not count. Ranks are numbered node by node, `local` each.
     """
     numel, itemsize = whole_number("numel", numel, 0), whole_number("itemsize", itemsize, 1)
     local = None if local is None else whole_number("local", local, 1)
@@ -187,12 +175,8 @@ def prove_all_reduce(schedule: Schedule, block: int = 512) -> None:
     """Prove that every rank ends with every rank's part of every chunk exactly once.
 
     The same replay on bit sets, for thousands of ranks: chunks never mix, so they are proven
-    `block` at a time, with ranks x block x ranks / 8 bytes of memory.
-
-    The schedule must have passed `check()`.
-
-    Raises:
-        ScheduleError: a part would be counted twice, or is missing at the end.
+    `block` at a time, with ranks x block x ranks / 8 bytes of memory. The schedule must have passed
+    `check()`.
     """
     n, block = schedule.ranks, at_least_one("block", block)
     words = -(-n // 64)

@@ -28,7 +28,6 @@ class Topology:
     """Which links a message crosses, and what it costs to reduce.
 
     Attributes:
-        name: for captions.
         lanes: given the arrays `src` and `dst` of a step, yields (link, number): the messages with
             the same number share one copy of that link; -1 marks those that do not use it.
         gamma: seconds that a receiver takes to reduce one byte into its own.
@@ -49,9 +48,7 @@ class Topology:
 def switch(link: Link | Sequence[Link], gamma: float = 0.0) -> Topology:
     """Every rank has one link out and one link in; the switch between them is never the limit.
 
-    Args:
-        link: the figures of every rank's links, or a list: those of rank 0, of rank 1, ...
-        gamma: seconds to reduce a byte.
+    A list of links: those of rank 0, of rank 1, ...
     """
     links = [link] if isinstance(link, Link) else list(link)
     if not links:
@@ -61,11 +58,8 @@ def switch(link: Link | Sequence[Link], gamma: float = 0.0) -> Topology:
 
     def lanes(src: Ints, dst: Ints) -> Iterator[tuple[Link, Ints]]:
         for end in (src, dst):
-            if len(kinds) == 1:
-                yield kinds[0], end
-                continue
             for index, each in enumerate(kinds):
-                yield each, np.where(kind[end] == index, end, -1)
+                yield each, np.where(kind[end] == index, end, -1) if len(kinds) > 1 else end
 
     return Topology("switch", lanes, gamma)
 

@@ -12,14 +12,9 @@ from minidist.schedule.checks import at_least_one, whole_number
 from minidist.schedule.schedule import Ints, Step
 
 
-def positive(ranks: int) -> int:
-    """`ranks`; a ScheduleError if there is none, a TypeError if it is not whole."""
-    return at_least_one("ranks", ranks)
-
-
 def numbered_from(root: int, ranks: int) -> Ints:
     """The ranks in ring order from `root` on, so that place 0 is the root's."""
-    if not 0 <= whole_number("root", root) < positive(ranks):
+    if not 0 <= whole_number("root", root) < at_least_one("ranks", ranks):
         raise ScheduleError(f"root must be in 0..{ranks - 1}, got {root}")
     return (root + np.arange(ranks)) % ranks
 
@@ -61,7 +56,7 @@ class Fold(NamedTuple):
     @classmethod
     def of(cls, ranks: int) -> Fold:
         """Fold `ranks`: the N - P too many go out."""
-        power = 1 << (positive(ranks).bit_length() - 1)
+        power = 1 << (at_least_one("ranks", ranks).bit_length() - 1)
         out, place = 2 * np.arange(ranks - power), np.arange(power)
         return cls(out, out + 1, place + np.minimum(place + 1, ranks - power))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minidist.schedule.algorithms.common import pipelined, positive
+from minidist.schedule.algorithms.common import pipelined
 from minidist.schedule.checks import at_least_one
 from minidist.schedule.schedule import Ints, Schedule, Step
 
@@ -46,25 +46,21 @@ def _edges(ranks: int) -> tuple[Ints, Ints, Ints]:
     The second tree is the first one mirrored, or turned by one place if N is odd: as every other
     place of the first is a leaf, no rank is inside both.
     """
-    place = np.arange(positive(ranks))
+    place = np.arange(at_least_one("ranks", ranks))
     other = (place - 1) % ranks if ranks % 2 else place[::-1]
-    child = np.array(sorted(range(1, ranks + 1), key=_lowest_bit), dtype=np.int64)
-    parent = np.array([_parent(c, ranks) for c in child], dtype=np.int64)
+    child = np.array(sorted(range(1, ranks + 1), key=lambda place: place & -place), dtype=np.int64)
+    parent = np.array([_parent(place, ranks) for place in child.tolist()], dtype=np.int64)
     child, parent = child[parent > 0] - 1, parent[parent > 0] - 1
     src = np.concatenate((child, other[child]))
     dst = np.concatenate((parent, other[parent]))
     return src, dst, np.repeat([0, 1], len(child))
 
 
-def _lowest_bit(number: int) -> int:
-    return number & -number
-
-
 def _parent(child: int, ranks: int) -> int:
     """The parent in the binary tree whose in-order walk is 1, 2, ..., N; 0 for the root."""
-    bit = _lowest_bit(int(child))
+    bit = child & -child
     parent = child ^ bit | 2 * bit
-    return int(parent if parent <= ranks else child ^ bit)
+    return parent if parent <= ranks else child ^ bit
 
 
 def _start(src: Ints, dst: Ints, tree: Ints) -> Ints:

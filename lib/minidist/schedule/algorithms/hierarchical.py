@@ -8,7 +8,6 @@ from functools import reduce
 import numpy as np
 
 from minidist.errors import ScheduleError
-from minidist.schedule.algorithms.common import positive
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_reduce_scatter
 from minidist.schedule.checks import at_least_one
 from minidist.schedule.schedule import Schedule, Step
@@ -25,7 +24,7 @@ def hierarchical_all_reduce(ranks: int, *, local: int) -> Schedule:
     With M nodes of L ranks: 2(L - 1) + 2(M - 1) steps, each rank sends 2(N - 1)/N of the tensor, as
     in the flat ring, and 2(M - 1) tensors leave nodes, of all ranks together.
     """
-    if positive(ranks) % at_least_one("local", local):
+    if at_least_one("ranks", ranks) % at_least_one("local", local):
         raise ScheduleError(f"hierarchical: {ranks} ranks cannot be split into nodes of {local}")
     nodes = ranks // local
     rank = np.arange(ranks)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minidist.schedule.algorithms.common import positive
+from minidist.schedule.checks import at_least_one
 from minidist.schedule.schedule import Schedule, Step
 
 
@@ -18,7 +18,7 @@ def ring_reduce_scatter(ranks: int, *, first: int = -1) -> Schedule:
     as `dist.reduce_scatter_tensor` wants it; with 0 it ends with that of chunk r + 1.
     N - 1 steps, each rank sends one chunk a step (Patarasuk and Yuan, 2009).
     """
-    rank = np.arange(positive(ranks))
+    rank = np.arange(at_least_one("ranks", ranks))
 
     def steps() -> Iterator[Step]:
         for t in range(ranks - 1):
@@ -34,7 +34,7 @@ def ring_all_gather(ranks: int, *, first: int = 0) -> Schedule:
 
     Rank r starts with chunk r + `first`, which it must hold whole. N - 1 steps.
     """
-    rank = np.arange(positive(ranks))
+    rank = np.arange(at_least_one("ranks", ranks))
 
     def steps() -> Iterator[Step]:
         for t in range(ranks - 1):

@@ -1,0 +1,118 @@
+"""The picture of a recording: a bar for each span, and its name where there is room."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from minidist.plots import COLORS, gantt
+from minidist.profiler.spans import Span
+from tests.profiler.test_timeline import SHIFTED, STEP
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def bars(axes: Axes) -> list[Rectangle]:
+    return [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+
+
+def test_a_bar_for_each_span_where_and_as_long_as_it_was() -> None:
+    (axes,) = gantt([*STEP, *SHIFTED]).axes
+    drawn = {
+        (bar.get_x(), bar.get_width(), to_hex(bar.get_facecolor()).upper()) for bar in bars(axes)
+    }
+    forward, backward, bucket, optimizer = COLORS[:4]
+    one = [(0, 1, forward), (1, 3, backward), (2, 1, bucket), (3, 2, bucket), (5, 1, optimizer)]
+    wanted = {((x + late) * 1e3, width * 1e3, c) for x, width, c in one for late in (0, 0.5)}
+    assert drawn == wanted
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == [
+        "rank 0: compute",
+        "rank 0: communication",
+        "rank 1: compute",
+        "rank 1: communication",
+    ]
+    tops = {bar.get_y() for bar in bars(axes)}
+    assert len(tops) == 4
+    assert [round(bar.get_y() + bar.get_height() / 2, 6) for bar in bars(axes)][::3][:1] == [0]
+    legend = [text.get_text() for text in axes.figure.legends[0].texts]
+    assert legend == ["forward", "backward", "bucket", "optimizer"]
+    low, high = axes.get_ylim()
+    assert low > high, "rank 0 is on top"
+
+
+def test_a_kind_has_its_colour_in_every_picture() -> None:
+    (axes,) = gantt([STEP[4], Span(0, "communication", "sum", 16.0, 17.0)]).axes
+    assert [to_hex(bar.get_facecolor()).upper() for bar in bars(axes)] == [COLORS[3], COLORS[4]]
+
+
+def many(ranks: int, steps: int) -> list[Span]:
+    spans = []
+    for rank in range(ranks):
+        for step in range(steps):
+            t = 20 * step + 0.3 * rank
+            spans.append(Span(rank, "compute", "forward", t, t + 4))
+            spans.append(Span(rank, "compute", "backward", t + 4, t + 13))
+            spans.append(Span(rank, "compute", "optimizer", t + 16, t + 18))
+            edges = [t + 6 + at for at in (0, 0.1, 3, 4, 4, 7, 10)]
+            for number, (start, end) in enumerate(pairwise(edges)):
+                spans.append(Span(rank, "communication", f"bucket {number}", start, end))
+            spans.append(Span(rank, "communication", "buffers of the model", t, t + 12))
+    return spans
+
+
+def growing() -> list[Span]:
+    """Bars of every length, round that of their names; the name of the lane is long."""
+    edges = [1.05**i for i in range(40)]
+    return [
+        Span(0, "reading the next batch from a disk", f"part {i}", *at)
+        for i, at in enumerate(pairwise(edges))
+    ]
+
+
+@pytest.mark.parametrize(
+    "spans", [many(1, 1), many(2, 3), many(4, 2), many(1, 20), growing()], ids=len
+)
+def test_no_label_leaves_its_bar_and_no_bar_lies_on_another(spans: list[Span]) -> None:
+    figure = gantt(spans)
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    boxes = [bar.get_window_extent() for bar in bars(axes)]
+    middles = [((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2) for box in boxes]
+    for text in axes.texts:
+        at = text.get_window_extent()
+        x, y = (at.x0 + at.x1) / 2, (at.y0 + at.y1) / 2
+        home = min(range(len(boxes)), key=lambda i: abs(middles[i][0] - x) + abs(middles[i][1] - y))
+        assert boxes[home].x0 <= at.x0 < at.x1 <= boxes[home].x1
+        assert text.get_fontsize() >= 8
+    edges = sorted((bar.get_y(), bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars(axes))
+    for (row, _, end), (next_row, start, _) in pairwise(edges):
+        assert row != next_row or end <= start + 1e-9
+    labels = [tick.get_window_extent() for tick in axes.get_yticklabels()]
+    assert all(upper.y0 >= lower.y1 for upper, lower in pairwise(labels))
+    (low, high), whole = axes.get_xlim(), max(bar.get_x() + bar.get_width() for bar in bars(axes))
+    assert low == 0
+    assert high >= whole
+
+
+def test_names_are_whole_where_they_fit_and_else_their_last_word() -> None:
+    def written(spans: Sequence[Span]) -> set[str]:
+        return {text.get_text() for text in gantt(spans).axes[0].texts}
+
+    assert written(STEP) >= {"forward", "backward", "bucket 0", "bucket 1"}
+    short = written(many(2, 2))
+    assert short >= {"forward", "backward", "1", "buffers of the model"}
+    assert short.isdisjoint({"bucket 1", "0", "3"}), "too long, too short a bar, no bar at all"
+    assert written(many(1, 60)) == set(), "no room at all"
+
+
+def test_a_picture_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one span"):
+        gantt([])
