@@ -11,9 +11,9 @@ from torch.optim.optimizer import _foreach_supported_types as _optimizer_types
 from torch.utils._foreach_utils import _foreach_supported_types as _foreach_types
 
 from minidist import fully_shard, launch
-from minidist.parallel.fsdp.fully_shard import FSDPModule
 from minidist.parallel.fsdp.shard import Shard, make_shard
-from tests.fsdp.test_checks import says
+from minidist.parallel.fsdp.torch_only import INSTEAD
+from tests.fsdp.test_checks import pair, says
 from tests.support.fsdp_models import far, gpt, mine, score, tokens
 
 F64 = torch.float64
@@ -75,12 +75,30 @@ def test_calls_that_work_the_same() -> None:
     assert launch(run, 2) == [{}] * 2
 
 
-def test_what_torchs_units_can_do_ours_can_or_the_book_says_what_to_do_instead() -> None:
-    from torch.distributed.fsdp import FSDPModule as Torchs
+def test_what_only_torch_has_is_refused_with_what_to_do_instead() -> None:
+    """All that torch's class has is there, refused, or undocumented."""
 
-    rows = (Path(__file__).parents[2] / "book" / "api.md").read_text()
-    methods = {name for name in vars(Torchs) if not name.startswith("_")} - {"reset_iter_state"}
-    assert {each for each in methods if not hasattr(FSDPModule, each) and each not in rows} == set()
+    def run() -> list[Any]:
+        from torch.distributed.fsdp import FSDPModule as Torchs
+
+        net = fully_shard(pair())
+        theirs = {name for name in vars(Torchs) if not name.startswith("_")} - {"reset_iter_state"}
+        unknown = [each for each in theirs if not hasattr(net, each) and each not in INSTEAD]
+        said = {}
+        for name in INSTEAD:
+            if name.startswith("set_"):
+                said[name] = says(lambda name=name: getattr(net, name), AttributeError)
+            else:
+                said[name] = says(lambda name=name: fully_shard(pair(), **{name: None}), TypeError)
+        return [unknown, said]
+
+    table = (Path(__file__).parents[2] / "book" / "api.md").read_text()
+    for rank, (unknown, said) in enumerate(launch(run, 2)):
+        assert unknown == []
+        for name, message in said.items():
+            assert f"rank {rank}: " in message
+            assert message.endswith(f"{name}: {INSTEAD[name]}")
+            assert name in table
 
 
 def test_torchs_clipping_is_refused() -> None:

@@ -77,11 +77,9 @@ rm -rf -- "$1"
 
 
 class Job:
-    """Processes that end together, and a folder for their files.
+    """Processes that are killed together, with all they have started, and a folder for their files.
 
-    Attributes:
-        folder: removed at the end, also if the launcher is killed.
-        processes: killed at the end, also if the launcher is killed, with all they have started.
+    This happens at the end of the job, also if the launcher is killed.
     """
 
     def __init__(self, folder: Path, guard: IO[bytes]) -> None:

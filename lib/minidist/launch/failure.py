@@ -33,12 +33,8 @@ def failure(
             error.__cause__ = outcome.exception()
         return error
     hung = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
-    return _hang(len(outcomes), hung, stacks, timeout)
-
-
-def _hang(ranks: int, hung: list[int], stacks: Mapping[int, str], timeout: float) -> RankError:
     lines = [f"{_names(hung)} did not end within {timeout:g} s"]
-    if done := [rank for rank in range(ranks) if rank not in hung]:
+    if done := [rank for rank in range(len(outcomes)) if rank not in hung]:
         lines.append(f"{_names(done)} had returned; the others may be waiting for them")
     for rank in hung:
         lines += ["", f"Where rank {rank} stood (innermost call first):"]

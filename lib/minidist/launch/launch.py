@@ -56,16 +56,13 @@ def launch(
         args: passed to fn on every rank.
         device: "cpu" (Gloo); "cuda" (one GPU to a rank over NCCL; if there are fewer GPUs than
             ranks they are shared, and messages go through host memory); None: "cuda" if there is
-            a GPU for each rank, else "cpu". In fn, `minidist.device()` tells.
-        timeout: seconds from the start of the ranks until those still running are ended; asking
-                them where they stand takes up to two more.
+            a GPU for each rank, else "cpu". In fn, `minidist.device()` returns it.
+        timeout: seconds from the start of the ranks until those still running are killed; finding
+            out where they hang takes up to two more.
 
     Raises:
-        ValueError: ranks, device or timeout out of range, or no GPU where one was asked for.
-        TypeError: fn is not callable, or fn or args cannot be sent to another process.
         RankError: a rank raised, was killed, left without a word, or did not end in time. Named is
             the rank that failed first; if it raised, its exception is the `__cause__`.
-        RuntimeError: the fork server was killed, or belongs to a process this one was forked from.
     """
     _check(fn, ranks, timeout)
     devices, backend = _devices(device, ranks)
@@ -195,17 +192,14 @@ def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     try:
         return pickling.dumps((fn, args))
     except Exception as error:
-        parts = [("fn", fn), *((f"argument {i}", arg) for i, arg in enumerate(args))]
-        bad = next((name for name, part in parts if not _can_pickle(part)), "the call")
+        bad = "the call"
+        for name, part in [("fn", fn), *((f"argument {i}", arg) for i, arg in enumerate(args))]:
+            try:
+                pickling.dumps(part)
+            except Exception:
+                bad = name
+                break
         raise TypeError(f"launch: {bad} cannot be sent to another process: {error}") from error
-
-
-def _can_pickle(part: object) -> bool:
-    try:
-        pickling.dumps(part)
-    except Exception:
-        return False
-    return True
 
 
 def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:

@@ -24,16 +24,10 @@ class Returned:
 
 @dataclass(frozen=True)
 class Trace:
-    """One exception.
+    """One exception. The launcher adds source lines: it alone knows those of a notebook's cells."""
 
-    Attributes:
-        summary: type and message, as the last line of a traceback.
-        frames: (file, line, function), outermost first; the launcher adds the source lines, since
-            only its process knows those of a notebook's cells.
-    """
-
-    summary: str
-    frames: list[tuple[str, int, str]]
+    summary: str  # type and message, as the last line of a traceback
+    frames: list[tuple[str, int, str]]  # (file, line, function), outermost first
 
     def calls(self) -> str:
         """The frames as a traceback prints them."""
@@ -44,19 +38,12 @@ class Trace:
 
 @dataclass(frozen=True)
 class Raised:
-    """The function raised, or its value could not be pickled.
+    """The function raised, or its value could not be pickled."""
 
-    Attributes:
-        when: `time.monotonic()`, the same clock for all processes of a host.
-        traces: of the exception, then of its cause, and so on.
-        error: cloudpickle of the exception, or None if it cannot be pickled.
-        echo: as a rule it only shows that another rank has failed or made another call.
-    """
-
-    when: float
-    traces: list[Trace]
-    error: bytes | None
-    echo: bool
+    when: float  # `time.monotonic()`, the same clock for all processes of a host
+    traces: list[Trace]  # of the exception, then of its cause, and so on
+    error: bytes | None  # cloudpickle of the exception, if it can be pickled
+    echo: bool  # as a rule it only shows that another rank has failed or made another call
 
     def describe(self, where: str) -> str:
         """What was raised, and its traceback `where` ("On rank 1")."""
@@ -98,24 +85,19 @@ def outcome_of(call: Callable[[], object], file: str) -> Returned | Raised:
     SystemExit is reported like any exception: a process that leaves early has failed.
     """
     try:
-        return Returned(_pickled(call()))
-    except BaseException as error:
-        when = time.monotonic()
+        value = call()
         try:
+            return Returned(pickling.dumps(value))
+        except Exception as error:
+            what = f"the result, a {type(value).__name__}"
+            raise TypeError(f"{what}, cannot be sent back: {error}") from None
+    except BaseException as error:
+        when, blob = time.monotonic(), None
+        with suppress(Exception):
             blob = pickling.dumps(error)
-        except Exception:
-            blob = None
         chain = list(_chain(error))
         traces = [_trace(each, {file, __file__}) for each in chain]
         return Raised(when, traces, blob, any(map(_is_echo, chain)))
-
-
-def _pickled(value: object) -> bytes:
-    try:
-        return pickling.dumps(value)
-    except Exception as error:
-        name = type(value).__name__
-        raise TypeError(f"the result, a {name}, cannot be sent back: {error}") from None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

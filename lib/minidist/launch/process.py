@@ -33,8 +33,7 @@ _starting = threading.Lock()
 class ForkedProcess:
     """A process as its launcher sees it: what it reports, and a way to kill it.
 
-    Args:
-        target: called in the process as target(launcher, *args), with a `Launcher`.
+    In the process `target(launcher, *args)` is called, with a `Launcher`.
     """
 
     def __init__(self, target: Callable[..., None], *args: Any) -> None:
@@ -59,11 +58,7 @@ class ForkedProcess:
             self._socket.sendall(pickle.dumps(message))
 
     def hear(self) -> Outcome | None:
-        """Read what has come of a report; return it if that was the end of it. Never blocks.
-
-        Raises:
-            RuntimeError: the fork server died, so nothing is known of the process any more.
-        """
+        """Read what has come of a report; return it if that was the end of it. Never blocks."""
         code = self._process.exitcode  # first: what is then there to read is all there will be
         data = b""
         with suppress(BlockingIOError, ConnectionError):
@@ -78,15 +73,11 @@ class ForkedProcess:
                 return outcome
         if code is None or data:
             return None
-        if code == 255 and self._exists():  # so multiprocessing calls it when the server is gone
-            raise RuntimeError(SERVER_DIED)
+        if code == 255:  # so multiprocessing calls it when the server is gone
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, 0)  # it exists
+                raise RuntimeError(SERVER_DIED)
         return Died(time.monotonic(), code)
-
-    def _exists(self) -> bool:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(self.pid, 0)
-            return True
-        return False
 
     def kill(self) -> None:
         """Kill the process and every process that it started."""
@@ -102,10 +93,9 @@ class ForkedProcess:
 
 
 class Launcher:
-    """The other side: the launcher as a process of its sees it. When it is gone, the process ends.
+    """The launcher as its process sees it: `messages` from it, in order, and where to report.
 
-    Attributes:
-        messages: what the launcher has sent, in order.
+    When the launcher is gone, the process ends.
     """
 
     def __init__(self, connection: socket.socket) -> None:

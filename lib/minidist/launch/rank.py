@@ -29,14 +29,11 @@ SLACK = 5.0  # seconds a rank goes on after the deadline: its launcher tells bet
 
 @dataclass(frozen=True)
 class Task:
-    """What a rank is to do. `backend`: as torch wants it. `timeout`: seconds.
-
-    In `folder` are the file `call`, cloudpickle of (fn, args), and `RANK.stack`, where it stands.
-    """
+    """What a rank is to do."""
 
     rank: int
     ranks: int
-    folder: Path
+    folder: Path  # with `call`, cloudpickle of (fn, args), and `RANK.stack`, where the rank hangs
     environment: dict[str, str]
     backend: str
     device: str
@@ -58,7 +55,7 @@ def main(launcher: Launcher, task: Task, output: Connection) -> None:
 
 def _run(task: Task) -> object:
     try:
-        _join(task)
+        _join_group(task)
         fn, args = pickling.loads((task.folder / "call").read_bytes())
         value = fn(*args)
         if torch.device(task.device).type == "cuda":
@@ -68,7 +65,7 @@ def _run(task: Task) -> object:
         ctypes.CDLL(None).fflush(None)  # what C code has printed; the launcher kills, unflushed
 
 
-def _join(task: Task) -> None:
+def _join_group(task: Task) -> None:
     """Make this process rank `task.rank` of `task.ranks`."""
     os.environ.clear()
     os.environ.update(task.environment)

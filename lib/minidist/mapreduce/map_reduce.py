@@ -45,8 +45,8 @@ class MapReduced:
         parts: parts[r] is what reducer r made: key → value, keys in the order in which the inputs
             first bring them.
         emitted: pairs that the mapper gave, before the combiner.
-        records: int64 array (inputs, reducers): pairs that went from a map task to a reducer.
-        nbytes: int64 array (inputs, reducers): the bytes of those pairs, pickled.
+        records: array (inputs, reducers): pairs that went from a map task to a reducer.
+        nbytes: the bytes of those pairs, pickled.
         shipped: bytes of functions and inputs that went to workers.
         returned: bytes of results that came back.
         recomputed: tasks that were done again, since their worker died or they raised.
@@ -89,31 +89,30 @@ def map_reduce(
     """Map every input, shuffle by key, reduce; on `workers` processes.
 
     The results depend on the inputs and their order alone: not on the number of workers, nor on
-    who did what when, nor on whether some died. For that the functions must be pure: a task may be
-    done more than once. They may be defined in a notebook's cell; they travel by cloudpickle. What
-    they print is not collected.
+    which of them died. For that the functions must be pure: a task may be done more than once. They
+    may be defined in a notebook's cell; they travel by cloudpickle. What they print is not shown.
 
     Args:
         inputs: one map task each.
         mapper: mapper(input) gives pairs (key, value).
         reducer: reducer(key, values) gives one value. `values` is in the order of inputs.
-        reducers: number of reduce tasks, R.
         combiner: as `reducer`; called in the map task on its own values of a key, so that one pair
             is shuffled instead of many. What it gives must be fit to be reduced further.
-        partition: partition(key, R) gives the reducer of a key, 0..R-1; equal keys must go to the
-            same one.
-        workers: number of processes at a time. One that dies is replaced.
+        partition: partition(key, reducers) gives the number of a key's reducer; equal keys must go
+            to the same one.
         attempts: how often a task may fail (raise, or lose its worker) until the job gives up.
         timeout: seconds for the whole job.
 
     Raises:
-        ValueError, TypeError: an argument is out of range, or cannot be sent to another process.
         TaskError: a task failed `attempts` times, or was not done in time. It names the task and
-            tells what its worker did; what the task raised is the `__cause__`.
+            says what its worker did; what the task raised is the `__cause__`.
     """
     inputs = list(inputs)
     for name, value in {"reducers": reducers, "workers": workers, "attempts": attempts}.items():
-        _at_least_one(name, value)
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < 1:
+            raise ValueError(
+                f"map_reduce: {name} must be a whole number of at least 1, got {value!r}"
+            )
     if not isinstance(timeout, int | float) or not 0 < timeout <= 1e6:
         raise ValueError(f"map_reduce: timeout must be between 0 and 1e6 s, got {timeout!r}")
     with Interrupts() as interrupts, job() as ours, interrupts.allowed():
@@ -161,12 +160,12 @@ def _map_task(
         boxes[_checked(partition(key, reducers), key, reducers)].append((key, value))
     blobs = [pickling.dumps(box) for box in boxes]
     for reduce_task, blob in enumerate(blobs):
-        _write(_box(folder, task, reduce_task), blob)
+        _write(folder / f"{task}-for-{reduce_task}", blob)
     return _Mapped(emitted, list(map(len, boxes)), list(map(len, blobs)))
 
 
 def _reduce_task(reducer: Reducer, folder: Path, task: int, maps: Sequence[int]) -> dict[Any, Any]:
-    boxes = (pickle.loads(_box(folder, m, task).read_bytes()) for m in maps)
+    boxes = (pickle.loads((folder / f"{m}-for-{task}").read_bytes()) for m in maps)
     shuffled = _grouped(pair for box in boxes for pair in box)
     return {key: reducer(key, values) for key, values in shuffled.items()}
 
@@ -180,10 +179,6 @@ def _grouped(pairs: Iterable[Pair]) -> dict[Hashable, list[Any]]:
 
 
 # [end]
-
-
-def _box(folder: Path, map_task: int, reduce_task: int) -> Path:
-    return folder / f"{map_task}-for-{reduce_task}"
 
 
 def _write(path: Path, blob: bytes) -> None:
@@ -221,9 +216,3 @@ def _stable_hash(key: object) -> int:
         f"map_reduce: key {key!r}: expected a str, bytes, number, None or a tuple of these; for "
         "other keys pass a `partition` of your own"
     )
-
-
-def _at_least_one(name: str, value: object) -> None:
-    whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
-    if not whole or index(value) < 1:  # type: ignore[arg-type]
-        raise ValueError(f"map_reduce: {name} must be a whole number of at least 1, got {value!r}")

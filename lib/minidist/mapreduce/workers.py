@@ -44,12 +44,7 @@ class WorkerPool:
     def run(
         self, kind: str, function: Callable[[int, Any], Any], items: Sequence[Any]
     ) -> list[Any]:
-        """Return [function(0, items[0]), function(1, items[1]), ...], computed by the workers.
-
-        Raises:
-            TaskError: naming the task, "`kind` task 3".
-            TypeError: the function or an item cannot be sent to another process.
-        """
+        """Return [function(0, items[0]), function(1, items[1]), ...], computed by the workers."""
         names = [f"{kind} task {number}" for number in range(len(items))]
         waiting, failures = deque(range(len(items))), Counter[int]()
         values: dict[int, Any] = {}

@@ -22,6 +22,7 @@ from minidist.parallel.fsdp.checks import (
 )
 from minidist.parallel.fsdp.options import Pair, choose_comms, dtype_policy
 from minidist.parallel.fsdp.param_group import ParamInfo, own_modules, own_parameters
+from minidist.parallel.fsdp.torch_only import INSTEAD
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.sharding.partition import alike
 
@@ -40,6 +41,7 @@ def fully_shard(
     comm: Comm | Pair | None = None,
     layout: str = "dim0",
     prefetch: bool = True,
+    **torch_only: Any,
 ) -> Any:
     """Make a module a unit, in place: its parameters are sharded, and whole only while it runs.
 
@@ -60,6 +62,7 @@ def fully_shard(
         layout: "dim0", each parameter split by rows, as in FSDP2; "flat", the unit's parameters end
             to end, cut anywhere: see `minidist.parallel.sharding.layouts`.
         prefetch: let this unit begin to gather the one that will follow it.
+        torch_only: arguments of PyTorch's that minidist lacks; refused with what to do instead.
 
     Returns:
         The module; its class is a new one, with what `FSDPModule` has.
@@ -75,6 +78,8 @@ def fully_shard(
         "prefetch": prefetch,
     }
     try:
+        for name in torch_only:
+            raise TypeError(f"{name}: {INSTEAD.get(name, 'there is no such argument')}")
         shard, replicate = choose_comms(mesh, comm)
     except (TypeError, ValueError) as error:  # there are no ranks yet that could be told
         raise type(error)(f"rank {dist.get_rank()}: fully_shard: {error}") from None
@@ -121,6 +126,13 @@ class FSDPModule:
         """Make a bare module: a slice of a container is made by calling its class."""
         bare: Any = cls.__mro__[2]  # behind the new class and this one; FSDP2 finds it so too
         return bare(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError that says what to do instead of a method that FSDP2 has."""
+        if name in INSTEAD:
+            where = f"rank {dist.get_rank()}: {self._unit.title}"
+            raise AttributeError(f"{where}: {name}: {INSTEAD[name]}")
+        return super().__getattr__(name)  # type: ignore[misc]
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
         """Make this unit's own parameters whole, but not those of units inside; on all ranks.
