@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from course.training.models import mlp
 from minidist.parallel.ddp.comm_hooks import Reduced
 
 Hook = Callable[[Any, Any], Any]
@@ -59,17 +60,6 @@ def averaged(
     return bucket.gradients()
 
 
-def on_torch(hook: Callable[[Any, Any], Reduced]) -> Hook:
-    """Our hook in the shape that torch's reducer wants: it takes nothing but a Future."""
-
-    def run(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        future.set_result(hook(state, bucket).wait())
-        return future
-
-    return run
-
-
 def torch_ddp(net: nn.Module, state: Any = None, hook: Hook | None = None, **options: Any) -> Any:
     """torch's DDP, with a hook if there is one."""
     model = DistributedDataParallel(net, **options)
@@ -77,6 +67,22 @@ def torch_ddp(net: nn.Module, state: Any = None, hook: Hook | None = None, **opt
         # under another name: by its own, torch refuses the one in bfloat16 without NCCL
         model.register_comm_hook(state, lambda state, bucket: hook(state, bucket))
     return model
+
+
+def net(dtype: torch.dtype = torch.float64) -> nn.Module:
+    torch.manual_seed(5)
+    return mlp((12, 40, 30, 5)).to(dtype)
+
+
+def backwards(model: nn.Module, steps: int) -> list[Gradients]:
+    """The gradients of each backward, on data of this rank's own."""
+    source, found = torch.Generator().manual_seed(dist.get_rank()), []
+    for _ in range(steps):
+        model.zero_grad()
+        inputs = torch.randn(8, 12, generator=source, dtype=next(model.parameters()).dtype)
+        (64 * model(inputs).square()).sum().backward()  # so that float16 has its 11 bits for all
+        found.append(gradients_of(model))
+    return found
 
 
 def gradients_of(model: nn.Module) -> Gradients:

@@ -34,12 +34,6 @@ def once(model: Any, rank: int, step: int) -> None:
     model(numbers(rank, step, 3, 6)).square().mean().backward()
 
 
-def accumulated(model: Any, rank: int, step: int) -> None:
-    with quiet(model):
-        once(model, rank, step + 100)
-    once(model, rank, step)
-
-
 def test_in_a_sub_group() -> None:
     def in_pairs() -> bool:
         pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -109,13 +103,6 @@ def under_autocast(model: Any, rank: int, step: int) -> None:
     loss.backward()
 
 
-def clipped(model: Any, rank: int, step: int) -> None:
-    """With the averaged gradients: in one process after averaging, which `compare` sees to."""
-    once(model, rank, step)
-    if hasattr(model, "module"):
-        nn.utils.clip_grad_norm_(model.parameters(), 1e9)  # large: nothing may change but by it
-
-
 def two_forwards(model: Any, rank: int, step: int) -> None:
     first, second = model(numbers(rank, step, 3, 6)), model(numbers(rank, step + 50, 3, 6))
     (first * second).mean().backward()
@@ -148,8 +135,6 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Any, dict[str, Any]]] = {
     "channels_last": (convnet, images, {}),
     "dtypes": (Dtypes, once, {"tolerance": 2e-2}),
     "autocast": (partial(lambda: mlp(6, 5, 4).float()), under_autocast, {"tolerance": 1e-6}),
-    "clipping": (partial(mlp, 6, 5, 4), clipped, {}),
-    "two forwards, one backward": (partial(mlp, 6, 5, 4), two_forwards, {}),
     "two forwards through BatchNorm": (normed, two_forwards, {}),
     "one of two halves in no_sync": (Halves, halves_quiet, {}),
 }
@@ -193,7 +178,9 @@ def test_what_the_wrapper_tells_of_itself() -> None:
         ddp = DistributedDataParallel(mlp(6, 5, 4), **SMALL)
         told: list[Any] = [ddp.steps, ddp.arrivals]
         for step in range(2):
-            accumulated(ddp, dist.get_rank(), step)
+            with ddp.no_sync():
+                once(ddp, dist.get_rank(), step + 100)
+            once(ddp, dist.get_rank(), step)
         told += [ddp.steps, ddp.arrivals, repr(ddp.buckets[0])]
         return told
 

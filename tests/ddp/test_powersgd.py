@@ -11,16 +11,22 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
     PowerSGDState,
     powerSGD_hook,
 )
-from torch.nn.functional import cross_entropy
 
 import minidist
-from course.training.data import digits
-from course.training.models import convnet, mlp
+from course.training.models import convnet
 from minidist import launch
 from minidist.comm.comm import Counted, Ours
 from minidist.parallel.ddp.powersgd import PowerSGD, power_sgd
 from minidist.profiler.timeline import timeline
-from tests.ddp.one_bucket import Alone, Gradients, OneBucket, gradients_of, torch_ddp
+from tests.ddp.one_bucket import (
+    Alone,
+    Gradients,
+    OneBucket,
+    backwards,
+    gradients_of,
+    net,
+    torch_ddp,
+)
 
 SHAPES = [(14, 12), (5,), (5, 4, 3, 2), (7, 2), ()]  # the first and the third are worth it, r = 2
 NAMES = [torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in SHAPES]
@@ -52,12 +58,6 @@ def error_of(state: PowerSGD, parameter: torch.Tensor) -> torch.Tensor | None:
     return None if memory is None else memory.error.view(parameter.shape)
 
 
-def applied(state: PowerSGD, key: torch.Tensor, each: torch.Tensor) -> list[torch.Tensor]:
-    bucket = OneBucket([each], [key])
-    power_sgd(state, bucket).wait()
-    return bucket.gradients()
-
-
 def everything(state: PowerSGD) -> PowerSGD:
     """Compress every matrix, whether it is worth it or not."""
     state.compresses = lambda gradient: gradient.dim() > 1  # type: ignore[method-assign]
@@ -81,21 +81,21 @@ def dense(
         yield applied.view(shape)
 
 
-def applied_on_ranks(steps: int, rebuild: bool) -> dict[str, Any]:
+def applied_on_ranks(steps: int) -> dict[str, Any]:
+    """From the second step on in two buckets, in another order."""
     comm = Ours(algorithm="ring")
     state = PowerSGD(comm, 2, 0)
     found: list[list[torch.Tensor]] = []
     for step in range(steps):
         gradients = [gradient(step, comm.rank, shape) for shape in SHAPES]
-        order = [0, 1, 2, 3, 4] if step == 0 or not rebuild else [4, 2, 0, 3, 1]
-        cuts = [order] if step == 0 or not rebuild else [order[:2], order[2:]]
-        result: dict[int, torch.Tensor] = {}
+        cuts = [[4, 2], [0, 3, 1]] if step else [[0, 1, 2, 3, 4]]
         buckets = [
             OneBucket([gradients[i] for i in cut], [NAMES[i] for i in cut], n, last=cut is cuts[-1])
             for n, cut in enumerate(cuts)
         ]
         for handle in [power_sgd(state, bucket) for bucket in buckets]:
             handle.wait()
+        result: dict[int, torch.Tensor] = {}
         for cut, bucket in zip(cuts, buckets, strict=True):
             result |= dict(zip(cut, bucket.gradients(), strict=True))
         found.append([result[i] for i in range(len(SHAPES))])
@@ -103,12 +103,10 @@ def applied_on_ranks(steps: int, rebuild: bool) -> dict[str, Any]:
     return {"applied": found, "errors": errors, "step": state.step}
 
 
-@pytest.mark.parametrize(("ranks", "rebuild"), [(1, False), (3, False), (3, True)])
-def test_what_is_applied_is_the_mean_projected_and_nothing_is_lost(
-    ranks: int, rebuild: bool
-) -> None:
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_is_applied_is_the_mean_projected_and_nothing_is_lost(ranks: int) -> None:
     steps = 6
-    results = launch(applied_on_ranks, ranks, steps, rebuild)
+    results = launch(applied_on_ranks, ranks, steps)
     twin = PowerSGD(Alone(), 2)
     bases = {i: twin.recall(NAMES[i], NAMES[i]).basis for i in (0, 2)}
     for result in results[1:]:
@@ -130,39 +128,7 @@ def test_what_is_applied_is_the_mean_projected_and_nothing_is_lost(
     assert all(result["step"] == steps for result in results)
 
 
-def test_with_all_columns_nothing_is_lost() -> None:
-    shapes = [(4, 9), (9, 4), (5, 3, 2), (1, 6), (6, 1)]
-
-    def run() -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-        state = everything(PowerSGD(Ours(), 99, 0))
-        bucket = OneBucket([gradient(0, dist.get_rank(), shape) for shape in shapes])
-        power_sgd(state, bucket).wait()
-        return [(each, error_of(state, each)) for each in bucket.gradients()]
-
-    for shape, *results in zip(shapes, *launch(run, 2), strict=True):
-        assert all(close(found, mean(0, 2, shape)) for found, _ in results), shape
-        owed = [error for _, error in results if error is not None]
-        assert len(owed) == 2
-        assert close(sum(owed), torch.zeros(shape, dtype=torch.float64)), shape
-
-
 # ---- torch's ----
-
-
-def backwards(model: torch.nn.Module, steps: int) -> list[Gradients]:
-    source = torch.Generator().manual_seed(dist.get_rank())
-    found = []
-    for _ in range(steps):
-        model.zero_grad()
-        inputs = torch.randn(8, 12, generator=source, dtype=torch.float64)
-        model(inputs).square().sum().backward()
-        found.append(gradients_of(model))
-    return found
-
-
-def net() -> torch.nn.Module:
-    torch.manual_seed(5)
-    return mlp((12, 40, 30, 5)).double()
 
 
 def drawn_as_torch(state: PowerSGD, seed: int) -> PowerSGD:
@@ -171,23 +137,28 @@ def drawn_as_torch(state: PowerSGD, seed: int) -> PowerSGD:
     return state
 
 
-def both_ways(rank: int) -> tuple[list[Gradients], list[Gradients]]:
-    options = {"start_powerSGD_iter": 2, "min_compression_rate": 2, "random_seed": 7}
-    theirs = PowerSGDState(None, matrix_approximation_rank=rank, **options)
-    wanted = backwards(torch_ddp(net(), theirs, powerSGD_hook), 7)
+def three_ways(rank: int) -> list[list[Gradients]]:
+    """Torch's hook on torch's DDP, torch's on ours, ours on ours."""
+
+    def theirs() -> PowerSGDState:
+        options = {"start_powerSGD_iter": 2, "min_compression_rate": 2, "random_seed": 7}
+        return PowerSGDState(None, matrix_approximation_rank=rank, **options)
+
     comm = Ours(algorithm="ring")
-    model = minidist.DistributedDataParallel(net(), comm=comm)
-    model.register_comm_hook(drawn_as_torch(PowerSGD(comm, rank, 2), 7), power_sgd)
-    return backwards(model, 7), wanted
+    foreign, own = (minidist.DistributedDataParallel(net(), comm=comm) for _ in range(2))
+    foreign.register_comm_hook(theirs(), powerSGD_hook)
+    own.register_comm_hook(drawn_as_torch(PowerSGD(comm, rank, 2), 7), power_sgd)
+    models = torch_ddp(net(), theirs(), powerSGD_hook), foreign, own
+    return [backwards(model, 7) for model in models]
 
 
-@pytest.mark.parametrize(("ranks", "rank"), [(1, 1), (3, 3)])
-def test_steps_are_those_of_torch_s(ranks: int, rank: int) -> None:
-    for ours, theirs in launch(both_ways, ranks, rank):
-        for step, (mine, wanted) in enumerate(zip(ours, theirs, strict=True)):
-            assert mine.keys() == wanted.keys()
-            for name, each in mine.items():
-                assert close(each, wanted[name], 1e-7), (step, name)
+def test_steps_are_those_of_torch_s() -> None:
+    for wanted, *ways in launch(three_ways, 3, 3):
+        for way in ways:
+            for step, (mine, theirs) in enumerate(zip(way, wanted, strict=True)):
+                assert mine.keys() == theirs.keys()
+                for name, each in mine.items():
+                    assert close(each, theirs[name], 1e-7), (step, name)
 
 
 def test_this_rank_s_own_error_stays_small_where_torch_s_grows() -> None:
@@ -244,12 +215,10 @@ def in_company(hooked: bool) -> dict[str, Gradients]:
             model.register_comm_hook(everything(PowerSGD(comm, 99, 0)), power_sgd)
         return model
 
-    for sync in ("naive", "overlapped"):
-        for as_view in (False, True):
-            options = {"bucket_cap_mb": 0.001, "first_bucket_mb": 0.001}
-            model = wrapped(net(), sync=sync, gradient_as_bucket_view=as_view, **options)
-            for number, each in enumerate(backwards(model, 3)):
-                found[f"{sync}, views {as_view}, {number}"] = each
+    options = {"bucket_cap_mb": 0.001, "first_bucket_mb": 0.001}
+    model = wrapped(net(), gradient_as_bucket_view=True, **options)
+    for number, each in enumerate(backwards(model, 3)):
+        found[f"views {number}"] = each
     model = wrapped(Switch(), find_unused_parameters=True)
     for number in range(3):
         model(torch.full((2, 6), rank + 1.0).double(), rank % 2).square().sum().backward()
@@ -274,7 +243,7 @@ def test_with_all_columns_it_is_plain_ddp_in_every_situation() -> None:
     for rank, (plain, compressed) in enumerate(
         launch(lambda: (in_company(False), in_company(True)), 2)
     ):
-        assert len(plain) == 12 + 3 + 1 + 2 * (rank == 1)
+        assert len(plain) == 3 + 3 + 1 + 2 * (rank == 1)
         assert plain.keys() == compressed.keys()
         for case, gradients in plain.items():
             assert gradients.keys() == compressed[case].keys(), case
@@ -287,10 +256,8 @@ def test_with_all_columns_it_is_plain_ddp_in_every_situation() -> None:
 
 def traffic(start: int) -> list[dict[str, Any]]:
     comm, found = Counted(Ours(algorithm="ring")), []
-    state, names = (
-        PowerSGD(comm, 2, start),
-        [torch.zeros(12, 24), torch.zeros(12), torch.zeros(2, 6)],
-    )
+    state = PowerSGD(comm, 2, start)
+    names = [torch.zeros(12, 24), torch.zeros(12), torch.zeros(2, 6)]
     for _ in range(start + 2):
         comm.clear()
         power_sgd(state, OneBucket([torch.randn_like(name) for name in names], names)).wait()
@@ -298,7 +265,7 @@ def traffic(start: int) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_p_and_what_is_whole_go_in_one_message_and_q_in_another(ranks: int) -> None:
     whole, first, second = (288 + 12 + 12) * 4, (12 * 2 + 12 + 12) * 4, 24 * 2 * 4
     for steps in launch(traffic, ranks, 3):
@@ -363,7 +330,9 @@ def test_gradients_of_16_bits_have_errors_of_32(dtype: torch.dtype) -> None:
     total, owed = torch.zeros(16, 20), None
     for step in range(5):
         each = gradient(step, 0, (16, 20)).to(dtype)
-        (found,) = applied(state, key, each)
+        bucket = OneBucket([each], [key])
+        power_sgd(state, bucket).wait()
+        (found,) = bucket.gradients()
         assert found.dtype == dtype
         total += each.float() - found.float()
         owed = error_of(state, key)
@@ -394,20 +363,12 @@ def test_gradients_laid_out_channels_last_are_the_same_numbers() -> None:
             assert close(strided[name], each, 1e-6), name
 
 
-def test_it_finds_the_leading_singular_vectors_and_draws_as_every_rank_does() -> None:
-    def norms() -> list[float]:
-        state, found = PowerSGD(Alone(), 1, 0), []
-        for _ in range(30):
-            found.append(norm(applied(state, NAMES[0], gradient(0, 0, SHAPES[0]))[0]))
-            state.memory[NAMES[0]].error.zero_()
-        return found
-
-    first = norms()
-    torch.manual_seed(99)
-    assert first == norms()
-    top = torch.linalg.svdvals(gradient(0, 0, SHAPES[0]))[0].item()
-    assert first[0] < (1 - 1e-3) * top
-    assert first[-1] == pytest.approx(top, rel=1e-6)
+def test_every_rank_draws_the_same_first_q_whatever_its_seed() -> None:
+    bases = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        bases.append(PowerSGD(Alone()).recall(NAMES[0], NAMES[0]).basis)
+    assert torch.equal(*bases)
 
 
 # ---- arguments ----
@@ -426,46 +387,8 @@ def test_arguments_out_of_range_are_named(options: dict[str, Any], message: str)
         PowerSGD(Alone(), **options)
 
 
-@pytest.mark.parametrize("step", [0, 20])
-def test_complex_gradients_are_refused(step: int) -> None:
+def test_complex_gradients_are_refused() -> None:
     state = PowerSGD(Alone())
-    state.step = step
     with pytest.raises(TypeError, match=r"rank 0: bucket 2: expected real .* got torch.complex64"):
         power_sgd(state, OneBucket([torch.zeros(2, 2, dtype=torch.complex64)], index=2))
-    assert state.step == step
-
-
-# ---- training ----
-
-
-def trained(kind: str) -> tuple[float, int]:
-    """The loss on all digits in the end, each rank on its own half; the bytes of a last step."""
-    images, labels = digits()
-    comm, rank = Counted(Ours(check=False)), dist.get_rank()
-    torch.manual_seed(0)
-    model, state = (
-        minidist.DistributedDataParallel(mlp((64, 32, 10)), comm=comm),
-        PowerSGD(comm, 1, 2),
-    )
-    if kind != "whole":
-        model.register_comm_hook(state, power_sgd)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    for _ in range(80):
-        comm.clear()
-        optimizer.zero_grad()
-        cross_entropy(model(images[rank::2]), labels[rank::2]).backward()
-        optimizer.step()
-        for memory in state.memory.values() if kind == "lost" else ():
-            memory.error.zero_()
-    with torch.no_grad():
-        return cross_entropy(model.module(images), labels).item(), sum(c.nbytes for c in comm.calls)
-
-
-def test_compressed_training_needs_error_feedback() -> None:
-    kinds = ["whole", "feedback", "lost"]
-    for results in launch(lambda: [trained(kind) for kind in kinds], 2):
-        (whole, full), (feedback, little), (lost, _) = results
-        assert whole < 0.3, "it learns"
-        assert feedback < 1.2 * whole
-        assert lost > 3 * whole
-        assert little * 13 < full
+    assert state.step == 0

@@ -61,15 +61,6 @@ def test_a_step_sends_twice_the_share_of_the_gradients_that_others_hold(ranks: i
                     assert messages == 2 * (ranks - 1) * buckets, (sync, number)
 
 
-def test_sizes_that_cannot_be_divided_add_up_to_the_same() -> None:
-    def run() -> list[int]:
-        return [counts(5, 7, 3, sync=sync, **EACH)[3][2] for sync in MODES]
-
-    nbytes = 4 * (7 * 5 + 7 + 3 * 7 + 3)
-    for of_mode in zip(*launch(run, 3), strict=True):
-        assert sum(of_mode) == 2 * (3 - 1) * nbytes
-
-
 def test_one_broadcast_for_each_dtype_at_the_start_and_of_buffers_before_each_forward() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -117,24 +108,6 @@ def test_one_broadcast_for_each_dtype_at_the_start_and_of_buffers_before_each_fo
     assert quiet == without == []
 
 
-def test_buffers_are_rank_0s_before_forward_and_each_its_own_after() -> None:
-    def run() -> tuple[list[float], list[float]]:
-        norm = nn.BatchNorm1d(2, momentum=1.0)
-        ddp = DistributedDataParallel(norm)
-        seen: list[float] = []
-        norm.register_forward_pre_hook(lambda m, _: seen.append(m.running_mean[0].item()))
-        after = []
-        for number in range(3):
-            ddp(torch.full((4, 2), dist.get_rank() + 10.0 * number)).sum().backward()
-            assert norm.running_mean is not None
-            after.append(norm.running_mean[0].item())
-        return seen, after
-
-    first, second = launch(run, 2)
-    assert first == ([0, 0, 10], [0, 10, 20])
-    assert second == ([0, 0, 10], [1, 11, 21])
-
-
 class Spy(Ours):
     """Notes when an all-reduce is asked for."""
 
@@ -179,35 +152,6 @@ def test_buckets_leave_during_backward_and_only_when_overlapped() -> None:
                 assert "sent" not in first[:6] + second[:6]
 
 
-def test_a_bucket_waits_for_those_before_it() -> None:
-    """Ranks whose gradients arrive in other orders send their buckets in the same."""
-
-    class Fork(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.left, self.right = mlp(4, 3), mlp(4, 3)
-
-        def forward(self, x: torch.Tensor, swapped: bool) -> torch.Tensor:
-            a = self.right(x) if swapped else self.left(x)
-            b = self.left(x) if swapped else self.right(x)
-            return a + b
-
-    def run() -> tuple[list[str], list[tuple[str, ...]], list[float]]:
-        torch.manual_seed(0)
-        ddp = DistributedDataParallel(Fork(), **EACH)
-        rank = dist.get_rank()
-        for number in range(3):
-            ddp.zero_grad()
-            ddp(numbers(rank, number, 3, 4), rank == 1).mean().backward()
-        grads = [p.grad.sum().item() for p in ddp.parameters() if p.grad is not None]
-        return ddp.arrivals, [bucket.names for bucket in ddp.buckets], grads
-
-    first, second = launch(run, 2)
-    assert first[0] != second[0], "they do arrive in other orders"
-    assert first[1] == second[1] == [(name,) for name in first[0]], "rank 0's order for both"
-    assert first[2] == second[2]
-
-
 def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
     def hook(_: object, bucket: Any) -> Any:
         future = torch.futures.Future()  # type: ignore[var-annotated]
@@ -218,11 +162,8 @@ def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
         ddp = DistributedDataParallel(mlp(5, 4, 3), gradient_as_bucket_view=view, **EACH)
         if hooked:
             ddp.register_comm_hook(None, hook)
-        old, alive, build = (
-            [ref(bucket.buffer) for bucket in ddp.buckets],
-            [],
-            reducer.build_buckets,
-        )
+        old = [ref(bucket.buffer) for bucket in ddp.buckets]
+        alive, build = [], reducer.build_buckets
 
         def spy(*args: Any) -> Any:
             alive.append(sum(buffer() is not None for buffer in old))

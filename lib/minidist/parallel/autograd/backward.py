@@ -5,13 +5,9 @@ gradient of a parameter, if no output was found or the loss went round it. The f
 decides whether the backward is synchronized, as in PyTorch. Of an output that we cannot look into
 it is not known how many backwards follow: all do as the last forward says.
 
-An optimizer sees no forward. There it is asked at the first gradient of a parameter whether this
-backward is to be synchronized. (In a checkpoint with use_reentrant=True that gradient may be made
-in a backward inside another: then the inner one counts as one of its own.)
-
 [Note: a gradient without a backward] `torch.autograd.grad` passes the outputs too, but gives no
 parameter its gradient. So the owner hears of a backward when the first parameter gets one, and not
-before: what ranks do together must not hang on what one of them asks for alone.
+before: what ranks do together must not depend on what one of them asks for alone.
 
 [Note: who holds whom] A parameter outlives the wrappers around it, so its hook holds nothing, or in
 a notebook that wraps twice the old wrapper would still be at work. A graph that can go backward
@@ -20,10 +16,10 @@ holds its wrapper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
-from weakref import ReferenceType, finalize, ref
+from typing import Protocol
+from weakref import ReferenceType, ref
 
 import torch
 import torch.distributed as dist
@@ -36,7 +32,7 @@ from minidist.profiler.timeline import NOTHING, Mark, mark
 
 
 class Owner(Protocol):
-    """What hears of every backward."""
+    """The wrapper that hears of every backward."""
 
     def backward_begins(self, sync: bool) -> None:
         """The first gradient of a parameter is there."""
@@ -51,27 +47,13 @@ class Owner(Protocol):
 class Backward:
     """Tells its owner when a backward begins, of each gradient, and when it ends.
 
-    Args:
-        parameters: those to watch; or register `hook` on them.
-        owner: a weak reference is kept. [Note: who holds whom].
-        ask: called with an owner that sees no forward: is a backward that begins synchronized?
-        name, remedy: for the message after a backward that raised: the owner's, and what to do.
-
     Attributes:
-        hook: for `register_post_accumulate_grad_hook` of a parameter.
+        hook: for `register_post_accumulate_grad_hook` of each parameter.
         arrivals: the parameters of the present backward, or the last one, in the order of arrival.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[Parameter],
-        owner: Owner,
-        ask: Callable[[Any], bool] | None = None,
-        name: str = "DistributedDataParallel",
-        remedy: str = "wrap the module anew",
-    ) -> None:
-        self._owner, self._ask = ref(owner), ask
-        self._name, self._remedy = name, remedy
+    def __init__(self, owner: Owner) -> None:
+        self._owner = ref(owner)  # [Note: who holds whom]
         self.hook: Callable[[Parameter], None] = partial(_arrive, ref(self))
         self.arrivals: dict[Parameter, None] = {}
         self._pass = BackwardPass()
@@ -81,13 +63,6 @@ class Backward:
         self._sync = False  # the present pass is synchronized
         self._announced = False  # the owner has heard of it
         self._mark: Mark = NOTHING
-        self.watch(parameters)
-
-    def watch(self, parameters: Iterable[Parameter]) -> None:
-        """Tell of these parameters' gradients too."""
-        for parameter in parameters:
-            handle = parameter.register_post_accumulate_grad_hook(self.hook)  # type: ignore[no-untyped-call]
-            finalize(self, handle.remove)
 
     @property
     def under_way(self) -> bool:
@@ -115,15 +90,9 @@ class Backward:
         if self.under_way:
             what = "its backward is still under way"
         raise RuntimeError(
-            f"rank {dist.get_rank()}: {self._name} is out of step with the other ranks: "
-            f"{what}. Zero the gradients and {self._remedy}, on all ranks"
+            f"rank {dist.get_rank()}: DistributedDataParallel is out of step with the other ranks: "
+            f"{what}. Zero the gradients and wrap the module anew, on all ranks"
         )
-
-    def close(self) -> None:
-        """The pass has come to its end."""
-        self._pass.close()
-        if self._opaque or not self._announced:  # another may follow; this one was none
-            self._expected = self._last
 
     def arrive(self, parameter: Parameter) -> None:
         """Autograd has made a gradient."""
@@ -131,11 +100,9 @@ class Backward:
         if owner is None:
             return
         if not self.under_way:
-            sync = self._ask(owner) if self._ask else self._expected
-            if sync is not None:
-                self._begin(owner, sync, parameter)
-        if not self.under_way:  # it is a backward round the wrapper
-            return
+            if self._expected is None:  # it is a backward round the wrapper
+                return
+            self._begin(owner, self._expected, parameter)
         if not self._announced:
             owner.backward_begins(self._sync)
             self._announced, self.arrivals = True, {}
@@ -162,7 +129,8 @@ class Backward:
         if self._announced:
             self._mark.end()
             owner.backward_ends(self._sync)
-        self.close()
+        if self._opaque or not self._announced:  # another may follow; this one was none
+            self._expected = self._last
 
 
 def _arrive(backward: ReferenceType[Backward], parameter: Parameter) -> None:
@@ -175,7 +143,4 @@ def _arrive(backward: ReferenceType[Backward], parameter: Parameter) -> None:
 def watched(parameter: torch.Tensor) -> bool:
     """True if some `Backward` has a hook on this parameter."""
     hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
-    return any(
-        isinstance(hook, partial) and hook.func is _arrive and hook.args[0]() is not None
-        for hook in hooks.values()
-    )
+    return any(isinstance(each, partial) and each.func is _arrive for each in hooks.values())

@@ -42,12 +42,9 @@ class Bucket:
     """Parameters of one dtype and device, and the buffer in which their gradients travel.
 
     Attributes:
-        index: its place in the order in which buckets are launched.
-        last: no bucket is launched after it.
+        index: its place in the order in which buckets are launched; after the `last` comes none.
         names, parameters: in the order in which gradients are expected.
-        nbytes: the size of the buffer.
-        buffer: 1-D; the gradients one after another.
-        views: each parameter's part of it, in the parameter's shape.
+        views: each parameter's part of the `buffer`, in the parameter's shape.
         ready: the parameters whose gradients autograd has made in this backward.
     """
 
@@ -79,11 +76,7 @@ class Bucket:
 
 
 class GradBucket:
-    """A bucket as communication hooks see it, with the methods of `torch.distributed.GradBucket`.
-
-    Args:
-        bucket: its gradients are those of this rank, not yet scaled.
-    """
+    """A bucket of this rank's gradients, not yet scaled, as `torch.distributed.GradBucket`."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket, self._buffer = bucket, bucket.buffer

@@ -53,7 +53,7 @@ def check_arguments(
     sync: str,
     sizes: Mapping[str, object],
     flags: Mapping[str, bool],
-    devices: tuple[Sequence[Any] | None, Any],
+    devices: Sequence[Any],
 ) -> None:
     """Raise if this rank's arguments are wrong, another's are, or they differ between ranks.
 
@@ -63,11 +63,7 @@ def check_arguments(
         sync: one of `SYNC`.
         sizes: argument → MiB.
         flags: argument → value, alike on all ranks.
-        devices: device_ids and output_device.
-
-    Raises:
-        TypeError, ValueError: this rank's own; it names the rank and the argument.
-        MismatchError: another rank's, or the ranks differ; where checks are on.
+        devices: what the user says the module is on.
     """
     with agreed(comm, NAME, {"sync": sync, **sizes, **flags}):
         if sync not in SYNC:
@@ -75,48 +71,25 @@ def check_arguments(
         for name, size in sizes.items():
             if not (is_number(size) and size > 0):
                 raise ValueError(f"{name}: expected a number of MiB above 0, got {size!r}")
-        _check_replica(module, comm)
-        _check_devices(next(module.parameters()).device, *devices)
-
-
-def _check_replica(module: nn.Module, comm: Comm) -> None:
-    check_module(module)
-    named = dict(module.named_parameters())
-    if not named:
-        raise ValueError("module: expected parameters to train, it has none; call it as it is")
-    check_tensors("module", named | dict(module.named_buffers()), comm.group)
-    if not any(parameter.requires_grad for parameter in named.values()):
-        raise ValueError(
-            f"module: expected a parameter with requires_grad=True, all {len(named)} are frozen"
-        )
-
-
-def _check_devices(own: torch.device, device_ids: Sequence[Any] | None, output: Any) -> None:
-    if own.type == "cpu":
-        if device_ids or output:
+        check_module(module)
+        named = dict(module.named_parameters())
+        if not named:
+            raise ValueError("module: expected parameters to train, it has none; call it as it is")
+        check_tensors("module", named | dict(module.named_buffers()), comm.group)
+        if not any(parameter.requires_grad for parameter in named.values()):
             raise ValueError(
-                "device_ids, output_device: expected None for a module on the CPU, got "
-                f"{device_ids!r} and {output!r}"
+                f"module: expected a parameter with requires_grad=True, all {len(named)} are frozen"
             )
-        return
-    if device_ids is not None and len(device_ids) > 1:
-        raise ValueError(f"device_ids: expected the module's one device, got {device_ids!r}")
-    for name, each in [("device_ids", d) for d in device_ids or ()] + [("output_device", output)]:
-        if each is not None:
+        own = next(module.parameters()).device
+        for each in devices:
             device = torch.device(own.type, each) if isinstance(each, int) else torch.device(each)
-            if device != own:
-                raise ValueError(f"{name}: expected the module's device, {own}, got {each!r}")
+            if own.type == "cpu" or device != own:
+                expected = "None for a module on the CPU" if own.type == "cpu" else own
+                raise ValueError(f"device_ids, output_device: expected {expected}, got {each!r}")
 
 
 def check_hook(hook: object, name: str, before: object, comm: Comm) -> None:
-    """Raise if a hook cannot be registered, or if the ranks register different ones.
-
-    Args:
-        hook: the new one.
-        name: what it is called.
-        before: the one that is registered already, or None.
-        comm: between the ranks.
-    """
+    """Raise if a hook cannot be registered, or if the ranks register different ones."""
     with agreed(comm, "register_comm_hook", {"hook": name}):
         if not callable(hook):
             raise TypeError(f"hook: expected a function of state and bucket, got {hook!r}")
@@ -125,13 +98,7 @@ def check_hook(hook: object, name: str, before: object, comm: Comm) -> None:
 
 
 def check_gradient(parameter: Parameter, name: str, launched: bool) -> None:
-    """Raise if a gradient that autograd has made cannot be averaged.
-
-    Args:
-        parameter: whose it is.
-        name: what that is called.
-        launched: its bucket has left already.
-    """
+    """Raise if a gradient cannot be averaged: a sparse one, or one whose bucket was launched."""
     where = f"rank {dist.get_rank()}: {NAME}"
     if parameter.grad is not None and parameter.grad.layout != torch.strided:
         raise TypeError(
@@ -154,10 +121,7 @@ def kinds(module: nn.Module) -> Kinds:
 
 
 def check_unchanged(module: nn.Module, wrapped: Kinds, names: Mapping[Parameter, str]) -> None:
-    """Raise RuntimeError unless the module trains what it did when it was wrapped.
-
-    Nobody would average what was added, nor what took the place of a parameter.
-    """
+    """Raise RuntimeError unless the module trains what it did when it was wrapped."""
     now = kinds(module)
     if now == wrapped:
         return

@@ -32,7 +32,7 @@ from minidist.parallel.ddp.bucket import Bucket, GradBucket
 from minidist.profiler.spans import COMMUNICATION
 from minidist.profiler.timeline import NOTHING, Mark, Timed, mark, note
 
-__all__ = ["CommHook", "Reduced", "Waiting", "all_reduce", "bf16_compress", "fp16_compress"]
+__all__ = ["HookCall", "Reduced", "Waiting", "all_reduce", "bf16_compress", "fp16_compress"]
 
 
 class Waiting(Protocol):
@@ -80,12 +80,7 @@ def start(comm: Comm, tensor: torch.Tensor, finish: Callable[[], torch.Tensor]) 
 
 
 def all_reduce(comm: Comm, bucket: GradBucket) -> Reduced:
-    """Average the gradients, as without a hook.
-
-    Args:
-        comm: the hook's state: between which ranks, and how.
-        bucket: its buffer is averaged in place.
-    """
+    """Average the gradients, as without a hook; `comm`, between the ranks, is the hook's state."""
     buffer = bucket.buffer()
     return start(comm, buffer.div_(comm.ranks), lambda: buffer)
 
@@ -93,14 +88,8 @@ def all_reduce(comm: Comm, bucket: GradBucket) -> Reduced:
 def fp16_compress(comm: Comm, bucket: GradBucket) -> Reduced:
     """Average the gradients in float16: half the bytes of float32. See [Note: divide, then cast].
 
-    Gradients that have 16 bits already are averaged as they are.
-
-    Args:
-        comm: the hook's state: between which ranks, and how.
-        bucket: of real floating-point gradients; its buffer is averaged in place.
-
-    Raises:
-        TypeError: the gradients are of another kind.
+    Gradients that have 16 bits already are averaged as they are. It raises TypeError if they are
+    not real floating-point numbers.
     """
     return _compress(comm, bucket, torch.float16)
 
@@ -128,55 +117,41 @@ def real_buffer(comm: Comm, bucket: GradBucket) -> torch.Tensor:
     return buffer
 
 
-# ---- a hook that is registered: called with each bucket, and its result checked ----
+# ---- a user's hook ----
 
 
-class CommHook:
-    """A user's hook, as the reducer calls it.
+class HookCall:
+    """One call of a user's hook, with one bucket: on the timeline, and its result checked.
 
-    Args:
-        state: passed to the hook with each bucket.
-        hook: the user's.
+    It raises TypeError if the hook returns nothing to wait for.
     """
 
-    def __init__(self, state: object, hook: Hook) -> None:
-        self.state, self.hook = state, hook
-        self.where = f"rank {dist.get_rank()}: communication hook {name_of(hook)}"
-
-    def start(self, bucket: Bucket) -> Waiting:
-        """Call the hook with a bucket; TypeError if it returns nothing to wait for."""
-        waiting = self.hook(self.state, GradBucket(bucket))
-        if not hasattr(waiting, "wait"):
+    def __init__(self, state: object, hook: Hook, bucket: Bucket) -> None:
+        self.bucket, name = bucket, f"bucket {bucket.index}"
+        self.where = f"rank {dist.get_rank()}: communication hook {name_of(hook)}: expected"
+        self.waiting = hook(state, GradBucket(bucket))
+        if not hasattr(self.waiting, "wait"):
             raise TypeError(
-                f"{self.where}: expected something with wait(), such as a torch.futures.Future, "
-                f"got a {type(waiting).__name__}"
+                f"{self.where} something with wait(), such as a torch.futures.Future, got a "
+                f"{type(self.waiting).__name__}"
             )
-        return _Started(self.where, waiting, bucket)
-
-
-class _Started:
-    def __init__(self, where: str, waiting: Waiting, bucket: Bucket) -> None:
-        self._where, self._waiting, self._bucket = where, waiting, bucket
-        name = f"bucket {bucket.index}"
-        self._mark: Mark = NOTHING
-        if hasattr(waiting, "span"):
-            note(name, COMMUNICATION, cast(Timed, waiting))
+        self.mark: Mark = NOTHING
+        if hasattr(self.waiting, "span"):
+            note(name, COMMUNICATION, cast(Timed, self.waiting))
         else:
-            self._mark = mark(name, COMMUNICATION, bucket.buffer.device)
+            self.mark = mark(name, COMMUNICATION, bucket.buffer.device)
 
     def wait(self) -> None:
         """Return when the result is in the bucket's buffer; raise if it is no such buffer."""
-        result, buffer = self._waiting.wait(), self._bucket.buffer
-        self._mark.end()
+        result, buffer = self.waiting.wait(), self.bucket.buffer
+        self.mark.end()
         if not isinstance(result, torch.Tensor):
-            raise TypeError(
-                f"{self._where}: expected wait() to return the reduced buffer, got a "
-                f"{type(result).__name__}"
-            )
+            got = type(result).__name__
+            raise TypeError(f"{self.where} wait() to return the reduced buffer, got a {got}")
         if result.numel() != buffer.numel():
             raise ValueError(
-                f"{self._where}: expected {buffer.numel()} elements for bucket "
-                f"{self._bucket.index}, got {result.numel()}"
+                f"{self.where} {buffer.numel()} elements for bucket {self.bucket.index}, got "
+                f"{result.numel()}"
             )
         if result is not buffer:
             buffer.copy_(result.view(-1))

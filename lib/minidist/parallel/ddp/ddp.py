@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from minidist.comm.agreement import agree_on
 from minidist.comm.coalesced import broadcast_coalesced
@@ -26,8 +27,8 @@ from minidist.parallel.autograd.backward import Backward
 from minidist.parallel.checks import choose_comm
 from minidist.parallel.ddp import checks
 from minidist.parallel.ddp.bucket import Bucket, arrival_order
-from minidist.parallel.ddp.comm_hooks import CommHook, Hook, name_of
-from minidist.parallel.ddp.join import BACKWARD, FORWARD, WEIGH, Joining, weight_of
+from minidist.parallel.ddp.comm_hooks import Hook, HookCall, name_of
+from minidist.parallel.ddp.join import BACKWARD, FORWARD, OUT, WEIGH, Joining, weight_of
 from minidist.parallel.ddp.reducer import Reducer
 from minidist.parallel.ddp.unused import Usage
 from minidist.parallel.sharding.partition import MIB, limits
@@ -49,13 +50,10 @@ class DistributedDataParallel(nn.Module):
             afterwards.
         device_ids, output_device: the module's device, to which inputs are moved then; None on the
             CPU.
-        dim, check_reduction: without effect, as in torch.
         broadcast_buffers: give rank 0's buffers to all at the start, and before each forward
             outside `no_sync` (in torch: before the first since the last step); under `no_grad`
-            before the first. None: True.
+            before the first.
         init_sync: compare the ranks' models, and give rank 0's parameters to all.
-        process_group: the default group if None.
-        bucket_cap_mb: MiB that close a bucket; 25 if None.
         find_unused_parameters: backward may leave out parameters, also different ones on different
             ranks; there they count as zeros. Those that no rank used keep the gradients they had.
         gradient_as_bucket_view: gradients are views of the buckets, so their memory is held once.
@@ -64,7 +62,7 @@ class DistributedDataParallel(nn.Module):
             `bucket_cap_mb`: these three are sent when backward is over. "overlapped": of
             `bucket_cap_mb`, each sent as soon as it is full and all before it have been. After the
             first step they are built anew, in the order in which rank 0's gradients arrived.
-        first_bucket_mb: MiB that close the first bucket.
+        first_bucket_mb, bucket_cap_mb: MiB that close the first bucket, and later ones.
         comm: what the ranks talk through; `Ours(process_group)` if None.
         forward_sync_buffers: takes the place of `broadcast_buffers`, but for the start.
         of_torch: other arguments of torch's; TypeError names our way, unless they have its default.
@@ -75,8 +73,6 @@ class DistributedDataParallel(nn.Module):
     Raises:
         TypeError, ValueError: of this rank's arguments or module; it names the rank.
         MismatchError: the models differ, or (where checks are on) the arguments do.
-        RuntimeError: of a module that was changed, a parameter that got no gradient or a second
-            one, and after a backward that raised: by forward or backward.
     """
 
     def __init__(
@@ -109,7 +105,7 @@ class DistributedDataParallel(nn.Module):
         find = find_unused_parameters or static_graph
         sizes = {"bucket_cap_mb": cap, "first_bucket_mb": first_bucket_mb}
         flags = {"broadcast_buffers": self.broadcast_buffers, "find_unused_parameters": find}
-        devices = device_ids, output_device
+        devices = [each for each in (*(device_ids or ()), output_device) if each is not None]
         checks.check_arguments(module, self.comm, sync, sizes, flags, devices)
         if init_sync:
             same_model(module, self.comm)
@@ -119,7 +115,7 @@ class DistributedDataParallel(nn.Module):
         self.weight = 1.0  # of this rank's gradients in the next mean
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
         self._names, self._kinds = {p: n for n, p in named}, checks.kinds(module)
-        self._backward = Backward([], self)
+        self._backward = Backward(self)
         self._reducer = Reducer(
             named,
             chain(module.parameters(), module.buffers() if at_start else ()) if init_sync else (),
@@ -137,7 +133,8 @@ class DistributedDataParallel(nn.Module):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's share of the batch."""
         if self.device_ids:
-            inputs, kwargs = tree_map(self._moved, (inputs, kwargs))
+            to = partial(torch.Tensor.to, device=self.device, non_blocking=True)
+            inputs, kwargs = tree_map_only(torch.Tensor, to, (inputs, kwargs))
         if self._backward.under_way:  # a checkpoint around the wrapper runs it again
             return self.module(*inputs, **kwargs)
         self._backward.check()
@@ -153,22 +150,20 @@ class DistributedDataParallel(nn.Module):
             self._backward.expect(output, sync)
         return output
 
-    def _moved(self, leaf: Any) -> Any:
-        return leaf.to(self.device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf
-
     def _broadcast_buffers(self) -> None:
         buffers = list(self.module.buffers())
         if buffers:
-            broadcast_coalesced(buffers, self.comm, self._meet(FORWARD))
+            self._meet(FORWARD)
+            broadcast_coalesced(buffers, self.comm, self._joining.going[-1] if self._joining else 0)
         self._buffers_due = False
 
-    def _meet(self, what: str) -> int:
-        """All ranks come here, or have run out; returns the group's rank whose buffers count."""
+    def _meet(self, what: str) -> None:
+        """All ranks come here, or have run out."""
         if self._joining:
-            return self._joining.announce(what)
-        at = f"{what} after {self._forwards} forwards, {self.steps} backwards"
-        agree_on(self.comm, f"{checks.NAME}, {at}")
-        return 0
+            self._joining.announce(what)
+        else:
+            at = f"{what} after {self._forwards} forwards, {self.steps} backwards"
+            agree_on(self.comm, f"{checks.NAME}, {at}")
 
     # ---- backward, as `Backward` reports it: checks, and the reducer between them ----
 
@@ -180,6 +175,7 @@ class DistributedDataParallel(nn.Module):
             self._prepare()
 
     def _prepare(self) -> None:
+        """Build the buckets anew, once, in the order of the first step's gradients."""
         if self.steps and not self._in_order:
             named = [(name, parameter) for parameter, name in self._names.items()]
             order = arrival_order(self.comm, named, self._backward.arrivals)
@@ -223,8 +219,7 @@ class DistributedDataParallel(nn.Module):
         """Let this rank's gradients count for `samples` in the next backward that is averaged.
 
         For shards of different sizes, on which each rank's loss is a mean: the gradients become
-        those of the mean over all samples. Every rank must call it, before each such backward. It
-        raises ValueError if samples is no number from 0 on, or 0 on all ranks.
+        those of the mean over all samples. Every rank must call it, before each such backward.
         """
         if self._joining:
             self._joining.announce(WEIGH)
@@ -238,8 +233,6 @@ class DistributedDataParallel(nn.Module):
         Buffers come from the highest rank that still has batches. At the end all ranks have the
         model of the last one to run out, the highest if they are several; what its optimizer holds
         is not copied. See [Note: shadow passes].
-
-        It raises RuntimeError on all ranks if they do not announce the same.
         """
         checks.check_of_torch("join", checks.NOT_IN_JOIN, of_torch)
         if self._joining:
@@ -247,7 +240,7 @@ class DistributedDataParallel(nn.Module):
         self._joining = joining = Joining(self.comm)
         try:
             yield
-            for what in joining.shadow():
+            while (what := joining.announce(OUT)) != OUT:
                 if what == FORWARD:
                     broadcast_coalesced(self.module.buffers(), self.comm, joining.going[-1])
                 elif what == WEIGH:
@@ -282,15 +275,11 @@ class DistributedDataParallel(nn.Module):
     def register_comm_hook(self, state: object, hook: Hook) -> None:
         """Send buckets by `hook(state, bucket)` instead of an all-reduce, as with PyTorch's.
 
-        Args:
-            state: whatever the hook wants.
-            hook: called with a `GradBucket` of this rank's gradients, not yet divided by the number
-                of ranks; returns at once something whose `wait()` returns their means.
-
-        It raises TypeError if the hook cannot be called, ValueError if there is one already.
+        It is called with a `GradBucket` of this rank's gradients, not yet divided by the number of
+        ranks, and returns at once something whose `wait()` returns their means.
         """
         checks.check_hook(hook, name_of(hook), self._reducer.comm_hook, self.comm)
-        self._reducer.comm_hook = CommHook(state, hook)
+        self._reducer.comm_hook = partial(HookCall, state, hook)
 
     @property
     def buckets(self) -> list[Bucket]:

@@ -10,7 +10,6 @@ announces forwards only, and takes for granted that one backward follows each.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -20,22 +19,16 @@ from minidist.comm.agreement import agreed
 from minidist.comm.comm import Comm
 from minidist.parallel.checks import is_number
 
-FORWARD, BACKWARD, WEIGH = "forward", "backward", "weigh"
-CODES: list[str | None] = [None, FORWARD, BACKWARD, WEIGH]  # None: this rank has run out
+OUT, FORWARD, BACKWARD, WEIGH = "out of batches", "forward", "backward", "weigh"
+CODES = [OUT, FORWARD, BACKWARD, WEIGH]
 
 
 def weight_of(samples: float, comm: Comm) -> float:
     """Return N w / Σw for this rank's number of samples w: 1 if all ranks have equally many.
 
     The mean of the ranks' means is the mean over all samples only then. Otherwise a rank's gradient
-    has to count for w / Σw instead of 1 / N.
-
-    Args:
-        samples: of this rank; with 0 it counts for nothing.
-        comm: for one all-reduce of a number.
-
-    Raises:
-        ValueError: samples is no number from 0 on, or 0 on all ranks.
+    has to count for w / Σw instead of 1 / N. It raises ValueError if samples is no number from 0
+    on, or 0 on all ranks.
     """
     with agreed(comm, "weigh"):
         if not is_number(samples) or not 0 <= samples < math.inf:
@@ -50,9 +43,6 @@ def weight_of(samples: float, comm: Comm) -> float:
 class Joining:
     """This rank's part in `join`.
 
-    Args:
-        comm: between the ranks.
-
     Attributes:
         going: the ranks of the group that still have batches, or had when all ran out.
     """
@@ -60,36 +50,23 @@ class Joining:
     def __init__(self, comm: Comm) -> None:
         self.comm, self.going = comm, list(range(comm.ranks))
 
-    def announce(self, what: str) -> int:
-        """Announce FORWARD, BACKWARD or WEIGH; the others do the same, or have run out.
+    def announce(self, mine: str) -> str:
+        """Tell all ranks what this one does next; return what those do that still have batches.
 
-        Returns:
-            the group's rank whose buffers are broadcast, the highest that has batches.
-
-        Raises:
-            RuntimeError: on all ranks: they do not announce the same.
+        OUT means that none has any. It raises RuntimeError on all ranks if they do not announce
+        the same.
         """
-        self._exchange(what)
-        return self.going[-1]
-
-    def shadow(self) -> Iterator[str]:
-        """What the others announce while this rank has no batches; ends when no rank has any."""
-        while what := self._exchange(None):
-            yield what
-
-    def _exchange(self, mine: str | None) -> str | None:
-        """Tell all ranks what this one does next; return what those do that still have batches."""
         table = torch.zeros(self.comm.ranks, dtype=torch.int32, device=wire_device(self.comm.group))
         table[self.comm.rank] = CODES.index(mine)
         self.comm.all_reduce(table)
-        said: list[str | None] = [CODES[code] for code in table.tolist()]
-        going = [rank for rank, what in enumerate(said) if what]
+        said: list[str] = [CODES[code] for code in table.tolist()]
+        going = [rank for rank, what in enumerate(said) if what != OUT]
         if not going:
-            return None
+            return OUT
         self.going = going
         if len({said[rank] for rank in going}) > 1:
             ranks = dist.get_process_group_ranks(self.comm.group)
             pairs = zip(ranks, said, strict=True)
-            listed = "; ".join(f"rank {rank}: {what or 'out of batches'}" for rank, what in pairs)
+            listed = "; ".join(f"rank {rank}: {what}" for rank, what in pairs)
             raise RuntimeError(f"join: the ranks are not at the same point: {listed}")
         return said[going[0]]

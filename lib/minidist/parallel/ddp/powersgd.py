@@ -47,13 +47,6 @@ def power_sgd(state: PowerSGD, bucket: GradBucket) -> Reduced:
     """Average the gradients as P and Q; those not worth it, in full, in the same message as P.
 
     The second message, Q, can only be sent when P has come: `wait()` does.
-
-    Args:
-        state: what is remembered between steps.
-        bucket: of real floating-point gradients; its buffer is averaged in place.
-
-    Raises:
-        TypeError: the gradients are of another kind.
     """
     comm = state.comm
     real_buffer(comm, bucket)
@@ -128,13 +121,6 @@ class PowerSGD:
         comm: between which ranks, and how.
         rank: r, the number of columns of P and Q.
         start: steps in which gradients are averaged in full: at first they change fastest.
-
-    Attributes:
-        step: backward passes so far.
-        memory: what is kept of each parameter that is compressed.
-
-    Raises:
-        ValueError: rank or start is out of range.
     """
 
     def __init__(self, comm: Comm, rank: int = 1, start: int = 10) -> None:
@@ -144,7 +130,8 @@ class PowerSGD:
                     f"rank {comm.rank}: PowerSGD: {name}: expected a whole number of at least "
                     f"{least}, got {number!r}"
                 )
-        self.comm, self.rank, self.start, self.step = comm, rank, start, 0
+        self.comm, self.rank, self.start = comm, rank, start
+        self.step = 0  # backward passes so far
         self.memory: dict[torch.Tensor, Memory] = {}
         self._random = torch.Generator().manual_seed(0)
 

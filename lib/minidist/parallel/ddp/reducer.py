@@ -1,25 +1,24 @@
 """The nucleus of DDP: gradients are averaged bucket by bucket, while backward computes others.
 
-After Li et al., *PyTorch Distributed* (VLDB 2020), 3.2. What it does not handle stands in `ddp.py`.
+After Li et al., *PyTorch Distributed* (VLDB 2020), 3.2. What it does not handle is in `ddp.py`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Iterable
-from typing import cast
 from weakref import finalize
 
 import torch
 from torch.nn import Parameter
 
 from minidist.comm.coalesced import broadcast_coalesced
-from minidist.comm.comm import Comm, Handle
+from minidist.comm.comm import Comm
 from minidist.parallel.ddp.bucket import Bucket, build_buckets
-from minidist.parallel.ddp.comm_hooks import CommHook, Waiting
+from minidist.parallel.ddp.comm_hooks import Waiting
 from minidist.parallel.sharding.partition import Named
 from minidist.profiler.spans import COMMUNICATION
-from minidist.profiler.timeline import mark, note
+from minidist.profiler.timeline import note
 
 
 class Reducer:
@@ -47,7 +46,7 @@ class Reducer:
         as_view: bool,
     ) -> None:
         self.comm, self.caps, self.overlap, self.as_view = comm, caps, overlap, as_view
-        self.comm_hook: CommHook | None = None
+        self.comm_hook: Callable[[Bucket], Waiting] | None = None
         # 1. All replicas start alike.
         broadcast_coalesced(initial, comm)
         self.fill_buckets(named)
@@ -60,7 +59,7 @@ class Reducer:
         """Build buckets for parameters in the order of forward; the old ones are freed first."""
         self.buckets: list[Bucket] = []
         self.bucket_of: dict[Parameter, Bucket] = {}
-        self.in_flight: list[tuple[Bucket, Waiting | None]] = []
+        self.in_flight: list[tuple[Bucket, Waiting]] = []
         self.buckets = build_buckets(order, *self.caps)
         self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
 
@@ -83,24 +82,21 @@ class Reducer:
         bucket = self.pending.popleft()
         for parameter, view in bucket.views.items():
             gradient, ready = parameter.grad, parameter in bucket.ready
-            if gradient is view and not ready:  # to stay as it is, if no rank has used it
+            if gradient is view and not ready:  # it is kept, in case no rank has used it
                 parameter.grad = view.clone()
             if gradient is None or self.scale == 0:  # a rank that counts for nothing, NaN or not
                 view.zero_()
             elif gradient is not view or self.scale != 1:
                 torch.mul(gradient, self.scale, out=view)
             if self.as_view and ready and gradient is not None:
-                parameter.grad = view
-        name, work = f"bucket {bucket.index}", None
+                parameter.grad = view  # which frees the gradient's own memory
         if self.comm_hook:  # what the user sends in place of the all-reduce
-            work = self.comm_hook.start(bucket)
-        elif self.overlap:
-            work = self.comm.all_reduce(bucket.buffer, async_op=True)
-            note(name, COMMUNICATION, cast(Handle, work))
+            self.in_flight.append((bucket, self.comm_hook(bucket)))
         else:
-            with mark(name, COMMUNICATION, bucket.buffer.device):
-                self.comm.all_reduce(bucket.buffer)
-        self.in_flight.append((bucket, work))
+            work = self.comm.all_reduce(bucket.buffer, async_op=True)
+            assert work is not None
+            note(f"bucket {bucket.index}", COMMUNICATION, work)
+            self.in_flight.append((bucket, work))
 
     def launch_rest(self) -> None:
         """6. Backward is over: launch what is not full, or has waited for what is not."""
@@ -110,8 +106,7 @@ class Reducer:
     def finish(self, used: Container[Parameter] | None = None) -> None:
         """7. Wait for each bucket, and write the averages back; None: to all parameters."""
         for bucket, work in self.in_flight:
-            if work:
-                work.wait()
+            work.wait()
             for parameter, view in bucket.views.items():
                 if used is not None and parameter not in used:
                     continue

@@ -18,12 +18,9 @@ from minidist.parallel.sharding.partition import Named
 
 
 class Usage:
-    """Which parameters got a gradient since gradients were last averaged.
+    """Which of the parameters got a gradient since gradients were last averaged.
 
-    Args:
-        named: the parameters, alike on all ranks.
-        comm: between the ranks.
-        find: some may get none, different ones on different ranks.
+    With `find`, some may get none, different ones on different ranks.
     """
 
     def __init__(self, named: Sequence[Named], comm: Comm, find: bool) -> None:
@@ -44,20 +41,16 @@ class Usage:
         unused = [name for name, parameter in self._named if parameter not in self._used]
         if self._find or not unused:
             return
-        names = ", ".join(unused[:10])
-        names += f" and {len(unused) - 10} more" if len(unused) > 10 else ""
+        more = f" and {len(unused) - 10} more" if len(unused) > 10 else ""
         raise RuntimeError(
             f"rank {dist.get_rank()}: DistributedDataParallel: expected backward to give every "
-            f"parameter a gradient, got none for {names}. Other ranks may wait for them. Pass "
-            "find_unused_parameters=True if the loss may leave parameters out, or freeze them "
-            "before wrapping: requires_grad_(False)"
+            f"parameter a gradient, got none for {', '.join(unused[:10])}{more}. Other ranks may "
+            "wait for them. Pass find_unused_parameters=True if the loss may leave parameters "
+            "out, or freeze them before wrapping: requires_grad_(False)"
         )
 
     def of_all_ranks(self) -> set[Parameter] | None:
-        """Return what at least one rank has used, and start anew; None: everything.
-
-        If unused parameters are looked for, one all-reduce adds up a flag for each parameter.
-        """
+        """Return what at least one rank has used, and start anew; None: everything."""
         used, self._used = self._used, set()
         if not self._find:
             return None

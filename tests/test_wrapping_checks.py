@@ -1,0 +1,154 @@
+"""What DDP, ZeRO and FSDP all refuse to wrap (`parallel/checks.py`), in the same words."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard as torch_fully_shard
+from torch.distributed.tensor import distribute_module
+
+from minidist import DistributedDataParallel, Ours, ZeroOptimizer, fully_shard, launch
+
+
+def zero(module: nn.Module, **options: Any) -> ZeroOptimizer:
+    return ZeroOptimizer(module.named_parameters(), torch.optim.SGD, stage=2, lr=0.1, **options)
+
+
+WRAPPERS: dict[str, Callable[..., Any]] = {
+    "DistributedDataParallel": DistributedDataParallel,
+    "ZeroOptimizer": zero,
+    "fully_shard": fully_shard,
+}
+DDP, ZERO, FSDP = WRAPPERS
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+
+
+def with_bias(bias: nn.Parameter) -> nn.Module:
+    module = net()
+    module[0].bias = bias  # type: ignore[assignment]
+    return module
+
+
+class Elsewhere(nn.Parameter):
+    """There is no GPU here: a device is said to be another one."""
+
+    device = torch.device("cuda:0")  # type: ignore[assignment]
+
+
+def of_cpu_group() -> dict[str, Any]:
+    return {"process_group": dist.new_group(backend="cpu:gloo")}
+
+
+# case → module, options, who refuses it, and what is said after "module: " or "params: "
+Case = tuple[Callable[[], Any], Callable[[], dict[str, Any]], tuple[str, ...], str]
+CASES: dict[str, Case] = {
+    "no module": (lambda: "net", dict, (DDP, FSDP), "expected a torch.nn.Module, got a str"),
+    "wrapped": (
+        lambda: DistributedDataParallel(net()),
+        dict,
+        (DDP, FSDP),
+        "it is a DistributedDataParallel already; wrap the bare module",
+    ),
+    "a part is wrapped by torch": (
+        lambda: nn.Sequential(nn.parallel.DistributedDataParallel(net())),
+        dict,
+        (DDP, FSDP),
+        "its part '0' is a DistributedDataParallel already",
+    ),
+    "a unit of FSDP": (
+        lambda: fully_shard(nn.Linear(4, 4)),
+        dict,
+        (DDP, FSDP),
+        "it is a FSDPModule already; wrap the bare module",
+    ),
+    "a part is a unit of torch's FSDP": (
+        lambda: nn.Sequential(torch_fully_shard(nn.Linear(4, 4))),
+        dict,
+        (DDP,),
+        "its part '0' is a FSDPModule already",
+    ),
+    "lazy": (lambda: nn.LazyLinear(3), dict, (DDP, ZERO, FSDP), "'weight' has no shape yet"),
+    "a DTensor": (
+        lambda: distribute_module(nn.Linear(4, 4), init_device_mesh("cpu", (2,))),
+        dict,
+        (DDP, ZERO, FSDP),
+        "'weight': expected a plain tensor, got a DTensor: is it sharded?",
+    ),
+    "meta": (
+        lambda: nn.Linear(4, 3).to("meta"),
+        dict,
+        (DDP, ZERO),
+        "'weight' is on the meta device, where it has no values",
+    ),
+    "another device than the group's": (
+        lambda: with_bias(Elsewhere(torch.zeros(3))),
+        of_cpu_group,
+        (DDP, ZERO),
+        "'0.bias' is on cuda:0, but the group moves tensors on cpu",
+    ),
+    "two devices": (
+        lambda: with_bias(Elsewhere(torch.zeros(3))),
+        dict,
+        (DDP, ZERO, FSDP),
+        "expected all parameters on one device, got '0.weight' on cpu and '0.bias' on cuda:0",
+    ),
+    "shared memory": (
+        lambda: with_bias(nn.Parameter(torch.zeros(1).expand(3))),
+        dict,
+        (DDP, ZERO, FSDP),
+        "'0.bias' has elements that share memory; use a clone()",
+    ),
+}
+COMMS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "both": (
+        lambda: {"process_group": dist.group.WORLD, "comm": Ours()},
+        "ValueError: rank {}: process_group and comm: expected one of them, got both",
+    ),
+    "no comm": (lambda: {"comm": 5}, "TypeError: rank {}: comm: expected a Comm, such as"),
+    "no group": (
+        lambda: {"process_group": [0, 1]},
+        "TypeError: rank {}: process_group: expected a ProcessGroup",
+    ),
+}
+
+
+def says(wrap: Callable[..., Any], module: Any, options: dict[str, Any]) -> str:
+    with pytest.raises((TypeError, ValueError)) as told:
+        wrap(module, **options)
+    return f"{type(told.value).__name__}: {told.value}"
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_modules_that_no_wrapper_can_handle() -> None:
+    def run() -> dict[tuple[str, str], str]:
+        return {
+            (case, name): says(WRAPPERS[name], make(), options())
+            for case, (make, options, names, _) in CASES.items()
+            for name in names
+        }
+
+    for rank, found in enumerate(launch(run, 2)):
+        for (case, name), said in found.items():
+            where = f"Error: rank {rank}: {name}: {'params' if name == ZERO else 'module'}: "
+            assert where + CASES[case][3] in said, (case, name, said)
+            assert said.startswith("Type" if "expected a " in CASES[case][3] else "Value"), said
+
+
+def test_what_is_no_comm_and_no_group() -> None:
+    def run() -> dict[tuple[str, str], str]:
+        return {
+            (case, name): says(WRAPPERS[name], net(), options())
+            for case, (options, _) in COMMS.items()
+            for name in (DDP, ZERO)
+        }
+
+    for rank, found in enumerate(launch(run, 2)):
+        for (case, name), said in found.items():
+            assert said.startswith(COMMS[case][1].format(rank)), (case, name, said)
