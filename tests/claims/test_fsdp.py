@@ -24,7 +24,7 @@ from minidist.parallel.fsdp.unit import UnitState
 from minidist.parallel.sharding.layouts import LAYOUTS, FlatLayout, RowLayout
 from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.simulate import traffic
-from tests.support.fsdp_models import bytes_of_flags
+from tests.support.training import bytes_of_flags
 
 VOCAB, LAYERS = 12, 4
 NAMES = [f"blocks.{i}" for i in range(LAYERS)]

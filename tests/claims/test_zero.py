@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import minidist
 from minidist.comm.comm import Counted, Ours
 from minidist.memory.state import MIXED, DtypePolicy, StateBytes, held, share, state
-from tests.support.zero_training import bytes_by_call
+from tests.support.training import bytes_by_call
 
 CAP = 1 / 1024  # MiB that close a bucket: layers of 16 x 16 doubles are twice as large
 SHORT = DtypePolicy("without master", torch.bfloat16, torch.bfloat16, None, torch.float32)

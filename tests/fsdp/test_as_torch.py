@@ -14,7 +14,8 @@ from minidist import fully_shard, launch
 from minidist.parallel.fsdp.shard import Shard, make_shard
 from minidist.parallel.fsdp.torch_only import INSTEAD
 from tests.fsdp.test_checks import pair, says
-from tests.support.fsdp_models import far, gpt, mine, score, tokens
+from tests.support.models import gpt, score, tokens
+from tests.support.training import far, mine
 
 F64 = torch.float64
 

@@ -13,7 +13,8 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 
 from minidist import DistributedDataParallel, MismatchError, RankError, fully_shard, launch
 from minidist.parallel.fsdp.options import DtypePolicy
-from tests.support.fsdp_models import gpt, mine, score, shard_blocks, tokens
+from tests.support.models import gpt, score, shard_blocks, tokens
+from tests.support.training import mine
 
 
 def says(action: Callable[[], object], *kinds: type[Exception]) -> str:

@@ -13,18 +13,8 @@ from minidist import fully_shard, launch, timeline
 from minidist.parallel.fsdp.fully_shard import FSDPModule, units
 from minidist.parallel.fsdp.shard import Shard
 from minidist.parallel.fsdp.unit import Unit, UnitState
-from tests.support.fsdp_models import (
-    LAYOUTS,
-    far,
-    gpt,
-    gradients,
-    grads_of,
-    mine,
-    score,
-    shard_blocks,
-    tokens,
-    wholes,
-)
+from tests.support.models import LAYOUTS, gpt, score, shard_blocks, tokens
+from tests.support.training import far, gradients, grads_of, mine, wholes
 
 F64 = torch.float64
 

@@ -9,16 +9,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from minidist import Counted, Ours, fully_shard, launch, timeline
 from tests.fsdp.test_checks import says
-from tests.support.fsdp_models import (
-    far,
-    gpt,
-    gradients,
-    grads_of,
-    mine,
-    score,
-    shard_blocks,
-    tokens,
-)
+from tests.support.models import gpt, score, shard_blocks, tokens
+from tests.support.training import far, gradients, grads_of, mine
 
 
 def rows_of_two() -> tuple[Counted, Counted]:

@@ -10,8 +10,8 @@ from torch import nn
 from minidist import Counted, Ours, fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import units
 from minidist.parallel.fsdp.options import DtypePolicy
-from tests.support.fsdp_models import LAYOUTS, bytes_of_flags, far, gradients, mine, wholes
-from tests.support.scaling import scaled_step
+from tests.support.models import LAYOUTS
+from tests.support.training import bytes_of_flags, far, gradients, mine, scaled_step, wholes
 
 BF16, F32 = torch.bfloat16, torch.float32
 

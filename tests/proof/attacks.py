@@ -1,13 +1,14 @@
-"""Models and training loops that try to break ZeRO and FSDP, and how it shows when one does.
+"""Models and training loops that try to break DDP, ZeRO and FSDP, and how it shows when one does.
 
-An attack is what one rank does in one step, written so that it works on a sharded model and on bare
-ones alike. Every rank trains the sharded one together with the others, and, alone, one bare model
+An attack is what one rank does in one step, written so that it works on a wrapped model and on bare
+ones alike. Every rank trains the wrapped one together with the others, and, alone, one bare model
 for each rank. Gradients must be the mean of the bare ones', weights those that this mean leads to.
 """
 
 import copy
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +27,10 @@ from minidist.comm.comm import Comm, Ours
 from tests.proof.cases import Unsynchronised
 
 RANKS = 3
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
+    "ddp": {"sync": "overlapped"},
+    "ddp, views": {"sync": "overlapped", "gradient_as_bucket_view": True},
+    "ddp, flat, views": {"sync": "flat", "gradient_as_bucket_view": True},
     "zero 1 on ddp": {"stage": 1},
     "zero 1": {"stage": 1, "gradients": "local"},
     "zero 2": {"stage": 2},
@@ -40,10 +44,10 @@ WAYS = {
     },
     "flat, no prefetch": {"layout": "flat", "prefetch": False},
 }
-ZERO, FSDP = list(WAYS)[:3], list(WAYS)[3:]
-FORGET = ("zero 1", "zero 2")  # after a step, the gradients; others want to be told to
-NOT_DDP = tuple(WAYS)[1:]
-SMALL = 1e-4  # MiB of a part: each holds about a parameter
+DDP, ZERO, FSDP = list(WAYS)[:3], list(WAYS)[3:6], list(WAYS)[6:]
+FORGET = ["zero 1", "zero 2"]  # after a step, the gradients; others keep them until zero_grad
+NOT_DDP = [*FORGET, *FSDP]
+SMALL = 1e-4  # MiB of a bucket: each holds about a parameter
 
 Gradients = dict[str, torch.Tensor | None]
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
@@ -51,7 +55,7 @@ MOMENTUM = partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
 
 @dataclass
 class Live:
-    """A model in training, sharded or bare."""
+    """A model in training, wrapped or bare."""
 
     model: nn.Module
     drop: Callable[[bool], None]  # zero_grad, the optimizer's or the module's
@@ -76,7 +80,7 @@ class Attack:
     zero: bool = True  # gradients before each step
     to_none: bool = True  # if so
     find: bool = False  # DDP looks for unused parameters
-    ways: tuple[str, ...] = tuple(WAYS)
+    ways: Sequence[str] = tuple(WAYS)
     turns: int = 3
     optimizer: "partial[Optimizer]" = MOMENTUM
 
@@ -97,7 +101,7 @@ def loss(output: Any) -> torch.Tensor:
 
 
 class Net(nn.Module):
-    """Three layers; the last may be left out, the output may be wrapped in something."""
+    """Four layers; the third may be left out, the output may be wrapped in something."""
 
     def __init__(self, wrap: Callable[[torch.Tensor], Any] | None = None) -> None:
         super().__init__()
@@ -126,8 +130,8 @@ def nested(y: torch.Tensor) -> dict[str, Any]:
 class Checkpointed(Net):
     """Activations of two layers are not kept."""
 
-    def __init__(self, reentrant: bool) -> None:
-        super().__init__()
+    def __init__(self, reentrant: bool, wrap: Callable[[torch.Tensor], Any] | None = None) -> None:
+        super().__init__(wrap)
         self.reentrant = reentrant
 
     def forward(self, inputs: torch.Tensor, whole: bool = True) -> Any:
@@ -136,7 +140,7 @@ class Checkpointed(Net):
             hidden = checkpoint(
                 lambda x, layer=layer: torch.tanh(layer(x)), hidden, use_reentrant=self.reentrant
             )
-        return self.d(hidden)
+        return self.wrap(self.d(hidden)) if self.wrap else self.d(hidden)
 
 
 class Tied(nn.Module):
@@ -204,9 +208,9 @@ class Norms(nn.Module):
 
 
 class Odd(nn.Module):
-    """Parameters without dimensions, without elements, with gaps; half and strided ones."""
+    """Parameters without dimensions, without elements, with gaps; strided, half, complex ones."""
 
-    def __init__(self, dtypes: bool) -> None:
+    def __init__(self, dtypes: bool = False, waves: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
         double = partial(torch.randn, dtype=torch.float64)
@@ -222,11 +226,13 @@ class Odd(nn.Module):
             self.single = nn.Parameter(torch.randn(7, 2))
             self.short = nn.Parameter(torch.ones(5, dtype=torch.float16))
             self.brain = nn.Parameter(torch.ones(2, 2, dtype=torch.bfloat16))
+        if waves:
+            self.waves = nn.Parameter(torch.randn(2, 3, dtype=torch.complex64))
 
     def forward(self, x: torch.Tensor) -> Output:
         outside = {id(p) for part in (self.a, self.b, self.image) for p in part.parameters()}
         mine = [p for p in self.parameters() if id(p) not in outside]
-        total = x.mean().exp() * sum((p.double() ** 2).sum() for p in mine)
+        total = x.mean().exp() * sum((p.abs().double() ** 2).sum() for p in mine)
         pixels = x.new_ones(1, 2, 3, 3) * x.mean()
         return Output(self.b(torch.tanh(self.a(x))), total + self.image(pixels).sum())
 
@@ -371,6 +377,56 @@ class MinusZero(Net):
         return Output(super().forward(inputs), sum((each * -0.0).sum() for each in used))
 
 
+class InOtherOrder(nn.Module):
+    """Each rank uses the layers in its own order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(3, 3).double() for _ in range(3))
+
+    def forward(self, inputs: torch.Tensor, rank: int) -> torch.Tensor:
+        for turn in range(3):
+            inputs = torch.tanh(self.layers[(turn + rank) % 3](inputs))
+        return inputs
+
+
+class NoGradient(torch.autograd.Function):
+    """Multiplies by a weight, for which its backward returns None."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(weight)
+        return inputs * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0] * ctx.saved_tensors[0], None
+
+
+class Undefined(Net):
+    """A weight that autograd reaches, and that gets no gradient; on rank 0 alone it gets one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((3,), 2.0, dtype=torch.float64))
+
+    def forward(self, inputs: torch.Tensor, rank: int) -> torch.Tensor:
+        inputs = NoGradient.apply(inputs, self.scale) if rank else inputs * self.scale
+        return super().forward(inputs)
+
+
+class Inside(nn.Module):
+    """Calls a net twice, among other things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.net(self.net(inputs).relu() + inputs)
+
+
 # ---- steps ----
 
 
@@ -408,6 +464,56 @@ def loud_and_quiet(live: Live, rank: int, turn: int) -> None:
             loss(live.model(batch(rank, turn + 10 * micro))).backward()
 
 
+def one_of_two_quiet(quiet_first: bool) -> Step:
+    def step(live: Live, rank: int, turn: int) -> None:
+        with live.quiet() if quiet_first else nullcontext():
+            first = live.model(batch(rank, turn))
+        with nullcontext() if quiet_first else live.quiet():
+            second = live.model(batch(rank, turn + 50))
+        (loss(first) + loss(second)).backward()
+
+    return step
+
+
+def used_only_quietly(live: Live, rank: int, turn: int) -> None:
+    with live.quiet():
+        loss(live.model(batch(rank, turn))).backward()
+    loss(live.model(batch(rank, turn + 50), whole=False)).backward()
+
+
+def asks_alone(live: Live, rank: int, turn: int) -> None:
+    inputs = batch(rank, turn).requires_grad_()
+    value = loss(live.model(inputs))
+    if rank == 0:
+        torch.autograd.grad(value, inputs, retain_graph=True)
+    value.backward()
+
+
+def loss_around_it(live: Live, rank: int, turn: int) -> None:
+    decay = sum(p.square().sum() for p in live.model.parameters())
+    (loss(live.model(batch(rank, turn))) + (rank + 1) * decay).backward()
+
+
+def graph_of_gradients(live: Live, rank: int, turn: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a cycle, which is cut below
+        loss(live.model(batch(rank, turn))).backward(create_graph=True)
+    for parameter in live.model.parameters():
+        parameter.grad = parameter.grad.detach().clone()
+
+
+def checkpointed(live: Live, rank: int, turn: int) -> None:
+    """The model runs again within backward, also in no_sync."""
+    with live.quiet():
+        loss(checkpoint(live.model, batch(rank, turn), use_reentrant=False)).backward()
+    hidden = checkpoint(live.model, batch(rank, turn + 50), use_reentrant=False)
+    loss(checkpoint(live.model, hidden, use_reentrant=False)).backward()
+
+
+def with_rank(live: Live, rank: int, turn: int) -> None:
+    loss(live.model(batch(rank, turn), rank)).backward()
+
+
 def by_rank(live: Live, rank: int, turn: int) -> None:
     loss(live.model(batch(rank, turn), whole=(rank + turn) % 2 == 0)).backward()
 
@@ -422,10 +528,12 @@ def part_of_nested(live: Live, rank: int, turn: int) -> None:
 
 
 def changed_in_place(live: Live, rank: int, turn: int) -> None:
-    output = live.model(batch(rank, turn))
-    output.mul_(2)
-    output[0].add_(1)
-    loss(output).backward()
+    for context in (live.quiet(), nullcontext()):
+        with context:
+            output = live.model(batch(rank, turn))
+            output.mul_(2)
+            output[0].add_(1)
+            loss(output).backward()
 
 
 def hooked(live: Live, rank: int, turn: int) -> None:
@@ -456,6 +564,8 @@ def looks_between(live: Live, rank: int, turn: int) -> None:
     with torch.inference_mode():
         model(batch(rank, 91))
     loss(model.train()(batch(rank, turn + 50))).backward()
+    loss(model.eval()(batch(rank, turn + 60))).backward()
+    model.train()
     with torch.no_grad():
         model(batch(rank, 92))
 
@@ -467,7 +577,8 @@ def never_backward(live: Live, rank: int, turn: int) -> None:
 
 
 def none_between(live: Live, rank: int, turn: int) -> None:
-    loss(live.model(batch(rank, turn))).backward()
+    with live.quiet() if turn else nullcontext():
+        loss(live.model(batch(rank, turn))).backward()
     live.drop(turn % 2 == 0)
     loss(live.model(batch(rank, turn + 50))).backward()
 
@@ -543,34 +654,26 @@ def without_a_loss(live: Live, rank: int, turn: int) -> None:
         mean_loss(live, rank, turn)
 
 
-class Explodes(torch.autograd.Function):
-    """Raises on its way back."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        raise ZeroDivisionError
+# ---- each attack, wrapped and on bare modules ----
 
 
-# ---- each attack, sharded and on bare modules ----
-
-
-def shard(net: nn.Module, way: str, attack: Attack, comm: Comm) -> tuple[Live, Optimizer]:
-    """The model, sharded in a way, and its optimizer."""
+def wrap(net: nn.Module, way: str, attack: Attack, comm: Comm) -> tuple[Live, Optimizer]:
+    """The model, wrapped in a way, and its optimizer."""
+    model, made = net, attack.optimizer
     if way in FSDP:
         for part in attack.parts(net) + [net] * attack.root:
             minidist.fully_shard(part, comm=comm, **WAYS[way])
-        optimizer = attack.optimizer([p for p in net.parameters() if p.requires_grad])
-        return Live(net, net.zero_grad, lambda: Unsynchronised(net)), optimizer
-    model = net
+        optimizer = made(trained(net))  # a bare root's zero_grad does not know the shards
+        drop = net.zero_grad if attack.root else optimizer.zero_grad
+        return Live(net, drop, lambda: Unsynchronised(net)), optimizer
     if "ddp" in way:
+        caps = {"bucket_cap_mb": SMALL, "first_bucket_mb": SMALL / 2}
+        options = WAYS[way] if way in DDP else {}
         model = minidist.DistributedDataParallel(
-            net, bucket_cap_mb=SMALL, find_unused_parameters=attack.find, comm=comm
+            net, find_unused_parameters=attack.find, comm=comm, **caps, **options
         )
-    made = attack.optimizer
+    if way in DDP:
+        return Live(model, model.zero_grad, model.no_sync), made(trained(net))
     options = {**WAYS[way], "bucket_cap_mb": SMALL, "comm": comm, **made.keywords}
     optimizer = minidist.ZeroOptimizer(net.parameters(), made.func, **options)
     quiet = {"zero 1 on ddp": getattr(model, "no_sync", None), "zero 2": optimizer.no_sync}
@@ -580,11 +683,10 @@ def shard(net: nn.Module, way: str, attack: Attack, comm: Comm) -> tuple[Live, O
 def differences(attack: Attack, way: str, comm: Comm | None = None) -> list[str]:
     """What is wrong with this rank's gradients and weights, in words."""
     comm = comm or Ours()
-    live, optimizer = shard(attack.make(), way, attack, comm)
+    live, optimizer = wrap(attack.make(), way, attack, comm)
     lead = attack.make()
-    copies = [copy.deepcopy(lead) for _ in range(comm.ranks)]
-    bare = [Live(net, net.zero_grad) for net in copies]
-    reference = attack.optimizer([p for p in lead.parameters() if p.requires_grad])
+    bare = [Live(net, net.zero_grad) for net in (copy.deepcopy(lead) for _ in range(comm.ranks))]
+    reference = attack.optimizer(trained(lead))
     wrong: list[str] = []
     for turn in range(attack.turns):
         for each in [live, *bare] if attack.zero else bare if way in FORGET else []:
@@ -594,61 +696,66 @@ def differences(attack: Attack, way: str, comm: Comm | None = None) -> list[str]
             each.model.load_state_dict(lead.state_dict() | dict(each.model.named_buffers()), False)
             attack.step(each, rank, turn)
         means(lead, [each.model for each in bare])
-        if turn == attack.turns - 1:  # not before: to look at shards is to reshard
+        if way not in FSDP or turn == attack.turns - 1:  # else to look at shards is to reshard
             got = minidist.full_gradients(live.model)
-            wrong = apart(got, {name: p.grad for name, p in lead.named_parameters()})
+            wrong += apart(f"turn {turn}, gradient of", got, gradients(lead))
         optimizer.step()
         reference.step()
     weights = minidist.full_state_dict(live.model)
     named = {name: p.detach() for name, p in lead.named_parameters(remove_duplicate=False)}
-    mine = {name: weights.get(name) for name in named}
-    return [f"gradients: {each}" for each in wrong] + [
-        f"weights: {each}" for each in apart(mine, named)
-    ]
+    return wrong + apart("weight", {name: weights.get(name) for name in named}, named)
+
+
+def trained(net: nn.Module) -> list[nn.Parameter]:
+    return [p for p in net.parameters() if p.requires_grad]
+
+
+def gradients(net: nn.Module) -> Gradients:
+    return {name: parameter.grad for name, parameter in net.named_parameters()}
 
 
 def means(lead: nn.Module, bare: list[nn.Module]) -> None:
     """Give `lead` the means of the others' gradients: zeros for those of some, None if all are."""
     for parameter, *others in zip(*(m.parameters() for m in [lead, *bare]), strict=True):
         made = [each.grad for each in others if each.grad is not None]
-        total = sum(each.double() for each in made) / len(bare) if made else None
+        exact = torch.promote_types(parameter.dtype, torch.float64)
+        total = sum(each.to(exact) for each in made) / len(bare) if made else None
         parameter.grad = None if total is None else total.to(parameter.dtype)
 
 
-def apart(got: Gradients, want: Gradients) -> list[str]:
-    """In which names the two are not alike, in words."""
+def apart(what: str, got: Gradients, want: Gradients) -> list[str]:
+    """Where the two are not alike, in words."""
     if set(want) - set(got):
-        return [f"{sorted(set(want) - set(got))} are missing"]
+        return [f"{what} {sorted(set(want) - set(got))} is missing"]
     wrong = []
     for name, expected in want.items():
         found = got[name]
         if expected is not None and not expected.numel():
             continue
-        if (found is None) != (expected is None):
-            wrong.append(f"{name}: {found}, expected {expected}")
-        elif found is not None and expected is not None:
-            if (found.shape, found.dtype) != (expected.shape, expected.dtype):
-                wrong.append(f"{name}: {found.shape}, {found.dtype} for {expected.shape}")
-            elif not close(found, expected):
-                off = (found - expected).abs().max()
-                wrong.append(f"{name} is off by {off:.1e}, the largest is {expected.abs().max()}")
+        if found is None or expected is None:
+            if found is not expected:
+                wrong.append(f"{what} {name}: {found}, expected {expected}")
+        elif (found.shape, found.dtype) != (expected.shape, expected.dtype):
+            wrong.append(f"{what} {name}: {found.shape}, {found.dtype} for {expected.shape}")
+        elif not close(found, expected):
+            off = (found - expected).abs().max()
+            wrong.append(f"{what} {name}: off by {off:.1e}, the largest is {expected.abs().max()}")
     return wrong
 
 
 def close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    relative = {torch.float64: 1e-10, torch.float32: 1e-5}.get(one.dtype, 5e-2)
-    return bool((one - other).abs().max() <= relative * other.abs().max())
-
-
-def simple(value: Any) -> Any:
-    return SimpleNamespace(y=value)
+    relative = {torch.float64: 1e-10, torch.float32: 1e-5, torch.complex64: 1e-5}
+    largest = relative.get(one.dtype, 5e-2) * other.abs().max()
+    return bool((one - other).abs().max() <= largest)
 
 
 ATTACKS = {
     "nothing special": Attack(Net),
     "gradients that are never zeroed": Attack(Net, zero=False),
     "backward twice through a retained graph": Attack(Net, retained),
-    "two forwards, then two backwards": Attack(Net, two_and_two),
+    "never zeroed, each rank its own branch": Attack(Net, by_rank, find=True, zero=False, ways=DDP),
+    "a quiet forward, then a loud one, one loss": Attack(Net, one_of_two_quiet(True), ways=DDP),
+    "a loud forward, then a quiet one, one loss": Attack(Net, one_of_two_quiet(False), ways=DDP),
     "one loss of two forwards": Attack(Net, two_in_one),
     "a model on its own output": Attack(Net, on_its_own_output),
     "three backwards": Attack(Net, accumulated),
@@ -665,8 +772,14 @@ ATTACKS = {
     "each rank its own branch": Attack(Net, by_rank, find=True, turns=4),
     "each turn its own branch": Attack(Net, by_turn, find=True, turns=4),
     "a nested output, of which the loss uses a part": Attack(lambda: Net(nested), part_of_nested),
-    "a dataclass as output": Attack(lambda: Net(Output)),
-    "an object as output": Attack(lambda: Net(simple), ways=tuple(ZERO)),
+    "one rank alone asks for gradients of its inputs": Attack(Net, asks_alone, ways=DDP),
+    "a loss that also uses the parameters": Attack(Net, loss_around_it, ways=DDP),
+    "gradients with a graph": Attack(Net, graph_of_gradients, ways=DDP),
+    "a module that is used twice within another": Attack(Inside, ways=DDP),
+    "layers in another order on each rank": Attack(InOtherOrder, with_rank, ways=DDP),
+    "the wrapper itself is checkpointed": Attack(Net, checkpointed, ways=DDP),
+    "a function that returns None for a weight": Attack(Undefined, with_rank, ways=DDP),
+    "odd parameters, complex ones": Attack(lambda: Odd(True, True), ways=DDP),
     "an output changed in place": Attack(Net, changed_in_place),
     "an output with hooks of its own": Attack(Net, hooked),
     "inputs that want gradients": Attack(Net, with_inputs),
@@ -677,9 +790,8 @@ ATTACKS = {
     ),
     "gradients dropped between": Attack(Net, none_between),
     "backward in another thread": Attack(Net, in_a_thread),
-    "gradient penalty": Attack(Net, penalty, ways=tuple(ZERO)),
-    "checkpoints, reentrant": Attack(lambda: Checkpointed(True)),
-    "checkpoints, not reentrant": Attack(lambda: Checkpointed(False)),
+    "gradient penalty": Attack(Net, penalty, ways=DDP + ZERO),
+    "gradient penalty, unused parameters looked for": Attack(Net, penalty, find=True, ways=DDP),
     "tied parameters": Attack(Tied),
     "the first unit frozen, a part of the second": Attack(lambda: Frozen(True)),
     "a part of the first unit frozen, the second": Attack(lambda: Frozen(False)),
@@ -690,7 +802,7 @@ ATTACKS = {
     "every layer a unit": Attack(Net, parts=lambda net: [net.a, net.b, net.c, net.d]),
     "the root alone": Attack(Net, parts=lambda net: []),
     "buffers": Attack(Norms),
-    "odd parameters": Attack(lambda: Odd(False)),
+    "odd parameters": Attack(Odd),
     "odd parameters of several dtypes": Attack(lambda: Odd(True)),
     "keywords, containers, integers": Attack(ByName),
     "units that are not used": Attack(
@@ -715,6 +827,21 @@ ATTACKS = {
     "gradients of minus zero": Attack(MinusZero, by_rank, find=True),
     "adam": Attack(Net, accumulated, optimizer=partial(torch.optim.Adam, lr=0.01)),
 }
+OUTPUTS: dict[str, Any] = {
+    "a tensor": None,
+    "a dataclass": Output,
+    "an object": lambda y: SimpleNamespace(y=y),  # which FSDP does not look into
+}
+for _kind, _wrap in OUTPUTS.items():
+    _ways = DDP + ZERO if _kind == "an object" else list(WAYS)
+    _plain = partial(Net, _wrap)
+    ATTACKS |= {
+        f"{_kind} as output": Attack(_plain, ways=_ways),
+        f"{_kind}: two forwards, then two backwards": Attack(_plain, two_and_two, ways=_ways),
+        f"{_kind}: used only in no_sync": Attack(_plain, used_only_quietly, find=True, ways=DDP),
+        f"{_kind}: checkpoints": Attack(partial(Checkpointed, False, _wrap), ways=_ways),
+        f"{_kind}: checkpoints, reentrant": Attack(partial(Checkpointed, True, _wrap), ways=_ways),
+    }
 
 
 def verdicts(ways: list[str]) -> dict[str, list[str]]:

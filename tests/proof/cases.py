@@ -1,10 +1,12 @@
-"""What the proofs of ZeRO and of FSDP train, in which ways, and what they compare in the end.
+"""What the proofs of DDP, ZeRO and FSDP train, in which ways, and what they compare.
 
-A run is trained in minidist's way on all ranks, each with its share of the batch; in torch's way,
+A case is trained in minidist's way on all ranks, each with its share of the batch; in torch's way,
 in the same launch, on the same shares; and by the parent, alone, on the whole batch. Each keeps its
 own weights and its own optimizer, so that a difference adds up from step to step.
 """
 
+import itertools
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -22,93 +24,146 @@ from torch.nn import functional
 from torch.optim import SGD, AdamW, Optimizer
 
 import minidist
-from course.training import models
-from minidist.comm.comm import Comm, Native, Ours
-from tests.proof.ddp_cases import CONTEXT, Batch, Pool, Tensors, pool
+from course.training import data, models
+from minidist.comm.comm import Comm, Counted, Native, Ours
+from tests.support.training import digest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it uses torch.jit, which is deprecated
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-BATCH = 12  # samples in a step on all ranks together: 1 to 4 divide it
+BATCH = 24  # samples in a step on all ranks together: 1 to 4 divide it
+CONTEXT = 8
 PIXELS = 61  # of an image's 64: no number of ranks divides it
 
 LOSSES = {torch.float64: 1e-10, torch.float32: 1e-5}  # how far they may be from a reference's
-WEIGHTS = {torch.float64: 1e-10, torch.float32: 1e-4}  # of the largest weight
-COMMS: dict[str, Callable[[], Comm]] = {"ours": lambda: Ours(), "native": lambda: Native()}
+TENSORS = {torch.float64: 1e-10, torch.float32: 1e-4}  # of the largest element of all
+COMMS: dict[str, Callable[[], Comm]] = {
+    "ring": lambda: Ours(algorithm="ring"),
+    "auto": lambda: Ours(),
+    "native": lambda: Native(),
+    "counted": lambda: Counted(Ours(algorithm="ring")),
+}
 OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
-    "sgd": (SGD, {"lr": 0.1, "momentum": 0.9}),
+    "sgd": (SGD, {"lr": 0.05, "momentum": 0.9}),
     # Some gradients of attention are zeros but for rounding: a step must not depend on those.
     "adamw": (AdamW, {"lr": 3e-3, "eps": 1e-5}),
 }
-
-
-class Task(NamedTuple):
-    """What is trained; there is one run alone, and one in each of torch's ways, of each."""
-
-    model: str
-    optimizer: str
-    dtype: torch.dtype
-
-
-# Every two values meet.
-TASKS = [
-    Task("odd", "sgd", torch.float64),
-    Task("odd", "adamw", torch.float32),
-    Task("gpt", "sgd", torch.float32),
-    Task("gpt", "adamw", torch.float64),
-]
-WAYS = ["zero 1 on ddp", "zero 1", "zero 2"] + [
+DDP = [f"ddp {sync}" for sync in ("naive", "flat", "bucketed", "overlapped")]
+ZERO = ["zero 1 on ddp", "zero 1", "zero 2"]
+FSDP = [
     f"fsdp {layout}{reshard}{prefetch}"
     for layout in ("dim0", "flat")
     for reshard in ("", ", no reshard")
     for prefetch in ("", ", no prefetch")
 ]
+FACTORS: dict[str, list[Any]] = {
+    "way": DDP + ZERO + FSDP,
+    "ranks": [1, 2, 3, 4],
+    "model": ["odd", "gpt", "mlp", "convnet", "convnet in eval mode"],
+    "comm": list(COMMS),
+    "optimizer": list(OPTIMIZERS),
+    "dtype": [torch.float64, torch.float32],
+    "cap": [1e-4, 5e-3, 25],  # MiB: about a bucket for each parameter, a few, one
+    "views": [False, True],
+    "backwards": ["one", "two", "two, one quiet"],  # to a step
+    "shards": ["even", "uneven"],
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run; `way` is one of WAYS, or one of torch's."""
+    """One run; the fields are FACTORS', `way` may also be one of torch's."""
 
-    task: Task
     way: str
-    comm: str = "ours"
-    cap: float = 5e-3  # MiB of ZeRO's parts and of DDP's buckets: a few of them
-    micro: int = 1  # backwards to a step
-    quiet: bool = False  # all but the last send nothing
-    steps: int = 30
-
-    def __str__(self) -> str:
-        task = f"{self.task.model}, {self.task.optimizer}, {str(self.task.dtype)[6:]}"
-        micro = f"{self.micro} {'quiet ' if self.quiet else ''}micro-steps"
-        return f"{self.way}: {task}, {self.comm}, cap {self.cap}, {micro}"
+    ranks: int
+    model: str = "odd"
+    comm: str = "ring"
+    optimizer: str = "sgd"
+    dtype: torch.dtype = torch.float64
+    cap: float = 5e-3
+    views: bool = False
+    backwards: str = "one"
+    shards: str = "even"
+    steps: int = 4
 
     @property
-    def twins(self) -> tuple[str, str]:
-        """The runs that it must be equal to."""
-        return "one process", "torch's fsdp" if self.way.startswith("fsdp") else "torch's zero"
+    def equals_one_process(self) -> bool:
+        """BatchNorm in training sees a share of the batch instead of all of it."""
+        return self.model != "convnet" or (self.ranks == 1 and self.backwards == "one")
+
+    def torchs(self) -> "Case":
+        """What is trained in torch's way to compare with; the same for as many as can be."""
+        way = f"torch's {self.way.split()[0]}"
+        plain = Case(way, self.ranks, self.model, optimizer=self.optimizer, dtype=self.dtype)
+        if self.model == "convnet":
+            plain = replace(plain, backwards=self.backwards, shards=self.shards)
+        return replace(plain, steps=self.steps)
+
+    def alone(self) -> "Case":
+        """What one process trains to compare with."""
+        return replace(replace(self, backwards="one").torchs(), way="one process", ranks=1)
+
+    def shares(self) -> list[int]:
+        """How many samples each rank has."""
+        even = BATCH // self.ranks
+        skew = 2 if self.shards == "uneven" else 0
+        return [even + skew * rank - skew * (self.ranks - 1) // 2 for rank in range(self.ranks)]
 
 
-def cases(ways: list[str], ranks: int) -> list[Case]:
-    """Each way with a task; on 1 to 4 ranks it meets all tasks, comms and caps.
+# ---- which cases ----
 
-    There are two tasks on a number of ranks; gradients are summed over one backward or two.
-    """
+
+def long_cases() -> list[Case]:
+    """Each model under DDP, and each way to shard, on every number of ranks."""
     found = []
-    for w, way in enumerate(ways):
-        half = (w + ranks // 2) % 2
-        task, comm = TASKS[2 * half + ranks % 2], ["ours", "native"][(w // 2 + ranks // 2) % 2]
-        case = Case(task, way, comm, cap=[5e-3, 25][(w // 2 + ranks) % 2])
-        found.append(replace(case, micro=1 + (half + ranks) % 2, quiet=w % 2 == 0))
+    for r, ranks in enumerate(FACTORS["ranks"]):
+        for m, model in enumerate(FACTORS["model"][1:]):
+            optimizer = list(OPTIMIZERS)[(m + r // 2) % 2]
+            comm = list(COMMS)[m ^ r]
+            found.append(Case(DDP[(m + r) % 4], ranks, model, comm, optimizer, steps=50))
+        for w, way in enumerate(ZERO + FSDP[r % 2 :: 2]):
+            m, o = (w + r) % 2, (w + r // 2) % 2
+            case = Case(way, ranks, FACTORS["model"][m], list(COMMS)[(w + r) % 4], steps=30)
+            dtype = FACTORS["dtype"][m ^ o]
+            found.append(replace(case, optimizer=list(OPTIMIZERS)[o], dtype=dtype))
     return found
 
 
-def ways_of(kind: str, ranks: int) -> list[str]:
-    """What is run on so many ranks: all of ZeRO; of FSDP those with prefetch, or those without."""
-    if kind == "zero":
-        return [way for way in WAYS if way.startswith(kind)]
-    cut = [f"fsdp {layout}{kept}" for layout in ("dim0", "flat") for kept in ("", ", no reshard")]
-    return [way + ", no prefetch" * ((w // 2 + ranks) % 2) for w, way in enumerate(cut)]
+def possible(row: dict[str, Any]) -> bool:
+    """Whether these values may meet: DDP alone has views, and shares a model's buffers."""
+    ddp = row.get("way", "ddp").startswith("ddp")
+    return ddp or not (row.get("views") or "convnet" in row.get("model", ""))
+
+
+def pairs(row: dict[str, Any]) -> set[Any]:
+    """Every two values of a row that meet in it."""
+    return set(itertools.combinations(row.items(), 2))
+
+
+def possible_pairs() -> set[Any]:
+    """Every two values of any two factors that may meet."""
+    return {
+        ((one, x), (other, y))
+        for one, other in itertools.combinations(FACTORS, 2)
+        for x, y in itertools.product(FACTORS[one], FACTORS[other])
+        if possible({one: x, other: y})
+    }
+
+
+@cache
+def covering_cases() -> list[Case]:
+    """A few dozen rows in which every two values that may meet do."""
+    source, rows, left = random.Random(0), [], possible_pairs()
+    while left:
+        wanted = dict(min(left, key=str))
+        tries = [
+            {name: source.choice(values) for name, values in FACTORS.items()} | wanted
+            for _ in range(60)
+        ]
+        rows.append(max(filter(possible, tries), key=lambda row: len(pairs(row) & left)))
+        left -= pairs(rows[-1])
+    return [Case(**row) for row in rows]
 
 
 # ---- what is trained, and on what ----
@@ -143,25 +198,42 @@ class Odd(nn.Module):
         return self.head(self.scale * x)
 
 
-def network(task: Task, seed: int, vocab: int) -> nn.Module:
-    """The model, with weights of this seed."""
-    torch.manual_seed(seed)
-    net = Odd() if task.model == "odd" else models.GPT(vocab, 8, 2, 2, CONTEXT)
-    return net.to(task.dtype)
+Tensors = dict[str, torch.Tensor]
+Batch = tuple[torch.Tensor, torch.Tensor]
+Pool = dict[str, Batch]  # all samples; loaded once, by the parent
 
 
-def vocabulary(samples: Pool) -> int:
-    """How many characters there are in the text."""
-    return int(samples["text"][0].max()) + 1
+@cache
+def pool() -> Pool:
+    """Real data, a little of it."""
+    images, labels = data.digits()
+    ids, _ = data.characters(data.text()[:4000])
+    rows = ids[: len(ids) // (CONTEXT + 1) * (CONTEXT + 1)].view(-1, CONTEXT + 1)
+    digits = images[:256], labels[:256]
+    return {"digits": digits, "text": (rows[:, :-1].contiguous(), rows[:, 1:].contiguous())}
 
 
-def share(task: Task, samples: Pool, step: int, rank: int, ranks: int) -> Batch:
+def share(case: Case, samples: Pool, step: int, rank: int) -> Batch:
     """A rank's part of a step's batch."""
-    inputs, labels = samples["text" if task.model == "gpt" else "digits"]
+    inputs, labels = samples["text" if case.model == "gpt" else "digits"]
     chosen = torch.randperm(len(labels), generator=torch.Generator().manual_seed(step))[:BATCH]
-    mine = chosen.chunk(ranks)[rank]
-    found = inputs[mine]
-    return found.to(task.dtype) if found.is_floating_point() else found, labels[mine]
+    mine = chosen.split(case.shares())[rank]
+    inputs = inputs[mine]
+    return inputs.to(case.dtype) if inputs.is_floating_point() else inputs, labels[mine]
+
+
+def network(case: Case, seed: int, samples: Pool) -> nn.Module:
+    """The model with weights and running statistics of this seed."""
+    torch.manual_seed(seed)
+    vocab = int(samples["text"][0].max()) + 1
+    make = {"odd": Odd, "mlp": models.mlp, "gpt": lambda: models.GPT(vocab, 8, 2, 2, CONTEXT)}
+    net = make.get(case.model, models.convnet)().to(case.dtype)
+    for name, buffer in net.named_buffers():
+        if "running_mean" in name:
+            buffer.uniform_(-0.2, 0.2)
+        elif "running_var" in name:
+            buffer.uniform_(0.05, 0.15)
+    return net.train(case.model != "convnet in eval mode")
 
 
 # ---- ways to train ----
@@ -171,53 +243,69 @@ class Made(NamedTuple):
     """A model, ready to train; `quiet` is what to call before and after a backward is to be."""
 
     model: nn.Module
-    optimizer: Optimizer
+    optimizer: Any
     quiet: Callable[[], Any] = nullcontext
 
 
 Way = Callable[[nn.Module, Case, Comm], Made]
 
 
-def alone(net: nn.Module, case: Case) -> Made:
-    """One process, nothing round it."""
-    kind, defaults = OPTIMIZERS[case.task.optimizer]
+def bare(net: nn.Module, case: Case, comm: Comm | None = None) -> Made:
+    """Nothing around the model."""
+    kind, defaults = OPTIMIZERS[case.optimizer]
     return Made(net, kind(net.parameters(), **defaults))
+
+
+def ddp(net: nn.Module, case: Case, comm: Comm) -> Made:
+    """minidist's DDP."""
+    options = {"bucket_cap_mb": case.cap, "first_bucket_mb": case.cap / 2, "comm": comm}
+    sync = "overlapped" if case.way in ZERO else case.way.split()[1]
+    model = minidist.DistributedDataParallel(
+        net, sync=sync, gradient_as_bucket_view=case.views, **options
+    )
+    return bare(net, case)._replace(model=model, quiet=model.no_sync)
 
 
 def zero(net: nn.Module, case: Case, comm: Comm) -> Made:
     """minidist's ZeRO."""
-    kind, defaults = OPTIMIZERS[case.task.optimizer]
-    on_ddp = case.way.endswith("ddp")
+    kind, defaults = OPTIMIZERS[case.optimizer]
     options = {"stage": 2 if "2" in case.way else 1, "bucket_cap_mb": case.cap, "comm": comm}
-    model: nn.Module = net
-    if on_ddp:
-        model = minidist.DistributedDataParallel(net, bucket_cap_mb=case.cap, comm=comm)
-    elif options["stage"] == 1:
+    made = ddp(net, case, comm) if case.way == "zero 1 on ddp" else Made(net, None)
+    if case.way == "zero 1":
         options["gradients"] = "local"
     optimizer = minidist.ZeroOptimizer(net.parameters(), kind, **options, **defaults)
-    quiet = {"zero 1 on ddp": lambda: model.no_sync(), "zero 2": lambda: optimizer.no_sync()}
-    return Made(model, optimizer, quiet.get(case.way, nullcontext))
+    quiet = optimizer.no_sync if case.way == "zero 2" else made.quiet
+    return made._replace(optimizer=optimizer, quiet=quiet)
+
+
+def parts(net: nn.Module) -> list[nn.Module]:
+    """FSDP's units: each block, and the root with the rest."""
+    return [*getattr(net, "blocks", ()), net]
 
 
 def fsdp(net: nn.Module, case: Case, comm: Comm) -> Made:
-    """minidist's FSDP: each block is a unit, and the root has the rest."""
+    """minidist's FSDP."""
     options = {
         "layout": "flat" if "flat" in case.way else "dim0",
         "reshard_after_forward": "no reshard" not in case.way,
         "prefetch": "no prefetch" not in case.way,
         "comm": comm,
     }
-    for part in [*net.blocks, net]:
+    for part in parts(net):
         minidist.fully_shard(part, **options)
-    return alone(net, case)._replace(quiet=lambda: Unsynchronised(net))
+    return bare(net, case)._replace(quiet=lambda: Unsynchronised(net))
+
+
+def torchs_ddp(net: nn.Module, case: Case, comm: Comm) -> Made:
+    model = nn.parallel.DistributedDataParallel(net)
+    return bare(net, case)._replace(model=model, quiet=model.no_sync)
 
 
 def torchs_zero(net: nn.Module, case: Case, comm: Comm) -> Made:
     """torch's ZeroRedundancyOptimizer on torch's DDP."""
-    kind, defaults = OPTIMIZERS[case.task.optimizer]
-    model = nn.parallel.DistributedDataParallel(net)
-    optimizer = ZeroRedundancyOptimizer(net.parameters(), kind, **defaults)
-    return Made(model, optimizer, lambda: model.no_sync())
+    kind, defaults = OPTIMIZERS[case.optimizer]
+    made = torchs_ddp(net, case, comm)
+    return made._replace(optimizer=ZeroRedundancyOptimizer(net.parameters(), kind, **defaults))
 
 
 def torchs_fsdp(net: nn.Module, case: Case, comm: Comm) -> Made:
@@ -225,10 +313,10 @@ def torchs_fsdp(net: nn.Module, case: Case, comm: Comm) -> Made:
     for tensor in net.state_dict().values():
         dist.broadcast(tensor, 0)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for part in [*net.blocks, net]:
+    for part in parts(net):
         fully_shard(part, mesh=mesh)
     net.set_force_sum_reduction_for_comms(True)  # Gloo knows no mean
-    return alone(net, case)._replace(quiet=lambda: Unsynchronised(net))
+    return bare(net, case)._replace(quiet=lambda: Unsynchronised(net))
 
 
 class Unsynchronised:
@@ -244,124 +332,169 @@ class Unsynchronised:
         self.net.set_requires_gradient_sync(True)
 
 
-MAKE: dict[str, Way] = {"zero": zero, "fsdp": fsdp, "torch's zero": torchs_zero}
-MAKE["torch's fsdp"] = torchs_fsdp
+MAKE: dict[str, Way] = {"ddp": ddp, "zero": zero, "fsdp": fsdp, "one process": bare}
+MAKE |= {"torch's ddp": torchs_ddp, "torch's zero": torchs_zero, "torch's fsdp": torchs_fsdp}
+
+
+# ---- a run ----
 
 
 class Run(NamedTuple):
-    """What came of a run."""
+    """What came of a run on this rank."""
 
-    losses: list[float]  # of the whole batch, or on one rank of its share
+    losses: list[float]  # its part of each step's mean loss
+    bits: list[str]  # a digest of its weights and gradients after each step
+    gradients: Tensors  # of the last step
     weights: Tensors
+    buffers: Tensors  # this rank's own
+    sent: int | None  # bytes in the last step, where the comm counts
 
 
 def train(case: Case, samples: Pool, make: Way | None = None) -> Run:
     """Train on this rank, from other weights on each rank: rank 0's must win."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    net = network(case.task, rank, vocabulary(samples))
-    make = make or MAKE.get(case.way) or MAKE[case.way.split()[0]]
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    net = network(case, rank, samples)
+    comm = COMMS[case.comm]() if dist.is_initialized() else None
     try:
-        made = make(net, case, COMMS[case.comm]())
-        losses = [step(made, case, samples, number, rank, ranks) for number in range(case.steps)]
-        return Run(losses, whole(net))
+        made = (make or MAKE.get(case.way) or MAKE[case.way.split()[0]])(net, case, comm)
+        losses, bits = [], []
+        for number in range(case.steps):
+            if isinstance(comm, Counted):
+                comm.clear()
+            losses.append(backward(made, case, share(case, samples, number, rank)))
+            sent = comm.bytes_sent if isinstance(comm, Counted) else None
+            last = full_gradients(net) if number == case.steps - 1 else {}
+            made.optimizer.step()
+            bits.append(digest(net) if case.way.startswith("ddp") else "")
+        weights = full_weights(net)
     except Exception as error:
         raise RuntimeError(f"rank {rank}: {case}: {error}") from error
+    buffers = {name: each.clone() for name, each in net.named_buffers()}
+    trained = {name: each for name, each in weights.items() if name not in buffers}
+    return Run(losses, bits, last, trained, buffers, sent)
 
 
 @cache
-def train_alone(task: Task, steps: int = 30) -> Run:
+def train_alone(case: Case) -> Run:
     """Train in this process, without any other."""
-    case, net = Case(task, "one process"), network(task, 0, vocabulary(pool()))
-    made = alone(net, case)
-    return Run(
-        [step(made, case, pool(), number, 0, 1) for number in range(steps)], net.state_dict()
-    )
+    return train(case, pool())
 
 
-def step(made: Made, case: Case, samples: Pool, number: int, rank: int, ranks: int) -> float:
-    """One step of training; returns the mean loss of this rank's share."""
-    inputs, labels = share(case.task, samples, number, rank, ranks)
+def backward(made: Made, case: Case, mine: Batch) -> float:
+    """Leave the step's gradients in place; return this rank's part of the mean loss."""
+    inputs, labels = mine
+    part = len(labels) / BATCH  # of the samples
+    weighs = isinstance(made.model, minidist.DistributedDataParallel) and case.shards == "uneven"
+    factor = 1.0 if weighs else part * case.ranks
+    micro = 1 if case.backwards == "one" else 2
     made.optimizer.zero_grad()
     total = 0.0
     for turn, (x, y) in enumerate(
-        zip(inputs.chunk(case.micro), labels.chunk(case.micro), strict=True)
+        zip(inputs.tensor_split(micro), labels.tensor_split(micro), strict=True)
     ):
-        with made.quiet() if case.quiet and turn < case.micro - 1 else nullcontext():
+        if weighs:
+            made.model.weigh(len(labels))
+        with made.quiet() if "quiet" in case.backwards and turn == 0 else nullcontext():
             logits = made.model(x).flatten(0, -2)
-            loss = functional.cross_entropy(logits, y.flatten()) * len(x) / len(inputs)
-            loss.backward()
-        total += loss.item()
-    made.optimizer.step()
+            loss = functional.cross_entropy(logits, y.flatten(), reduction="sum") / labels.numel()
+            (loss * factor).backward()
+        total += loss.item() * part
     return total
 
 
-def whole(net: nn.Module) -> Tensors:
-    """Copies of all weights, gathered."""
-    if any(isinstance(parameter, DTensor) for parameter in net.parameters()):
-        held = net.state_dict().items()
-        return {name: each.full_tensor() for name, each in held}
-    return {name: each.clone() for name, each in minidist.full_state_dict(net).items()}
+def full_gradients(net: nn.Module) -> Tensors:
+    """Copies of all full gradients."""
+    found = {name: p.grad for name, p in net.named_parameters()}
+    if any(isinstance(each, DTensor) for each in found.values()):
+        found = {name: each.full_tensor() for name, each in found.items()}
+    elif dist.is_initialized():
+        found = minidist.full_gradients(net)
+    return {name: each.detach().clone() for name, each in found.items()}
+
+
+def full_weights(net: nn.Module) -> Tensors:
+    """Copies of all full weights and of the buffers."""
+    found = net.state_dict()
+    if any(isinstance(each, DTensor) for each in found.values()):
+        found = {name: each.full_tensor() for name, each in found.items()}
+    elif dist.is_initialized():
+        found = minidist.full_state_dict(net)
+    return {name: each.clone() for name, each in found.items()}
 
 
 # ---- what is compared ----
 
 
-def prove(ranks: int, wanted: list[Case]) -> dict[str, list[str]]:
+def prove(ranks: int, cases: list[Case]) -> dict[str, list[str]]:
     """Train every case on so many ranks; what is wrong with each, in words."""
-    keys = {(case.twins[1], case.task) for case in wanted}
-    twins = [Case(task, way) for way, task in sorted(keys, key=str)]
+    twins = sorted({case.torchs() for case in cases}, key=str)
 
-    def run(all_cases: list[Case], samples: Pool) -> list[Run]:
-        return [train(case, samples) for case in all_cases]
+    def run(every: list[Case], samples: Pool) -> list[Run]:
+        return [train(case, samples) for case in every]
 
-    found = minidist.launch(run, ranks, twins + wanted, pool(), device="cpu", timeout=200)
+    found = minidist.launch(run, ranks, twins + cases, pool(), device="cpu", timeout=400)
     runs = [list(each) for each in zip(*found, strict=True)]
-    known = {
-        (twin.way, twin.task): together(each)
-        for twin, each in zip(twins, runs[: len(twins)], strict=True)
-    }
-    known |= {("one process", case.task): train_alone(case.task) for case in wanted}
+    known = dict(zip(twins, runs, strict=False))
     return {
-        str(case): list(complaints(case, each, known))
-        for case, each in zip(wanted, runs[len(twins) :], strict=True)
+        str(case): list(complaints(case, each, known[case.torchs()]))
+        for case, each in zip(cases, runs[len(twins) :], strict=True)
     }
 
 
-def together(runs: list[Run]) -> Run:
-    """The mean of all ranks' losses, and the first one's weights."""
-    losses = [sum(each) / len(runs) for each in zip(*(run.losses for run in runs), strict=True)]
-    return Run(losses, runs[0].weights)
-
-
-def complaints(case: Case, runs: list[Run], known: dict[tuple[str, Task], Run]) -> Iterator[str]:
-    """What is wrong with a run, of which each rank has told its own."""
-    got = together(runs)
+def complaints(case: Case, runs: list[Run], torchs: list[Run] | None = None) -> Iterator[str]:
+    """What is wrong with a case, of which each rank has given its run."""
+    twins = {"one process": [train_alone(case.alone())]} if case.equals_one_process else {}
+    got, losses = runs[0], whole_losses(runs)
+    for name, wanted in (twins | ({"torch's": torchs} if torchs else {})).items():
+        want, against = wanted[0], f", against {name}"
+        off = max(apart(x, y) for x, y in zip(losses, whole_losses(wanted), strict=True))
+        if not off <= LOSSES[case.dtype]:
+            yield f"the losses{against}: off by {off:.1e}"
+        yield from differ(f"the gradients{against}", got.gradients, want.gradients, case.dtype)
+        yield from differ(f"the weights{against}", got.weights, want.weights, case.dtype)
+        if case.backwards == "one":  # else torch shares them before another forward
+            for run, twin in zip(runs, wanted, strict=False):
+                yield from differ(f"the buffers{against}", run.buffers, twin.buffers, case.dtype)
     for rank, run in enumerate(runs):
-        if not all(torch.equal(run.weights[name], each) for name, each in got.weights.items()):
-            yield f"rank {rank} ends with other weights than rank 0"
-    for name in case.twins:
-        want, dtype = known[name, case.task], case.task.dtype
-        off = loss_error(got, want)
-        if not off <= LOSSES[dtype]:
-            yield f"the losses, against {name}: off by {off:.1e}"
-        if got.weights.keys() != want.weights.keys():
-            yield f"against {name}: there are {sorted(got.weights)}, for {sorted(want.weights)}"
-            continue
-        off = weight_error(got, want)
-        if not off <= WEIGHTS[dtype]:
-            yield f"the weights, against {name}: off by {off:.1e} of the largest"
-    if case.steps >= 30 and sum(got.losses[-5:]) > 0.97 * sum(got.losses[:5]):
-        yield f"the losses do not fall: {got.losses[:5]}, in the end {got.losses[-5:]}"
+        tensors = zip(run.weights.values(), got.weights.values(), strict=True)
+        if run.bits != got.bits or not all(itertools.starmap(torch.equal, tensors)):
+            yield f"the bits: rank {rank} has others than rank 0"
+    yield from wrong_traffic(case, runs)
+    if still := [name for name, gradient in got.gradients.items() if not gradient.any()]:
+        yield f"the gradients of {still} are zeros"
+    if case.steps >= 30 and sum(losses[-5:]) > 0.97 * sum(losses[:5]):
+        yield f"the losses do not fall: {losses[:5]}, in the end {losses[-5:]}"
 
 
-def loss_error(got: Run, want: Run) -> float:
-    """How far the losses are from what is wanted, at most; infinite where one is not a number."""
-    off = [abs(x - y) / max(1.0, abs(y)) for x, y in zip(got.losses, want.losses, strict=True)]
-    return max(each if each == each else float("inf") for each in off)
+def wrong_traffic(case: Case, runs: list[Run]) -> Iterator[str]:
+    """DDP's ranks together send 2(N - 1) times the gradients and N - 1 times the buffers."""
+    if runs[0].sent is None or not case.way.startswith("ddp") or case.shards == "uneven":
+        return
+    gradients = sum(each.nbytes for each in runs[0].gradients.values())
+    buffers = sum(each.nbytes for each in runs[0].buffers.values())
+    loud = 2 if case.backwards == "two" else 1
+    wanted = (case.ranks - 1) * loud * (2 * gradients + buffers)
+    if (sent := sum(run.sent for run in runs)) != wanted:
+        yield f"the traffic: {sent} bytes, expected {wanted}"
 
 
-def weight_error(got: Run, want: Run) -> float:
-    """How far the weights are from what is wanted, in parts of the largest."""
-    largest = max(float(each.abs().max()) for each in want.weights.values())
-    off = [float((got.weights[name] - each).abs().max()) for name, each in want.weights.items()]
-    return max(each if each == each else float("inf") for each in off) / largest
+def whole_losses(runs: list[Run]) -> list[float]:
+    return [sum(each) for each in zip(*(run.losses for run in runs), strict=True)]
+
+
+def apart(got: float, want: float) -> float:
+    """How far, relative to `want` where that is large; infinite where one is not a number."""
+    off = abs(got - want) / max(1.0, abs(want))
+    return off if off == off else float("inf")
+
+
+def differ(what: str, got: Tensors, want: Tensors, dtype: torch.dtype) -> Iterator[str]:
+    if got.keys() != want.keys():
+        yield f"{what}: there are {sorted(got)}, expected {sorted(want)}"
+        return
+    largest = max((float(each.abs().max()) for each in want.values()), default=0.0)
+    for name in want:
+        off = float((got[name] - want[name]).abs().max())
+        if not off <= TENSORS[dtype] * largest:
+            yield f"{what}: {name} is off by {off:.1e}; the largest is {largest:.1e}"
+            return

@@ -4,7 +4,7 @@ A *unit* of traffic is the model, padded, times (N - 1)/N for each rank: what a 
 all-gather or one reduce-scatter of it. All ranks together send N - 1 times the padded model.
 """
 
-from collections.abc import Callable
+from contextlib import nullcontext
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -15,22 +15,26 @@ import torch.distributed as dist
 from torch import nn
 
 import minidist
-from minidist import Counted, DistributedDataParallel, ZeroOptimizer, fully_shard, launch
-from minidist.comm.comm import Comm, Ours
+from minidist import Counted, DistributedDataParallel, ZeroOptimizer, launch
+from minidist.comm.comm import Ours
 from minidist.parallel.fsdp.fully_shard import FSDPModule
-from tests.support.fsdp_models import bytes_of_flags
-from tests.support.zero_training import bytes_by_call
+from tests.proof.cases import FSDP, MAKE, Case, Made
+from tests.support.training import bytes_by_call, bytes_of_flags
 
 SIZES = (61, 13, 11)  # of layers; nothing divides them
-ADAM = {"lr": 1e-2}
 STEPS = 3  # in the first DDP has not yet settled its buckets: what is counted is the last
 
 
-def net() -> nn.Sequential:
+class Layers(nn.Sequential):
     """Two linear layers; in all that is counted here each is a unit."""
-    torch.manual_seed(0)
-    layers = [nn.Linear(*sizes) for sizes in pairwise(SIZES)]
-    return nn.Sequential(*layers)
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(*(nn.Linear(*sizes) for sizes in pairwise(SIZES)))
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        return [*self]
 
 
 def padded(layout: str, ranks: int) -> int:
@@ -40,57 +44,20 @@ def padded(layout: str, ranks: int) -> int:
         return -(-size // ranks) * ranks
 
     if layout == "dim0":  # each parameter by its rows
-        return 4 * sum(up(len(p)) * (p.numel() // len(p)) for p in net().parameters())
+        return 4 * sum(up(len(p)) * (p.numel() // len(p)) for p in Layers().parameters())
     if layout == "unit":  # each layer end to end
-        return 4 * sum(up(sum(p.numel() for p in layer.parameters())) for layer in net())
-    size = sum(p.numel() for p in net().parameters())
+        return 4 * sum(up(sum(p.numel() for p in layer.parameters())) for layer in Layers())
+    size = sum(p.numel() for p in Layers().parameters())
     return 4 * (up(size) if layout == "model" else size)
 
 
-class Ready(NamedTuple):
-    """A model ready to train, and how to say that what follows is not to be reduced."""
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    quiet: Callable[[bool], Any] = lambda sync: None
+def made(way: str, comm: Any, cap: float = 25, model: nn.Module | None = None) -> Made:
+    """The model, in one of the ways of the proof, ready to train."""
+    case = Case(way, 0, optimizer="adamw", cap=cap)
+    return MAKE[way.split()[0]](model or Layers(), case, comm)
 
 
-def ddp(comm: Comm) -> Ready:
-    model = DistributedDataParallel(net(), comm=comm)
-    quiet = lambda sync: setattr(model, "require_backward_grad_sync", sync)  # noqa: E731
-    return Ready(model, torch.optim.Adam(model.parameters(), **ADAM), quiet)
-
-
-def zero(stage: int, gradients: str | None = None, cap: float = 25) -> Callable[[Comm], Ready]:
-    def make(comm: Comm) -> Ready:
-        model: nn.Module = net()
-        quiet: Callable[[bool], Any] = lambda sync: None  # noqa: E731
-        if gradients == "averaged":
-            model, _, quiet = ddp(comm)
-        options = {"stage": stage, "gradients": gradients, "bucket_cap_mb": cap, "comm": comm}
-        return Ready(
-            model, ZeroOptimizer(model.parameters(), torch.optim.Adam, **options, **ADAM), quiet
-        )
-
-    return make
-
-
-def fsdp(layout: str, reshard: bool, prefetch: bool = True) -> Callable[[Any], Ready]:
-    def make(comm: Any) -> Ready:
-        model = net()
-        options = {"layout": layout, "reshard_after_forward": reshard, "prefetch": prefetch}
-        for part in [*model, model]:
-            fully_shard(part, comm=comm, **options)
-        return Ready(
-            model,
-            torch.optim.Adam(model.parameters(), **ADAM),
-            model.set_requires_gradient_sync,
-        )
-
-    return make
-
-
-def train(ready: Ready, counts: list[Counted], micro: int, quiet: bool) -> list[int]:
+def train(ready: Made, counts: list[Counted], micro: int = 1, quiet: bool = False) -> list[int]:
     """Bytes that this rank sent in the last of a few steps, over each comm.
 
     The flags of FSDP and ZeRO, a small all-reduce where gradients are reduced, are counted off.
@@ -101,11 +68,10 @@ def train(ready: Ready, counts: list[Counted], micro: int, quiet: bool) -> list[
             counted.clear()
         optimizer.zero_grad()
         for turn in range(micro):
-            if quiet:
-                ready.quiet(turn == micro - 1)
             seed = 100 * dist.get_rank() + 10 * number + turn
             inputs = torch.randn(2, SIZES[0], generator=torch.Generator().manual_seed(seed))
-            model(inputs).square().mean().backward()
+            with ready.quiet() if quiet and turn < micro - 1 else nullcontext():
+                model(inputs).square().mean().backward()
         optimizer.step()
     sent = [counted.bytes_sent for counted in counts]
     if isinstance(model, FSDPModule):
@@ -132,7 +98,7 @@ def flags_sent(optimizer: Any, counts: list[Counted]) -> int:
 class Row(NamedTuple):
     """`units` of `layout`, in one step of `micro` backwards; and in one of DDP's own gradients."""
 
-    make: Callable[[Any], Ready]
+    way: str
     layout: str
     units: int
     of_ddp: int = 0
@@ -140,49 +106,44 @@ class Row(NamedTuple):
     quiet: bool = False
 
 
-ROWS = {
-    "ddp": Row(ddp, "bare", 2),
-    "ddp, quiet": Row(ddp, "bare", 2, 0, 3, True),
-    "ddp, 3 loud": Row(ddp, "bare", 6, 0, 3),
-    "zero 1 on ddp": Row(zero(1, "averaged"), "model", 1, 2),
-    "zero 1 on ddp, quiet": Row(zero(1, "averaged"), "model", 1, 2, 3, True),
-    "zero 1": Row(zero(1, "local"), "model", 2),
-    "zero 1, 3 micro-steps": Row(zero(1, "local"), "model", 2, 0, 3),
-    "zero 2": Row(zero(2), "model", 2),
-    "zero 2, 3 micro-steps": Row(zero(2), "model", 3 + 1, 0, 3),
-}
-for _layout, _padding in (("flat", "unit"), ("dim0", "dim0")):
-    for _prefetch in (True, False):
-        _name = f"fsdp {_layout}{'' if _prefetch else ', no prefetch'}"
-        _all, _kept = (fsdp(_layout, reshard, _prefetch) for reshard in (True, False))
-        ROWS |= {
-            _name: Row(_all, _padding, 3),
-            f"{_name}, 3 micro-steps": Row(_all, _padding, 9, 0, 3),
-            f"{_name}, quiet": Row(_all, _padding, 2 * 3 + 1, 0, 3, True),
-            f"{_name}, no reshard": Row(_kept, _padding, 2),
-            f"{_name}, no reshard, 3 micro-steps": Row(_kept, _padding, 6, 0, 3),
-            f"{_name}, no reshard, quiet": Row(_kept, _padding, 3 + 1, 0, 3, True),
-        }
+ROWS = [
+    Row("ddp overlapped", "bare", 2),
+    Row("ddp overlapped", "bare", 2, 0, 3, True),
+    Row("ddp overlapped", "bare", 6, 0, 3),
+    Row("zero 1 on ddp", "model", 1, 2),
+    Row("zero 1 on ddp", "model", 1, 2, 3, True),
+    Row("zero 1", "model", 2),
+    Row("zero 1", "model", 2, 0, 3),
+    Row("zero 2", "model", 2),
+    Row("zero 2", "model", 3 + 1, 0, 3),
+]
+for _way in FSDP:
+    _layout = "unit" if "flat" in _way else "dim0"
+    _all = 2 if "no reshard" in _way else 3  # gathers before forward and backward, and a reduction
+    ROWS += [
+        Row(_way, _layout, _all),
+        Row(_way, _layout, 3 * _all, 0, 3),
+        Row(_way, _layout, 3 * (_all - 1) + 1, 0, 3, True),
+    ]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_bytes_on_the_wire_are_the_formula_s(ranks: int) -> None:
-    rows = {name: row for name, row in ROWS.items() if ranks == 3 or row.micro == 1}
+    rows = [row for row in ROWS if ranks == 3 or row.micro == 1]
 
-    def run() -> dict[str, int]:
-        sent = {}
-        for name, row in rows.items():
+    def run() -> list[int]:
+        sent = []
+        for row in rows:
             comm = Counted(Ours(algorithm="ring"))
-            (sent[name],) = train(row.make(comm), [comm], row.micro, row.quiet)
+            sent += train(made(row.way, comm), [comm], row.micro, row.quiet)
         return sent
 
     found = launch(run, ranks, timeout=120)
-    for name, row in rows.items():
-        sent = [each[name] for each in found]
+    for row, *sent in zip(rows, *found, strict=True):
         units = row.units * padded(row.layout, ranks) + row.of_ddp * padded("bare", ranks)
-        assert sum(sent) == (ranks - 1) * units, name
+        assert sum(sent) == (ranks - 1) * units, row
         if row.layout != "bare" and not row.of_ddp:  # equal slices: each sends as much
-            assert sent == [units * (ranks - 1) // ranks] * ranks, name
+            assert sent == [units * (ranks - 1) // ranks] * ranks, row
 
 
 def test_buckets_are_padded_one_by_one() -> None:
@@ -190,11 +151,11 @@ def test_buckets_are_padded_one_by_one() -> None:
 
     def run() -> list[int]:
         comm = Counted(Ours(algorithm="ring"))
-        (sent,) = train(zero(2, cap=1e-6)(comm), [comm], 1, False)
+        (sent,) = train(made("zero 2", comm, cap=1e-6), [comm])
         return [sent, len(comm.calls) - 1]
 
     ranks = 4
-    each = [-(-p.numel() // ranks) * ranks for p in net().parameters()]
+    each = [-(-p.numel() // ranks) * ranks for p in Layers().parameters()]
     expected = [2 * 4 * sum(each) * (ranks - 1) // ranks, 2 * len(each)]
     assert launch(run, ranks) == [expected] * ranks
 
@@ -203,12 +164,9 @@ def test_frozen_layers_are_gathered_and_never_reduced() -> None:
     def run() -> dict[str, int]:
         sent = {}
         for layout in ("flat", "dim0"):
-            comm, model = Counted(Ours(algorithm="ring")), net()
+            comm, model = Counted(Ours(algorithm="ring")), Layers()
             model[0].requires_grad_(False)
-            for part in [*model, model]:
-                fully_shard(part, comm=comm, layout=layout)
-            optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], **ADAM)
-            (sent[layout],) = train(Ready(model, optimizer), [comm], 1, False)
+            (sent[layout],) = train(made(f"fsdp {layout}", comm, model=model), [comm])
         return sent
 
     ranks = 3
@@ -233,8 +191,8 @@ def test_hybrid_shards_inside_and_replicates_across(layout: str, reshard: bool) 
         replicate_groups = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
         replicate = Counted(Ours(replicate_groups[rank % 2], algorithm="ring"))
         shard = Counted(Ours(shard_groups[rank // 2], algorithm="ring"))
-        ready = fsdp(layout, reshard)((replicate, shard))
-        return train(ready, [replicate, shard], 1, False)
+        way = f"fsdp {layout}{'' if reshard else ', no reshard'}"
+        return train(made(way, (replicate, shard)), [replicate, shard])
 
     shards = replicas = 2
     model = padded("unit" if layout == "flat" else "dim0", shards)
@@ -253,8 +211,8 @@ def test_what_is_gathered_to_look_at_is_counted_too() -> None:
 
     def run() -> tuple[int, int]:
         comm = Counted(Ours(algorithm="ring"))
-        ready = fsdp("flat", True)(comm)
-        train(ready, [comm], 1, False)
+        ready = made("fsdp flat", comm)
+        train(ready, [comm])
         comm.clear()
         minidist.full_state_dict(ready.model)
         gathered = comm.bytes_sent

@@ -1,4 +1,4 @@
-"""A model with a bit of everything, and every way to wrap it."""
+"""Models for the wrappers: a GPT, and one with a bit of everything, with every way to wrap it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +8,41 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
+from course.training.models import GPT
 from minidist import DistributedDataParallel, Ours, ZeroOptimizer, fully_shard
 from tests.support.training import numbers
 
 F64 = torch.float64
+LAYOUTS = ("dim0", "flat")
 WIDTH, WORDS = 5, 7
+
+
+# ---- a GPT ----
+
+
+def gpt() -> GPT:
+    """Tied weights in the root, three blocks; its sizes divide by nothing."""
+    torch.manual_seed(0)
+    return GPT(vocab=17, width=12, layers=3, heads=2, context=7).double()
+
+
+def tokens(step: int, rows: int) -> torch.Tensor:
+    return torch.randint(17, (rows, 7), generator=torch.Generator().manual_seed(step))
+
+
+def score(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    logits = model(ids[:, :-1])
+    return nn.functional.cross_entropy(logits.flatten(0, 1).double(), ids[:, 1:].flatten())
+
+
+def shard_blocks(net: Any, **options: Any) -> Any:
+    """Each block a unit, and the root with the rest."""
+    for block in net.blocks:
+        fully_shard(block, **options)
+    return fully_shard(net, **options)
+
+
+# ---- a bit of everything ----
 
 
 class Block(nn.Module):
@@ -120,14 +150,10 @@ def zero_two(net: Net) -> nn.Module:
     return zero(net, stage=2, bucket_cap_mb=1e-4)
 
 
-def units(net: Net, root: bool = True, **options: Any) -> nn.Module:
+def only_blocks(net: Net) -> nn.Module:
+    """What is in no unit is for the user to average."""
     for block in net.blocks:
-        fully_shard(block, **options)
-    return fully_shard(net, **options) if root else bare_root(net)
-
-
-def bare_root(net: Net) -> nn.Module:
-    """What is in no unit is nobody's but the user's."""
+        fully_shard(block)
     inside = {p for block in net.blocks for p in block.parameters()}
     for parameter in net.parameters():
         if parameter not in inside:
@@ -143,6 +169,10 @@ def average(parameter: nn.Parameter) -> None:
     assert parameter.grad is not None
     dist.all_reduce(parameter.grad)
     parameter.grad /= dist.get_world_size()
+
+
+def units(net: Net, root: bool = True, **options: Any) -> nn.Module:
+    return shard_blocks(net, **options) if root else only_blocks(net)
 
 
 def hybrid(net: Net) -> nn.Module:
@@ -163,7 +193,7 @@ WRAPPINGS: dict[str, Callable[[Net], nn.Module]] = {
     "dim0": units,
     "flat": lambda net: units(net, layout="flat"),
     "kept whole after forward": lambda net: units(net, reshard_after_forward=False),
-    "only blocks": lambda net: units(net, root=False),
+    "only blocks": only_blocks,
     "only the root": lambda net: fully_shard(net, layout="flat"),
     "mixed": lambda net: units(net, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32)),
 }

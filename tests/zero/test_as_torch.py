@@ -14,8 +14,7 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 from minidist import DistributedDataParallel, ZeroOptimizer, clip_grad_norm_, launch
-from tests.support.training import mlp
-from tests.support.zero_training import squares
+from tests.support.training import mlp, squares
 
 
 def ready(zero: Any, model: Any) -> None:

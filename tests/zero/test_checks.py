@@ -13,9 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minidist import DistributedDataParallel, MismatchError, RankError, ZeroOptimizer, launch
 from minidist.parallel.zero.optimizer import holder_of
-from tests.support.scaling import scaled_step
-from tests.support.training import mlp, numbers
-from tests.support.zero_training import LOCAL, Twins, squares
+from tests.support.training import LOCAL, Twins, mlp, numbers, scaled_step, squares
 
 NAME = "ZeroOptimizer: "
 

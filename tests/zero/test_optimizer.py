@@ -17,8 +17,7 @@ from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.optimizer import holder_of
 from minidist.parallel.zero.slices import Slices
 from tests.ddp.test_unused import Experts
-from tests.support.training import mlp, numbers, quiet
-from tests.support.zero_training import COMMS, LOCAL, MODES, Twins, squares
+from tests.support.training import COMMS, LOCAL, MODES, Twins, mlp, numbers, quiet, squares
 
 
 def odd() -> nn.Module:

@@ -12,8 +12,7 @@ from torch import nn, optim
 from torch.optim import SGD, Adam, AdamW
 
 from minidist import Counted, MismatchError, Ours, ZeroOptimizer, launch
-from tests.support.training import mlp
-from tests.support.zero_training import CAP, LOCAL, Twins, squares
+from tests.support.training import CAP, LOCAL, Twins, mlp, squares
 from tests.zero.test_optimizer import by_decay, odd
 
 KINDS: dict[type[optim.Optimizer], dict[str, Any]] = {
