@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from minidist.comm.comm import gather_objects
 from minidist.parallel.ddp.ddp import PREFIX
 from minidist.parallel.fsdp.fully_shard import LABEL, units
 from minidist.parallel.fsdp.shard import Shard
@@ -92,9 +92,7 @@ def load_full_state_dict(module: nn.Module, state_dict: Mapping[str, Any]) -> No
         problem = _misfit(own, mine)
     problem = problem and f"{whoami()}load_full_state_dict: {problem}"
     for comm in comms(module):
-        problems = [""] * comm.ranks
-        dist.all_gather_object(problems, problem, group=comm.group)
-        problem = next(filter(None, problems), "")
+        problem = next(filter(None, gather_objects(comm, problem)), "")
     if problem:
         raise ValueError(problem)
     given: dict[str, Any] = getattr(state_dict, "_metadata", {})

@@ -86,8 +86,6 @@ BROADCAST: dict[str, Algorithm] = {
     "tree": tree_broadcast,
 }
 REDUCE: dict[str, Algorithm] = {"naive": naive_reduce, "tree": tree_reduce}
-GATHER: dict[str, Algorithm] = {"direct": direct_gather, "tree": tree_gather}
-SCATTER: dict[str, Algorithm] = {"direct": direct_scatter, "tree": tree_scatter}
 
 SEGMENT = 256 << 10  # bytes that a pipeline passes on at once
 MOST_SEGMENTS = 64
