@@ -129,3 +129,5 @@ def job() -> Iterator[Job]:
             yield job
         finally:
             job.end(*job.processes)
+            guard.stdin.close()
+            guard.wait()  # on KeyboardInterrupt, leaving the block waits a quarter of a second only
