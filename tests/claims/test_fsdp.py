@@ -21,7 +21,8 @@ from minidist.memory.predict import predict
 from minidist.memory.state import held
 from minidist.parallel.fsdp.fully_shard import units
 from minidist.parallel.fsdp.unit import UnitState
-from minidist.parallel.sharding.layouts import LAYOUTS, FlatLayout, RowLayout
+from minidist.parallel.sharding.flat import Flat
+from minidist.parallel.sharding.layouts import LAYOUTS, RowLayout
 from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.simulate import traffic
 from tests.support.training import bytes_of_flags
@@ -272,7 +273,7 @@ def test_two_ways_to_share_evenly_with_their_padding(ranks: int) -> None:
     shapes = [torch.Size(shape) for shape in SHAPES]
     wholes = [torch.arange(shape.numel()).reshape(shape) for shape in shapes]
     numel = sum(shape.numel() for shape in shapes)
-    for kind in (RowLayout, FlatLayout):
+    for kind in (RowLayout, Flat):
         layouts = [kind(shapes, ranks, rank) for rank in range(ranks)]
         assert len({layout.shard_numel for layout in layouts}) == 1, "all send as much"
         for index, whole in enumerate(wholes):
@@ -282,7 +283,7 @@ def test_two_ways_to_share_evenly_with_their_padding(ranks: int) -> None:
                 chunks = [len(part.flatten()) for part in whole.chunk(ranks)]
                 assert [len(p) for p in parts if len(p)] == chunks, "even, by rows"
         padding = layouts[0].padded - numel
-        if kind is FlatLayout:
+        if kind is Flat:
             assert 0 <= padding < ranks
         else:
             rowed = [shape if shape else torch.Size([1]) for shape in shapes]

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from minidist.parallel.sharding.layouts import FlatLayout, RowLayout
+from minidist.parallel.sharding.flat import Flat
+from minidist.parallel.sharding.layouts import RowLayout
 
 
-@pytest.mark.parametrize("kind", [RowLayout, FlatLayout])
+@pytest.mark.parametrize("kind", [RowLayout, Flat])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_layouts_give_every_rank_its_part_and_all_together_the_whole(kind: Any, ranks: int) -> None:
     shapes = [torch.Size(s) for s in [(3, 2), (), (7,), (0, 4), (1, 5), (4, 2, 2)]]
@@ -26,9 +27,3 @@ def test_layouts_give_every_rank_its_part_and_all_together_the_whole(kind: Any, 
         layout.unpack(table, flat)
         assert all(map(torch.equal, layout.views(flat), tensors))
     assert table.sum() == pytest.approx(sum(t.sum() for t in tensors).item(), abs=1e-4)
-
-
-def test_rows_are_split_as_torch_chunks_them() -> None:
-    whole = torch.arange(14.0).view(7, 2)
-    parts = [RowLayout([whole.shape], 3, rank).piece(0, whole) for rank in range(3)]
-    assert all(map(torch.equal, parts, whole.chunk(3)))

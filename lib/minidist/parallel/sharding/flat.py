@@ -27,7 +27,7 @@ import torch
 class Flat:
     """Where each of a few tensors lies in a flat one, and which slice of it each rank owns.
 
-    It holds no memory; it is asked for views of memory that others hold.
+    It holds no memory: its methods return views of memory that others hold.
 
     Args:
         shapes: of the tensors, which are of one dtype.
@@ -35,13 +35,13 @@ class Flat:
         rank: this rank's, from 0 on.
 
     Attributes:
-        ranks, rank: as passed.
-        shapes, sizes: of each tensor; the size is its number of elements.
-        offsets: where each begins in the flat tensor, in elements.
-        numel: elements of all tensors together.
+        numel: elements of all tensors, without padding.
         padded: the same, rounded up to a multiple of `ranks`: the size of the flat tensor.
         shard_numel: elements of a slice, `padded / ranks`.
+        flat_numel, in_place: as of `RowLayout`.
     """
+
+    in_place = True
 
     def __init__(self, shapes: Sequence[torch.Size], ranks: int, rank: int) -> None:
         self.ranks, self.rank = ranks, rank
@@ -49,47 +49,55 @@ class Flat:
         self.sizes = [shape.numel() for shape in self.shapes]
         *self.offsets, self.numel = accumulate(self.sizes, initial=0)
         self.shard_numel = -(-self.numel // ranks)
-        self.padded = self.shard_numel * ranks
+        self.padded = self.flat_numel = self.shard_numel * ranks
+
+    # ---- the whole tensors in a flat one, 1-D [padded] ----
 
     def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """For each tensor the 1-D view of its place in `flat`, which is 1-D and [padded]."""
+        """Each tensor's place in `flat`, 1-D."""
         return list(torch.split(flat, [*self.sizes, self.padded - self.numel])[:-1])
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """The same in the tensors' shapes."""
+        """Each tensor's place in `flat`, in the tensor's shape."""
         return [part.view(shape) for part, shape in zip(self.parts(flat), self.shapes, strict=True)]
 
     def padding(self, flat: torch.Tensor) -> torch.Tensor:
-        """The view of what is behind the last tensor, maybe empty."""
+        """What is behind the last tensor, maybe nothing."""
         return flat[self.numel :]
 
-    def shard(self, flat: torch.Tensor, rank: int | None = None) -> torch.Tensor:
-        """The view of a rank's slice of `flat`, 1-D and [shard_numel]; by default this rank's."""
-        start = (self.rank if rank is None else rank) * self.shard_numel
-        return flat[start : start + self.shard_numel]
+    def pack(self, tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
+        """Copy whole tensors into `flat`, and zeros behind them."""
+        self.padding(flat).zero_()
+        torch._foreach_copy_(self.parts(flat), [tensor.reshape(-1) for tensor in tensors])
 
-    def ranges(self, rank: int | None = None) -> list[tuple[int, int]]:
-        """For each tensor which of its flattened elements a rank owns: from start to before end.
+    def unpack(self, gathered: torch.Tensor, flat: torch.Tensor) -> None:
+        """Do nothing: what an all-gather returned is the flat tensor."""
 
-        Where it owns none, both are equal.
-        """
-        low = (self.rank if rank is None else rank) * self.shard_numel
+    def tensors(self, gathered: torch.Tensor) -> list[torch.Tensor]:
+        """The whole tensors in what an all-gather returned: views."""
+        return self.views(gathered)
+
+    # ---- a rank's slice ----
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """For each tensor which of its elements this rank owns: from start to before end."""
+        low = self.rank * self.shard_numel
         high = low + self.shard_numel
         return [
             (min(max(low - offset, 0), size), min(max(high - offset, 0), size))
             for offset, size in zip(self.offsets, self.sizes, strict=True)
         ]
 
+    def shard(self, flat: torch.Tensor) -> torch.Tensor:
+        """This rank's slice of `flat`, 1-D [shard_numel]."""
+        return flat.narrow(0, self.rank * self.shard_numel, self.shard_numel)
+
     def pieces(self, shard: torch.Tensor) -> list[torch.Tensor]:
-        """For each tensor the 1-D view of what of it lies in this rank's slice, maybe empty.
-
-        Args:
-            shard: this rank's slice, 1-D and [shard_numel], of whatever dtype.
-        """
-        *pieces, _ = torch.split(shard, self._lengths())
-        return list(pieces)
-
-    def _lengths(self) -> list[int]:
-        """Of the pieces in this rank's slice, and at last of the padding in it."""
+        """What of each tensor lies in this rank's slice, 1-D and maybe empty."""
         lengths = [end - start for start, end in self.ranges()]
-        return [*lengths, self.shard_numel - sum(lengths)]
+        return list(torch.split(shard, [*lengths, self.shard_numel - sum(lengths)])[:-1])
+
+    def piece(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
+        """This rank's piece of the index-th tensor, of which all is given."""
+        start, end = self.ranges()[index]
+        return tensor.reshape(-1)[start:end]

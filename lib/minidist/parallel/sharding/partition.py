@@ -68,17 +68,7 @@ def limits(sync: str, first: float, cap: float) -> tuple[float, float]:
 
 def shaped(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A view of the parameter's shape, of a 1-D part: see [Note: the layout of views]."""
-    if _has_no_gaps(like):
-        return part.as_strided(like.shape, like.stride())
+    kept = torch.empty_like(like, device="meta").stride()  # as they are, unless there are gaps
+    if kept == like.stride():
+        return part.as_strided(like.shape, kept)
     return part.view(like.shape)
-
-
-def _has_no_gaps(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill a stretch of memory, each place once, in whatever order."""
-    sides = sorted(
-        (step, n) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n > 1
-    )
-    steps = [step for step, _ in sides]
-    return tensor.numel() > 0 and steps == [
-        math.prod(n for _, n in sides[:place]) for place in range(len(sides))
-    ]
