@@ -6,23 +6,19 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 import minidist
 from minidist import launch
 from minidist.comm.comm import Comm, Counted, CountedCall, Handle, Native, Ours
-from minidist.comm.replicas import check_replicas
 from tests.support.collectives import OPS, all_reduced, data, reduced, same
 
 WORLDS = [1, 2, 3]
 MAKERS: dict[str, Callable[[dist.ProcessGroup | None], Comm]] = {
     "ours": Ours,
     "ring": lambda group: Ours(group, algorithm="ring"),
-    "halving": lambda group: Ours(group, algorithm="halving_doubling", check=False),
     "shared": lambda group: Ours(group, algorithm="shared_memory"),
     "native": Native,
     "counted": lambda group: Counted(Ours(group)),
-    "counted native": lambda group: Counted(Native(group)),
 }
 
 
@@ -90,9 +86,11 @@ def test_a_sub_group_numbers_its_own_ranks() -> None:
     assert launch(every_comm, 3, [2, 0], True) == [[]] * 3
 
 
-def what_is_sent(async_op: bool) -> tuple[list[CountedCall], list[tuple[int, int]], bool]:
+def what_is_sent(
+    algorithm: str, async_op: bool
+) -> tuple[list[CountedCall], list[tuple[int, int]], bool]:
     """Calls, and what was sent by each of them: bytes and messages."""
-    comm = Counted(Ours(algorithm="ring"))
+    comm = Counted(Ours(algorithm=algorithm))
     n, traffic, calls = comm.ranks, [], []
     whole, part = torch.ones(6 * n), torch.ones(6)
     for call in (
@@ -111,21 +109,23 @@ def what_is_sent(async_op: bool) -> tuple[list[CountedCall], list[tuple[int, int
     return calls, traffic, mine and (comm.calls, comm.bytes_sent) == ([], 0)
 
 
-@pytest.mark.parametrize("async_op", [False, True])
 @pytest.mark.parametrize("ranks", WORLDS)
-def test_counted_knows_the_traffic(ranks: int, async_op: bool) -> None:
+def test_counted_knows_the_traffic(ranks: int) -> None:
     n, whole, part = ranks, 24 * ranks, 24  # bytes
     names = [("all_reduce", whole), ("reduce_scatter", whole), ("all_gather", whole)]
     ring = [(2 * (n - 1) * part, 2 * (n - 1)), ((n - 1) * part, n - 1), ((n - 1) * part, n - 1)]
-    told = launch(what_is_sent, ranks, async_op)
-    for calls, traffic, cleared in told:
-        assert calls == [*names, ("broadcast", part)]
-        assert traffic[:3] == ring
-        assert cleared
-    assert sum(traffic[3][0] for _, traffic, _ in told) == (n - 1) * part  # to each one once
+    cases = [("ring", False), ("ring", True), ("shared_memory", False)]
+    told = launch(lambda: [what_is_sent(*case) for case in cases], ranks)
+    for (algorithm, _), by_rank in zip(cases, zip(*told, strict=True), strict=True):
+        for calls, traffic, cleared in by_rank:
+            assert calls == [*names, ("broadcast", part)]
+            assert traffic[:3] == (ring if algorithm == "ring" else [(0, 0)] * 3)
+            assert cleared
+        broadcast = sum(traffic[3][0] for _, traffic, _ in by_rank)
+        assert broadcast == (n - 1) * part  # to each one once
 
 
-def many_at_once() -> tuple[bool, bool, list[CountedCall], int, list[str]]:
+def many_at_once() -> tuple[bool, bool, list[CountedCall], int]:
     """Handles of one comm waited for in another order; and what is not recorded."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     counted = Counted(Ours(algorithm="ring"))
@@ -142,59 +142,39 @@ def many_at_once() -> tuple[bool, bool, list[CountedCall], int, list[str]]:
     handle = native.all_reduce(torch.ones(4), async_op=True)
     assert handle is not None
     handle.wait()
-    said = []
-    for comm in (Native(), Counted(Native())):
-        with pytest.raises(ValueError, match="expected a contiguous tensor") as caught:
-            comm.all_reduce(torch.ones(3, 2).t(), async_op=True)
-        said.append(str(caught.value))
-    return right, in_turn, counted.calls + native.calls, native.messages_sent, said
-
-
-def test_calls_in_flight_go_one_after_another_and_count_as_what_they_are() -> None:
-    calls = [("all_reduce", 40), ("all_reduce", 80), ("all_reduce", 120), ("all_reduce", 16)]
-    for rank, told in enumerate(launch(many_at_once, 2)):
-        refused = f"rank {rank}: tensor: expected a contiguous tensor; pass .contiguous()"
-        assert told == (True, True, calls, 0, [refused] * 2)
+    return right, in_turn, counted.calls + native.calls, native.messages_sent
 
 
 def refused() -> list[str]:
     calls: list[Callable[[], object]] = [
         lambda: Ours([0, 1]),
         lambda: Native([0, 1]),
-        lambda: Ours(algorithm=2.5),
-        lambda: Counted(5),
-        lambda: check_replicas(nn.Linear(1, 1), comm=5),
         lambda: minidist.all_reduce(torch.ones(1), group=[0, 1]),
+        lambda: Native().all_reduce(torch.ones(3, 2).t(), async_op=True),
+        lambda: Ours(algorithm=2.5),
     ]
     said = []
     for call in calls:
         with pytest.raises((TypeError, ValueError)) as caught:
             call()
         said.append(str(caught.value))
-    return said
-
-
-def test_what_is_no_group_no_algorithm_or_no_comm_is_named() -> None:
-    group = "group: expected a process group, as dist.new_group makes it, or None, got [0, 1]"
-    comm = "comm: expected a Comm, such as Ours() or Native(), got 5"
-    for rank, said in enumerate(launch(refused, 2)):
-        ours, native, algorithm, *rest = said
-        assert ours == native == f"rank {rank}: {group}"
-        assert algorithm.startswith(f"rank {rank}: algorithm must be one of double_tree, ")
-        assert algorithm.endswith("got 2.5")
-        assert rest == [f"rank {rank}: {comm}"] * 2 + [f"rank {rank}: all_reduce: {group}"]
-
-
-def at_wait() -> str:
-    """Rank 1 passes another shape; with the check both are told."""
     handle = Ours(check=True).all_reduce(torch.ones(2 + dist.get_rank()), async_op=True)
     assert handle is not None
-    with pytest.raises(minidist.MismatchError) as caught:
+    with pytest.raises(minidist.MismatchError) as differs:
         handle.wait()
-    return str(caught.value)
+    return [*said, str(differs.value)]
 
 
-def test_a_mismatch_is_raised_at_wait() -> None:
+def test_calls_in_flight_go_one_after_another_and_what_cannot_be_is_named() -> None:
+    calls = [("all_reduce", 40), ("all_reduce", 80), ("all_reduce", 120), ("all_reduce", 16)]
+    group = "group: expected a process group, as dist.new_group makes it, or None, got [0, 1]"
     sides = "rank 0 passed (2,); rank 1 passed (3,)"
-    said = f"all_reduce: the ranks disagree on tensor's shape: {sides}"
-    assert launch(at_wait, 2) == [said] * 2
+    for rank, (told, said) in enumerate(launch(lambda: (many_at_once(), refused()), 2)):
+        assert told == (True, True, calls, 0)
+        ours, native, all_reduce, strided, algorithm, at_wait = said
+        assert ours == native == f"rank {rank}: {group}"
+        assert all_reduce == f"rank {rank}: all_reduce: {group}"
+        assert strided == f"rank {rank}: tensor: expected a contiguous tensor; pass .contiguous()"
+        assert algorithm.startswith(f"rank {rank}: algorithm must be one of double_tree, ")
+        assert algorithm.endswith("got 2.5")
+        assert at_wait == f"all_reduce: the ranks disagree on tensor's shape: {sides}"

@@ -14,8 +14,6 @@ from minidist.collectives.call import Call, Run, collective
 from minidist.collectives.checks.agreement import wanted
 from minidist.comm.comm import Comm, Handle
 
-__all__ = ["agree_on", "agreed", "checks_are_on"]
-
 
 def checks_are_on() -> bool:
     """True if ranks compare their calls by default; `launch` switches that on."""
@@ -34,7 +32,8 @@ def agree_on(
     """Raise on every rank unless all ranks make this call with the same facts.
 
     Args:
-        comm, what: between whom, and the name of the call in messages.
+        comm: between whom.
+        what: the name of the call, for messages.
         facts: name → value; compared as text.
         problem: what is wrong on this rank, found before the call; the other ranks are told.
         check: compare the facts even if checks are off; None for what `launch` has set.

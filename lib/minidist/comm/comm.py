@@ -28,20 +28,10 @@ from minidist.collectives.tensor import (
     reduce_scatter_tensor,
 )
 from minidist.collectives.tuner import CHOSEN
-from minidist.comm.native import Native, place
+from minidist.comm.native import Native as Native
+from minidist.comm.native import place
 from minidist.profiler.event import Interval
 from minidist.schedule.algorithms import ALL_REDUCE
-
-__all__ = [
-    "Comm",
-    "Counted",
-    "CountedCall",
-    "Handle",
-    "Native",
-    "Ours",
-    "check_comm",
-    "gather_objects",
-]
 
 
 class Handle(Protocol):
@@ -55,48 +45,41 @@ class Handle(Protocol):
         """Start and end in seconds of `time.monotonic()`, once it is done; None if not known."""
 
 
+Pending = Handle | None  # of an asynchronous call; None when the result is in place
+
+
 class Comm(Protocol):
-    """What a wrapper may ask of the ranks of a group.
+    """The collectives that a wrapper calls, between the ranks of a group.
 
     Every call is made by all of them, in the same order, with tensors alike in size and dtype.
     With `async_op` it returns a `Handle` at once; until its `wait()` the tensors are the
     collective's. Without, it returns None when the result is in place.
-
-    Attributes:
-        group: whose ranks they are; None for the default group.
-        rank: this one's, in the group.
-        ranks: how many there are.
     """
 
-    group: ProcessGroup | None
-    rank: int
+    group: ProcessGroup | None  # None: the default group
+    rank: int  # in the group
     ranks: int
 
-    def broadcast(
-        self, tensor: Tensor, group_src: int = 0, async_op: bool = False
-    ) -> Handle | None:
+    def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
         """Give every rank what is in `tensor` on the group's rank `group_src`, in place."""
 
-    def all_reduce(
-        self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
-    ) -> Handle | None:
+    def all_reduce(self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False) -> Pending:
         """Reduce `tensor` over the ranks, in place."""
 
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
-    ) -> Handle | None:
+    ) -> Pending:
         """Reduce `input`, N equal parts, over the ranks; rank r keeps the r-th in `output`."""
 
-    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Handle | None:
+    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
         """Collect every rank's `input` in `output`, N times as large, in the order of ranks."""
 
 
-def check_comm(comm: object) -> None:
+def check_comm(argument: str, comm: object) -> None:
     """Raise TypeError for what is no `Comm`."""
-    calls = ("broadcast", "all_reduce", "reduce_scatter", "all_gather", "ranks")
-    if not all(hasattr(comm, name) for name in calls):
-        where = f"rank {dist.get_rank()}: comm"
-        raise TypeError(f"{where}: expected a Comm, such as Ours() or Native(), got {comm!r}")
+    if not all(hasattr(comm, name) for name in ("all_gather", "reduce_scatter", "group")):
+        kind = type(comm).__name__
+        raise TypeError(f"{argument}: expected a Comm, such as Ours(), got {kind}")
 
 
 def gather_objects(comm: Comm, mine: object) -> list[Any]:
@@ -139,15 +122,11 @@ class Ours:
             raise ValueError(f"{where} must be one of {', '.join(known)}, got {algorithm!r}")
         self._half = algorithm if algorithm in ("auto", "shared_memory") else "ring"
 
-    def broadcast(
-        self, tensor: Tensor, group_src: int = 0, async_op: bool = False
-    ) -> Handle | None:
+    def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
         """As `minidist.broadcast`."""
         return broadcast(tensor, None, self.group, async_op, group_src, check=self._check)
 
-    def all_reduce(
-        self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
-    ) -> Handle | None:
+    def all_reduce(self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False) -> Pending:
         """As `minidist.all_reduce`."""
         return all_reduce(
             tensor, op, self.group, async_op, algorithm=self._algorithm, check=self._check
@@ -155,13 +134,13 @@ class Ours:
 
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
-    ) -> Handle | None:
+    ) -> Pending:
         """As `minidist.reduce_scatter_tensor`."""
         return reduce_scatter_tensor(
             output, input, op, self.group, async_op, algorithm=self._half, check=self._check
         )
 
-    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Handle | None:
+    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
         """As `minidist.all_gather_into_tensor`."""
         return all_gather_into_tensor(
             output, input, self.group, async_op, algorithm=self._half, check=self._check
@@ -176,14 +155,9 @@ class CountedCall(NamedTuple):
 
 
 class Counted:
-    """A `Comm` that counts what goes through another one, `comm`.
-
-    Attributes:
-        calls: every call so far.
-    """
+    """A `Comm` that counts what goes through another one; `calls` are those so far."""
 
     def __init__(self, comm: Comm) -> None:
-        check_comm(comm)
         self.group, self.rank, self.ranks = comm.group, comm.rank, comm.ranks
         self.calls: list[CountedCall] = []
         self._comm = comm
@@ -193,8 +167,7 @@ class Counted:
     def sent(self) -> list[Sent]:
         """The messages that this rank has handed to the transport, call by call.
 
-        Those of minidist's schedules: a backend does not tell of its own, and through shared
-        memory there are none.
+        Those of minidist's schedules alone: a backend's own are not known.
         """
         return list(chain.from_iterable(self._logs))
 
@@ -213,28 +186,24 @@ class Counted:
         self.calls.clear()
         self._logs.clear()
 
-    def broadcast(
-        self, tensor: Tensor, group_src: int = 0, async_op: bool = False
-    ) -> Handle | None:
+    def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
         """Count the call, and make it."""
         with self._counting("broadcast", tensor):
             return self._comm.broadcast(tensor, group_src, async_op)
 
-    def all_reduce(
-        self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
-    ) -> Handle | None:
+    def all_reduce(self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False) -> Pending:
         """Count the call, and make it."""
         with self._counting("all_reduce", tensor):
             return self._comm.all_reduce(tensor, op, async_op)
 
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
-    ) -> Handle | None:
+    ) -> Pending:
         """Count the call, and make it."""
         with self._counting("reduce_scatter", input):
             return self._comm.reduce_scatter(output, input, op, async_op)
 
-    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Handle | None:
+    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
         """Count the call, and make it."""
         with self._counting("all_gather", output):
             return self._comm.all_gather(output, input, async_op)

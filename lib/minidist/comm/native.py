@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,7 +17,6 @@ from minidist.collectives.runtime.reduction import Op, op_name, reduction
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
-Start = Callable[..., Any]  # start(async_op=…)
 Finish = Callable[[], object]
 
 
@@ -36,18 +34,14 @@ class NativeWork:
 
     span = None  # the backend does not tell when it started and ended
 
-    def __init__(self, start: Start, finish: Finish | None) -> None:
-        self._finish, self._waited = finish, False
-        work = start(async_op=True)
-        assert work is not None  # None is for ranks outside the group
-        self._work = work
+    def __init__(self, work: dist.Work, finish: Finish) -> None:
+        self._work, self._finish, self._waited = work, finish, False
 
     def wait(self) -> bool:
         """Return True when the result is in place."""
         if not self._waited:  # once: Gloo's reduce-scatter puts its sum in place at each wait
             self._work.wait()
-            if self._finish:
-                self._finish()
+            self._finish()
             self._waited = True
         return True
 
@@ -68,8 +62,8 @@ class Native:
     ) -> NativeWork | None:
         """As `torch.distributed.broadcast`."""
         _contiguous(tensor=tensor)
-        start = partial(dist.broadcast, tensor, group=self.group, group_src=group_src)
-        return self._start(start, async_op)
+        work = dist.broadcast(tensor, None, self.group, async_op, group_src)
+        return _after(work)
 
     def all_reduce(
         self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
@@ -77,8 +71,7 @@ class Native:
         """As `torch.distributed.all_reduce`."""
         own, finish = self._reduction(op, tensor)
         _contiguous(tensor=tensor)
-        start = partial(dist.all_reduce, tensor, own, self.group)
-        return self._start(start, async_op, finish)
+        return _after(dist.all_reduce(tensor, own, self.group, async_op), finish)
 
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
@@ -86,35 +79,36 @@ class Native:
         """As `torch.distributed.reduce_scatter_tensor`."""
         own, finish = self._reduction(op, output)
         _contiguous(output=output, input=input)  # flat, for Gloo wants shapes that fit
-        start = partial(_reduce_scatter, output.view(-1), input.view(-1), own, self.group)
-        return self._start(start, async_op, finish)
+        work = _reduce_scatter(output.view(-1), input.view(-1), own, self.group, async_op)
+        return _after(work, finish)
 
     def all_gather(
         self, output: Tensor, input: Tensor, async_op: bool = False
     ) -> NativeWork | None:
         """As `torch.distributed.all_gather_into_tensor`."""
         _contiguous(output=output, input=input)
-        start = partial(_all_gather, output.view(-1), input.view(-1), self.group)
-        return self._start(start, async_op)
+        return _after(_all_gather(output.view(-1), input.view(-1), self.group, async_op))
 
-    def _reduction(self, op: Op, tensor: Tensor) -> tuple[Op, Finish | None]:
+    def _reduction(self, op: Op, tensor: Tensor) -> tuple[Op, Finish]:
         """What to ask of the backend, and what is left to do to the result."""
         if op_name(op) == "SUM" and tensor.dtype == torch.bool:
-            return ReduceOp.MAX, None  # Gloo adds the bytes: True and True would be 2, no bool
+            return ReduceOp.MAX, _nothing  # Gloo adds the bytes: True and True would be 2, no bool
         if op_name(op) != "AVG" or backends(self.group).get(tensor.device.type) == "nccl":
-            return op, None
+            return op, _nothing
         _, divide = reduction(op, tensor.dtype, self.ranks)
         return ReduceOp.SUM, partial(divide, tensor)
 
-    def _start(
-        self, start: Start, async_op: bool, finish: Finish | None = None
-    ) -> NativeWork | None:
-        if async_op:
-            return NativeWork(start, finish)
-        start()
-        if finish:
-            finish()
-        return None
+
+def _nothing() -> None:
+    """There is nothing left to do to the result."""
+
+
+def _after(work: dist.Work | None, finish: Finish = _nothing) -> NativeWork | None:
+    """The handle of an asynchronous call; the backend returns None when it is done."""
+    if work is not None:
+        return NativeWork(work, finish)
+    finish()
+    return None
 
 
 def _contiguous(**tensors: Tensor) -> None:

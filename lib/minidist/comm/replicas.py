@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
 
-from minidist.comm.comm import Comm, Ours, check_comm, gather_objects
+from minidist.comm.comm import Comm, Ours, gather_objects
 from minidist.errors import MismatchError, ReplicaError
 
 
@@ -35,8 +35,7 @@ _NOTHING = Entry("", "nothing more", "")  # of a rank that has fewer
 def same_model(module: nn.Module, comm: Comm) -> None:
     """Raise MismatchError on every rank unless all models are alike but for their numbers.
 
-    They are compared by the names of their parameters and buffers, in order; by shapes, dtypes,
-    device types and requires_grad; and by which are tied.
+    Alike are names, shapes, dtypes, device types and requires_grad, and which tensors are tied.
     """
     same(_entries(module), comm, "models")
 
@@ -56,18 +55,16 @@ def check_replicas(
     step: int | None = None,
     *,
     group: ProcessGroup | None = None,
-    comm: Comm | None = None,
     buffers: bool = True,
 ) -> int:
     """Make sure that the parameters and buffers of all ranks are equal in every bit.
 
-    Every rank must come here. It reads each parameter once, and exchanges one small message.
+    Every rank must call it. It reads each parameter once, and exchanges one small message.
 
     Args:
         module: bare, or wrapped in DDP; messages have the bare module's names.
-        step: of training, for the message; if None, minidist's DDP tells its own.
+        step: of training, for the message; if None, minidist's DDP knows its own.
         group: whose ranks; if None, those between which `module` is wrapped, or else all.
-        comm: the same as a `Comm`.
         buffers: compare buffers too. After a forward in training, BatchNorm's statistics are each
             rank's own until the next forward broadcasts them.
 
@@ -79,22 +76,19 @@ def check_replicas(
             and the step; or that the ranks are not at the same step.
     """
     step = getattr(module, "steps", None) if step is None else step
-    at = Entry("", "at no known step" if step is None else f"at step {step}", "")
-    comm = comm or _comm(module, group)
-    check_comm(comm)
-    entries = [at, *_entries(_bare(module), content=True, buffers=buffers)]
-    found = _first_difference(entries, comm)
+    comm = Ours(group or getattr(module, "process_group", None))
+    inner = getattr(module, "module", None) if hasattr(module, "no_sync") else None  # of a DDP
+    net = inner if isinstance(inner, nn.Module) else module
+    entries = _entries(net, content=True, buffers=buffers)
+    found = _first_difference([Entry("", f"step {step}", ""), *entries], comm)
     if not found:
-        return int(hashlib.blake2b(repr(entries[1:]).encode(), digest_size=8).hexdigest(), 16)
-    if not any(entry.name for entry in found.values()):  # they differ in what stands first
-        sides = "; ".join(f"{_ranks(ranks)}: {each.title}" for each, ranks in _sides(found))
-        raise ReplicaError(f"the ranks are not at the same step: {sides}", step=step)
+        return int(hashlib.blake2b(repr(entries).encode(), digest_size=8).hexdigest(), 16)
     most, right = _sides(found)[0]
     wrong = sorted(set(found).difference(right))
-    if len({each._replace(content="") for each in found.values()}) > 1:
-        said = f"the replicas differ {at.title}: {_models(found)}"
-    else:
-        said = f"{at.title}, {most.title} on {_ranks(wrong)} is not as on {_ranks(right)}"
+    said = f"the replicas differ: {_models(found)}"
+    if len({each._replace(content="") for each in found.values()}) == 1:
+        where = "" if step is None else f"at step {step}, "
+        said = f"{where}{most.title} on {_ranks(wrong)} is not as on {_ranks(right)}"
     raise ReplicaError(said, most.name, wrong, step)
 
 
@@ -117,13 +111,13 @@ def digest(tensors: Iterable[torch.Tensor]) -> str:
 @torch.no_grad()
 def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) -> list[Entry]:
     """Parameters, then buffers, each under every name that it has; with a digest if wanted."""
-    named: list[tuple[str, str, torch.Tensor]] = []
-    named += (("parameter", *each) for each in module.named_parameters(remove_duplicate=False))
+    named: list[tuple[str, torch.Tensor]] = [*module.named_parameters(remove_duplicate=False)]
     if buffers:
-        named += (("buffer", *each) for each in module.named_buffers(remove_duplicate=False))
+        named += module.named_buffers(remove_duplicate=False)
     first: dict[torch.Tensor, str] = {}
     found = []
-    for kind, name, tensor in named:
+    for name, tensor in named:
+        kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
         like = f", {tuple(tensor.shape)}, {tensor.dtype} on {tensor.device.type}"
         like += ", requires grad" if tensor.requires_grad else ""
         like += f", tied to '{first[tensor]}'" if tensor in first else ""
@@ -164,15 +158,3 @@ def _models(found: dict[int, Entry]) -> str:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def _bare(module: nn.Module) -> nn.Module:
-    """The module itself if DDP's wrapper, minidist's or torch's, is round it."""
-    inner = getattr(module, "module", None)
-    return inner if isinstance(inner, nn.Module) and hasattr(module, "no_sync") else module
-
-
-def _comm(module: nn.Module, group: ProcessGroup | None) -> Comm:
-    if group is None and hasattr(own := getattr(module, "comm", None), "ranks"):
-        return cast("Comm", own)
-    return Ours(group or getattr(module, "process_group", None))

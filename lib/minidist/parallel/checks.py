@@ -18,7 +18,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from minidist.collectives.checks.tensors import overlaps_itself
 from minidist.collectives.runtime.group import backends
-from minidist.comm.comm import Comm, Ours
+from minidist.comm.comm import Comm, Ours, check_comm
 
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")  # torch's and ours
 
@@ -26,26 +26,18 @@ WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 def choose_comm(process_group: ProcessGroup | None, comm: Comm | None) -> Comm:
     """Return what a wrapper communicates through: `comm`, or `Ours` between the group's ranks.
 
-    Raises:
-        TypeError: one of them is something else.
-        ValueError: both are given, or this rank is not in the group.
+    Raises TypeError or ValueError, with the rank, if one is something else or both are given.
     """
-    if comm is not None and process_group is not None:
+    if comm is None:
+        return Ours(process_group)
+    where = f"rank {dist.get_rank()}: "
+    if process_group is not None:
         raise ValueError(
-            f"rank {dist.get_rank()}: process_group and comm: expected one of them, got both; "
-            "a comm has its own group"
+            f"{where}process_group and comm: expected one of them, got both; a comm has its own "
+            "group"
         )
-    if not isinstance(process_group, ProcessGroup | None):
-        kind = type(process_group).__name__
-        raise TypeError(
-            f"rank {dist.get_rank()}: process_group: expected a ProcessGroup, as dist.new_group() "
-            f"returns it, got a {kind}"
-        )
-    if comm is not None and not all(hasattr(comm, name) for name in ("ranks", "all_reduce")):
-        raise TypeError(
-            f"rank {dist.get_rank()}: comm: expected a Comm, such as minidist.Ours(), got {comm!r}"
-        )
-    return comm or Ours(process_group)
+    check_comm(f"{where}comm", comm)
+    return comm
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -6,8 +6,8 @@ decides whether the backward is synchronized, as in PyTorch. Of an output that w
 it is not known how many backwards follow: all do as the last forward says.
 
 [Note: a gradient without a backward] `torch.autograd.grad` passes the outputs too, but gives no
-parameter its gradient. So the owner hears of a backward when the first parameter gets one, and not
-before: what ranks do together must not depend on what one of them asks for alone.
+parameter its gradient. So the owner hears of a backward when the first parameter gets one: what
+ranks do together must not depend on what one of them asks for alone.
 
 [Note: who holds whom] A parameter outlives the wrappers around it, so its hook holds nothing, or in
 a notebook that wraps twice the old wrapper would still be at work. A graph that can go backward

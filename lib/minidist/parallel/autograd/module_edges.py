@@ -22,7 +22,7 @@ import torch
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_leaves, tree_map
 
-Callback = Callable[[], object]
+Callback = Callable[[], None]
 
 
 def in_backward() -> bool:
@@ -35,21 +35,14 @@ def on_entry(output: object, inputs: object, callback: Callback) -> bool:
     """Call back when backward comes in by one of the outputs; return whether it can."""
     if not torch.is_grad_enabled():
         return False
-
-    def hook(_: object) -> None:
-        callback()
-
-    given = {id(_under(tensor)) for tensor in tensors(inputs)}
-    comes = False
-    for tensor in tensors(output):
-        if not tensor.requires_grad or tensor.is_leaf:
-            continue
-        tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+    given = {tensor if tensor._base is None else tensor._base for tensor in tensors(inputs)}
+    found = [each for each in tensors(output) if each.requires_grad and not each.is_leaf]
+    for tensor in found:
+        tensor.register_hook(lambda _: callback())  # type: ignore[no-untyped-call]
         under = tensor._base
-        if under is not None and under.grad_fn and id(under) not in given:
-            under.grad_fn.register_prehook(hook)
-        comes = True
-    return comes
+        if under is not None and under.grad_fn and under not in given:
+            under.grad_fn.register_prehook(lambda _: callback())
+    return bool(found)
 
 
 def on_exit(inputs: Any, callback: Callback) -> Any:
@@ -65,11 +58,7 @@ def on_exit(inputs: Any, callback: Callback) -> Any:
     if torch.is_grad_enabled():
         inputs = tree_map(watch, inputs)
     if views:
-
-        def hook(_: object) -> None:
-            callback()
-
-        register_multi_grad_hook(views, hook)
+        register_multi_grad_hook(views, lambda _: callback())
     return inputs
 
 
@@ -90,7 +79,3 @@ def tensors(values: object) -> Iterator[torch.Tensor]:
             yield leaf
         elif is_dataclass(leaf) and not isinstance(leaf, type):
             yield from tensors([getattr(leaf, field.name) for field in fields(leaf)])
-
-
-def _under(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor._base is None else tensor._base

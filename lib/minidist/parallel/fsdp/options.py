@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from minidist.comm.comm import Comm, Ours
+from minidist.comm.comm import Comm, Ours, check_comm
 
 Pair = tuple[Comm, Comm]
 
@@ -54,8 +54,7 @@ def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> tuple[Com
     if comm is None:
         return Ours(), None
     for each in comm if isinstance(comm, tuple) else [comm]:
-        if not all(hasattr(each, name) for name in ("all_gather", "reduce_scatter", "group")):
-            raise TypeError(f"comm: expected a Comm, such as Ours(), got {type(each).__name__}")
+        check_comm("comm", each)
     if not isinstance(comm, tuple):
         return comm, None
     if len(comm) != 2:
