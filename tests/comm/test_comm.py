@@ -34,7 +34,8 @@ def done(handle: Handle | None, async_op: bool) -> bool:
 def wrong_calls(comm: Comm, ranks: list[int], async_op: bool) -> Iterator[str]:
     """Every call, against what one process computes; `ranks`: the group's, as data knows them."""
     me, n = comm.rank, len(ranks)
-    for op in OPS:
+    native = isinstance(comm, Native)  # Gloo has no AVG, and adds the bytes of bools
+    for op in set(OPS) - ({"AVG"} if native else set()):
         tensor = data(ranks[me], 7, op=op)
         fine = done(comm.all_reduce(tensor, OPS[op], async_op), async_op)
         if not (fine and same(tensor, reduced([data(r, 7, op=op) for r in ranks], op))):
@@ -43,7 +44,8 @@ def wrong_calls(comm: Comm, ranks: list[int], async_op: bool) -> Iterator[str]:
         fine = done(comm.reduce_scatter(part, whole, OPS[op], async_op), async_op)
         if not (fine and same(part, reduced([data(r, (n, 5), op=op) for r in ranks], op)[me])):
             yield f"reduce_scatter {op}"
-    for dtype, op in ((torch.int32, "AVG"), (torch.bool, "SUM"), (torch.bfloat16, "AVG")):
+    minidists = [(torch.int32, "AVG"), (torch.bool, "SUM"), (torch.bfloat16, "AVG")]
+    for dtype, op in [(torch.uint8, "MAX")] if native else minidists:
         tensor = data(ranks[me], 7, dtype, op)
         fine = done(comm.all_reduce(tensor, OPS[op], async_op), async_op)
         if not (fine and same(tensor, reduced([data(r, 7, dtype, op) for r in ranks], op))):

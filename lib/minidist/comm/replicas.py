@@ -1,7 +1,7 @@
 """Whether the ranks' models are alike: in shape before training, in every bit while it goes on.
 
-Each rank describes its model by an entry for each parameter and buffer, with a digest of its bytes
-if they matter. All entries are exchanged once, and every rank looks for the first that differs.
+Each rank has an entry for each parameter and buffer, with a digest of its bytes if they matter. All
+entries are exchanged once, and every rank looks for the first that differs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Entry(NamedTuple):
     """A parameter or buffer, or whatever else must be alike on all ranks."""
 
     name: str
-    title: str
-    like: str  # in what the ranks must agree before training
+    title: str  # for messages, which add `like`
+    like: str
     content: str = ""  # the digest of its bytes, if wanted
 
 
@@ -47,7 +47,11 @@ def same(entries: Sequence[Entry], comm: Comm, what: str) -> None:
     """
     found = _first_difference(entries, comm)
     if found:
-        raise MismatchError(f"the ranks' {what} differ: {_models(found)}")
+        sides = "; ".join(
+            f"{_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry.title}{entry.like}"
+            for entry, ranks in reversed(_sides(found))
+        )
+        raise MismatchError(f"the ranks' {what} differ: {sides}")
 
 
 def check_replicas(
@@ -80,16 +84,15 @@ def check_replicas(
     inner = getattr(module, "module", None) if hasattr(module, "no_sync") else None  # of a DDP
     net = inner if isinstance(inner, nn.Module) else module
     entries = _entries(net, content=True, buffers=buffers)
-    found = _first_difference([Entry("", f"step {step}", ""), *entries], comm)
+    found = _first_difference([Entry("", "the number of the step", str(step)), *entries], comm)
     if not found:
         return int(hashlib.blake2b(repr(entries).encode(), digest_size=8).hexdigest(), 16)
-    most, right = _sides(found)[0]
+    right = _sides(found)[0][1]
     wrong = sorted(set(found).difference(right))
-    said = f"the replicas differ: {_models(found)}"
-    if len({each._replace(content="") for each in found.values()}) == 1:
-        where = "" if step is None else f"at step {step}, "
-        said = f"{where}{most.title} on {_ranks(wrong)} is not as on {_ranks(right)}"
-    raise ReplicaError(said, most.name, wrong, step)
+    first = next(entry for entry in found.values() if entry != _NOTHING)
+    said = f"{first.title} on {_ranks(wrong)} is not as on {_ranks(right)}"
+    known = step is not None and first.name
+    raise ReplicaError(f"at step {step}, {said}" if known else said, first.name, wrong, step)
 
 
 # ---- what a rank has ----
@@ -146,14 +149,6 @@ def _sides(found: dict[int, Entry]) -> list[tuple[Entry, list[int]]]:
     for rank, entry in found.items():
         ranks_of.setdefault(entry, []).append(rank)
     return sorted(ranks_of.items(), key=lambda side: -len(side[1]))
-
-
-def _models(found: dict[int, Entry]) -> str:
-    sides = _sides({rank: entry._replace(content="") for rank, entry in found.items()})
-    return "; ".join(
-        f"{_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry.title}{entry.like}"
-        for entry, ranks in reversed(sides)
-    )
 
 
 def _ranks(ranks: Sequence[int]) -> str:

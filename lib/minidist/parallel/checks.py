@@ -46,15 +46,9 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def check_module(module: object, *, may_hold_units: bool = False) -> nn.Module:
-    """Return the module if it is one, and neither it nor a part of it is wrapped already.
+    """Return the module; TypeError if it is none, ValueError if it or a part of it is wrapped.
 
-    Args:
-        module: what is to be wrapped.
-        may_hold_units: parts of it may be FSDP units (not the module itself).
-
-    Raises:
-        TypeError: it is no module.
-        ValueError: it is wrapped, or a part of it is.
+    With `may_hold_units` parts of it may be FSDP units, but not the module itself.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"module: expected a torch.nn.Module, got a {type(module).__name__}")
@@ -80,10 +74,6 @@ def check_tensors(
         named: parameters and buffers by their names.
         group: whose ranks will exchange them.
         meta: they may be on the meta device.
-
-    Raises:
-        TypeError: a DTensor or another subclass, such as a shard.
-        ValueError: no shape yet, no values, another device, or elements that share memory.
     """
     for name, tensor in named.items():
         where = f"{argument}: '{name}'"
@@ -105,9 +95,9 @@ def check_tensors(
             )
         if overlaps_itself(tensor):
             raise ValueError(f"{where} has elements that share memory; use a clone()")
-    parameters = {name: each for name, each in named.items() if isinstance(each, Parameter)}
-    for name, parameter in parameters.items():
-        first, other = next(iter(parameters.items()))
+    parameters = [(name, each) for name, each in named.items() if isinstance(each, Parameter)]
+    for name, parameter in parameters:
+        first, other = parameters[0]
         if parameter.device != other.device:
             raise ValueError(
                 f"{argument}: expected all parameters on one device, got '{first}' on "

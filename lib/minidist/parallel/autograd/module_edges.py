@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch.autograd.graph import register_multi_grad_hook
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 Callback = Callable[[], None]
 
@@ -49,14 +49,14 @@ def on_exit(inputs: Any, callback: Callback) -> Any:
     """Call back when backward has left by all inputs; return the inputs to use instead."""
     views: list[torch.Tensor] = []
 
-    def watch(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-            leaf = leaf.view_as(leaf)
-            views.append(leaf)
-        return leaf
+    def watch(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.requires_grad:
+            tensor = tensor.view_as(tensor)
+            views.append(tensor)
+        return tensor
 
     if torch.is_grad_enabled():
-        inputs = tree_map(watch, inputs)
+        inputs = tree_map_only(torch.Tensor, watch, inputs)
     if views:
         register_multi_grad_hook(views, lambda _: callback())
     return inputs
@@ -65,11 +65,10 @@ def on_exit(inputs: Any, callback: Callback) -> Any:
 def cast(values: Any, dtype: torch.dtype | None) -> Any:
     """The floating-point tensors among the values in another dtype; None: as they are."""
 
-    def to(leaf: Any) -> Any:
-        moves = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(dtype) if moves else leaf
+    def to(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
-    return values if dtype is None else tree_map(to, values)
+    return values if dtype is None else tree_map_only(torch.Tensor, to, values)
 
 
 def tensors(values: object) -> Iterator[torch.Tensor]:

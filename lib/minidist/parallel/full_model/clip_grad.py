@@ -41,13 +41,11 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     """
     inner = bare(module)
     max_norm, norm_type = float(max_norm), float(norm_type)
-    problem = None
-    if not max_norm >= 0:
-        problem = ValueError(f"max_norm: expected >= 0, got {max_norm}")
-    elif not norm_type > 0:
-        problem = ValueError(f"norm_type: expected > 0, got {norm_type}")
+    facts, problem = {"max_norm": max_norm, "norm_type": norm_type}, None
+    if not (max_norm >= 0 and norm_type > 0):
+        problem = ValueError(f"expected max_norm >= 0 and norm_type > 0, got {facts}")
     for comm in comms(module):
-        agree_on(comm, "clip_grad_norm_", {"max_norm": max_norm, "norm_type": norm_type}, problem)
+        agree_on(comm, "clip_grad_norm_", facts, problem)
     if problem:
         raise ValueError(f"{whoami()}clip_grad_norm_: {problem}")
 

@@ -2,13 +2,12 @@
 
 [Note: a model that fits nowhere] On the meta device tensors have shapes, and no memory. So a model
 larger than a rank can be built there, and be sharded by `fully_shard` before it has values. Then
-one unit after another gets them: unsharded on every rank, initialised, rank 0's values broadcast,
-resharded; and the whole is freed before the next unit comes.
+one unit after another gets them: it is initialised whole on every rank, rank 0's values are
+broadcast, and each rank keeps its shard of them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -22,7 +21,6 @@ from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.full_model.shards import bare, comms, whoami
 
 METHODS = ("reset_parameters", "_reset_parameters")  # as torch.nn's modules have them
-Tensors = dict[str, torch.Tensor]
 
 
 @torch.no_grad()
@@ -45,8 +43,7 @@ def materialize(
             initialised by both: the later one counts.
 
     Raises:
-        ValueError: without `init`, a submodule has neither method; any `init` makes a parameter or
-            buffer of another shape or dtype.
+        ValueError: without `init`, a submodule has neither method.
     """
     device = own_device() if device is None else torch.device(device)
     parts_of: dict[Unit | None, list[nn.Module]] = {}
@@ -82,7 +79,7 @@ def _inside_out(
         yield module, unit
 
 
-def _on_meta(part: nn.Module) -> Tensors:
+def _on_meta(part: nn.Module) -> dict[str, torch.Tensor]:
     """A submodule's own parameters and buffers that are on the meta device."""
     own = {**part._parameters, **part._buffers}
     return {name: each for name, each in own.items() if each is not None and each.is_meta}
@@ -94,42 +91,22 @@ def _make(
     """Put whole, initialised tensors in place of those on meta; return them, by these."""
     places = [(part, name, meta) for part in parts for name, meta in _on_meta(part).items()]
     made: dict[torch.Tensor, torch.Tensor] = {}
-    for _, _, meta in places:
+    for part, name, meta in places:
         if meta not in made:
             shape = meta.whole_shape if isinstance(meta, Shard) else meta.shape
-            number = meta.is_floating_point() or meta.is_complex()
-            blank = math.nan if number else 0  # so that what nobody writes does not look written
-            tensor = torch.full(shape, blank, dtype=meta.dtype, device=device)
+            tensor = torch.empty(shape, dtype=meta.dtype, device=device)
             is_parameter = isinstance(meta, Parameter)
             made[meta] = Parameter(tensor, meta.requires_grad) if is_parameter else tensor
-    for part, name, meta in places:
         put(part, name, made[meta])
-    try:
-        with device:
-            for part in parts:
-                init(part)
-        for part, name, meta in places:
-            _copy_replaced(part, name, made[meta])
-    except BaseException:
-        for part, name, meta in places:
-            put(part, name, meta)
-        raise
+    with device:
+        for part in parts:
+            init(part)
+    for part, name, meta in places:
+        now = getattr(part, name)
+        if now is not made[meta]:  # `init` has put another one there
+            made[meta].copy_(now)
+            put(part, name, made[meta])
     return made
-
-
-def _copy_replaced(part: nn.Module, name: str, made: torch.Tensor) -> None:
-    """Keep what an `init` has put in place of the tensor that it was given."""
-    now = part._parameters.get(name, part._buffers.get(name))
-    if now is made:
-        return
-    if now is None or (now.shape, now.dtype) != (made.shape, made.dtype):
-        got = "nothing" if now is None else f"{tuple(now.shape)} {now.dtype}"
-        raise ValueError(
-            f"{whoami()}materialize: {type(part).__name__}.{name}: expected {tuple(made.shape)} "
-            f"{made.dtype}, got {got} from its initialisation"
-        )
-    made.copy_(now)
-    put(part, name, made)
 
 
 def _reset_parameters(part: nn.Module) -> None:

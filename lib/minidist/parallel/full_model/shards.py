@@ -1,13 +1,10 @@
-"""What of a model the ranks keep in shards, whatever shards it: FSDP's units or a ZeroOptimizer.
-
-What looks at a whole model (its state dict, its gradients, their norm) asks here, and needs to know
-nothing else of how a unit or an optimizer lays its tensors out.
-"""
+"""What of a model the ranks keep in shards, whatever shards it: FSDP's units or a ZeroOptimizer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -34,10 +31,7 @@ class ShardedParams:
     wholes: Callable[[torch.Tensor], list[torch.Tensor]]  # of all ranks' shards: each parameter
 
     def gather(self, parts: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-        """The whole tensors of which this rank has these parts; None counts as zeros.
-
-        They may be views of one buffer. Every rank must call it.
-        """
+        """The whole tensors of which this rank has these parts; None counts as zeros."""
         mine = torch.zeros(self.numel, dtype=self.shards[0].dtype, device=self.shards[0].device)
         for view, part in zip(self.views(mine), parts, strict=True):
             if part is not None:
@@ -47,7 +41,7 @@ class ShardedParams:
         return self.wholes(everyone)
 
     def used(self) -> list[bool]:
-        """For each parameter, whether any rank's shard has a gradient; every rank must call it."""
+        """For each parameter, whether any rank's shard has a gradient."""
         flags = [shard.grad is not None for shard in self.shards]
         used = torch.tensor(flags, dtype=torch.uint8, device=self.shards[0].device)
         self.comm.all_reduce(used, ReduceOp.MAX)
@@ -60,25 +54,19 @@ def bare(module: nn.Module) -> nn.Module:
         raise TypeError(
             f"{whoami()}module: expected a torch.nn.Module, got a {type(module).__name__}"
         )
-    if isinstance(module, DistributedDataParallel | nn.parallel.DistributedDataParallel):
-        inner: nn.Module = module.module
-        return inner
-    return module
+    wrapped = isinstance(module, DistributedDataParallel | nn.parallel.DistributedDataParallel)
+    return cast("nn.Module", module.module) if wrapped else module
 
 
 def sharded_parameters(module: nn.Module) -> list[ShardedParams]:
-    """Those whose values are sharded: FSDP's, a group at a time, resharded first.
-
-    Raises:
-        ValueError: the module is a part of a unit.
-    """
+    """Those whose values are sharded: FSDP's, resharded first; ValueError for a part of a unit."""
     found: list[ShardedParams] = []
     for unit in units(module):
         unit.reshard()
         for group in unit.groups:
-            layout, kept = group.layout, group.shards
-            size = layout.shard_numel
-            found.append(ShardedParams(unit.comm, kept, kept, size, layout.pieces, layout.tensors))
+            kept, form = group.shards, group.layout
+            views = form.shard_numel, form.pieces, form.tensors
+            found.append(ShardedParams(unit.comm, kept, kept, *views))
     there = {shard for params in found for shard in params.shards}
     for name, parameter in module.named_parameters():
         if isinstance(parameter, Shard) and parameter not in there:
@@ -96,12 +84,8 @@ def sharded_gradients(module: nn.Module) -> list[ShardedParams]:
         if zero.gradients == "local":
             zero.average()
             for bucket in zero.buckets:
-                size, pieces = bucket.flat.shard_numel, bucket.flat.pieces
-                found.append(
-                    ShardedParams(
-                        zero.comm, bucket.parameters, bucket.shards, size, pieces, bucket.views_of
-                    )
-                )
+                views = bucket.flat.shard_numel, bucket.flat.pieces, bucket.views_of
+                found.append(ShardedParams(zero.comm, bucket.parameters, bucket.shards, *views))
     return found
 
 
@@ -112,10 +96,9 @@ def zero_optimizers(module: nn.Module) -> list[ZeroOptimizer]:
 
 
 def comms(module: nn.Module) -> list[Comm]:
-    """Between whom the module is shared, wrapped or not: one for each group; [] if nobody.
+    """Between whom the module is shared, one for each group; of hybrid sharding the shards' first.
 
-    Of hybrid sharding first the shard group: what is passed on there, then between replicas, has
-    come to all.
+    So what is passed on in one group after the other comes to all.
     """
     found: list[Comm] = []
     if isinstance(module, nn.parallel.DistributedDataParallel):

@@ -147,9 +147,8 @@ def _misfit(own: Mapping[str, Any], state: Mapping[str, Any]) -> str:
         expected = f"'{name}': expected {_described(shape, mine.dtype)}, got "
         if not isinstance(given, torch.Tensor):
             return expected + (f"a {type(given).__name__}" if name in state else "nothing")
-        if given.shape != shape or not torch.can_cast(given.dtype, mine.dtype) or given.is_meta:
-            meta = " on the meta device, without values" if given.is_meta else ""
-            return expected + _described(given.shape, given.dtype) + meta
+        if given.shape != shape or not torch.can_cast(given.dtype, mine.dtype):
+            return expected + _described(given.shape, given.dtype)
     return next((f"'{name}': expected nothing, got it" for name in state if name not in own), "")
 
 
