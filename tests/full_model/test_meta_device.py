@@ -8,9 +8,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from minidist import (
     full_gradients,
@@ -20,6 +17,7 @@ from minidist import (
     load_full_state_dict,
     materialize,
 )
+from minidist.memory.meter import measured
 from tests.full_model.test_state_dict import difference
 from tests.support.models import F64, Net, hybrid, loss, units
 
@@ -62,107 +60,58 @@ def everything(model: nn.Module) -> dict[str, Any]:
     return full_state_dict(model) | unsaved
 
 
-def make(default: bool) -> dict[str, Any]:
-    found = {}
-    for name, wrap in WAYS.items():
-        model = wrap(on_meta(Made))
-        materialize(model, init=None if default else by_rank)
-        found[name] = everything(model)
-    return found
+def make(wrap: Callable[[Net], nn.Module], init: Any) -> tuple[nn.Module, dict[str, Any]]:
+    model = wrap(on_meta(Made))
+    frozen = [each for each, p in model.named_parameters() if not p.requires_grad]
+    materialize(model, init=init)
+    assert frozen == [each for each, p in model.named_parameters() if not p.requires_grad]
+    assert not any(p.is_meta for p in model.parameters())
+    return model, everything(model)
 
 
-def train() -> dict[str, str]:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    wrong = {}
-    for name, wrap in WAYS.items():
-        model = wrap(on_meta(Made))
-        frozen = {each for each, p in model.named_parameters() if not p.requires_grad}
-        materialize(model)
-        wrong[name] = "" if frozen == {"frozen.weight", "frozen.bias"} else str(frozen)
-        wrong[name] += str([each for each, p in model.named_parameters() if p.is_meta] or "")
-        state, net = full_state_dict(model), Net(0)
-        net.load_state_dict(state)
-        net.shift = model.shift.clone()
-        if name == "only blocks":
-            continue
-        loss(model, rank).backward()
-        torch.stack([loss(net, each) for each in range(ranks)]).mean().backward()
-        want = {each: parameter.grad for each, parameter in net.named_parameters()}
-        wrong[name] += difference(full_gradients(model), want, 1e-12)
-        torch.optim.SGD(model.parameters(), 0.1).step()
-        torch.optim.SGD(net.parameters(), 0.1).step()
-        wrong[name] += difference(full_state_dict(model), net.state_dict(), 1e-12)
-    return wrong
+def train(model: nn.Module, state: dict[str, Any]) -> str:
+    """Beside one process, from the same state."""
+    rank, net = dist.get_rank(), Net(0)
+    net.shift = state.pop("shift").clone()
+    net.load_state_dict(state)
+    loss(model, rank).backward()
+    torch.stack([loss(net, each) for each in range(dist.get_world_size())]).mean().backward()
+    want = {each: parameter.grad for each, parameter in net.named_parameters()}
+    wrong = difference(full_gradients(model), want, 1e-12)
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    torch.optim.SGD(net.parameters(), 0.1).step()
+    return wrong + difference(full_state_dict(model), net.state_dict(), 1e-12)
 
 
 def test_all_ranks_get_what_rank_0_has_made_and_can_train_it() -> None:
     def alone() -> dict[str, Any]:
-        net = on_meta(Made)
-        materialize(net, init=by_rank)
-        return everything(net)
+        return make(lambda net: net, by_rank)[1]
+
+    def run() -> list[Any]:
+        found = []
+        for name, wrap in WAYS.items():
+            _, told = make(wrap, by_rank)
+            model, drawn = make(wrap, None)
+            wrong = "" if name == "only blocks" else train(model, dict(drawn))
+            found.append((told, drawn, wrong))
+        return found
 
     (want,) = launch(alone, 1)
     assert want["blocks.1.norm.weight"].tolist() == [60] * 5
-    ranks = launch(lambda: (make(False), make(True), train()), 4)
-    for rank, (told, _, wrong) in enumerate(ranks):
-        for name, got in told.items():
-            assert difference(got, want) == "", f"rank {rank}, {name}"
-        assert wrong == dict.fromkeys(WAYS, "")
-    by_default([made for _, made, _ in ranks])
+    for name, by in zip(WAYS, zip(*launch(run, 4), strict=True), strict=True):
+        first = by[0][1]
+        for told, drawn, wrong in by:
+            assert (difference(told, want), difference(drawn, first), wrong) == ("", "", ""), name
+        numbers = [value for value in first.values() if isinstance(value, torch.Tensor)]
+        assert all(value.isfinite().all() for value in numbers), name
+        assert first["blocks.0.norm.weight"].tolist() == [1] * 5, name
+        assert first["seen"].item() == 4, name
+        assert first["blocks.0.up.weight"].abs().max() <= 5**-0.5, name
+        assert len({tuple(value.flatten().tolist()) for value in numbers}) > 12, name
 
 
-def by_default(ranks: list[dict[str, Any]]) -> None:
-    first, *others = ranks
-    for other in others:
-        for name, got in other.items():
-            assert difference(got, first[name]) == "", name
-    for name, state in first.items():
-        numbers = {each: value for each, value in state.items() if isinstance(value, torch.Tensor)}
-        assert all(value.isfinite().all() for value in numbers.values()), name
-        assert state["blocks.0.norm.weight"].tolist() == [1] * 5, name
-        assert state["seen"].item() == 4, name
-        assert state["blocks.0.up.weight"].abs().max() <= 5**-0.5, name
-        assert len({tuple(value.flatten().tolist()) for value in numbers.values()}) > 12, name
-
-
-def test_a_saved_state_goes_into_a_model_that_was_never_initialised() -> None:
-    def run() -> str:
-        net = units(on_meta(Net))
-        materialize(net, init=lambda part: None)
-        if not full_state_dict(net)["blocks.0.up.weight"].isnan().all():
-            return "memory that nobody has written looks like numbers"
-        load_full_state_dict(net, Net(0).state_dict())
-        return difference(full_state_dict(net), Net(0).state_dict())
-
-    assert launch(run, 2) == [""] * 2
-
-
-# ---- memory ----
-
-
-class Live(TorchDispatchMode):
-    """The bytes of all storages that were made within it and are still there; the most so far."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.most = 0
-        self._there: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and not leaf.is_meta:
-                storage = leaf.untyped_storage()
-                self._there[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._there = {key: kept for key, kept in self._there.items() if not kept[0].expired()}
-        self.most = max(self.most, sum(size for _, size in self._there.values()))
-        return result
-
-
-def peak(name: str) -> tuple[int, int, int]:
-    """The most bytes held, those of the shards at the end, and those of the largest unit."""
+def peak(layout: str) -> tuple[int, int, int]:
+    """The most bytes held while it is made, those of the shards, and of the largest unit."""
     net = on_meta(
         lambda: nn.Sequential(
             *(nn.Sequential(*(nn.Linear(WIDE, WIDE) for _ in range(4))) for _ in range(6))
@@ -170,21 +119,31 @@ def peak(name: str) -> tuple[int, int, int]:
     )
     whole = max(sum(p.nbytes for p in block.parameters()) for block in net)
     for block in net:
-        fully_shard(block, layout=name)
-    fully_shard(net, layout=name)
-    with Live() as live:
-        materialize(net)
+        fully_shard(block, layout=layout)
+    fully_shard(net, layout=layout)
+    curve = measured(lambda: materialize(net))
     kept = {p.untyped_storage()._cdata: p.untyped_storage().nbytes() for p in net.parameters()}
-    return live.most, sum(kept.values()), whole
+    return curve.peak - curve.start, sum(kept.values()), whole
 
 
-def test_no_rank_ever_has_more_than_one_unit_whole() -> None:
-    for told in launch(lambda: [peak(layout) for layout in ("dim0", "flat")], 4):
-        for most, shards, whole in told:
-            assert most == shards + whole, told
+def on_two_ranks() -> tuple[list[tuple[int, int, int]], str, str]:
+    net = units(on_meta(Net))
+    with pytest.raises(ValueError, match="materialize") as caught:
+        materialize(net)  # the root has no method
+    assert all(p.is_meta for p in net.parameters())
+    materialize(net, init=lambda part: None)
+    load_full_state_dict(net, Net(0).state_dict())
+    wrong = difference(full_state_dict(net), Net(0).state_dict())
+    return [peak(layout) for layout in ("dim0", "flat")], str(caught.value), wrong
 
 
-# ---- what cannot be made ----
+def test_one_unit_is_whole_at_a_time_and_a_saved_state_goes_in_where_nobody_initialises() -> None:
+    for rank, (peaks, told, wrong) in enumerate(launch(on_two_ranks, 2)):
+        assert wrong == ""
+        got = "got none of the root (FSDPNet: tiny, unused, seen, shift)"
+        assert re.match(f"^rank {rank}: materialize: .*{re.escape(got)}", told)
+        for most, shards, whole in peaks:
+            assert shards + whole <= most < shards + 1.1 * whole
 
 
 class Scale(nn.Module):
@@ -194,51 +153,14 @@ class Scale(nn.Module):
         self.register_buffer("mask", torch.ones(2, 2), persistent=False)
 
 
-class Grows(Scale):
-    def reset_parameters(self) -> None:
-        self.factor = nn.Parameter(torch.ones(4))
-        self.mask.fill_(1)
-
-
-def refused(part: type[nn.Module], init: Any = None) -> str:
-    net = on_meta(lambda: nn.Sequential(nn.Linear(2, 2), nn.Sequential(part(), nn.ReLU())))
-    with pytest.raises(ValueError, match="materialize") as caught:
-        materialize(net, "cpu", init)
-    kept = all(tensor.is_meta for tensor in [*net[1].parameters(), *net[1].buffers()])
-    return f"{caught.value}" if kept else "it was changed"
-
-
 def test_what_nobody_initialises_is_named() -> None:
-    assert refused(Scale) == (
+    net = on_meta(lambda: nn.Sequential(nn.Linear(2, 2), nn.Sequential(Scale(), nn.ReLU())))
+    with pytest.raises(ValueError, match="materialize") as caught:
+        materialize(net, "cpu")
+    assert str(caught.value) == (
         "materialize: expected a method reset_parameters of each submodule with parameters or "
         "buffers of its own, got none of 1.0 (Scale: factor, mask); write it, or pass init"
     )
-    assert refused(Grows) == (
-        "materialize: Grows.factor: expected (3,) torch.float32, got (4,) torch.float32 from its "
-        "initialisation"
-    )
-
-    def removes(part: nn.Module) -> None:
-        if hasattr(part, "mask"):
-            del part.mask
-
-    assert refused(Scale, removes) == (
-        "materialize: Scale.mask: expected (2, 2) torch.float32, got nothing from its "
-        "initialisation"
-    )
-
-
-def test_on_ranks_the_message_has_the_rank_and_the_model_is_still_on_meta() -> None:
-    def run() -> tuple[str, bool]:
-        net = units(on_meta(Net))  # the root has no method
-        with pytest.raises(ValueError, match="materialize") as caught:
-            materialize(net)
-        return str(caught.value), all(p.is_meta for p in net.parameters())
-
-    for rank, (told, meta) in enumerate(launch(run, 2)):
-        got = "got none of the root (FSDPNet: tiny, unused, seen, shift)"
-        assert re.match(f"^rank {rank}: materialize: .*{re.escape(got)}", told)
-        assert meta
 
 
 def test_torchs_own_modules_and_what_is_there_already() -> None:
