@@ -65,26 +65,29 @@ def test_nothing_changed_nothing_done(course: Path, monkeypatch: pytest.MonkeyPa
     assert left_for_the_renderer(course, monkeypatch) is None
 
 
-@pytest.mark.parametrize("name", ["book/ring.md", "tests/test_a.py", "README.md"])
-def test_changed_text_keeps_only_results(
-    name: str, course: Path, monkeypatch: pytest.MonkeyPatch
+RESULTS = {".jupyter_cache"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("book/ring.md", RESULTS),
+        ("tests/test_a.py", RESULTS),
+        ("README.md", RESULTS),
+        ("lib/a.py", set()),
+        ("lib/new.py", set()),
+        ("notebooks/ring.ipynb", set()),
+        ("book/claims.json", set()),
+        ("requirements.txt", set()),
+    ],
+)
+def test_changed_text_keeps_only_results_and_changed_input_nothing(
+    name: str, kept: set[str], course: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book.main()
     (course / name).write_text("after")
     assert not book.up_to_date()
-    assert left_for_the_renderer(course, monkeypatch) == {".jupyter_cache"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["lib/a.py", "lib/new.py", "notebooks/ring.ipynb", "book/claims.json", "requirements.txt"],
-)
-def test_changed_input_keeps_nothing(
-    name: str, course: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    book.main()
-    (course / name).write_text("after")
-    assert left_for_the_renderer(course, monkeypatch) == set()
+    assert left_for_the_renderer(course, monkeypatch) == kept
 
 
 def test_removed_input_keeps_nothing(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +112,9 @@ def test_a_cell_that_raises_stops_the_build(course: Path, monkeypatch: pytest.Mo
     assert not book.up_to_date()
 
 
-def test_edit_during_a_build_is_seen_by_the_next(
-    course: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("afterwards", ["meanwhile", "before"])
+def test_an_edit_during_a_build_is_seen_by_the_next_even_if_it_is_taken_back(
+    afterwards: str, course: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow() -> int:
         (course / "lib" / "a.py").write_text("meanwhile")
@@ -118,20 +122,7 @@ def test_edit_during_a_build_is_seen_by_the_next(
 
     monkeypatch.setattr(book, "render", slow)
     assert book.main() == 0
-    assert not book.up_to_date()
-    assert left_for_the_renderer(course, monkeypatch) == set()
-
-
-def test_an_edit_during_a_build_that_is_taken_back_leaves_nothing_stale(
-    course: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def edited_meanwhile() -> int:
-        (course / "lib/a.py").write_text("other")
-        return render(course / "_build")
-
-    monkeypatch.setattr(book, "render", edited_meanwhile)
-    assert book.main() == 0
-    (course / "lib/a.py").write_text("before")
+    (course / "lib" / "a.py").write_text(afterwards)
     assert not book.up_to_date()
     assert left_for_the_renderer(course, monkeypatch) == set()
 
