@@ -1,7 +1,5 @@
 """What the chapter on DDP says of its model of a backward pass, tried beyond its own cells."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,26 +7,16 @@ import pytest
 from minidist.parallel.sharding.partition import assign, limits
 from minidist.schedule.algorithms import ring_all_reduce
 from minidist.schedule.cost import Link, seconds, switch
+from tests.support.chapter import names_in
 
-CHAPTER = (Path(__file__).parents[2] / "book" / "ddp.md").read_text()
-CELLS = re.findall(r"^```\{code-cell\} ipython3\n(.*?)^```", CHAPTER, re.DOTALL | re.MULTILINE)
 MIB = 1 << 20
 SLOW = Link(alpha=2e-5, beta=1 / 5e9)
-
-
-def cell_with(text: str) -> str:
-    (found,) = (cell for cell in CELLS if text in cell)
-    lines = found.splitlines()
-    return "\n".join(line for line in lines if not line.startswith((":", "%", "table(")))
 
 
 @pytest.fixture(scope="module")
 def chapter() -> dict[str, Any]:
     """The names that the chapter's own cells define, up to its model of a step."""
-    names: dict[str, Any] = {}
-    for text in ("from course.pages.table import table", "def shards(", "def step("):
-        exec(cell_with(text), names)
-    return names
+    return names_in("ddp.md", {"import table": None, "def shards(": None, "def step(": None})
 
 
 SIZES = [[2, 2, 2, 2], [5, 1, 1, 1], [8], [3, 5], [1] * 8]

@@ -1,9 +1,7 @@
 """The claims of the chapter on FSDP, each shown by a run."""
 
 import math
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +23,7 @@ from minidist.parallel.sharding.flat import Flat
 from minidist.parallel.sharding.layouts import LAYOUTS, RowLayout
 from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.simulate import traffic
+from tests.support.chapter import names_in
 from tests.support.training import bytes_of_flags
 
 VOCAB, LAYERS = 12, 4
@@ -345,27 +344,12 @@ def test_a_unit_of_all_kinds_is_rebuilt_from_what_the_ranks_keep() -> None:
 
 # ---- E7 ----
 
-CHAPTER = (Path(__file__).parents[2] / "book" / "fsdp.md").read_text()
-CELLS = re.findall(r"^```\{code-cell\} ipython3\n(.*?)^```", CHAPTER, re.DOTALL | re.MULTILINE)
-
-
-def cell_with(text: str) -> str:
-    (found,) = (cell for cell in CELLS if text in cell)
-    lines = found.splitlines()
-    return "\n".join(line for line in lines if not line.startswith((":", "%", "table(")))
-
 
 @pytest.fixture(scope="module")
 def chapter() -> dict[str, Any]:
     """What the chapter's own cells define: its model of a step, and of both ways' speed."""
-    names: dict[str, Any] = {}
-    for text, end in (
-        ("import table", "\n\n\n\n"),
-        ("def step(", "\nalone ="),
-        ("per_second(", "\nrows ="),
-    ):
-        exec(cell_with(text).split(end)[0], names)
-    return names
+    cells = {"import table": None, "def step(": "\nalone =", "per_second(": "\nrows ="}
+    return names_in("fsdp.md", cells)
 
 
 @pytest.mark.claim("E7")

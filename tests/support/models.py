@@ -142,14 +142,6 @@ def zero_averaged(net: Net) -> nn.Module:
     return model
 
 
-def zero_local(net: Net) -> nn.Module:
-    return zero(net, gradients="local")
-
-
-def zero_two(net: Net) -> nn.Module:
-    return zero(net, stage=2, bucket_cap_mb=1e-4)
-
-
 def only_blocks(net: Net) -> nn.Module:
     """What is in no unit is for the user to average."""
     for block in net.blocks:
@@ -188,8 +180,8 @@ WRAPPINGS: dict[str, Callable[[Net], nn.Module]] = {
     "ddp": ddp,
     "torch's ddp": torch_ddp,
     "zero 1, averaged": zero_averaged,
-    "zero 1, local": zero_local,
-    "zero 2": zero_two,
+    "zero 1, local": lambda net: zero(net, gradients="local"),
+    "zero 2": lambda net: zero(net, stage=2, bucket_cap_mb=1e-4),
     "dim0": units,
     "flat": lambda net: units(net, layout="flat"),
     "kept whole after forward": lambda net: units(net, reshard_after_forward=False),

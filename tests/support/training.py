@@ -1,7 +1,6 @@
 """N ranks must train as one process does on the whole batch: both, and how far they are apart."""
 
 import copy
-import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from itertools import pairwise
@@ -12,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from minidist import DistributedDataParallel, ZeroOptimizer, full_state_dict
+from minidist import DistributedDataParallel, ZeroOptimizer, full_gradients, full_state_dict
 from minidist.comm.comm import Comm, Counted, Native, Ours
-from minidist.parallel.fsdp.fully_shard import units
+from minidist.comm.replicas import digest as digest_of
 
 MODES: dict[str, dict[str, Any]] = {
     "stage 1 on DDP": {"stage": 1},
@@ -107,32 +106,14 @@ def wholes(model: nn.Module) -> Tensors:
 
 
 def gradients(model: nn.Module) -> Tensors:
-    """FSDP's full gradients, None where no rank has one; all ranks must call it."""
-    found: Tensors = {}
-    names = {id(p): name for name, p in model.named_parameters()}
-    for unit in units(model):
-        for group in unit.groups:
-            has = torch.tensor([float(shard.grad is not None) for shard in group.shards])
-            dist.all_reduce(has, group=unit.comm.group)
-            local = torch.zeros_like(group.local)
-            for view, shard in zip(group.layout.pieces(local), group.shards, strict=True):
-                if shard.grad is not None:
-                    view.copy_(shard.grad)
-            gathered = local.new_empty(group.layout.padded)
-            unit.comm.all_gather(gathered, local)
-            for index, full in enumerate(group.layout.tensors(gathered)):
-                found[names[id(group.shards[index])]] = full if has[index] else None
-    return found
+    """Every full gradient, None where no rank has one; all ranks must call it."""
+    return full_gradients(model)
 
 
 def digest(model: nn.Module) -> str:
     """Of every bit of the gradients and parameters."""
-    found = hashlib.sha256()
-    for parameter in model.parameters():
-        for tensor in (parameter.detach(), parameter.grad):
-            if tensor is not None:
-                found.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+    found = [tensor for each in model.parameters() for tensor in (each, each.grad)]
+    return digest_of(tensor for tensor in found if tensor is not None)
 
 
 def bytes_by_call(comm: Counted) -> dict[str, int]:
