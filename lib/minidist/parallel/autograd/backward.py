@@ -47,15 +47,13 @@ class Owner(Protocol):
 class Backward:
     """Tells its owner when a backward begins, of each gradient, and when it ends.
 
-    Attributes:
-        hook: for `register_post_accumulate_grad_hook` of each parameter.
-        arrivals: the parameters of the present backward, or the last one, in the order of arrival.
+    Its `hook` is for `register_post_accumulate_grad_hook` of each parameter.
     """
 
     def __init__(self, owner: Owner) -> None:
         self._owner = ref(owner)  # [Note: who holds whom]
         self.hook: Callable[[Parameter], None] = partial(_arrive, ref(self))
-        self.arrivals: dict[Parameter, None] = {}
+        self.arrivals: dict[Parameter, None] = {}  # of this backward or the last one, in order
         self._pass = BackwardPass()
         self._expected: bool | None = None  # a backward: whether to be synchronized; None: none is
         self._last: bool | None = None  # what was expected before this pass
