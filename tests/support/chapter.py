@@ -16,5 +16,5 @@ def names_in(chapter: str, cells: dict[str, str | None]) -> dict[str, Any]:
         (found,) = (cell for cell in every if text in cell)
         lines = found.splitlines()
         code = [line for line in lines if not line.startswith((":", "%", "table("))]
-        exec("\n".join(code).split(end)[0], names)
+        exec("\n".join(code).partition(end)[0] if end else "\n".join(code), names)
     return names
