@@ -1,33 +1,17 @@
 """What torch's documentation shows for FSDP2 works the same, or is refused with what to do."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import _foreach_supported_types as _optimizer_types
-from torch.utils._foreach_utils import _foreach_supported_types as _foreach_types
 
 from minidist import fully_shard, launch
-from minidist.parallel.fsdp.shard import Shard, make_shard
 from minidist.parallel.fsdp.torch_only import INSTEAD
 from tests.fsdp.test_checks import pair, says
-from tests.support.models import gpt, score, tokens
+from tests.support.models import gpt, score, shard_blocks, tokens
 from tests.support.training import far, mine
-
-F64 = torch.float64
-
-
-def shard_blocks(net: Any, wrap: Callable[..., Any], **options: Any) -> Any:
-    for block in net.blocks:
-        wrap(block, **options)
-    return wrap(net, **options)
-
-
-def wait(net: Any) -> None:
-    net.unshard(async_op=True).wait()
 
 
 def accumulate(net: Any) -> None:
@@ -40,7 +24,7 @@ def accumulate(net: Any) -> None:
 
 WORKS: dict[str, Callable[[Any], object]] = {
     "unshard()": lambda net: net.unshard(),
-    "unshard(async_op=True)": wait,
+    "unshard(async_op=True)": lambda net: net.unshard(async_op=True).wait(),
     "reshard()": lambda net: net.reshard(),
     "set_requires_gradient_sync, set_is_last_backward": accumulate,
     "set_reshard_after_forward": lambda net: net.set_reshard_after_forward(False, recurse=True),
@@ -56,9 +40,10 @@ def test_calls_that_work_the_same() -> None:
         from torch.distributed.fsdp import MixedPrecisionPolicy
         from torch.distributed.fsdp import fully_shard as torchs
 
+        double = MixedPrecisionPolicy(output_dtype=torch.float64)
         options: list[dict[str, Any]] = [
             {"reshard_after_forward": None, "mp_policy": MixedPrecisionPolicy()},
-            {"reshard_after_forward": False, "mp_policy": MixedPrecisionPolicy(output_dtype=F64)},
+            {"reshard_after_forward": False, "mp_policy": double},
         ]
         found, mesh = {}, init_device_mesh("cpu", (2,))
         for name, call in WORKS.items():
@@ -77,7 +62,7 @@ def test_calls_that_work_the_same() -> None:
 
 
 def test_what_only_torch_has_is_refused_with_what_to_do_instead() -> None:
-    """All that torch's class has is there, refused, or undocumented."""
+    """All that torch's class has is there, refused, or undocumented; and its clipping."""
 
     def run() -> list[Any]:
         from torch.distributed.fsdp import FSDPModule as Torchs
@@ -91,41 +76,23 @@ def test_what_only_torch_has_is_refused_with_what_to_do_instead() -> None:
                 said[name] = says(lambda name=name: getattr(net, name), AttributeError)
             else:
                 said[name] = says(lambda name=name: fully_shard(pair(), **{name: None}), TypeError)
-        return [unknown, said]
+        clipped = []
+        for _ in range(2):  # also where gradients are added to earlier ones
+            net(torch.ones(2, 4)).sum().backward()
+            for each in (None, False):
+                clip = lambda: nn.utils.clip_grad_norm_(net.parameters(), 0.1, foreach=each)  # noqa: B023, E731
+                clipped.append(says(clip))
+        return [unknown, said, clipped]
 
     table = (Path(__file__).parents[2] / "book" / "api.md").read_text()
-    for rank, (unknown, said) in enumerate(launch(run, 2)):
+    for rank, (unknown, said, clipped) in enumerate(launch(run, 2)):
         assert unknown == []
         for name, message in said.items():
             assert f"rank {rank}: " in message
             assert message.endswith(f"{name}: {INSTEAD[name]}")
             assert name in table
-
-
-def test_torchs_clipping_is_refused() -> None:
-    """Also where gradients are added to earlier ones, and with every way to take a norm in it."""
-
-    def run() -> list[str]:
-        net, said = shard_blocks(gpt(), fully_shard), []
-        for turn in range(2):
-            score(net, mine(tokens(turn, 4))).backward()
-            for foreach in (None, False):
-                clip = partial(nn.utils.clip_grad_norm_, net.parameters(), 0.1, foreach=foreach)
-                said.append(says(clip))
-        return said
-
-    for rank, said in enumerate(launch(run, 2)):
-        for each in said:
-            assert each == (
-                f"RuntimeError: rank {rank}: the norm of a shard's gradient is that of this rank's "
-                "part alone: clip with minidist.clip_grad_norm_(module, max_norm) instead of "
-                "torch's; if the part's own norm is meant, take it of grad.detach()"
-            )
-
-
-def test_optimizers_take_shards_for_parameters() -> None:
-    """By default they update many at once on a GPU, for types in two lists of torch."""
-    for _ in range(2):
-        make_shard(torch.ones(2), torch.Size([4]), True, str)
-    for types in (_optimizer_types, _foreach_types):
-        assert types.count(Shard) == 1
+        assert clipped == 4 * [
+            f"RuntimeError: rank {rank}: the norm of a shard's gradient is that of this rank's "
+            "part alone: clip with minidist.clip_grad_norm_(module, max_norm) instead of "
+            "torch's; if the part's own norm is meant, take it of grad.detach()"
+        ]

@@ -1,4 +1,4 @@
-"""fully_shard: the same training as in one process, and what it sends and holds meanwhile."""
+"""fully_shard: what it sends and holds, and when; `tests/proof` sees that it trains right."""
 
 import gc
 from itertools import product
@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim import optimizer as optimizers
+from torch.utils import _foreach_utils
 
 from minidist import fully_shard, launch, timeline
 from minidist.parallel.fsdp.fully_shard import FSDPModule, units
@@ -19,23 +21,16 @@ from tests.support.training import far, gradients, grads_of, mine, wholes
 F64 = torch.float64
 
 
-def test_the_outermost_unit_may_be_kept_alone() -> None:
-    def run() -> list[str]:
+def test_the_outermost_unit_may_be_kept_alone_and_may_accumulate_alone() -> None:
+    def run() -> list[Any]:
         net = shard_blocks(gpt(), reshard_after_forward=None)
-        score(net, mine(tokens(0, 4)))
-        return [unit.name for unit in units(net) if unit.state is UnitState.KEPT]
-
-    assert launch(run, 2) == [[""]] * 2
-
-
-def test_set_requires_gradient_sync_may_leave_out_the_units_inside() -> None:
-    def run() -> list[bool]:
-        net = shard_blocks(gpt())
         net.set_requires_gradient_sync(False, recurse=False)
-        score(net, mine(tokens(0, 4))).backward()
-        return [p.grad is None for p in (net.token.weight, net.blocks[0].qkv.weight)]
+        loss = score(net, mine(tokens(0, 4)))
+        kept = [unit.name for unit in units(net) if unit.state is UnitState.KEPT]
+        loss.backward()
+        return [kept, *(p.grad is None for p in (net.token.weight, net.blocks[0].qkv.weight))]
 
-    assert launch(run, 2) == [[True, False]] * 2
+    assert launch(run, 2) == [[[""], True, False]] * 2
 
 
 # ---- when it sends, and what it holds ----
@@ -62,13 +57,10 @@ def test_the_next_unit_is_gathered_while_this_one_computes() -> None:
             block.think.register_full_backward_hook(lambda *_, name=name: events.append(name))
         found = []
         for step in range(2):
-            ids = mine(tokens(step, 4))
-            loss = score(net, ids)
-            found.append(list(events))
-            events.clear()
+            loss = score(net, mine(tokens(step, 4)))
+            found.append([events.pop(0) for _ in list(events)])
             loss.backward()
-            found.append(list(events))
-            events.clear()
+            found.append([events.pop(0) for _ in list(events)])
         return found
 
     b = [f"blocks.{index}" for index in range(3)]
@@ -147,19 +139,18 @@ def test_a_resharded_unit_holds_its_shard_and_at_most_two_are_whole() -> None:
 def test_a_backward_through_freed_parameters_is_an_error() -> None:
     """And no read of memory that is not there: the norm's weight is read element by element."""
 
-    def run() -> str:
+    def run() -> None:
         net = fully_shard(nn.LayerNorm(4))
         net.unshard()
         x = torch.ones(2, 4, requires_grad=True)
         out = nn.functional.layer_norm(x, (4,), net.weight, net.bias).sum()
         net.reshard()
-        with pytest.raises(RuntimeError, match="modified by an inplace operation") as told:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             out.backward()
         net.unshard()
         out.backward()
-        return str(told.value)
 
-    assert all(launch(run, 2))
+    launch(run, 2)
 
 
 # ---- the module's own methods, and what is round a step ----
@@ -167,12 +158,10 @@ def test_a_backward_through_freed_parameters_is_an_error() -> None:
 
 def test_unshard_and_reshard_by_hand() -> None:
     def run() -> list[Any]:
-        net = shard_blocks(gpt())
-        bare = gpt()
+        net, bare = shard_blocks(gpt()), gpt()
         block = net.blocks[0]
         shard = block.out.weight
-        handle = block.unshard(async_op=True)
-        handle.wait()
+        block.unshard(async_op=True).wait()
         whole = block.out.weight
         found = [isinstance(shard, Shard), torch.equal(whole, bare.blocks[0].out.weight)]
         found += [isinstance(net.token.weight, Shard)]  # its own parameters alone
@@ -187,7 +176,7 @@ def test_unshard_and_reshard_by_hand() -> None:
 
 
 def test_optimizers_treat_shards_as_parameters() -> None:
-    """Also those that update many at once, and parts that are empty."""
+    """Also those that update many at once, as on a GPU by default, and parts that are empty."""
 
     def run() -> list[str]:
         wrong = []
@@ -202,6 +191,8 @@ def test_optimizers_treat_shards_as_parameters() -> None:
             kept = sum(t.numel() for s in both[0].state.values() for t in s.values() if t.dim())
             if kept != 2 * sum(p.numel() for p in net.parameters()):
                 wrong.append(f"{kept} elements of moments")
+        for module in (optimizers, _foreach_utils):
+            assert module._foreach_supported_types.count(Shard) == 1
         return [said for said in wrong if said]
 
     assert launch(run, 3) == [[]] * 3
@@ -248,30 +239,13 @@ def test_gradients_that_are_not_there() -> None:
     assert launch(run, 2) == [[want] * 2] * 2
 
 
-def test_hooks_on_shards_are_called_when_their_gradients_are_there() -> None:
-    """So that each can be stepped on and freed in backward."""
+def test_hooks_on_shards_and_zero_grad_while_the_parameters_are_whole() -> None:
+    """A hook may step on each and free it, in backward; `zero_grad` reaches shards and sums."""
 
-    def run() -> list[Any]:
-        net = shard_blocks(gpt())
-        called = []
-
-        def step(shard: torch.Tensor) -> None:
-            called.append(shard.grad is not None)
-            shard.grad = None
-
-        for parameter in net.parameters():
-            parameter.register_post_accumulate_grad_hook(step)
-        score(net, mine(tokens(0, 4))).backward()
-        return [len(called), all(called), all(p.grad is None for p in net.parameters())]
-
-    assert launch(run, 2) == [[40, True, True]] * 2
-
-
-def test_zero_grad_reaches_the_shards_also_while_the_parameters_are_whole() -> None:
     def run() -> list[Any]:
         net, bare = shard_blocks(gpt(), reshard_after_forward=False), gpt()
         score(net, mine(tokens(0, 4))).backward()
-        shards = [shard for unit in units(net) for block in unit.groups for shard in block.shards]
+        shards = [shard for unit in units(net) for group in unit.groups for shard in group.shards]
         score(net, mine(tokens(0, 4)))  # no backward follows
         net.zero_grad(set_to_none=False)
         zeros = all(shard.grad is not None and not shard.grad.any() for shard in shards)
@@ -281,6 +255,16 @@ def test_zero_grad_reaches_the_shards_also_while_the_parameters_are_whole() -> N
         net.set_requires_gradient_sync(True)
         score(net, mine(tokens(2, 4))).backward()
         score(bare, tokens(2, 4)).backward()
-        return [zeros, far(gradients(net), grads_of(bare))]
+        found = [zeros, far(gradients(net), grads_of(bare))]
+        called = []
 
-    assert launch(run, 2) == [[True, ""]] * 2
+        def step(shard: torch.Tensor) -> None:
+            called.append(shard.grad is not None)
+            shard.grad = None
+
+        for parameter in net.parameters():
+            parameter.register_post_accumulate_grad_hook(step)
+        score(net, mine(tokens(0, 4))).backward()
+        return [*found, called == [True] * 40, all(p.grad is None for p in net.parameters())]
+
+    assert launch(run, 2) == [[True, "", True, True]] * 2

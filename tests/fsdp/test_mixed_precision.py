@@ -1,10 +1,11 @@
 """fully_shard in several dtypes: what is used, what is sent, what is kept."""
 
 import copy
+from itertools import product
 from typing import Any
 
-import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from minidist import Counted, Ours, fully_shard, launch
@@ -51,13 +52,12 @@ def by_hand(
     return {name: gradient.float() for name, gradient in total.items()}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_low_precision_is_used_and_sent_and_full_precision_is_kept(layout: str) -> None:
+def test_low_precision_is_used_and_sent_and_full_precision_is_kept() -> None:
     """2 ranks, so that the order of adding does not matter: equal in every bit."""
 
     def run() -> list[Any]:
         found: list[Any] = []
-        for reduce in (F32, BF16, None):
+        for layout, reduce in product(LAYOUTS, (F32, BF16, None)):
             comm = Counted(Ours(algorithm="ring"))
             policy = DtypePolicy(param_dtype=BF16, reduce_dtype=reduce)
             model = shard(net(), layout=layout, comm=comm, mp_policy=policy)
@@ -68,28 +68,24 @@ def test_low_precision_is_used_and_sent_and_full_precision_is_kept(layout: str) 
             comm.clear()
             out = model(mine(data(0)))
             out.float().square().mean().backward()
-            numel = sum(b.layout.padded for u in units(model) for b in u.groups)
+            numel = sum(group.layout.padded for unit in units(model) for group in unit.groups)
             want = numel * (2 * 2 + (4 if reduce is F32 else 2)) // 2
             right = by_hand(net(), [[part] for part in data(0).chunk(2)], reduce or BF16)
             sent = comm.bytes_sent - bytes_of_flags(comm, len(list(model.parameters())))
             found.append((used, out.dtype, sent - want))
-            found.append(
-                {p.dtype for p in model.parameters()} | {p.grad.dtype for p in model.parameters()}
-            )
+            found.append({each.dtype for p in model.parameters() for each in (p, p.grad)})
             found.append(far(gradients(model), right, 0))
         return found
 
     want = [([(BF16, BF16)], BF16, 0), {F32}, ""]
-    assert launch(run, 2) == [want * 3] * 2
+    assert launch(run, 2) == [want * 6] * 2
 
 
 def test_gradients_add_up_in_the_reduce_dtype() -> None:
     def run() -> str:
         model = shard(net(), mp_policy=DtypePolicy(param_dtype=BF16, reduce_dtype=F32))
         parts = [[data(10 * rank + micro) for micro in range(3)] for rank in range(2)]
-        from torch.distributed import get_rank
-
-        for micro, x in enumerate(parts[get_rank()]):
+        for micro, x in enumerate(parts[dist.get_rank()]):
             model.set_requires_gradient_sync(micro == 2)
             model(x).float().square().mean().backward()
         return far(gradients(model), by_hand(net(), parts, F32), 0)
@@ -97,97 +93,46 @@ def test_gradients_add_up_in_the_reduce_dtype() -> None:
     assert launch(run, 2) == [""] * 2
 
 
-def test_outputs_and_inputs_are_cast_as_told() -> None:
-    class Dtype(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(3))
+class Table(nn.Module):
+    """Looks up frozen integers; notes the dtypes that it sees."""
 
-        def forward(self, x: Any, *, more: Any) -> Any:
-            self.seen = [x["a"].dtype, x["b"].dtype, more.dtype, self.weight.dtype]
-            return {"out": x["a"] * self.weight, "ids": x["b"]}
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = nn.Parameter(torch.arange(3), requires_grad=False)
+        self.weight = nn.Parameter(torch.ones(3))
 
+    def forward(self, x: Any, *, more: Any) -> Any:
+        self.seen = [x["a"].dtype, x["b"].dtype, more.dtype, self.weight.dtype]
+        return {"out": x["a"][self.index] * self.weight, "ids": x["b"]}
+
+
+def test_outputs_and_inputs_are_cast_as_told_and_integers_never() -> None:
     def run() -> list[Any]:
-        found = []
+        found: list[Any] = []
         for cast, output in ((True, F32), (False, None), (True, None)):
             policy = DtypePolicy(param_dtype=BF16, output_dtype=output, cast_forward_inputs=cast)
-            model = fully_shard(Dtype(), mp_policy=policy)
+            model = fully_shard(Table(), mp_policy=policy)
             out = model({"a": torch.ones(3), "b": torch.arange(3)}, more=torch.ones(1))
+            out["out"].sum().backward()
             found.append((model.seen, out["out"].dtype, out["ids"].dtype))
-        return found
+        found.append([str(group.param_dtype) for group in units(model)[0].groups])
+        return [*found, torch.equal(wholes(model)["index"], torch.arange(3))]
 
-    whole = torch.int64
-    assert (
-        launch(run, 2)
-        == [
-            [
-                ([BF16, whole, BF16, BF16], F32, whole),
-                ([F32, whole, F32, BF16], F32, whole),
-                ([BF16, whole, BF16, BF16], BF16, whole),
-            ]
-        ]
-        * 2
-    )
+    ids = torch.int64
+    want = [
+        ([BF16, ids, BF16, BF16], F32, ids),
+        ([F32, ids, F32, BF16], F32, ids),
+        ([BF16, ids, BF16, BF16], BF16, ids),
+        ["torch.int64", "torch.bfloat16"],
+        True,
+    ]
+    assert launch(run, 2) == [want] * 2
 
 
-def test_it_trains_as_torchs_own_with_the_same_policy() -> None:
-    def run() -> str:
-        from torch.distributed.fsdp import MixedPrecisionPolicy
-        from torch.distributed.fsdp import fully_shard as torchs
-
-        inner, outer = MixedPrecisionPolicy(BF16, F32), MixedPrecisionPolicy(BF16, F32, F32)
-        ours, theirs = net(), net()
-        for model, wrap in ((ours, fully_shard), (theirs, torchs)):
-            for layer in model[:2]:
-                wrap(layer, mp_policy=inner)
-            wrap(model, mp_policy=outer)
-        for step in range(2):
-            for model in (ours, theirs):
-                model.zero_grad()
-                model(mine(data(step))).square().mean().backward()
-            got = {name: p.grad for name, p in ours.named_parameters()}
-            want = {name: p.grad.to_local() for name, p in theirs.named_parameters()}
-            if said := far(got, want, 1e-6):
-                return f"step {step}: {said}"
-        return ""
-
-    assert launch(run, 2) == [""] * 2
-
-
-def test_frozen_integers_are_gathered_as_they_are() -> None:
-    class Table(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.index = nn.Parameter(torch.arange(5), requires_grad=False)
-            self.weight = nn.Parameter(torch.ones(5))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x[self.index] * self.weight
-
-    def run() -> list[Any]:
-        model = fully_shard(Table(), mp_policy=DtypePolicy(param_dtype=BF16))
-        model(torch.ones(5)).sum().backward()
-        kinds = sorted(str(block.param_dtype) for block in units(model)[0].groups)
-        return [kinds, torch.equal(wholes(model)["index"], torch.arange(5))]
-
-    assert launch(run, 3) == [[["torch.bfloat16", "torch.int64"], True]] * 3
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_sharded_loss_scaler_lets_all_ranks_skip_a_step(layout: str) -> None:
+def test_a_sharded_loss_scaler_lets_all_ranks_skip_a_step() -> None:
     """Of an infinite gradient the last rank sees a part in its shard, and rank 0 does not."""
 
-    def run(sharded: bool, ours: bool = True) -> list[tuple[float, bool]]:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard as torchs
-        from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-
-        kind = ShardedGradScaler if sharded else torch.amp.GradScaler
-        scaler, model = kind("cpu", init_scale=8.0), nn.Linear(4, 3)
-        if ours:
-            fully_shard(model, layout=layout)
-        else:
-            torchs(model, mesh=init_device_mesh("cpu", (3,)))
+    def skips(scaler: Any, model: nn.Module) -> list[tuple[float, bool]]:
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         seen = []
         for last in (1.0, float("inf"), 1.0):
@@ -197,9 +142,20 @@ def test_a_sharded_loss_scaler_lets_all_ranks_skip_a_step(layout: str) -> None:
             seen.append(scaled_step(scaler, optimizer))
         return seen
 
-    skips = [(8.0, True), (4.0, False), (4.0, True)]
-    assert launch(run, 3, True) == [skips] * 3
-    alone = launch(run, 3, False)
-    assert alone[2] == skips
-    assert alone[0] == [(8.0, True)] * 3, "torch.amp's own looks at this rank's shard alone"
-    assert launch(run, 3, False, False) == [skips] * 3, "but a DTensor is looked at whole"
+    def run() -> list[list[tuple[float, bool]]]:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard as torchs
+        from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+        theirs = torchs(nn.Linear(4, 3), mesh=init_device_mesh("cpu", (3,)))
+        found = [skips(torch.amp.GradScaler("cpu", init_scale=8.0), theirs)]
+        for layout, kind in product(LAYOUTS, (ShardedGradScaler, torch.amp.GradScaler)):
+            found.append(
+                skips(kind("cpu", init_scale=8.0), fully_shard(nn.Linear(4, 3), layout=layout))
+            )
+        return found
+
+    right, never = [(8.0, True), (4.0, False), (4.0, True)], [(8.0, True)] * 3
+    first, _, last = launch(run, 3)
+    assert last == [right] * 5, "torch's DTensor is looked at whole"
+    assert first == [right, right, never, right, never], "torch.amp's own sees this rank's alone"

@@ -35,11 +35,11 @@ def score(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1).double(), ids[:, 1:].flatten())
 
 
-def shard_blocks(net: Any, **options: Any) -> Any:
+def shard_blocks(net: Any, wrap: Callable[..., Any] = fully_shard, **options: Any) -> Any:
     """Each block a unit, and the root with the rest."""
     for block in net.blocks:
-        fully_shard(block, **options)
-    return fully_shard(net, **options)
+        wrap(block, **options)
+    return wrap(net, **options)
 
 
 # ---- a bit of everything ----

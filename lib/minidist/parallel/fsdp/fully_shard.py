@@ -5,9 +5,9 @@ How a unit works is in `unit.py`, what is refused in `checks.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.distributed as dist
 from torch import nn
@@ -20,7 +20,7 @@ from minidist.parallel.fsdp.checks import (
     check_output,
     check_parameters,
 )
-from minidist.parallel.fsdp.options import Pair, choose_comms, dtype_policy
+from minidist.parallel.fsdp.options import DtypePolicy, Pair, choose_comms
 from minidist.parallel.fsdp.param_group import ParamInfo, own_modules, own_parameters
 from minidist.parallel.fsdp.torch_only import INSTEAD
 from minidist.parallel.fsdp.unit import Unit
@@ -71,9 +71,10 @@ def fully_shard(
         TypeError, ValueError: of this rank's arguments or module; it names the rank.
         MismatchError: the ranks wrap differently.
     """
+    policy: Any = DtypePolicy() if mp_policy is None else mp_policy  # torch's has the same fields
     options = {
         "reshard_after_forward": reshard_after_forward,
-        "mp_policy": mp_policy,
+        "mp_policy": policy,
         "layout": layout,
         "prefetch": prefetch,
     }
@@ -87,16 +88,14 @@ def fully_shard(
     agree_on_wrapping(module, options, comms)
 
     groups = _start_alike(module, comms)
-    policy = dtype_policy(mp_policy)
     unit = Unit(module, groups, layout, shard, replicate, policy, reshard_after_forward, prefetch)
+    unit.owner = f"rank {shard.rank} of {shard.ranks}, cut by {layout}"
     _become_unit(module, unit)
 
     module.register_forward_pre_hook(unit.pre_forward, prepend=True, with_kwargs=True)
     module.register_forward_pre_hook(lambda *_: check_parameters(unit), prepend=True)
     module.register_forward_hook(lambda _, args, output: check_output(unit, output))
-    module.register_forward_hook(unit.post_forward, with_kwargs=True)
-    module.register_forward_hook(unit.forward_ended, always_call=True)
-    _label_state_dict(module, f"rank {shard.rank} of {shard.ranks}, cut by {layout}")
+    module.register_forward_hook(unit.post_forward, with_kwargs=True, always_call=True)
     return module
 
 
@@ -143,7 +142,7 @@ class FSDPModule:
         check_parameters(self._unit)
         self._unit.begin_unshard(async_op)
         if async_op:
-            return UnshardHandle(self._unit)
+            return UnshardHandle(self._unit.unshard)
         self._unit.unshard()
         return None
 
@@ -199,6 +198,28 @@ class FSDPModule:
                 )
         return super()._apply(fn, recurse)  # type: ignore[misc]
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Say in a state dict whose shards it holds: another rank's often have the same shapes."""
+        self.reshard()
+        destination._metadata[prefix[:-1]][LABEL] = self._unit.owner  # which `torch.save` keeps
+        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[misc]
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
+        """Load this rank's shards, and no others."""
+        self.reshard()
+        unit = f"unit {prefix[:-1]}" if prefix else "the root unit"
+        where = f"rank {dist.get_rank()}: load_state_dict: {unit}: "
+        if metadata.get("assign_to_params_buffers"):
+            raise RuntimeError(f"{where}shards are loaded in place: pass assign=False")
+        given, mine = metadata.get(LABEL), self._unit.owner
+        if given != mine:
+            got = f"those of {given}" if given else "a state that says nothing of shards"
+            raise RuntimeError(
+                f"{where}expected the shards of {mine}, got {got}; a full state, on any number of "
+                "ranks, goes by minidist.load_full_state_dict"
+            )
+        super()._load_from_state_dict(state, prefix, metadata, *rest)  # type: ignore[misc]
+
     def __deepcopy__(self, memo: object) -> Any:
         """Raise TypeError: hooks and the process group belong to this module and process."""
         raise TypeError(
@@ -210,15 +231,10 @@ class FSDPModule:
     __reduce_ex__ = __deepcopy__
 
 
-class UnshardHandle:
-    """An asynchronous `unshard`."""
+class UnshardHandle(NamedTuple):
+    """An asynchronous `unshard`: `wait()` returns when the parameters are whole."""
 
-    def __init__(self, unit: Unit) -> None:
-        self._unit = unit
-
-    def wait(self) -> None:
-        """Return when the parameters are whole."""
-        self._unit.unshard()
+    wait: Callable[[], None]
 
 
 def _become_unit(module: nn.Module, unit: Unit) -> None:
@@ -230,31 +246,3 @@ def _become_unit(module: nn.Module, unit: Unit) -> None:
         if isinstance(part, FSDPModule):
             part._unit.name, part._unit.context = name, unit.context
             unit.context.units.append(part._unit)
-
-
-def _label_state_dict(module: nn.Module, owner: str) -> None:
-    """Let a unit's state dict say whose shards it holds, and let it load no others.
-
-    Another rank's shards often have the same shapes. `torch.save` keeps the label's metadata.
-    """
-
-    def save(module: nn.Module, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
-        metadata[LABEL] = owner
-
-    def load(module: Any, state: Any, prefix: str, metadata: dict[str, Any], *_: object) -> None:
-        module.reshard()
-        unit = f"unit {prefix[:-1]}" if prefix else "the root unit"
-        where = f"rank {dist.get_rank()}: load_state_dict: {unit}: "
-        if metadata.get("assign_to_params_buffers"):
-            raise RuntimeError(f"{where}shards are loaded in place: pass assign=False")
-        given = metadata.get(LABEL)
-        if given != owner:
-            got = f"those of {given}" if given else "a state that says nothing of shards"
-            raise RuntimeError(
-                f"{where}expected the shards of {owner}, got {got}; a full state, on any number of "
-                "ranks, goes by minidist.load_full_state_dict"
-            )
-
-    module.register_state_dict_pre_hook(lambda unit, *_: unit.reshard())  # type: ignore[no-untyped-call]
-    module.register_state_dict_post_hook(save)  # type: ignore[no-untyped-call]
-    module.register_load_state_dict_pre_hook(load)  # type: ignore[no-untyped-call]

@@ -14,31 +14,15 @@ Pair = tuple[Comm, Comm]
 
 
 class DtypePolicy(NamedTuple):
-    """The fields of `torch.distributed.fsdp.MixedPrecisionPolicy`, and their defaults.
+    """What `torch.distributed.fsdp.MixedPrecisionPolicy` has, whose import takes a second or more.
 
-    Users pass that class. Only its fields are read, because importing it takes a second or more.
+    Users pass that class; of either one only the fields are read.
     """
 
     param_dtype: torch.dtype | None = None  # of gathered parameters; None: as they are
     reduce_dtype: torch.dtype | None = None  # in which gradients are averaged; None: as gathered
     output_dtype: torch.dtype | None = None  # of what forward returns; None: as it is
     cast_forward_inputs: bool = True  # the floating-point ones, to param_dtype
-
-
-def dtype_policy(mp_policy: object) -> DtypePolicy:
-    """Read what a user has passed; raise TypeError, without the rank, if it is no policy."""
-    if mp_policy is None:
-        return DtypePolicy()
-    if not all(hasattr(mp_policy, field) for field in DtypePolicy._fields):
-        raise TypeError(
-            "mp_policy: expected a torch.distributed.fsdp.MixedPrecisionPolicy, got "
-            f"{type(mp_policy).__name__}"
-        )
-    found = DtypePolicy(*(getattr(mp_policy, field) for field in DtypePolicy._fields))
-    for field, dtype in zip(DtypePolicy._fields[:3], found[:3], strict=True):
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise TypeError(f"mp_policy.{field}: expected a floating-point dtype, got {dtype!r}")
-    return found
 
 
 def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> tuple[Comm, Comm | None]:
@@ -50,15 +34,21 @@ def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> tuple[Com
     if mesh is not None and comm is not None:
         raise ValueError("mesh and comm: expected one of them, got both; a comm has its own group")
     if mesh is not None:
-        return _comms_of_mesh(mesh)
+        if mesh.ndim not in (1, 2):
+            raise ValueError(
+                "mesh: expected one dimension (shard) or two (replicate, shard), got "
+                f"{mesh.ndim}: {tuple(mesh.shape)}"
+            )
+        if mesh.get_coordinate() is None:
+            raise ValueError(f"mesh: this rank is not in it, but {mesh.mesh.flatten().tolist()}")
+        groups = [mesh.get_group(dimension) for dimension in range(mesh.ndim)]
+        return Ours(groups[-1]), Ours(groups[0]) if mesh.ndim == 2 else None
     if comm is None:
         return Ours(), None
     for each in comm if isinstance(comm, tuple) else [comm]:
         check_comm("comm", each)
     if not isinstance(comm, tuple):
         return comm, None
-    if len(comm) != 2:
-        raise ValueError(f"comm: expected one or a pair (replicate, shard), got {len(comm)}")
     replicate, shard = comm
     replicas, sharers = (dist.get_process_group_ranks(each.group) for each in comm)
     if len(set(replicas) & set(sharers)) != 1:
@@ -67,17 +57,3 @@ def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> tuple[Com
             f"columns and rows of a mesh do, got ranks {replicas} and {sharers}"
         )
     return shard, replicate
-
-
-def _comms_of_mesh(mesh: DeviceMesh) -> tuple[Comm, Comm | None]:
-    if not isinstance(mesh, DeviceMesh):
-        raise TypeError(f"mesh: expected a DeviceMesh, got {type(mesh).__name__}")
-    if mesh.ndim not in (1, 2):
-        raise ValueError(
-            "mesh: expected one dimension (shard) or two (replicate, shard), got "
-            f"{mesh.ndim}: {tuple(mesh.shape)}"
-        )
-    if mesh.get_coordinate() is None:
-        raise ValueError(f"mesh: this rank is not in it, but {mesh.mesh.flatten().tolist()}")
-    groups = [mesh.get_group(dimension) for dimension in range(mesh.ndim)]
-    return Ours(groups[-1]), Ours(groups[0]) if mesh.ndim == 2 else None

@@ -21,13 +21,7 @@ from torch.nn import Parameter
 
 from minidist.comm.comm import Comm
 from minidist.parallel.fsdp.options import DtypePolicy
-from minidist.parallel.fsdp.shard import (
-    Shard,
-    ShardGradient,
-    make_shard,
-    plain,
-    replace,
-)
+from minidist.parallel.fsdp.shard import Replaced, ShardGradient, make_shard, plain
 from minidist.parallel.sharding.layouts import LAYOUTS, Layout
 
 
@@ -40,14 +34,7 @@ class ParamInfo(NamedTuple):
 
 
 class ParamGroup:
-    """Parameters of one dtype and device, all trainable or all frozen when they were wrapped.
-
-    Attributes:
-        local: 1-D, this rank's shard of all of them.
-        shards: views of `local`, which are the module's parameters while it is sharded.
-        unsharded: its parameters while it is not; empty before the first time.
-        accumulated: for each parameter the gradient of backwards that were not synchronized.
-    """
+    """Parameters of one dtype and device, all trainable or all frozen when they were wrapped."""
 
     def __init__(
         self,
@@ -57,48 +44,35 @@ class ParamGroup:
         comm: Comm,
         policy: DtypePolicy,
     ) -> None:
-        first = infos[0].parameter
-        casts = first.dtype.is_floating_point
-        self.names, self.places = [info.name for info in infos], [info.places for info in infos]
-        shapes = [info.parameter.shape for info in infos]
+        self.names, parameters, self.places = map(list, zip(*infos, strict=True))
+        shapes = [parameter.shape for parameter in parameters]
         self.layout: Layout = LAYOUTS[layout](shapes, comm.ranks, comm.rank)
-        self.dtype = first.dtype  # of the shards
-        self.param_dtype = (policy.param_dtype if casts else None) or first.dtype
+        self.dtype = parameters[0].dtype  # of the shards
+        casts = self.dtype.is_floating_point
+        self.param_dtype = (policy.param_dtype if casts else None) or self.dtype
         self.reduce_dtype = (policy.reduce_dtype if casts else None) or self.param_dtype
-        self.unsharded: list[Parameter] = []
-        self.accumulated: list[torch.Tensor | None] = [None] * len(infos)
+        self.unsharded: list[Parameter] = []  # empty before the first time
+        self.accumulated: list[torch.Tensor | None] = [None] * len(infos)  # not yet reduced
         self._unit_title = unit_title
-        parameters = [info.parameter for info in infos]
-        self._make_shards(first.device, [parameter.requires_grad for parameter in parameters])
-        if not first.is_meta:
-            self.copy_from(parameters)
+        self.make_shards(parameters)
         for parameter, shard in zip(parameters, self.shards, strict=True):
-            replace(parameter, shard)
+            parameter.__class__, parameter.title = Replaced, shard.title
 
     def title(self, index: int) -> str:
         """What messages call a parameter."""
         return f"parameter '{self.names[index]}' of {self._unit_title()}"
 
     @torch.no_grad()
-    def copy_from(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Copy this rank's pieces of these full tensors; shards on meta go where they are."""
-        if self.local.is_meta and not tensors[0].is_meta:
-            with plain():
-                wanted = [shard.requires_grad for shard in self.shards]
-            self._make_shards(tensors[0].device, wanted)
+    def make_shards(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Make this rank's pieces of these full tensors the parameters of the module."""
+        first = tensors[0]
+        self.local = first.new_zeros(self.layout.shard_numel)  # this rank's shards, end to end
+        self.pieces = self.layout.pieces(self.local)
+        self.shards = []  # the same, as parameters
         for index, (piece, tensor) in enumerate(zip(self.pieces, tensors, strict=True)):
             piece.copy_(self.layout.piece(index, tensor))
-
-    def _make_shards(self, device: torch.device, wanted: Sequence[bool]) -> None:
-        """Allocate this rank's shards, and make them the parameters of the module."""
-        self.local = torch.zeros(self.layout.shard_numel, dtype=self.dtype, device=device)
-        self.pieces = self.layout.pieces(self.local)
-        self.shards = [
-            make_shard(piece, shape, requires_grad, partial(self.title, index))
-            for index, (piece, shape, requires_grad) in enumerate(
-                zip(self.pieces, self.layout.shapes, wanted, strict=True)
-            )
-        ]
+            shard = make_shard(piece, tensor, partial(self.title, index))
+            self.shards.append(shard)
         self._install(self.shards)
 
     def _install(self, parameters: Sequence[Parameter]) -> None:
@@ -128,9 +102,8 @@ class ParamGroup:
         del self._gathered
         # Private, in torch 2.11 as in 2.13; there is no public way to set a version.
         torch._C._autograd._unsafe_set_version_counter(tuple(self.unsharded), self._versions)
-        with plain():
-            for parameter, shard in zip(self.unsharded, self.shards, strict=True):
-                parameter.requires_grad_(shard.requires_grad)
+        for parameter, wanted in zip(self.unsharded, self.trainable, strict=True):
+            parameter.requires_grad_(wanted)
         self._install(self.unsharded)
 
     def free(self) -> None:
@@ -147,8 +120,7 @@ class ParamGroup:
             Parameter(view.data, requires_grad=False)  # each with a version of its own
             for view in self.layout.views(self._flat)
         ]
-        self._raise_versions()
-        self._flat.untyped_storage().resize_(0)
+        self.free()
 
     def _raise_versions(self) -> None:
         self._versions = tuple(parameter._version for parameter in self.unsharded)
@@ -157,10 +129,10 @@ class ParamGroup:
     # ---- gradients ----
 
     @property
-    def trains(self) -> bool:
-        """True if one of the parameters wants a gradient now."""
+    def trainable(self) -> list[bool]:
+        """For each parameter True if it wants a gradient now."""
         with plain():
-            return any(shard.requires_grad for shard in self.shards)
+            return [shard.requires_grad for shard in self.shards]
 
     @property
     def has_gradients(self) -> bool:
@@ -188,11 +160,10 @@ class ParamGroup:
             self.accumulate_gradients()
             gradients = self.accumulated
         flat = self.local.new_empty(self.layout.padded, dtype=self.reduce_dtype)
-        zero, pairs = flat.new_zeros(()), zip(gradients, self.layout.shapes, strict=True)
-        self.layout.pack([zero.expand(s) if g is None else g for g, s in pairs], flat)
-        with plain():
-            wanted = [shard.requires_grad for shard in self.shards]
-        present = [g is not None or not wants for g, wants in zip(gradients, wanted, strict=True)]
+        zero, shaped = flat.new_zeros(()), zip(gradients, self.layout.shapes, strict=True)
+        self.layout.pack([zero.expand(s) if g is None else g for g, s in shaped], flat)
+        wanted = zip(gradients, self.trainable, strict=True)
+        present = [gradient is not None or not wants for gradient, wants in wanted]
         self.drop_gradients()
         return flat.mul_(scale), present
 
@@ -239,11 +210,10 @@ def own_parameters(module: nn.Module) -> list[ParamInfo]:
     found: dict[int, ParamInfo] = {}
     for prefix, part in own_modules(module):
         for attribute, parameter in part._parameters.items():
-            if parameter is None or isinstance(parameter, Shard):
-                continue
-            name = f"{prefix}.{attribute}" if prefix else attribute
-            info = found.setdefault(id(parameter), ParamInfo(name, parameter, []))
-            info.places.append((part, attribute))
+            if parameter is not None:
+                name = f"{prefix}.{attribute}" if prefix else attribute
+                info = found.setdefault(id(parameter), ParamInfo(name, parameter, []))
+                info.places.append((part, attribute))
     return list(found.values())
 
 

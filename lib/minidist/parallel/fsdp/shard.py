@@ -34,15 +34,21 @@ class Shard(Parameter):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func` on the shard's memory; RuntimeError if it takes that for the parameter."""
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name.strip("_") in MATRIX or getattr(functional, name, None) is func:
-            raise RuntimeError(_used_while_sharded(args, kwargs, func))
+        name = getattr(func, "__name__", str(func))
+        refused = name.strip("_") in MATRIX or getattr(functional, name, None) is func
         with plain():
-            result = func(*args, **kwargs)
-        if torch.is_grad_enabled() and isinstance(result, torch.Tensor) and result.grad_fn:
-            raise RuntimeError(_used_while_sharded(args, kwargs, func))
-        return result
+            if not refused:
+                result = func(*args, **(kwargs or {}))
+                recorded = isinstance(result, torch.Tensor) and result.grad_fn
+                if not (recorded and torch.is_grad_enabled()):
+                    return result
+            shard = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Shard))
+            mine, whole = tuple(shard.shape), tuple(shard.whole_shape)
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: {shard.title()} was used by {name} while it is sharded: "
+                f"this rank has {mine} of {whole}. Call the unit's module, not a part of it; or "
+                "call its unshard() before, and reshard() after"
+            )
 
 
 class ShardGradient(torch.Tensor):
@@ -81,37 +87,17 @@ class Replaced(Parameter):
             raise RuntimeError(
                 f"rank {dist.get_rank()}: {old.title()} is used as it was before fully_shard. An "
                 "optimizer must be built after it, from the module's parameters() of then; of "
-                "modules that share a parameter, wrap one that holds them all, or wrap before tying"
+                "modules that share a parameter, wrap one that holds them all"
             )
         with plain():
             return func(*args, **(kwargs or {}))
 
 
-def make_shard(
-    view: torch.Tensor, shape: torch.Size, requires_grad: bool, title: Callable[[], str]
-) -> Shard:
-    """Return a shard over this memory, of a parameter of this shape."""
+def make_shard(piece: torch.Tensor, full: torch.Tensor, title: Callable[[], str]) -> Shard:
+    """Return a shard in the memory of this piece of the full parameter."""
     for types in (_optimizer_types, _foreach_types):  # into which DTensor enters itself too
         if Shard not in types:
             types.append(Shard)  # type: ignore[arg-type]  # or optimizers would update one by one
-    shard = Shard(view, requires_grad)
-    shard.title, shard.whole_shape = title, shape
+    shard = Shard(piece, full.requires_grad)
+    shard.title, shard.whole_shape = title, full.shape
     return shard
-
-
-def replace(parameter: Parameter, shard: Shard) -> None:
-    """Make a parameter, which others may hold, one that is `Replaced`."""
-    parameter.__class__ = Replaced
-    parameter.title = shard.title  # type: ignore[attr-defined]
-
-
-def _used_while_sharded(args: Any, kwargs: Any, func: Any) -> str:
-    with plain():
-        shard = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Shard))
-        mine, whole = tuple(shard.shape), tuple(shard.whole_shape)
-        title = shard.title()
-    return (
-        f"rank {dist.get_rank()}: {title} was used by {getattr(func, '__name__', func)} while it "
-        f"is sharded: this rank has {mine} of {whole}. Call the unit's module, not a part of it; "
-        "or call its unshard() before, and reshard() after"
-    )

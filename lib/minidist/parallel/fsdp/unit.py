@@ -29,8 +29,9 @@ After Rajbhandari et al. (2020), *ZeRO*, stage 3; Zhao et al. (2023), *PyTorch F
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from enum import Enum, auto
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -63,13 +64,10 @@ class Unit:
     """The parameters of one wrapped module, without those of wrapped modules inside it.
 
     Args:
-        module: the wrapped one.
-        infos: its parameters, those of one `ParamGroup` together.
-        layout: "dim0" or "flat".
+        module, layout, policy, reshard_after_forward, prefetch: as `fully_shard` takes them.
+        infos: the parameters, those of one `ParamGroup` together.
         comm: between the ranks that share each parameter.
         replicate: between the ranks that have the same shards; None if only this one has.
-        policy: of dtypes.
-        reshard_after_forward, prefetch: as `fully_shard` takes them.
     """
 
     def __init__(
@@ -88,6 +86,7 @@ class Unit:
         self.requires_gradient_sync = True
         self.state = UnitState.SHARDED
         self.name = ""  # of the module in the outermost unit
+        self.owner = ""  # of the shards, in a state dict
         self.context = FSDPContext()  # shared by all units of the model
         self._kind = type(module).__name__
         self.groups = [
@@ -105,8 +104,7 @@ class Unit:
             self.context.begin_forward(self)
             self.unshard()
             self.state = UnitState.FORWARD
-            following = self.context.next_in_forward(self)
-            if following and self.prefetch:
+            if self.prefetch and (following := self.context.following.get(self)):
                 following.begin_unshard()
         dtype = self.policy.param_dtype if self.policy.cast_forward_inputs else None
         inputs = cast((args, kwargs), dtype)
@@ -115,7 +113,7 @@ class Unit:
         return inputs
 
     def post_forward(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        """2. Free them. Have autograd call `pre_backward` when it reaches an output."""
+        """2. Free them, also if forward raised. Autograd calls `pre_backward` at an output."""
         trains = self.state is not UnitState.BACKWARD and on_entry(
             output, (args, kwargs), self.pre_backward
         )
@@ -136,8 +134,7 @@ class Unit:
         if self.state is not UnitState.BACKWARD:
             self.unshard()
             self.state = UnitState.BACKWARD
-            previous = self.context.next_in_backward(self)
-            if previous and self.prefetch:
+            if self.prefetch and (previous := self.context.previous.get(self)):
                 previous.begin_unshard()
 
     @torch.no_grad()
@@ -190,7 +187,7 @@ class Unit:
         ranks = self.comm.ranks * (self.replicate.ranks if self.replicate else 1)
         handles = self._agree_on(what, async_op=True)
         reduced = []
-        for group in (each for each in self.groups if each.trains):
+        for group in (each for each in self.groups if any(each.trainable)):
             gradients, present = group.pack_gradients(1 / ranks)
             mean = gradients.new_empty(group.layout.shard_numel)
             handles += begun(what, self.comm.reduce_scatter(mean, gradients, async_op=True))
@@ -208,13 +205,6 @@ class Unit:
             group.write_gradients(mean, present)
             kept = None if all(present) else mean  # it may still be wanted
             self.context.reduced.append(Reduced(self, group, present, kept))
-
-    def forward_ended(self, *_: object) -> None:
-        """Clean up after a forward that raised; after any other there is nothing to do."""
-        with suppress(Exception):  # the first one is being raised already
-            self.context.end_forward(self, trains=False)
-            if self.state is UnitState.FORWARD:
-                self.reshard()
 
     def _agree_on(self, what: str, async_op: bool) -> list[Handle]:
         """Where checks are on, see that all ranks do the same to the same unit."""
@@ -255,13 +245,13 @@ class FSDPContext:
     def __init__(self) -> None:
         self.units: list[Unit] = []  # the outermost first
         self.reduced: list[Reduced] = []  # in this backward: [Note: unused parameters]
+        self.following: dict[Unit, Unit] = {}  # unit → the one that the last forward began next
+        self.previous: dict[Unit, Unit] = {}  # unit → the one whose forward ended before
         self._backward = BackwardPass()
         self._reductions: list[Iterator[None]] = []
         self._outermost: Unit | None = None  # whose forward, now under way, all others are in
         self._begun: list[Unit] = []  # in this forward, in order
-        self._begun_before: list[Unit] = []  # in the forward before
         self._ended: list[Unit] = []  # in this forward, in order, if backward will come to them
-        self._previous: dict[Unit, Unit] = {}  # unit → the one whose forward ended before
         self._forward_mark: Mark = NOTHING
         self._backward_mark: Mark = NOTHING
 
@@ -281,22 +271,12 @@ class FSDPContext:
         if trains:
             self._ended.append(unit)
         if unit is self._outermost:
-            self._outermost, self._begun_before = None, self._begun
-            self._previous = dict(zip(self._ended[1:], self._ended, strict=False))
+            self._outermost, self.following = None, dict(pairwise(self._begun))
+            self.previous = {after: before for before, after in pairwise(self._ended)}
             self._forward_mark.end()
             for each in self.units:
                 if each.state is UnitState.UNSHARDING:  # gathered in vain
                     each.reshard()
-
-    def next_in_forward(self, unit: Unit) -> Unit | None:
-        """The unit that is likely to follow; None if the last forward does not tell."""
-        place = len(self._begun)
-        likely = place < len(self._begun_before) and self._begun_before[place - 1] is unit
-        return self._begun_before[place] if likely else None
-
-    def next_in_backward(self, unit: Unit) -> Unit | None:
-        """The unit that backward is likely to reach next."""
-        return self._previous.get(unit)
 
     def begin_backward(self) -> None:
         """Backward has reached a unit, maybe not the first one."""

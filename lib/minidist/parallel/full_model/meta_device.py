@@ -63,7 +63,7 @@ def materialize(
                     comm.broadcast(tensor.detach())
         for group in unit.groups if unit else ():
             if group.local.is_meta:
-                group.copy_from([made[shard].detach() for shard in group.shards])
+                group.make_shards([made[shard] for shard in group.shards])
         del made, tensor  # before the next unit comes
 
 
