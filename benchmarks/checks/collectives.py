@@ -16,13 +16,7 @@ import minidist
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, in_each_setup
 from benchmarks.harness.setups import Scope, Setup
-from minidist.schedule.algorithms import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    BROADCAST,
-    REDUCE,
-    REDUCE_SCATTER,
-)
+from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER
 from tests.support import collectives as oracle
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
@@ -103,7 +97,7 @@ def variants(part_bytes: int) -> list[Variant]:
 
 def _problem(name: str, call: Callable[..., Any], how: Variant) -> str:
     """What is wrong with the result of one call; "" if it is right."""
-    tensors = Tensors(dist.get_rank(), dist.get_world_size(), how, minidist.device())
+    tensors = Tensors(how)
     arguments = CALLS[name.split(",")[0]](tensors)
     strided, asynchronous = ", strided" * how.strided, ", async" * how.async_op
     what = f"{how.dtype} x {how.numel}{strided}{asynchronous}"
@@ -122,10 +116,10 @@ class Tensors:
     Full tensors have a part of `numel` elements for each rank. The last rank is the root.
     """
 
-    def __init__(self, rank: int, ranks: int, how: Variant, device: torch.device) -> None:
-        self.rank, self.ranks, self.root = rank, ranks, ranks - 1
+    def __init__(self, how: Variant) -> None:
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.root = self.ranks - 1
         self.numel, self.dtype, self._strided, _ = how
-        self._device = device
         self._wanted: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def part(self, rank: int) -> torch.Tensor:
@@ -154,13 +148,11 @@ class Tensors:
 
     def put(self, start: torch.Tensor, want: torch.Tensor | None = None) -> torch.Tensor:
         """The tensor to pass: holds `start`, and must hold `want` after; None: still `start`."""
-        if self._strided:
-            wide = torch.full((start.numel(), 2), FILLER, dtype=self.dtype, device=self._device)
-            tensor, between = wide[:, 0], wide[:, 1]
-            self._wanted.append((between, torch.full_like(between, FILLER, device="cpu")))
-        else:
-            tensor = torch.empty(start.numel(), dtype=self.dtype, device=self._device)
+        shape = start.numel(), 2 if self._strided else 1
+        wide = torch.full(shape, FILLER, dtype=self.dtype, device=minidist.device())
+        tensor, between = wide[:, 0], wide[:, 1:]
         tensor.copy_(start.reshape(-1))
+        self._wanted.append((between, torch.full_like(between, FILLER, device="cpu")))
         self._wanted.append((tensor, (start if want is None else want).reshape(-1)))
         return tensor
 
@@ -210,7 +202,7 @@ CALLS: dict[str, Callable[[Tensors], Arguments]] = {
     "scatter": _scatter,
     "all_to_all_single": lambda t: (t.blank(torch.cat(t.arriving())), t.put(t.full(t.rank))),
     "all_to_all": lambda t: (
-        [t.blank(each) for each in t.arriving()],
+        [t.blank(row) for row in t.arriving()],
         [t.put(row) for row in t.full(t.rank)],
     ),
     "ring_shift": lambda t: (t.put(t.part(t.rank), t.part((t.rank - 1) % t.ranks)),),

@@ -1,13 +1,13 @@
 """Whether a call keeps its place in the stream on which it was made, and whether the host waits.
 
 On a side stream: something slow, then a change of the tensor, then the collective. Its result must
-show the change. Over NCCL the call should come back while the stream is still busy; that is
-recorded, as it is nothing to be right or wrong.
+show the change. (The CPU has no streams: what is queued there is done at once.) Over NCCL the call
+should come back while the stream is still busy; that is recorded, as it is not right or wrong.
 """
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -41,18 +41,19 @@ def on_rank() -> list[Row]:
 
 
 def _late_change(async_op: bool) -> Row:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    side = _SideStream(minidist.device())
-    with side.current():
-        tensor = torch.zeros(NUMEL, device=minidist.device())
-        side.keep_busy()
+    rank, ranks, device = dist.get_rank(), dist.get_world_size(), minidist.device()
+    side = torch.cuda.Stream(device) if device.type == "cuda" else None
+    with torch.cuda.stream(side) if side else nullcontext():
+        tensor = torch.zeros(NUMEL, device=device)
+        if side:
+            torch.cuda._sleep(CYCLES)
         tensor.fill_(rank + 1)
         start = time.perf_counter()
         work = minidist.all_reduce(tensor, async_op=async_op, check=False)
         called = time.perf_counter()
         if work:
             work.wait()
-        waited, busy = time.perf_counter(), side.busy()
+        waited, busy = time.perf_counter(), side is not None and not side.query()
         want = torch.full_like(tensor, ranks * (ranks + 1) / 2)
         right = bool(torch.equal(tensor, want))  # the host waits here
     done = time.perf_counter()
@@ -64,23 +65,3 @@ def _late_change(async_op: bool) -> Row:
         "wait_ms": 1e3 * (waited - called),
         "stream_ms": 1e3 * (done - start),
     }
-
-
-class _SideStream:
-    """A stream beside the usual one. The CPU has none: what is queued there is done at once."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-    def current(self) -> AbstractContextManager[object]:
-        """Queue on it."""
-        return torch.cuda.stream(self._stream) if self._stream else nullcontext()
-
-    def keep_busy(self) -> None:
-        """Queue some milliseconds of nothing."""
-        if self._stream:
-            torch.cuda._sleep(CYCLES)
-
-    def busy(self) -> bool:
-        """Whether something queued is not done yet."""
-        return self._stream is not None and not self._stream.query()

@@ -18,15 +18,7 @@ import minidist
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock
 from benchmarks.harness.setups import Scope, Setup
-from benchmarks.harness.training import (
-    STEPS,
-    Comparison,
-    Config,
-    Training,
-    Way,
-    build,
-    refused,
-)
+from benchmarks.harness.training import STEPS, Comparison, Config, Training, Way, build, refused
 from minidist.memory.activations import expected
 from minidist.memory.meter import Meter
 from minidist.memory.predict import predict

@@ -1,10 +1,10 @@
 """Where to measure (ranks, devices, transport), and how much."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import minidist
 
@@ -30,7 +30,8 @@ class Setup(NamedTuple):
 
     def launch(self, fn: Callable[..., Any], *args: Any, timeout: float) -> list[Any]:
         """As `minidist.launch`. `fn` must be importable: cloudpickle may be missing."""
-        with _one_gpu() if self.shared else nullcontext():
+        first = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0]
+        with patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": first} if self.shared else {}):
             return minidist.launch(fn, self.ranks, *args, device=self.device, timeout=timeout)
 
 
@@ -84,17 +85,3 @@ def on_gpus(gpus: int) -> Scope:
         memory_batch=(4, 64),
         tries=1,
     )
-
-
-@contextmanager
-def _one_gpu() -> Iterator[None]:
-    """Let the ranks to be launched see the first GPU alone."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    os.environ["CUDA_VISIBLE_DEVICES"] = (visible or "0").split(",")[0]
-    try:
-        yield
-    finally:
-        if visible is None:
-            del os.environ["CUDA_VISIBLE_DEVICES"]
-        else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = visible

@@ -1,24 +1,20 @@
 """fully_shard: what it sends and holds, and when; `tests/proof` sees that it trains right."""
 
-import gc
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils import _foreach_utils
 
-from minidist import fully_shard, launch, timeline
+from minidist import fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import FSDPModule, units
 from minidist.parallel.fsdp.shard import Shard
 from minidist.parallel.fsdp.unit import Unit, UnitState
 from tests.support.models import LAYOUTS, gpt, score, shard_blocks, tokens
 from tests.support.training import far, gradients, grads_of, mine, wholes
-
-F64 = torch.float64
 
 
 def test_the_outermost_unit_may_be_kept_alone_and_may_accumulate_alone() -> None:
@@ -73,20 +69,6 @@ def test_the_next_unit_is_gathered_while_this_one_computes() -> None:
     assert launch(run, 2, True) == [[plain, back_ahead, ahead, back_ahead]] * 2
 
 
-def test_a_timeline_has_every_unit() -> None:
-    def run() -> list[tuple[str, str]]:
-        net = shard_blocks(gpt())
-        with timeline() as line:
-            score(net, mine(tokens(0, 4))).backward()
-        return sorted((span.lane, span.name) for span in line.spans)
-
-    names = ["blocks.0", "blocks.1", "blocks.2", "root"]
-    want = [("communication", f"reduce-scatter {name}") for name in names]
-    want += [("communication", f"unshard {name}") for name in names for _ in range(2)]
-    want += [("compute", "backward"), ("compute", "forward")]
-    assert launch(run, 2) == [sorted(want)] * 2
-
-
 def held(unit: Unit) -> int:
     """Bytes of the memory under the unit's whole parameters."""
     whole = [parameter for group in unit.groups for parameter in group.unsharded]
@@ -94,21 +76,12 @@ def held(unit: Unit) -> int:
     return sum(under.values())
 
 
-def living() -> dict[int, int]:
-    """The bytes of all tensors of this process that hold numbers of a model's dtype."""
-    gc.collect()
-    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-    storages = [tensor.untyped_storage() for tensor in tensors if tensor.dtype == F64]
-    return {storage._cdata: storage.nbytes() for storage in storages}
-
-
 def test_a_resharded_unit_holds_its_shard_and_at_most_two_are_whole() -> None:
-    """Looked at in every forward and backward of a layer, and all that lives at the end."""
+    """Looked at in every forward and backward of a layer, and at the end."""
 
     def run() -> list[Any]:
         found: list[Any] = []
         for layout, prefetch in product(LAYOUTS, (True, False)):
-            before = living()
             net = shard_blocks(gpt(), layout=layout, prefetch=prefetch)
             inner, seen = units(net)[1:], list[int]()
 
@@ -124,16 +97,10 @@ def test_a_resharded_unit_holds_its_shard_and_at_most_two_are_whole() -> None:
             for step in range(2):
                 net.zero_grad()
                 score(net, mine(tokens(step, 4))).backward()
-            state = sum(2 * group.local.nbytes for unit in units(net) for group in unit.groups)
-            besides = sum(size for key, size in living().items() if key not in before) - state
-            found.append([prefetch, max(seen), len(seen), sum(map(held, units(net))), besides])
-            del net
+            found.append([max(seen), len(seen), sum(map(held, units(net)))])
         return found
 
-    for found in launch(run, 2):
-        for prefetch, most, looks, freed, besides in found:
-            assert (most, looks, freed) == (1 + prefetch, 12, 0)
-            assert besides < 200, "masks and the like are small, a unit is not"
+    assert launch(run, 2) == [[[2, 12, 0], [1, 12, 0]] * 2] * 2
 
 
 def test_a_backward_through_freed_parameters_is_an_error() -> None:
@@ -210,33 +177,6 @@ def test_names_classes_and_slices() -> None:
         return [*found, type(net[:1]).__name__]
 
     assert launch(run, 2) == [[True] * 4 + ["FSDPSequential", "Sequential"]] * 2
-
-
-def test_gradients_that_are_not_there() -> None:
-    """Used on no rank: stays as it was. On one: zeros elsewhere. Zero everywhere: zeros."""
-
-    class Some(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            for name in ("nowhere", "somewhere", "always", "dead"):
-                self.register_parameter(name, nn.Parameter(torch.ones(4)))
-
-        def forward(self, x: torch.Tensor, rank: int) -> torch.Tensor:
-            y = self.always * x - self.dead * 0.0  # its gradient is -0.0
-            return y + self.somewhere if rank == 1 else y
-
-    def run() -> list[Any]:
-        found: list[Any] = []
-        for layout in LAYOUTS:
-            net = fully_shard(Some(), layout=layout)
-            for _ in range(2):
-                net(torch.ones(4), dist.get_rank()).sum().backward()
-            got = gradients(net)
-            found.append({name: None if g is None else g.tolist() for name, g in got.items()})
-        return found
-
-    want = {"nowhere": None, "somewhere": [1.0] * 4, "always": [2.0] * 4, "dead": [0.0] * 4}
-    assert launch(run, 2) == [[want] * 2] * 2
 
 
 def test_hooks_on_shards_and_zero_grad_while_the_parameters_are_whole() -> None:

@@ -59,10 +59,13 @@ def test_accumulation_in_rows_and_a_mistake_of_one_rank() -> None:
         bits = torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
         replica = bits.clone()
         dist.broadcast(replica, dist.get_rank() % 2, group=comms[0].group)
-        names = sorted(span.name for span in line.spans if span.name.startswith("all-reduce"))
+        names = sorted((span.lane, span.name) for span in line.spans)
         return [said, far(gradients(net), grads_of(bare)), torch.equal(bits, replica), names]
 
-    names = [f"all-reduce {name}" for name in ("blocks.0", "blocks.1", "blocks.2", "root")]
+    travels = ["reduce-scatter", "all-reduce", *["unshard"] * 4]
+    units = ("blocks.0", "blocks.1", "blocks.2", "root")
+    names = [("communication", f"{each} {unit}") for each in travels for unit in units]
+    names = sorted(names + [("compute", each) for each in ("forward", "backward")] * 2)
     found = launch(run, 4)
     assert [trained for _, *trained in found] == [["", True, names]] * 4
     mistake = "module: expected a torch.nn.Module, got a NoneType"
