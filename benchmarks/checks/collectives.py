@@ -55,9 +55,6 @@ def measure(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
 def compare(setup: Setup, calls: Library, part_bytes: int, clock: Clock) -> Iterator[Row]:
     """A row for each of `calls`: the number of checks, and which went wrong on which rank.
 
-    Args:
-        part_bytes: of one part of the largest tensor.
-
     Raises:
         AssertionError: after the last row, if anything went wrong.
     """

@@ -37,33 +37,19 @@ class Setup(NamedTuple):
 
 @dataclass(frozen=True)
 class Scope:
-    """Where to measure, and how much; the defaults are those of the records made on a CPU.
+    """Where to measure, and how much; the defaults are those of the records made on a CPU."""
 
-    Attributes:
-        setups: on which to check and to time.
-        rounds: in which each way is timed; None: as many as the time allows.
-        message_bytes: sizes of the tensors that collectives are timed with.
-        part_bytes: of one part of the largest tensor in the checks; more than a message holds.
-        copy_bytes: that are copied to find the bandwidth of memory.
-        width: of the model whose training is timed.
-        precisions: in which it is timed, of "fp32" and "bf16".
-        memory_batch: rows of a rank, and tokens of each, where memory is measured.
-        tries: launches for each measurement of memory, of which the smallest counts.
-        widths: of the models that DDP and FSDP are compared with.
-        batches: rows of a rank among which the largest is sought that fits into memory.
-    """
-
-    setups: tuple[Setup, ...]
-    rounds: int | None = 15
+    setups: tuple[Setup, ...]  # on which to check and to time
+    rounds: int | None = 15  # in which each way is timed; None: as many as the time allows
     message_bytes: tuple[int, ...] = tuple(4 * KIB << (2 * k) for k in range(8))  # to 64 MiB
-    part_bytes: int = 5 * MIB
-    copy_bytes: int = 1 << 30
-    width: int = 192
-    precisions: tuple[str, ...] = ("fp32",)
-    memory_batch: tuple[int, int] = (1, 8)  # state, and hardly any activations
-    tries: int = 2
-    widths: tuple[int, ...] = ()
-    batches: tuple[int, ...] = ()
+    part_bytes: int = 5 * MIB  # of one part of the largest tensor in the checks: several messages
+    copy_bytes: int = 1 << 30  # to find the bandwidth of memory
+    width: int = 192  # of the model whose training is timed
+    precisions: tuple[str, ...] = ("fp32",)  # in which it is timed: also "bf16"
+    memory_batch: tuple[int, int] = (1, 8)  # rows and tokens: state, and hardly any activations
+    tries: int = 2  # launches for each measurement of memory, of which the smallest counts
+    widths: tuple[int, ...] = ()  # of the models that DDP and FSDP are compared with
+    batches: tuple[int, ...] = ()  # rows of a rank; the largest is sought that fits into memory
 
     @property
     def device(self) -> str:

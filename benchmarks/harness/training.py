@@ -124,21 +124,13 @@ class Training:
 
 
 class Comparison(NamedTuple):
-    """Ways to train, compared with a reference. Ranks import its functions.
+    """Ways to train, compared with a reference. Ranks import its functions."""
 
-    Attributes:
-        ways: precision → the ways, by name; "alone" does not communicate, and learns otherwise.
-        reference: whose losses the others must have.
-        autocast: whether "bf16" stands for autocast, or the ways see to it themselves.
-        checkpointed: ways that are measured with checkpointed blocks too.
-        untimed: ways whose losses alone are compared.
-    """
-
-    ways: Callable[[str], dict[str, Way]]
-    reference: Way
-    autocast: bool = False
-    checkpointed: tuple[str, ...] = ()
-    untimed: tuple[str, ...] = ()
+    ways: Callable[[str], dict[str, Way]]  # by precision; "alone" sends nothing, learns otherwise
+    reference: Way  # whose losses the others must have
+    autocast: bool = False  # whether "bf16" stands for autocast, or the ways see to it themselves
+    checkpointed: tuple[str, ...] = ()  # ways that are measured with checkpointed blocks too
+    untimed: tuple[str, ...] = ()  # ways whose losses alone are compared
 
 
 def compared(ways: dict[str, Way], reference: Way, precision: str, config: Config) -> Iterator[Row]:
@@ -158,16 +150,9 @@ def refused(ways: dict[str, Way]) -> dict[str, str]:
 
     Only the backend's own collectives are tried: Gloo may lack one for a GPU's tensors.
     """
-    errors = {
-        name: turns.refusal(partial(_one_step, way))
-        for name, way in ways.items()
-        if name.startswith("torch") or "native" in name
-    }
+    backends = [name for name in ways if name.startswith("torch") or "native" in name]
+    errors = {name: turns.refusal(lambda: Training(ways[name], NARROW).step()) for name in backends}  # noqa: B023
     return {name: error for name, error in errors.items() if error}
-
-
-def _one_step(way: Way) -> None:
-    Training(way, NARROW).step()
 
 
 def time_steps(
@@ -175,10 +160,9 @@ def time_steps(
 ) -> Turns:
     """On a rank: steps of the ways, in turns; if no `rounds` are given, as many as time allows."""
     steps = {name: Training(way, config).step for name, way in ways.items()}
-    repeats = (
-        Repeats(STEPS, rounds) if rounds else turns.repeats_within(seconds, turns.trial(steps))
-    )
-    return turns.take_turns(steps, repeats)
+    if rounds:
+        return turns.take_turns(steps, Repeats(STEPS, rounds))
+    return turns.take_turns(steps, turns.repeats_within(seconds, turns.trial(steps)))
 
 
 def step_rows(of_ranks: list[Turns], against: str) -> Iterator[Row]:

@@ -355,20 +355,12 @@ def test_times_on_a_gpu_are_those_of_events_around_all_calls(
 ) -> None:
     log: list[str] = []
 
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self) -> None:
-            log.append("event")
-
-        def synchronize(self) -> None:
-            log.append("wait")
-
-        def elapsed_time(self, end: "Event") -> float:
-            return 6.0  # milliseconds
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
+    event = SimpleNamespace(
+        record=lambda: log.append("event"),
+        synchronize=lambda: log.append("wait"),
+        elapsed_time=lambda end: 6.0,  # milliseconds
+    )
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
     monkeypatch.setattr(minidist, "device", lambda: torch.device("cuda:0"))
     assert turns.interval(lambda: log.append("call"), 3) == (0.0, pytest.approx(0.006))
     assert log == ["event", "call", "call", "call", "event", "wait"]

@@ -45,16 +45,6 @@ def fill(rows: list[Row], found: Iterator[Row]) -> None:
 # Sections: budget, errors
 
 
-class Ticks:
-    """A clock that moves by hand."""
-
-    def __init__(self) -> None:
-        self.at = 100.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
 def test_a_failed_section_is_recorded_with_what_it_found_before_and_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,19 +69,18 @@ def test_a_failed_section_is_recorded_with_what_it_found_before_and_the_next_one
 
 
 def test_each_section_gets_its_time_as_long_as_there_is_some() -> None:
-    now = Ticks()
-    given = []
+    at, given = [100.0], []
 
     def takes(seconds: float) -> Callable[[Scope, Clock], Iterator[Row]]:
         def measure(scope: Scope, clock: Clock) -> Iterator[Row]:
             given.append(clock.left())
-            now.at += seconds
+            at[0] += seconds
             yield {}
 
         return measure
 
     sections = [Section("a", takes(30), 50), Section("b", takes(65), 50), Section("c", takes(0), 9)]
-    rows, failed = run(sections, SMALL, lambda _: None, total=99, now=now)
+    rows, failed = run(sections, SMALL, lambda _: None, total=99, now=lambda: at[0])
     assert given == [50, 50]
     assert failed == ["c"], f"{99 - 30 - 65} s are too few to begin it"
     assert rows[-1]["error"].startswith("TimeoutError: not begun")
@@ -99,12 +88,12 @@ def test_each_section_gets_its_time_as_long_as_there_is_some() -> None:
 
 
 def test_a_clock_shares_what_is_left_and_says_when_nothing_is() -> None:
-    now = Ticks()
-    clock = Clock(60, now)
+    at = [100.0]
+    clock = Clock(60, lambda: at[0])
     assert clock.share(3).left() == 20
-    now.at += 30
+    at[0] += 30
     assert clock.share(2).left() == 15
-    now.at += 29.5
+    at[0] += 29.5
     with pytest.raises(TimeoutError, match="the 60 s of this section are over"):
         clock.left()
 
@@ -123,7 +112,7 @@ def test_a_setup_that_fails_does_not_keep_the_others_from_being_measured() -> No
 
     rows: list[Row] = []
     with pytest.raises(ExceptionGroup, match="1 rank on the CPU, Gloo: ValueError: alone"):
-        fill(rows, measure(SMALL, Clock(60, Ticks())))
+        fill(rows, measure(SMALL, Clock(60, lambda: 0.0)))
     assert rows == [{"setup": SMALL.setups[1].name, "ranks": 3, "seconds": 60}]
 
 

@@ -307,14 +307,14 @@ MUTANTS = [
         "lib/minidist/parallel/fsdp/unit.py",
         "if each.state is UnitState.KEPT:  # an optimizer may have updated the shards",
         "if each.state is UnitState.UNSHARDING:",
-        ["tests/fsdp", "tests/proof/test_attacks.py"],
+        ["tests/proof/test_attacks.py"],
     ),
     Mutant(  # a backward that records a graph frees the parameters it would need
         "fsdp",
         "lib/minidist/parallel/fsdp/unit.py",
         "if torch.is_grad_enabled():",
         "if False:",
-        ["tests/fsdp"],
+        ["tests/fsdp/test_checks.py"],
     ),
     Mutant(  # nothing tells a backward that it reads freed memory
         "fsdp",

@@ -32,11 +32,6 @@ def agree_on_wrapping(
 ) -> None:
     """Raise on every rank unless all wrap alike; always checked, or they would wait for ever.
 
-    Args:
-        module: to be wrapped.
-        options: argument → value.
-        comms: of the unit, that between the ranks which share it first.
-
     Raises:
         MismatchError: naming the first thing that differs, or what is wrong on another rank.
         TypeError, ValueError: what is wrong on this rank.

@@ -6,20 +6,16 @@ How a unit works is in `unit.py`, what is refused in `checks.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from minidist.comm.coalesced import broadcast_coalesced
 from minidist.comm.comm import Comm
-from minidist.parallel.fsdp.checks import (
-    agree_on_wrapping,
-    check_output,
-    check_parameters,
-)
+from minidist.parallel.fsdp.checks import agree_on_wrapping, check_output, check_parameters
 from minidist.parallel.fsdp.options import DtypePolicy, Pair, choose_comms
 from minidist.parallel.fsdp.param_group import ParamInfo, own_modules, own_parameters
 from minidist.parallel.fsdp.torch_only import INSTEAD
@@ -102,13 +98,12 @@ def fully_shard(
 def _start_alike(module: nn.Module, comms: Sequence[Comm]) -> list[list[ParamInfo]]:
     """Give rank 0's parameters and buffers to all ranks; return the parameters, by their kinds."""
     infos = own_parameters(module)
-    buffers = (buffer for _, part in own_modules(module) for buffer in part._buffers.values())
-    everything = chain((info.parameter for info in infos), buffers)
-    tensors = [tensor for tensor in everything if tensor is not None and not tensor.is_meta]
+    parameters: list[torch.Tensor] = [info.parameter for info in infos]
+    buffers = [buffer for _, part in own_modules(module) for buffer in part._buffers.values()]
+    tensors = [each for each in (*parameters, *buffers) if each is not None and not each.is_meta]
     for comm in reversed(comms):  # to the first rank of each row, then along the rows
         broadcast_coalesced(tensors, comm)
-    kinds = alike([info.parameter for info in infos])
-    return [[infos[index] for index in members] for members in kinds]
+    return [[infos[index] for index in members] for members in alike(parameters)]
 
 
 def units(module: nn.Module) -> list[Unit]:
@@ -136,8 +131,7 @@ class FSDPModule:
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
         """Make this unit's own parameters whole, but not those of units inside; on all ranks.
 
-        Args:
-            async_op: only begin; they are whole after the `wait()` of what is returned.
+        With `async_op` only begin; they are whole after the `wait()` of what is returned.
         """
         check_parameters(self._unit)
         self._unit.begin_unshard(async_op)
@@ -160,10 +154,7 @@ class FSDPModule:
     ) -> None:
         """Choose whether the next backwards average gradients, or accumulate them on this rank.
 
-        Args:
-            requires_gradient_sync: False for all backwards of a step but the last one. Gradients of
-                the full parameters are held as long.
-            recurse: for the units inside, too.
+        False for all backwards of a step but the last one; full gradients are held as long.
         """
         for unit in units(self) if recurse else [self._unit]:  # type: ignore[arg-type]
             unit.requires_gradient_sync = requires_gradient_sync

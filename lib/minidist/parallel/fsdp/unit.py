@@ -63,11 +63,7 @@ class UnitState(Enum):
 class Unit:
     """The parameters of one wrapped module, without those of wrapped modules inside it.
 
-    Args:
-        module, layout, policy, reshard_after_forward, prefetch: as `fully_shard` takes them.
-        infos: the parameters, those of one `ParamGroup` together.
-        comm: between the ranks that share each parameter.
-        replicate: between the ranks that have the same shards; None if only this one has.
+    The ranks of `comm` share each of them; those of `replicate`, if any, have the same shards.
     """
 
     def __init__(
