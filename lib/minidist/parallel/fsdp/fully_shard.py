@@ -77,15 +77,14 @@ def fully_shard(
     try:
         for name in torch_only:
             raise TypeError(f"{name}: {INSTEAD.get(name, 'there is no such argument')}")
-        shard, replicate = choose_comms(mesh, comm)
+        comms = choose_comms(mesh, comm)
     except (TypeError, ValueError) as error:  # there are no ranks yet that could be told
         raise type(error)(f"rank {dist.get_rank()}: fully_shard: {error}") from None
-    comms = [shard, replicate] if replicate else [shard]
     agree_on_wrapping(module, options, comms)
 
     groups = _start_alike(module, comms)
-    unit = Unit(module, groups, layout, shard, replicate, policy, reshard_after_forward, prefetch)
-    unit.owner = f"rank {shard.rank} of {shard.ranks}, cut by {layout}"
+    unit = Unit(module, groups, layout, comms, policy, reshard_after_forward, prefetch)
+    unit.owner = f"rank {unit.comm.rank} of {unit.comm.ranks}, cut by {layout}"
     _become_unit(module, unit)
 
     module.register_forward_pre_hook(unit.pre_forward, prepend=True, with_kwargs=True)

@@ -25,8 +25,8 @@ class DtypePolicy(NamedTuple):
     cast_forward_inputs: bool = True  # the floating-point ones, to param_dtype
 
 
-def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> tuple[Comm, Comm | None]:
-    """Return the comm between the ranks that share each parameter, and that between replicas.
+def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> list[Comm]:
+    """Return the comm between the ranks that share each parameter; then, if any, the replicas'.
 
     Raises:
         TypeError, ValueError: without the rank.
@@ -41,14 +41,13 @@ def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> tuple[Com
             )
         if mesh.get_coordinate() is None:
             raise ValueError(f"mesh: this rank is not in it, but {mesh.mesh.flatten().tolist()}")
-        groups = [mesh.get_group(dimension) for dimension in range(mesh.ndim)]
-        return Ours(groups[-1]), Ours(groups[0]) if mesh.ndim == 2 else None
+        return [Ours(mesh.get_group(dimension)) for dimension in reversed(range(mesh.ndim))]
     if comm is None:
-        return Ours(), None
+        return [Ours()]
     for each in comm if isinstance(comm, tuple) else [comm]:
         check_comm("comm", each)
     if not isinstance(comm, tuple):
-        return comm, None
+        return [comm]
     replicate, shard = comm
     replicas, sharers = (dist.get_process_group_ranks(each.group) for each in comm)
     if len(set(replicas) & set(sharers)) != 1:
@@ -56,4 +55,4 @@ def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> tuple[Com
             "comm: expected a pair (replicate, shard) of groups that share this rank alone, as the "
             f"columns and rows of a mesh do, got ranks {replicas} and {sharers}"
         )
-    return shard, replicate
+    return [shard, replicate]

@@ -151,9 +151,7 @@ class ParamGroup:
     def pack_gradients(self, scale: float) -> tuple[torch.Tensor, list[bool]]:
         """Flatten the unsharded gradients, times `scale`, in the order of ranks, and drop them.
 
-        Returns:
-            the flat gradients, 1-D [padded], and for each parameter False if it wants a gradient
-            and has none (zeros stand there).
+        Also return for each parameter False if it wants a gradient and has none: zeros stand there.
         """
         gradients = [parameter.grad for parameter in self.unsharded]
         if any(gradient is not None for gradient in self.accumulated):

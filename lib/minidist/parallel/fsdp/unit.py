@@ -63,7 +63,7 @@ class UnitState(Enum):
 class Unit:
     """The parameters of one wrapped module, without those of wrapped modules inside it.
 
-    The ranks of `comm` share each of them; those of `replicate`, if any, have the same shards.
+    The ranks of the first comm share each of them; those of a second one have the same shards.
     """
 
     def __init__(
@@ -71,13 +71,14 @@ class Unit:
         module: nn.Module,
         infos: Sequence[Sequence[ParamInfo]],
         layout: str,
-        comm: Comm,
-        replicate: Comm | None,
+        comms: Sequence[Comm],
         policy: DtypePolicy,
         reshard_after_forward: bool | None,
         prefetch: bool,
     ) -> None:
-        self.comm, self.replicate, self.policy = comm, replicate, policy
+        self.comms, self.comm = comms, comms[0]
+        self.replicate = comms[1] if len(comms) == 2 else None
+        self.policy = policy
         self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
         self.requires_gradient_sync = True
         self.state = UnitState.SHARDED
@@ -86,7 +87,7 @@ class Unit:
         self.context = FSDPContext()  # shared by all units of the model
         self._kind = type(module).__name__
         self.groups = [
-            ParamGroup(group, lambda: self.title, layout, comm, policy) for group in infos
+            ParamGroup(group, lambda: self.title, layout, self.comm, policy) for group in infos
         ]
         self._gathers: list[Handle] = []
 
@@ -310,16 +311,16 @@ class FSDPContext:
 
     def _write_unused(self) -> None:
         """Learn which parameters have a gradient on some rank: [Note: unused parameters]."""
-        pending, self.reduced = self.reduced, []
         by_ranks: dict[object, list[Reduced]] = {}
-        for each in pending:
-            replicas = each.unit.replicate and each.unit.replicate.group
-            by_ranks.setdefault((each.unit.comm.group, replicas), []).append(each)
+        for each in self.reduced:
+            groups = tuple(comm.group for comm in each.unit.comms)
+            by_ranks.setdefault(groups, []).append(each)
+        self.reduced = []
         for members in by_ranks.values():
             unit = members[0].unit
             present = [flag for each in members for flag in each.present]
             flags = torch.tensor(present, dtype=torch.uint8, device=unit.device)
-            for comm in filter(None, (unit.comm, unit.replicate)):
+            for comm in unit.comms:
                 comm.all_reduce(flags, ReduceOp.MAX)
             if all(present):  # on a GPU, to read the flags is to wait
                 continue
