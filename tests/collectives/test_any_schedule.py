@@ -10,7 +10,6 @@ from minidist import launch
 from minidist.collectives.runtime import executor as execute
 from minidist.collectives.runtime.executor import Sent, program
 from minidist.errors import ScheduleError
-from minidist.schedule import algorithms
 from minidist.schedule import program as plan
 from minidist.schedule.schedule import Schedule, Send, Step, bounds
 from minidist.schedule.simulate import goal, start, traffic
@@ -62,7 +61,7 @@ def random_schedules() -> list[str]:
     wrong = []
     for seed in range(60):
         schedule = any_schedule(seed, ranks, widest=1 if seed % 2 else 3)
-        plan.PIECE = (1 << 20, 40, 8, 1)[seed % 4]
+        plan.MAX_MESSAGE = (1 << 20, 40, 8, 1)[seed % 4]
         size = random.Random(seed).choice([0, 3, 11, 30])
         parts = [data(r, size, torch.int64) for r in range(ranks)]
         tensor = parts[rank].clone()
@@ -87,7 +86,7 @@ def random_schedules_in_parts() -> list[str]:
     wrong = []
     for seed in range(60):
         schedule = any_schedule(1000 + seed, ranks, widest=1)
-        plan.PIECE = (1 << 20, 40, 8, 1)[seed % 4]
+        plan.MAX_MESSAGE = (1 << 20, 40, 8, 1)[seed % 4]
         dice = random.Random(seed)
         sizes = [dice.choice([0, 1, 3, 11, 30]) for _ in range(schedule.chunks)]
         parts = [{c: data(50 * r + c, size, torch.int64) for c, size in enumerate(sizes)}
@@ -105,12 +104,6 @@ def random_schedules_in_parts() -> list[str]:
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_and_so_it_does_on_chunks_that_are_tensors_of_any_size(ranks: int) -> None:
     assert launch(random_schedules_in_parts, ranks) == [[]] * ranks
-
-
-def test_runs_of_chunks_must_lie_in_one_tensor() -> None:
-    runs = program(algorithms.tree_gather(4), 0)
-    with pytest.raises(ValueError, match="tree gather sends runs of chunks"):
-        plan.lay_out_parts(runs, ((0, 3), (1, 3), (2, 3), (3, 3)), 4, plan.PIECE)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

@@ -150,7 +150,7 @@ BY_CHUNKS = ("double_tree", "naive", "recursive_doubling", "ring", "tree")  # no
 def in_pieces() -> list[tuple[str, int, bool, list[Sent]]]:
     """Chunks of 1 to WINDOW + 3 pieces of at most 16 bytes, all but one of them uneven."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    plan.PIECE = 16
+    plan.MAX_MESSAGE = 16
     results = []
     for name in BY_CHUNKS:
         for pieces in range(1, WINDOW + 4):
@@ -184,7 +184,7 @@ def hierarchical(local: int) -> list[str]:
     schedule = algorithms.hierarchical_all_reduce(ranks, local=local)
     mine, wrong = program(schedule, rank), []
     for piece in (1 << 20, 64, 4):
-        plan.PIECE = piece
+        plan.MAX_MESSAGE = piece
         for size in (0, 1, ranks - 1, ranks + 1, 2 * ranks + 3, 101):
             tensor, log = data(rank, size), list[Sent]()
             execute.execute(mine, tensor, torch.Tensor.add_, log=log)
@@ -226,7 +226,7 @@ class Allocations(TorchDispatchMode):
 
 
 def allocated() -> dict[str, list[int]]:
-    plan.PIECE, taken = 1024, {}
+    plan.MAX_MESSAGE, taken = 1024, {}
     minidist.all_reduce(torch.ones(3), check=False)  # the first call tries if torch has a kernel
     tensors = [torch.ones(100_000), torch.ones(3)]
     for name in BY_CHUNKS:

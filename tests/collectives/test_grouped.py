@@ -46,7 +46,7 @@ def as_on_nccl() -> tuple[int, dict[str, tuple[int, list[str]]]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executor, "_grouped", one_after_another)
         patch.setattr(executor._Flight, "on_gpu", property(lambda _: True, lambda *_: None), False)
-        patch.setattr(program, "PIECE", 4096)  # bytes of a message
+        patch.setattr(program, "MAX_MESSAGE", 4096)  # bytes of a message
         variants = [correct.Variant(numel, torch.float32, False, False) for numel in (1, 5123)]
         patch.setattr(correct, "variants", lambda part_bytes: variants)
         calls = {name: call for name, call in correct.library().items() if "auto" not in name}

@@ -347,7 +347,7 @@ def random_floats() -> list[tuple[str, bytes]]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     results = []
     for piece in (1 << 20, 128):
-        minidist.schedule.program.PIECE = piece
+        minidist.schedule.program.MAX_MESSAGE = piece
         for algorithm in ALL_REDUCE:
             for dtype in (torch.float32, torch.bfloat16, torch.float64):
                 parts = [torch.randn(203, generator=torch.Generator().manual_seed(r)).to(dtype)
@@ -388,7 +388,7 @@ def test_what_the_backend_cannot_do_is_said_on_every_rank() -> None:
 def in_pieces() -> list[str]:
     """Blocks of 1 to WINDOW + 3 pieces, of another size for each pair of ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    minidist.schedule.program.PIECE, wrong = 16, []
+    minidist.schedule.program.MAX_MESSAGE, wrong = 16, []
     for most in (1, 2, WINDOW, WINDOW + 3):
 
         def block(src: int, dst: int, most: int = most) -> torch.Tensor:

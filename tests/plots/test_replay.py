@@ -74,7 +74,11 @@ BLOCKS = [[f"{src}→{dst}" for dst in ALL] for src in ALL]
             [["0"], ["1"], ["2"], ["3"]],
             [[""], ["Σ"], [""], [""]],
         ),
-        (algorithms.ring_all_reduce(4, segments=4), [4 * row for row in ROWS], [["Σ"] * 16] * 4),
+        (
+            algorithms.chain_all_reduce(4, segments=16),  # N x N chunks, and no blocks
+            [4 * row for row in ROWS],
+            [["Σ"] * 16] * 4,
+        ),
         (algorithms.ring_all_reduce(1), [["0"]], [["0"]]),
     ],
     ids=lambda value: getattr(value, "name", ""),

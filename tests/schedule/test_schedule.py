@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minidist.errors import ScheduleError
-from minidist.schedule import algorithms
+from minidist.schedule.program import program
 from minidist.schedule.schedule import Collective, Schedule, Send, Step, bounds, spread
 from minidist.schedule.simulate import goal, replay, start
 
@@ -53,38 +53,10 @@ def test_check_rejects_and_names_step_and_message(steps: list[list[Send]], messa
         schedule_of(*steps).check()
 
 
-def test_check_wants_ranks_and_chunks() -> None:
-    for ranks, chunks in ((0, 1), (1, 0)):
-        with pytest.raises(ScheduleError, match=f"{ranks} ranks and {chunks} chunks"):
-            schedule_of(ranks=ranks, chunks=chunks).check()
-
-
 def test_check_allows_what_is_safe() -> None:
     swap = [Send(0, 1, 0, True), Send(1, 0, 0, True)]  # both reduce: each has an inbox
     both = [Send(0, 1, 0, True), Send(2, 1, 1, False)]  # one reduced, one overwritten elsewhere
     assert schedule_of(swap, both).check().ranks == 4
-
-
-def test_only_schedules_of_one_shape_can_be_joined() -> None:
-    with pytest.raises(ScheduleError, match=r"3 ranks, 3 chunks.*4 ranks, 4 chunks"):
-        algorithms.ring_reduce_scatter(3).then(algorithms.ring_all_gather(4), "x", "all_reduce")
-
-
-def test_segments_of_a_chunk_go_one_behind_the_other() -> None:
-    cut = schedule_of([Send(0, 1, 2, True)], [Send(1, 3, 2, False)], chunks=3).in_segments(2)
-    assert cut.chunks == 6
-    assert [list(step) for step in cut] == [
-        [Send(0, 1, 4, True)],
-        [Send(0, 1, 5, True)],
-        [Send(1, 3, 4, False)],
-        [Send(1, 3, 5, False)],
-    ]
-    run = schedule_of([Send(0, 1, 2, True, width=2)])
-    assert run.in_segments(1) is run
-    with pytest.raises(ScheduleError, match=r"chunks 2\.\.3 .*only single chunks"):
-        run.in_segments(2).check()
-    with pytest.raises(ScheduleError, match="segments must be at least 1, got 0"):
-        run.in_segments(0)
 
 
 # Three ranks, root 1, a shift by 1. A word is a rank, a letter one of its chunks: the rank whose
@@ -128,15 +100,28 @@ def test_replay_refuses_to_use_what_is_not_there() -> None:
 
 @pytest.mark.claim("B7")
 @pytest.mark.parametrize("chunks", [1, 2, 3, 4, 5, 7, 8, 33])
-@pytest.mark.parametrize("extra", [-1, 0, 1])
-@pytest.mark.parametrize("times", [0, 1, 13])
-def test_uneven_slices_are_shorter_at_the_end_and_nothing_is_padded(
-    chunks: int, extra: int, times: int
+def test_uneven_slices_are_shorter_at_the_end_and_nothing_is_padded(chunks: int) -> None:
+    for numel in (0, 1, chunks - 1, chunks, chunks + 1, 13 * chunks - 1, 13 * chunks + 1):
+        edge = bounds(numel, chunks)
+        sizes = np.diff(edge)
+        assert (edge[0], sizes.sum()) == (0, numel)
+        assert (sizes[:-1] >= sizes[1:]).all()
+        assert sizes.max() - sizes.min() <= 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "early"),
+    [
+        (Send(1, 2, 0, False), Send(1, 0, 0, False), True),  # rank 0 had nothing to do with it
+        (Send(1, 0, 0, False), Send(2, 0, 0, False), False),  # what came would be overwritten
+        (Send(0, 1, 0, False), Send(2, 0, 0, False), False),  # what leaves would be overwritten
+        (Send(0, 1, 0, False), Send(1, 0, 0, False), True),  # it has left before this is sent
+        (Send(0, 1, 0, False), Send(2, 0, 0, True), True),  # what is reduced has an inbox
+    ],
+)
+def test_receives_are_posted_early_where_nothing_can_be_lost(
+    before: Send, after: Send, early: bool
 ) -> None:
-    numel = max(0, times * chunks + extra)
-    edge = bounds(numel, chunks)
-    sizes = np.diff(edge)
-    assert edge[0] == 0
-    assert sizes.sum() == numel
-    assert (sizes[:-1] >= sizes[1:]).all()
-    assert sizes.max() - sizes.min() <= 1
+    """Rank 0: may it post what comes `after` while what comes `before` is on its way?"""
+    steps = program(schedule_of([before], [after]), 0).steps
+    assert [step.early for step in steps] == [True, early]

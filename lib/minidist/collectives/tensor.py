@@ -162,8 +162,7 @@ def all_gather_into_tensor(
         output_tensor: N times the elements of the input, in any shape.
         input_tensor: alike on all ranks. It may be this rank's part of the output itself, but share
             no other memory with it.
-        algorithm: "ring", "doubling" (recursive), "direct" (all at once),
-            "shared_memory" or "auto".
+        algorithm: "ring", "doubling" (recursive), "shared_memory" or "auto".
         group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 

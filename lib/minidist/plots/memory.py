@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -42,17 +43,14 @@ def memory_curve(
         recorded: title → curve.
         heights: title → name → bytes: dashed lines, such as what was predicted.
         unit: "GB", "MB", "kB" or "bytes".
-
-    Raises:
-        ValueError: there is no recording, or no such unit.
     """
-    scale = _scale(unit, list(recorded))
+    scale, heights = UNITS[unit], heights or {}
     size = 7.2, 0.9 + 1.9 * len(recorded)
     figure, grid = style.subplots(len(recorded), 1, size=size, sharey=True)
-    names = list(dict.fromkeys(name for own in (heights or {}).values() for name in own))
+    names = list(dict.fromkeys(name for own in heights.values() for name in own))
     for axes, (title, one) in zip(grid.flat, recorded.items(), strict=True):
         _draw_curve(axes, one, scale)
-        for name, nbytes in (heights or {}).get(title, {}).items():
+        for name, nbytes in heights.get(title, {}).items():
             color = COLORS[3 + names.index(name) % 4]
             axes.axhline(nbytes / scale, color=color, linestyle="--", linewidth=1.3, label=name)
         axes.set_title(title, fontsize=9, loc="left")
@@ -76,24 +74,6 @@ def _draw_curve(axes: Axes, one: Recorded, scale: float) -> None:
     style.chart(axes, labelsize=8)
 
 
-def stacked_bars(
-    panels: Sequence[Mapping[str, Mapping[str, float]]],
-    *,
-    y_label: str,
-    limit: tuple[str, float] | None = None,
-) -> Figure:
-    """Bars stacked of named parts, in panels side by side that each have a scale of their own.
-
-    Args:
-        panels: of each panel: bar → part → amount. A bar may lack parts.
-        y_label: what is counted, with its unit.
-        limit: name and height of a line across all panels, such as the memory of a GPU.
-    """
-    figure = _stack(panels, y_label, limit)
-    style.legend_below(figure, 3)
-    return figure
-
-
 def memory_bars(
     parts: Mapping[str, Mapping[str, float]],
     *,
@@ -110,63 +90,52 @@ def memory_bars(
         limit: name and bytes of a line across, such as the memory of a GPU.
         measured: strategy → bytes, drawn as a mark on its bar.
         mark: what the marks are called.
-
-    Raises:
-        ValueError: there is no bar, or no such unit.
     """
-    scale = _scale(unit, list(parts))
+    scale = UNITS[unit]
     panel = {name: {part: n / scale for part, n in own.items() if n} for name, own in parts.items()}
-    figure = _stack([panel], unit, (limit[0], limit[1] / scale) if limit else None)
-    if measured:
-        figure.axes[0].plot(
-            list(measured),
-            [nbytes / scale for nbytes in measured.values()],
-            linestyle="none",
-            marker="D",
-            markersize=7,
-            markerfacecolor="white",
-            markeredgecolor="black",
-            label=mark,
-        )
-    style.legend_below(figure, 3)
-    return figure
+    return stacked_bars(
+        [panel],
+        y_label=unit,
+        limit=(limit[0], limit[1] / scale) if limit else None,
+        marks=(mark, {name: n / scale for name, n in measured.items()}) if measured else None,
+    )
 
 
-def _stack(
+def stacked_bars(
     panels: Sequence[Mapping[str, Mapping[str, float]]],
+    *,
     y_label: str,
-    limit: tuple[str, float] | None,
+    limit: tuple[str, float] | None = None,
+    marks: tuple[str, Mapping[str, float]] | None = None,
 ) -> Figure:
+    """Bars stacked of named parts, in panels side by side that each have a scale of their own.
+
+    Args:
+        panels: of each panel: bar → part → amount. A bar may lack parts.
+        y_label: what is counted, with its unit.
+        limit: name and height of a line across all panels, such as the memory of a GPU.
+        marks: name and heights of a mark on each bar of the first panel, such as what was measured.
+    """
     parts = list(dict.fromkeys(part for bars in panels for bar in bars.values() for part in bar))
     widths = [len(bars) for bars in panels]
     figure, grid = style.subplots(1, len(panels), size=(7.2, 3.6), width_ratios=widths)
     for axes, bars in zip(grid.flat, panels, strict=True):
-        bottom = [0.0] * len(bars)
+        bottom = np.zeros(len(bars))
         for number, part in enumerate(parts):
-            heights = [bar.get(part, 0.0) for bar in bars.values()]
+            amounts = np.array([bar.get(part, 0.0) for bar in bars.values()])
+            look = {"facecolor": COLORS[number], "hatch": HATCHES[number], "edgecolor": "black"}
             axes.bar(
-                list(bars),
-                heights,
-                0.62,
-                bottom,
-                label=part,
-                facecolor=COLORS[number],
-                edgecolor="black",
-                hatch=HATCHES[number],
-                linewidth=0.5,
-                alpha=0.8,
+                list(bars), amounts, 0.62, bottom, label=part, linewidth=0.5, alpha=0.8, **look
             )
-            bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+            bottom += amounts
         if limit:
             axes.axhline(limit[1], color="black", linestyle="--", linewidth=1.2, label=limit[0])
         style.chart(axes)
         axes.tick_params(axis="x", labelsize=8, length=0)
+    if marks:
+        name, heights = marks
+        (line,) = grid[0, 0].plot(list(heights), list(heights.values()), "D", label=name)
+        line.set(markersize=7, markerfacecolor="white", markeredgecolor="black")
     grid[0, 0].set_ylabel(y_label)
+    style.legend_below(figure, 3)
     return figure
-
-
-def _scale(unit: str, drawn: list[str]) -> float:
-    if unit not in UNITS or not drawn:
-        known = ", ".join(UNITS)
-        raise ValueError(f"expected something to draw, in {known}; got {drawn}, in {unit!r}")
-    return UNITS[unit]

@@ -21,15 +21,13 @@ def trace(replay: Replay) -> Figure:
     """
     columns = min(3, replay.steps + 1)
     rows = -(-(replay.steps + 1) // columns)
-    side = max(replay.chunks * 0.66, 2.2)
-    size = columns * side, rows * (replay.ranks * 0.34 + 0.55)
-    figure, grid = style.subplots(rows, columns, size=size, layout=None)
+    size = columns * max(replay.chunks * 0.66, 2.2), rows * (replay.ranks * 0.34 + 0.55)
+    figure, grid = style.subplots(rows, columns, size=size, layout="tight")
     for after, axes in enumerate(grid.flat):
         if after > replay.steps:
             axes.set_axis_off()
         else:
             _panel(axes, replay, after)
-    figure.tight_layout()
     return figure
 
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import cache
 from html import escape
 from importlib.resources import files
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from minidist.schedule.simulate import Contributors, Event, Replay
+from minidist.schedule.simulate import Event, Replay
 
 BIGGEST = 32  # ranks, and chunks: beyond it nobody can read the cells
 
@@ -55,12 +52,12 @@ class Stepper:
         return f"{self.replay.name}: {_size(self.replay)}, {end}"
 
     def _repr_html_(self) -> str:
-        rows = (_row(number, step) for number, step in _by_step(self.replay))
         return HTML.format(
             name=escape(self.replay.name),
             size=_size(self.replay),
-            trace=_json(self.replay),
-            rows="\n".join(rows),
+            # Without a "<", so that no name can end the script element that holds it.
+            trace=json.dumps(asdict(self.replay), separators=(",", ":")).replace("<", "\\u003c"),
+            rows="\n".join(_row(self.replay, number) for number in range(self.replay.steps)),
             # The book serves both files to all its pages; a notebook has nobody to serve them.
             assets="" if os.environ.get("MINIDIST_BOOK") else assets(),
         )
@@ -85,16 +82,11 @@ def sentences(step: Iterable[Event]) -> list[str]:
 def _sentence(events: list[Event]) -> str:
     event, one = events[0], len(events) == 1
     chunks = ("chunk " if one else "chunks ") + ", ".join(str(e.chunk) for e in events)
-    adds = "adds it" if one else "adds them"
-    does = adds if event.reduce else "overwrites its own"
+    does = f"adds {'it' if one else 'them'}" if event.reduce else "overwrites its own"
+    carried, result = ("+".join(map(str, who)) for who in (event.carried, event.result))
     return (
-        f"rank {event.src} sends {chunks} ({_sum(event.carried)}) to rank {event.dst}, "
-        f"which {does}: {_sum(event.result)}"
+        f"rank {event.src} sends {chunks} ({carried}) to rank {event.dst}, which {does}: {result}"
     )
-
-
-def _sum(contributors: Contributors) -> str:
-    return "+".join(map(str, contributors))
 
 
 def _size(replay: Replay) -> str:
@@ -102,20 +94,10 @@ def _size(replay: Replay) -> str:
     return ", ".join(f"{count} {noun}{'s' * (count != 1)}" for noun, count in counts.items())
 
 
-def _by_step(replay: Replay) -> Iterator[tuple[int, list[Event]]]:
-    """Every step, those without a message too, or the rows would not match the steps."""
-    for number in range(replay.steps):
-        yield number, [event for event in replay.events if event.step == number]
-
-
-def _row(number: int, step: list[Event]) -> str:
+def _row(replay: Replay, number: int) -> str:
+    step = (event for event in replay.events if event.step == number)
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences(step))
     return f'<tr><th scope="row">{number + 1}</th><td><ul>{items}</ul></td></tr>'
-
-
-def _json(replay: Replay) -> str:
-    """Without a "<", so that no name can end the script element that holds it."""
-    return json.dumps(asdict(replay), separators=(",", ":")).replace("<", "\\u003c")
 
 
 @cache

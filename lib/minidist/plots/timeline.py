@@ -10,7 +10,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from minidist.plots import style
 from minidist.plots.style import COLORS
-from minidist.profiler.spans import Row, Span, rows
+from minidist.profiler.spans import Span, rows
 
 BAR = 0.74  # of a row's height
 GAP = 0.5  # rows between two ranks
@@ -26,26 +26,28 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
     their own.
 
     Args:
-        spans: of any number of ranks of one host, as `Timeline.spans` has them.
+        spans: of any number of ranks of one host, as `Timeline.spans` has them; at least one.
         names: what to call rank 0, 1, ... if they are something else, such as strategies.
-
-    Raises:
-        ValueError: there are no spans.
     """
     lines = rows(spans)
     if not lines:
         raise ValueError("gantt: expected at least one span")
-    colors = _colors(lines)
-    heights = _heights(lines)
+    ranks = [row.rank for row in lines]  # downward, with a gap between two
+    heights = [at + GAP * len(set(ranks[: at + 1]) - {ranks[0]}) for at in range(len(ranks))]
     figure, grid = style.subplots(size=(7.2, 0.3 * (heights[-1] + 1) + 1.2))
     axes: Axes = grid[0, 0]
     zero = min(span.start for row in lines for span in row.spans)
-    bars = [
-        (span.name, _bar(axes, span, height, zero, colors[_kind(span.name)]))
-        for row, height in zip(lines, heights, strict=True)
-        for span in row.spans
-    ]
-    _label(axes, [f"{_rank(row.rank, names)}: {row.lane}" for row in lines], heights)
+    colors = _colors(_kind(span.name) for row in lines for span in row.spans)
+    bars = []
+    for row, height in zip(lines, heights, strict=True):
+        for span in row.spans:
+            left, length = (span.start - zero) * 1e3, (span.end - span.start) * 1e3
+            bar = Rectangle((left, height - BAR / 2), length, BAR, lw=0.4, alpha=0.6)
+            bar.set(facecolor=colors[_kind(span.name)], edgecolor="black")
+            axes.add_patch(bar)
+            bars.append((span.name, bar))
+    called = names or [f"rank {rank}" for rank in range(max(ranks) + 1)]
+    _label(axes, [f"{called[row.rank]}: {row.lane}" for row in lines], heights)
     patches = [
         Patch(facecolor=color, edgecolor="black", lw=0.4, alpha=0.6, label=kind)
         for kind, color in colors.items()
@@ -57,11 +59,11 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
     return figure
 
 
-def _colors(lines: list[Row]) -> dict[str, str]:
+def _colors(kinds: Iterable[str]) -> dict[str, str]:
     """The colour of each kind there is, known ones first."""
-    there = list(dict.fromkeys(_kind(span.name) for row in lines for span in row.spans))
-    all_kinds = [*KNOWN, *(kind for kind in there if kind not in KNOWN)]
-    return {kind: COLORS[i % 7] for i, kind in enumerate(all_kinds) if kind in there}
+    there = dict.fromkeys(kinds)
+    order = dict.fromkeys([*KNOWN, *there])
+    return {kind: COLORS[i % 7] for i, kind in enumerate(order) if kind in there}
 
 
 def _kind(name: str) -> str:
@@ -70,35 +72,10 @@ def _kind(name: str) -> str:
     return first if number.isdigit() and first else name
 
 
-def _heights(lines: list[Row]) -> list[float]:
-    """Where each row is, downward; there is a gap between two ranks."""
-    ranks = [row.rank for row in lines]
-    return [place + GAP * len(set(ranks[: place + 1]) - {ranks[0]}) for place in range(len(lines))]
-
-
-def _bar(axes: Axes, span: Span, height: float, zero: float, color: str) -> Rectangle:
-    left, length = (span.start - zero) * 1e3, (span.end - span.start) * 1e3
-    bar = Rectangle(
-        (left, height - BAR / 2),
-        length,
-        BAR,
-        facecolor=color,
-        alpha=0.6,
-        edgecolor="black",
-        linewidth=0.4,
-    )
-    axes.add_patch(bar)
-    return bar
-
-
-def _rank(rank: int, names: Sequence[str] | None) -> str:
-    return names[rank] if names else f"rank {rank}"
-
-
 def _label(axes: Axes, names: list[str], heights: list[float]) -> None:
     """Name each lane once, at its first row, and set the axes round all bars."""
-    ticks = [place for place, name in enumerate(names) if name not in names[:place]]
-    axes.set_yticks([heights[place] for place in ticks], [names[place] for place in ticks])
+    first = {name: heights[names.index(name)] for name in names}
+    axes.set_yticks(list(first.values()), list(first))
     axes.autoscale_view()
     axes.set_xlim(left=0)
     axes.set_ylim(heights[-1] + 0.6, -0.6)
@@ -109,7 +86,7 @@ def _label(axes: Axes, names: list[str], heights: list[float]) -> None:
 
 def _write(axes: Axes, name: str, bar: Rectangle) -> None:
     """Put the name into the bar, whole or its last word, if there is room for it."""
-    x, y = bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height() / 2
+    x, y = bar.get_center()
     for words in (name, name.split()[-1] if name.split() else ""):
         text = axes.text(x, y, words, ha="center", va="center_baseline", fontsize=8)
         if text.get_window_extent().width <= FREE * bar.get_window_extent().width:

@@ -4,13 +4,13 @@ A schedule says who sends which chunk to whom in which step, and whether the rec
 overwrites; each algorithm is stated once, as a function that returns one. Everything else reads it:
 
 - `simulate` *replays* it in one process: pictures, proofs, and the traffic of every rank;
-- `cost` *prices* it on a `topology`: seconds by latency, bandwidth and contention;
+- `cost` *prices* it on a topology: seconds by latency, bandwidth and contention;
 - `program` takes out what one rank has to do, which `minidist.collectives` *runs* between real
   ranks.
 
 So what a page draws is what runs and what is priced. Nothing in this room imports
 torch.distributed.
 
-To read in this order: `schedule`, `algorithms.ring`, `simulate`, `topology` and `cost`, `program`;
-then any of `algorithms` (`direct`, `tree`, `doubling`, `chain`, `double_tree`, `hierarchical`).
+To read in this order: `schedule`, `algorithms.ring`, `simulate`, `cost`, `program`; then any of
+`algorithms` (`direct`, `tree`, `doubling`, `chain`, `double_tree`, `hierarchical`).
 """

@@ -10,7 +10,7 @@ one starts then.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
@@ -19,26 +19,93 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minidist.schedule.checks import amount
+from minidist.schedule.checks import amount, whole_number
 from minidist.schedule.schedule import Ints, Schedule, Step
-from minidist.schedule.topology import Link, Topology, nodes, shared, switch
-
-__all__ = [
-    "AlphaBeta",
-    "Link",
-    "Load",
-    "Measurement",
-    "Price",
-    "Topology",
-    "fit",
-    "nodes",
-    "price",
-    "seconds",
-    "shared",
-    "switch",
-]
 
 Floats = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Link:
+    """`alpha`: seconds that a message of any size takes. `beta`: seconds per byte, 1/bandwidth."""
+
+    alpha: float
+    beta: float
+
+    def __post_init__(self) -> None:
+        amount("alpha", self.alpha)
+        amount("beta", self.beta)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Which links a message crosses, and what it costs to reduce.
+
+    Attributes:
+        lanes: given the arrays `src` and `dst` of a step, yields (link, number): the messages with
+            the same number share one copy of that link; -1 marks those that do not use it.
+        gamma: seconds that a receiver takes to reduce one byte into its own.
+        cores: if not 0, so many cores do all ranks' work: messages are work, not waiting, and take
+            turns for their alpha too, as receivers do for what they reduce.
+    """
+
+    name: str
+    lanes: Callable[[Ints, Ints], Iterator[tuple[Link, Ints]]]
+    gamma: float = 0.0
+    cores: int = 0
+
+    def __post_init__(self) -> None:
+        amount("gamma", self.gamma)
+
+
+def switch(link: Link | Sequence[Link], gamma: float = 0.0) -> Topology:
+    """Every rank has one link out and one link in; the switch between them is never the limit.
+
+    A list of links: those of rank 0, of rank 1, ...
+    """
+    links = [link] if isinstance(link, Link) else list(link)
+    kinds = list(dict.fromkeys(links))
+    kind = np.array([kinds.index(each) for each in links])
+
+    def lanes(src: Ints, dst: Ints) -> Iterator[tuple[Link, Ints]]:
+        for end in (src, dst):
+            for index, each in enumerate(kinds):
+                yield each, np.where(kind[end] == index, end, -1) if len(kinds) > 1 else end
+
+    return Topology("switch", lanes, gamma)
+
+
+def shared(link: Link, gamma: float = 0.0, *, cores: int = 1) -> Topology:
+    """Ranks of one host, whose few cores do all of their work.
+
+    With one core all messages take turns on one link; with more, each takes its share of them.
+    """
+    whole_number("cores", cores, 1)
+
+    def lanes(src: Ints, dst: Ints) -> Iterator[tuple[Link, Ints]]:
+        yield link, np.arange(len(src)) % cores
+
+    return Topology("shared", lanes, gamma, cores)
+
+
+def nodes(
+    local: int, inside: Link, between: Link, *, rails: int = 1, gamma: float = 0.0
+) -> Topology:
+    """Nodes of `local` ranks, numbered node by node.
+
+    Each rank has its own links `inside`. Each node has `rails` links out and as many
+    in, which its ranks share evenly: with `rails` equal to `local` each has its own.
+    """
+    local, rails = whole_number("local", local, 1), whole_number("rails", rails, 1)
+
+    def lanes(src: Ints, dst: Ints) -> Iterator[tuple[Link, Ints]]:
+        same = src // local == dst // local
+        for end in (src, dst):
+            rail = end // local * rails + end % local * rails // local
+            yield inside, np.where(same, end, -1)
+            yield between, np.where(same, -1, rail)
+
+    return Topology(f"nodes of {local}", lanes, gamma)
 
 
 class Load(NamedTuple):
@@ -48,45 +115,49 @@ class Load(NamedTuple):
     reduced: int  # chunks that the busiest receiver reduces
 
 
-@dataclass(frozen=True)
-class Price:
-    """A schedule on a topology: call it with a number of bytes for the seconds.
-
-    `loads` counts how many steps ask the same; `chunks` is the number of slices of the tensor.
-    """
-
-    loads: dict[Load, int]
-    chunks: int
-    gamma: float
-
-    def __call__(self, nbytes: float) -> float:
-        """Seconds for a tensor of `nbytes` bytes."""
-        chunk = amount("nbytes", nbytes) / self.chunks
-        return sum(
-            times
-            * (
-                max(link.alpha * m + link.beta * c * chunk for link, m, c in load.links)
-                + self.gamma * load.reduced * chunk
-            )
-            for load, times in self.loads.items()
-        )
-
-
-def price(schedule: Schedule, topology: Topology) -> Price:
-    """Walk through the schedule once; what it returns answers for any size.
+def price(schedule: Schedule, topology: Topology) -> Callable[[float], float]:
+    """Walk through the schedule once; what it returns is called with any number of bytes.
 
     All chunks count as equally large: rounding to whole elements is left out.
     """
-    loads: Counter[Load] = Counter()
+    loads: Counter[Load] = Counter()  # how many steps ask the same
     for step, times in schedule.outline():
         if len(step):
             loads[_load(step, topology)] += times
-    return Price(dict(loads), schedule.chunks, topology.gamma)
+
+    def seconds(nbytes: float) -> float:
+        chunk, total = amount("nbytes", nbytes) / schedule.chunks, 0.0
+        for load, times in loads.items():
+            busiest = max(link.alpha * m + link.beta * c * chunk for link, m, c in load.links)
+            total += times * (busiest + topology.gamma * load.reduced * chunk)
+        return total
+
+    return seconds
 
 
 def seconds(schedule: Schedule, nbytes: float, topology: Topology) -> float:
     """Predicted time of `schedule` on a tensor of `nbytes` bytes."""
     return price(schedule, topology)(nbytes)
+
+
+def _load(step: Step, topology: Topology) -> Load:
+    cores, busiest = topology.cores, []
+    for link, number in topology.lanes(step.src, step.dst):
+        used = number >= 0
+        if used.any():
+            latencies = int(np.bincount(number[used]).max()) if cores else 1
+            busiest.append((link, latencies, _most(number[used], step.width[used])))
+    receiver = step.dst[step.reduce]
+    worker = np.arange(len(receiver)) % cores if cores else receiver
+    return Load(tuple(busiest), _most(worker, step.width[step.reduce]))
+
+
+def _most(number: Ints, chunks: Ints) -> int:
+    """The largest sum of chunks with the same number."""
+    return int(np.bincount(number, weights=chunks).max(initial=0))
+
+
+# ---- the other way round: from measured times to a link ----
 
 
 @dataclass(frozen=True)
@@ -96,10 +167,6 @@ class Measurement:
     schedule: Schedule
     nbytes: int
     seconds: float
-
-    def __post_init__(self) -> None:
-        amount("nbytes", self.nbytes)
-        amount("seconds", self.seconds)
 
 
 @dataclass(frozen=True)
@@ -136,64 +203,29 @@ def fit(
         measured: times of one machine, over several sizes; of one algorithm or of several.
         topology: `switch` or `shared`: a topology of one link.
         gamma: find out what reducing costs, too.
+
+    Raises:
+        ValueError: a time is not above zero, or the measurements are too few or too alike.
     """
-    names = ("alpha", "beta", "gamma")[: 2 + gamma]
-    times = np.array([m.seconds for m in measured])
-    if len(measured) < len(names) or not (times > 0).all():
-        need = f"{('two', 'three')[gamma]} measurements or more"
-        raise ValueError(f"fit: needs {need}, each longer than zero seconds")
-    unit = topology(Link(1.0, 1.0), 1.0)
-    work = np.array([_totals(price(m.schedule, unit), m.nbytes) for m in measured])
-    design = work[:, : len(names)] / times[:, None]
-    if not _identifiable(design[:, :2]):
-        raise ValueError("fit: to tell alpha from beta the bytes in a message must differ")
-    if not _identifiable(design):
+    if not all(each.seconds > 0 for each in measured):
+        raise ValueError("fit: each measurement must be longer than zero seconds")
+    # What each figure counts for: the time if it alone were 1, relative to the measured one.
+    units = [topology(Link(1, 0), 0), topology(Link(0, 1), 0), topology(Link(0, 0), 1)]
+    rows = (
+        [seconds(each.schedule, each.nbytes, unit) / each.seconds for unit in units[: 2 + gamma]]
+        for each in measured
+    )
+    design = np.array(list(rows))
+    length = np.linalg.norm(design, axis=0)
+    if not length.all() or np.linalg.matrix_rank(design / length) < len(length):
+        more = "; and for gamma in the share that is reduced: ring and tree reduce half of them"
         raise ValueError(
-            "fit: to tell gamma from beta the algorithms must differ in the share of their bytes "
-            "that is reduced: ring and tree reduce half, recursive doubling all"
+            f"fit: {len(measured)} measurements cannot tell the figures apart: they must differ "
+            f"in the bytes of a message{more * gamma}"
         )
     found = _non_negative(design)
     errors = tuple(float(error) for error in design @ found - 1)
     return AlphaBeta(Link(*found[:2]), errors, *found[2:])
-
-
-def _load(step: Step, topology: Topology) -> Load:
-    busiest = []
-    for link, number in topology.lanes(step.src, step.dst):
-        used = number >= 0
-        if used.any():
-            latencies = int(np.bincount(number[used]).max()) if topology.cores else 1
-            busiest.append((link, latencies, _most(number[used], step.width[used])))
-    reduces = step.reduce
-    cores, receiver = topology.cores, step.dst[reduces]
-    worker = np.arange(len(receiver)) % cores if cores else receiver
-    reduced = _most(worker, step.width[reduces]) if reduces.any() else 0
-    return Load(tuple(busiest), reduced)
-
-
-def _most(number: Ints, chunks: Ints) -> int:
-    """The largest sum of chunks with the same number."""
-    return int(np.bincount(number, weights=chunks).max())
-
-
-def _totals(price: Price, nbytes: float) -> list[float]:
-    """Latencies, bytes and reduced bytes, added up over the steps, each at its busiest place."""
-    chunk = nbytes / price.chunks
-    rows = [
-        (
-            times * max(m for _, m, _ in load.links),
-            times * max(c for _, _, c in load.links) * chunk,
-            times * load.reduced * chunk,
-        )
-        for load, times in price.loads.items()
-    ]
-    return [float(sum(column)) for column in zip(*rows, strict=True)] or [0.0, 0.0, 0.0]
-
-
-def _identifiable(design: Floats) -> bool:
-    """Whether the columns, which are the figures, differ in more than a factor."""
-    length = np.linalg.norm(design, axis=0)
-    return bool(length.all() and np.linalg.matrix_rank(design / length) == design.shape[1])
 
 
 def _non_negative(design: Floats) -> list[float]:

@@ -1,10 +1,10 @@
 """One rank's program of a schedule, laid out for a tensor: which elements go where, and when.
 
-[Note: pieces in flight] A large message travels as several, of at most `PIECE` bytes, and at most
-`WINDOW` posts are on their way at once. While one piece is still coming, the one before it is
-reduced, and in a schedule of single chunks it is already passed on in the next step: chunks, and
-pieces of a chunk, never mix. What a reduction needs beside the tensor is `WINDOW` inboxes and one,
-whatever the tensor's size.
+[Note: segments in flight] A large message travels in segments of at most `MAX_MESSAGE` bytes, and
+at most `WINDOW` posts are on their way at once. While one segment is still coming, the one before
+it is reduced, and in a schedule of single chunks it is already passed on in the next step: chunks,
+and segments of a chunk, never mix. What a reduction needs beside the tensor is `WINDOW` inboxes and
+one, whatever the tensor's size.
 
 [Note: receiving early] A message that finds its receive posted goes straight to its place; one that
 does not waits for a word from the receiver. So a rank posts a step's receives before it waits for
@@ -23,24 +23,18 @@ import numpy as np
 
 from minidist.schedule.schedule import Algorithm, Schedule, Send, Step, bounds, spread
 
-PIECE = 4 << 20  # bytes: smaller means more messages and waits, larger overlaps less
+MAX_MESSAGE = 4 << 20  # bytes: smaller means more messages and waits, larger overlaps less
 WINDOW = 4
 
 
 class RankStep(NamedTuple):
-    """What one rank does in one step; the first two fields are about *all* ranks' messages."""
+    """What one rank does in one step; `width` and `swaps` are about *all* ranks' messages."""
 
     width: int  # chunks in the longest
     swaps: bool  # some rank reduces into a chunk that it sends
     early: bool  # see [Note: receiving early]
     sends: tuple[Send, ...]
     receives: tuple[Send, ...]
-
-    def pieces(self, nbytes: int, most: int) -> int:
-        """How many pieces messages of at most `nbytes` travel in, the same on all ranks."""
-        if self.swaps and self.width > 1:  # runs may overlap in part: a piece of the one must not
-            return 1  # be reduced before a later piece of the other has left with the old value
-        return max(1, -(-nbytes // most))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +93,7 @@ class Elements(NamedTuple):
 
 
 class Post(NamedTuple):
-    """Messages that are started together: one piece of one step."""
+    """Messages that are started together: one segment of each message of a step."""
 
     step: int
     alone: bool  # everything posted before must have landed
@@ -117,74 +111,75 @@ class Plan(NamedTuple):
     inbox: int  # elements that an inbox must have room for
 
 
-Edges = Callable[[int, Send], list[int]]  # step, message -> where its pieces begin, and its end
+Cut = Callable[[int, Send], list[int]]  # step, message -> where its segments begin, and its end
 
 
 @lru_cache(maxsize=256)
-def lay_out(prog: Program, numel: int, itemsize: int, piece: int) -> Plan:
-    """Lay out `prog` for `numel` elements of `itemsize` bytes in messages of at most `piece` bytes.
+def lay_out(prog: Program, numel: int, itemsize: int, most: int) -> Plan:
+    """Lay out `prog` for `numel` elements of `itemsize` bytes in messages of at most `most` bytes.
 
     Kept, so that a call that comes back with the same size only has to run it.
     """
     edge: list[int] = bounds(numel, prog.chunks).tolist()
-    longest = [step.width * edge[1] for step in prog.steps]
-    pieces = [p.pieces(n * itemsize, piece) for p, n in zip(prog.steps, longest, strict=True)]
-    room = max((-(-n // p) for n, p in zip(longest, pieces, strict=True)), default=0)
+    counts = []  # segments of each step, the same on all ranks
+    for step in prog.steps:
+        # Runs may overlap in part. Where ranks swap them, a segment of the one must not be reduced
+        # before a later segment of the other has left with the old value.
+        one = step.swaps and step.width > 1
+        counts.append(1 if one else max(1, -(-step.width * edge[1] * itemsize // most)))
 
-    def edges(step: int, send: Send) -> list[int]:
+    def cut(step: int, send: Send) -> list[int]:
         low, high = edge[send.chunk], edge[send.chunk + send.width]
-        found: list[int] = (low + bounds(high - low, pieces[step])).tolist()
+        found: list[int] = (low + bounds(high - low, counts[step])).tolist()
         return found
 
-    # A piece of a run of chunks is not a piece of the next step's run: such steps do not overlap.
+    # A segment of a run of chunks is not one of the next step's run: such steps do not overlap.
     runs = any(step.width > 1 for step in prog.steps)
-    posts = tuple(_posts(prog, edges, pieces, apart=runs, early=not runs))
-    return Plan(posts, min(WINDOW, max(pieces, default=1)), room if _reduces(prog) else 0)
+    window = min(WINDOW, max(counts, default=1))
+    return _plan(prog, cut, counts, window, apart=runs, early=not runs)
 
 
 @lru_cache(maxsize=256)
-def lay_out_parts(
-    prog: Program, sizes: tuple[tuple[int, int], ...], itemsize: int, piece: int
+def lay_out_chunks(
+    prog: Program, sizes: tuple[tuple[int, int], ...], itemsize: int, most: int
 ) -> Plan:
-    """The same where each chunk is a tensor of its own, of any size.
+    """The same where each chunk is a tensor of its own, of any size; no message is a run.
 
     A rank knows `sizes`, (chunk, elements) of those that it sends or receives, but not the longest
     of all: each is cut by its own size, and a step's messages land before the next ones are sent.
     """
-    if any(step.width > 1 for step in prog.steps):
-        raise ValueError(f"{prog.name} sends runs of chunks: they must lie in one tensor")
-    edge = {chunk: bounds(n, max(1, -(-n * itemsize // piece))).tolist() for chunk, n in sizes}
-    pieces = [
+    edge = {chunk: bounds(n, max(1, -(-n * itemsize // most))).tolist() for chunk, n in sizes}
+    counts = [
         max((len(edge[send.chunk]) - 1 for send in (*step.sends, *step.receives)), default=1)
         for step in prog.steps
     ]
-    posts = tuple(_posts(prog, lambda _, send: edge[send.chunk], pieces, apart=True, early=True))
-    room = max((each.high - each.low for post in posts for each in post.receives), default=0)
-    return Plan(posts, WINDOW, room if _reduces(prog) else 0)
+    return _plan(prog, lambda _, send: edge[send.chunk], counts, WINDOW, apart=True, early=True)
 
 
-def _reduces(prog: Program) -> bool:
-    return any(send.reduce for step in prog.steps for send in step.receives)
-
-
-def _posts(
-    prog: Program, edges: Edges, pieces: list[int], *, apart: bool, early: bool
-) -> Iterator[Post]:
+def _plan(
+    prog: Program, cut: Cut, counts: list[int], window: int, *, apart: bool, early: bool
+) -> Plan:
+    posts, inbox = [], 0
     for number, step in enumerate(prog.steps):
-        for piece in range(pieces[number]):
-
-            def of(send: Send, peer: int, number: int = number, piece: int = piece) -> Elements:
-                edge = edges(number, send)
-                low, high = (edge[min(at, len(edge) - 1)] for at in (piece, piece + 1))
-                return Elements(peer, low, high, send.chunk, send.reduce)
-
-            receives = (of(send, send.src) for send in step.receives)
-            sends = (of(send, send.dst) for send in step.sends)
-            yield Post(
+        receives = [(send.src, send, cut(number, send)) for send in step.receives]
+        sends = [(send.dst, send, cut(number, send)) for send in step.sends]
+        for segment in range(counts[number]):
+            post = Post(
                 number,
-                alone=apart and piece == 0,
+                alone=apart and segment == 0,
                 swaps=step.swaps,
                 early=step.early and early,
-                receives=tuple(each for each in receives if each.low < each.high),
-                sends=tuple(each for each in sends if each.low < each.high),
+                receives=tuple(_segment(receives, segment)),
+                sends=tuple(_segment(sends, segment)),
             )
+            posts.append(post)
+            inbox = max(inbox, *(at.high - at.low for at in post.receives if at.reduce), 0)
+    return Plan(tuple(posts), window, inbox)
+
+
+def _segment(messages: list[tuple[int, Send, list[int]]], segment: int) -> Iterator[Elements]:
+    """One segment of each message (peer, message, its edges); short messages may have fewer."""
+    for peer, send, edge in messages:
+        low, high = edge[segment : segment + 2] if segment + 1 < len(edge) else (0, 0)
+        if low < high:
+            yield Elements(peer, low, high, send.chunk, send.reduce)

@@ -11,7 +11,7 @@ All messages of a step leave at the same time: what is sent is what the sender h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minidist.errors import ScheduleError
-from minidist.schedule.checks import at_least_one, whole_number
+from minidist.schedule.checks import whole_number
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -99,6 +99,9 @@ class Schedule:
         by: how many ranks a shift goes on.
         alike: number of steps if they differ in nothing but which chunks they carry, else 0.
         phases: the schedules that this one is joined of, if it is; see `outline`.
+
+    Raises:
+        ValueError: `ranks` or `chunks` is below 1, or `root` is none of the ranks.
     """
 
     name: str
@@ -112,8 +115,11 @@ class Schedule:
     phases: tuple[Schedule, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("ranks", "chunks", "root", "by"):
-            whole_number(field, getattr(self, field))
+        whole_number("ranks", self.ranks, 1)
+        whole_number("chunks", self.chunks, 1)
+        whole_number("by", self.by)
+        if not 0 <= whole_number("root", self.root) < self.ranks:
+            raise ValueError(f"root must be in 0..{self.ranks - 1}, got {self.root}")
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.make_steps())
@@ -133,36 +139,8 @@ class Schedule:
 
     def then(self, other: Schedule, name: str, collective: Collective) -> Schedule:
         """This schedule followed by `other`, over the same ranks and chunks."""
-        if (self.ranks, self.chunks) != (other.ranks, other.chunks):
-            raise ScheduleError(
-                f"{name}: cannot join {self.name!r} ({self.ranks} ranks, {self.chunks} chunks) "
-                f"and {other.name!r} ({other.ranks} ranks, {other.chunks} chunks)"
-            )
         joined, steps = (self, other), lambda: chain(self, other)
         return Schedule(name, collective, self.ranks, self.chunks, steps, self.root, phases=joined)
-
-    def in_segments(self, segments: int) -> Schedule:
-        """The same with every chunk cut into `segments`, and every step into as many.
-
-        Segments do not wait for one another, so a rank may reduce one while the next one comes.
-        """
-        segments = at_least_one("segments", segments)
-        if segments == 1:
-            return self
-
-        def steps() -> Iterator[Step]:
-            for number, step in enumerate(self):
-                _reject(self, number, step, step.width > 1, "only single chunks can be segmented")
-                for segment in range(segments):
-                    yield replace(step, chunk=step.chunk * segments + segment)
-
-        return replace(
-            self,
-            chunks=self.chunks * segments,
-            make_steps=steps,
-            alike=self.alike * segments,
-            phases=tuple(phase.in_segments(segments) for phase in self.phases),
-        )
 
     def check(self) -> Schedule:
         """Return self if every step is safe to run, else raise `ScheduleError`.
@@ -172,16 +150,11 @@ class Schedule:
         outcome would depend on which message is first); and a receiver that must reduce two
         messages in one step, for which the executor has one inbox.
         """
-        if self.ranks < 1 or self.chunks < 1:
-            size = f"{self.ranks} ranks and {self.chunks} chunks"
-            raise ScheduleError(f"{self.name}: {size}; there must be at least one of each")
-        if not 0 <= self.root < self.ranks:
-            raise ScheduleError(
-                f"{self.name}: root must be in 0..{self.ranks - 1}, got {self.root}"
-            )
         for number, step in enumerate(self):
             for bad, why in chain(_bad_ranges(self, step), _races(self, step)):
-                _reject(self, number, step, bad, why)
+                if bad.any():
+                    send = list(step)[int(np.flatnonzero(bad)[0])]
+                    raise ScheduleError(f"{self.name}, step {number + 1}: {send}: {why}")
         return self
 
 
@@ -235,9 +208,3 @@ def spread(step: Step) -> tuple[Ints, Ints]:
 def _repeated(values: Ints) -> Ints:
     unique, times = np.unique(values, return_counts=True)
     return unique[times > 1]
-
-
-def _reject(schedule: Schedule, number: int, step: Step, bad: Bools, why: str) -> None:
-    if bad.any():
-        send = list(step)[int(np.flatnonzero(bad)[0])]
-        raise ScheduleError(f"{schedule.name}, step {number + 1}: {send}: {why}")

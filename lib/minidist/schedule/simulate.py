@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from minidist.errors import ScheduleError
-from minidist.schedule.checks import at_least_one, whole_number
+from minidist.schedule.checks import whole_number
 from minidist.schedule.schedule import Collective, Ints, Schedule, Step, bounds, spread
 
 Contributors = tuple[int, ...]  # ranks in ascending order; a rank counted twice stands twice
 State = tuple[tuple[Contributors, ...], ...]  # state[rank][chunk]
 Goal = tuple[tuple[Contributors | None, ...], ...]  # None: whatever is left there
+BLOCK = 512  # chunks that are proven at once
 
 
 class Event(NamedTuple):
@@ -154,8 +155,10 @@ def traffic(schedule: Schedule, numel: int, itemsize: int = 4, local: int | None
 
     Empty chunks are not sent, so they do not count. Ranks are numbered node by node, `local` each.
     """
-    numel, itemsize = whole_number("numel", numel, 0), whole_number("itemsize", itemsize, 1)
-    local = None if local is None else whole_number("local", local, 1)
+    whole_number("numel", numel, 0)
+    whole_number("itemsize", itemsize, 1)
+    if local is not None:
+        whole_number("local", local, 1)
     edge = bounds(numel, schedule.chunks) * itemsize
     n = schedule.ranks
     messages, sent, received = (np.zeros(n, dtype=np.int64) for _ in range(3))
@@ -171,26 +174,33 @@ def traffic(schedule: Schedule, numel: int, itemsize: int = 4, local: int | None
     return Traffic(steps, messages, sent, received, between)
 
 
-def prove_all_reduce(schedule: Schedule, block: int = 512) -> None:
+def prove_all_reduce(schedule: Schedule) -> None:
     """Prove that every rank ends with every rank's part of every chunk exactly once.
 
     The same replay on bit sets, for thousands of ranks: chunks never mix, so they are proven
-    `block` at a time, with ranks x block x ranks / 8 bytes of memory. The schedule must have passed
+    `BLOCK` at a time, with ranks x BLOCK x ranks / 8 bytes of memory. The schedule must have passed
     `check()`.
+
+    Raises:
+        ScheduleError: a part is missing in the end, or would be counted twice.
     """
-    n, block = schedule.ranks, at_least_one("block", block)
-    words = -(-n // 64)
-    own = np.zeros((n, words), dtype=np.uint64)
+    n = schedule.ranks
+    own = np.zeros((n, -(-n // 64)), dtype=np.uint64)
     own[np.arange(n), np.arange(n) // 64] = np.uint64(1) << (np.arange(n) % 64).astype(np.uint64)
     everyone = np.bitwise_or.reduce(own, axis=0)
     # Chunk by chunk: what a ring needs is near. Taken once: new memory costs more than the copy.
-    memory = np.empty((min(block, schedule.chunks), *own.shape), dtype=np.uint64)
-    for low in range(0, schedule.chunks, block):
-        width = min(block, schedule.chunks - low)
-        held = memory[:width]
+    memory = np.empty((min(BLOCK, schedule.chunks), *own.shape), dtype=np.uint64)
+    for low in range(0, schedule.chunks, BLOCK):
+        held = memory[: schedule.chunks - low]
         held[:] = own
         for number, step in enumerate(schedule):
-            _bit_step(schedule.name, number, step, low, width, held)
+            again = _bit_step(step, low, held)
+            if again is not None:
+                rank, chunk = again
+                raise ScheduleError(
+                    f"{schedule.name}, step {number + 1}: rank {rank} would count a part of chunk "
+                    f"{chunk} twice"
+                )
         if (held != everyone).any():
             chunk, rank, _ = (int(i[0]) for i in np.nonzero(held != everyone))
             raise ScheduleError(
@@ -198,29 +208,21 @@ def prove_all_reduce(schedule: Schedule, block: int = 512) -> None:
             )
 
 
-def _bit_step(
-    name: str, number: int, step: Step, low: int, width: int, held: npt.NDArray[np.uint64]
-) -> None:
-    near = _within(step, low, low + width)
-    message, chunk = spread(near)
-    src, dst, chunk = near.src[message], near.dst[message], chunk - low
-    carried = held[chunk, src]
-    if near.reduce.any():
-        kept = held[chunk, dst]
-        kept[~near.reduce[message]] = 0
-        if (kept & carried).any():
-            row = int(np.nonzero((kept & carried).any(axis=1))[0][0])
-            raise ScheduleError(
-                f"{name}, step {number + 1}: rank {dst[row]} would count a part of chunk "
-                f"{low + chunk[row]} twice"
-            )
-        carried |= kept
-    held[chunk, dst] = carried
-
-
-def _within(step: Step, low: int, high: int) -> Step:
-    """What a step does to the chunks from `low` up to `high`."""
-    first, last = np.maximum(step.chunk, low), np.minimum(step.chunk + step.width, high)
-    some = np.flatnonzero(first < last)
+def _bit_step(step: Step, low: int, held: npt.NDArray[np.uint64]) -> tuple[int, int] | None:
+    """Carry out a step on the chunks from `low` on; the rank and chunk that get a part again."""
+    first, last = np.maximum(step.chunk, low), np.minimum(step.chunk + step.width, low + len(held))
+    some = np.flatnonzero(first < last)  # messages with chunks of this block
     ends = step.src[some], step.dst[some]
-    return Step(*ends, first[some], step.reduce[some], (last - first)[some])
+    near = Step(*ends, first[some], step.reduce[some], (last - first)[some])
+    message, chunk = spread(near)
+    src, dst = near.src[message], near.dst[message]
+    carried = held[chunk - low, src]
+    if near.reduce.any():
+        kept = held[chunk - low, dst]
+        kept[~near.reduce[message]] = 0
+        again = np.flatnonzero((kept & carried).any(axis=1))
+        if len(again):
+            return int(dst[again[0]]), int(chunk[again[0]])
+        carried |= kept
+    held[chunk - low, dst] = carried
+    return None

@@ -15,7 +15,7 @@ step then only receives, sends, waits and reduces.
 
 [Note: warm inboxes] Memory that is fresh from the system costs a page fault for every 4 KiB at the
 first touch, which at 16 MiB took as long as the adding. So a thread keeps its inboxes: `WINDOW`
-pieces and one at most.
+segments and one at most.
 
 [Note: lower rank first] Where two ranks swap chunks and both reduce, they must get the same bits.
 But the order of operands shows in the sign of a zero, in a NaN's payload and in a complex product.
@@ -235,7 +235,7 @@ class _OneTensor:
 
     def lay_out(self, prog: Program) -> Plan:
         """The program laid out for this tensor."""
-        return plan.lay_out(prog, len(self._tensor), self._size, plan.PIECE)
+        return plan.lay_out(prog, len(self._tensor), self._size, plan.MAX_MESSAGE)
 
     def elements(self, at: Elements) -> torch.Tensor:
         """What is there, to be reduced into."""
@@ -256,7 +256,7 @@ class _ChunkTensors:
     def lay_out(self, prog: Program) -> Plan:
         """The program laid out for these tensors."""
         sizes = tuple((chunk, len(each)) for chunk, each in self._tensors.items())
-        return plan.lay_out_parts(prog, sizes, self.like.element_size(), plan.PIECE)
+        return plan.lay_out_chunks(prog, sizes, self.like.element_size(), plan.MAX_MESSAGE)
 
     def elements(self, at: Elements) -> torch.Tensor:
         """What is there, to be reduced into."""
@@ -273,7 +273,7 @@ _kept = threading.local()
 def _inboxes(like: torch.Tensor, rows: int, inbox: int) -> torch.Tensor:
     """`rows` of `inbox` elements like those of the tensor, see [Note: warm inboxes]."""
     size = rows * inbox * like.element_size()
-    most = (plan.WINDOW + 1) * plan.PIECE
+    most = (plan.WINDOW + 1) * plan.MAX_MESSAGE
     if like.is_cuda or size > most:  # CUDA's allocator keeps its own memory
         return like.new_empty((rows, inbox))
     if getattr(_kept, "inboxes", None) is None or len(_kept.inboxes) < size:

@@ -5,7 +5,6 @@ The tables name those that a collective takes in `algorithm=`.
 
 from minidist.schedule.algorithms.chain import chain_all_reduce, chain_broadcast
 from minidist.schedule.algorithms.direct import (
-    direct_all_gather,
     direct_gather,
     direct_reduce_scatter,
     direct_scatter,
@@ -36,7 +35,6 @@ from minidist.schedule.schedule import Algorithm
 __all__ = [
     "chain_all_reduce",
     "chain_broadcast",
-    "direct_all_gather",
     "direct_gather",
     "direct_reduce_scatter",
     "direct_scatter",
@@ -75,11 +73,7 @@ REDUCE_SCATTER: dict[str, Algorithm] = {
     "halving": halving_reduce_scatter,
     "ring": ring_reduce_scatter,
 }
-ALL_GATHER: dict[str, Algorithm] = {
-    "direct": direct_all_gather,
-    "doubling": doubling_all_gather,
-    "ring": ring_all_gather,
-}
+ALL_GATHER: dict[str, Algorithm] = {"doubling": doubling_all_gather, "ring": ring_all_gather}
 BROADCAST: dict[str, Algorithm] = {
     "chain": chain_broadcast,
     "naive": naive_broadcast,

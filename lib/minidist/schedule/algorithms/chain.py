@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from minidist.schedule.algorithms.common import numbered_from, pipelined
-from minidist.schedule.checks import at_least_one
 from minidist.schedule.schedule import Schedule, Step
 
 
@@ -22,7 +21,6 @@ def chain_broadcast(ranks: int, *, root: int = 0, segments: int = 1) -> Schedule
     """
     rank = numbered_from(root, ranks)
     down = Step.of(rank[:-1], rank[1:], chunk=0, reduce=False)
-    at_least_one("segments", segments)
 
     def steps() -> Iterator[Step]:
         return pipelined(down, np.arange(ranks - 1), segments)
@@ -37,7 +35,6 @@ def chain_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
     sends 2G, once up and once down, and no message is smaller for there being more ranks.
     """
     rank = numbered_from(0, ranks)
-    at_least_one("segments", segments)
     up = np.arange(ranks - 1)
     src = np.concatenate((rank[1:], rank[:-1]))
     dst = np.concatenate((rank[:-1], rank[1:]))

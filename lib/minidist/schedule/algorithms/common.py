@@ -7,15 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist.errors import ScheduleError
-from minidist.schedule.checks import at_least_one, whole_number
+from minidist.schedule.checks import whole_number
 from minidist.schedule.schedule import Ints, Step
 
 
 def numbered_from(root: int, ranks: int) -> Ints:
     """The ranks in ring order from `root` on, so that place 0 is the root's."""
-    if not 0 <= whole_number("root", root) < at_least_one("ranks", ranks):
-        raise ScheduleError(f"root must be in 0..{ranks - 1}, got {root}")
     return (root + np.arange(ranks)) % ranks
 
 
@@ -29,16 +26,11 @@ def pipelined(edges: Step, start: Ints, segments: int, period: int = 1) -> Itera
 
     An edge sends its first chunk in step `start`, and the one after it every `period` steps.
     """
-    last = int(start.max(initial=-1)) + period * (segments - 1)
-    order = np.argsort(start, kind="stable")
-    times = start[order]
-    for t in range(last + 1 if len(edges) else 0):
-        # Only edges that have begun and are not through: a long chain has few of them.
-        low, high = np.searchsorted(times, [t - period * (segments - 1), t + 1])
-        live = order[low:high]
-        live = live[(t - start[live]) % period == 0]
+    for t in range(int(start.max(initial=-1)) + period * (segments - 1) + 1):
+        number, waits = np.divmod(t - start, period)
+        live = np.flatnonzero((waits == 0) & (number >= 0) & (number < segments))
         if len(live):
-            chunk = edges.chunk[live] + (t - start[live]) // period
+            chunk = edges.chunk[live] + number[live]
             yield Step.of(edges.src[live], edges.dst[live], chunk, edges.reduce[live])
 
 
@@ -56,7 +48,7 @@ class Fold(NamedTuple):
     @classmethod
     def of(cls, ranks: int) -> Fold:
         """Fold `ranks`: the N - P too many go out."""
-        power = 1 << (at_least_one("ranks", ranks).bit_length() - 1)
+        power = 1 << (whole_number("ranks", ranks, 1).bit_length() - 1)
         out, place = 2 * np.arange(ranks - power), np.arange(power)
         return cls(out, out + 1, place + np.minimum(place + 1, ranks - power))
 

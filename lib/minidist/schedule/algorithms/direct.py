@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from minidist.schedule.algorithms.common import numbered_from
-from minidist.schedule.checks import at_least_one, whole_number
 from minidist.schedule.schedule import Schedule, Step
 
 
@@ -85,7 +84,7 @@ def pairwise_all_to_all(ranks: int) -> Schedule:
     N - 1 steps. G is the bytes of all N^2 blocks; each rank holds N and sends N - 1 of them, the
     least that is possible (Thakur, Rabenseifner and Gropp, 2005).
     """
-    rank = np.arange(at_least_one("ranks", ranks))
+    rank = np.arange(ranks)
 
     def steps() -> Iterator[Step]:
         for t in range(ranks - 1):
@@ -100,7 +99,7 @@ def ring_shift(ranks: int, *, by: int = 1) -> Schedule:
 
     1 step of one chunk a rank; none if `by` is a multiple of N.
     """
-    rank, by = np.arange(at_least_one("ranks", ranks)), whole_number("by", by)
+    rank = np.arange(ranks)
 
     def steps() -> Iterator[Step]:
         if by % ranks:
@@ -116,7 +115,7 @@ def direct_reduce_scatter(ranks: int) -> Schedule:
     G. No step waits for another's result, but a message may go any distance. Called pairwise
     exchange by Thakur, Rabenseifner and Gropp (2005).
     """
-    rank = np.arange(at_least_one("ranks", ranks))
+    rank = np.arange(ranks)
 
     def steps() -> Iterator[Step]:
         for t in range(ranks - 1):
@@ -124,19 +123,3 @@ def direct_reduce_scatter(ranks: int) -> Schedule:
             yield Step.of(src=rank, dst=to, chunk=to, reduce=True)
 
     return Schedule("direct reduce-scatter", "reduce_scatter", ranks, ranks, steps)
-
-
-def direct_all_gather(ranks: int) -> Schedule:
-    """Every rank sends its chunk to all others at once.
-
-    1 step of N(N - 1) messages; each rank sends (N - 1)/N of G.
-    """
-    rank = np.arange(at_least_one("ranks", ranks))
-
-    def steps() -> Iterator[Step]:
-        if ranks > 1:
-            src = np.repeat(rank, ranks - 1)
-            to = (src + np.tile(rank[1:], ranks)) % ranks
-            yield Step.of(src=src, dst=to, chunk=src, reduce=False)
-
-    return Schedule("direct all-gather", "all_gather", ranks, ranks, steps)

@@ -6,12 +6,12 @@ ranks are inside, uses the links that the first one leaves idle.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 
 from minidist.schedule.algorithms.common import pipelined
-from minidist.schedule.checks import at_least_one
 from minidist.schedule.schedule import Ints, Schedule, Step
 
 
@@ -22,7 +22,6 @@ def double_tree_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
     segment follows every second step: at most 4 floor(log2 N) + 2(S - 1) steps of G/2S, for a
     tensor of G bytes. Whatever N is, no rank sends more than 2G.
     """
-    at_least_one("segments", segments)
     src, dst, tree = _edges(ranks)
     start = _start(src, dst, tree)
     up = Step.of(src, dst, tree * segments, reduce=True)
@@ -46,7 +45,7 @@ def _edges(ranks: int) -> tuple[Ints, Ints, Ints]:
     The second tree is the first one mirrored, or turned by one place if N is odd: as every other
     place of the first is a leaf, no rank is inside both.
     """
-    place = np.arange(at_least_one("ranks", ranks))
+    place = np.arange(ranks)
     other = (place - 1) % ranks if ranks % 2 else place[::-1]
     child = np.array(sorted(range(1, ranks + 1), key=lambda place: place & -place), dtype=np.int64)
     parent = np.array([_parent(place, ranks) for place in child.tolist()], dtype=np.int64)
@@ -81,16 +80,17 @@ def _colours(src: Ints, dst: Ints) -> dict[int, int]:
     A rank has two parents at most, one in each tree, and two children, all in one tree. So edges
     that must differ form paths and even rings, and to alternate along them is enough.
     """
-    touching: dict[tuple[str, int], list[int]] = {}
+    touching: dict[tuple[str, int], list[int]] = defaultdict(list)
     for edge, (child, parent) in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
-        touching.setdefault(("from", child), []).append(edge)
-        touching.setdefault(("to", parent), []).append(edge)
+        touching["from", child].append(edge)
+        touching["to", parent].append(edge)
     colour: dict[int, int] = {}
     for first in range(len(src)):
-        todo = [(first, 0)] if first not in colour else []
+        todo = [(first, 0)]
         while todo:
             edge, own = todo.pop()
-            if colour.setdefault(edge, own) == own:
+            if edge not in colour:
+                colour[edge] = own
                 ends = touching["from", int(src[edge])] + touching["to", int(dst[edge])]
-                todo += [(other, 1 - own) for other in ends if other not in colour]
+                todo += [(other, 1 - own) for other in ends]
     return colour

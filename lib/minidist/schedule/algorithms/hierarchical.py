@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
+from itertools import chain
 
 import numpy as np
 
 from minidist.errors import ScheduleError
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_reduce_scatter
-from minidist.schedule.checks import at_least_one
 from minidist.schedule.schedule import Schedule, Step
 
 NAME = "hierarchical all-reduce"
@@ -24,7 +23,7 @@ def hierarchical_all_reduce(ranks: int, *, local: int) -> Schedule:
     With M nodes of L ranks: 2(L - 1) + 2(M - 1) steps, each rank sends 2(N - 1)/N of the tensor, as
     in the flat ring, and 2(M - 1) tensors leave nodes, of all ranks together.
     """
-    if at_least_one("ranks", ranks) % at_least_one("local", local):
+    if local < 1 or ranks % local:
         raise ScheduleError(f"hierarchical: {ranks} ranks cannot be split into nodes of {local}")
     nodes = ranks // local
     rank = np.arange(ranks)
@@ -52,4 +51,4 @@ def hierarchical_all_reduce(ranks: int, *, local: int) -> Schedule:
         between(ring_all_gather(nodes)),
         inside(ring_all_gather(local)),
     )
-    return reduce(lambda so_far, phase: so_far.then(phase, NAME, "all_reduce"), phases)
+    return Schedule(NAME, "all_reduce", ranks, ranks, lambda: chain(*phases), phases=phases)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minidist.schedule.checks import at_least_one
 from minidist.schedule.schedule import Schedule, Step
 
 
@@ -18,7 +17,7 @@ def ring_reduce_scatter(ranks: int, *, first: int = -1) -> Schedule:
     as `dist.reduce_scatter_tensor` wants it; with 0 it ends with that of chunk r + 1.
     N - 1 steps, each rank sends one chunk a step (Patarasuk and Yuan, 2009).
     """
-    rank = np.arange(at_least_one("ranks", ranks))
+    rank = np.arange(ranks)
 
     def steps() -> Iterator[Step]:
         for t in range(ranks - 1):
@@ -34,7 +33,7 @@ def ring_all_gather(ranks: int, *, first: int = 0) -> Schedule:
 
     Rank r starts with chunk r + `first`, which it must hold whole. N - 1 steps.
     """
-    rank = np.arange(at_least_one("ranks", ranks))
+    rank = np.arange(ranks)
 
     def steps() -> Iterator[Step]:
         for t in range(ranks - 1):
@@ -45,16 +44,13 @@ def ring_all_gather(ranks: int, *, first: int = 0) -> Schedule:
 
 
 # [ring-all-reduce]
-def ring_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
+def ring_all_reduce(ranks: int) -> Schedule:
     """Reduce-scatter, then all-gather, in 2(N - 1) steps.
 
     Each rank sends 2(N - 1)/N of the tensor, the least that any all-reduce can send
-    when it spreads the work evenly (Patarasuk and Yuan, 2009). With every chunk cut
-    into S `segments` it is 2(N - 1)S steps: a rank adds one while the next one comes.
+    when it spreads the work evenly (Patarasuk and Yuan, 2009).
     """
-    gather = ring_all_gather(ranks)
-    whole = ring_reduce_scatter(ranks).then(gather, "ring all-reduce", "all_reduce")
-    return whole.in_segments(segments)
+    return ring_reduce_scatter(ranks).then(ring_all_gather(ranks), "ring all-reduce", "all_reduce")
 
 
 # [others]

@@ -7,7 +7,6 @@ Source of all: Thakur, Rabenseifner and Gropp (2005). N ranks, G bytes in the wh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -90,15 +89,14 @@ def _children(distance: int, ranks: int) -> Ints:
     return np.arange(distance, ranks, 2 * distance)
 
 
-def _wrapped(src: Any, dst: Any, first: Any, width: Any, chunks: int) -> Step:
+def _wrapped(src: Ints, dst: Ints, first: Ints, width: Ints, chunks: int) -> Step:
     """A step of runs that go on at chunk 0 after the last chunk; such a run is two messages."""
-    run = Step.of(src, dst, first, False, width)
-    head = np.minimum(run.width, chunks - run.chunk)
-    over = run.width > head
+    head = np.minimum(width, chunks - first)
+    over = width > head
     return Step.of(
-        np.append(run.src, run.src[over]),
-        np.append(run.dst, run.dst[over]),
-        np.append(run.chunk, np.zeros_like(head[over])),
+        np.append(src, src[over]),
+        np.append(dst, dst[over]),
+        np.append(first, 0 * first[over]),
         False,
-        np.append(head, (run.width - head)[over]),
+        np.append(head, (width - head)[over]),
     )
