@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
 class ScheduleError(ValueError):
@@ -36,7 +36,7 @@ class ReplicaError(RuntimeError):
 class RankError(RuntimeError):
     """A rank failed. `ranks`: the one that failed first, or all those that did not end in time."""
 
-    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+    def __init__(self, message: str, ranks: Iterable[int]) -> None:
         super().__init__(message)
         self.ranks = tuple(ranks)
 
@@ -47,14 +47,10 @@ class RankError(RuntimeError):
 
 
 class TaskError(RuntimeError):
-    """A task failed as often as it may, or did not end in time.
-
-    Attributes:
-        task: its name, such as "map task 3".
-    """
+    """A task failed as often as it may, or did not end in time. `task`: its name ("map task 3")."""
 
     def __init__(self, task: str, message: str) -> None:
-        super().__init__(task, message)
+        super().__init__(task, message)  # both, or it could not be pickled
         self.task = task
 
     def __str__(self) -> str:

@@ -39,18 +39,14 @@ def test_a_bar_for_each_span_where_and_as_long_as_it_was() -> None:
         "rank 1: compute",
         "rank 1: communication",
     ]
-    tops = {bar.get_y() for bar in bars(axes)}
-    assert len(tops) == 4
-    assert [round(bar.get_y() + bar.get_height() / 2, 6) for bar in bars(axes)][::3][:1] == [0]
+    assert len({bar.get_y() for bar in bars(axes)}) == 4
     legend = [text.get_text() for text in axes.figure.legends[0].texts]
     assert legend == ["forward", "backward", "bucket", "optimizer"]
     low, high = axes.get_ylim()
     assert low > high, "rank 0 is on top"
-
-
-def test_a_kind_has_its_colour_in_every_picture() -> None:
     (axes,) = gantt([STEP[4], Span(0, "communication", "sum", 16.0, 17.0)]).axes
-    assert [to_hex(bar.get_facecolor()).upper() for bar in bars(axes)] == [COLORS[3], COLORS[4]]
+    same = [to_hex(bar.get_facecolor()).upper() for bar in bars(axes)]
+    assert same == [COLORS[3], COLORS[4]], "a kind has its colour in every picture"
 
 
 def many(ranks: int, steps: int) -> list[Span]:
@@ -77,9 +73,7 @@ def growing() -> list[Span]:
     ]
 
 
-@pytest.mark.parametrize(
-    "spans", [many(1, 1), many(2, 3), many(4, 2), many(1, 20), growing()], ids=len
-)
+@pytest.mark.parametrize("spans", [many(2, 3), many(4, 2), many(1, 20), growing()], ids=len)
 def test_no_label_leaves_its_bar_and_no_bar_lies_on_another(spans: list[Span]) -> None:
     figure = gantt(spans)
     (axes,) = figure.axes
@@ -111,8 +105,5 @@ def test_names_are_whole_where_they_fit_and_else_their_last_word() -> None:
     assert short >= {"forward", "backward", "1", "buffers of the model"}
     assert short.isdisjoint({"bucket 1", "0", "3"}), "too long, too short a bar, no bar at all"
     assert written(many(1, 60)) == set(), "no room at all"
-
-
-def test_a_picture_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one span"):
         gantt([])

@@ -383,26 +383,23 @@ def test_no_gap_at_the_start_and_nothing_below_moves_afterwards(pages: Pages) ->
     assert len(tops) == 1
 
 
-@pytest.mark.parametrize(
-    ("element", "attribute", "dark", "light"),
-    [
+def test_it_follows_the_theme_of_the_page_before_that_of_the_system(pages: Pages) -> None:
+    page = pages.open(html(RING))
+    page.evaluate("document.documentElement.removeAttribute('data-theme')")
+
+    def ink(system: str) -> str:
+        page.emulate_media(color_scheme=system)
+        colour = "getComputedStyle(document.querySelector('.minidist-stepper')).color"
+        return str(page.evaluate(colour))
+
+    bright, dark = ink("light"), ink("dark")
+    assert bright != dark
+    for element, attribute, of_dark, of_light in (
         ("documentElement", "data-theme", "dark", "light"),  # the book
         ("body", "data-jp-theme-light", "false", "true"),  # JupyterLab
         ("body", "class", "vscode-dark", "vscode-light"),
-    ],
-)
-def test_it_follows_the_theme_of_the_page_before_that_of_the_system(
-    pages: Pages, element: str, attribute: str, dark: str, light: str
-) -> None:
-    page = pages.open(html(replay(ring_all_reduce(3))))
-    page.evaluate("document.documentElement.removeAttribute('data-theme')")
-    ink = "getComputedStyle(document.querySelector('.minidist-stepper')).color"
-    page.emulate_media(color_scheme="light")
-    bright = page.evaluate(ink)
-    page.emulate_media(color_scheme="dark")
-    assert page.evaluate(ink) != bright
-    page.evaluate(f"document.{element}.setAttribute('{attribute}', '{light}')")
-    assert page.evaluate(ink) == bright
-    page.emulate_media(color_scheme="light")
-    page.evaluate(f"document.{element}.setAttribute('{attribute}', '{dark}')")
-    assert page.evaluate(ink) != bright
+    ):
+        for value, colour in ((of_light, bright), (of_dark, dark)):
+            page.evaluate(f"document.{element}.setAttribute('{attribute}', '{value}')")
+            assert ink("dark") == ink("light") == colour
+        page.evaluate(f"document.{element}.removeAttribute('{attribute}')")

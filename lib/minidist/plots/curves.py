@@ -28,15 +28,13 @@ def curves(
     """Measured and predicted figures over a logarithmic x axis."""
     figure, grid = style.subplots(size=(6.4, 4.4))
     axes: Axes = grid[0, 0]
-    for curve in data:
-        _plot(axes, curve, marker=None if curve.predicted else MARKERS[curve.color])
+    _plot(axes, data, markers=True)
     axes.set_xscale("log", base=x_base)
     if y_log:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
     axes.set(xlabel=x_label, ylabel=y_label)
-    axes.grid(alpha=0.3)
     style.chart(axes)
     style.legend_below(figure, 2)
     return figure
@@ -47,24 +45,18 @@ def curve_panels(data: Mapping[str, Sequence[Curve]], *, x_label: str, y_label: 
     size = 2.9 * len(data), 3.9
     figure, grid = style.subplots(1, len(data), size=size, sharex=True, sharey=True)
     for axes, (title, lines) in zip(grid[0], data.items(), strict=True):
-        for line in lines:
-            _plot(axes, line, marker=None)
+        _plot(axes, lines, markers=False)
         axes.set(title=title, xscale="log", yscale="log", xlabel=x_label)
-        axes.grid(alpha=0.3)
         style.chart(axes, labelsize=8)
     grid[0, 0].set_ylabel(y_label)
     style.legend_below(figure, 4)
     return figure
 
 
-def _plot(axes: Axes, curve: Curve, marker: str | None) -> None:
-    axes.plot(
-        curve.x,
-        curve.y,
-        label=curve.label,
-        color=COLORS[curve.color],
-        linestyle="--" if curve.predicted else "-",
-        marker=marker,
-        markersize=5,
-        linewidth=1.4,
-    )
+def _plot(axes: Axes, data: Iterable[Curve], *, markers: bool) -> None:
+    for curve in data:
+        color, dashes = COLORS[curve.color], "--" if curve.predicted else "-"
+        (line,) = axes.plot(curve.x, curve.y, dashes, color=color, lw=1.4, label=curve.label)
+        if markers and not curve.predicted:
+            line.set(marker=MARKERS[curve.color], markersize=5)
+    axes.grid(alpha=0.3)

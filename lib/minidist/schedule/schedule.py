@@ -131,11 +131,9 @@ class Schedule:
         is priced by 2 steps instead of 131,070.
         """
         if self.phases:
-            yield from chain.from_iterable(phase.outline() for phase in self.phases)
-        elif self.alike:
-            yield from ((step, self.alike) for step in islice(self, 1))
-        else:
-            yield from ((step, 1) for step in self)
+            return chain.from_iterable(phase.outline() for phase in self.phases)
+        steps = islice(self, 1) if self.alike else self
+        return ((step, self.alike or 1) for step in steps)
 
     def then(self, other: Schedule, name: str, collective: Collective) -> Schedule:
         """This schedule followed by `other`, over the same ranks and chunks."""
@@ -151,7 +149,7 @@ class Schedule:
         messages in one step, for which the executor has one inbox.
         """
         for number, step in enumerate(self):
-            for bad, why in chain(_bad_ranges(self, step), _races(self, step)):
+            for bad, why in _faults(self, step):
                 if bad.any():
                     send = list(step)[int(np.flatnonzero(bad)[0])]
                     raise ScheduleError(f"{self.name}, step {number + 1}: {send}: {why}")
@@ -173,7 +171,8 @@ def bounds(numel: int, chunks: int) -> Ints:
     return index * size + np.minimum(index, longer)
 
 
-def _bad_ranges(schedule: Schedule, step: Step) -> Iterator[tuple[Bools, str]]:
+def _faults(schedule: Schedule, step: Step) -> Iterator[tuple[Bools, str]]:
+    """Which messages of a step are wrong, and why; a later check relies on the ones before."""
     n, chunks = schedule.ranks, schedule.chunks
     bad_rank = (step.src < 0) | (step.src >= n) | (step.dst < 0) | (step.dst >= n)
     bad_chunk = (step.chunk < 0) | (step.chunk + step.width > chunks)
@@ -181,12 +180,8 @@ def _bad_ranges(schedule: Schedule, step: Step) -> Iterator[tuple[Bools, str]]:
     yield bad_rank, f"a rank is not in 0..{n - 1}"
     yield bad_chunk, f"a chunk is not in 0..{chunks - 1}"
     yield step.src == step.dst, "a rank sends to itself"
-
-
-def _races(schedule: Schedule, step: Step) -> Iterator[tuple[Bools, str]]:
     message, chunk = spread(step)
-    written = step.dst[message] * schedule.chunks + chunk
-    sent = step.src[message] * schedule.chunks + chunk
+    written, sent = step.dst[message] * chunks + chunk, step.src[message] * chunks + chunk
     twice = np.isin(written, _repeated(written))
     clash = np.isin(written, sent) & ~step.reduce[message]
     for what, which in (("is written twice", twice), ("is also sent", clash)):
