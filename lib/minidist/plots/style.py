@@ -23,11 +23,8 @@ def subplots(
     rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any
 ) -> tuple[Figure, Any]:
     """A transparent figure of `size` inches and its axes, always as an array [rows, columns]."""
-    options = {"layout": "constrained"} | options
-    figure, grid = plt.subplots(
-        rows, columns, figsize=size, squeeze=False, facecolor="none", **options
-    )
-    return figure, grid
+    options = {"figsize": size, "facecolor": "none", "layout": "constrained"} | options
+    return plt.subplots(rows, columns, squeeze=False, **options)
 
 
 def chart(axes: Axes, labelsize: float = 10) -> None:

@@ -56,12 +56,8 @@ def direct_gather(ranks: int, *, root: int = 0) -> Schedule:
     1 step of N - 1 messages; the root receives (N - 1)/N of the gathered tensor.
     """
     others = numbered_from(root, ranks)[1:]
-
-    def steps() -> Iterator[Step]:
-        if len(others):
-            yield Step.of(src=others, dst=root, chunk=others, reduce=False)
-
-    return Schedule("direct gather", "gather", ranks, ranks, steps, root)
+    steps = [Step.of(src=others, dst=root, chunk=others, reduce=False)] if ranks > 1 else []
+    return Schedule("direct gather", "gather", ranks, ranks, lambda: steps, root)
 
 
 def direct_scatter(ranks: int, *, root: int = 0) -> Schedule:
@@ -70,12 +66,8 @@ def direct_scatter(ranks: int, *, root: int = 0) -> Schedule:
     1 step of N - 1 messages; the root sends (N - 1)/N of its tensor.
     """
     others = numbered_from(root, ranks)[1:]
-
-    def steps() -> Iterator[Step]:
-        if len(others):
-            yield Step.of(src=root, dst=others, chunk=others, reduce=False)
-
-    return Schedule("direct scatter", "scatter", ranks, ranks, steps, root)
+    steps = [Step.of(src=root, dst=others, chunk=others, reduce=False)] if ranks > 1 else []
+    return Schedule("direct scatter", "scatter", ranks, ranks, lambda: steps, root)
 
 
 def pairwise_all_to_all(ranks: int) -> Schedule:

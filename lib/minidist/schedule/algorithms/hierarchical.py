@@ -9,7 +9,7 @@ import numpy as np
 
 from minidist.errors import ScheduleError
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_reduce_scatter
-from minidist.schedule.schedule import Schedule, Step
+from minidist.schedule.schedule import Ints, Schedule, Step
 
 NAME = "hierarchical all-reduce"
 
@@ -31,24 +31,20 @@ def hierarchical_all_reduce(ranks: int, *, local: int) -> Schedule:
     in_node = node * local + (place + 1) % local  # the next rank in this node
     across = (rank + local) % ranks  # the same place in the next node
 
-    def inside(ring: Schedule) -> Schedule:
-        def steps() -> Iterator[Step]:
-            for step in ring:  # a chunk of the ring inside a node is a run of `nodes` chunks here
-                yield Step.of(rank, in_node, step.chunk[place] * nodes, step.reduce[place], nodes)
+    def rings(ring: Schedule, to: Ints, member: Ints, first: Ints | int, width: int) -> Schedule:
+        """Each rank is a `member` of a ring of its own; its chunks are runs from `first` on."""
 
-        return Schedule(NAME, "all_reduce", ranks, ranks, steps, alike=ring.alike)
-
-    def between(ring: Schedule) -> Schedule:
         def steps() -> Iterator[Step]:
             for step in ring:
-                yield Step.of(rank, across, place * nodes + step.chunk[node], step.reduce[node])
+                chunk = first + step.chunk[member] * width
+                yield Step.of(rank, to, chunk, step.reduce[member], width)
 
         return Schedule(NAME, "all_reduce", ranks, ranks, steps, alike=ring.alike)
 
     phases = (
-        inside(ring_reduce_scatter(local)),
-        between(ring_reduce_scatter(nodes)),
-        between(ring_all_gather(nodes)),
-        inside(ring_all_gather(local)),
+        rings(ring_reduce_scatter(local), in_node, place, 0, nodes),
+        rings(ring_reduce_scatter(nodes), across, node, place * nodes, 1),
+        rings(ring_all_gather(nodes), across, node, place * nodes, 1),
+        rings(ring_all_gather(local), in_node, place, 0, nodes),
     )
     return Schedule(NAME, "all_reduce", ranks, ranks, lambda: chain(*phases), phases=phases)
