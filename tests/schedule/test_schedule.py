@@ -7,7 +7,7 @@ import pytest
 
 from minidist.errors import ScheduleError
 from minidist.schedule.program import program
-from minidist.schedule.schedule import Collective, Schedule, Send, Step, bounds, spread
+from minidist.schedule.schedule import Collective, Schedule, Send, Step, bounds
 from minidist.schedule.simulate import goal, replay, start
 
 
@@ -21,15 +21,6 @@ def test_a_step_gives_back_the_messages_it_was_made_of() -> None:
     assert list(Step.from_sends(sends)) == sends
     assert list(Step.from_sends([])) == []
     assert len(Step.of(src=[0, 1], dst=2, chunk=0, reduce=True)) == 2
-
-
-def test_spread_takes_runs_of_chunks_apart() -> None:
-    step = Step.from_sends(
-        [Send(0, 1, 2, True, width=2), Send(1, 0, 0, True), Send(2, 3, 1, True, 3)]
-    )
-    message, chunk = spread(step)
-    assert message.tolist() == [0, 0, 1, 2, 2, 2]
-    assert chunk.tolist() == [2, 3, 0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minidist.schedule import algorithms
-from minidist.schedule.cost import Link, nodes, seconds, switch
+from minidist.schedule.cost import Link, seconds, switch
 from minidist.schedule.schedule import Schedule
 from minidist.schedule.simulate import Traffic, traffic
 from tests.schedule.test_proof import EVERY
@@ -169,32 +169,22 @@ def test_bytes_between_nodes(count: int, local: int) -> None:
     found = moved(layered, local)
     assert found.steps == 2 * (local - 1) + 2 * (count - 1)
     assert set(found.sent_bytes) == {2 * (ranks - 1) * ROOMY}
-
-    def tensors(schedule: Schedule) -> float:
-        return moved(schedule, local).between_nodes / (schedule.chunks * ROOMY)
-
     least = 2 * (count - 1)
-    assert tensors(layered) == least
-    assert tensors(algorithms.halving_doubling_all_reduce(ranks)) == least, "far messages are small"
-    assert tensors(algorithms.tree_all_reduce(ranks)) == least
-    assert tensors(algorithms.chain_all_reduce(ranks, segments=3)) == least
-    assert tensors(algorithms.recursive_doubling_all_reduce(ranks)) == ranks * log(count)
-    assert tensors(algorithms.naive_all_reduce(ranks)) == 2 * (ranks - local)
-    ring = 0 if count == 1 else count * 2 * (ranks - 1) / ranks
-    assert tensors(algorithms.ring_all_reduce(ranks)) == pytest.approx(ring)
+    for schedule, tensors in (
+        (layered, least),
+        (algorithms.halving_doubling_all_reduce(ranks), least),  # far messages are small
+        (algorithms.tree_all_reduce(ranks), least),
+        (algorithms.chain_all_reduce(ranks, segments=3), least),
+        (algorithms.recursive_doubling_all_reduce(ranks), ranks * log(count)),
+        (algorithms.naive_all_reduce(ranks), 2 * (ranks - local)),
+    ):
+        between = moved(schedule, local).between_nodes
+        assert between == tensors * schedule.chunks * ROOMY, schedule.name
 
 
 def test_65536_ranks_are_priced_by_the_textbook_formulas() -> None:
-    ranks, nbytes, local = 65536, 1e9, 8
-    fast, slow = Link(2e-6, 1 / 200e9), Link(10e-6, 1 / 25e9)
-    flat = seconds(algorithms.ring_all_reduce(ranks), nbytes, switch(slow))
-    assert flat == pytest.approx(2 * (ranks - 1) * (slow.alpha + slow.beta * nbytes / ranks))
-    layered = algorithms.hierarchical_all_reduce(ranks, local=local)
-    inside = 2 * (local - 1) * (fast.alpha + fast.beta * nbytes / local)
-    # The ranks of a node share its link: together they send their whole parts across.
-    count = ranks // local
-    across = 2 * (count - 1) * (slow.alpha + slow.beta * nbytes / count)
-    priced = seconds(layered, nbytes, nodes(local, fast, slow))
-    assert priced == pytest.approx(inside + across)
-    halves = seconds(algorithms.halving_doubling_all_reduce(ranks), nbytes, switch(slow))
-    assert halves == pytest.approx(2 * (16 * slow.alpha + slow.beta * nbytes * (ranks - 1) / ranks))
+    ranks, nbytes, link = 65536, 1e9, Link(10e-6, 1 / 25e9)
+    flat = seconds(algorithms.ring_all_reduce(ranks), nbytes, switch(link))
+    assert flat == pytest.approx(2 * (ranks - 1) * (link.alpha + link.beta * nbytes / ranks))
+    halves = seconds(algorithms.halving_doubling_all_reduce(ranks), nbytes, switch(link))
+    assert halves == pytest.approx(2 * (16 * link.alpha + link.beta * nbytes * (ranks - 1) / ranks))
