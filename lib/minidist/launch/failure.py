@@ -11,11 +11,6 @@ from minidist.launch.outcome import Died, Outcome, Raised
 _CALLER = rank_process.__file__.encode("ascii", "backslashreplace").decode()  # as faulthandler does
 
 
-def is_echo(outcome: Outcome | None) -> bool:
-    """Whether the rank failed, but most likely because another one did."""
-    return isinstance(outcome, Raised) and outcome.echo
-
-
 def failure(
     outcomes: Sequence[Outcome | None], stacks: Mapping[int, str], timeout: float
 ) -> RankError:
@@ -26,7 +21,7 @@ def failure(
     """
     failed = {r: each for r, each in enumerate(outcomes) if isinstance(each, Raised | Died)}
     if failed:
-        rank = min(failed, key=lambda r: (is_echo(failed[r]), failed[r].when))
+        rank = min(failed, key=lambda r: (failed[r].echo, failed[r].when))
         outcome = failed[rank]
         error = RankError(f"rank {rank} {outcome.describe(f'On rank {rank}')}", [rank])
         if isinstance(outcome, Raised):

@@ -13,18 +13,18 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import wait
 from operator import index
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 
 from minidist.launch import pickling
 from minidist.launch import rank as rank_process
 from minidist.launch.cleanup import Interrupts, job
-from minidist.launch.failure import failure, is_echo, is_whole
+from minidist.launch.failure import failure, is_whole
 from minidist.launch.outcome import Outcome, Returned
 from minidist.launch.output import Output
 from minidist.launch.process import ForkedProcess
@@ -33,7 +33,7 @@ from minidist.launch.rank import STACK_SIGNAL, Task
 GRACE = 0.3  # seconds that peers get to report after a failure, so that the earliest is found
 ECHO_GRACE = 3.0  # the same while only echoes of a failure were heard
 LONGEST = 1e6  # seconds of timeout; waits in the operating system are counted in 32 bits
-FILES, SPARE_FILES = 4, 32  # that a rank keeps open in its launcher; that are left for other things
+FILES, SPARE = 4, 32  # open files: a rank's in its launcher; those left for other things
 
 
 def launch(
@@ -51,9 +51,6 @@ def launch(
     they have ended, in the order of ranks, each line marked with its rank.
 
     Args:
-        fn: runs once on each rank.
-        ranks: number of ranks, at least 1.
-        args: passed to fn on every rank.
         device: "cpu" (Gloo); "cuda" (one GPU to a rank over NCCL; if there are fewer GPUs than
             ranks they are shared, and messages go through host memory); None: "cuda" if there is
             a GPU for each rank, else "cpu". In fn, `minidist.device()` returns it.
@@ -61,29 +58,28 @@ def launch(
             out where they hang takes up to two more.
 
     Raises:
-        RankError: a rank raised, was killed, left without a word, or did not end in time. Named is
-            the rank that failed first; if it raised, its exception is the `__cause__`.
+        RankError: a rank raised, died, or did not end in time. Named is the one that failed first;
+            if it raised, its exception is the `__cause__`.
     """
     _check(fn, ranks, timeout)
     devices, backend = _devices(device, ranks)
-    payload = _pickled(fn, args)
+    try:
+        payload = pickling.dumps((fn, args))
+    except Exception as error:
+        raise TypeError(f"launch: fn and its arguments must be picklable: {error}") from error
     outputs: list[Output] = []
     try:
-        with Interrupts() as interrupts:
-            try:
-                with job() as ours, interrupts.allowed():
-                    (ours.folder / "call").write_bytes(payload)
-                    for r, on in enumerate(devices):
-                        environment = _environment(r, ranks, on)
-                        task = Task(r, ranks, ours.folder, environment, backend, on, timeout)
-                        outputs.append(Output())
-                        ours.start(rank_process.main, task, outputs[r].writer)
-                        outputs[r].writer.close()  # the rank has it now
-                    outcomes = _collect(ours.processes, outputs, timeout)
-                    stacks = _stacks(ours.processes, outcomes, ours.folder)
-            finally:
-                for output in outputs:
-                    output.close()
+        with Interrupts() as interrupts, ExitStack() as after, job() as ours, interrupts.allowed():
+            (ours.folder / "call").write_bytes(payload)
+            for r, on in enumerate(devices):
+                environment = _environment(r, ranks, on)
+                task = Task(r, ranks, ours.folder, environment, backend, on, timeout)
+                outputs.append(Output())
+                after.callback(outputs[r].close)
+                ours.start(rank_process.main, task, outputs[r].writer)
+                outputs[r].writer.close()  # the rank has it now
+            outcomes = _collect(ours.processes, outputs, timeout)
+            stacks = _stacks(ours.processes, outcomes, ours.folder)
         values = [each.value for each in outcomes if isinstance(each, Returned)]
         if len(values) < ranks:
             raise failure(outcomes, stacks, timeout)
@@ -115,7 +111,7 @@ def _collect(
             outputs[r].read()
             outcomes[r] = outcome = processes[r].hear()
             if outcome and not isinstance(outcome, Returned):
-                grace = ECHO_GRACE if is_echo(outcome) else GRACE
+                grace = ECHO_GRACE if outcome.echo else GRACE
                 deadline = min(deadline, time.monotonic() + grace)
     return outcomes
 
@@ -132,9 +128,7 @@ def _stacks(
             os.kill(processes[r].pid, STACK_SIGNAL)
     patience = time.monotonic() + 2
     while True:
-        stacks = {
-            r: path.read_text("utf-8", "replace") for r, path in hung.items() if path.exists()
-        }
+        stacks = {r: path.read_text(errors="replace") for r, path in hung.items() if path.exists()}
         if time.monotonic() > patience or all(is_whole(stacks.get(r, "")) for r in hung):
             return stacks
         time.sleep(0.02)
@@ -157,16 +151,14 @@ def _check(fn: object, ranks: int, timeout: float) -> None:
         raise TypeError(
             f"launch: fn must be callable, got {fn!r}; pass the function, not the result of a call"
         )
-    if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex) or index(ranks) < 1:
-        raise ValueError(f"launch: ranks must be a whole number of at least 1, got {ranks!r}")
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = (limit - len(os.listdir("/dev/fd")) - SPARE_FILES) // FILES
-    if limit != resource.RLIM_INFINITY and index(ranks) > most:
+    most = (limit - len(os.listdir("/dev/fd")) - SPARE) // FILES
+    if index(ranks) < 1 or (limit != resource.RLIM_INFINITY and ranks > most):
         raise ValueError(
-            f"launch: ranks must be at most {most}, got {ranks!r}: each takes {FILES} open files, "
-            f"and this process may have {limit} (see `ulimit -n`)"
+            f"launch: ranks must be from 1 to {most}, got {ranks!r}: each takes {FILES} open files "
+            f"of this process's {limit} (see `ulimit -n`)"
         )
-    if not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
+    if not 0 < timeout <= LONGEST:
         raise ValueError(f"launch: timeout must be between 0 and {LONGEST:g} s, got {timeout!r}")
 
 
@@ -181,25 +173,8 @@ def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
         return [f"cuda:{r}" for r in range(ranks)], "cpu:gloo,cuda:nccl"
     if device != "cuda":
         return ["cpu"] * ranks, "gloo"
-    print(
-        f"launch: {ranks} ranks share {gpus} GPU{'s' if gpus > 1 else ''}; "
-        "their messages go through host memory over Gloo, since NCCL wants a GPU for each rank"
-    )
+    print(f"launch: {ranks} ranks share {gpus} GPU(s), so messages go through host memory by Gloo")
     return [f"cuda:{r % gpus}" for r in range(ranks)], "gloo"
-
-
-def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    try:
-        return pickling.dumps((fn, args))
-    except Exception as error:
-        bad = "the call"
-        for name, part in [("fn", fn), *((f"argument {i}", arg) for i, arg in enumerate(args))]:
-            try:
-                pickling.dumps(part)
-            except Exception:
-                bad = name
-                break
-        raise TypeError(f"launch: {bad} cannot be sent to another process: {error}") from error
 
 
 def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:
