@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 import minidist
 from minidist import RankError, launch
-from minidist.launch.failure import failure
-from minidist.launch.outcome import Died, Raised, Trace
+from minidist.launch.launch import _failure
+from minidist.launch.outcome import Died, Raised
 
 
 class OwnError(Exception):
@@ -57,8 +57,8 @@ def fails(how: str) -> None:
             finally:
                 dist.destroy_process_group()
                 time.sleep(0.1)
-        case "SIGKILL" | "SIGTERM" | "SIGSEGV":
-            os.kill(os.getpid(), getattr(signal, how))
+        case "SIGKILL":
+            os.kill(os.getpid(), signal.SIGKILL)
         case "segmentation fault":
             ctypes.string_at(8)
         case "_exit":
@@ -71,8 +71,6 @@ MESSAGE = {
     "raises": "raised .*OwnError: .7, 'here'",
     "raises, leaving the group": "raised .*OwnError: .7, 'here'",
     "SIGKILL": "was killed by SIGKILL$",
-    "SIGTERM": "was killed by SIGTERM$",
-    "SIGSEGV": "was killed by SIGSEGV$",
     "segmentation fault": "was killed by SIGSEGV$",
     "_exit": "left with exit code 3, without returning or raising$",
     "exit": "raised SystemExit: enough",
@@ -92,15 +90,12 @@ def one_fails_while_its_peers_wait(blamed: int, how: str, collective: str) -> No
 @pytest.mark.parametrize(
     ("blamed", "how", "collective"),
     [
-        *[(rank, "raises", "ours") for rank in (0, 2)],
+        (0, "raises", "ours"),
         *[(rank, "raises, leaving the group", "ours") for rank in (0, 1, 2)],
-        *[(rank, "raises, leaving the group", "torch's") for rank in (0, 1, 2)],
+        (1, "raises, leaving the group", "torch's"),
         *[(rank, "SIGKILL", "ours") for rank in (0, 1, 2)],
-        *[(rank, "SIGKILL", "torch's") for rank in (0, 1, 2)],
-        (1, "SIGTERM", "ours"),
-        (2, "SIGSEGV", "torch's"),
+        *[(rank, "SIGKILL", "torch's") for rank in (0, 2)],
         (0, "segmentation fault", "ours"),
-        (1, "_exit", "ours"),
         (2, "_exit", "torch's"),
         (1, "exit", "ours"),
     ],
@@ -132,23 +127,31 @@ def test_peers_that_wrap_a_broken_connection_are_not_blamed() -> None:
 
 def test_blame_goes_by_time_and_to_an_echo_only_for_want_of_better() -> None:
     def raised(when: float, echo: bool) -> Raised:
-        return Raised(when, [Trace("ValueError: x", [])], None, echo)
+        return Raised(when, [("ValueError: x", [])], None, echo)
 
     def blamed(*outcomes: Any) -> int:
-        return failure(outcomes, {}, 1.0).rank
+        error = _failure(outcomes)
+        assert error
+        return error.rank
 
     assert blamed(raised(3, False), raised(2, False), Died(4, 1)) == 1
     assert blamed(raised(1, True), raised(2, False), None) == 1
     assert blamed(raised(1, True), None, Died(9, -9)) == 2
     assert blamed(raised(2, True), None, raised(1, True)) == 2
+    assert Died(0, -40).describe() == "was killed by signal 40"
+    assert Died(0, 0).describe().startswith("left with exit code 0")
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [(-9, "killed by SIGKILL"), (-40, "killed by signal 40"), (0, "left with exit code 0")],
-)
-def test_every_way_to_die_has_words(code: int, words: str) -> None:
-    assert words in str(failure([Died(0.0, code)], {}, 1.0))
+def test_after_an_echo_the_first_cause_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stand() -> None:
+        if dist.get_rank() == 0:
+            raise minidist.CommunicationError("a rank is gone")
+        time.sleep(2)  # longer than GRACE
+        raise OwnError(1, where="late")
+
+    monkeypatch.setattr("minidist.launch.launch.ECHO_GRACE", 60.0)
+    with pytest.raises(RankError, match=r"^rank 1 raised .*OwnError"):
+        launch(stand, 2)
 
 
 def test_an_exception_keeps_its_class_its_causes_and_its_lines() -> None:
@@ -196,15 +199,6 @@ def test_exceptions_that_do_not_travel_are_told_all_the_same() -> None:
         assert caught.value.__cause__ is None
 
 
-def test_bad_input_of_one_rank_is_that_rank_s_fault() -> None:
-    def disagree() -> None:
-        good = dist.get_rank() != 1
-        minidist.all_reduce(torch.ones(3) if good else [1.0])  # type: ignore[arg-type]
-
-    with pytest.raises(RankError, match=r"^rank 1 raised TypeError: .*tensor"):
-        launch(disagree, 3)
-
-
 def sleeps_in_python() -> None:
     time.sleep(1000)
 
@@ -234,14 +228,16 @@ def test_a_hang_ends_at_the_deadline_and_tells_where_each_rank_stood() -> None:
     def stand() -> None:
         stands[dist.get_rank()]()
 
-    begin = time.monotonic()
-    with pytest.raises(RankError) as caught:
-        launch(stand, len(stands), timeout=5)
-    assert time.monotonic() - begin < 30
-    error = caught.value
-    text = str(error)
+    for timeout in (4, 30):  # on a busy machine ranks may take a while to begin
+        with pytest.raises(RankError) as caught:
+            launch(stand, len(stands), timeout=timeout)
+        error, text = caught.value, str(caught.value)
+        if all(f"in {stands[rank].__name__}\n" in text for rank in error.ranks):
+            break
     assert error.ranks == (0, 1, 3, 4, 5)
-    assert text.startswith("ranks 0, 1, 3, 4, 5 did not end within 5 s\nrank 2 had returned;")
+    assert text.startswith(
+        f"ranks 0, 1, 3, 4, 5 did not end within {timeout} s\nrank 2 had returned;"
+    )
     _, *stacks = text.split("Where rank ")
     for rank, stack in zip(error.ranks, stacks, strict=True):
         assert stack.startswith(f"{rank} stood (innermost call first):\n")
@@ -252,13 +248,11 @@ def test_a_hang_ends_at_the_deadline_and_tells_where_each_rank_stood() -> None:
     assert error.__cause__ is None
 
 
-def test_a_rank_that_fails_is_blamed_though_another_hangs() -> None:
+def test_a_rank_that_fails_is_blamed_at_once_though_another_hangs() -> None:
     def stand() -> None:
         if dist.get_rank() == 1:
             raise OwnError(1, where="here")
         sleeps_in_c()
 
-    begin = time.monotonic()
     with pytest.raises(RankError, match=r"^rank 1 raised .*OwnError"):
-        launch(stand, 3, timeout=100)
-    assert time.monotonic() - begin < 30, "it does not wait for the deadline"
+        launch(stand, 3, timeout=10_000)  # the test would never end

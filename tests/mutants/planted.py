@@ -69,8 +69,8 @@ MUTANTS = [
     Mutant(  # an echo gets the short time, a first failure the long one
         "launch",
         "lib/minidist/launch/launch.py",
-        "grace = ECHO_GRACE if is_echo(outcome) else GRACE",
-        "grace = GRACE if is_echo(outcome) else ECHO_GRACE",
+        "grace = ECHO_GRACE if outcome.echo else GRACE",
+        "grace = GRACE if outcome.echo else ECHO_GRACE",
         ["tests/launch/test_launch_failures.py"],
         known=True,
     ),
@@ -84,8 +84,8 @@ MUTANTS = [
     Mutant(  # messages time out before the launcher can say who hangs
         "launch",
         "lib/minidist/launch/rank.py",
-        "timeout=timedelta(seconds=task.timeout + SLACK),",
-        "timeout=timedelta(seconds=task.timeout - SLACK),",
+        "timeout=timedelta(seconds=timeout + SLACK),",
+        "timeout=timedelta(seconds=timeout - SLACK),",
         ["tests/launch/test_launch_failures.py", "tests/launch/test_launch.py"],
     ),
     # ---- collectives ----

@@ -12,7 +12,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import wait
 from operator import index
@@ -21,19 +21,20 @@ from typing import Any
 
 import torch
 
+from minidist.errors import RankError
 from minidist.launch import pickling
 from minidist.launch import rank as rank_process
 from minidist.launch.cleanup import Interrupts, job
-from minidist.launch.failure import failure, is_whole
-from minidist.launch.outcome import Outcome, Returned
+from minidist.launch.outcome import Died, Outcome, Raised, Returned
 from minidist.launch.output import Output
 from minidist.launch.process import ForkedProcess
-from minidist.launch.rank import STACK_SIGNAL, Task
+from minidist.launch.rank import STACK_SIGNAL
 
 GRACE = 0.3  # seconds that peers get to report after a failure, so that the earliest is found
 ECHO_GRACE = 3.0  # the same while only echoes of a failure were heard
 LONGEST = 1e6  # seconds of timeout; waits in the operating system are counted in 32 bits
 FILES, SPARE = 4, 32  # open files: a rank's in its launcher; those left for other things
+CALLER = rank_process.__file__.encode("ascii", "backslashreplace").decode()  # as faulthandler does
 
 
 def launch(
@@ -73,16 +74,16 @@ def launch(
             (ours.folder / "call").write_bytes(payload)
             for r, on in enumerate(devices):
                 environment = _environment(r, ranks, on)
-                task = Task(r, ranks, ours.folder, environment, backend, on, timeout)
-                outputs.append(Output())
-                after.callback(outputs[r].close)
-                ours.start(rank_process.main, task, outputs[r].writer)
-                outputs[r].writer.close()  # the rank has it now
+                outputs.append(output := Output())
+                after.callback(output.close)
+                how = ours.folder, environment, backend, timeout
+                ours.start(rank_process.main, output.writer, *how)
+                output.writer.close()  # the rank has it now
             outcomes = _collect(ours.processes, outputs, timeout)
             stacks = _stacks(ours.processes, outcomes, ours.folder)
         values = [each.value for each in outcomes if isinstance(each, Returned)]
         if len(values) < ranks:
-            raise failure(outcomes, stacks, timeout)
+            raise _failure(outcomes) or _hang(outcomes, stacks, timeout)
     finally:
         _show(outputs)
     return [pickling.loads(value) for value in values]
@@ -95,55 +96,6 @@ def device() -> torch.device:
     local = os.environ.get("LOCAL_RANK")  # torchrun's; the global rank is wrong on a second node
     use_gpu = local is not None and torch.cuda.is_available()
     return torch.device(f"cuda:{local}" if use_gpu else "cpu")
-
-
-def _collect(
-    processes: Sequence[ForkedProcess], outputs: Sequence[Output], timeout: float
-) -> list[Outcome | None]:
-    """Hear how each rank ends until the deadline; after a failure, only a little longer."""
-    outcomes: list[Outcome | None] = [None] * len(processes)
-    deadline = time.monotonic() + timeout
-    while None in outcomes and (left := deadline - time.monotonic()) > 0:
-        running = [r for r, outcome in enumerate(outcomes) if outcome is None]
-        ends = {end: r for r in running for end in processes[r].waitables}
-        ends |= {outputs[r].reader: r for r in running if outputs[r].open}
-        for r in {ends[end] for end in wait(list(ends), left)}:
-            outputs[r].read()
-            outcomes[r] = outcome = processes[r].hear()
-            if outcome and not isinstance(outcome, Returned):
-                grace = ECHO_GRACE if outcome.echo else GRACE
-                deadline = min(deadline, time.monotonic() + grace)
-    return outcomes
-
-
-def _stacks(
-    processes: Sequence[ForkedProcess], outcomes: Sequence[Outcome | None], folder: Path
-) -> dict[int, str]:
-    """Where the ranks that hang stand, as far as they say within two seconds."""
-    if any(outcome and not isinstance(outcome, Returned) for outcome in outcomes):
-        return {}  # they wait for one that failed
-    hung = {r: folder / f"{r}.stack" for r, outcome in enumerate(outcomes) if outcome is None}
-    for r in hung:
-        with suppress(ProcessLookupError):
-            os.kill(processes[r].pid, STACK_SIGNAL)
-    patience = time.monotonic() + 2
-    while True:
-        stacks = {r: path.read_text(errors="replace") for r, path in hung.items() if path.exists()}
-        if time.monotonic() > patience or all(is_whole(stacks.get(r, "")) for r in hung):
-            return stacks
-        time.sleep(0.02)
-
-
-def _show(outputs: Sequence[Output]) -> None:
-    """Print what ranks have printed. Where nobody can read it, that must not hide what failed."""
-    error = sys.exception()
-    try:
-        for rank, output in enumerate(outputs):
-            for line in output.lines():
-                print(f"[rank {rank}] {line}")
-    except Exception:
-        if error is None:
-            raise
 
 
 def _check(fn: object, ranks: int, timeout: float) -> None:
@@ -190,3 +142,91 @@ def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:
         "MINIDIST_DEVICE": device,
     }
     return {"MINIDIST_CHECK": "1", **os.environ, **ours}
+
+
+def _collect(
+    processes: Sequence[ForkedProcess], outputs: Sequence[Output], timeout: float
+) -> list[Outcome | None]:
+    """Hear how each rank ends until the deadline; after a failure, only a little longer."""
+    outcomes: list[Outcome | None] = [None] * len(processes)
+    deadline = time.monotonic() + timeout
+    while None in outcomes and (left := deadline - time.monotonic()) > 0:
+        running = [r for r, outcome in enumerate(outcomes) if outcome is None]
+        ends = {end: r for r in running for end in processes[r].waitables}
+        ends |= {outputs[r].reader: r for r in running if outputs[r].open}
+        for r in {ends[end] for end in wait(list(ends), left)}:
+            outputs[r].read()
+            outcomes[r] = outcome = processes[r].hear()
+            if outcome and not isinstance(outcome, Returned):
+                grace = ECHO_GRACE if outcome.echo else GRACE
+                deadline = min(deadline, time.monotonic() + grace)
+    return outcomes
+
+
+def _stacks(
+    processes: Sequence[ForkedProcess], outcomes: Sequence[Outcome | None], folder: Path
+) -> dict[int, str]:
+    """Where the ranks that hang stand, as far as they say within two seconds."""
+    if any(isinstance(outcome, Raised | Died) for outcome in outcomes):
+        return {}  # they wait for one that failed
+    hung = {r: folder / f"{r}.stack" for r, outcome in enumerate(outcomes) if outcome is None}
+    for r in hung:
+        with suppress(ProcessLookupError):
+            os.kill(processes[r].pid, STACK_SIGNAL)
+    patience = time.monotonic() + 2
+    while True:
+        stacks = {r: path.read_text(errors="replace") for r, path in hung.items() if path.exists()}
+        # Written down as far as the function's caller, or as far as there is room.
+        whole = [r for r, text in stacks.items() if CALLER in text or "\n  ...\n" in text]
+        if len(whole) == len(hung) or time.monotonic() > patience:
+            return stacks
+        time.sleep(0.02)
+
+
+def _failure(outcomes: Sequence[Outcome | None]) -> RankError | None:
+    """The error to raise if a rank failed.
+
+    To blame is the earliest failure. An echo, such as a broken connection, is blamed only if there
+    is nothing else: it is how the peers of a failed rank learn of it, often before the launcher.
+    """
+    failed = {r: each for r, each in enumerate(outcomes) if isinstance(each, Raised | Died)}
+    if not failed:
+        return None
+    rank = min(failed, key=lambda r: (failed[r].echo, failed[r].when))
+    outcome = failed[rank]
+    error = RankError(f"rank {rank} {outcome.describe(f'On rank {rank}')}", [rank])
+    if isinstance(outcome, Raised):
+        error.__cause__ = outcome.exception()
+    return error
+
+
+def _hang(
+    outcomes: Sequence[Outcome | None], stacks: Mapping[int, str], timeout: float
+) -> RankError:
+    """The error to raise if none failed, but some, of outcome None, did not end."""
+    hung = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
+    lines = [f"{_names(hung)} did not end within {timeout:g} s"]
+    if done := [rank for rank in range(len(outcomes)) if rank not in hung]:
+        lines.append(f"{_names(done)} had returned; the others may be waiting for them")
+    for rank in hung:
+        lines += ["", f"Where rank {rank} stood (innermost call first):"]
+        calls = stacks.get(rank, "").splitlines()[1:]
+        ours = next((i for i, call in enumerate(calls) if CALLER in call), len(calls))
+        lines += calls[:ours] or ["  before the function began, or unknown"]
+    return RankError("\n".join(lines), hung)
+
+
+def _names(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _show(outputs: Sequence[Output]) -> None:
+    """Print what ranks have printed. Where nobody can read it, that must not hide what failed."""
+    error = sys.exception()
+    try:
+        for rank, output in enumerate(outputs):
+            for line in output.lines():
+                print(f"[rank {rank}] {line}")
+    except Exception:
+        if error is None:
+            raise

@@ -64,8 +64,9 @@ class Died:
         """The process's exit code or signal in words."""
         if self.code >= 0:
             return f"left with exit code {self.code}, without returning or raising"
-        known = -self.code in set(signal.Signals)
-        return f"was killed by {signal.Signals(-self.code).name if known else -self.code}"
+        number = -self.code
+        known = number in set(signal.Signals)
+        return f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
 
 
 Outcome = Returned | Raised | Died

@@ -77,38 +77,26 @@ class Timeline:
     def __init__(self) -> None:
         self.rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         self._spans: list[Span] = []
-        self._open: list[tuple[str, str, Timed]] = []  # those whose span is not known yet
+        self.noted: list[tuple[str, str, Timed]] = []  # those whose span is not known yet
         self.gpus: set[torch.device] = set()
         self._step: tuple[Optimizer, Mark] | None = None
 
     @property
     def spans(self) -> list[Span]:
         """What has ended so far, sorted by start; the list can be pickled."""
-        waiting, self._open = self._open, []
+        waiting, self.noted = self.noted, []
         for lane, name, what in waiting:
             if times := what.span:
                 self._spans.append(Span(self.rank, lane, name, *times))
             else:
-                self._open.append((lane, name, what))
+                self.noted.append((lane, name, what))
         return sorted(self._spans, key=lambda span: span.start)
-
-    def mark(self, name: str, lane: str = COMPUTE, device: torch.device = CPU) -> Mark:
-        """As the function `mark`."""
-        if device.type == "cuda":
-            self.gpus.add(device)
-        mark = Mark(device)
-        self.note(name, lane, mark)
-        return mark
-
-    def note(self, name: str, lane: str, what: Timed) -> None:
-        """As the function `note`."""
-        self._open.append((lane, name, what))
 
     def before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """An optimizer begins its step; one inside another's step is part of that."""
         if self._step is None or self._step[0] is optimizer:
             device = next((p.device for g in optimizer.param_groups for p in g["params"]), CPU)
-            self._step = optimizer, self.mark("optimizer", COMPUTE, device)
+            self._step = optimizer, mark("optimizer", COMPUTE, device)
 
     def after_step(self, optimizer: Optimizer, *_: Any) -> None:
         """An optimizer ends its step."""
@@ -152,7 +140,13 @@ def mark(name: str, lane: str = COMPUTE, device: torch.device = CPU) -> Mark:
 
     On a GPU, the `device`, its current stream is timed.
     """
-    return _current.mark(name, lane, device) if _current else NOTHING
+    if _current is None:
+        return NOTHING
+    if device.type == "cuda":
+        _current.gpus.add(device)
+    mark = Mark(device)
+    note(name, lane, mark)
+    return mark
 
 
 def note(name: str, lane: str, what: Timed) -> None:
@@ -161,4 +155,4 @@ def note(name: str, lane: str, what: Timed) -> None:
     Its `span` is read when the recording ends, or later while it is None.
     """
     if _current:
-        _current.note(name, lane, what)
+        _current.noted.append((lane, name, what))
