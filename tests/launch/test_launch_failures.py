@@ -149,7 +149,7 @@ def test_after_an_echo_the_first_cause_may_come_late(monkeypatch: pytest.MonkeyP
         time.sleep(2)  # longer than GRACE
         raise OwnError(1, where="late")
 
-    monkeypatch.setattr("minidist.launch.launch.ECHO_GRACE", 60.0)
+    monkeypatch.setattr(sys.modules[launch.__module__], "ECHO_GRACE", 60.0)
     with pytest.raises(RankError, match=r"^rank 1 raised .*OwnError"):
         launch(stand, 2)
 

@@ -72,7 +72,6 @@ MUTANTS = [
         "grace = ECHO_GRACE if outcome.echo else GRACE",
         "grace = GRACE if outcome.echo else ECHO_GRACE",
         ["tests/launch/test_launch_failures.py"],
-        known=True,
     ),
     Mutant(  # the check cannot be switched off from outside
         "launch",
@@ -391,7 +390,6 @@ MUTANTS = [
         "reducing = inside[place + 1].reducing if place + 1 < len(inside) else 0",
         "reducing = 0",
         ["tests/memory/test_memory.py"],
-        known=True,
     ),
     # ---- profiler ----
     Mutant(  # what does not overlap counts as hidden less than nothing
@@ -407,7 +405,6 @@ MUTANTS = [
         "if self._step is None or self._step[0] is optimizer:",
         "if self._step is None:",
         ["tests/profiler/test_timeline.py"],
-        known=True,
     ),
     # ---- plots ----
     Mutant(  # a third part stands on the second one alone
