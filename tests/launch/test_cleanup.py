@@ -181,7 +181,8 @@ def script(tmp_path: Path, temporary: Path) -> Iterator[Any]:
     def start(way: str, ending: str) -> subprocess.Popen[str]:
         command = [sys.executable, tmp_path / "script.py", tmp_path / "ranks", way, ending]
         env = os.environ | {"TMPDIR": str(temporary)}
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env))
+        pipe, own = subprocess.PIPE, {"start_new_session": True}
+        started.append(subprocess.Popen(command, stdout=pipe, text=True, env=env, **own))
         return started[-1]
 
     yield start
@@ -209,6 +210,18 @@ def test_ctrl_c_while_ranks_are_being_ended_leaves_none(
     assert len(noted(tmp_path / "ranks")) == 3
     assert living(noted(tmp_path / "ranks")) == set()
     assert list(temporary.glob("minidist-*")) == []
+
+
+def test_ctrl_c_while_the_first_rank_is_starting_ends_it_too(script: Any) -> None:
+    process = script("kill", "hangs")
+
+    def family() -> list[psutil.Process]:
+        return psutil.Process(process.pid).children(recursive=True)
+
+    assert wait_until(lambda: any("forkserver" in " ".join(c.cmdline()) for c in family()))
+    os.killpg(process.pid, signal.SIGINT)  # the whole group, as a terminal does: the server too
+    assert said(process) == ["interrupted\n", "[0, 1]\n"]
+    assert wait_until(lambda: len(family()) == 2), "the fork server and its tracker"
 
 
 def test_nothing_is_left_of_a_launcher_that_was_killed(
@@ -395,16 +408,3 @@ def test_a_handler_of_the_reader_s_own_is_called_and_put_back() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_another_thread_has_nothing_to_hold_back() -> None:
-    seen = []
-
-    def work() -> None:
-        with Interrupts() as interrupts, interrupts.allowed():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [signal.default_int_handler]
