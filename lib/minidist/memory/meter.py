@@ -126,12 +126,9 @@ class Meter:
         return Curve([(when - zero, nbytes - self._base) for when, nbytes in points], spans, value)
 
 
-def measured(step: Callable[[], Any], device: torch.device = CPU) -> Curve:
-    """Run `step`, and record what it takes beyond what was there: a curve that starts at 0.
-
-    What it frees of its caller's memory counts below 0, if a `Meter` saw it allocated.
-    """
-    return Meter(device).curve(step)
+def measured(step: Callable[[], Any]) -> Curve:
+    """Run `step`, and record what it takes beyond what was there: a curve that starts at 0."""
+    return Meter().curve(step)
 
 
 History = tuple[list[tuple[float, int]], Any]
@@ -174,14 +171,11 @@ def _cuda_history(step: Callable[[], Any], device: torch.device) -> History:
     """The same with three points: before the step, the most in it, and after it."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    points = [(time.monotonic(), _requested(device))]
+    start = time.monotonic(), _requested(device)
     value = step()
     torch.cuda.synchronize(device)
-    return [
-        *points,
-        (time.monotonic(), _requested(device, "peak")),
-        (time.monotonic(), _requested(device)),
-    ], value
+    peak, end = _requested(device, "peak"), _requested(device)
+    return [start, (time.monotonic(), peak), (time.monotonic(), end)], value
 
 
 def _requested(device: torch.device, what: str = "current") -> int:
@@ -190,10 +184,7 @@ def _requested(device: torch.device, what: str = "current") -> int:
 
 
 def set_private_flag_to_count_all_threads() -> None:
-    """Set the flag of [Note: other threads] in torch's C++ library, for good.
-
-    It is a global variable that c10/core/CPUAllocator.h declares; Python has no function for it.
-    """
+    """Set the flag of [Note: other threads], a global variable of c10/core/CPUAllocator.h."""
     (path,) = (Path(torch.__file__).parent / "lib").glob("libc10.*")
     flag = ctypes.c_bool.in_dll(ctypes.CDLL(str(path)), PRIVATE_FLAG)
     if not flag.value:

@@ -62,8 +62,6 @@ def state(parameters: int, policy: DtypePolicy = FP32, optimizer: str = "adam") 
     """Predict the state of a model. For one parameter: `state(1)`.
 
     Args:
-        parameters: their number, at least 0.
-        policy: `FP32`, `MIXED` or your own.
         optimizer: "sgd", "momentum" (SGD with momentum) or "adam" (Adam and AdamW).
     """
     moments = moments_of(optimizer)
