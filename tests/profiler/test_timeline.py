@@ -227,6 +227,7 @@ def test_on_a_gpu_events_are_recorded_and_read_once_at_the_end(
     ("communication", "backward", "share"),
     [
         ([(0, 2)], [], 0),
+        ([(0, 1), (5, 7)], [(2, 6)], Fraction(1, 3)),  # the first long before backward
         ([(1, 3), (2, 5)], [(0, 2)], Fraction(1, 4)),  # two at a time count once
         ([(0, 8), (1, 2)], [(1, 2), (4, 6)], Fraction(3, 8)),
         ([(0, 4)], [(1, 3), (2, 3)], Fraction(1, 2)),
