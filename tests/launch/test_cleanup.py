@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,6 @@ from minidist.launch.process import Launcher
 from tests.support.processes import living, note, noted, ours, wait_until
 
 ROOT = Path(__file__).parents[2]
-
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def with_helpers(folder: Path, ending: str) -> None:
@@ -54,10 +53,11 @@ def test_no_process_is_left(ending: str, tmp_path: Path) -> None:
     before = psutil.Process().children(recursive=True)
     if ending == "returns":
         launch(with_helpers, 2, tmp_path, ending)
-    else:
-        with pytest.raises(RankError):
-            launch(with_helpers, 2, tmp_path, ending, timeout=2)
-    assert len(noted(tmp_path)) == 8
+    for timeout in (2, 10, 60):  # on a busy machine ranks may take a while to begin
+        if len(noted(tmp_path)) < 8:
+            with pytest.raises(RankError):
+                launch(with_helpers, 2, tmp_path, ending, timeout=timeout)
+    assert len(noted(tmp_path)) >= 8
     assert living(noted(tmp_path)) == set()
     after = psutil.Process().children(recursive=True)
     assert {child.pid for child in after} == {child.pid for child in before}, "zombies count too"
@@ -76,31 +76,30 @@ def test_ctrl_c_leaves_no_guard_that_is_slow_to_tidy_up(
     assert {child.pid for child in psutil.Process().children()} == before, kept
 
 
-@on_linux
-def test_no_file_thread_or_folder_is_left_over_many_launches(
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_file_thread_or_folder_is_left_and_other_people_s_folders_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def sometimes_fails(number: int) -> None:
-        if number % 4 == 1:
-            raise ValueError(number)
-        if number % 4 == 2:
+    def fails(how: str) -> None:
+        if how == "raise":
+            raise ValueError(how)
+        if how == "die":
             os._exit(1)
 
     def open_files() -> list[str]:
-        return sorted(os.readlink(f"/proc/self/fd/{fd.name}") for fd in descriptors())
-
-    def descriptors() -> list[Path]:
-        return [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+        found = [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+        return sorted(map(os.readlink, found))
 
     launch(dist.get_rank, 1)
+    (tmp_path / "minidist-notes").mkdir()
+    theirs = [tmp_path / "minidist-notes", tmp_path / "minidist-notes" / "lock"]
+    theirs[1].touch()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before, threads = len(open_files()), threading.active_count()
-    for number in range(20):
-        try:
-            launch(sometimes_fails, 2, number)
-        except RankError:
-            assert number % 4 in (1, 2)
-        assert list(tmp_path.iterdir()) == []
+    for how in ["return", "raise", "die"] * 2:
+        with nullcontext() if how == "return" else pytest.raises(RankError):
+            launch(fails, 2, how)
+        assert sorted(tmp_path.rglob("*")) == theirs
     assert len(open_files()) == before, open_files()
     assert threading.active_count() == threads
 
@@ -182,7 +181,8 @@ def script(tmp_path: Path, temporary: Path) -> Iterator[Any]:
     def start(way: str, ending: str) -> subprocess.Popen[str]:
         command = [sys.executable, tmp_path / "script.py", tmp_path / "ranks", way, ending]
         env = os.environ | {"TMPDIR": str(temporary)}
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env))
+        pipe, own = subprocess.PIPE, {"start_new_session": True}
+        started.append(subprocess.Popen(command, stdout=pipe, text=True, env=env, **own))
         return started[-1]
 
     yield start
@@ -196,8 +196,9 @@ def said(process: subprocess.Popen[str]) -> list[str]:
     return [process.stdout.readline() for _ in range(2)]
 
 
-@pytest.mark.parametrize("ending", ["hangs", "returns"])
-@pytest.mark.parametrize("way", ["kill", "close", "cleanup"])
+@pytest.mark.parametrize(
+    ("way", "ending"), [("kill", "hangs"), ("close", "returns"), ("cleanup", "hangs")]
+)
 def test_ctrl_c_while_ranks_are_being_ended_leaves_none(
     way: str, ending: str, tmp_path: Path, temporary: Path, script: Any
 ) -> None:
@@ -211,6 +212,18 @@ def test_ctrl_c_while_ranks_are_being_ended_leaves_none(
     assert list(temporary.glob("minidist-*")) == []
 
 
+def test_ctrl_c_while_the_first_rank_is_starting_ends_it_too(script: Any) -> None:
+    process = script("kill", "hangs")
+
+    def family() -> list[psutil.Process]:
+        return psutil.Process(process.pid).children(recursive=True)
+
+    assert wait_until(lambda: any("forkserver" in " ".join(c.cmdline()) for c in family()))
+    os.killpg(process.pid, signal.SIGINT)  # the whole group, as a terminal does: the server too
+    assert said(process) == ["interrupted\n", "[0, 1]\n"]
+    assert wait_until(lambda: len(family()) == 2), "the fork server and its tracker"
+
+
 def test_nothing_is_left_of_a_launcher_that_was_killed(
     tmp_path: Path, temporary: Path, script: Any
 ) -> None:
@@ -220,18 +233,6 @@ def test_nothing_is_left_of_a_launcher_that_was_killed(
     process.kill()
     assert living(noted(tmp_path / "ranks")) == set()
     assert wait_until(lambda: not ours(temporary)), ours(temporary)
-
-
-def test_other_people_s_folders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    launch(dist.get_rank, 1)  # what it leaves is the fork server, for the launches to come
-    (tmp_path / "minidist-notes").mkdir()
-    for name in ("thesis", "lock"):
-        (tmp_path / "minidist-notes" / name).touch()
-    (tmp_path / "minidist-file").touch()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    launch(dist.get_rank, 1)
-    assert {path.name for path in tmp_path.iterdir()} == {"minidist-notes", "minidist-file"}
-    assert (tmp_path / "minidist-notes" / "thesis").exists()
 
 
 def test_a_broken_output_does_not_hide_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,38 +254,32 @@ def test_a_broken_output_does_not_hide_what_went_wrong(monkeypatch: pytest.Monke
 # ---- the fork server, stopped ranks, and processes made by os.fork() ----
 
 
-def test_a_fork_server_that_died_is_replaced() -> None:
-    launch(dist.get_rank, 1)
-    children = psutil.Process().children()
-    (server,) = [child for child in children if "forkserver" in " ".join(child.cmdline())]
-    server.kill()
-    assert living([server.pid]) == set()
-    assert launch(dist.get_rank, 2) == [0, 1]
-
-
-@pytest.mark.parametrize("then", ["hang", "return"])
-def test_a_fork_server_that_dies_while_ranks_run_is_blamed_itself(
-    then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("when", ["before", "while ranks run"])
+def test_a_fork_server_that_dies_is_blamed_itself_and_replaced(
+    when: str, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def kills_the_server(pids: Path) -> None:
-        note(pids, os.getpid())
+    def kills_the_server() -> None:
+        note(tmp_path, os.getpid())
         dist.barrier()
         if dist.get_rank() == 1:
             os.kill(os.getppid(), signal.SIGKILL)
-        if then == "hang" or dist.get_rank() == 0:
+        if dist.get_rank() == 0:
             time.sleep(1000)
 
-    pids, folders = tmp_path / "pids", tmp_path / "folders"
-    pids.mkdir()
-    folders.mkdir()
     launch(dist.get_rank, 1)
-    monkeypatch.setattr(tempfile, "tempdir", str(folders))
-    with pytest.raises(RuntimeError, match=r"fork server, .* has died") as caught:
-        launch(kills_the_server, 3, pids)
-    assert not isinstance(caught.value, RankError)
-    assert len(noted(pids)) == 3
-    assert living(noted(pids)) == set()
-    assert list(folders.glob("minidist-*")) == []
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    if when == "before":
+        children = psutil.Process().children()
+        (server,) = [child for child in children if "forkserver" in " ".join(child.cmdline())]
+        server.kill()
+        assert living([server.pid]) == set()
+    else:
+        with pytest.raises(RuntimeError, match=r"fork server, .* has died") as caught:
+            launch(kills_the_server, 3)
+        assert not isinstance(caught.value, RankError)
+        assert len(noted(tmp_path)) == 3
+        assert living(noted(tmp_path)) == set()
+        assert list(temporary.glob("minidist-*")) == []
     assert launch(dist.get_rank, 2) == [0, 1]
 
 
@@ -294,36 +289,31 @@ def test_a_fork_server_that_dies_while_it_starts_a_rank_is_named(
     def died(*_: object) -> None:
         raise EOFError("unexpected EOF")
 
-    with monkeypatch.context() as patched:
-        patched.setattr("multiprocessing.forkserver.read_signed", died)
-        with pytest.raises(RuntimeError, match=r"fork server, .* has died"):
-            launch(dist.get_rank, 2)
-    assert launch(dist.get_rank, 2) == [0, 1]
+    monkeypatch.setattr("multiprocessing.forkserver.read_signed", died)
+    with pytest.raises(RuntimeError, match=r"fork server, .* has died"):
+        launch(dist.get_rank, 2)
 
 
-def stops_while_it_reports() -> None:
-    def begin(self: Launcher, _: object) -> None:
-        self._socket.sendall(b"the first bytes of many")
-        os.kill(os.getpid(), signal.SIGSTOP)
+def test_a_rank_that_stops_while_it_reports_ends_at_the_deadline_or_at_the_caller_s_own() -> None:
+    def stops() -> None:
+        if dist.get_rank() == 1:
+            Launcher.report = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore
 
-    if dist.get_rank() == 1:
-        Launcher.report = begin  # type: ignore[method-assign]
-
-
-def test_a_rank_that_stops_while_its_result_is_received_ends_at_the_deadline() -> None:
-    with pytest.raises(RankError, match=r"^rank 1 did not end within 3 s\nrank 0 had returned"):
-        launch(stops_while_it_reports, 2, timeout=3)
-
-
-def test_a_timeout_of_the_caller_s_own_gets_through_while_a_result_is_received() -> None:
     def ring(*_: object) -> None:
         raise TimeoutError("the caller's own")
 
+    for timeout in (3, 10, 60):  # on a busy machine ranks may take a while to begin
+        with pytest.raises(RankError) as caught:
+            launch(stops, 2, timeout=timeout)
+        if caught.value.ranks == (1,):
+            break
+    said = f"rank 1 did not end within {timeout} s\nrank 0 had returned"
+    assert str(caught.value).startswith(said)
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, 4)
+    signal.setitimer(signal.ITIMER_REAL, 2)
     try:
         with pytest.raises(TimeoutError, match="the caller's own"):
-            launch(stops_while_it_reports, 2)
+            launch(stops, 2)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -352,26 +342,35 @@ def press() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_waits_for_the_end_of_the_block() -> None:
+def test_ctrl_c_waits_for_the_end_of_the_block_also_of_one_that_raises() -> None:
     done = []
 
-    def block() -> None:
+    def block(error: type[Exception] | None) -> None:
         with Interrupts():
             press()
             done.append("all of it")
+            if error:
+                raise error
 
-    with pytest.raises(KeyboardInterrupt):
-        block()
-    assert done == ["all of it"]
+    for error in (None, ValueError):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            block(error)
+        assert isinstance(caught.value.__context__, error or type(None))
+    assert done == ["all of it"] * 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_where_it_is_allowed_the_first_gets_through_and_the_others_are_one_with_it() -> None:
+@pytest.mark.parametrize("early", [False, True])
+def test_where_it_is_allowed_the_first_gets_through_and_the_others_are_one_with_it(
+    early: bool,
+) -> None:
     done = []
 
     def block() -> None:
         with Interrupts() as interrupts:
             try:
+                if early:
+                    press()
                 with interrupts.allowed():
                     press()
                     done.append("never")
@@ -386,31 +385,7 @@ def test_where_it_is_allowed_the_first_gets_through_and_the_others_are_one_with_
     assert caught.value.__context__ is None
 
 
-def test_one_that_came_early_gets_through_as_soon_as_it_is_allowed() -> None:
-    def block() -> None:
-        with Interrupts() as interrupts:
-            press()
-            with interrupts.allowed():
-                pytest.fail("too late")
-
-    with pytest.raises(KeyboardInterrupt):
-        block()
-
-
-def test_another_error_does_not_swallow_it() -> None:
-    def block() -> None:
-        with Interrupts():
-            press()
-            raise ValueError
-
-    with pytest.raises(KeyboardInterrupt) as caught:
-        block()
-    assert isinstance(caught.value.__context__, ValueError)
-
-
-def test_a_handler_of_the_reader_s_own_is_called_and_put_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_handler_of_the_reader_s_own_is_called_and_put_back() -> None:
     calls: list[int] = []
 
     def own(number: int, frame: object) -> None:
@@ -427,28 +402,9 @@ def test_a_handler_of_the_reader_s_own_is_called_and_put_back(
             assert len(calls) == 2
         assert calls == [signal.SIGINT] * 3
         assert signal.getsignal(signal.SIGINT) is own
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         with Interrupts() as interrupts, interrupts.allowed():
             press()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_another_thread_has_nothing_to_hold_back() -> None:
-    seen = []
-
-    def work() -> None:
-        with Interrupts() as interrupts, interrupts.allowed():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [signal.default_int_handler]

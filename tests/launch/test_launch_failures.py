@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,49 +15,27 @@ import torch.distributed as dist
 
 import minidist
 from minidist import RankError, launch
-from minidist.launch.failure import failure
-from minidist.launch.outcome import Died, Raised, Trace
+from minidist.launch.launch import _failure
+from minidist.launch.outcome import Died, Raised
 
 
 class OwnError(Exception):
-    """An exception with a constructor of its own, as users write them."""
-
-    def __init__(self, code: int, *, where: str) -> None:
-        super().__init__(code, where)
-        self.code, self.where = code, where
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _own_error, (self.code, self.where)
-
-
-def _own_error(code: int, where: str) -> OwnError:
-    return OwnError(code, where=where)
-
-
-class OnlyOnRanksError(Exception):
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
-        return _read_on_rank, ()
-
-
-def _read_on_rank() -> OnlyOnRanksError:
-    if "MINIDIST_DEVICE" not in os.environ:
-        raise ImportError("no such thing here")
-    return OnlyOnRanksError()
+    pass
 
 
 def fails(how: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     match how:
         case "raises":
-            raise OwnError(7, where="here")
+            raise OwnError(7, "here")
         case "raises, leaving the group":  # now the peers' connections break first
             try:
-                raise OwnError(7, where="here")
+                raise OwnError(7, "here")
             finally:
                 dist.destroy_process_group()
                 time.sleep(0.1)
-        case "SIGKILL" | "SIGTERM" | "SIGSEGV":
-            os.kill(os.getpid(), getattr(signal, how))
+        case "SIGKILL":
+            os.kill(os.getpid(), signal.SIGKILL)
         case "segmentation fault":
             ctypes.string_at(8)
         case "_exit":
@@ -71,8 +48,6 @@ MESSAGE = {
     "raises": "raised .*OwnError: .7, 'here'",
     "raises, leaving the group": "raised .*OwnError: .7, 'here'",
     "SIGKILL": "was killed by SIGKILL$",
-    "SIGTERM": "was killed by SIGTERM$",
-    "SIGSEGV": "was killed by SIGSEGV$",
     "segmentation fault": "was killed by SIGSEGV$",
     "_exit": "left with exit code 3, without returning or raising$",
     "exit": "raised SystemExit: enough",
@@ -92,15 +67,12 @@ def one_fails_while_its_peers_wait(blamed: int, how: str, collective: str) -> No
 @pytest.mark.parametrize(
     ("blamed", "how", "collective"),
     [
-        *[(rank, "raises", "ours") for rank in (0, 2)],
+        (0, "raises", "ours"),
         *[(rank, "raises, leaving the group", "ours") for rank in (0, 1, 2)],
-        *[(rank, "raises, leaving the group", "torch's") for rank in (0, 1, 2)],
+        (1, "raises, leaving the group", "torch's"),
         *[(rank, "SIGKILL", "ours") for rank in (0, 1, 2)],
-        *[(rank, "SIGKILL", "torch's") for rank in (0, 1, 2)],
-        (1, "SIGTERM", "ours"),
-        (2, "SIGSEGV", "torch's"),
+        *[(rank, "SIGKILL", "torch's") for rank in (0, 2)],
         (0, "segmentation fault", "ours"),
-        (1, "_exit", "ours"),
         (2, "_exit", "torch's"),
         (1, "exit", "ours"),
     ],
@@ -116,7 +88,7 @@ def test_the_rank_that_failed_is_blamed_not_its_peers(
         assert "in one_fails_while_its_peers_wait\n    fails(how)" in str(caught.value)
         cause = caught.value.__cause__
         assert isinstance(cause, OwnError)
-        assert (cause.code, cause.where) == (7, "here")
+        assert cause.args == (7, "here")
 
 
 def test_peers_that_wrap_a_broken_connection_are_not_blamed() -> None:
@@ -124,7 +96,7 @@ def test_peers_that_wrap_a_broken_connection_are_not_blamed() -> None:
         try:
             one_fails_while_its_peers_wait(1, "_exit", "ours")
         except minidist.CommunicationError as error:
-            raise OwnError(1, where="training failed") from error
+            raise OwnError("training failed") from error
 
     with pytest.raises(RankError, match=r"^rank 1 left with exit code 3"):
         launch(wraps, 3)
@@ -132,23 +104,31 @@ def test_peers_that_wrap_a_broken_connection_are_not_blamed() -> None:
 
 def test_blame_goes_by_time_and_to_an_echo_only_for_want_of_better() -> None:
     def raised(when: float, echo: bool) -> Raised:
-        return Raised(when, [Trace("ValueError: x", [])], None, echo)
+        return Raised(when, [("ValueError: x", [])], None, echo)
 
     def blamed(*outcomes: Any) -> int:
-        return failure(outcomes, {}, 1.0).rank
+        error = _failure(outcomes)
+        assert error
+        return error.rank
 
     assert blamed(raised(3, False), raised(2, False), Died(4, 1)) == 1
     assert blamed(raised(1, True), raised(2, False), None) == 1
     assert blamed(raised(1, True), None, Died(9, -9)) == 2
     assert blamed(raised(2, True), None, raised(1, True)) == 2
+    assert Died(0, -40).describe() == "was killed by signal 40"
+    assert Died(0, 0).describe().startswith("left with exit code 0")
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [(-9, "killed by SIGKILL"), (-40, "killed by signal 40"), (0, "left with exit code 0")],
-)
-def test_every_way_to_die_has_words(code: int, words: str) -> None:
-    assert words in str(failure([Died(0.0, code)], {}, 1.0))
+def test_after_an_echo_the_first_cause_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stand() -> None:
+        if dist.get_rank() == 0:
+            raise minidist.CommunicationError("a rank is gone")
+        time.sleep(2)  # longer than GRACE
+        raise OwnError("late")
+
+    monkeypatch.setattr(sys.modules[launch.__module__], "ECHO_GRACE", 60.0)
+    with pytest.raises(RankError, match=r"^rank 1 raised .*OwnError"):
+        launch(stand, 2)
 
 
 def test_an_exception_keeps_its_class_its_causes_and_its_lines() -> None:
@@ -184,25 +164,17 @@ def test_an_exception_keeps_its_class_its_causes_and_its_lines() -> None:
 
 
 def test_exceptions_that_do_not_travel_are_told_all_the_same() -> None:
-    def carries_a_lock() -> None:
-        raise ValueError("of the rank", threading.Lock())
+    class UnknownHereError(Exception):
+        def __reduce__(self) -> Any:
+            return exec, ("raise ImportError",)
 
-    def unknown_here() -> None:
-        raise OnlyOnRanksError("of the rank")
+    def fails(error: type[Exception], *args: object) -> None:
+        raise error("of the rank", *(threading.Lock() for _ in args))
 
-    for fn in (carries_a_lock, unknown_here):
+    for case in [(ValueError, "with a lock"), (UnknownHereError,)]:
         with pytest.raises(RankError, match=r"(?s)^rank 0 raised .*of the rank.*raise ") as caught:
-            launch(fn, 1)
+            launch(fails, 1, *case)
         assert caught.value.__cause__ is None
-
-
-def test_bad_input_of_one_rank_is_that_rank_s_fault() -> None:
-    def disagree() -> None:
-        good = dist.get_rank() != 1
-        minidist.all_reduce(torch.ones(3) if good else [1.0])  # type: ignore[arg-type]
-
-    with pytest.raises(RankError, match=r"^rank 1 raised TypeError: .*tensor"):
-        launch(disagree, 3)
 
 
 def sleeps_in_python() -> None:
@@ -234,14 +206,16 @@ def test_a_hang_ends_at_the_deadline_and_tells_where_each_rank_stood() -> None:
     def stand() -> None:
         stands[dist.get_rank()]()
 
-    begin = time.monotonic()
-    with pytest.raises(RankError) as caught:
-        launch(stand, len(stands), timeout=5)
-    assert time.monotonic() - begin < 30
-    error = caught.value
-    text = str(error)
+    for timeout in (4, 30):  # on a busy machine ranks may take a while to begin
+        with pytest.raises(RankError) as caught:
+            launch(stand, len(stands), timeout=timeout)
+        error, text = caught.value, str(caught.value)
+        if all(f"in {stands[rank].__name__}\n" in text for rank in error.ranks):
+            break
     assert error.ranks == (0, 1, 3, 4, 5)
-    assert text.startswith("ranks 0, 1, 3, 4, 5 did not end within 5 s\nrank 2 had returned;")
+    assert text.startswith(
+        f"ranks 0, 1, 3, 4, 5 did not end within {timeout} s\nrank 2 had returned;"
+    )
     _, *stacks = text.split("Where rank ")
     for rank, stack in zip(error.ranks, stacks, strict=True):
         assert stack.startswith(f"{rank} stood (innermost call first):\n")
@@ -252,13 +226,11 @@ def test_a_hang_ends_at_the_deadline_and_tells_where_each_rank_stood() -> None:
     assert error.__cause__ is None
 
 
-def test_a_rank_that_fails_is_blamed_though_another_hangs() -> None:
+def test_a_rank_that_fails_is_blamed_at_once_though_another_hangs() -> None:
     def stand() -> None:
         if dist.get_rank() == 1:
-            raise OwnError(1, where="here")
+            raise OwnError("here")
         sleeps_in_c()
 
-    begin = time.monotonic()
     with pytest.raises(RankError, match=r"^rank 1 raised .*OwnError"):
-        launch(stand, 3, timeout=100)
-    assert time.monotonic() - begin < 30, "it does not wait for the deadline"
+        launch(stand, 3, timeout=10_000)  # the test would never end

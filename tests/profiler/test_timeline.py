@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import minidist
-from minidist.comm.comm import Ours
 from minidist.profiler.spans import Span, hidden, rows, to_chrome
 from minidist.profiler.timeline import NOTHING, mark, note, timeline
 
@@ -47,23 +45,29 @@ def test_when_nothing_records_nothing_is_made_and_no_clock_is_read(
     note("bucket 0", "communication", Deaf())
     assert first is second is NOTHING
     assert second.span is None
-    assert vars(NOTHING) == {}
 
 
 def sgd() -> torch.optim.SGD:
     return torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
 
 
-def test_optimizers_are_watched_only_while_recording() -> None:
-    early, names = sgd(), []
+def fails() -> float:
+    raise ZeroDivisionError
+
+
+def test_optimizers_are_watched_only_while_recording_also_after_a_step_that_raised() -> None:
+    early = sgd()
     early.step()
     with timeline() as line:
+        with pytest.raises(ZeroDivisionError):
+            early.step(fails)
+        with mark("between"):
+            pass
         early.step()
         sgd().step()
     early.step()
-    names = [span.name for span in line.spans]
-    assert names == ["optimizer", "optimizer"]
-    assert {(span.rank, span.lane) for span in line.spans} == {(0, "compute")}
+    names = ["between", "optimizer", "optimizer"]
+    assert [span[:3] for span in line.spans] == [(0, "compute", name) for name in names]
 
 
 class Outer(torch.optim.SGD):
@@ -86,7 +90,7 @@ def test_a_step_within_a_step_is_part_of_it() -> None:
 
 def test_marks_end_once_in_order_and_only_if_they_end() -> None:
     with timeline() as line:
-        outer, lost = line.mark("forward"), mark("backward")
+        outer, lost = mark("forward"), mark("backward")
         with mark("inner", "other") as inner:
             seen = line.spans
         outer.end()
@@ -101,8 +105,6 @@ def test_marks_end_once_in_order_and_only_if_they_end() -> None:
     assert (low, high) == inner.span
     assert start <= low <= high <= end
     assert lane == "other"
-    outer.end()
-    assert line.spans[0].end == end
     lost.end()
     assert [span.name for span in line.spans] == ["forward", "backward", "inner"]
 
@@ -135,46 +137,6 @@ def test_one_recording_at_a_time_and_a_failure_ends_it() -> None:
     assert mark("forward") is NOTHING
     sgd().step()
     assert [span.name for span in line.spans] == ["forward"]
-
-
-def test_ranks_record_a_step_and_their_spans_make_one_trace(tmp_path: Path) -> None:
-    def run() -> list[Span]:
-        comm = Ours(algorithm="ring")
-        net = torch.nn.Linear(4, 1)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        with timeline() as line:
-            with mark("forward"):
-                loss = net(torch.full((1, 4), comm.rank + 1.0)).sum()
-            backward = mark("backward")
-            loss.backward()
-            grads = [p.grad for p in net.parameters() if p.grad is not None]
-            works = [comm.all_reduce(grad, async_op=True) for grad in grads]
-            for number, work in enumerate(works):
-                assert work is not None
-                note(f"bucket {number}", "communication", work)
-            backward.end()
-            for work in works:
-                assert work is not None
-                work.wait()
-            optimizer.step()
-        return line.spans
-
-    both = minidist.launch(run, 2)
-    assert [{span.rank for span in spans} for spans in both] == [{0}, {1}]
-    for spans in both:
-        at = {span.name: span for span in spans}
-        assert list(at) == [span.name for span in spans], "each once"
-        assert set(at) == {"forward", "backward", "bucket 0", "bucket 1", "optimizer"}
-        assert all(span.start <= span.end for span in spans)
-        assert at["forward"].end <= at["backward"].start <= at["bucket 0"].start
-        assert at["bucket 0"].end <= at["bucket 1"].start
-        assert max(at["backward"].end, at["bucket 1"].end) <= at["optimizer"].start
-    whole = [span for spans in both for span in spans]
-    assert 0 <= hidden(whole) <= 1
-    assert len(whole) == 10
-    to_chrome(whole, tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert sum(event["ph"] == "X" for event in events) == 10
 
 
 # ---- on a GPU: a fake one, whose stream runs when it is synchronised ----
@@ -264,10 +226,8 @@ def test_on_a_gpu_events_are_recorded_and_read_once_at_the_end(
 @pytest.mark.parametrize(
     ("communication", "backward", "share"),
     [
-        ([(0, 2)], [(0, 2)], 1),
-        ([(0, 2)], [(2, 3)], 0),
         ([(0, 2)], [], 0),
-        ([(1, 3)], [(0, 2)], Fraction(1, 2)),
+        ([(0, 1), (5, 7)], [(2, 6)], Fraction(1, 3)),  # the first long before backward
         ([(1, 3), (2, 5)], [(0, 2)], Fraction(1, 4)),  # two at a time count once
         ([(0, 8), (1, 2)], [(1, 2), (4, 6)], Fraction(3, 8)),
         ([(0, 4)], [(1, 3), (2, 3)], Fraction(1, 2)),
@@ -286,20 +246,15 @@ def test_the_share_under_backward(
     assert hidden(spans[::-1]) == hidden(iter(spans))
 
 
+def test_without_communication_there_is_no_share() -> None:
+    with pytest.raises(ValueError, match="some communication among the 1 spans"):
+        hidden([Span(0, "compute", "backward", 0.0, 1.0)])
+
+
 def test_only_the_rank_s_own_backward_hides_its_communication() -> None:
-    spans = [
-        Span(0, "communication", "bucket 0", 0, 3),
-        Span(0, "compute", "backward", 2, 9),
-        Span(1, "communication", "bucket 0", 0, 1),
-        Span(1, "compute", "backward", 0, 2),
-    ]
-    assert hidden(spans) == 0.5
-
-
-@pytest.mark.parametrize("spans", [[], [Span(0, "compute", "backward", 0.0, 1.0)]])
-def test_without_communication_there_is_no_share(spans: list[Span]) -> None:
-    with pytest.raises(ValueError, match=f"some communication among the {len(spans)} spans"):
-        hidden(spans)
+    own = [Span(0, "communication", "bucket 0", 0, 3), Span(0, "compute", "backward", 2, 9)]
+    other = [Span(1, "communication", "bucket 0", 0, 1), Span(1, "compute", "backward", 0, 2)]
+    assert hidden(own + other) == 0.5
 
 
 def test_rows_are_lanes_in_order_and_split_where_spans_overlap() -> None:
@@ -319,20 +274,15 @@ def test_rows_are_lanes_in_order_and_split_where_spans_overlap() -> None:
 
 
 def test_a_trace_has_a_process_for_each_rank_and_a_thread_for_each_row(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text("what was there before")
-    to_chrome([*SHIFTED, *STEP], path)
-    assert [each.name for each in tmp_path.iterdir()] == ["trace.json"], "nothing else is left"
-    whole = json.loads(path.read_text())
-    assert set(whole) == {"traceEvents", "displayTimeUnit"}
-    events = whole["traceEvents"]
+    to_chrome([*SHIFTED, *STEP], tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     called = {
-        (event["name"], event["pid"], event["tid"]): event["args"]
+        (event["name"], event["pid"], event["tid"]): event["args"]["name"]
         for event in events
         if event["ph"] == "M"
     }
     threads = {
-        (pid, tid): args["name"] for (name, pid, tid), args in called.items() if "thread_n" in name
+        (pid, tid): name for (what, pid, tid), name in called.items() if what == "thread_name"
     }
     assert threads == {
         (0, 0): "compute",
@@ -340,10 +290,7 @@ def test_a_trace_has_a_process_for_each_rank_and_a_thread_for_each_row(tmp_path:
         (1, 2): "compute",
         (1, 3): "communication",
     }
-    for (pid, tid), _ in threads.items():
-        assert called["process_name", pid, tid] == {"name": f"rank {pid}"}
-        assert called["process_sort_index", pid, tid] == {"sort_index": pid}
-        assert called["thread_sort_index", pid, tid] == {"sort_index": tid}
+    assert all(called["process_name", pid, tid] == f"rank {pid}" for pid, tid in threads)
     drawn = [event for event in events if event["ph"] == "X"]
     assert len(drawn) + len(called) == len(events)
     back = []
@@ -351,15 +298,3 @@ def test_a_trace_has_a_process_for_each_rank_and_a_thread_for_each_row(tmp_path:
         start, lane = 10 + e["ts"] / 1e6, threads[e["pid"], e["tid"]]
         back.append(Span(e["pid"], lane, e["name"], start, start + e["dur"] / 1e6))
     assert sorted(back) == sorted([*STEP, *SHIFTED])
-    assert min(event["ts"] for event in drawn) == 0
-
-
-def test_what_was_there_stays_if_a_trace_cannot_be_written(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text("before")
-    with pytest.raises(ValueError, match="JSON"):
-        to_chrome([STEP[0]._replace(end=float("nan"))], path)
-    assert path.read_text() == "before"
-    assert list(tmp_path.iterdir()) == [path]
-    to_chrome([], str(path))
-    assert json.loads(path.read_text())["traceEvents"] == []

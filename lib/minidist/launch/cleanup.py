@@ -18,11 +18,9 @@ from minidist.launch.process import ForkedProcess
 class Interrupts:
     """Inside `with`, Ctrl-C waits for the end of the block, except where it is `allowed`.
 
-    There the first one gets through. Those that follow would break off the ending of the ranks;
-    when the block is being left by KeyboardInterrupt anyway, they have what they wanted.
-
-    Only the main thread is ever interrupted. In another one, and where Ctrl-C is ignored, this
-    does nothing.
+    There the first one gets through. Those that follow would break off the ending of the ranks, and
+    are dropped if the block is left by KeyboardInterrupt anyway. In a thread that is not the main
+    one, which alone is ever interrupted, and where Ctrl-C is ignored, this does nothing.
     """
 
     def __init__(self) -> None:
@@ -31,13 +29,14 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         self._before = signal.getsignal(signal.SIGINT)
-        self._ours = threading.current_thread() is threading.main_thread()
-        if self._ours and callable(self._before):
+        in_main = threading.current_thread() is threading.main_thread()
+        self._ours = in_main and callable(self._before)
+        if self._ours:
             signal.signal(signal.SIGINT, self._pressed)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._ours and callable(self._before):
+        if self._ours:
             signal.signal(signal.SIGINT, self._before)
         if kind is None or not issubclass(kind, KeyboardInterrupt):
             self._deliver()
@@ -77,10 +76,7 @@ rm -rf -- "$1"
 
 
 class Job:
-    """Processes that are killed together, with all they have started, and a folder for their files.
-
-    This happens at the end of the job, also if the launcher is killed.
-    """
+    """Processes and a folder, which go at its end with all they started, or with the launcher."""
 
     def __init__(self, folder: Path, guard: IO[bytes]) -> None:
         self.folder, self._guard = folder, guard
@@ -88,7 +84,7 @@ class Job:
 
     def start(self, target: Callable[..., None], *args: Any) -> ForkedProcess:
         """Start a process that calls `target(launcher, *args)`."""
-        process = ForkedProcess(target, *args)
+        process = ForkedProcess(self.folder, target, *args)
         self.processes.append(process)
         self._tell_guard()
         return process

@@ -12,28 +12,29 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import wait
 from operator import index
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 
+from minidist.errors import RankError
 from minidist.launch import pickling
 from minidist.launch import rank as rank_process
 from minidist.launch.cleanup import Interrupts, job
-from minidist.launch.failure import failure, is_echo, is_whole
-from minidist.launch.outcome import Outcome, Returned
+from minidist.launch.outcome import Died, Outcome, Raised, Returned
 from minidist.launch.output import Output
 from minidist.launch.process import ForkedProcess
-from minidist.launch.rank import STACK_SIGNAL, Task
+from minidist.launch.rank import STACK_SIGNAL
 
 GRACE = 0.3  # seconds that peers get to report after a failure, so that the earliest is found
 ECHO_GRACE = 3.0  # the same while only echoes of a failure were heard
 LONGEST = 1e6  # seconds of timeout; waits in the operating system are counted in 32 bits
-FILES, SPARE_FILES = 4, 32  # that a rank keeps open in its launcher; that are left for other things
+FILES, SPARE = 4, 32  # open files: a rank's in its launcher; those left for other things
+CALLER = rank_process.__file__.encode("ascii", "backslashreplace").decode()  # as faulthandler does
 
 
 def launch(
@@ -51,9 +52,6 @@ def launch(
     they have ended, in the order of ranks, each line marked with its rank.
 
     Args:
-        fn: runs once on each rank.
-        ranks: number of ranks, at least 1.
-        args: passed to fn on every rank.
         device: "cpu" (Gloo); "cuda" (one GPU to a rank over NCCL; if there are fewer GPUs than
             ranks they are shared, and messages go through host memory); None: "cuda" if there is
             a GPU for each rank, else "cpu". In fn, `minidist.device()` returns it.
@@ -61,32 +59,31 @@ def launch(
             out where they hang takes up to two more.
 
     Raises:
-        RankError: a rank raised, was killed, left without a word, or did not end in time. Named is
-            the rank that failed first; if it raised, its exception is the `__cause__`.
+        RankError: a rank raised, died, or did not end in time. Named is the one that failed first;
+            if it raised, its exception is the `__cause__`.
     """
     _check(fn, ranks, timeout)
     devices, backend = _devices(device, ranks)
-    payload = _pickled(fn, args)
+    try:
+        payload = pickling.dumps((fn, args))
+    except Exception as error:
+        raise TypeError(f"launch: fn and its arguments must be picklable: {error}") from error
     outputs: list[Output] = []
     try:
-        with Interrupts() as interrupts:
-            try:
-                with job() as ours, interrupts.allowed():
-                    (ours.folder / "call").write_bytes(payload)
-                    for r, on in enumerate(devices):
-                        environment = _environment(r, ranks, on)
-                        task = Task(r, ranks, ours.folder, environment, backend, on, timeout)
-                        outputs.append(Output())
-                        ours.start(rank_process.main, task, outputs[r].writer)
-                        outputs[r].writer.close()  # the rank has it now
-                    outcomes = _collect(ours.processes, outputs, timeout)
-                    stacks = _stacks(ours.processes, outcomes, ours.folder)
-            finally:
-                for output in outputs:
-                    output.close()
+        with Interrupts() as interrupts, ExitStack() as after, job() as ours, interrupts.allowed():
+            (ours.folder / "call").write_bytes(payload)
+            for r, on in enumerate(devices):
+                environment = _environment(r, ranks, on)
+                outputs.append(output := Output())
+                after.callback(output.close)
+                how = ours.folder, environment, backend, timeout
+                ours.start(rank_process.main, output.writer, *how)
+                output.writer.close()  # the rank has it now
+            outcomes = _collect(ours.processes, outputs, timeout)
+            stacks = _stacks(ours.processes, outcomes, ours.folder)
         values = [each.value for each in outcomes if isinstance(each, Returned)]
         if len(values) < ranks:
-            raise failure(outcomes, stacks, timeout)
+            raise _failure(outcomes) or _hang(outcomes, stacks, timeout)
     finally:
         _show(outputs)
     return [pickling.loads(value) for value in values]
@@ -99,6 +96,52 @@ def device() -> torch.device:
     local = os.environ.get("LOCAL_RANK")  # torchrun's; the global rank is wrong on a second node
     use_gpu = local is not None and torch.cuda.is_available()
     return torch.device(f"cuda:{local}" if use_gpu else "cpu")
+
+
+def _check(fn: object, ranks: int, timeout: float) -> None:
+    if not callable(fn):
+        raise TypeError(
+            f"launch: fn must be callable, got {fn!r}; pass the function, not the result of a call"
+        )
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = (limit - len(os.listdir("/dev/fd")) - SPARE) // FILES
+    if index(ranks) < 1 or (limit != resource.RLIM_INFINITY and ranks > most):
+        raise ValueError(
+            f"launch: ranks must be from 1 to {most}, got {ranks!r}: each takes {FILES} open files "
+            f"of this process's {limit} (see `ulimit -n`)"
+        )
+    if not 0 < timeout <= LONGEST:
+        raise ValueError(f"launch: timeout must be between 0 and {LONGEST:g} s, got {timeout!r}")
+
+
+def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
+    """A device for each rank, and the backend that connects them."""
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(f"launch: device must be 'cpu', 'cuda' or None, got {device!r}")
+    gpus = 0 if device == "cpu" else torch.cuda.device_count()
+    if device == "cuda" and not gpus:
+        raise ValueError("launch: device='cuda', but torch finds no GPU here")
+    if gpus >= ranks:
+        return [f"cuda:{r}" for r in range(ranks)], "cpu:gloo,cuda:nccl"
+    if device != "cuda":
+        return ["cpu"] * ranks, "gloo"
+    print(f"launch: {ranks} ranks share {gpus} GPU(s), so messages go through host memory by Gloo")
+    return [f"cuda:{r % gpus}" for r in range(ranks)], "gloo"
+
+
+def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:
+    """The launcher's environment as it is now (the fork server's is as old as that), and ours."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    ours = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GLOO_SOCKET_IFNAME": loopback,  # or Gloo listens on the host's own address
+        "NCCL_SOCKET_IFNAME": loopback,
+        "MINIDIST_DEVICE": device,
+    }
+    return {"MINIDIST_CHECK": "1", **os.environ, **ours}
 
 
 def _collect(
@@ -115,7 +158,7 @@ def _collect(
             outputs[r].read()
             outcomes[r] = outcome = processes[r].hear()
             if outcome and not isinstance(outcome, Returned):
-                grace = ECHO_GRACE if is_echo(outcome) else GRACE
+                grace = ECHO_GRACE if outcome.echo else GRACE
                 deadline = min(deadline, time.monotonic() + grace)
     return outcomes
 
@@ -124,7 +167,7 @@ def _stacks(
     processes: Sequence[ForkedProcess], outcomes: Sequence[Outcome | None], folder: Path
 ) -> dict[int, str]:
     """Where the ranks that hang stand, as far as they say within two seconds."""
-    if any(outcome and not isinstance(outcome, Returned) for outcome in outcomes):
+    if any(isinstance(outcome, Raised | Died) for outcome in outcomes):
         return {}  # they wait for one that failed
     hung = {r: folder / f"{r}.stack" for r, outcome in enumerate(outcomes) if outcome is None}
     for r in hung:
@@ -132,12 +175,49 @@ def _stacks(
             os.kill(processes[r].pid, STACK_SIGNAL)
     patience = time.monotonic() + 2
     while True:
-        stacks = {
-            r: path.read_text("utf-8", "replace") for r, path in hung.items() if path.exists()
-        }
-        if time.monotonic() > patience or all(is_whole(stacks.get(r, "")) for r in hung):
+        stacks = {r: path.read_text(errors="replace") for r, path in hung.items() if path.exists()}
+        # Written down as far as the function's caller, or as far as there is room.
+        whole = [r for r, text in stacks.items() if CALLER in text or "\n  ...\n" in text]
+        if len(whole) == len(hung) or time.monotonic() > patience:
             return stacks
         time.sleep(0.02)
+
+
+def _failure(outcomes: Sequence[Outcome | None]) -> RankError | None:
+    """The error to raise if a rank failed.
+
+    To blame is the earliest failure. An echo, such as a broken connection, is blamed only if there
+    is nothing else: it is how the peers of a failed rank learn of it, often before the launcher.
+    """
+    failed = {r: each for r, each in enumerate(outcomes) if isinstance(each, Raised | Died)}
+    if not failed:
+        return None
+    rank = min(failed, key=lambda r: (failed[r].echo, failed[r].when))
+    outcome = failed[rank]
+    error = RankError(f"rank {rank} {outcome.describe(f'On rank {rank}')}", [rank])
+    if isinstance(outcome, Raised):
+        error.__cause__ = outcome.exception()
+    return error
+
+
+def _hang(
+    outcomes: Sequence[Outcome | None], stacks: Mapping[int, str], timeout: float
+) -> RankError:
+    """The error to raise if none failed, but some, of outcome None, did not end."""
+    hung = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
+    lines = [f"{_names(hung)} did not end within {timeout:g} s"]
+    if done := [rank for rank in range(len(outcomes)) if rank not in hung]:
+        lines.append(f"{_names(done)} had returned; the others may be waiting for them")
+    for rank in hung:
+        lines += ["", f"Where rank {rank} stood (innermost call first):"]
+        calls = stacks.get(rank, "").splitlines()[1:]
+        ours = next((i for i, call in enumerate(calls) if CALLER in call), len(calls))
+        lines += calls[:ours] or ["  before the function began, or unknown"]
+    return RankError("\n".join(lines), hung)
+
+
+def _names(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _show(outputs: Sequence[Output]) -> None:
@@ -150,68 +230,3 @@ def _show(outputs: Sequence[Output]) -> None:
     except Exception:
         if error is None:
             raise
-
-
-def _check(fn: object, ranks: int, timeout: float) -> None:
-    if not callable(fn):
-        raise TypeError(
-            f"launch: fn must be callable, got {fn!r}; pass the function, not the result of a call"
-        )
-    if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex) or index(ranks) < 1:
-        raise ValueError(f"launch: ranks must be a whole number of at least 1, got {ranks!r}")
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = (limit - len(os.listdir("/dev/fd")) - SPARE_FILES) // FILES
-    if limit != resource.RLIM_INFINITY and index(ranks) > most:
-        raise ValueError(
-            f"launch: ranks must be at most {most}, got {ranks!r}: each takes {FILES} open files, "
-            f"and this process may have {limit} (see `ulimit -n`)"
-        )
-    if not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
-        raise ValueError(f"launch: timeout must be between 0 and {LONGEST:g} s, got {timeout!r}")
-
-
-def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
-    """A device for each rank, and the backend that connects them."""
-    if device not in (None, "cpu", "cuda"):
-        raise ValueError(f"launch: device must be 'cpu', 'cuda' or None, got {device!r}")
-    gpus = 0 if device == "cpu" else torch.cuda.device_count()
-    if device == "cuda" and not gpus:
-        raise ValueError("launch: device='cuda', but torch finds no GPU here")
-    if gpus >= ranks:
-        return [f"cuda:{r}" for r in range(ranks)], "cpu:gloo,cuda:nccl"
-    if device != "cuda":
-        return ["cpu"] * ranks, "gloo"
-    print(
-        f"launch: {ranks} ranks share {gpus} GPU{'s' if gpus > 1 else ''}; "
-        "their messages go through host memory over Gloo, since NCCL wants a GPU for each rank"
-    )
-    return [f"cuda:{r % gpus}" for r in range(ranks)], "gloo"
-
-
-def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    try:
-        return pickling.dumps((fn, args))
-    except Exception as error:
-        bad = "the call"
-        for name, part in [("fn", fn), *((f"argument {i}", arg) for i, arg in enumerate(args))]:
-            try:
-                pickling.dumps(part)
-            except Exception:
-                bad = name
-                break
-        raise TypeError(f"launch: {bad} cannot be sent to another process: {error}") from error
-
-
-def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:
-    """The launcher's environment as it is now (the fork server's is as old as that), and ours."""
-    loopback = "lo0" if sys.platform == "darwin" else "lo"
-    ours = {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "GLOO_SOCKET_IFNAME": loopback,  # or Gloo listens on the host's own address
-        "NCCL_SOCKET_IFNAME": loopback,
-        "MINIDIST_DEVICE": device,
-    }
-    return {"MINIDIST_CHECK": "1", **os.environ, **ours}

@@ -14,6 +14,9 @@ import torch.distributed as dist
 from minidist.errors import CommunicationError, MismatchError
 from minidist.launch import pickling
 
+# File, line number, function, and no source: the launcher alone knows that of a notebook's cells.
+Frame = tuple[str, int, str, None]
+
 
 @dataclass(frozen=True)
 class Returned:
@@ -23,33 +26,22 @@ class Returned:
 
 
 @dataclass(frozen=True)
-class Trace:
-    """One exception. The launcher adds source lines: it alone knows those of a notebook's cells."""
-
-    summary: str  # type and message, as the last line of a traceback
-    frames: list[tuple[str, int, str]]  # (file, line, function), outermost first
-
-    def calls(self) -> str:
-        """The frames as a traceback prints them."""
-        frames = [traceback.FrameSummary(file, line, name) for file, line, name in self.frames]
-        text = "".join(traceback.StackSummary.from_list(frames).format())
-        return f" (most recent call last):\n{text}" if text else ", outside of the function\n"
-
-
-@dataclass(frozen=True)
 class Raised:
     """The function raised, or its value could not be pickled."""
 
     when: float  # `time.monotonic()`, the same clock for all processes of a host
-    traces: list[Trace]  # of the exception, then of its cause, and so on
+    traces: list[tuple[str, list[Frame]]]  # message and calls of the exception, its cause, ...
     error: bytes | None  # cloudpickle of the exception, if it can be pickled
     echo: bool  # as a rule it only shows that another rank has failed or made another call
 
     def describe(self, where: str) -> str:
         """What was raised, and its traceback `where` ("On rank 1")."""
-        first, *causes = self.traces
-        text = f"raised {first.summary}\n\n{where}{first.calls()}"
-        return text + "".join(f"\nwhich came from {c.summary}{c.calls()}" for c in causes)
+        first, *causes = [
+            (summary, f" (most recent call last):\n{''.join(traceback.format_list(frames))}")
+            for summary, frames in self.traces
+        ]
+        text = f"raised {first[0]}\n\n{where}{first[1]}"
+        return text + "".join(f"\nwhich came from {cause}{calls}" for cause, calls in causes)
 
     def exception(self) -> BaseException | None:
         """The exception itself, unless its class is known to its own process alone."""
@@ -66,14 +58,15 @@ class Died:
 
     when: float
     code: int
+    echo = False
 
     def describe(self, where: str = "") -> str:
         """The process's exit code or signal in words."""
-        if -self.code in set(signal.Signals):
-            return f"was killed by {signal.Signals(-self.code).name}"
-        if self.code < 0:
-            return f"was killed by signal {-self.code}"
-        return f"left with exit code {self.code}, without returning or raising"
+        if self.code >= 0:
+            return f"left with exit code {self.code}, without returning or raising"
+        number = -self.code
+        known = number in set(signal.Signals)
+        return f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
 
 
 Outcome = Returned | Raised | Died
@@ -96,7 +89,7 @@ def outcome_of(call: Callable[[], object], file: str) -> Returned | Raised:
         with suppress(Exception):
             blob = pickling.dumps(error)
         chain = list(_chain(error))
-        traces = [_trace(each, {file, __file__}) for each in chain]
+        traces = [(_summary(each), _frames(each, {file, __file__})) for each in chain]
         return Raised(when, traces, blob, any(map(_is_echo, chain)))
 
 
@@ -109,10 +102,13 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def _trace(error: BaseException, ours: set[str]) -> Trace:
+def _summary(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def _frames(error: BaseException, ours: set[str]) -> list[Frame]:
     calls = traceback.extract_tb(error.__traceback__)
-    frames = [(c.filename, c.lineno or 0, c.name) for c in calls if c.filename not in ours]
-    return Trace("".join(traceback.format_exception_only(error)).strip(), frames)
+    return [(c.filename, c.lineno or 0, c.name, None) for c in calls if c.filename not in ours]
 
 
 def _is_echo(error: BaseException) -> bool:

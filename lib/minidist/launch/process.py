@@ -8,7 +8,6 @@ import pickle
 import queue
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from contextlib import suppress
 from functools import cache
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
 from typing import Any
 
 from minidist.launch.outcome import Died, Outcome
@@ -26,26 +26,26 @@ from minidist.launch.outcome import Died, Outcome
 # process a second. `preload` comes last.
 PRELOAD = ["minidist.launch.rank", "torch._dynamo", "minidist.launch.preload"]
 
-_LENGTH = struct.Struct("!Q")  # of a report, before its bytes
 _starting = threading.Lock()
 
 
 class ForkedProcess:
     """A process as its launcher sees it: what it reports, and a way to kill it.
 
-    In the process `target(launcher, *args)` is called, with a `Launcher`.
+    In the process `target(launcher, *args)` is called, with a `Launcher`. A report is a file in
+    `folder`, which can be read in one go, and a byte that says it is complete.
     """
 
-    def __init__(self, target: Callable[..., None], *args: Any) -> None:
+    def __init__(self, folder: Path, target: Callable[..., None], *args: Any) -> None:
         self._socket, theirs = socket.socketpair()
-        self._received = bytearray()
         try:
             with theirs:
-                self._process = _start(_main, theirs, target, args)
+                self._process = _start(_main, theirs, folder, target, args)
         except BaseException:
             self._socket.close()  # ends the process too, if it is on its way already
             raise
         self.pid: int = self._process.pid or 0
+        self._report = folder / f"{self.pid}.report"
 
     @property
     def waitables(self) -> list[Any]:
@@ -58,20 +58,13 @@ class ForkedProcess:
             self._socket.sendall(pickle.dumps(message))
 
     def hear(self) -> Outcome | None:
-        """Read what has come of a report; return it if that was the end of it. Never blocks."""
-        code = self._process.exitcode  # first: what is then there to read is all there will be
-        data = b""
+        """What the process has reported, or that it died; None while it works. Never blocks."""
+        code = self._process.exitcode  # first: what is then reported is all there will be
         with suppress(BlockingIOError, ConnectionError):
-            data = self._socket.recv(1 << 20, socket.MSG_DONTWAIT)
-        self._received += data
-        start = _LENGTH.size
-        if len(self._received) >= start:
-            end = start + _LENGTH.unpack_from(self._received)[0]
-            if len(self._received) == end:
-                outcome: Outcome = pickle.loads(memoryview(self._received)[start:])
-                self._received = bytearray()
+            if self._socket.recv(1, socket.MSG_DONTWAIT):
+                outcome: Outcome = pickle.loads(self._report.read_bytes())
                 return outcome
-        if code is None or data:
+        if code is None:
             return None
         if code == 255:  # so multiprocessing calls it when the server is gone
             with suppress(ProcessLookupError, PermissionError):
@@ -98,16 +91,15 @@ class Launcher:
     When the launcher is gone, the process ends.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
+    def __init__(self, connection: socket.socket, folder: Path) -> None:
+        self._socket, self._report = connection, folder / f"{os.getpid()}.report"
         self.messages: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def report(self, outcome: Outcome) -> None:
         """Send the outcome of a call."""
-        blob = pickle.dumps(outcome)
-        self._socket.sendall(_LENGTH.pack(len(blob)))
-        self._socket.sendall(blob)
+        self._report.write_bytes(pickle.dumps(outcome))
+        self._socket.sendall(b"!")
 
     def _listen(self) -> None:
         try:
@@ -118,10 +110,12 @@ class Launcher:
             os.killpg(0, signal.SIGKILL)
 
 
-def _main(connection: socket.socket, target: Callable[..., None], args: tuple[Any, ...]) -> None:
+def _main(
+    connection: socket.socket, folder: Path, target: Callable[..., None], args: tuple[Any, ...]
+) -> None:
     os.setsid()  # a group of its own: Ctrl-C reaches the launcher alone; helpers end with us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server had it blocked
-    target(Launcher(connection), *args)
+    target(Launcher(connection, folder), *args)
 
 
 # ---- the server ----
@@ -129,10 +123,6 @@ def _main(connection: socket.socket, target: Callable[..., None], args: tuple[An
 SERVER_DIED = (
     "the fork server, which starts and watches ranks and workers, has died or was killed; "
     "the next call starts another one"
-)
-FORKED = (
-    "a process made by os.fork() cannot launch ranks or workers when the one that it was forked "
-    "from has done so before: launch in that one, or fork first"
 )
 
 
@@ -163,7 +153,10 @@ def _ensure_server() -> None:
     try:
         forkserver.ensure_running()
     except ChildProcessError as error:  # it asks whether its child, the server, is still alive
-        raise RuntimeError(FORKED) from error
+        raise RuntimeError(
+            "a process made by os.fork() cannot launch ranks or workers when the one that it was "
+            "forked from has done so before: launch in that one, or fork first"
+        ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

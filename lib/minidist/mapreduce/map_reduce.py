@@ -10,7 +10,6 @@ finished map tasks are done again too. Here they outlive the worker, since only 
 
 from __future__ import annotations
 
-import os
 import pickle
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -19,14 +18,16 @@ from functools import partial
 from numbers import Number
 from operator import index
 from pathlib import Path
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from minidist.errors import TaskError
 from minidist.launch import pickling
 from minidist.launch.cleanup import Interrupts, job
+from minidist.launch.launch import LONGEST
 from minidist.mapreduce.workers import WorkerPool
+from minidist.schedule.checks import whole_number
 from minidist.schedule.schedule import Ints
 
 __all__ = ["MapReduced", "TaskError", "hash_partition", "map_reduce"]
@@ -42,8 +43,7 @@ class MapReduced:
     """What a job has made, and what it has moved.
 
     Attributes:
-        parts: parts[r] is what reducer r made: key → value, keys in the order in which the inputs
-            first bring them.
+        parts: parts[r] is what reducer r made: key → value, in the order of the inputs.
         emitted: pairs that the mapper gave, before the combiner.
         records: array (inputs, reducers): pairs that went from a map task to a reducer.
         nbytes: the bytes of those pairs, pickled.
@@ -88,57 +88,46 @@ def map_reduce(
 ) -> MapReduced:
     """Map every input, shuffle by key, reduce; on `workers` processes.
 
-    The results depend on the inputs and their order alone: not on the number of workers, nor on
-    which of them died. For that the functions must be pure: a task may be done more than once. They
-    may be defined in a notebook's cell; they travel by cloudpickle. What they print is not shown.
+    The results depend on the inputs and their order alone, not on workers, which may die: a task
+    may be done more than once, so the functions must be pure. They may be defined in a notebook's
+    cell; they travel by cloudpickle. What they print is not shown.
 
     Args:
         inputs: one map task each.
         mapper: mapper(input) gives pairs (key, value).
         reducer: reducer(key, values) gives one value. `values` is in the order of inputs.
         combiner: as `reducer`; called in the map task on its own values of a key, so that one pair
-            is shuffled instead of many. What it gives must be fit to be reduced further.
-        partition: partition(key, reducers) gives the number of a key's reducer; equal keys must go
-            to the same one.
+            is shuffled instead of many.
+        partition: partition(key, reducers) gives the number of a key's reducer.
         attempts: how often a task may fail (raise, or lose its worker) until the job gives up.
         timeout: seconds for the whole job.
 
     Raises:
-        TaskError: a task failed `attempts` times, or was not done in time. It names the task and
-            says what its worker did; what the task raised is the `__cause__`.
+        TaskError: a task failed `attempts` times, or was not done in time; what it raised is the
+            `__cause__`.
     """
     inputs = list(inputs)
     for name, value in {"reducers": reducers, "workers": workers, "attempts": attempts}.items():
-        if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < 1:
-            raise ValueError(
-                f"map_reduce: {name} must be a whole number of at least 1, got {value!r}"
-            )
-    if not isinstance(timeout, int | float) or not 0 < timeout <= 1e6:
-        raise ValueError(f"map_reduce: timeout must be between 0 and 1e6 s, got {timeout!r}")
+        whole_number(name, value, 1)
+    if not 0 < timeout <= LONGEST:
+        raise ValueError(f"timeout must be between 0 and {LONGEST:g} s, got {timeout!r}")
     with Interrupts() as interrupts, job() as ours, interrupts.allowed():
         pool = WorkerPool(ours, min(workers, max(len(inputs), reducers)), attempts, timeout)
         map_task = partial(_map_task, mapper, combiner, partition, reducers, ours.folder)
         mapped = pool.run("map", map_task, inputs)
-        boxes = [range(len(inputs))] * reducers
-        parts = pool.run("reduce", partial(_reduce_task, reducer, ours.folder), boxes)
-    shape = (len(inputs), reducers)
+        maps = [range(len(inputs))] * reducers  # each reducer has a box from all of them
+        parts = pool.run("reduce", partial(_reduce_task, reducer, ours.folder), maps)
+    emitted = [pairs for pairs, _ in mapped]
+    boxes = np.array([sizes for _, sizes in mapped], dtype=np.int64).reshape(-1, reducers, 2)
     return MapReduced(
         parts,
-        emitted=sum(m.emitted for m in mapped),
-        records=np.array([m.records for m in mapped], dtype=np.int64).reshape(shape),
-        nbytes=np.array([m.nbytes for m in mapped], dtype=np.int64).reshape(shape),
+        emitted=sum(emitted),
+        records=boxes[:, :, 0],
+        nbytes=boxes[:, :, 1],
         shipped=pool.shipped,
         returned=pool.returned,
         recomputed=tuple(pool.redone),
     )
-
-
-class _Mapped(NamedTuple):
-    """What a map task reports: pairs that it was given, and pairs and bytes for each reducer."""
-
-    emitted: int
-    records: list[int]
-    nbytes: list[int]
 
 
 # [tasks]
@@ -150,7 +139,8 @@ def _map_task(
     folder: Path,
     task: int,
     item: Any,
-) -> _Mapped:
+) -> tuple[int, list[tuple[int, int]]]:
+    """The number of pairs that it emitted, and for each reducer pairs and bytes in its box."""
     pairs = list(mapper(item))
     emitted = len(pairs)
     if combiner:
@@ -160,8 +150,8 @@ def _map_task(
         boxes[_checked(partition(key, reducers), key, reducers)].append((key, value))
     blobs = [pickling.dumps(box) for box in boxes]
     for reduce_task, blob in enumerate(blobs):
-        _write(folder / f"{task}-for-{reduce_task}", blob)
-    return _Mapped(emitted, list(map(len, boxes)), list(map(len, blobs)))
+        (folder / f"{task}-for-{reduce_task}").write_bytes(blob)
+    return emitted, [(len(box), len(blob)) for box, blob in zip(boxes, blobs, strict=True)]
 
 
 def _reduce_task(reducer: Reducer, folder: Path, task: int, maps: Sequence[int]) -> dict[Any, Any]:
@@ -181,19 +171,9 @@ def _grouped(pairs: Iterable[Pair]) -> dict[Hashable, list[Any]]:
 # [end]
 
 
-def _write(path: Path, blob: bytes) -> None:
-    """All or nothing: a worker may be killed at any moment, and the task be done again."""
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    unfinished.write_bytes(blob)
-    unfinished.replace(path)
-
-
 def _checked(reducer: object, key: object, reducers: int) -> int:
     if not isinstance(reducer, SupportsIndex) or not 0 <= index(reducer) < reducers:
-        raise ValueError(
-            f"partition({key!r}, {reducers}) gave {reducer!r}; expected a reducer, "
-            f"0..{reducers - 1}"
-        )
+        raise ValueError(f"partition({key!r}, {reducers}) gave {reducer!r}, which is no reducer")
     return index(reducer)
 
 
@@ -204,15 +184,11 @@ def _stable_hash(key: object) -> int:
     """
     if isinstance(key, str):
         return zlib.crc32(key.encode("utf-8", "surrogatepass"))
-    if isinstance(key, bytes):
-        return zlib.crc32(key)
     if isinstance(key, tuple):
         return zlib.crc32(repr([_stable_hash(part) for part in key]).encode())
-    if key is None:
-        return 0
     if isinstance(key, Number) and key == key:  # a NaN equals nothing, so it is no key
         return hash(key)
     raise TypeError(
-        f"map_reduce: key {key!r}: expected a str, bytes, number, None or a tuple of these; for "
-        "other keys pass a `partition` of your own"
+        f"map_reduce: key {key!r}: expected a str, a number or a tuple of these; for other keys "
+        "pass a `partition` of your own"
     )

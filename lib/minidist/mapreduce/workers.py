@@ -1,8 +1,7 @@
 """Processes that work through a list of tasks; what one that dies was at, another does again.
 
-Workers know nothing of each other and share nothing. Each is given one task at a time and answers
-with a value or with what its function raised. That is all it takes to recover: a task without an
-answer is put back in the queue.
+Workers share nothing. Each is given one task at a time and answers with a value or with what its
+function raised. That is all it takes to recover: a task without an answer goes back in the queue.
 """
 
 from __future__ import annotations
@@ -24,13 +23,7 @@ from minidist.launch.process import ForkedProcess, Launcher
 
 
 class WorkerPool:
-    """A job's workers, and the tasks they are at.
-
-    Attributes:
-        redone: names of the tasks that had to be done again, in order, once for each time.
-        shipped: bytes of functions and inputs that went to workers.
-        returned: bytes of the values that came back.
-    """
+    """A job's workers, the tasks they are at, and what it took: see `MapReduced`."""
 
     def __init__(self, job: Job, workers: int, attempts: int, timeout: float) -> None:
         self._job, self.attempts, self.timeout = job, attempts, timeout

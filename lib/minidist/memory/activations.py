@@ -84,34 +84,23 @@ class _Watch(TorchFunctionMode):
                 known = ", ".join(sorted(RULES))
                 raise NotImplementedError(f"activations: no rule for {name!r}, only for: {known}")
             if name == ATTENTION and output.is_meta:
-                made = [output := _heads_inside(output)]
+                # The fused kernel, which the meta device has not, lays its output out like this.
+                made = [output := output.transpose(1, 2).contiguous().transpose(1, 2)]
             self._apply(name, RULES[name], args, made)
         # An output that is a view of an argument is nothing new.
         there = {_number(tensor) for tensor in _tensors((args, kwargs))}
-        self._made |= {
-            number: tensor.untyped_storage()
-            for tensor in made
-            if (number := _number(tensor)) not in there
-        }
+        new = [tensor for tensor in made if _number(tensor) not in there]
+        self._made |= {_number(tensor): tensor.untyped_storage() for tensor in new}
         return output
 
     def _apply(self, name: str, rule: Rule, args: Any, made: list[torch.Tensor]) -> None:
-        for tensor in (args[place] for place in rule.inputs):
-            if _number(tensor) in self._made:
-                self._keep(name, tensor)
-        for tensor in made if rule.output else []:
-            self._keep(name, tensor)
+        inputs = (args[place] for place in rule.inputs)
+        kept = [tensor for tensor in inputs if _number(tensor) in self._made]
+        for tensor in [*kept, *made] if rule.output else kept:
+            if _number(tensor) not in self._counted:
+                self._counted.add(_number(tensor))
+                self.kept[name] += tensor.untyped_storage().nbytes()
         self.kept[name] += rule.beside(args[0])
-
-    def _keep(self, name: str, tensor: torch.Tensor) -> None:
-        if _number(tensor) not in self._counted:
-            self._counted.add(_number(tensor))
-            self.kept[name] += tensor.untyped_storage().nbytes()
-
-
-def _heads_inside(output: torch.Tensor) -> torch.Tensor:
-    """As fused attention lays out its output; on the meta device torch takes another kernel."""
-    return output.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def saved(forward: Callable[[], Any], beside: Iterable[torch.Tensor] = ()) -> int:
@@ -139,6 +128,5 @@ def _number(tensor: torch.Tensor) -> int:
     return number
 
 
-def _tensors(output: object) -> Iterator[torch.Tensor]:
-    """Those in nested containers."""
-    yield from (leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor))
+def _tensors(nested: object) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor))

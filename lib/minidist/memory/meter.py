@@ -17,10 +17,7 @@ not seen. The flag stays set: what is freed while nobody counts would be missing
 `MemTracker` of torch.distributed, a dispatch mode, needs no flag. But a mode belongs to one thread,
 and does not see a storage that is resized: on FSDP it misses 8 to 15 percent of a step's memory.
 
-[Note: CUDA] There the caching allocator keeps the statistics, of all threads and in the order in
-which the host calls it; its history has every allocation. Sizes are as requested, before they are
-rounded up to blocks of 512 bytes. The host runs ahead: a point stands where the host requested, and
-a span where the device worked, which is later.
+On a GPU the caching allocator itself keeps how much was requested, by all threads, and the most.
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import math
 import os
 import tempfile
 import time
@@ -53,7 +51,8 @@ class Curve:
     """Memory over a step.
 
     Attributes:
-        points: (seconds, bytes), after each change that was seen; the first is that at the start.
+        points: (seconds, bytes), after each change that was seen, from the start on; on a GPU only
+            the start, the peak and the end.
         spans: what ran when, in the same seconds: see `minidist.timeline`.
         value: what the step returned.
     """
@@ -83,11 +82,13 @@ class Curve:
         if not spans:
             known = ", ".join(dict.fromkeys(span.name for span in self.spans)) or "nothing"
             raise ValueError(f"during: expected one of what was recorded, {known}; got {name!r}")
-        return max(max(self._within(span.start, span.end)) for span in spans)
-
-    def _within(self, start: float, end: float) -> list[int]:
-        before = [nbytes for when, nbytes in self.points if when <= start]
-        return before[-1:] + [nbytes for when, nbytes in self.points if start < when <= end]
+        until = [when for when, _ in self.points[1:]] + [math.inf]  # a level lasts to the next one
+        return max(
+            nbytes
+            for (when, nbytes), last in zip(self.points, until, strict=True)
+            for span in spans
+            if when <= span.end and span.start < last
+        )
 
 
 class Meter:
@@ -125,12 +126,9 @@ class Meter:
         return Curve([(when - zero, nbytes - self._base) for when, nbytes in points], spans, value)
 
 
-def measured(step: Callable[[], Any], device: torch.device = CPU) -> Curve:
-    """Run `step`, and record what it takes beyond what was there: a curve that starts at 0.
-
-    What it frees of its caller's memory counts below 0, if a `Meter` saw it allocated.
-    """
-    return Meter(device).curve(step)
+def measured(step: Callable[[], Any]) -> Curve:
+    """Run `step`, and record what it takes beyond what was there: a curve that starts at 0."""
+    return Meter().curve(step)
 
 
 History = tuple[list[tuple[float, int]], Any]
@@ -170,37 +168,23 @@ def _probe() -> None:
 
 
 def _cuda_history(step: Callable[[], Any], device: torch.device) -> History:
-    """See [Note: CUDA]. These functions are private, but PyTorch's documentation names them."""
+    """The same with three points: before the step, the most in it, and after it."""
     torch.cuda.synchronize(device)
-    torch.cuda.memory._record_memory_history(context=None, device=device, clear_history=True)
-    level = _requested(device)
-    now = time.monotonic()
-    epoch = time.time() - now
-    try:
-        value = step()
-        torch.cuda.synchronize(device)
-        trace = torch.cuda.memory._snapshot(device)["device_traces"]
-    finally:
-        torch.cuda.memory._record_memory_history(None, device=device)
-    points = [(now, level)]
-    for entry in trace[torch.cuda._utils._get_device_index(device, optional=True)]:
-        sign = {"alloc": 1, "free_completed": -1}.get(entry["action"], 0)
-        if sign:
-            level += sign * entry["size"]
-            points.append((entry["time_us"] / 1e6 - epoch, level))
-    return points, value
+    torch.cuda.reset_peak_memory_stats(device)
+    start = time.monotonic(), _requested(device)
+    value = step()
+    torch.cuda.synchronize(device)
+    peak, end = _requested(device, "peak"), _requested(device)
+    return [start, (time.monotonic(), peak), (time.monotonic(), end)], value
 
 
-def _requested(device: torch.device) -> int:
-    """Bytes as they were requested, as the history has them; not rounded up to blocks."""
-    return int(torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0))
+def _requested(device: torch.device, what: str = "current") -> int:
+    """Bytes as they were requested, before they are rounded up to blocks."""
+    return int(torch.cuda.memory_stats(device).get(f"requested_bytes.all.{what}", 0))
 
 
 def set_private_flag_to_count_all_threads() -> None:
-    """Set the flag of [Note: other threads] in torch's C++ library, for good.
-
-    It is a global variable that c10/core/CPUAllocator.h declares; Python has no function for it.
-    """
+    """Set the flag of [Note: other threads], a global variable of c10/core/CPUAllocator.h."""
     (path,) = (Path(torch.__file__).parent / "lib").glob("libc10.*")
     flag = ctypes.c_bool.in_dll(ctypes.CDLL(str(path)), PRIVATE_FLAG)
     if not flag.value:

@@ -3,7 +3,7 @@
 There are no processes where memory is predicted and, for a large model, no memory. But the layouts
 are the very ones that the wrappers use: the flat one of ZeRO's buckets, and both of FSDP's units.
 What is there from step to step is exact, padding included; what is unsharded for a part of the step
-is modelled by `buckets_in_flight` and `units_in_flight`.
+is modelled by `_buckets_in_flight` and `_units_in_flight`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from minidist.parallel.sharding.layouts import LAYOUTS
 from minidist.parallel.sharding.partition import MIB, alike, assign_alike
 from minidist.schedule.checks import whole_number
 
-Named = tuple[str, torch.Tensor]
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
 
 
@@ -92,55 +91,18 @@ def predict(
 ) -> RankBytes:
     """Predict what a rank takes to train a module; its state to the byte.
 
+    Options of the wrappers, such as `gradient_as_bucket_view`, mean what they mean there.
+
     Args:
         module: the bare one, not wrapped; it may be on the meta device.
-        ranks: how many train it together.
-        strategy: "ddp", "zero1" (on gradients that DDP has averaged), "zero2" or "zero3".
+        strategy: "ddp", "zero1" (on gradients that DDP has averaged), "zero2" or "zero3" (FSDP).
         rank: of which; padding and uneven rows make ranks differ a little.
         policy: of dtypes; None: every part has its parameter's own. With "zero3" and master weights
             it is as in PyTorch's FSDP2: the shards are those, and are cast when they are gathered.
         optimizer: as in `minidist.memory.state.state`.
         activations: bytes of them; `minidist.memory.activations.expected` predicts them.
-        gradient_as_bucket_view: as in `DistributedDataParallel`.
-        reshard_after_forward, prefetch: as in `fully_shard`.
-        bucket_cap_mb: MiB that close a bucket ("zero1", "zero2").
-        layout: "dim0" or "flat" ("zero3").
         units: names of the modules inside that are wrapped ("zero3").
     """
-    moments = moments_of("predict", optimizer)
-    _check_numbers(strategy, ranks, rank, activations, bucket_cap_mb)
-    if strategy == "zero3":
-        groups = unit_layouts(module, ranks, rank, layout=layout, units=units)
-    else:
-        groups = bucket_layouts(module, strategy, ranks, rank, bucket_cap_mb=bucket_cap_mb)
-    trained = [group for group in groups if group.trains]
-    size = partial(_itemsize, policy, strategy == "zero3")
-    used, sent = (partial(_itemsize, policy, False, part) for part in ("weights", "gradients"))
-    replicated = sum(group.numel * size("gradients", group) for group in trained)
-    sharded = sum(group.shard * size("gradients", group) for group in trained)
-    with_ddp, in_flight = strategy in ("ddp", "zero1"), InFlight(0, 0)
-    if strategy == "zero2":
-        in_flight = buckets_in_flight(groups, sent)
-    if strategy == "zero3":
-        in_flight = units_in_flight(groups, used, sent, reshard_after_forward, prefetch)
-    return RankBytes(
-        parameters=sum(
-            (group.shard if strategy == "zero3" else group.padded) * size("weights", group)
-            for group in groups
-        ),
-        gradients=replicated if with_ddp else sharded,
-        master=sum(group.own * size("master", group) for group in trained),
-        moments=sum(group.own * size("moments", group) for group in trained) * moments,
-        unsharded=in_flight.most,
-        buckets=replicated if with_ddp and not gradient_as_bucket_view else 0,
-        activations=activations,
-        at_begin=replicated if with_ddp and gradient_as_bucket_view else in_flight.begin,
-    )
-
-
-def _check_numbers(
-    strategy: str, ranks: int, rank: int, activations: int, bucket_cap_mb: float
-) -> None:
     whole_number("activations", activations, 0)
     last = whole_number("ranks", ranks, 1) - 1
     if strategy not in STRATEGIES or not 0 <= whole_number("rank", rank) <= last:
@@ -148,94 +110,98 @@ def _check_numbers(
             f"predict: expected one of {', '.join(STRATEGIES)} and a rank from 0 to {last}, "
             f"got {strategy!r} and {rank}"
         )
-    if not bucket_cap_mb > 0:
-        raise ValueError(f"bucket_cap_mb: expected a number of MiB above 0, got {bucket_cap_mb!r}")
+    if strategy == "zero3":
+        groups = _unit_groups(module, ranks, rank, layout, units)
+    else:
+        groups = _bucket_groups(module, strategy, ranks, rank, bucket_cap_mb)
+    trained = [group for group in groups if group.trains]
+    size = partial(_itemsize, policy, strategy == "zero3")
+    used, sent = (partial(_itemsize, policy, False, part) for part in ("weights", "gradients"))
+    replicated = sum(group.numel * size("gradients", group) for group in trained)
+    sharded = sum(group.shard * size("gradients", group) for group in trained)
+    with_ddp, in_flight = strategy in ("ddp", "zero1"), _InFlight(0, 0)
+    if strategy == "zero2":
+        in_flight = _buckets_in_flight(trained, sent)
+    if strategy == "zero3":
+        in_flight = _units_in_flight(groups, used, sent, reshard_after_forward, prefetch)
+    return RankBytes(
+        parameters=sum(
+            (group.shard if strategy == "zero3" else group.padded) * size("weights", group)
+            for group in groups
+        ),
+        gradients=replicated if with_ddp else sharded,
+        master=sum(group.own * size("master", group) for group in trained),
+        moments=sum(group.own * size("moments", group) for group in trained)
+        * moments_of(optimizer),
+        unsharded=in_flight.most,
+        buckets=replicated if with_ddp and not gradient_as_bucket_view else 0,
+        activations=activations,
+        at_begin=replicated if with_ddp and gradient_as_bucket_view else in_flight.begin,
+    )
 
 
 # ---- how parameters are laid out and sharded ----
 
 
-class GroupLayout(NamedTuple):
+class _Group:
     """Parameters of one dtype that are laid out together, and a rank's shard; all in elements."""
 
-    unit: str  # the name of the wrapped module that they belong to, "" for the outermost one
-    dtype: torch.dtype
-    trains: bool
-    numel: int
-    padded: int  # so that the ranks have equal shards
-    shard: int  # of this rank, with its padding
-    own: int  # the same without
-    unsharded: int  # the memory in which they lie while they are unsharded
-    gathered: int  # what an all-gather needs beside that, where it cannot write into it
-    largest: int  # of the parameters
+    def __init__(
+        self, unit: str, parameters: Sequence[nn.Parameter], kind: str, ranks: int, rank: int
+    ) -> None:
+        layout = LAYOUTS[kind]([each.shape for each in parameters], ranks, rank)
+        sizes = [each.numel() for each in parameters]
+        self.unit = unit  # the name of the wrapped module, "" for the outermost one
+        self.dtype, self.trains = parameters[0].dtype, parameters[0].requires_grad
+        self.numel, self.largest = sum(sizes), max(sizes)
+        self.padded, self.shard = layout.padded, layout.shard_numel
+        own = layout.pieces(torch.empty(self.shard, device="meta"))
+        self.own = sum(view.numel() for view in own)  # of the shard, without padding
+        self.unsharded = layout.flat_numel  # the memory in which they lie while they are unsharded
+        # What an all-gather needs beside that, if it cannot write into it.
+        self.gathered = 0 if layout.in_place else layout.padded
 
 
-def bucket_layouts(
-    module: nn.Module, strategy: str, ranks: int, rank: int, *, bucket_cap_mb: float = 25
-) -> list[GroupLayout]:
+def _bucket_groups(
+    module: nn.Module, strategy: str, ranks: int, rank: int, bucket_cap_mb: float
+) -> list[_Group]:
     """The layout of ZeRO's buckets, in the order in which forward uses them.
 
     Under DDP nothing is sharded: one bucket for each kind of parameter, on one rank.
     """
-    named = list(module.named_parameters())
-    alone = strategy == "ddp"
-    cap = float("inf") if alone else bucket_cap_mb * MIB
-    buckets = assign_alike([each for _, each in named], cap, cap)
-    among = (1, 0) if alone else (ranks, rank)
+    if not bucket_cap_mb > 0:
+        raise ValueError(f"bucket_cap_mb: expected a number of MiB above 0, got {bucket_cap_mb!r}")
+    cap = bucket_cap_mb * MIB
+    if strategy == "ddp":
+        cap, ranks, rank = float("inf"), 1, 0
+    parameters = list(module.parameters())
     return [
-        _group_layout("", [named[index] for index in bucket], "flat", *among)
-        for bucket in reversed(buckets)
+        _Group("", [parameters[index] for index in bucket], "flat", ranks, rank)
+        for bucket in reversed(assign_alike(parameters, cap, cap))
     ]
 
 
-def unit_layouts(
-    module: nn.Module, ranks: int, rank: int, *, layout: str = "dim0", units: Iterable[str] = ()
-) -> list[GroupLayout]:
+def _unit_groups(
+    module: nn.Module, ranks: int, rank: int, layout: str, units: Iterable[str]
+) -> list[_Group]:
     """The layout of FSDP's units, the outermost one first."""
     if layout not in LAYOUTS:
         raise ValueError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
+    members: dict[str, list[nn.Parameter]] = {unit: [] for unit in ("", *units)}
+    for unit in members:
+        module.get_submodule(unit)  # it is there
+    for name, parameter in module.named_parameters():
+        around = [unit for unit in members if not unit or name.startswith(f"{unit}.")]
+        members[max(around, key=len)].append(parameter)
     return [
-        _group_layout(unit, [members[index] for index in kind], layout, ranks, rank)
-        for unit, members in _by_unit(module, list(units)).items()
-        for kind in alike([each for _, each in members])
+        _Group(unit, [own[index] for index in kind], layout, ranks, rank)
+        for unit, own in members.items()
+        for kind in alike(own)
     ]
 
 
-def _by_unit(module: nn.Module, units: Sequence[str]) -> dict[str, list[Named]]:
-    """The parameters of each unit: of the innermost one that they are in."""
-    modules = dict(module.named_modules())
-    for unit in units:
-        if unit not in modules:
-            raise ValueError(f"units: the module has no {unit!r}; it has {', '.join(modules)}")
-    found: dict[str, list[Named]] = {unit: [] for unit in ("", *units)}
-    for name, parameter in module.named_parameters():
-        inside = [unit for unit in found if not unit or name.startswith(f"{unit}.")]
-        found[max(inside, key=len)].append((name, parameter))
-    return found
-
-
-def _group_layout(
-    unit: str, named: Sequence[Named], kind: str, ranks: int, rank: int
-) -> GroupLayout:
-    layout = LAYOUTS[kind]([each.shape for _, each in named], ranks, rank)
-    own = layout.pieces(torch.empty(layout.shard_numel, device="meta"))
-    sizes = [each.numel() for _, each in named]
-    return GroupLayout(
-        unit=unit,
-        dtype=named[0][1].dtype,
-        trains=named[0][1].requires_grad,
-        numel=sum(sizes),
-        padded=layout.padded,
-        shard=layout.shard_numel,
-        own=sum(view.numel() for view in own),
-        unsharded=layout.flat_numel,
-        gathered=0 if layout.in_place else layout.padded,
-        largest=max(sizes),
-    )
-
-
 def _itemsize(
-    policy: DtypePolicy | None, shards_are_masters: bool, part: str, group: GroupLayout
+    policy: DtypePolicy | None, shards_are_masters: bool, part: str, group: _Group
 ) -> int:
     """Bytes of an element of a part: see `predict`."""
     if policy is None:
@@ -248,30 +214,30 @@ def _itemsize(
 
 # ---- what is unsharded for part of a step ----
 
-Size = Callable[[GroupLayout], int]  # bytes of an element
+_Size = Callable[[_Group], int]  # bytes of an element
 
 
-class InFlight(NamedTuple):
+class _InFlight(NamedTuple):
     """Unsharded bytes: when backward begins, and the most at any time."""
 
     begin: int
     most: int
 
 
-def buckets_in_flight(groups: Sequence[GroupLayout], sent: Size) -> InFlight:
+def _buckets_in_flight(trained: Sequence[_Group], sent: _Size) -> _InFlight:
     """Unsharded gradients on a rank in ZeRO's stage 2.
 
     One bucket is filled while the one before it is reduced; and autograd makes one gradient more.
     """
-    packed = [group.padded * sent(group) for group in groups if group.trains]
-    alone = max((group.largest * sent(group) for group in groups if group.trains), default=0)
+    packed = [group.padded * sent(group) for group in trained]
+    alone = max((group.largest * sent(group) for group in trained), default=0)
     most = alone + max(map(sum, zip(packed, [*packed[1:], 0], strict=True)), default=0)
-    return InFlight(most, most)
+    return _InFlight(most, most)
 
 
-def units_in_flight(
-    groups: Sequence[GroupLayout], used: Size, sent: Size, reshard: bool, prefetch: bool
-) -> InFlight:
+def _units_in_flight(
+    groups: Sequence[_Group], used: _Size, sent: _Size, reshard: bool, prefetch: bool
+) -> _InFlight:
     """Unsharded parameters and gradients on a rank under FSDP.
 
     Backward is where most is unsharded. The outermost unit is so all the time, and so may be its
@@ -281,12 +247,11 @@ def units_in_flight(
     Args:
         groups: the units' parameters, in the order of forward.
         used, sent: bytes of an element as it is used, and as gradients travel.
-        reshard, prefetch: as in `fully_shard`.
     """
     names = dict.fromkeys(["", *(group.unit for group in groups)])
     root, *inside = (_UnitBytes(groups, name, used, sent) for name in names)
     if not inside:
-        return InFlight(
+        return _InFlight(
             root.parameters + root.gradients, root.gradients + max(root.parameters, root.reducing)
         )
     most = []
@@ -297,13 +262,13 @@ def units_in_flight(
         arriving = unit.parameters + (unit.gathered if reshard else 0) + kept + reducing
         computing = unit.parameters + unit.gradients + fetched + kept + reducing
         most.append(root.parameters + root.gradients + max(arriving, computing))
-    return InFlight(most[-1], max(most))
+    return _InFlight(most[-1], max(most))
 
 
 class _UnitBytes:
     """Bytes of one unit: unsharded parameters, what it takes to fetch them, gradients."""
 
-    def __init__(self, groups: Sequence[GroupLayout], name: str, used: Size, sent: Size) -> None:
+    def __init__(self, groups: Sequence[_Group], name: str, used: _Size, sent: _Size) -> None:
         own = [group for group in groups if group.unit == name]
         trained = [group for group in own if group.trains]
         self.parameters = sum(group.unsharded * used(group) for group in own)

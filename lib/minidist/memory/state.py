@@ -1,8 +1,7 @@
 """The state of training: the bytes that live on from one step to the next, counted and measured.
 
 Weights, gradients, and what the optimizer keeps: Rajbhandari et al. (2020), "ZeRO", section 3.1,
-count them in the same parts. `state` multiplies for a whole model, `share` divides among ranks, and
-`held` measures what a rank has.
+count them in the same parts.
 """
 
 from __future__ import annotations
@@ -63,11 +62,9 @@ def state(parameters: int, policy: DtypePolicy = FP32, optimizer: str = "adam") 
     """Predict the state of a model. For one parameter: `state(1)`.
 
     Args:
-        parameters: their number, at least 0.
-        policy: `FP32`, `MIXED` or your own.
         optimizer: "sgd", "momentum" (SGD with momentum) or "adam" (Adam and AdamW).
     """
-    moments = moments_of("state", optimizer)
+    moments = moments_of(optimizer)
     if not (parameters >= 0 and parameters % 1 == 0):
         raise ValueError(f"state: parameters must be whole and >= 0, got {parameters!r}")
     count = int(parameters)
@@ -95,11 +92,10 @@ def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
     return replace(model, **{part: -(-getattr(model, part) // ranks) for part in sharded})
 
 
-def moments_of(caller: str, optimizer: str) -> int:
-    """How many moments an optimizer keeps of each parameter; `caller` is for the message."""
+def moments_of(optimizer: str) -> int:
+    """How many moments an optimizer keeps of each parameter."""
     if optimizer not in OPTIMIZERS:
-        known = ", ".join(OPTIMIZERS)
-        raise ValueError(f"{caller}: optimizer must be one of {known}, got {optimizer!r}")
+        raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
     return OPTIMIZERS[optimizer]
 
 

@@ -56,7 +56,7 @@ _anchors: dict[torch.device, tuple[float, torch.cuda.Event]] = {}
 
 
 def anchor(device: torch.device) -> tuple[float, torch.cuda.Event]:
-    """Record an event at a known time of the host; `StreamEvent.seconds` counts from the last one.
+    """Record an event at a known time of the host, from which `StreamEvent.seconds` counts.
 
     Events only know how far apart they are, in milliseconds, as a 32-bit float: after an hour that
     is 0.2 ms at best. So a recording takes an anchor near the events that it reads.

@@ -86,25 +86,16 @@ def to_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
     """Write spans for chrome://tracing and https://ui.perfetto.dev: a process for each rank.
 
     The format is JSON of the *Trace Event Format* (Google, 2016): complete events, in microseconds
-    since the first span; a thread for each of the rank's `rows`. The file is replaced in one go.
+    since the first span; a thread for each of the rank's `rows`.
     """
     lines = rows(spans)
     first = min((span.start for row in lines for span in row.spans), default=0.0)
     events: list[dict[str, Any]] = []
     for thread, row in enumerate(lines):
         place = {"pid": row.rank, "tid": thread}
-        named = {
-            "process_name": {"name": f"rank {row.rank}"},
-            "process_sort_index": {"sort_index": row.rank},
-            "thread_name": {"name": row.lane},
-            "thread_sort_index": {"sort_index": thread},
-        }
-        events += [{"ph": "M", "name": name, "args": args, **place} for name, args in named.items()]
+        for kind, name in {"process_name": f"rank {row.rank}", "thread_name": row.lane}.items():
+            events.append({"ph": "M", "name": kind, "args": {"name": name}, **place})
         for _, lane, name, start, end in row.spans:
             times = {"ts": (start - first) * 1e6, "dur": (end - start) * 1e6}
             events.append({"ph": "X", "name": name, "cat": lane, **times, **place})
-    target = Path(path)
-    unfinished = target.with_name(f"{target.name}.{os.getpid()}")
-    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False)
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(target)
+    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))

@@ -10,10 +10,9 @@ For example::
 Wrappers report what they do by `mark` and `note`. While nothing records, both return at once.
 
 [Note: clocks] The host's times are read on the spot. A GPU works later: there a mark is two events
-in the device's current stream, around what is queued between them. Nothing waits for them while
-recording. When the recording ends the device is synchronized once, and the events are compared with
-one whose time on the host is known (see `minidist.profiler.event`). So all spans of a rank are on
-one clock, and those of all ranks of a host too.
+in the device's current stream. Nothing waits for them while recording; at its end the device is
+synchronized once, and they are compared with an event whose time on the host is known. So all spans
+of a rank are on one clock, and those of all ranks of a host too.
 """
 
 from __future__ import annotations
@@ -47,13 +46,14 @@ class Timed(Protocol):
 class Mark:
     """Something that runs from now until the end of a `with` block, or until `end()`."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._started = device, StreamEvent(device)
+    def __init__(self, device: torch.device | None) -> None:
+        self._device = device
+        self._started = StreamEvent(device) if device else None
         self._ended: StreamEvent | None = None
 
     def end(self) -> None:
         """End the span here; only the first call counts."""
-        if self._ended is None:
+        if self._device and not self._ended:
             self._ended = StreamEvent(self._device)
 
     @property
@@ -68,21 +68,7 @@ class Mark:
         self.end()
 
 
-class _Nothing(Mark):
-    """What `mark` returns while nothing records: it reads no clock."""
-
-    def __init__(self) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
-
-    @property
-    def span(self) -> None:
-        return None
-
-
-NOTHING = _Nothing()
+NOTHING = Mark(None)  # what `mark` returns while nothing records: it reads no clock
 
 
 class Timeline:
@@ -91,52 +77,32 @@ class Timeline:
     def __init__(self) -> None:
         self.rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         self._spans: list[Span] = []
-        self._open: list[tuple[str, str, Timed]] = []  # those whose span is not known yet
-        self._gpus: set[torch.device] = set()
+        self.noted: list[tuple[str, str, Timed]] = []  # those whose span is not known yet
+        self.gpus: set[torch.device] = set()
         self._step: tuple[Optimizer, Mark] | None = None
 
     @property
     def spans(self) -> list[Span]:
         """What has ended so far, sorted by start; the list can be pickled."""
-        still_open = []
-        for lane, name, what in self._open:
+        waiting, self.noted = self.noted, []
+        for lane, name, what in waiting:
             if times := what.span:
                 self._spans.append(Span(self.rank, lane, name, *times))
             else:
-                still_open.append((lane, name, what))
-        self._open = still_open
+                self.noted.append((lane, name, what))
         return sorted(self._spans, key=lambda span: span.start)
-
-    def mark(self, name: str, lane: str = COMPUTE, device: torch.device = CPU) -> Mark:
-        """As `minidist.timeline.mark`, for a training loop without a wrapper."""
-        if device.type == "cuda":
-            self._gpus.add(device)
-        mark = Mark(device)
-        self.note(name, lane, mark)
-        return mark
-
-    def note(self, name: str, lane: str, what: Timed) -> None:
-        """As `minidist.timeline.note`, for a training loop without a wrapper."""
-        self._open.append((lane, name, what))
 
     def before_step(self, optimizer: Optimizer, *_: Any) -> None:
         """An optimizer begins its step; one inside another's step is part of that."""
         if self._step is None or self._step[0] is optimizer:
             device = next((p.device for g in optimizer.param_groups for p in g["params"]), CPU)
-            self._step = optimizer, self.mark("optimizer", COMPUTE, device)
+            self._step = optimizer, mark("optimizer", COMPUTE, device)
 
     def after_step(self, optimizer: Optimizer, *_: Any) -> None:
         """An optimizer ends its step."""
         if self._step and self._step[0] is optimizer:
             self._step[1].end()
             self._step = None
-
-    def settle(self) -> None:
-        """Wait until the GPUs have done what was recorded, and read it: see [Note: clocks]."""
-        for device in self._gpus:
-            torch.cuda.synchronize(device)
-            anchor(device)
-        _ = self.spans
 
 
 _current: Timeline | None = None
@@ -147,13 +113,11 @@ def timeline() -> Iterator[Timeline]:
     """Record what wrappers and optimizers do inside the `with` block, on this rank.
 
     Its `spans` are on the lanes "compute" (forward, backward, optimizer) and "communication"
-    (bucket 0, bucket 1, ...). Every optimizer of torch's is seen.
+    (bucket 0, bucket 1, ...).
     """
     global _current
     if _current is not None:
-        raise RuntimeError(
-            f"rank {_current.rank}: timeline: another one is recording; end it first"
-        )
+        raise RuntimeError(f"rank {_current.rank}: timeline: another one is recording")
     _current = line = Timeline()
     hooks = [
         register_optimizer_step_pre_hook(line.before_step),
@@ -165,12 +129,10 @@ def timeline() -> Iterator[Timeline]:
         _current = None
         for hook in hooks:
             hook.remove()
-    line.settle()
-
-
-def recording() -> bool:
-    """Whether a timeline records."""
-    return _current is not None
+    for gpu in line.gpus:
+        torch.cuda.synchronize(gpu)
+        anchor(gpu)
+    _ = line.spans  # read now: see [Note: clocks]
 
 
 def mark(name: str, lane: str = COMPUTE, device: torch.device = CPU) -> Mark:
@@ -178,7 +140,13 @@ def mark(name: str, lane: str = COMPUTE, device: torch.device = CPU) -> Mark:
 
     On a GPU, the `device`, its current stream is timed.
     """
-    return _current.mark(name, lane, device) if _current else NOTHING
+    if _current is None:
+        return NOTHING
+    if device.type == "cuda":
+        _current.gpus.add(device)
+    mark = Mark(device)
+    note(name, lane, mark)
+    return mark
 
 
 def note(name: str, lane: str, what: Timed) -> None:
@@ -187,4 +155,4 @@ def note(name: str, lane: str, what: Timed) -> None:
     Its `span` is read when the recording ends, or later while it is None.
     """
     if _current:
-        _current.note(name, lane, what)
+        _current.noted.append((lane, name, what))
