@@ -80,12 +80,6 @@ ALL_GATHER: dict[str, Algorithm] = {
     "doubling": doubling_all_gather,
     "ring": ring_all_gather,
 }
-BROADCAST: dict[str, Algorithm] = {
-    "chain": chain_broadcast,
-    "naive": naive_broadcast,
-    "tree": tree_broadcast,
-}
-REDUCE: dict[str, Algorithm] = {"naive": naive_reduce, "tree": tree_reduce}
 
 SEGMENT = 256 << 10  # bytes that a pipeline passes on at once
 MOST_SEGMENTS = 64
