@@ -16,7 +16,7 @@ import minidist
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, in_each_setup
 from benchmarks.harness.setups import Scope, Setup
-from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER
+from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from tests.support import collectives as oracle
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
@@ -28,8 +28,6 @@ ALGORITHMS = {
     "all_reduce": [*ALL_REDUCE, "auto", "native"],
     "reduce_scatter_tensor": [*REDUCE_SCATTER, "auto"],
     "all_gather_into_tensor": [*ALL_GATHER, "auto"],
-    "broadcast": BROADCAST,
-    "reduce": REDUCE,
 }
 Library = dict[str, Callable[..., Any]]  # collective → what is called
 

@@ -4,12 +4,13 @@ from torch.distributed import ReduceOp
 
 from minidist.collectives.all_to_all import all_to_all, all_to_all_single, barrier, ring_shift
 from minidist.collectives.call import record
-from minidist.collectives.lists import all_gather, reduce_scatter
-from minidist.collectives.rooted import broadcast, gather, reduce, scatter
+from minidist.collectives.lists import all_gather, gather, reduce_scatter, scatter
 from minidist.collectives.tensor import (
     all_gather_into_tensor,
     all_gather_single,
     all_reduce,
+    broadcast,
+    reduce,
     reduce_scatter_single,
     reduce_scatter_tensor,
 )

@@ -21,74 +21,55 @@ from tests.support.collectives import data, reduced, same
 RANKS, DEAD = 4, 2
 SECONDS = 5  # a group's time
 
-Started = tuple[Work | None, torch.Tensor, torch.Tensor]  # what is written, and what it must be
-Call = Callable[[dist.ProcessGroup], Started]
+Call = Callable[[dist.ProcessGroup], Work | None]
 
 
-def calls() -> dict[str, Call]:
-    """Each collective, asynchronously; together they need every rank in every role."""
-    rank = dist.get_rank()
-    everybody = range(RANKS)
+def calls() -> dict[str, tuple[Call, torch.Tensor, torch.Tensor]]:
+    """Each collective, asynchronously; what is written, and what it must be then.
+
+    Together they need every rank in every role.
+    """
+    rank, everybody = dist.get_rank(), range(RANKS)
     mine, parts = data(rank, 1000), [data(r, 1000) for r in everybody]
-    rows = torch.cat(parts).view(RANKS, 1000)
+    rows, sums = torch.stack(parts), reduced(parts)
     to_me = torch.cat([data(r, 1000).view(RANKS, 250)[rank] for r in everybody])
-    sums, new = reduced(parts), torch.zeros
-
-    def on(root: int, tensors: list[torch.Tensor]) -> list[torch.Tensor] | None:
-        return tensors if rank == root else None
-
-    def broadcast(group: dist.ProcessGroup) -> Started:
-        tensor = mine.clone()
-        return minidist.broadcast(tensor, 0, group, True), tensor, parts[0]
-
-    def reduce(group: dist.ProcessGroup) -> Started:
-        tensor = mine.clone()
-        want = sums if rank == 0 else mine
-        return minidist.reduce(tensor, 0, group=group, async_op=True), tensor, want
-
-    def all_reduce(group: dist.ProcessGroup) -> Started:
-        tensor = mine.clone()
-        return minidist.all_reduce(tensor, group=group, async_op=True), tensor, sums
-
-    def gather(group: dist.ProcessGroup) -> Started:
-        whole = new(RANKS, 1000)
-        work = minidist.gather(mine, on(0, list(whole)), 0, group, True)
-        return work, whole, rows if rank == 0 else new(RANKS, 1000)
-
-    def scatter(group: dist.ProcessGroup) -> Started:
-        tensor = new(1000)
-        work = minidist.scatter(tensor, on(DEAD, parts), DEAD, group, True)
-        return work, tensor, parts[rank]
-
-    def all_gather(group: dist.ProcessGroup) -> Started:
-        whole = new(RANKS, 1000)
-        return minidist.all_gather(list(whole), mine, group, True), whole, rows
-
-    def reduce_scatter(group: dist.ProcessGroup) -> Started:
-        tensor, given = new(250), list(mine.view(RANKS, 250))
-        work = minidist.reduce_scatter(tensor, given, group=group, async_op=True)
-        return work, tensor, sums.view(RANKS, 250)[rank]
-
-    def all_to_all(group: dist.ProcessGroup) -> Started:
-        tensor = new(1000)
-        blocks = list(tensor.view(RANKS, 250)), list(mine.view(RANKS, 250))
-        return minidist.all_to_all(*blocks, group, True), tensor, to_me
-
-    def all_to_all_single(group: dist.ProcessGroup) -> Started:
-        tensor = new(1000)
-        work = minidist.all_to_all_single(tensor, mine, group=group, async_op=True)
-        return work, tensor, to_me
-
-    def ring_shift(group: dist.ProcessGroup) -> Started:
-        tensor = mine.clone()
-        return minidist.ring_shift(tensor, 1, group, True), tensor, parts[rank - 1]
-
-    def barrier(group: dist.ProcessGroup) -> Started:
-        return minidist.barrier(group, True), mine, mine
-
-    every = [broadcast, reduce, all_reduce, gather, scatter, all_gather, reduce_scatter]
-    every += [all_to_all, all_to_all_single, ring_shift, barrier]
-    return {call.__name__: call for call in every}
+    blocks, asked = list(mine.view(RANKS, 250)), {"async_op": True}
+    bcast, total, every, shift = (mine.clone() for _ in range(4))
+    gathered, collected = (torch.zeros(RANKS, 1000) for _ in range(2))
+    dealt, sliced, listed, single = (torch.zeros(n) for n in (1000, 250, 1000, 1000))
+    slots = list(gathered) if rank == 0 else None
+    hand = parts if rank == DEAD else None
+    out, into = list(listed.view(RANKS, 250)), list(collected)
+    lib = minidist
+    return {
+        "broadcast": (lambda g: lib.broadcast(bcast, 0, g, **asked), bcast, parts[0]),
+        "reduce": (
+            lambda g: lib.reduce(total, 0, group=g, **asked),
+            total,
+            sums if rank == 0 else mine,
+        ),
+        "all_reduce": (lambda g: lib.all_reduce(every, group=g, **asked), every, sums),
+        "gather": (
+            lambda g: lib.gather(mine, slots, 0, g, **asked),
+            gathered,
+            rows if rank == 0 else torch.zeros(RANKS, 1000),
+        ),
+        "scatter": (lambda g: lib.scatter(dealt, hand, DEAD, g, **asked), dealt, parts[rank]),
+        "all_gather": (lambda g: lib.all_gather(into, mine, g, **asked), collected, rows),
+        "reduce_scatter": (
+            lambda g: lib.reduce_scatter(sliced, blocks, group=g, **asked),
+            sliced,
+            sums.view(RANKS, 250)[rank],
+        ),
+        "all_to_all": (lambda g: lib.all_to_all(out, blocks, g, **asked), listed, to_me),
+        "all_to_all_single": (
+            lambda g: lib.all_to_all_single(single, mine, group=g, **asked),
+            single,
+            to_me,
+        ),
+        "ring_shift": (lambda g: lib.ring_shift(shift, 1, g, **asked), shift, parts[rank - 1]),
+        "barrier": (lambda g: lib.barrier(g, **asked), mine, mine),
+    }
 
 
 def die_in_the_middle(of: int) -> None:
@@ -110,14 +91,15 @@ def die_in_the_middle(of: int) -> None:
 def outcomes(folder: str) -> None:
     """The calls of all groups are on their way at once when a rank dies in all of them."""
     rank, time = dist.get_rank(), timedelta(seconds=SECONDS)
-    every = {name: (call, dist.new_group(timeout=time)) for name, call in calls().items()}
+    every = {name: (*call, dist.new_group(timeout=time)) for name, call in calls().items()}
     os.environ["MINIDIST_CHECK"] = "0"  # the check would do the same before anything is sent
     if rank == DEAD:
         threading.Thread(target=die_in_the_middle, args=(len(every),)).start()
     dist.barrier()  # in the world's longer time: a late rank is not what this is about
-    works = {name: call(group) for name, (call, group) in every.items()}
+    works = {name: call(group) for name, (call, *_, group) in every.items()}
     said = {}
-    for name, (work, tensor, want) in works.items():
+    for name, (_, tensor, want, _) in every.items():
+        work = works[name]
         assert work is not None
         try:
             work.wait()
@@ -130,9 +112,7 @@ def outcomes(folder: str) -> None:
 def test_a_peer_that_dies_in_the_middle_of_each_collective(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        sys.modules["minidist.launch.launch"], "GRACE", 30
-    )  # let all survivors report
+    monkeypatch.setattr(sys.modules["minidist.launch.launch"], "GRACE", 30)  # all are to report
     with pytest.raises(RankError, match=f"rank {DEAD} left with exit code 7"):
         launch(outcomes, RANKS, str(tmp_path), timeout=60)
     survivors = [rank for rank in range(RANKS) if rank != DEAD]

@@ -17,148 +17,80 @@ def block(src: int, dst: int, size: int) -> torch.Tensor:
     return data(100 * src + dst, size)
 
 
-def in_place_and_columns() -> Wrong:
-    """A rank's own slot may be the tensor itself; columns of a matrix share no memory."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    whole = torch.zeros(4, ranks)
-    whole[:, rank] = data(rank, 4)
-    minidist.all_gather(list(whole.unbind(1)), whole[:, rank])
-    want = torch.stack([data(r, 4) for r in range(ranks)], 1)
-    wrong = [] if same(whole, want) else ["all_gather"]
-    rows = [block(rank, d, 4) for d in range(ranks)]
-    minidist.reduce_scatter(rows[rank], rows)
-    want = reduced([block(r, rank, 4) for r in range(ranks)])
-    wrong += [] if same(rows[rank], want) else ["reduce_scatter"]
-    both = torch.zeros(4, 2 * ranks)
-    given, got = list(both[:, ::2].unbind(1)), list(both[:, 1::2].unbind(1))
-    for dst, each in enumerate(given):
-        each.copy_(block(rank, dst, 4))
-    minidist.all_to_all(got, given)
-    fine = all(same(each, block(src, rank, 4)) for src, each in enumerate(got))
-    return wrong if fine else [*wrong, "all_to_all"]
-
-
-def test_in_place_and_into_columns() -> None:
-    assert launch(in_place_and_columns, 3) == [[]] * 3
-
-
-def all_to_all_in_a_sub_group() -> Wrong:
-    rank, members = dist.get_rank(), [3, 0, 2]
-    group = dist.new_group(members, sort_ranks=False)
-    if rank == 1:
+def asynchronously(members: list[int], globally: bool) -> Wrong:
+    """Every collective at once, waited for in the other order; roots by either of their numbers."""
+    rank, group, n = dist.get_rank(), dist.new_group(members, sort_ranks=False), len(members)
+    if rank not in members:
         return []
-    me, wrong = members.index(rank), []
-    slots = [torch.zeros(4) for _ in members]
+    me, root, last = members.index(rank), members[1], members[-1]
+    src = {"src": root} if globally else {"group_src": 1}
+    dst = {"dst": last} if globally else {"group_dst": n - 1}
+    slots, gathered, got = ([torch.zeros(4) for _ in members] for _ in range(3))
+    part, row, mine, turn = torch.zeros(5), torch.zeros(5), torch.zeros(2), data(rank, 5)
+    sums, spread, whole = data(rank, 9), data(rank, (3, 2)).t(), torch.zeros(n, 4)
+    rows, hand = data(rank, (n, 5)), [data(7 + r, 2) for r in members]
+    both = {"group": group, "async_op": True}
     works = [
-        minidist.all_gather(slots, data(rank, 4), group, async_op=True),
-        minidist.reduce_scatter(
-            part := torch.zeros(5), list(data(rank, (3, 5))), group=group, async_op=True
-        ),
-        minidist.all_to_all(
-            got := [torch.zeros(2) for _ in members],
-            [block(rank, d, 2) for d in members],
-            group,
-            async_op=True,
-        ),
-        minidist.ring_shift(turn := data(rank, 5), group=group, async_op=True),
-        minidist.barrier(group, async_op=True),
+        minidist.all_gather(slots, data(rank, 4), **both),
+        minidist.all_gather_into_tensor(whole, data(rank, 4), **both),
+        minidist.reduce_scatter(part, list(rows), **both),
+        minidist.reduce_scatter_tensor(row, rows, **both),
+        minidist.all_to_all(got, [block(rank, d, 4) for d in members], **both),
+        minidist.ring_shift(turn, **both),
+        minidist.broadcast(spread, **src, **both),
+        minidist.reduce(sums, **dst, **both),
+        minidist.gather(data(rank, 4), gathered if rank == last else None, **dst, **both),
+        minidist.scatter(mine, hand if rank == root else None, **src, **both),
+        minidist.barrier(**both),
     ]
     for work in reversed(works):
         assert work is not None
         work.wait()
-    wrong += [] if all(map(same, slots, [data(r, 4) for r in members])) else ["all_gather"]
-    wrong += (
-        [] if same(part, reduced([data(r, (3, 5)) for r in members])[me]) else ["reduce_scatter"]
-    )
-    wrong += [] if all(map(same, got, [block(s, rank, 2) for s in members])) else ["all_to_all"]
-    return wrong + ([] if same(turn, data(members[me - 1], 5)) else ["ring_shift"])
+    fours, nines = ([data(r, size) for r in members] for size in (4, 9))
+    summed = reduced([data(r, (n, 5)) for r in members])[me]
+    fine = {
+        "all_gather": all(map(same, slots, fours)),
+        "all_gather_into_tensor": same(whole, torch.stack(fours)),
+        "reduce_scatter": same(part, summed),
+        "reduce_scatter_tensor": same(row, summed),
+        "all_to_all": all(map(same, got, [block(s, rank, 4) for s in members])),
+        "ring_shift": same(turn, data(members[me - 1], 5)),
+        "broadcast": same(spread, data(root, (3, 2)).t()),
+        "reduce": same(sums, reduced(nines) if rank == last else data(rank, 9)),
+        "gather": rank != last or all(map(same, gathered, fours)),
+        "scatter": same(mine, data(7 + rank, 2)),
+    }
+    return [name for name, right in fine.items() if not right]
 
 
-def test_asynchronous_calls_in_a_sub_group() -> None:
-    assert launch(all_to_all_in_a_sub_group, 4) == [[]] * 4
+@pytest.mark.parametrize("globally", [True, False])
+@pytest.mark.parametrize("members", [[0, 1, 2, 3], [3, 0, 2]], ids=str)
+def test_asynchronous_calls_with_roots_by_both_numbers(members: list[int], globally: bool) -> None:
+    assert launch(asynchronously, 4, members, globally) == [[]] * 4
 
 
-def one_waits(checked: bool) -> list[float]:
-    """When each rank came to each barrier, and when it left it."""
+def one_waits() -> list[float]:
+    """When each rank came to each barrier, and when it left it, with the check and without."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     times = []
-    for late in range(ranks):
-        time.sleep(0.05 if rank == late else 0)
+    for late in range(2 * ranks):
+        time.sleep(0.05 if rank == late % ranks else 0)
         times.append(time.monotonic())
-        assert minidist.barrier(check=checked) is None
+        assert minidist.barrier(check=late < ranks) is None
         times.append(time.monotonic())
     return times
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_nobody_leaves_a_barrier_before_all_have_come(ranks: int) -> None:
-    for checked in (True, False):
-        results = launch(one_waits, ranks, checked)
-        for late in range(ranks):
-            came = [times[2 * late] for times in results]
-            left = [times[2 * late + 1] for times in results]
-            assert max(came) <= min(left)
+    results = launch(one_waits, ranks)
+    for late in range(2 * ranks):
+        came = [times[2 * late] for times in results]
+        left = [times[2 * late + 1] for times in results]
+        assert max(came) <= min(left)
 
 
-def roots_in_a_sub_group() -> Wrong:
-    """Roots are global ranks; the group's own numbers go by another name."""
-    rank, members = dist.get_rank(), [3, 1, 2]
-    group = dist.new_group(members, sort_ranks=False)
-    if rank == 0:
-        return []
-    wrong = []
-    for options in ({"src": 2}, {"group_src": 2}):
-        tensor = data(rank, 5)
-        minidist.broadcast(tensor, group=group, **options)
-        wrong += [] if same(tensor, data(2, 5)) else [f"broadcast {options}"]
-        tensor, parts = torch.zeros(4), [data(10 + r, 4) for r in members]
-        minidist.scatter(tensor, parts if rank == 2 else None, group=group, **options)
-        wrong += [] if same(tensor, data(10 + rank, 4)) else [f"scatter {options}"]
-    for options in ({"dst": 3}, {"group_dst": 0}):
-        tensor = data(rank, 5)
-        minidist.reduce(tensor, group=group, **options)
-        want = reduced([data(r, 5) for r in members]) if rank == 3 else data(rank, 5)
-        wrong += [] if same(tensor, want) else [f"reduce {options}"]
-        slots = [torch.zeros(5) for _ in members] if rank == 3 else []
-        minidist.gather(data(rank, 5), slots, group=group, **options)
-        fine = rank != 3 or all(map(same, slots, [data(r, 5) for r in members]))
-        wrong += [] if fine else [f"gather {options}: {slots}"]
-    return wrong
-
-
-def test_roots_are_global_ranks_in_a_sub_group() -> None:
-    assert launch(roots_in_a_sub_group, 4) == [[]] * 4
-
-
-def asynchronously() -> Wrong:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    whole, sums = data(rank, (3, 2)).t(), data(rank, 9)
-    slots = [torch.empty(6) for _ in range(ranks)]
-    part = torch.empty(2)
-    given = [data(7 + r, 2) for r in range(ranks)]
-    works = [
-        minidist.broadcast(whole, 1, async_op=True),
-        minidist.reduce(sums, 2, async_op=True),
-        minidist.gather(data(rank, 6), slots if rank == 0 else None, async_op=True),
-        minidist.scatter(part, given if rank == 1 else None, 1, async_op=True),
-    ]
-    for work in reversed(works):
-        assert work is not None
-        work.wait()
-    fine = [
-        same(whole, data(1, (3, 2)).t()),
-        same(sums, reduced([data(r, 9) for r in range(ranks)]) if rank == 2 else data(rank, 9)),
-        rank != 0 or all(map(same, slots, [data(r, 6) for r in range(ranks)])),
-        same(part, data(7 + rank, 2)),
-    ]
-    return [f"number {number}" for number, right in enumerate(fine) if not right]
-
-
-def test_asynchronous_calls() -> None:
-    assert launch(asynchronously, 3) == [[]] * 3
-
-
-def only_read() -> Wrong:
+def only_read_and_in_place() -> Wrong:
     """What is only read may require grad, or be expanded. Own part and tensor may be the same."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     root, wrong = rank == 1, []
@@ -181,8 +113,15 @@ def only_read() -> Wrong:
     tensor = given[1] if root else torch.empty(3)
     minidist.scatter(tensor, given if root else None, 1)
     wrong += [] if same(tensor, data(20 + rank, 3)) else ["scatter in place"]
-    return wrong
+    whole = torch.zeros(ranks, 4)
+    whole[rank] = data(rank, 4)
+    minidist.all_gather(list(whole), whole[rank])
+    wrong += [] if same(whole, torch.stack([data(r, 4) for r in range(ranks)])) else ["all_gather"]
+    rows = [block(rank, d, 4) for d in range(ranks)]
+    minidist.reduce_scatter(rows[rank], rows)
+    want = reduced([block(r, rank, 4) for r in range(ranks)])
+    return wrong if same(rows[rank], want) else [*wrong, "reduce_scatter"]
 
 
 def test_what_is_only_read_and_what_is_in_place() -> None:
-    assert launch(only_read, 3) == [[]] * 3
+    assert launch(only_read_and_in_place, 3) == [[]] * 3

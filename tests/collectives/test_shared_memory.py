@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from mmap import PAGESIZE, mmap
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from minidist import CommunicationError, RankError, launch
+from minidist import CommunicationError, launch
 from minidist.collectives.runtime.reduction import reduction
 from minidist.collectives.shared_memory import collectives as in_memory
 from minidist.collectives.shared_memory import segments
@@ -46,47 +47,30 @@ def every_all_reduce() -> list[str]:
     for small in (False, True):
         if small:
             small_blocks()
-        for op in OPS:
-            for dtype in DTYPES:
-                if (dtype, op) in NO_MEANING:
-                    continue
-                reduce, finish = reduction(OPS[op], dtype, ranks)
-                for size in sizes(ranks):
-                    mine = data(rank, size, dtype, op)
-                    shared_all_reduce(mine, reduce, None)
-                    finish(mine)
-                    if not same(mine, all_reduced(ranks, size, dtype, op)):
-                        wrong.append(f"{op} of {size} {dtype}, small blocks: {small}")
+        kinds = [(dtype, op) for dtype in DTYPES for op in OPS if (dtype, op) not in NO_MEANING]
+        for (dtype, op), size in product(kinds, sizes(ranks)):
+            reduce, finish = reduction(OPS[op], dtype, ranks)
+            mine = data(rank, size, dtype, op)
+            shared_all_reduce(mine, reduce, None)
+            finish(mine)
+            if not same(mine, all_reduced(ranks, size, dtype, op)):
+                wrong.append(f"{op} of {size} {dtype}, small blocks: {small}")
+    for size, dtype in product(sizes(ranks), (torch.float32, torch.bfloat16, torch.int64)):
+        want = all_reduced(ranks, size * ranks, dtype).view(ranks, size)
+        mine, part = data(rank, size * ranks, dtype), torch.empty(size, dtype=dtype)
+        shared_reduce_scatter(part, mine, torch.Tensor.add_, None)
+        if not same(part, want[rank]) or not same(mine, data(rank, size * ranks, dtype)):
+            wrong.append(f"reduce-scatter of {size} {dtype}")
+        whole = torch.empty(size * ranks, dtype=dtype)
+        shared_all_gather(whole, part, None)
+        if not same(whole, want.reshape(-1)):
+            wrong.append(f"all-gather of {size} {dtype}")
     return wrong
 
 
 @pytest.mark.parametrize("ranks", WORLDS)
 def test_all_reduce_of_any_size_dtype_and_op(ranks: int) -> None:
     assert launch(every_all_reduce, ranks) == [[]] * ranks
-
-
-def every_half() -> list[str]:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    wrong = []
-    small_blocks()
-    for size in sizes(ranks):
-        for dtype in (torch.float32, torch.bfloat16, torch.int64):
-            want = all_reduced(ranks, size * ranks, dtype).view(ranks, size)
-            mine = data(rank, size * ranks, dtype)
-            part = torch.empty(size, dtype=dtype)
-            shared_reduce_scatter(part, mine, torch.Tensor.add_, None)
-            if not same(part, want[rank]) or not same(mine, data(rank, size * ranks, dtype)):
-                wrong.append(f"reduce-scatter of {size} {dtype}")
-            whole = torch.empty(size * ranks, dtype=dtype)
-            shared_all_gather(whole, part, None)
-            if not same(whole, want.reshape(-1)):
-                wrong.append(f"all-gather of {size} {dtype}")
-    return wrong
-
-
-@pytest.mark.parametrize("ranks", WORLDS)
-def test_the_halves(ranks: int) -> None:
-    assert launch(every_half, ranks) == [[]] * ranks
 
 
 def many_calls_without_a_pause() -> int:
@@ -110,7 +94,7 @@ def many_calls_without_a_pause() -> int:
     return wrong
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [2, 5])
 def test_calls_follow_each_other_without_mixing(ranks: int) -> None:
     assert launch(many_calls_without_a_pause, ranks) == [0] * ranks
 
@@ -126,18 +110,6 @@ def uneven_floats() -> bytes:
 
 def test_every_rank_has_the_same_bits() -> None:
     assert len(set(launch(uneven_floats, 5))) == 1
-
-
-def two_rows() -> list[float]:
-    rank = dist.get_rank()
-    rows = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-    mine = torch.tensor([float(10**rank)])
-    shared_all_reduce(mine, torch.Tensor.add_, rows[rank % 2])
-    return mine.tolist()
-
-
-def test_in_a_subgroup() -> None:
-    assert launch(two_rows, 4) == [[101.0], [1010.0], [101.0], [1010.0]]
 
 
 def test_the_count_goes_on_past_32_bits() -> None:
@@ -178,41 +150,16 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         )
 
 
-def one_is_killed(folder: Path) -> None:
-    shared_all_reduce(torch.ones(10), torch.Tensor.add_, None)
-    if dist.get_rank() == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    start = time.monotonic()
-    try:
-        shared_all_reduce(torch.ones(10), torch.Tensor.add_, None)
-    except CommunicationError as error:
-        said = f"{error}|{time.monotonic() - start}"
-        (folder / str(dist.get_rank())).write_text(said)
-        raise
-
-
-def test_a_rank_that_is_killed_is_named_at_once(tmp_path: Path) -> None:
-    with pytest.raises(RankError, match=r"rank 2 .*SIGKILL"):
-        launch(one_is_killed, 4, tmp_path, timeout=50)
-    said = [path.read_text().split("|") for path in tmp_path.iterdir()]
-    assert said, "those that are told before the launcher ends them"
-    for text, seconds in said:
-        assert text.endswith("barrier 2: a rank is gone; not there: rank 2")
-        assert float(seconds) < 20, "not after the 50 seconds that a message may take"
-
-
 def not_on_this_host() -> str:
     if dist.get_rank() == 1:
         segments._FUTEX = 0
-    with pytest.raises(ValueError, match="shared memory") as caught:
+    with pytest.raises(ValueError, match="cannot map the memory of rank 1") as caught:
         shared_all_reduce(torch.ones(10), torch.Tensor.add_, None)
     return str(caught.value)
 
 
 def test_ranks_that_share_no_memory_say_so_on_every_rank() -> None:
-    said = set(launch(not_on_this_host, 3))
-    assert len(said) == 1
-    assert "cannot map the memory of rank 1" in said.pop()
+    assert len(set(launch(not_on_this_host, 3))) == 1
 
 
 USES_IT = """

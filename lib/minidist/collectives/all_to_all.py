@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch.distributed import ProcessGroup
 
-from minidist.collectives.call import Call, Run, collective, named
+from minidist.collectives.call import Call, Run, collective
 from minidist.collectives.checks.tensors import by_name, check_apart, check_like, split_sizes
-from minidist.collectives.runtime.flatten import flat_view, flat_views
+from minidist.collectives.runtime.group import flat_view, flat_views
 from minidist.collectives.runtime.work import Work
 from minidist.schedule import algorithms
 
@@ -32,15 +32,14 @@ def all_to_all_single(
         output: of one dtype on all ranks; shares no memory with `input`.
         input: at least one dimension; only read.
         output_split_sizes: rows that come from each rank; None or empty: equally many.
-        input_split_sizes: rows for each rank. What rank s has for rank d must have as many elements
-            as rank d wants from rank s.
+        input_split_sizes: rows for each rank; as many elements as that rank wants from this one.
         group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 
     def prepare(call: Call) -> Run:
         call.takes("input", input, written=False, any_shape=True)
         call.takes("output", output, written=True, any_shape=True)
-        named("output", check_like, output, {"input": input}, any_size=True)
+        check_like("output", output, "input", input, times=0)
         check_apart({"output": output}, {"input": input})
         gives = split_sizes("input", input, input_split_sizes, call.ranks)
         wants = split_sizes("output", output, output_split_sizes, call.ranks)
@@ -51,8 +50,7 @@ def all_to_all_single(
                 flat_view(input, group, written=False) as sent,
                 flat_view(output, group) as received,
             ):
-                blocks = torch.split(received, wants), torch.split(sent, gives)
-                _exchange(call, *(dict(enumerate(each)) for each in blocks))
+                _exchange(call, torch.split(received, wants), torch.split(sent, gives))
 
         return run
 
@@ -74,19 +72,16 @@ def all_to_all(
     Args:
         output_tensor_list: a tensor for each rank, of one dtype; none shares memory with another
             one or with an input.
-        input_tensor_list: a tensor for each rank; only read. What rank s has for rank d must have
-            as many elements as rank d wants from rank s.
+        input_tensor_list: a tensor for each rank, with as many elements as that rank wants from
+            this one; only read.
         group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 
     def prepare(call: Call) -> Run:
-        given = call.takes_list(
-            "input_tensor_list", input_tensor_list, written=False, any_size=True
-        )
+        given = call.takes_list("input_tensor_list", input_tensor_list, written=False)
         call.takes(name := "input_tensor_list[0]", given[0], written=False, any_shape=True)
-        like = {name: given[0]}
         slots = call.takes_list(
-            "output_tensor_list", output_tensor_list, like, written=True, any_size=True
+            "output_tensor_list", output_tensor_list, name, given[0], written=True, times=0
         )
         outputs = by_name("output_tensor_list", slots)
         check_apart(outputs, by_name("input_tensor_list", given))
@@ -98,22 +93,20 @@ def all_to_all(
                 flat_views(dict(enumerate(given)), group, written=False) as sent,
                 flat_views(dict(enumerate(slots)), group, written=True) as received,
             ):
-                _exchange(call, received, sent)
+                _exchange(call, list(received.values()), list(sent.values()))
 
         return run
 
     return collective("all_to_all", group, async_op, check, prepare)
 
 
-def _exchange(
-    call: Call, received: Mapping[int, torch.Tensor], sent: Mapping[int, torch.Tensor]
-) -> None:
+def _exchange(call: Call, received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor]) -> None:
     """Blocks from and for each rank, flat; the block from s to d is chunk s * N + d."""
     rank, ranks = call.rank, call.ranks
-    parts = {rank * ranks + dst: block for dst, block in sent.items() if dst != rank}
-    parts |= {src * ranks + rank: block for src, block in received.items() if src != rank}
     received[rank].copy_(sent[rank])
-    call.execute(call.program(algorithms.pairwise_all_to_all), parts)
+    parts = {rank * ranks + dst: block for dst, block in enumerate(sent) if dst != rank}
+    parts |= {src * ranks + rank: block for src, block in enumerate(received) if src != rank}
+    call.execute(algorithms.pairwise_all_to_all, {}, parts)
 
 
 def ring_shift(
@@ -136,8 +129,6 @@ def ring_shift(
 
     def prepare(call: Call) -> Run:
         call.agree_on("by", by)
-        if isinstance(by, bool) or not isinstance(by, int):
-            raise TypeError(f"by: expected a whole number, got {by!r}")
         call.takes("tensor", tensor, written=True)
         places = by % call.ranks
 
@@ -145,7 +136,7 @@ def ring_shift(
             if places:
                 with flat_view(tensor, group) as flat:
                     parts = {call.rank: flat.clone(), (call.rank - places) % call.ranks: flat}
-                    call.execute(call.program(algorithms.ring_shift, by=places), parts)
+                    call.execute(algorithms.ring_shift, {"by": places}, parts)
 
         return run
 
@@ -165,11 +156,9 @@ def barrier(
     """
 
     def prepare(call: Call) -> Run:
-        prog = call.program(algorithms.recursive_doubling_all_reduce)
-
         def run() -> None:
-            token = torch.zeros(1, dtype=torch.uint8, device=call.wire)
-            call.execute(prog, token, torch.Tensor.add_)
+            token = torch.zeros(1, dtype=torch.uint8, device=call.device)
+            call.execute(algorithms.recursive_doubling_all_reduce, {}, token, torch.Tensor.add_)
             token.cpu()  # on a GPU: wait for it
 
         return run

@@ -7,15 +7,16 @@ the result in place.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
-from minidist.collectives.call import Call, Run, collective, named
-from minidist.collectives.checks.tensors import check_apart, check_parts, is_slot
-from minidist.collectives.runtime.flatten import flat_copy, flat_device, flat_view
+from minidist.collectives.call import Call, Run, collective
+from minidist.collectives.checks.tensors import check_apart, check_like, is_slot
+from minidist.collectives.runtime.group import flat_copy, flat_device, flat_view
 from minidist.collectives.runtime.reduction import Op, op_name, reduction
 from minidist.collectives.runtime.work import Work
 from minidist.collectives.shared_memory.collectives import (
@@ -23,9 +24,17 @@ from minidist.collectives.shared_memory.collectives import (
     shared_all_reduce,
     shared_reduce_scatter,
 )
-from minidist.collectives.tuner import CHOSEN, meets_first, settle
+from minidist.collectives.tuner import CHOSEN, TABLES, settle
 from minidist.errors import CommunicationError
-from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
+from minidist.schedule.algorithms import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    REDUCE_SCATTER,
+    segments,
+    tree_broadcast,
+    tree_reduce,
+)
+from minidist.schedule.program import program_of
 
 
 def all_reduce(
@@ -35,7 +44,6 @@ def all_reduce(
     async_op: bool = False,
     *,
     algorithm: str = "ring",
-    local_ranks: int | None = None,
     check: bool | None = None,
 ) -> Work | None:
     """Reduce `tensor` over the ranks of the group; every rank gets the same result, bit for bit.
@@ -49,12 +57,11 @@ def all_reduce(
         group: the default group if None.
         async_op: return a `Work` at once; the tensor is ready, and errors are raised, at `wait()`.
         algorithm: "ring", "tree", "naive", "recursive_doubling", "halving_doubling", "double_tree"
-            or "hierarchical"; "shared_memory", between ranks of one host; "auto", the one that
-            `explain` would choose; or "native": the backend's own, which an asynchronous call must
-            not mix with calls of torch.distributed in the same group. Over NCCL no asynchronous
-            call may, whatever its algorithm, until `wait()` has returned.
-        local_ranks: for "hierarchical" the ranks on a node; the group's ranks stand node by node.
-            None: LOCAL_WORLD_SIZE of the environment, or one node.
+            or "hierarchical" (LOCAL_WORLD_SIZE ranks of the group to a node, node by node);
+            "shared_memory", between ranks of one host; "auto", the one that `explain` would choose;
+            or "native": the backend's own, which an asynchronous call must not mix with calls of
+            torch.distributed in the same group. Over NCCL no asynchronous call may, whatever its
+            algorithm, until `wait()` has returned.
         check: see that all ranks make the same call before anything is sent; alike on all ranks.
             None: if the environment has MINIDIST_CHECK=1, as it has under `minidist.launch`.
 
@@ -67,24 +74,25 @@ def all_reduce(
 
     def prepare(call: Call) -> Run:
         call.agree_on("op", op_name(op))
-        call.one_of([*ALL_REDUCE, *CHOSEN, "native"], algorithm)
         call.takes("tensor", tensor, written=True)
-        _in_memory(call, algorithm, "all_reduce", tensor, tensor.nbytes)
+        choose = _choice(call, "all_reduce", algorithm, tensor, tensor.nbytes)
         reduce, finish = reduction(op, tensor.dtype, call.ranks)
-        local = _local(call, local_ranks) if algorithm == "hierarchical" else 0
+        options: dict[str, int] = {}
+        if algorithm == "hierarchical":
+            options["local"] = int(os.environ.get("LOCAL_WORLD_SIZE", call.ranks))
+            call.agree_on("LOCAL_WORLD_SIZE", options["local"])
 
         def run() -> None:
             with flat_view(tensor, group) as flat:
-                name = settle(algorithm, "all_reduce", flat.nbytes, flat.device, group)
+                name = choose()
                 if name == "native":
                     _native_all_reduce(flat, op, group)
                 elif name == "shared_memory":
                     shared_all_reduce(flat, reduce, group)
                 else:
-                    options = {"double_tree": {"segments": segments(flat.nbytes)}}
-                    options["hierarchical"] = {"local": local}
-                    prog = call.program(ALL_REDUCE[name], **options.get(name, {}))
-                    call.execute(prog, flat, reduce)
+                    if name == "double_tree":
+                        options["segments"] = segments(flat.nbytes)
+                    call.execute(ALL_REDUCE[name], options, flat, reduce)
                 finish(flat)
 
         return run
@@ -116,18 +124,16 @@ def reduce_scatter_tensor(
 
     def prepare(call: Call) -> Run:
         call.agree_on("op", op_name(op))
-        call.one_of([*REDUCE_SCATTER, *CHOSEN], algorithm)
         call.takes("input", input, written=False)
         call.takes("output", output, written=True)
-        named("input and output", check_parts, input, output, call.ranks)
+        check_like("input", input, "output", output, call.ranks)
         if not is_slot(output, input, call.rank):
             check_apart({"output": output}, {"input": input})
-        _in_memory(call, algorithm, "reduce_scatter", input, input.nbytes)
+        choose = _choice(call, "reduce_scatter", algorithm, input, input.nbytes)
         reduce, finish = reduction(op, input.dtype, call.ranks)
 
         def run() -> None:
-            device = flat_device(input, group)
-            name = settle(algorithm, "reduce_scatter", input.nbytes, device, group)
+            name = choose()
             if name == "shared_memory":
                 with flat_view(output, group) as mine:
                     shared_reduce_scatter(mine, flat_copy(input, mine.device), reduce, group)
@@ -135,7 +141,7 @@ def reduce_scatter_tensor(
                 return
             sums = input.clone(memory_format=torch.contiguous_format)  # they grow in a copy
             with flat_view(sums, group, written=False) as flat:
-                call.execute(call.program(REDUCE_SCATTER[name]), flat, reduce)
+                call.execute(REDUCE_SCATTER[name], {}, flat, reduce)
                 mine = flat.view(call.ranks, -1)[call.rank] if len(flat) else flat
                 finish(mine)
                 output.copy_(mine.view(output.shape))
@@ -167,49 +173,119 @@ def all_gather_into_tensor(
     """
 
     def prepare(call: Call) -> Run:
-        call.one_of([*ALL_GATHER, *CHOSEN], algorithm)
         call.takes("output_tensor", output_tensor, written=True)
         call.takes("input_tensor", input_tensor, written=False)
-        both = output_tensor, input_tensor
-        named("output_tensor and input_tensor", check_parts, *both, call.ranks)
+        check_like("output_tensor", output_tensor, "input_tensor", input_tensor, call.ranks)
         if not is_slot(input_tensor, output_tensor, call.rank):
             check_apart({"output_tensor": output_tensor}, {"input_tensor": input_tensor})
-        _in_memory(call, algorithm, "all_gather", input_tensor, output_tensor.nbytes)
+        choose = _choice(call, "all_gather", algorithm, input_tensor, output_tensor.nbytes)
 
         def run() -> None:
             with flat_view(output_tensor, group) as flat:
-                name = settle(algorithm, "all_gather", flat.nbytes, flat.device, group)
+                name = choose()
                 if name == "shared_memory":
                     shared_all_gather(flat, flat_copy(input_tensor, flat.device), group)
                     return
                 if len(flat):
                     flat.view(call.ranks, -1)[call.rank] = input_tensor.reshape(-1)
-                call.execute(call.program(ALL_GATHER[name]), flat)
+                call.execute(ALL_GATHER[name], {}, flat)
 
         return run
 
     return collective("all_gather_into_tensor", group, async_op, check, prepare)
 
 
-def _local(call: Call, local_ranks: int | None) -> int:
-    """The ranks on a node, on which all must agree."""
-    local = local_ranks
-    if local is None:
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", call.ranks))
-    call.agree_on("local_ranks", local)
-    if local < 1 or call.ranks % local:
-        raise ValueError(f"local_ranks: {call.ranks} ranks cannot be split into nodes of {local}")
-    return local
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+    *,
+    check: bool | None = None,
+) -> Work | None:
+    """Give every rank of the group what is in rank `src`'s `tensor`.
+
+    As `torch.distributed.broadcast`, in place, by a binomial tree.
+
+    Args:
+        tensor: any shape and dtype, alike on all ranks. Only read on the root, so there it may
+            require grad or be expanded.
+        src: the root's global rank, also in a sub-group; 0 if neither it nor `group_src` is given.
+        group_src: the root's rank in the group, instead of `src`.
+        group, async_op, check: as for `all_reduce`, which also says what is raised.
+    """
+
+    def prepare(call: Call) -> Run:
+        root = call.root("src", src, group_src)
+        written = call.rank != root
+        call.takes("tensor", tensor, written=written)
+
+        def run() -> None:
+            with flat_view(tensor, group, written=written) as flat:
+                call.execute(tree_broadcast, {"root": root}, flat)
+
+        return run
+
+    return collective("broadcast", group, async_op, check, prepare)
 
 
-def _in_memory(
-    call: Call, algorithm: str, collective: str, tensor: torch.Tensor, nbytes: int
-) -> None:
-    """See whether shared memory is possible, and whether the call is known to go through it."""
+def reduce(
+    tensor: torch.Tensor,
+    dst: int | None = None,
+    op: Op = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+    *,
+    check: bool | None = None,
+) -> Work | None:
+    """Reduce `tensor` over the ranks of the group; rank `dst` gets the result, in place.
+
+    As `torch.distributed.reduce`, by a binomial tree. On the other ranks `tensor` is left as it was
+    (torch leaves anything there): a rank inside the tree adds in a copy.
+
+    Args:
+        tensor: as for `all_reduce`. Only read on ranks other than the root.
+        dst, group_dst: the root, as for `broadcast`.
+        op, group, async_op, check: as for `all_reduce`, which also says what is raised.
+    """
+
+    def prepare(call: Call) -> Run:
+        call.agree_on("op", op_name(op))
+        root = call.root("dst", dst, group_dst)
+        written = call.rank == root
+        call.takes("tensor", tensor, written=written)
+        add, finish = reduction(op, tensor.dtype, call.ranks)
+        prog = program_of(tree_reduce, call.ranks, call.rank, root=root)
+        inside = not written and any(step.receives for step in prog.steps)
+
+        def run() -> None:
+            with flat_view(tensor, group, written=written) as flat:
+                sums = flat.clone() if inside else flat
+                call.execute(tree_reduce, {"root": root}, sums, add)
+                if written:
+                    finish(sums)
+
+        return run
+
+    return collective("reduce", group, async_op, check, prepare)
+
+
+def _choice(
+    call: Call, collective: str, algorithm: str, tensor: torch.Tensor, nbytes: int
+) -> Callable[[], str]:
+    """What says which algorithm to run, to be asked when all ranks have come to the call."""
+    call.agree_on("algorithm", algorithm)
+    known = [*TABLES[collective], *CHOSEN, *(["native"] if collective == "all_reduce" else [])]
+    if algorithm not in known:
+        raise ValueError(f"algorithm must be one of {', '.join(known)}, got {algorithm!r}")
     device = flat_device(tensor, call.group)
     if algorithm == "shared_memory" and device.type != "cpu":
         raise ValueError(f"algorithm: shared_memory is for the CPU, but it is on {tensor.device}")
-    call.meets_first = partial(meets_first, algorithm, collective, nbytes, device, call.group)
+    choose = partial(settle, algorithm, collective, nbytes, device, call.group)
+    call.meets_first = lambda: nbytes > 0 and choose(measure=False) == "shared_memory"
+    return choose
 
 
 def _native_all_reduce(flat: torch.Tensor, op: Op, group: ProcessGroup | None) -> None:

@@ -19,17 +19,16 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from minidist.collectives.runtime.executor import execute
-from minidist.collectives.runtime.group import backends, members, wire_device
+from minidist.collectives.runtime.group import members, wire_device
 from minidist.collectives.runtime.notes import exchange_notes
 from minidist.collectives.shared_memory.collectives import (
     shared_all_gather,
     shared_all_reduce,
     shared_reduce_scatter,
 )
-from minidist.collectives.shared_memory.segments import shared_segments
+from minidist.collectives.shared_memory.segments import shared_or_none
 from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
-from minidist.schedule.cost import Measurement, Topology, fit, price, seconds, switch
-from minidist.schedule.cost import shared as one_host
+from minidist.schedule.cost import Measurement, Topology, fit, seconds, shared, switch
 from minidist.schedule.program import program_of
 
 TABLES = {"all_reduce": ALL_REDUCE, "reduce_scatter": REDUCE_SCATTER, "all_gather": ALL_GATHER}
@@ -37,17 +36,12 @@ CHOSEN = ("shared_memory", "auto")  # what `algorithm=` may name besides the tab
 SIZES = (1 << 12, 1 << 17, 1 << 21)  # bytes of the tensors that are measured
 WARM, TIMES = 3, 7  # runs of each
 
-Seconds = Callable[[float], float]  # of a number of bytes
-
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Predicted times of the algorithms for one collective.
+    """Predicted times of the algorithms for one collective of `nbytes` bytes.
 
     Attributes:
-        collective: "all_reduce", "reduce_scatter" or "all_gather".
-        nbytes: of the tensor.
-        ranks: how many there are.
         seconds: algorithm -> predicted seconds.
         basis: what the prediction rests on.
     """
@@ -79,7 +73,6 @@ def explain(
     group: ProcessGroup | None = None,
     ranks: int | None = None,
     topology: Topology | None = None,
-    device: torch.device | None = None,
 ) -> Explanation:
     """Say what each algorithm would take, and which of them "auto" takes.
 
@@ -90,85 +83,79 @@ def explain(
         nbytes: of the tensor; of a reduce-scatter's input, of an all-gather's output.
         collective: "all_reduce", "reduce_scatter" or "all_gather".
         group: the default group if None.
-        ranks: together with `topology`, or neither.
-        topology: from `minidist.schedule.cost`.
-        device: where the group's tensors will be; the CPU, if its backend can send from there.
+        ranks, topology: both or neither; a topology is made by `minidist.schedule.cost`.
 
-    Raises:
-        ValueError: an unknown collective, a negative size, only one of `ranks` and `topology`, or a
-            device from which the group cannot send.
+    Raises ValueError for an unknown collective, a negative size, or one of `ranks` and `topology`.
     """
     if collective not in TABLES:
         raise ValueError(f"collective must be one of {', '.join(TABLES)}, got {collective!r}")
     if nbytes < 0:
         raise ValueError(f"nbytes must be 0 or more, got {nbytes}")
-    if ranks is None and topology is None:
-        device = device or wire_device(group)
-        if device.type not in (known := backends(group)):
-            raise ValueError(
-                f"device: the group moves tensors on {' and '.join(known)}, got {device}"
-            )
-        return calibration(group, device).explain(collective, nbytes)
-    if ranks is None or topology is None:
+    if (ranks is None) != (topology is None):
         raise ValueError("ranks and topology go together: give both, or neither")
-    prices = _prices(collective, ranks, topology)
-    found = {name: each(nbytes) for name, each in prices.items()}
+    if ranks is None or topology is None:
+        return _calibration(group, wire_device(group)).explain(collective, nbytes)
+    found = _predicted(collective, nbytes, ranks, topology)
     return Explanation(collective, nbytes, ranks, found, f"the model: {topology.name}")
 
 
 def settle(
-    algorithm: str, collective: str, nbytes: int, device: torch.device, group: ProcessGroup | None
+    algorithm: str,
+    collective: str,
+    nbytes: int,
+    device: torch.device,
+    group: ProcessGroup | None,
+    *,
+    measure: bool = True,
 ) -> str:
     """The algorithm to run: the one asked for, or for "auto" the fastest here.
 
-    All ranks of the group must ask at the same time.
+    All ranks of the group must ask at the same time; unless none is to `measure`: then the answer
+    is "auto" until it is known.
     """
-    if algorithm != "auto" or nbytes == 0 or dist.get_world_size(group) == 1:
-        return "ring" if algorithm == "auto" else algorithm
-    return calibration(group, device).best(collective, nbytes)
+    if algorithm != "auto":
+        return algorithm
+    if nbytes == 0 or dist.get_world_size(group) == 1:
+        return "ring"
+    if not (measure or device.type in _known.get(members(group), ())):
+        return "auto"
+    return _calibration(group, device).best(collective, nbytes)
 
 
-def meets_first(
-    algorithm: str, collective: str, nbytes: int, device: torch.device, group: ProcessGroup | None
-) -> bool:
-    """True if a call is known to go through shared memory, and so begins with a barrier there."""
-    if algorithm == "auto":
-        known = _known.get(members(group), {}).get(device.type)
-        algorithm = known.best(collective, nbytes) if known else ""
-    return algorithm == "shared_memory" and nbytes > 0
-
-
-class Calibration:
+class _Calibration:
     """Prices fitted to what was measured between the ranks of a group, on tensors on `device`."""
 
     def __init__(self, group: ProcessGroup, device: torch.device) -> None:
-        self.ranks = dist.get_world_size(group)
-        self._choices: dict[tuple[str, int], str] = {}
-        memory = _share_memory(group, device)
+        self.ranks, rank = dist.get_world_size(group), dist.get_rank(group)
         if self.ranks == 1:
             raise ValueError("explain: one rank has nobody to send to")
-        network = one_host if memory else switch
-        tried = [(name, size) for name in ("ring", "tree") for size in SIZES]
-        times = [_seconds(_schedule(name, size, group, device), device) for name, size in tried]
-        measured = [
-            Measurement(TABLES["all_reduce"][name](self.ranks), size, seconds)
-            for (name, size), seconds in zip(tried, _slowest(times, group), strict=True)
-        ]
+        in_memory = device.type == "cpu" and shared_or_none(group) is not None
+        network = shared if in_memory else switch
+        measured = []
+        for make in (ALL_REDUCE["ring"], ALL_REDUCE["tree"]):
+            prog = program_of(make, self.ranks, rank)
+            for nbytes in SIZES:
+                flat = torch.zeros(nbytes // 4, device=device)
+                run = partial(execute, prog, flat, torch.Tensor.add_, group)
+                took = _slowest(run, device, group)
+                measured.append(Measurement(make(self.ranks), nbytes, took))
         found = fit(measured, network)
         self.basis = (
             f"fitted here: {1e6 * found.link.alpha:.0f} us a message and "
             f"{1e9 * found.link.beta:.2f} ns a byte, wrong by {found.median_error:.0%} (median) "
             f"and {found.worst_error:.0%} (worst)"
         )
-        topology = network(found.link)
-        self.prices = {each: _prices(each, self.ranks, topology) for each in TABLES}
-        for collective, table in self.prices.items() if memory else ():
-            table["shared_memory"] = _line(collective, group)
+        self.topology = network(found.link)
+        self.in_memory = _in_memory(group) if in_memory else {}
+        self._choices: dict[tuple[str, int], str] = {}
 
     def explain(self, collective: str, nbytes: int) -> Explanation:
         """All prices."""
-        seconds = {name: each(nbytes) for name, each in self.prices[collective].items()}
-        return Explanation(collective, nbytes, self.ranks, seconds, self.basis)
+        found = _predicted(collective, nbytes, self.ranks, self.topology)
+        if self.in_memory:
+            start, slope = self.in_memory[collective]
+            found["shared_memory"] = start + slope * nbytes
+        return Explanation(collective, nbytes, self.ranks, found, self.basis)
 
     def best(self, collective: str, nbytes: int) -> str:
         """The fastest; remembered, since a training step comes back with the same sizes."""
@@ -178,72 +165,50 @@ class Calibration:
         return self._choices[key]
 
 
-def _prices(collective: str, ranks: int, topology: Topology) -> dict[str, Seconds]:
-    """Of all schedules that need no other choice; a hierarchical one needs the size of a node."""
-
-    def double_tree(nbytes: float) -> float:
-        return seconds(
-            ALL_REDUCE["double_tree"](ranks, segments=segments(int(nbytes))), nbytes, topology
-        )
-
-    table = {name: each for name, each in TABLES[collective].items() if name != "hierarchical"}
-    prices: dict[str, Seconds] = {n: price(each(ranks), topology) for n, each in table.items()}
-    return prices | ({"double_tree": double_tree} if "double_tree" in prices else {})
+_known: WeakKeyDictionary[ProcessGroup, dict[str, _Calibration]] = WeakKeyDictionary()
 
 
-_known: WeakKeyDictionary[ProcessGroup, dict[str, Calibration]] = WeakKeyDictionary()
-
-
-def calibration(group: ProcessGroup | None, device: torch.device) -> Calibration:
+def _calibration(group: ProcessGroup | None, device: torch.device) -> _Calibration:
     """What is known about a group; the first call measures, so all its ranks must make it."""
-    chosen = members(group)
-    known = _known.setdefault(chosen, {})
+    known = _known.setdefault(members(group), {})
     if device.type not in known:
-        known[device.type] = Calibration(chosen, device)
+        known[device.type] = _Calibration(members(group), device)
     return known[device.type]
 
 
-def _share_memory(group: ProcessGroup, device: torch.device) -> bool:
-    if device.type != "cpu":
-        return False
-    try:
-        shared_segments(group)
-    except ValueError:  # another host, or a system without futexes
-        return False
-    return True
+def _predicted(collective: str, nbytes: int, ranks: int, topology: Topology) -> dict[str, float]:
+    """Of all schedules that need no other choice; a hierarchical one needs the size of a node."""
+    found = {}
+    for name, make in TABLES[collective].items():
+        if name != "hierarchical":
+            options = {"segments": segments(nbytes)} if name == "double_tree" else {}
+            found[name] = seconds(make(ranks, **options), nbytes, topology)
+    return found
 
 
-def _schedule(
-    name: str, nbytes: int, group: ProcessGroup, device: torch.device
-) -> Callable[[], object]:
-    flat = torch.zeros(nbytes // 4, device=device)
-    program = program_of(
-        TABLES["all_reduce"][name], dist.get_world_size(group), dist.get_rank(group)
-    )
-    return partial(execute, program, flat, torch.Tensor.add_, group)
-
-
-def _line(collective: str, group: ProcessGroup) -> Seconds:
+def _in_memory(group: ProcessGroup) -> dict[str, tuple[float, float]]:
     """Shared memory: the seconds of a call and of a byte, as a line through the measurements."""
-    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    times = []
+    ranks, rank, add = dist.get_world_size(group), dist.get_rank(group), torch.Tensor.add_
+    times: dict[str, list[float]] = {name: [] for name in TABLES}
     for nbytes in SIZES:
         whole = torch.zeros(nbytes // 4 // ranks * ranks)
         part = whole.view(ranks, -1)[rank].clone()
-        add = torch.Tensor.add_
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": partial(shared_all_reduce, whole, add, group),
             "reduce_scatter": partial(shared_reduce_scatter, part, whole, add, group),
             "all_gather": partial(shared_all_gather, whole, part, group),
         }
-        times.append(_seconds(calls[collective], whole.device))
-    seconds = _slowest(times, group)
-    slope, start = np.polyfit(SIZES, seconds, 1, w=1 / np.array(seconds))  # the relative error
-    return lambda nbytes: max(0.0, float(start)) + max(0.0, float(slope)) * nbytes
+        for name, run in calls.items():
+            times[name].append(_slowest(run, whole.device, group))
+    found = {}
+    for name, each in times.items():
+        slope, start = np.polyfit(SIZES, each, 1, w=1 / np.array(each))  # the relative error
+        found[name] = max(0.0, float(start)), max(0.0, float(slope))
+    return found
 
 
-def _seconds(run: Callable[[], object], device: torch.device) -> float:
-    """The median of some runs, after some that warm up: each buffer must have been touched."""
+def _slowest(run: Callable[[], object], device: torch.device, group: ProcessGroup) -> float:
+    """The seconds of the slowest rank, of each the median of some runs after some that warm up."""
     times = []
     for _ in range(WARM + TIMES):
         start = time.perf_counter()
@@ -251,11 +216,5 @@ def _seconds(run: Callable[[], object], device: torch.device) -> float:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - start)
-    return median(times[WARM:])
-
-
-def _slowest(times: list[float], group: ProcessGroup) -> list[float]:
-    """Of each time, the slowest rank's."""
-    note = {str(at): f"{seconds:.9f}" for at, seconds in enumerate(times)}
-    notes = exchange_notes(note, group)
-    return [max(float(each[str(at)]) for each in notes) for at in range(len(times))]
+    notes = exchange_notes({"seconds": f"{median(times[WARM:]):.9f}"}, group)
+    return max(float(each["seconds"]) for each in notes)

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist.collectives.call import record
-from minidist.collectives.rooted import broadcast
 from minidist.collectives.runtime.executor import Sent
 from minidist.collectives.runtime.group import members, wire_device
 from minidist.collectives.runtime.reduction import Op
@@ -25,6 +24,7 @@ from minidist.collectives.runtime.work import in_order
 from minidist.collectives.tensor import (
     all_gather_into_tensor,
     all_reduce,
+    broadcast,
     reduce_scatter_tensor,
 )
 from minidist.collectives.tuner import CHOSEN

@@ -16,10 +16,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 def place(group: ProcessGroup | None) -> tuple[int, int]:
     """This rank's number in the group and the number of ranks; raise if it is not in it."""
-    try:
-        check_group(group)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"rank {dist.get_rank()}: {error}") from None
+    check_group(group)
     return dist.get_rank(group), dist.get_world_size(group)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd, prod
+from math import prod
 
 import torch
 from torch.distributed import ProcessGroup
@@ -11,74 +11,60 @@ from torch.distributed import ProcessGroup
 from minidist.collectives.runtime.group import backends
 
 
-def check_tensor(tensor: torch.Tensor, group: ProcessGroup | None, *, written: bool) -> None:
+def check_tensor(
+    argument: str, tensor: torch.Tensor, group: ProcessGroup | None, *, written: bool
+) -> None:
     """Raise TypeError or ValueError if a collective cannot take this tensor."""
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"expected a torch.Tensor, got a {type(tensor).__name__}")
-    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        kind = type(tensor).__name__
-        inside = "; pass its to_local()" if hasattr(tensor, "to_local") else ""
-        raise TypeError(f"expected a plain torch.Tensor, got a {kind}{inside}")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"expected a dense tensor, got layout {tensor.layout}; use .to_dense()")
-    if tensor.is_quantized or tensor.is_nested:
-        kind = "quantized" if tensor.is_quantized else "nested"
-        raise TypeError(f"expected a plain dense tensor, got a {kind} one")
-    if tensor.device.type not in backends(group):
-        known = " and ".join(backends(group))
-        raise ValueError(f"is on {tensor.device}, but the group moves tensors on {known}")
+        raise TypeError(f"{argument}: expected a torch.Tensor, got a {type(tensor).__name__}")
+    special = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if special or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise TypeError(
+            f"{argument}: expected a plain, dense torch.Tensor, got a {type(tensor).__name__} of "
+            f"layout {tensor.layout}; pass its to_local() or to_dense()"
+        )
+    if tensor.device.type not in (known := backends(group)):
+        where = f"{argument}: is on {tensor.device}"
+        raise ValueError(f"{where}, but the group moves tensors on {' and '.join(known)}")
     if written and tensor.requires_grad:
-        raise ValueError("requires grad, but is written in place; pass tensor.detach()")
-    if written and overlaps_itself(tensor):
-        raise ValueError("has elements that share memory, so it cannot be written; pass a clone()")
-
-
-def check_parts(output: torch.Tensor, part: torch.Tensor, ranks: int) -> None:
-    """Raise if the larger tensor cannot be made of one `part` for each rank."""
-    if output.dtype != part.dtype:
-        raise TypeError(f"dtypes differ: {output.dtype} for the whole, {part.dtype} for a part")
-    if output.device != part.device:
-        raise ValueError(f"devices differ: {output.device} for the whole, {part.device} for a part")
-    if output.numel() != ranks * part.numel():
         raise ValueError(
-            f"{output.numel()} elements are not {ranks} parts of {part.numel()}, one for each rank"
+            f"{argument}: requires grad, but is written in place; pass tensor.detach()"
+        )
+    if written and overlaps_itself(tensor):
+        raise ValueError(
+            f"{argument}: has elements that share memory, so it cannot be written; pass a clone()"
         )
 
 
 def check_like(
-    tensor: torch.Tensor, like: Mapping[str, torch.Tensor], *, any_size: bool = False
+    argument: str, tensor: torch.Tensor, name: str, other: torch.Tensor, times: int = 1
 ) -> None:
-    """Raise if a tensor is not like another one, given by its name."""
-    ((name, other),) = like.items()
+    """Raise if a tensor has not `times` the elements of another one, or is not like it otherwise.
+
+    With 0 `times` any number of elements will do.
+    """
     if tensor.dtype != other.dtype:
-        raise TypeError(f"expected {other.dtype}, as {name} has, got {tensor.dtype}")
+        raise TypeError(f"{argument}: expected {other.dtype}, as {name} has, got {tensor.dtype}")
     if tensor.device != other.device:
-        raise ValueError(f"expected to be on {other.device}, as {name} is, got {tensor.device}")
-    if not any_size and tensor.numel() != other.numel():
-        size = f"{other.numel()} elements, as in {name}"
-        raise ValueError(f"expected {size}, got {tensor.numel()}")
+        expected = f"{argument}: expected to be on {other.device}, as {name} is"
+        raise ValueError(f"{expected}, got {tensor.device}")
+    if times and tensor.numel() != times * other.numel():
+        size = f"{times} x {other.numel()} elements, for {name} has {other.numel()}"
+        raise ValueError(f"{argument}: expected {size}, got {tensor.numel()}")
 
 
 def split_sizes(
     argument: str, tensor: torch.Tensor, rows: Sequence[int] | None, ranks: int
 ) -> list[int]:
     """The elements in each rank's block of rows of a tensor; None or empty `rows`: equally many."""
-    sizes = f"{argument}_split_sizes"
-    if not tensor.dim():
-        raise ValueError(f"{argument}: expected at least one dimension, got none")
     if not rows:
-        if len(tensor) % ranks:
-            raise ValueError(
-                f"{argument}: {len(tensor)} rows cannot be split evenly between {ranks} ranks; "
-                f"pass {sizes}"
-            )
         rows = [len(tensor) // ranks] * ranks
-    if len(rows) != ranks:
-        raise ValueError(f"{sizes}: expected {ranks} sizes, one for each rank, got {len(rows)}")
-    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in rows):
-        raise ValueError(f"{sizes}: expected whole numbers from 0 on, got {list(rows)}")
-    if sum(rows) != len(tensor):
-        raise ValueError(f"{sizes}: {list(rows)} add up to {sum(rows)}, not {len(tensor)} rows")
+    numbers = all(isinstance(n, int) and n >= 0 for n in rows)
+    if not numbers or len(rows) != ranks or sum(rows) != len(tensor):
+        raise ValueError(
+            f"{argument}_split_sizes: expected {ranks} numbers that add up to {argument}'s "
+            f"{len(tensor)} rows, one for each rank, got {list(rows)}"
+        )
     return [n * prod(tensor.shape[1:]) for n in rows]
 
 
@@ -106,33 +92,21 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 def check_apart(written: Mapping[str, torch.Tensor], read: Mapping[str, torch.Tensor]) -> None:
     """Raise if a tensor that is written may share memory with another one; by arguments' names.
 
-    Two share it if the intervals do that they span, but for columns of one matrix.
+    Two may share it if the intervals do that they span.
     """
-    opened: list[tuple[int, str, torch.Tensor]] = []  # intervals that may still overlap
-    every = [(name, tensor) for name, tensor in (*written.items(), *read.items()) if tensor.numel()]
-    for name, tensor in sorted(every, key=lambda item: item[1].data_ptr()):
-        start = tensor.data_ptr()
-        opened = [each for each in opened if each[0] > start]
-        for _, other, theirs in opened:
-            if (name in written or other in written) and not _interleaved(tensor, theirs):
+    furthest: dict[bool, tuple[int, str]] = {}  # written or read → the last end, and whose it is
+    every = [
+        (tensor.data_ptr(), name, tensor) for name, tensor in (*written.items(), *read.items())
+    ]
+    for start, name, tensor in sorted(every, key=lambda each: each[0]):
+        if not tensor.numel():
+            continue
+        for is_written, (end, other) in furthest.items():
+            if start < end and (is_written or name in written):
                 raise ValueError(f"{other} and {name} share memory; pass a clone() of one of them")
         last = sum(st * (n - 1) for st, n in zip(tensor.stride(), tensor.shape, strict=True))
-        opened.append((start + (last + 1) * tensor.element_size(), name, tensor))
-
-
-def _interleaved(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if one's elements lie between the other's, as a matrix's columns do."""
-    steps = [
-        stride * tensor.element_size()
-        for tensor in (one, other)
-        for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
-        if size > 1
-    ]
-    period = gcd(*steps)  # both have their elements at one place of each period
-    if not period:
-        return False
-    offset = (other.data_ptr() - one.data_ptr()) % period
-    return one.element_size() <= offset <= period - other.element_size()
+        end = start + (last + 1) * tensor.element_size()
+        furthest[name in written] = max(furthest.get(name in written, (0, "")), (end, name))
 
 
 def same_place(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -144,7 +118,12 @@ def same_place(one: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
-def is_slot(part: torch.Tensor, output: torch.Tensor, rank: int) -> bool:
-    """True if `part` is the memory of the rank's part of `output`, both contiguous."""
-    at = output.data_ptr() + rank * part.nbytes
-    return part.is_contiguous() and output.is_contiguous() and part.data_ptr() == at
+def except_own(own: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those that are not `own` itself: a rank's part may be in its place already."""
+    return {name: each for name, each in tensors.items() if not same_place(own, each)}
+
+
+def is_slot(part: torch.Tensor, whole: torch.Tensor, rank: int) -> bool:
+    """True if `part` is the memory of the rank's part of `whole`, both contiguous."""
+    at = whole.data_ptr() + rank * part.nbytes
+    return part.is_contiguous() and whole.is_contiguous() and part.data_ptr() == at

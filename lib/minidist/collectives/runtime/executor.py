@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -38,12 +38,14 @@ from minidist.collectives.runtime.group import global_rank, members
 from minidist.collectives.runtime.reduction import Reduce
 from minidist.errors import CommunicationError
 from minidist.schedule import program as plan
-from minidist.schedule.program import Elements, Plan, Post, Program, program
+from minidist.schedule.program import Post, Program, program
 
-__all__ = ["CommunicationError", "Program", "Sent", "execute", "program"]
+__all__ = ["Sent", "execute", "program"]
 
 TAG = 0x6D64  # keeps our messages apart from those that the caller sends in the same group
 Message = tuple[torch.Tensor, int]  # bytes, peer
+Both = tuple[torch.Tensor, torch.Tensor]  # elements, and their bytes: these go on any backend
+_Memory = Sequence[Both] | Mapping[int, Both]  # of each chunk, the tensor that it lies in
 
 
 class Sent(NamedTuple):
@@ -64,26 +66,21 @@ def execute(
     group: ProcessGroup | None = None,
     log: list[Sent] | None = None,
 ) -> None:
-    """Run this rank's program on `tensor`, in place.
+    """Run this rank's program on `tensor`, in place, and note each message that it sends in `log`.
 
     Args:
-        prog: from `program`, for this rank of `group`.
-        tensor: 1-D, contiguous, of one length and dtype on all ranks, on the group's
-            device. Or such a tensor for each chunk that this rank sends or receives, of
-            any length, if the schedule's messages are single chunks.
-        reduce: called as reduce(mine, theirs) on the slices where the schedule reduces.
-        group: all its ranks must call this with their part of the same schedule.
-        log: where to note each message that this rank sends.
+        tensor: 1-D, contiguous, of one length and dtype on all ranks, on the group's device. Or
+            such a tensor for each chunk that this rank sends or receives, of any length.
+        reduce: called as reduce(mine, theirs) where the schedule reduces.
 
-    Raises:
-        CommunicationError: naming this rank, the step and the peers. The group must be made anew
-            after it: late messages may still be on their way.
+    Raises CommunicationError, naming this rank, the step and the peers. The group must be made anew
+    after it: late messages may still be on their way.
     """
     flight = _Flight(prog, tensor, reduce, group)
-    loads, window = flight.loads()
+    loads = flight.loads
     try:
         for turn, load in enumerate(loads):
-            while len(flight.tasks) == window or (load.post.alone and flight.tasks):
+            while len(flight.tasks) == flight.window or (load.post.alone and flight.tasks):
                 flight.land()
             flight.receive(load)
             flight.send(load)
@@ -103,18 +100,22 @@ def execute(
 class _Load:
     """A post with its places in memory; and its handles, when it is on its way."""
 
-    def __init__(self, post: Post, memory: _OneTensor | _ChunkTensors, inbox: torch.Tensor) -> None:
-        self.post = post
+    def __init__(self, post: Post, memory: _Memory, inbox: torch.Tensor) -> None:
+        self.post, size = post, inbox.element_size()
         self.incoming: list[Message] = []
         self.arriving: list[tuple[torch.Tensor, torch.Tensor, int]] = []  # mine, theirs, whose
-        for at in post.receives:
-            if at.reduce:
-                theirs = inbox[: at.high - at.low]
-                self.arriving.append((memory.elements(at), theirs, at.peer))
-                self.incoming.append((theirs.view(torch.uint8), at.peer))
+        for peer, low, high, chunk, reduce in post.receives:
+            elements, wire = memory[chunk]
+            if reduce:
+                theirs = inbox[: high - low]
+                self.arriving.append((elements[low:high], theirs, peer))
+                self.incoming.append((theirs.view(torch.uint8), peer))
             else:
-                self.incoming.append((memory.wire(at), at.peer))
-        self.outgoing: list[Message] = [(memory.wire(at), at.peer) for at in post.sends]
+                self.incoming.append((wire[low * size : high * size], peer))
+        self.outgoing: list[Message] = [
+            (memory[chunk][1][low * size : high * size], peer)
+            for peer, low, high, chunk, _ in post.sends
+        ]
         self.received: list[dist.Work] | None = None  # None: the receives are not posted yet
         self.sent: list[dist.Work] = []
 
@@ -129,22 +130,24 @@ class _Flight:
         reduce: Reduce,
         group: ProcessGroup | None,
     ) -> None:
-        self.prog, self.tensor, self.reduce, self.group = prog, tensor, reduce, group
+        self.prog, self.reduce, self.group = prog, reduce, group
         self.members = members(group)
         self.tasks: deque[_Load] = deque()
         self.at: Post | None = None  # whose messages we post or wait for; None while reducing
-
-    def loads(self) -> tuple[list[_Load], int]:
-        """All posts, and how many may be on their way. See [Note: views first]."""
-        memory: _OneTensor | _ChunkTensors
-        if isinstance(self.tensor, torch.Tensor):
-            memory = _OneTensor(self.tensor)
+        memory: _Memory
+        if isinstance(tensor, torch.Tensor):
+            like, memory = tensor, [(tensor, tensor.view(torch.uint8))] * prog.chunks
+            layout = plan.lay_out(prog, len(like), like.element_size(), plan.MAX_MESSAGE)
         else:
-            memory = _ChunkTensors(self.tensor)
-        posts, window, inbox = memory.lay_out(self.prog)
-        rows = _inboxes(memory.like, window + 1, inbox)
-        self.on_gpu, self.itemsize = memory.like.is_cuda, memory.like.element_size()
-        return [_Load(p, memory, rows[i % (window + 1)]) for i, p in enumerate(posts)], window
+            like = next(iter(tensor.values()), torch.empty(0))
+            memory = {chunk: (each, each.view(torch.uint8)) for chunk, each in tensor.items()}
+            sizes = tuple((chunk, len(each)) for chunk, each in tensor.items())
+            layout = plan.lay_out_chunks(prog, sizes, like.element_size(), plan.MAX_MESSAGE)
+        self.window, self.on_gpu, self.itemsize = layout.window, like.is_cuda, like.element_size()
+        rows = _inboxes(like, layout.window + 1, layout.inbox)
+        self.loads = [  # [Note: views first]
+            _Load(post, memory, rows[turn % len(rows)]) for turn, post in enumerate(layout.posts)
+        ]
 
     def receive(self, load: _Load) -> None:
         """Post the receives, if they are not; on CUDA they go with the sends, see `_grouped`."""
@@ -180,14 +183,10 @@ class _Flight:
         self.at = load.post
         for message in after:
             message.wait()
-        if not self.on_gpu:
-            self.keep_handles(load, before + after)
-
-    def keep_handles(self, load: _Load, handles: list[dist.Work]) -> None:
-        """Drop the handles of the post before, and keep these, without memory."""
-        for wire, _ in load.incoming + load.outgoing:
-            wire.set_()  # type: ignore[call-overload]
-        _late[self.members] = handles  # [Note: late handles]
+        if not self.on_gpu:  # [Note: late handles]
+            for wire, _ in load.incoming + load.outgoing:
+                wire.set_()  # type: ignore[call-overload]
+            _late[self.members] = before + after
 
     def sent(self, post: Post) -> list[Sent]:
         """The messages of a post that this rank sends."""
@@ -221,50 +220,6 @@ def _grouped(
     ops = [dist.P2POp(dist.irecv, wire, group=group, group_peer=peer) for wire, peer in receives]
     ops += [dist.P2POp(dist.isend, wire, group=group, group_peer=peer) for wire, peer in sends]
     return dist.batch_isend_irecv(ops) if ops else []
-
-
-# ---- the memory that messages are read from and written to ----
-
-
-class _OneTensor:
-    """A tensor (1-D, contiguous) of which the schedule's chunks are slices."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.like, self._tensor = tensor, tensor
-        self._wire, self._size = tensor.view(torch.uint8), tensor.element_size()
-
-    def lay_out(self, prog: Program) -> Plan:
-        """The program laid out for this tensor."""
-        return plan.lay_out(prog, len(self._tensor), self._size, plan.MAX_MESSAGE)
-
-    def elements(self, at: Elements) -> torch.Tensor:
-        """What is there, to be reduced into."""
-        return self._tensor[at.low : at.high]
-
-    def wire(self, at: Elements) -> torch.Tensor:
-        """The same as bytes: messages are bytes, so any dtype goes, on any backend."""
-        return self._wire[at.low * self._size : at.high * self._size]
-
-
-class _ChunkTensors:
-    """A tensor (1-D, contiguous) for each chunk that this rank has, all of one dtype and device."""
-
-    def __init__(self, tensors: Mapping[int, torch.Tensor]) -> None:
-        self.like = next(iter(tensors.values()), torch.empty(0))
-        self._tensors = tensors
-
-    def lay_out(self, prog: Program) -> Plan:
-        """The program laid out for these tensors."""
-        sizes = tuple((chunk, len(each)) for chunk, each in self._tensors.items())
-        return plan.lay_out_chunks(prog, sizes, self.like.element_size(), plan.MAX_MESSAGE)
-
-    def elements(self, at: Elements) -> torch.Tensor:
-        """What is there, to be reduced into."""
-        return self._tensors[at.chunk][at.low : at.high]
-
-    def wire(self, at: Elements) -> torch.Tensor:
-        """The same as bytes."""
-        return self.elements(at).view(torch.uint8)
 
 
 _kept = threading.local()

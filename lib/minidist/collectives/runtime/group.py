@@ -1,27 +1,28 @@
-"""A process group: its ranks, and which backend moves tensors between them."""
+"""A process group: its ranks, and the memory that its backend can send and receive."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-__all__ = ["backends", "check_group", "global_rank", "members", "wire_device"]
 
-
-def check_group(group: object) -> None:
+def check_group(group: object, call: str = "") -> None:
     """Raise TypeError for what no process group is, ValueError if this rank is not in the group."""
+    where = f"rank {dist.get_rank()}: {call}group"
     outside = group == dist.GroupMember.NON_GROUP_MEMBER  # what new_group returns there
     if group is None or isinstance(group, ProcessGroup):
         outside = dist.get_rank(group) < 0
     elif not outside:
         raise TypeError(
-            f"group: expected a process group, as dist.new_group makes it, or None, got {group!r}"
+            f"{where}: expected a process group, as dist.new_group makes it, or None, got {group!r}"
         )
     if outside:
-        raise ValueError("group: this rank is not a member of it")
+        raise ValueError(f"{where}: this rank is not a member of it")
 
 
 def members(group: ProcessGroup | None) -> ProcessGroup:
@@ -51,3 +52,48 @@ def wire_device(group: ProcessGroup | None) -> torch.device:
     if "cpu" in backends(group):
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def flat_device(tensor: torch.Tensor, group: ProcessGroup | None) -> torch.device:
+    """Where `flat_view` of the tensor is: Gloo cannot send from GPU memory."""
+    staged = tensor.is_cuda and backends(group)["cuda"] == "gloo"
+    return torch.device("cpu") if staged else tensor.device
+
+
+def flat_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor as 1-D, contiguous memory on `device`, to be read only: itself where it can be."""
+    return tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().to(device)
+
+
+@contextmanager
+def flat_view(
+    tensor: torch.Tensor, group: ProcessGroup | None, *, written: bool = True
+) -> Iterator[torch.Tensor]:
+    """The tensor as 1-D, contiguous memory that the group's backend can send and receive.
+
+    It is a view, or a copy that is copied back at the end; unless it is not `written`.
+    """
+    plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+    if flat_device(tensor, group) != tensor.device:
+        flat = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
+        flat.copy_(tensor.reshape(-1))
+    elif plain:
+        yield tensor.detach().as_strided((tensor.numel(),), (1,))  # one number may have any stride
+        return
+    else:
+        flat = flat_copy(tensor, tensor.device)
+    yield flat
+    if written:
+        tensor.copy_(flat.view(tensor.shape))
+
+
+@contextmanager
+def flat_views(
+    tensors: Mapping[int, torch.Tensor], group: ProcessGroup | None, *, written: bool
+) -> Iterator[dict[int, torch.Tensor]]:
+    """The same for several, by their keys."""
+    with ExitStack() as stack:
+        yield {
+            key: stack.enter_context(flat_view(tensor, group, written=written))
+            for key, tensor in tensors.items()
+        }

@@ -23,16 +23,14 @@ _REDUCE: dict[str, Reduce] = {
 
 def op_name(op: Op) -> str:
     """Return "SUM" for ReduceOp.SUM and so on; for an op that we do not have its repr."""
-    if not isinstance(op, ReduceOp | ReduceOp.RedOpType):
-        return repr(op)
-    return next((name for name in _REDUCE if op == getattr(ReduceOp, name)), repr(op))
+    known = isinstance(op, ReduceOp | ReduceOp.RedOpType)
+    return next((n for n in _REDUCE if known and op == getattr(ReduceOp, n)), repr(op))
 
 
 def reduction(op: Op, dtype: torch.dtype, ranks: int) -> tuple[Reduce, Finish]:
     """Return how to reduce one tensor into another by `op`, and what finishes the result.
 
-    Raises:
-        ValueError, TypeError: an op that we do not have, or that torch cannot do on this dtype.
+    Raises ValueError for an op that we do not have, TypeError if torch cannot do it on this dtype.
     """
     name = op_name(op)
     if name not in _REDUCE:

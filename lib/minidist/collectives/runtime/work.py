@@ -1,8 +1,7 @@
 """Asynchronous calls: one thread for each group runs its collectives, in the order of the calls.
 
 Order is what makes collectives match up between ranks, so a synchronous call also waits its turn
-behind asynchronous ones of the same group. Threads of the caller take turns, too: which of them is
-first is up to the caller, and must be the same on all ranks.
+behind asynchronous ones of the same group. Threads of the caller take turns, too.
 
 [Note: streams] On a GPU the thread only queues kernels, and what is queued on one stream runs one
 after another: communication on the caller's stream would hold up the caller's kernels. So a group's
@@ -20,7 +19,7 @@ and the group's next call comes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock, RLock
@@ -43,21 +42,21 @@ class _Task:
         self.started: StreamEvent | None = None
         self.ended: StreamEvent | None = None
 
+    def done(self) -> bool:
+        """Whether the device has come to its end."""
+        return self.ended is not None and self.ended.query()
+
 
 class Work:
     """A collective on its way."""
 
-    _outputs: list[ref[torch.Tensor]]  # weak: they belong to the caller
-    _future: Future[None]
-    _task: _Task
+    def __init__(self, future: Future[None], task: _Task) -> None:
+        self._future, self._task = future, task
 
     def wait(self) -> bool:
-        """Return True when the result is in place.
+        """Return True when the result is in place, or raise what the collective raised.
 
         On a GPU that is in the order of the device's current stream: see [Note: streams].
-
-        Raises:
-            Exception: what the collective raised.
         """
         try:
             self._future.result()
@@ -71,27 +70,6 @@ class Work:
         """Whether it has ended, well or not; on a GPU, there."""
         ended = self._task.ended
         return self._future.done() and (ended is None or ended.query())
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future of the tensors that are written, done when the collective is; or its error.
-
-        Raises:
-            NotImplementedError: for tensors on a GPU.
-        """
-        outputs = [tensor for each in self._outputs if (tensor := each()) is not None]
-        if any(tensor.is_cuda for tensor in outputs):
-            raise NotImplementedError("get_future is for tensors on the CPU; on a GPU call wait()")
-        done = torch.futures.Future[list[torch.Tensor]]()
-
-        def end(future: Future[None]) -> None:
-            error = future.exception()
-            if isinstance(error, Exception):
-                done.set_exception(error)  # type: ignore[arg-type]
-            else:
-                done.set_result(outputs)
-
-        self._future.add_done_callback(end)
-        return done
 
     @property
     def span(self) -> Interval | None:
@@ -116,15 +94,13 @@ class _Queue:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def append(self, task: _Task, device: torch.device) -> Work:
-        while self.held and (not self.held[0].body or _done(self.held[0])):
+        while self.held and (not self.held[0].body or self.held[0].done()):
             self.held.popleft()
         if device.type == "cuda":
             self.held.append(task)
         future = self.thread.submit(self._fly, task, device)
         self.last = ref(future)
-        work = Work()
-        work._future, work._task, work._outputs = future, task, []
-        return work
+        return Work(future, task)
 
     def busy(self) -> bool:
         last = self.last() if self.last else None
@@ -150,21 +126,11 @@ class _Queue:
         return torch.cuda.stream(self._streams[device])
 
 
-def _done(task: _Task) -> bool:
-    return task.ended is not None and task.ended.query()
-
-
 _queues: WeakKeyDictionary[ProcessGroup, _Queue] = WeakKeyDictionary()
 _making = Lock()  # two threads must not make two queues for one group
 
 
-def in_order(
-    group: ProcessGroup,
-    body: Body,
-    device: torch.device,
-    async_op: bool,
-    outputs: Iterable[torch.Tensor] = (),
-) -> Work | None:
+def in_order(group: ProcessGroup, body: Body, device: torch.device, async_op: bool) -> Work | None:
     """Call `body` after all earlier ones of the group: now, or in the group's thread."""
     queue = _queues.get(group)
     if queue is None:
@@ -178,7 +144,6 @@ def in_order(
         return None
     work = queue.append(_Task(body, device), device)
     if async_op:
-        work._outputs = [ref(tensor) for tensor in outputs]
         return work
     work.wait()
     return None

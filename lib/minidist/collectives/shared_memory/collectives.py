@@ -22,7 +22,6 @@ from minidist.schedule.schedule import bounds
 SMALL = 1 << 18  # up to so many bytes every rank reduces everything: one barrier instead of two
 
 
-# [all-reduce]
 def shared_all_reduce(flat: torch.Tensor, reduce: Reduce, group: dist.ProcessGroup | None) -> None:
     """Reduce `flat` (1-D, contiguous, on the CPU) over the ranks of the group, in place.
 
@@ -69,7 +68,6 @@ def _all_reduce_small(shared: SharedSegments, flat: torch.Tensor, reduce: Reduce
         reduce(flat, segment)
 
 
-# [halves]
 def shared_reduce_scatter(
     output: torch.Tensor, flat: torch.Tensor, reduce: Reduce, group: dist.ProcessGroup | None
 ) -> None:

@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary, finalize
 import torch
 import torch.distributed as dist
 
-from minidist.collectives.runtime.group import global_rank, members
+from minidist.collectives.runtime.group import global_rank, members, wire_device
 from minidist.collectives.runtime.notes import Note, exchange_notes
 from minidist.errors import CommunicationError
 
@@ -44,17 +44,14 @@ _ADD_ONE = 1 << 28 | 1 << 12
 
 
 class SharedSegments:
-    """The segments of a group's ranks, mapped by this rank. Made by all of them together.
-
-    Raises:
-        ValueError: on every rank, if the ranks do not share one host's memory.
-    """
+    """The segments of a group's ranks, mapped by this rank; made by all of them, or by none."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.peers = [r for r in range(self.ranks) if r != self.rank]
         self._names = [str(global_rank(r, group)) for r in range(self.ranks)]
-        self._seconds = _timeout(group)
+        options = group._get_backend(torch.device("cpu")).options
+        self._seconds = options._timeout.total_seconds()  # as long as messages may take
         self._maps, ends = _map_all(group, self.rank)
         self._exits = select.poll()
         for end in ends:
@@ -79,8 +76,7 @@ class SharedSegments:
     def barrier(self) -> None:
         """Wait until all ranks have come here; what they wrote before is visible then.
 
-        Raises:
-            CommunicationError: a rank is gone, or has not come in the group's time; named.
+        Raises CommunicationError if a rank is gone, or has not come in the group's time.
         """
         if self._broken:
             raise CommunicationError(self._broken)
@@ -165,8 +161,7 @@ _known: WeakKeyDictionary[dist.ProcessGroup, SharedSegments | str] = WeakKeyDict
 def shared_segments(group: dist.ProcessGroup | None) -> SharedSegments:
     """The segments of a group; the first call for a group makes them, so all ranks must be in it.
 
-    Raises:
-        ValueError: on every rank, if the ranks do not share one host's memory.
+    Raises ValueError, on every rank, if the ranks do not share one host's memory.
     """
     key = members(group)
     if key not in _known:
@@ -178,6 +173,14 @@ def shared_segments(group: dist.ProcessGroup | None) -> SharedSegments:
     if isinstance(found, str):
         raise ValueError(found)
     return found
+
+
+def shared_or_none(group: dist.ProcessGroup | None) -> SharedSegments | None:
+    """The same; None if the ranks share no memory, or send from GPUs alone."""
+    try:
+        return shared_segments(group) if wire_device(group).type == "cpu" else None
+    except ValueError:  # another host, or a system without futexes
+        return None
 
 
 def _map_all(group: dist.ProcessGroup, rank: int) -> tuple[list[mmap], list[int]]:
@@ -218,9 +221,3 @@ def _map(offer: Note) -> mmap:
         return mmap(fd, SIZE)
     finally:
         os.close(fd)
-
-
-def _timeout(group: dist.ProcessGroup) -> float:
-    """Seconds that the group's messages may take, and so its barriers too."""
-    options = group._get_backend(torch.device("cpu")).options
-    return float(options._timeout.total_seconds())

@@ -74,12 +74,6 @@ REDUCE_SCATTER: dict[str, Algorithm] = {
     "ring": ring_reduce_scatter,
 }
 ALL_GATHER: dict[str, Algorithm] = {"doubling": doubling_all_gather, "ring": ring_all_gather}
-BROADCAST: dict[str, Algorithm] = {
-    "chain": chain_broadcast,
-    "naive": naive_broadcast,
-    "tree": tree_broadcast,
-}
-REDUCE: dict[str, Algorithm] = {"naive": naive_reduce, "tree": tree_reduce}
 
 SEGMENT = 256 << 10  # bytes that a pipeline passes on at once
 MOST_SEGMENTS = 64
