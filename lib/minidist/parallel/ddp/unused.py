@@ -18,22 +18,15 @@ from minidist.parallel.sharding.partition import Named
 
 
 class Usage:
-    """Which of the parameters got a gradient since gradients were last averaged.
-
-    With `find`, some may get none, different ones on different ranks.
-    """
+    """Which parameters got a gradient since the last average; with `find`, some may get none."""
 
     def __init__(self, named: Sequence[Named], comm: Comm, find: bool) -> None:
         self._named, self._comm, self._find = named, comm, find
         self._used: set[Parameter] = set()
 
     def note(self, parameter: Parameter) -> None:
-        """Autograd has reached the parameter, also in `no_sync`.
-
-        A function that returns None for it has not used it. That counts as a gradient of zeros,
-        unless unused parameters are looked for.
-        """
-        if parameter.grad is not None or not self._find:
+        """Autograd has reached it, also in `no_sync`; a gradient of None counts as zeros."""
+        if parameter.grad is not None or not self._find:  # None: a function did not use it
             self._used.add(parameter)
 
     def check(self) -> None:
