@@ -72,23 +72,6 @@ def test_what_no_rank_used_keeps_its_bits() -> None:
     assert launch(lambda: [run(False), run(True)], 3) == [[True, True]] * 3
 
 
-def test_without_the_flag_that_very_backward_names_them() -> None:
-    def run() -> tuple[str, str]:
-        ddp = DistributedDataParallel(Experts())
-        x = numbers(dist.get_rank(), 0, 3, 4)
-        with pytest.raises(RuntimeError) as of_backward:
-            ddp(x, [0, 2]).mean().backward()
-        with pytest.raises(RuntimeError) as of_next:
-            ddp(x, [0, 1, 2])
-        return str(of_backward.value), str(of_next.value)
-
-    for rank, (of_backward, of_next) in enumerate(launch(run, 2)):
-        assert of_backward.startswith(f"rank {rank}: DistributedDataParallel: expected backward")
-        assert "none for parts.1.0.weight, parts.1.0.bias. " in of_backward
-        assert "find_unused_parameters=True" in of_backward
-        assert f"rank {rank}: DistributedDataParallel is out of step" in of_next
-
-
 def test_unused_parameters_are_in_the_last_bucket_after_the_rebuild() -> None:
     def run() -> tuple[list[str], list[tuple[str, ...]]]:
         options = {"bucket_cap_mb": 1e-6, "first_bucket_mb": 1e-6}
