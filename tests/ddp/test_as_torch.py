@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from minidist import DistributedDataParallel, launch
+from tests.proof.attacks import NoGradient
 
 torch_ddp = nn.parallel.DistributedDataParallel
 Wrap = Callable[..., Any]
@@ -35,18 +36,6 @@ class Net(nn.Module):
         self.seen += 1
         x = self.first(x).tanh() + self.seen.detach().clone()
         return self.last(x if short else self.second(x))
-
-
-class NoGradient(torch.autograd.Function):
-    """A weight for which backward returns None."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradients[0], None
 
 
 class Undefined(Net):

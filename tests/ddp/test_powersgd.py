@@ -92,7 +92,7 @@ def test_what_is_applied_is_the_mean_projected_and_nothing_is_lost() -> None:
 
 
 def three_ways() -> list[list[Gradients]]:
-    """Torch's hook on torch's DDP, torch's on ours, ours on ours; and two steps in full."""
+    """Torch's hook on torch's DDP, torch's on ours, ours on ours; two steps are in full."""
     comm = Ours(algorithm="ring")
     foreign, own = (DistributedDataParallel(net(), comm=comm) for _ in range(2))
     theirs = [PowerSGDState(None, 3, start_powerSGD_iter=2) for _ in range(2)]
