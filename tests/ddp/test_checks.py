@@ -232,7 +232,6 @@ def test_sparse_gradients_and_second_ones_after_the_bucket_has_left() -> None:
         assert "build its module with sparse=False" in sparse
         assert second.startswith(f"RuntimeError: {where}: part.0.")
         assert "got a second gradient in one backward" in second
-        assert "use_reentrant=False" in second
         assert wrong == "", "as advised"
 
 

@@ -41,8 +41,7 @@ def build_buckets(order: Sequence[Named], first: float, cap: float) -> list[Buck
 class Bucket:
     """Parameters of one dtype and device, and the buffer in which their gradients travel.
 
-    Buckets are launched by `index`, after the `last` comes none. A view is a parameter's part of
-    the buffer, in its shape. Those that are `ready` have their gradient in this backward.
+    A view is a parameter's part of the buffer; those that are `ready` have their gradient.
     """
 
     def __init__(self, index: int, named: Sequence[Named], *, last: bool) -> None:

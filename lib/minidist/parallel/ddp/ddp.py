@@ -161,16 +161,16 @@ class DistributedDataParallel(nn.Module):
         """Autograd has made the first gradient."""
         if sync:
             self._meet(BACKWARD)
-            self._prepare()
+            self._prepare(self.weight)
 
-    def _prepare(self) -> None:
+    def _prepare(self, weight: float) -> None:
         """Build the buckets anew, once, in the order of the first step's gradients."""
         if self.steps and not self._in_order:
             named = [(name, parameter) for parameter, name in self._names.items()]
             order = arrival_order(self.comm, named, self._backward.arrivals)
             self._reducer.fill_buckets(order)
             self._in_order = True
-        self._reducer.prepare(self.weight)
+        self._reducer.prepare(weight)
 
     @torch.no_grad()
     def gradient_arrives(self, parameter: Parameter, sync: bool) -> None:
@@ -222,8 +222,6 @@ class DistributedDataParallel(nn.Module):
         At the end all ranks have the model of the last one to run out, the highest if they are
         several; what its optimizer holds is not copied. See [Note: shadow passes].
         """
-        if self._joining:
-            raise RuntimeError(f"rank {dist.get_rank()}: join: this model is within join already")
         self._joining = joining = Joining(self.comm)
         try:
             yield
@@ -236,17 +234,16 @@ class DistributedDataParallel(nn.Module):
             everything = chain(self.module.parameters(), buffers)
             broadcast_coalesced(everything, self.comm, joining.going[-1])
         finally:
-            self._joining, self.weight = None, 1.0
+            self._joining = None
 
     @torch.no_grad()
     def _shadow_backward(self) -> None:
         """Take part in a backward of the other ranks with gradients of zeros."""
-        self.weight = 0.0
-        self._prepare()
+        self._prepare(0.0)
         self._reducer.launch_rest()
         self._usage.of_all_ranks()
         self._reducer.finish(used=())
-        self.steps, self.weight = self.steps + 1, 1.0
+        self.steps += 1
 
     # ---- hooks, and what there is to look at ----
 

@@ -1,11 +1,10 @@
 """PowerSGD: send a low-rank approximation of each gradient, and keep what it leaves out for later.
 
-Vogels, Karimireddy and Jaggi, *PowerSGD: Practical Low-Rank Gradient Compression for Distributed
-Optimization* (2019), algorithms 1 and 2. An n x m matrix M is approximated by P Qᵀ, of rank r.
+Vogels, Karimireddy and Jaggi, *PowerSGD: Practical Low-Rank Gradient Compression* (2019),
+algorithms 1 and 2. An n x m matrix M is approximated by P Qᵀ, of rank r.
 
-[Note: error feedback] What a step leaves out, M - P Qᵀ with a rank's own Q, the rank adds to its
-next gradient. With the mean's Q (torch's way) the steps are the same, but how far a rank's
-gradients are from the mean adds up without end, and eats up the digits.
+[Note: error feedback] What a step leaves out, M - P Qᵀ with a rank's own Q, it adds to its next
+gradient. With the mean's Q (torch's way) its distance from the mean adds up without end.
 
 [Note: a bad step leaves no trace] An infinite gradient, as a loss scaler provokes them on purpose,
 makes P and Q NaN on all ranks. The scaler skips the step; what is kept stays as it was.
@@ -62,8 +61,7 @@ class LowRank:
 
     def project(self, mean: torch.Tensor) -> torch.Tensor:
         """P is averaged: make its columns orthonormal, and return Q."""
-        # Gram and Schmidt would divide by zero for a gradient of a lower rank; this does not.
-        self.p = torch.linalg.qr(mean.view_as(self.p)).Q
+        self.p = torch.linalg.qr(mean.view_as(self.p)).Q  # sound for gradients of a lower rank too
         self.q = self.matrix.T @ self.p
         return self.q
 
@@ -97,7 +95,7 @@ class PowerSGD:
         if parameter not in self.kept:
             wide = torch.promote_types(gradient.dtype, torch.float32)  # for QR
             error = torch.zeros_like(gradient.flatten(1), dtype=wide)
-            size = error.shape[1], min(self.rank, *error.shape)
-            q = torch.randn(size, generator=self.random, dtype=wide).to(error.device)
-            self.kept[parameter] = {"error": error, "q": q}
+            r = min(self.rank, *error.shape)
+            q = torch.randn(error.shape[1], r, generator=self.random, dtype=wide)
+            self.kept[parameter] = {"error": error, "q": q.to(error.device)}
         return self.kept[parameter]

@@ -34,10 +34,9 @@ class Usage:
         unused = [name for name, parameter in self._named if parameter not in self._used]
         if self._find or not unused:
             return
-        more = f" and {len(unused) - 10} more" if len(unused) > 10 else ""
         raise RuntimeError(
             f"rank {dist.get_rank()}: DistributedDataParallel: expected backward to give every "
-            f"parameter a gradient, got none for {', '.join(unused[:10])}{more}. Other ranks may "
+            f"parameter a gradient, got none for {len(unused)}: {', '.join(unused[:10])}. Others may "
             "wait for them. Pass find_unused_parameters=True if the loss may leave parameters "
             "out, or freeze them before wrapping: requires_grad_(False)"
         )
