@@ -1,10 +1,11 @@
 """PowerSGD: send a low-rank approximation of each gradient, and keep what it leaves out for later.
 
-Vogels, Karimireddy and Jaggi, *PowerSGD: Practical Low-Rank Gradient Compression* (2019),
-algorithms 1 and 2. An n x m matrix M is approximated by P Qᵀ, of rank r.
+Vogels, Karimireddy and Jaggi, *PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+Optimization* (2019), algorithms 1 and 2. An n x m matrix M is approximated by P Qᵀ, of rank r.
 
 [Note: error feedback] What a step leaves out, M - P Qᵀ with a rank's own Q, it adds to its next
-gradient. With the mean's Q (torch's way) its distance from the mean adds up without end.
+gradient. With the mean's Q (torch's way) what is kept also sums up, without end, how far the rank's
+gradients are from the mean.
 
 [Note: a bad step leaves no trace] An infinite gradient, as a loss scaler provokes them on purpose,
 makes P and Q NaN on all ranks. The scaler skips the step; what is kept stays as it was.
@@ -87,15 +88,15 @@ class PowerSGD:
         """True if P and Q have less than half its elements; vectors and complex go in full."""
         if gradient.dim() < 2 or gradient.is_complex():
             return False
-        rows, columns = gradient.flatten(1).shape
-        return 2 * (rows + columns) * min(self.rank, rows, columns) < gradient.numel()
+        shape = gradient.flatten(1).shape
+        return 2 * sum(shape) * min(self.rank, *shape) < gradient.numel()
 
     def recall(self, parameter: torch.Tensor, gradient: torch.Tensor) -> Kept:
         """What is kept of the parameter: before its first step a random Q, and no error."""
         if parameter not in self.kept:
             wide = torch.promote_types(gradient.dtype, torch.float32)  # for QR
             error = torch.zeros_like(gradient.flatten(1), dtype=wide)
-            r = min(self.rank, *error.shape)
-            q = torch.randn(error.shape[1], r, generator=self.random, dtype=wide)
+            size = error.shape[1], min(self.rank, *error.shape)
+            q = torch.randn(size, generator=self.random, dtype=wide)
             self.kept[parameter] = {"error": error, "q": q.to(error.device)}
         return self.kept[parameter]

@@ -36,8 +36,8 @@ class Usage:
             return
         raise RuntimeError(
             f"rank {dist.get_rank()}: DistributedDataParallel: expected backward to give every "
-            f"parameter a gradient, got none for {len(unused)}: {', '.join(unused[:10])}. Others may "
-            "wait for them. Pass find_unused_parameters=True if the loss may leave parameters "
+            f"parameter a gradient, got none for {len(unused)}: {', '.join(unused[:10])}. Others "
+            "may wait for them. Pass find_unused_parameters=True if the loss may leave parameters "
             "out, or freeze them before wrapping: requires_grad_(False)"
         )
 
