@@ -6,9 +6,6 @@ Optimization* (2019), algorithms 1 and 2. An n x m matrix M is approximated by P
 [Note: error feedback] What a step leaves out, M - P Qᵀ with a rank's own Q, it adds to its next
 gradient. With the mean's Q (torch's way) what is kept also sums up, without end, how far the rank's
 gradients are from the mean.
-
-[Note: a bad step leaves no trace] An infinite gradient, as a loss scaler provokes them on purpose,
-makes P and Q NaN on all ranks. The scaler skips the step; what is kept stays as it was.
 """
 
 from __future__ import annotations
@@ -70,7 +67,8 @@ class LowRank:
         """Q is averaged: the gradient is P Qᵀ, and the rest waits. [Note: error feedback]."""
         q = mean.view_as(self.q)
         self.gradient.copy_((self.p @ q.T).view_as(self.gradient))
-        sound = q.isfinite().all()  # on all ranks or none: [Note: a bad step leaves no trace]
+        # A loss scaler makes infinities on purpose, and skips the step: it must leave no trace.
+        sound = q.isfinite().all()  # on all ranks or none
         error = self.matrix - self.p @ self.q.T
         self.kept["error"] = torch.where(sound, error, self.kept["error"])
         self.kept["q"] = torch.where(sound, q, self.kept["q"])
@@ -88,8 +86,8 @@ class PowerSGD:
         """True if P and Q have less than half its elements; vectors and complex go in full."""
         if gradient.dim() < 2 or gradient.is_complex():
             return False
-        shape = gradient.flatten(1).shape
-        return 2 * sum(shape) * min(self.rank, *shape) < gradient.numel()
+        rows, columns = gradient.flatten(1).shape
+        return 2 * (rows + columns) * min(self.rank, rows, columns) < gradient.numel()
 
     def recall(self, parameter: torch.Tensor, gradient: torch.Tensor) -> Kept:
         """What is kept of the parameter: before its first step a random Q, and no error."""
