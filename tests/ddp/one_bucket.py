@@ -9,7 +9,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course.training.models import mlp
-from minidist.parallel.ddp.comm_hooks import Reduced
 
 Hook = Callable[[Any, Any], Any]
 Gradients = dict[str, torch.Tensor]
@@ -46,19 +45,6 @@ class OneBucket:
     def parameters(self) -> list[torch.Tensor]:
         return list(self._views if self._parameters is None else self._parameters)
 
-    def set_buffer(self, buffer: torch.Tensor) -> None:
-        self._buffer = buffer
-
-
-def averaged(
-    hook: Callable[[Any, Any], Reduced], state: Any, *gradients: torch.Tensor
-) -> list[torch.Tensor]:
-    """What the hook makes of these gradients of a rank."""
-    bucket = OneBucket(gradients)
-    result = hook(state, bucket).wait()
-    assert result is bucket.buffer()
-    return bucket.gradients()
-
 
 def torch_ddp(net: nn.Module, state: Any = None, hook: Hook | None = None, **options: Any) -> Any:
     """torch's DDP, with a hook if there is one."""
@@ -81,17 +67,9 @@ def backwards(model: nn.Module, steps: int) -> list[Gradients]:
         model.zero_grad()
         inputs = torch.randn(8, 12, generator=source, dtype=next(model.parameters()).dtype)
         (64 * model(inputs).square()).sum().backward()  # so that float16 has its 11 bits for all
-        found.append(gradients_of(model))
+        grads = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}  # type: ignore[union-attr]
+        found.append({name.removeprefix("module."): grad for name, grad in grads.items()})
     return found
-
-
-def gradients_of(model: nn.Module) -> Gradients:
-    """Copies, by the names of the bare module."""
-    return {
-        name.removeprefix("module."): parameter.grad.clone()
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None
-    }
 
 
 class Alone:

@@ -41,11 +41,7 @@ def build_buckets(order: Sequence[Named], first: float, cap: float) -> list[Buck
 class Bucket:
     """Parameters of one dtype and device, and the buffer in which their gradients travel.
 
-    Attributes:
-        index: its place in the order in which buckets are launched; after the `last` comes none.
-        names, parameters: in the order in which gradients are expected.
-        views: each parameter's part of the `buffer`, in the parameter's shape.
-        ready: the parameters whose gradients autograd has made in this backward.
+    A view is a parameter's part of the buffer; those that are `ready` have their gradient.
     """
 
     def __init__(self, index: int, named: Sequence[Named], *, last: bool) -> None:
@@ -70,9 +66,6 @@ class Bucket:
         view = self.views[parameter]
         if parameter.grad is not None and parameter.grad is not view:
             parameter.grad = view.copy_(parameter.grad)
-
-    def __repr__(self) -> str:
-        return f"Bucket({self.index}: {', '.join(self.names)}; {self.nbytes} bytes)"
 
 
 class GradBucket:

@@ -13,38 +13,11 @@ from torch.nn import Parameter
 from minidist.comm.agreement import agreed
 from minidist.comm.comm import Comm
 from minidist.parallel.checks import check_module, check_tensors, is_number
+from minidist.parallel.ddp.comm_hooks import name_of
 
 NAME = "DistributedDataParallel"
 SYNC = ("naive", "flat", "bucketed", "overlapped")
 Kinds = dict[Parameter, tuple[torch.dtype, torch.device]]
-
-NOT_HERE = {  # torch's arguments: default, and what to do instead
-    "delay_all_reduce_named_params": (None, "freeze them, and all-reduce their gradients yourself"),
-    "param_to_hook_all_reduce": (None, "use register_post_accumulate_grad_hook yourself"),
-    "mixed_precision": (None, "use torch.autocast, or minidist.fully_shard with mp_policy"),
-    "device_mesh": (None, "pass process_group=device_mesh.get_group()"),
-    "skip_all_reduce_unused_params": (False, "freeze what no rank uses: requires_grad_(False)"),
-    "bucket_cap_mb_list": (None, "pass first_bucket_mb and bucket_cap_mb"),
-    "batched_grad_copy": (False, "pass gradient_as_bucket_view=True to save the copies"),
-}
-NOT_IN_JOIN = {
-    "divide_by_initial_world_size": (True, "weigh the batches with model.weigh(samples)"),
-    "enable": (True, "leave out the with statement"),
-    "throw_on_early_termination": (False, "all-reduce a flag before each batch, and stop"),
-}
-
-
-def check_of_torch(call: str, known: Mapping[str, tuple[Any, str]], given: dict[str, Any]) -> None:
-    """Raise TypeError for an argument of torch's that we do not have, naming our way."""
-    for name, value in given.items():
-        if name not in known:
-            raise TypeError(f"rank {dist.get_rank()}: {call}: unexpected argument {name}")
-        default, instead = known[name]
-        if value != default:
-            raise TypeError(
-                f"rank {dist.get_rank()}: {call}: {name}: expected {default!r}, got {value!r}; "
-                f"{instead}"
-            )
 
 
 def check_arguments(
@@ -55,16 +28,7 @@ def check_arguments(
     flags: Mapping[str, bool],
     devices: Sequence[Any],
 ) -> None:
-    """Raise if this rank's arguments are wrong, another's are, or they differ between ranks.
-
-    Args:
-        module: what is to be wrapped.
-        comm: between the ranks.
-        sync: one of `SYNC`.
-        sizes: argument → MiB.
-        flags: argument → value, alike on all ranks.
-        devices: what the user says the module is on.
-    """
+    """Raise if this rank's arguments are wrong, another's are, or they differ between ranks."""
     with agreed(comm, NAME, {"sync": sync, **sizes, **flags}):
         if sync not in SYNC:
             raise ValueError(f"sync must be one of {', '.join(SYNC)}, got {sync!r}")
@@ -73,13 +37,9 @@ def check_arguments(
                 raise ValueError(f"{name}: expected a number of MiB above 0, got {size!r}")
         check_module(module)
         named = dict(module.named_parameters())
-        if not named:
-            raise ValueError("module: expected parameters to train, it has none; call it as it is")
         check_tensors("module", named | dict(module.named_buffers()), comm.group)
         if not any(parameter.requires_grad for parameter in named.values()):
-            raise ValueError(
-                f"module: expected a parameter with requires_grad=True, all {len(named)} are frozen"
-            )
+            raise ValueError("module: expected a parameter with requires_grad=True, got none")
         own = next(module.parameters()).device
         for each in devices:
             device = torch.device(own.type, each) if isinstance(each, int) else torch.device(each)
@@ -88,11 +48,9 @@ def check_arguments(
                 raise ValueError(f"device_ids, output_device: expected {expected}, got {each!r}")
 
 
-def check_hook(hook: object, name: str, before: object, comm: Comm) -> None:
-    """Raise if a hook cannot be registered, or if the ranks register different ones."""
-    with agreed(comm, "register_comm_hook", {"hook": name}):
-        if not callable(hook):
-            raise TypeError(f"hook: expected a function of state and bucket, got {hook!r}")
+def check_hook(hook: object, before: object, comm: Comm) -> None:
+    """Raise if there is a hook already, or if the ranks register different ones."""
+    with agreed(comm, "register_comm_hook", {"hook": name_of(hook)}):
         if before is not None:
             raise ValueError("hook: there is one already; wrap the module anew for another")
 
@@ -122,12 +80,10 @@ def kinds(module: nn.Module) -> Kinds:
 
 def check_unchanged(module: nn.Module, wrapped: Kinds, names: Mapping[Parameter, str]) -> None:
     """Raise RuntimeError unless the module trains what it did when it was wrapped."""
-    now = kinds(module)
-    if now == wrapped:
-        return
-    all_names = {**names, **{p: name for name, p in module.named_parameters()}}
-    changed = [name for p, name in all_names.items() if now.get(p) != wrapped.get(p)]
-    raise RuntimeError(
-        f"rank {dist.get_rank()}: module: {', '.join(changed[:10])} changed after wrapping (added, "
-        "removed, replaced, frozen, cast or moved); wrap the module anew, on all ranks"
-    )
+    if (now := kinds(module)) != wrapped:
+        names = {**names, **{p: name for name, p in module.named_parameters()}}
+        changed = [name for p, name in names.items() if now.get(p) != wrapped.get(p)]
+        raise RuntimeError(
+            f"rank {dist.get_rank()}: module: {', '.join(changed[:10])} changed after wrapping "
+            "(added, removed, replaced, frozen, cast or moved); wrap the module anew, on all ranks"
+        )

@@ -7,16 +7,14 @@ For example::
 
 A hook is called with a state and a bucket when the bucket is full. It starts the communication and
 returns a handle, whose `wait()` returns the buffer of averaged gradients. Buckets come unscaled: a
-hook also divides by the number of ranks. `powersgd` has one that sends even less.
+hook also divides by the number of ranks.
 
 [Note: divide, then cast] Three orders give the same average in exact arithmetic. To sum and divide
 last overflows in float16 when N gradients add up to more than 65,504, though none is larger: an
 infinity, which the optimizer puts into the weights for good. To divide first makes zero of what is
 smaller than 3e-8 N, and that is next to nothing: so all hooks divide first. To cast before dividing
-(torch's own hooks) loses as much, rounds twice, and overflows where a gradient is beyond 65,504 and
-its N-th part is not. So we divide in the precision of the gradients, and round once, to the one
-that is sent. bfloat16 has the range of float32, and overflows only where that does, but 8 bits of
-precision where float16 has 11.
+(torch's own hooks) rounds twice, and overflows where a gradient is beyond 65,504 and its N-th part
+is not. bfloat16 overflows only where float32 does, but has 8 bits of precision, float16 has 11.
 """
 
 from __future__ import annotations
@@ -30,9 +28,7 @@ import torch.distributed as dist
 from minidist.comm.comm import Comm, Handle
 from minidist.parallel.ddp.bucket import Bucket, GradBucket
 from minidist.profiler.spans import COMMUNICATION
-from minidist.profiler.timeline import NOTHING, Mark, Timed, mark, note
-
-__all__ = ["HookCall", "Reduced", "Waiting", "all_reduce", "bf16_compress", "fp16_compress"]
+from minidist.profiler.timeline import Timed, note
 
 
 class Waiting(Protocol):
@@ -45,26 +41,16 @@ class Waiting(Protocol):
 Hook = Callable[[Any, GradBucket], Waiting]
 
 
-# ---- the hooks that come with the library ----
-
-
 class Reduced:
     """A collective in flight, and what is left to do with its result."""
 
     def __init__(self, work: Handle, finish: Callable[[], torch.Tensor]) -> None:
-        self._work = work
-        self._finish: Callable[[], torch.Tensor] | None = finish
-        self._result: torch.Tensor | None = None
+        self._work, self._finish = work, finish
 
     def wait(self) -> torch.Tensor:
-        """Return the averaged gradients when they are there, in the device's current stream."""
-        if self._finish:
-            self._work.wait()
-            with torch.no_grad():
-                self._result = self._finish()
-            self._finish = None  # and what it holds
-        assert self._result is not None
-        return self._result
+        """Return the averaged gradients when they are there; call it once."""
+        self._work.wait()
+        return self._finish()
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -73,7 +59,7 @@ class Reduced:
 
 
 def start(comm: Comm, tensor: torch.Tensor, finish: Callable[[], torch.Tensor]) -> Reduced:
-    """Sum `tensor` over the ranks, in place; `wait()` calls `finish`, once."""
+    """Sum `tensor` over the ranks, in place; `wait()` calls `finish`."""
     work = comm.all_reduce(tensor, async_op=True)
     assert work is not None
     return Reduced(work, finish)
@@ -88,8 +74,7 @@ def all_reduce(comm: Comm, bucket: GradBucket) -> Reduced:
 def fp16_compress(comm: Comm, bucket: GradBucket) -> Reduced:
     """Average the gradients in float16: half the bytes of float32. See [Note: divide, then cast].
 
-    Gradients that have 16 bits already are averaged as they are. It raises TypeError if they are
-    not real floating-point numbers.
+    Gradients that have 16 bits already are averaged as they are.
     """
     return _compress(comm, bucket, torch.float16)
 
@@ -100,7 +85,7 @@ def bf16_compress(comm: Comm, bucket: GradBucket) -> Reduced:
 
 
 def _compress(comm: Comm, bucket: GradBucket, dtype: torch.dtype) -> Reduced:
-    buffer = real_buffer(comm, bucket)
+    buffer = bucket.buffer()
     if buffer.element_size() <= dtype.itemsize:
         return all_reduce(comm, bucket)
     small = torch.empty_like(buffer, dtype=dtype)
@@ -108,50 +93,24 @@ def _compress(comm: Comm, bucket: GradBucket, dtype: torch.dtype) -> Reduced:
     return start(comm, small, lambda: buffer.copy_(small))
 
 
-def real_buffer(comm: Comm, bucket: GradBucket) -> torch.Tensor:
-    """The bucket's buffer; TypeError if its elements are not real floating-point numbers."""
-    buffer = bucket.buffer()
-    if not buffer.is_floating_point():
-        where = f"rank {comm.rank}: bucket {bucket.index()}"
-        raise TypeError(f"{where}: expected real floating-point gradients, got {buffer.dtype}")
-    return buffer
-
-
-# ---- a user's hook ----
-
-
 class HookCall:
-    """One call of a user's hook, with one bucket: on the timeline, and its result checked.
-
-    It raises TypeError if the hook returns nothing to wait for.
-    """
+    """One call of a user's hook with one bucket: on the timeline, and its result checked."""
 
     def __init__(self, state: object, hook: Hook, bucket: Bucket) -> None:
-        self.bucket, name = bucket, f"bucket {bucket.index}"
-        self.where = f"rank {dist.get_rank()}: communication hook {name_of(hook)}: expected"
+        self.bucket, self.name = bucket, name_of(hook)
         self.waiting = hook(state, GradBucket(bucket))
-        if not hasattr(self.waiting, "wait"):
-            raise TypeError(
-                f"{self.where} something with wait(), such as a torch.futures.Future, got a "
-                f"{type(self.waiting).__name__}"
-            )
-        self.mark: Mark = NOTHING
         if hasattr(self.waiting, "span"):
-            note(name, COMMUNICATION, cast(Timed, self.waiting))
-        else:
-            self.mark = mark(name, COMMUNICATION, bucket.buffer.device)
+            note(f"bucket {bucket.index}", COMMUNICATION, cast(Timed, self.waiting))
 
     def wait(self) -> None:
-        """Return when the result is in the bucket's buffer; raise if it is no such buffer."""
-        result, buffer = self.waiting.wait(), self.bucket.buffer
-        self.mark.end()
-        if not isinstance(result, torch.Tensor):
-            got = type(result).__name__
-            raise TypeError(f"{self.where} wait() to return the reduced buffer, got a {got}")
-        if result.numel() != buffer.numel():
+        """Return when the result is in the bucket's buffer; ValueError if it does not fit there."""
+        buffer = self.bucket.buffer
+        result = self.waiting.wait() if hasattr(self.waiting, "wait") else None
+        if not (isinstance(result, torch.Tensor) and result.numel() == buffer.numel()):
             raise ValueError(
-                f"{self.where} {buffer.numel()} elements for bucket {self.bucket.index}, got "
-                f"{result.numel()}"
+                f"rank {dist.get_rank()}: communication hook {self.name}: expected a handle whose "
+                f"wait() returns the {buffer.numel()} elements of bucket {self.bucket.index}, got "
+                f"{getattr(result, 'shape', result)!r}"
             )
         if result is not buffer:
             buffer.copy_(result.view(-1))

@@ -1,12 +1,12 @@
 """Distributed data parallel: every rank has a replica, and backward averages their gradients.
 
-The idea is in `reducer.py`. This is the module that a user wraps around a model: it decides which
-backward passes synchronize, sees to buffers, and has everything checked.
+The idea is in `reducer.py`. This is the module around a model: it decides which backward passes
+synchronize, sees to buffers, and has everything checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -27,8 +27,8 @@ from minidist.parallel.autograd.backward import Backward
 from minidist.parallel.checks import choose_comm
 from minidist.parallel.ddp import checks
 from minidist.parallel.ddp.bucket import Bucket, arrival_order
-from minidist.parallel.ddp.comm_hooks import Hook, HookCall, name_of
-from minidist.parallel.ddp.join import BACKWARD, FORWARD, OUT, WEIGH, Joining, weight_of
+from minidist.parallel.ddp.comm_hooks import Hook, HookCall
+from minidist.parallel.ddp.join import BACKWARD, FORWARD, OUT, Joining, weight_of
 from minidist.parallel.ddp.reducer import Reducer
 from minidist.parallel.ddp.unused import Usage
 from minidist.parallel.sharding.partition import MIB, limits
@@ -42,22 +42,18 @@ class DistributedDataParallel(nn.Module):
     """A module of which each rank has a replica, fed by its own share of the batch.
 
     As `torch.nn.parallel.DistributedDataParallel`: after `backward()` every rank has the mean of
-    all ranks' gradients, the same bits. Its state dict has the bare module's names; dicts whose
-    names begin with "module.", as torch's do, can be loaded too.
+    all ranks' gradients, the same bits. `steps` counts the backward passes that were averaged.
 
     Args:
         module: on one device. Its parameters must not be added, replaced, frozen, cast or moved
             afterwards.
-        device_ids, output_device: the module's device, to which inputs are moved then; None on the
-            CPU.
+        device_ids, output_device: the GPU that the module is on; inputs are moved there.
         broadcast_buffers: give rank 0's buffers to all at the start, and before each forward
-            outside `no_sync` (in torch: before the first since the last step); under `no_grad`
-            before the first.
+            outside `no_sync`; under `no_grad` before the first.
         init_sync: compare the ranks' models, and give rank 0's parameters to all.
-        find_unused_parameters: backward may leave out parameters, also different ones on different
-            ranks; there they count as zeros. Those that no rank used keep the gradients they had.
+        find_unused_parameters, static_graph: backward may leave out parameters, also different
+            ones on different ranks, where they count as zeros; what no rank used stays as it was.
         gradient_as_bucket_view: gradients are views of the buckets, so their memory is held once.
-        static_graph: as `find_unused_parameters`; buckets follow the graph in any case.
         sync: "naive", a bucket for each parameter; "flat", one for all of a dtype; "bucketed", of
             `bucket_cap_mb`: these three are sent when backward is over. "overlapped": of
             `bucket_cap_mb`, each sent as soon as it is full and all before it have been. After the
@@ -65,10 +61,6 @@ class DistributedDataParallel(nn.Module):
         first_bucket_mb, bucket_cap_mb: MiB that close the first bucket, and later ones.
         comm: what the ranks talk through; `Ours(process_group)` if None.
         forward_sync_buffers: takes the place of `broadcast_buffers`, but for the start.
-        of_torch: other arguments of torch's; TypeError names our way, unless they have its default.
-
-    Attributes:
-        steps: how many backward passes have been averaged.
 
     Raises:
         TypeError, ValueError: of this rank's arguments or module; it names the rank.
@@ -94,10 +86,8 @@ class DistributedDataParallel(nn.Module):
         first_bucket_mb: float = 1,
         comm: Comm | None = None,
         forward_sync_buffers: bool | None = None,
-        **of_torch: Any,
     ) -> None:
         super().__init__()
-        checks.check_of_torch(checks.NAME, checks.NOT_HERE, of_torch)
         self.comm = choose_comm(process_group, comm)
         cap = 25 if bucket_cap_mb is None else bucket_cap_mb
         at_start = broadcast_buffers is not False or forward_sync_buffers is not None
@@ -128,7 +118,6 @@ class DistributedDataParallel(nn.Module):
         self._usage = Usage(named, self.comm, find)
         self._joining: Joining | None = None
         self._forwards, self._buffers_due, self._in_order = 0, False, sync != "overlapped"
-        self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's share of the batch."""
@@ -172,16 +161,16 @@ class DistributedDataParallel(nn.Module):
         """Autograd has made the first gradient."""
         if sync:
             self._meet(BACKWARD)
-            self._prepare()
+            self._prepare(self.weight)
 
-    def _prepare(self) -> None:
+    def _prepare(self, weight: float) -> None:
         """Build the buckets anew, once, in the order of the first step's gradients."""
         if self.steps and not self._in_order:
             named = [(name, parameter) for parameter, name in self._names.items()]
             order = arrival_order(self.comm, named, self._backward.arrivals)
             self._reducer.fill_buckets(order)
             self._in_order = True
-        self._reducer.prepare(self.weight)
+        self._reducer.prepare(weight)
 
     @torch.no_grad()
     def gradient_arrives(self, parameter: Parameter, sync: bool) -> None:
@@ -218,67 +207,49 @@ class DistributedDataParallel(nn.Module):
     def weigh(self, samples: float) -> None:
         """Let this rank's gradients count for `samples` in the next backward that is averaged.
 
-        For shards of different sizes, on which each rank's loss is a mean: the gradients become
-        those of the mean over all samples. Every rank must call it, before each such backward.
+        If each rank's loss is a mean, the gradients become those of the mean over all samples.
+        Every rank must call it, before each such backward.
         """
         if self._joining:
-            self._joining.announce(WEIGH)
+            raise RuntimeError(f"rank {dist.get_rank()}: weigh: in join all batches count alike")
         self.weight = weight_of(samples, self.comm)
 
     @contextmanager
-    def join(self, **of_torch: Any) -> Iterator[None]:
+    def join(self) -> Iterator[None]:
         """Let ranks have different numbers of batches in the training loop within it.
 
         Gradients are divided by the number of all ranks, so each batch counts the same throughout.
-        Buffers come from the highest rank that still has batches. At the end all ranks have the
-        model of the last one to run out, the highest if they are several; what its optimizer holds
-        is not copied. See [Note: shadow passes].
+        At the end all ranks have the model of the last one to run out, the highest if they are
+        several; what its optimizer holds is not copied. See [Note: shadow passes].
         """
-        checks.check_of_torch("join", checks.NOT_IN_JOIN, of_torch)
-        if self._joining:
-            raise RuntimeError(f"rank {dist.get_rank()}: join: this model is within join already")
         self._joining = joining = Joining(self.comm)
         try:
             yield
             while (what := joining.announce(OUT)) != OUT:
                 if what == FORWARD:
                     broadcast_coalesced(self.module.buffers(), self.comm, joining.going[-1])
-                elif what == WEIGH:
-                    weight_of(0, self.comm)
                 else:
                     self._shadow_backward()
             buffers = self.module.buffers() if self.broadcast_buffers else ()
             everything = chain(self.module.parameters(), buffers)
             broadcast_coalesced(everything, self.comm, joining.going[-1])
         finally:
-            self._joining, self.weight = None, 1.0
+            self._joining = None
 
     @torch.no_grad()
     def _shadow_backward(self) -> None:
         """Take part in a backward of the other ranks with gradients of zeros."""
-        self.weight = 0.0
-        self._prepare()
+        self._prepare(0.0)
         self._reducer.launch_rest()
         self._usage.of_all_ranks()
         self._reducer.finish(used=())
-        self.steps, self.weight = self.steps + 1, 1.0
-
-    def join_hook(self, **_: Any) -> Any:
-        """Torch's `Join` calls it: it is refused."""
-        raise TypeError(
-            f"rank {dist.get_rank()}: Join: expected torch's own classes, got a {checks.NAME} of "
-            "minidist; write `with model.join():` instead"
-        )
+        self.steps += 1
 
     # ---- hooks, and what there is to look at ----
 
     def register_comm_hook(self, state: object, hook: Hook) -> None:
-        """Send buckets by `hook(state, bucket)` instead of an all-reduce, as with PyTorch's.
-
-        It is called with a `GradBucket` of this rank's gradients, not yet divided by the number of
-        ranks, and returns at once something whose `wait()` returns their means.
-        """
-        checks.check_hook(hook, name_of(hook), self._reducer.comm_hook, self.comm)
+        """Send buckets by `hook(state, bucket)` instead of an all-reduce: see `comm_hooks`."""
+        checks.check_hook(hook, self._reducer.comm_hook, self.comm)
         self._reducer.comm_hook = partial(HookCall, state, hook)
 
     @property
@@ -297,18 +268,15 @@ class DistributedDataParallel(nn.Module):
         """As the inner module's."""
         return self.module.state_dict(*args, **kwargs)
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """As the inner module's; all names may begin with "module.", as torch's do."""
+        if not state_dict.keys() & self.module.state_dict().keys():
+            state_dict = {name.removeprefix(PREFIX): each for name, each in state_dict.items()}
+        return self.module.load_state_dict(state_dict, *args, **kwargs)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Neither pickle nor copy: hooks and the process group belong to this process."""
         raise TypeError(
             f"rank {dist.get_rank()}: a {checks.NAME} cannot be copied or pickled: its "
             "hooks and its process group belong to this process; take its .module, or state_dict()"
         )
-
-
-def _add_prefix(
-    wrapper: DistributedDataParallel, state_dict: dict[str, Any], prefix: str, *_: object
-) -> None:
-    """Before loading, put "module." in front of names that lack it."""
-    bare = {prefix + name: prefix + PREFIX + name for name in wrapper.module.state_dict()}
-    for name in bare.keys() & state_dict.keys():
-        state_dict[bare[name]] = state_dict.pop(name)

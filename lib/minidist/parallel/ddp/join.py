@@ -2,9 +2,9 @@
 
 [Note: shadow passes] A rank that has run out of batches must still take part in what the others
 send, or they wait for ever. So within `join` a rank announces what it does next: a forward that
-broadcasts buffers, a backward that is averaged, `weigh`. A rank that has run out listens, and plays
-that part with zeros. Each announcement is one all-reduce of an integer for each rank. PyTorch
-announces forwards only, and takes for granted that one backward follows each.
+broadcasts buffers, or a backward that is averaged. A rank that has run out listens, and plays that
+part with zeros. Each announcement is one all-reduce of an integer for each rank. PyTorch announces
+forwards only, and takes for granted that one backward follows each.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ from minidist.comm.agreement import agreed
 from minidist.comm.comm import Comm
 from minidist.parallel.checks import is_number
 
-OUT, FORWARD, BACKWARD, WEIGH = "out of batches", "forward", "backward", "weigh"
-CODES = [OUT, FORWARD, BACKWARD, WEIGH]
+CODES = OUT, FORWARD, BACKWARD = ["out of batches", "forward", "backward"]
 
 
 def weight_of(samples: float, comm: Comm) -> float:
-    """Return N w / Σw for this rank's number of samples w: 1 if all ranks have equally many.
+    """Return N w / Σw for this rank's number of samples w: it counts for w / Σw instead of 1 / N.
 
-    The mean of the ranks' means is the mean over all samples only then. Otherwise a rank's gradient
-    has to count for w / Σw instead of 1 / N. It raises ValueError if samples is no number from 0
-    on, or 0 on all ranks.
+    It raises ValueError if samples is no number from 0 on, or 0 on all ranks.
     """
     with agreed(comm, "weigh"):
         if not is_number(samples) or not 0 <= samples < math.inf:
@@ -41,11 +38,7 @@ def weight_of(samples: float, comm: Comm) -> float:
 
 
 class Joining:
-    """This rank's part in `join`.
-
-    Attributes:
-        going: the ranks of the group that still have batches, or had when all ran out.
-    """
+    """This rank's part in `join`; `going` are the ranks that had batches when they last spoke."""
 
     def __init__(self, comm: Comm) -> None:
         self.comm, self.going = comm, list(range(comm.ranks))
@@ -53,20 +46,15 @@ class Joining:
     def announce(self, mine: str) -> str:
         """Tell all ranks what this one does next; return what those do that still have batches.
 
-        OUT means that none has any. It raises RuntimeError on all ranks if they do not announce
-        the same.
+        OUT means that none has any. It raises RuntimeError on all ranks if they differ.
         """
         table = torch.zeros(self.comm.ranks, dtype=torch.int32, device=wire_device(self.comm.group))
         table[self.comm.rank] = CODES.index(mine)
         self.comm.all_reduce(table)
-        said: list[str] = [CODES[code] for code in table.tolist()]
-        going = [rank for rank, what in enumerate(said) if what != OUT]
-        if not going:
-            return OUT
-        self.going = going
-        if len({said[rank] for rank in going}) > 1:
+        said = {rank: CODES[code] for rank, code in enumerate(table.tolist()) if code}
+        self.going = list(said) or self.going
+        if len(set(said.values())) > 1:
             ranks = dist.get_process_group_ranks(self.comm.group)
-            pairs = zip(ranks, said, strict=True)
-            listed = "; ".join(f"rank {rank}: {what}" for rank, what in pairs)
+            listed = "; ".join(f"rank {ranks[rank]}: {what}" for rank, what in said.items())
             raise RuntimeError(f"join: the ranks are not at the same point: {listed}")
-        return said[going[0]]
+        return said[self.going[0]] if said else OUT

@@ -1,81 +1,49 @@
 """PowerSGD: send a low-rank approximation of each gradient, and keep what it leaves out for later.
 
 Vogels, Karimireddy and Jaggi, *PowerSGD: Practical Low-Rank Gradient Compression for Distributed
-Optimization* (2019), algorithms 1 and 2. A gradient matrix M of n x m elements is approximated by
-P Qᵀ, of rank r: (n + m) r elements to send. One power iteration makes Q of the last step's::
+Optimization* (2019), algorithms 1 and 2. An n x m matrix M is approximated by P Qᵀ, of rank r.
 
-    P = mean of M Q over the ranks, its columns made orthonormal
-    Q = mean of Mᵀ P
-
-so that P Qᵀ is the mean gradient projected on the columns of P. Both messages are plain sums, so
-any all-reduce does; and Q, kept from step to step, follows the leading singular vectors.
-
-[Note: error feedback] What a step leaves out, M - P (Mᵀ P)ᵀ, each rank adds to its next gradient.
-So nothing is lost, only late: what was applied, and the mean of the ranks' errors, add up to the
-sum of all mean gradients. The error is that of this rank's own matrix, as in the paper's algorithm
-2. Taken from the mean, as M - P Qᵀ (torch's way), it has the same mean over the ranks and leads to
-the same steps. But then it also adds up how far the rank's gradients were from the mean, of which
-nothing is ever taken away again: it grows without end, and eats up the digits. Of the rank's own
-error every P takes away what lies along its columns.
-
-[Note: orthonormal by QR] Gram and Schmidt divide by the length of what is left of a column: by
-zero, for a gradient of zeros or of a lower rank. Householder's QR does not: it puts any orthonormal
-column there. That also is why a Q of zeros (nothing came in the last step) finds its way back.
-
-[Note: a bad step leaves no trace] An infinite gradient, as a loss scaler provokes them on purpose,
-makes P and Q NaN on all ranks. The scaler then skips the step; it must not live on in errors and
-bases. So these are kept as they were.
+[Note: error feedback] What a step leaves out, M - P Qᵀ with a rank's own Q, it adds to its next
+gradient. With the mean's Q (torch's way) what is kept also sums up, without end, how far the rank's
+gradients are from the mean.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 
 from minidist.comm.comm import Comm
 from minidist.parallel.ddp.bucket import GradBucket
-from minidist.parallel.ddp.comm_hooks import Reduced, all_reduce, real_buffer, start
-from minidist.profiler.timeline import mark
+from minidist.parallel.ddp.comm_hooks import Reduced, all_reduce, start
 
-__all__ = ["LowRank", "Memory", "PowerSGD", "power_sgd"]
-
-LEAST_SAVING = 2  # a matrix is compressed if P and Q are smaller by more than this factor
+Kept = dict[str, torch.Tensor]  # the last step's "q", [m, r]; the "error" of this rank, [n, m]
 
 
 def power_sgd(state: PowerSGD, bucket: GradBucket) -> Reduced:
-    """Average the gradients as P and Q; those not worth it, in full, in the same message as P.
-
-    The second message, Q, can only be sent when P has come: `wait()` does.
-    """
-    comm = state.comm
-    real_buffer(comm, bucket)
-    in_full = state.step < state.start
+    """Average the gradients as P and Q; those not worth it, in full, in the same message as P."""
+    comm, compress = state.comm, state.step >= state.start
     state.step += bucket.is_last()
-    if in_full:
-        return all_reduce(comm, bucket)
     matrices, others = [], []
     for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
-        if state.compresses(gradient):
+        if compress and state.compresses(gradient):
             matrices.append(LowRank(gradient, state.recall(parameter, gradient)))
         else:
             others.append(gradient)
-    first = _flat([each.p for each in matrices] + others).div_(comm.ranks)
+    if not matrices:
+        return all_reduce(comm, bucket)
+    sent = [each.p for each in matrices] + others
+    first = torch.cat([each.flatten() for each in sent]).div_(comm.ranks)
 
-    def finish() -> torch.Tensor:
-        sizes = [each.p.numel() for each in matrices] + [each.numel() for each in others]
-        means = torch.split(first, sizes)
-        for matrix, mean in zip(matrices, means, strict=False):
-            matrix.project(mean)
+    def finish() -> torch.Tensor:  # in `wait()`: Q can only be sent when P has come
+        means = torch.split(first, [each.numel() for each in sent])
         for gradient, mean in zip(others, means[len(matrices) :], strict=True):
             gradient.copy_(mean.view_as(gradient))
-        if matrices:
-            second = _flat([each.q for each in matrices]).div_(comm.ranks)
-            with mark(f"Q of bucket {bucket.index()}", "communication", second.device):
-                comm.all_reduce(second)
-            means = torch.split(second, [each.q.numel() for each in matrices])
-            for matrix, mean in zip(matrices, means, strict=True):
-                matrix.apply(mean)
+        qs = [matrix.project(mean) for matrix, mean in zip(matrices, means, strict=False)]
+        second = torch.cat([q.flatten() for q in qs]).div_(comm.ranks)
+        comm.all_reduce(second)
+        means = torch.split(second, [q.numel() for q in qs])
+        for matrix, mean in zip(matrices, means, strict=True):
+            matrix.apply(mean)
         return bucket.buffer()
 
     return start(comm, first, finish)
@@ -84,84 +52,49 @@ def power_sgd(state: PowerSGD, bucket: GradBucket) -> Reduced:
 class LowRank:
     """One gradient in one step: a matrix M that is sent as P and Q."""
 
-    def __init__(self, gradient: torch.Tensor, memory: Memory) -> None:
-        self.gradient, self.memory = gradient, memory
-        self.matrix = _matrix(gradient) + memory.error
-        self.p = self.matrix @ memory.basis
+    def __init__(self, gradient: torch.Tensor, kept: Kept) -> None:
+        self.gradient, self.kept = gradient, kept
+        self.matrix = gradient.flatten(1) + kept["error"]
+        self.p = self.matrix @ kept["q"]
 
-    def project(self, mean: torch.Tensor) -> None:
-        """P is averaged: make its columns orthonormal. [Note: orthonormal by QR]."""
-        self.p = torch.linalg.qr(mean.view_as(self.p)).Q
+    def project(self, mean: torch.Tensor) -> torch.Tensor:
+        """P is averaged: make its columns orthonormal, and return Q."""
+        self.p = torch.linalg.qr(mean.view_as(self.p)).Q  # sound for gradients of a lower rank too
         self.q = self.matrix.T @ self.p
+        return self.q
 
     def apply(self, mean: torch.Tensor) -> None:
         """Q is averaged: the gradient is P Qᵀ, and the rest waits. [Note: error feedback]."""
         q = mean.view_as(self.q)
         self.gradient.copy_((self.p @ q.T).view_as(self.gradient))
-        sound = q.isfinite().all()  # on all ranks or none: [Note: a bad step leaves no trace]
+        # A loss scaler makes infinities on purpose, and skips the step: it must leave no trace.
+        sound = q.isfinite().all()  # on all ranks or none
         error = self.matrix - self.p @ self.q.T
-        self.memory.error = torch.where(sound, error, self.memory.error)
-        self.memory.basis = torch.where(sound, q, self.memory.basis)
-
-
-@dataclass
-class Memory:
-    """What is kept of one parameter from step to step; float32 at least, for QR."""
-
-    basis: torch.Tensor  # Q of the last step: [m, r], alike on all ranks
-    error: torch.Tensor  # what this rank has not yet sent: [n, m]
+        self.kept["error"] = torch.where(sound, error, self.kept["error"])
+        self.kept["q"] = torch.where(sound, q, self.kept["q"])
 
 
 class PowerSGD:
-    """What `power_sgd` remembers, the state of `register_comm_hook`; one for a model.
-
-    It is kept by parameter, not by bucket: buckets may be rebuilt at any time.
-
-    Args:
-        comm: between which ranks, and how.
-        rank: r, the number of columns of P and Q.
-        start: steps in which gradients are averaged in full: at first they change fastest.
-    """
+    """The state of `power_sgd`, for one model; the first `start` steps are averaged in full."""
 
     def __init__(self, comm: Comm, rank: int = 1, start: int = 10) -> None:
-        for name, number, least in (("rank", rank, 1), ("start", start, 0)):
-            if not isinstance(number, int) or number < least:
-                raise ValueError(
-                    f"rank {comm.rank}: PowerSGD: {name}: expected a whole number of at least "
-                    f"{least}, got {number!r}"
-                )
-        self.comm, self.rank, self.start = comm, rank, start
-        self.step = 0  # backward passes so far
-        self.memory: dict[torch.Tensor, Memory] = {}
-        self._random = torch.Generator().manual_seed(0)
+        self.comm, self.rank, self.start, self.step = comm, rank, start, 0
+        self.kept: dict[torch.Tensor, Kept] = {}  # by parameter: buckets may be built anew
+        self.random = torch.Generator().manual_seed(0)  # alike on all ranks
 
     def compresses(self, gradient: torch.Tensor) -> bool:
-        """True if a gradient of this shape is sent as P and Q; vectors never are."""
-        if gradient.dim() < 2 or not gradient.numel():
+        """True if P and Q have less than half its elements; vectors and complex go in full."""
+        if gradient.dim() < 2 or gradient.is_complex():
             return False
-        rows, columns = _matrix(gradient).shape
-        sent = (rows + columns) * min(self.rank, rows, columns)
-        return sent * LEAST_SAVING < gradient.numel()
+        rows, columns = gradient.flatten(1).shape
+        return 2 * (rows + columns) * min(self.rank, rows, columns) < gradient.numel()
 
-    def recall(self, parameter: torch.Tensor, gradient: torch.Tensor) -> Memory:
-        """What is kept of the parameter: before its first step a random Q, and no error.
-
-        Ranks draw in the same order, and so alike.
-        """
-        if parameter not in self.memory:
-            rows, columns = _matrix(gradient).shape
-            size = columns, min(self.rank, rows, columns)
-            basis = torch.randn(size, generator=self._random, dtype=torch.float64)
-            wide = torch.promote_types(gradient.dtype, torch.float32)
-            error = torch.zeros(rows, columns, dtype=wide, device=gradient.device)
-            self.memory[parameter] = Memory(basis.to(gradient.device, wide), error)
-        return self.memory[parameter]
-
-
-def _matrix(gradient: torch.Tensor) -> torch.Tensor:
-    """The gradient as a matrix: output features down, all others to the right."""
-    return gradient.reshape(gradient.shape[0], -1)
-
-
-def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([each.reshape(-1) for each in tensors])
+    def recall(self, parameter: torch.Tensor, gradient: torch.Tensor) -> Kept:
+        """What is kept of the parameter: before its first step a random Q, and no error."""
+        if parameter not in self.kept:
+            wide = torch.promote_types(gradient.dtype, torch.float32)  # for QR
+            error = torch.zeros_like(gradient.flatten(1), dtype=wide)
+            size = error.shape[1], min(self.rank, *error.shape)
+            q = torch.randn(size, generator=self.random, dtype=wide)
+            self.kept[parameter] = {"error": error, "q": q.to(error.device)}
+        return self.kept[parameter]

@@ -18,22 +18,15 @@ from minidist.parallel.sharding.partition import Named
 
 
 class Usage:
-    """Which of the parameters got a gradient since gradients were last averaged.
-
-    With `find`, some may get none, different ones on different ranks.
-    """
+    """Which parameters got a gradient since the last average; with `find`, some may get none."""
 
     def __init__(self, named: Sequence[Named], comm: Comm, find: bool) -> None:
         self._named, self._comm, self._find = named, comm, find
         self._used: set[Parameter] = set()
 
     def note(self, parameter: Parameter) -> None:
-        """Autograd has reached the parameter, also in `no_sync`.
-
-        A function that returns None for it has not used it. That counts as a gradient of zeros,
-        unless unused parameters are looked for.
-        """
-        if parameter.grad is not None or not self._find:
+        """Autograd has reached it, also in `no_sync`; a gradient of None counts as zeros."""
+        if parameter.grad is not None or not self._find:  # None: a function did not use it
             self._used.add(parameter)
 
     def check(self) -> None:
@@ -41,11 +34,10 @@ class Usage:
         unused = [name for name, parameter in self._named if parameter not in self._used]
         if self._find or not unused:
             return
-        more = f" and {len(unused) - 10} more" if len(unused) > 10 else ""
         raise RuntimeError(
             f"rank {dist.get_rank()}: DistributedDataParallel: expected backward to give every "
-            f"parameter a gradient, got none for {', '.join(unused[:10])}{more}. Other ranks may "
-            "wait for them. Pass find_unused_parameters=True if the loss may leave parameters "
+            f"parameter a gradient, got none for {len(unused)}: {', '.join(unused[:10])}. Others "
+            "may wait for them. Pass find_unused_parameters=True if the loss may leave parameters "
             "out, or freeze them before wrapping: requires_grad_(False)"
         )
 
