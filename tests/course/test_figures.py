@@ -147,14 +147,6 @@ def test_gradients_before_and_after_they_are_averaged_and_their_buckets() -> Non
     assert [label.get_text() for label in places.get_xticklabels()] == ["naive", "flat"]
 
 
-def test_a_long_gradient_is_shown_by_the_means_of_its_pieces() -> None:
-    halves = torch.cat([torch.full((5 * BINS,), 3.0), torch.full((5 * BINS,), -1.0)])
-    own = [{"w": halves.view(10, BINS)}]
-    figure = figures.gradients(own, own, {"flat": [["w"]]})
-    (row,) = np.asarray(figure.axes[0].collections[0].get_array()).reshape(1, BINS)
-    assert row.tolist() == pytest.approx([1.0] * (BINS // 2) + [-1 / 3] * (BINS // 2))
-
-
 # ---- shards ----
 
 

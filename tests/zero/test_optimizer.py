@@ -21,7 +21,7 @@ from tests.support.training import COMMS, LOCAL, MODES, Twins, mlp, numbers, squ
 def odd() -> nn.Module:
     """Sizes that nothing divides; the first matrix lies transposed in memory."""
     net = mlp(5, 7, 3, 1)
-    net[0].weight = nn.Parameter(net[0].weight.detach().t().clone().t())
+    net[0].weight = nn.Parameter(net[0].weight.detach().t().contiguous().t())
     return net
 
 
