@@ -10,21 +10,17 @@ from course.sandbox.threads import Failed, Mismatch, Rank, Threads
 from tests.course.verdicts import each_mistake, says
 
 
-def each_its_own_root(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
-    parts[rank].copy_(mine)
-    broadcast(parts[rank], rank)
+def gather(*, copy: Any = torch.clone, slot: int = 0, roots: Any = lambda n, _: range(n)) -> Any:
+    """An all-gather by broadcasts, right as it stands, with a knob for each way to get it wrong."""
 
+    def by_hand(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
+        ranks = len(parts)
+        if copy:
+            parts[(rank + slot) % ranks].copy_(copy(mine))
+        for src in roots(ranks, rank):
+            broadcast(parts[(src + slot) % ranks], src)
 
-def own_left_out(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
-    parts[rank].copy_(mine)
-    for src in range(len(parts)):
-        if src != rank:
-            broadcast(parts[src], src)
-
-
-def own_not_copied(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
-    for src in range(len(parts)):
-        broadcast(parts[src], src)
+    return by_hand
 
 
 def through_mine(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
@@ -33,51 +29,16 @@ def through_mine(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
         parts[src].copy_(mine)
 
 
-def next_slot(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
-    slots = [(src + 1) % len(parts) for src in range(len(parts))]
-    parts[slots[rank]].copy_(mine)
-    for src, slot in enumerate(slots):
-        broadcast(parts[slot], src)
-
-
-def twice(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
-    parts[rank].copy_(mine)
-    for src in [*range(len(parts)), 0]:
-        broadcast(parts[src], src)
-
-
-def zeroes_mine(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
-    parts[rank].copy_(mine)
+def taken(mine: torch.Tensor) -> torch.Tensor:
+    values = mine.clone()
     mine.zero_()
-    for src in range(len(parts)):
-        broadcast(parts[src], src)
+    return values
 
 
-def rank_0_ends(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
-    if rank:
-        broadcast(mine, 1)
-
-
-def past_the_last(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
-    broadcast(mine, len(parts))
-
-
-def wide_on_rank_1(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
-    broadcast(torch.zeros(5) if rank == 1 else mine, 0)
-
-
-def only_small(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
+def only_small(mine: torch.Tensor) -> torch.Tensor:
     if mine.numel() > 100:
         raise ValueError("too large")
-    parts[rank].copy_(mine)
-    for src in range(len(parts)):
-        broadcast(parts[src], src)
-
-
-def rounds(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
-    parts[rank].copy_(mine.round())
-    for src in range(len(parts)):
-        broadcast(parts[src], src)
+    return mine
 
 
 def forever(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
@@ -85,28 +46,18 @@ def forever(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
         broadcast(mine, 0)
 
 
-def exchanged(inputs: Any, all_to_all: Any) -> Any:
-    received = [torch.empty_like(part) for part in inputs]
-    all_to_all(received, inputs)
-    return received
+def scatter(
+    *, calls: int = 1, add: Any = lambda _, received: sum(received), write: Any = torch.Tensor.copy_
+) -> Any:
+    """A reduce-scatter by all_to_all, right as it stands, with knobs to get it wrong."""
 
+    def by_hand(output: Any, inputs: Any, all_to_all: Any) -> None:
+        for _ in range(calls):
+            received = [torch.empty_like(part) for part in inputs]
+            all_to_all(received, inputs)
+        write(output, add(inputs, received))
 
-def sums_inputs(output: Any, inputs: Any, all_to_all: Any) -> None:
-    exchanged(inputs, all_to_all)
-    output.copy_(sum(inputs))
-
-
-def no_exchange(output: Any, inputs: Any, all_to_all: Any) -> None:
-    output.copy_(sum(inputs))
-
-
-def adds_to_what_was_there(output: Any, inputs: Any, all_to_all: Any) -> None:
-    for part in exchanged(inputs, all_to_all):
-        output += part
-
-
-def output_rebound(output: Any, inputs: Any, all_to_all: Any) -> None:
-    output = sum(exchanged(inputs, all_to_all))  # noqa: F841
+    return by_hand
 
 
 def into_inputs(output: Any, inputs: Any, all_to_all: Any) -> None:
@@ -118,20 +69,6 @@ def swapped(output: Any, inputs: Any, all_to_all: Any) -> None:
     received = [torch.zeros_like(part) for part in inputs]
     all_to_all(inputs, received)
     output.copy_(sum(received))
-
-
-def part_by_part(output: Any, inputs: Any, all_to_all: Any) -> None:
-    for _ in range(2):
-        received = exchanged(inputs, all_to_all)
-    output.copy_(sum(received))
-
-
-def one_output(output: Any, inputs: Any, all_to_all: Any) -> None:
-    all_to_all([output], inputs)
-
-
-def rounds_sums(output: Any, inputs: Any, all_to_all: Any) -> None:
-    output.copy_(sum(exchanged(inputs, all_to_all)).round())
 
 
 RIGHT = {
@@ -193,30 +130,46 @@ def test_a_collective_call_ends_when_a_thread_raises_or_leaves() -> None:
 
 MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
 MISTAKES[grade.all_gather] = [
-    (each_its_own_root, r"not make the same call: rank 0 broadcast\(src=0\), rank 1 broad.*=1"),
-    (own_left_out, r"the ranks do not make the same call: rank 0 broadcast\(src=1\)"),
-    (own_not_copied, r"on rank 0 nothing was written into parts\[0\]\. A broadcast carries"),
+    (
+        gather(roots=lambda n, rank: [rank]),
+        r"not make the same call: rank 0 broadcast\(src=0\), rank 1 broad.*=1",
+    ),
+    (gather(copy=None), r"on rank 0 nothing was written into parts\[0\]\. A broadcast carries"),
     (through_mine, r"on rank 0 parts\[1\] holds rank 0's, expected rank 1's `mine`"),
-    (next_slot, r"on rank 0 parts\[0\] holds rank 3's, expected rank 0's `mine`"),
-    (twice, r"it took 5 broadcasts; 4 are enough"),
-    (zeroes_mine, r"`mine` was overwritten; it is an input"),
-    (rank_0_ends, r"rank 0 has ended, but others wait for it: rank 1 broadcast\(src=1\)"),
-    (past_the_last, r"ValueError: src must be a rank, 0\.\.3, got 4"),
-    (wide_on_rank_1, r"With 4 ranks: .*size"),
-    (only_small, r"On 4 real processes rank . raised ValueError: too large"),
-    (rounds, r"On 4 real processes the result differs from minidist\.all_gather's on ranks"),
+    (gather(slot=1), r"on rank 0 parts\[0\] holds rank 3's, expected rank 0's `mine`"),
+    (gather(roots=lambda n, _: [*range(n), 0]), r"it took 5 broadcasts; 4 are enough"),
+    (gather(copy=taken), r"`mine` was overwritten; it is an input"),
+    (
+        lambda parts, mine, rank, broadcast: rank and broadcast(mine, 1),
+        r"rank 0 has ended, but others wait for it: rank 1 broadcast\(src=1\)",
+    ),
+    (gather(roots=lambda n, _: [n]), r"ValueError: src must be a rank, 0\.\.3, got 4"),
+    (
+        lambda parts, mine, rank, broadcast: broadcast(torch.zeros(5) if rank == 1 else mine, 0),
+        r"With 4 ranks: .*size",
+    ),
+    (gather(copy=only_small), r"On 4 real processes rank . raised ValueError: too large"),
+    (gather(copy=torch.round), r"On 4 real .* differs from minidist\.all_gather's on ranks"),
     (forever, r"make call after call: rank 0 broadcast\(src=0\)"),
 ]
 MISTAKES[grade.reduce_scatter] = [
-    (sums_inputs, r"rank 0 `output` holds 0→0 \+ 0→1 .* expected 0→0 \+ 1→0 \+ 2→0 \+ 3→0"),
-    (no_exchange, r"rank 0 `output` holds 0→0 \+ 0→1 \+ 0→2 \+ 0→3, expected"),
-    (adds_to_what_was_there, r"holds what was in it before, too"),
-    (output_rebound, r"on rank 0 nothing was written into `output`, in place"),
+    (
+        scatter(add=lambda inputs, _: sum(inputs)),
+        r"rank 0 `output` holds 0→0 \+ 0→1 .* expected 0→0 \+ 1→0 \+ 2→0 \+ 3→0",
+    ),
+    (scatter(write=torch.Tensor.add_), r"holds what was in it before, too"),
+    (scatter(write=lambda *_: None), r"on rank 0 nothing was written into `output`, in place"),
     (into_inputs, r"`inputs` were overwritten"),
     (swapped, r"`output` holds 0 blocks, expected"),
-    (part_by_part, r"it took 2 calls of all_to_all; one is enough"),
-    (one_output, r"all_to_all needs 4 outputs and inputs, got 1 and 4"),
-    (rounds_sums, r"On 4 real processes the result differs from minidist\.reduce_scatter's"),
+    (scatter(calls=2), r"it took 2 calls of all_to_all; one is enough"),
+    (
+        lambda output, inputs, all_to_all: all_to_all([output], inputs),
+        r"all_to_all needs 4 outputs and inputs, got 1 and 4",
+    ),
+    (
+        scatter(add=lambda _, received: sum(received).round()),
+        r"On 4 real processes the result differs from minidist\.reduce_scatter's",
+    ),
 ]
 
 

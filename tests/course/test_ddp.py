@@ -1,10 +1,14 @@
 """The graders of the lab on DDP: mistakes get a diagnosis."""
 
+import os
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
+import minidist
 from course.graders import ddp as grade
+from minidist import ReduceOp
 from tests.course.by_hand import ddp as hand
 from tests.course.verdicts import each_mistake, says
 
@@ -13,8 +17,8 @@ from tests.course.verdicts import each_mistake, says
     "way",
     [
         hand.in_another_order(list),
-        hand.in_another_order(hand.backwards),
-        hand.by_hand(broadcast=hand.by_torch),
+        hand.in_another_order(lambda parameters: parameters[::-1]),
+        hand.by_hand(broadcast=lambda p: dist.broadcast(p.data, 0)),
         hand.by_tensor_hooks,
     ],
 )
@@ -27,6 +31,10 @@ def test_a_rank_that_waits_for_the_others_in_vain_is_named(
 ) -> None:
     monkeypatch.setattr(grade, "TIMEOUT", 3)
     says("rank 0 did not end within 3 s.*the same calls", grade.by_hand(hand.from_rank_0_only))
+
+
+def nothing(parameter: Any) -> None:
+    pass
 
 
 # ---- buckets ----
@@ -68,31 +76,40 @@ def each_against_each(computing: Any, talking: Any) -> float:
     return length(talking) - over
 
 
-# ---- factors for uneven shards ----
-
-
 MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
 MISTAKES[grade.by_hand] = [
     (
-        hand.by_hand(average=hand.summed),
+        hand.by_hand(average=lambda p: minidist.all_reduce(p.grad)),
         "step 1 .* is the sum over 3 ranks, .*: divide by their number",
     ),
-    (hand.by_hand(average=hand.divided_twice), "divided twice"),
-    (hand.by_hand(average=hand.divided_alone), "its own, divided, and not summed"),
     (
-        hand.by_hand(average=hand.of_the_parameter),
+        hand.by_hand(average=lambda p: minidist.all_reduce(p.grad.div_(3), ReduceOp.AVG)),
+        "divided twice",
+    ),
+    (
+        hand.by_hand(average=lambda p: setattr(p, "grad", p.grad / 3)),
+        "its own, divided, and not summed",
+    ),
+    (
+        hand.by_hand(average=lambda p: minidist.all_reduce(p.data, ReduceOp.AVG)),
         "changed 0.weight itself.*reduce parameter.grad",
     ),
-    (hand.by_hand(average=hand.dropped), "0.weight has no gradient on rank 0"),
-    (hand.by_hand(average=hand.nothing), "0.weight is still its own.*every parameter"),
-    (hand.by_hand(of=hand.of_weights), "0.bias is still its own"),
-    (hand.by_hand(broadcast=hand.nothing), "rank 1 starts with a 0.weight .*broadcast"),
     (
-        hand.by_hand(broadcast=hand.from_the_last_rank),
+        hand.by_hand(average=lambda p: setattr(p, "grad", None)),
+        "0.weight has no gradient on rank 0",
+    ),
+    (hand.by_hand(average=nothing), "0.weight is still its own.*every parameter"),
+    (
+        hand.by_hand(of=lambda model: [layer.weight for layer in model[::2]]),
+        "0.bias is still its own",
+    ),
+    (hand.by_hand(broadcast=nothing), "rank 1 starts with a 0.weight .*broadcast"),
+    (
+        hand.by_hand(broadcast=lambda p: minidist.broadcast(p.detach(), 2)),
         "rank 0 starts with a 0.weight .* not rank 0's",
     ),
     (
-        hand.by_hand(broadcast=hand.with_grad),
+        hand.by_hand(broadcast=lambda p: minidist.broadcast(p, 0)),
         "requires grad.*parameter.detach()",
     ),
     (hand.in_another_order(hand.rotated), "disagree on tensor's shape.*in the same order"),
@@ -101,7 +118,7 @@ MISTAKES[grade.by_hand] = [
         "another one than its peers have.*same order everywhere",
     ),
     (hand.once, "in step 2 of 2 rank 0's gradient of 0.weight is still its own"),
-    (hand.leaves, "left with exit code 3"),
+    (lambda model: os._exit(3), "left with exit code 3"),
 ]
 MISTAKES[grade.buckets] = [
     (lambda s, first, cap: fill(s, first, cap, forward=True), "go through them in reverse"),

@@ -73,14 +73,10 @@ def test_the_stub_is_not_yet_and_no_failure(lab: str, exercise: str) -> None:
 
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES)
-def test_the_solution_is_right_and_told_what_it_proved(lab: str, exercise: str) -> None:
+def test_the_solution_is_right_and_told_what_it_proved_and_folded(lab: str, exercise: str) -> None:
     verdict = verdict_of(lab, f"solution-{exercise}")
     assert verdict, verdict
     assert len(verdict.text) > 80
-
-
-@pytest.mark.parametrize(("lab", "exercise"), EXERCISES)
-def test_the_solution_is_folded_in_the_book_and_in_jupyter(lab: str, exercise: str) -> None:
     found = cell(lab, f"solution-{exercise}")
     assert "hide-cell" in found.metadata["tags"]
     assert found.metadata["jupyter"]["source_hidden"]

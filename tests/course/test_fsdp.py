@@ -11,10 +11,6 @@ from tests.course.by_hand import fsdp as hand
 from tests.course.verdicts import each_mistake, says
 
 
-def test_another_way_to_gather_a_unit_is_right_too() -> None:
-    assert grade.unit(hand.by_lists)
-
-
 def test_ranks_that_make_other_calls_are_found() -> None:
     says("disagree on the call.*the same calls.*grader's", grade.unit(hand.from_rank_0_only))
 
@@ -53,16 +49,18 @@ def test_a_rank_without_rows_may_say_so_in_any_way() -> None:
     assert grade.rows(rounded_up)
 
 
+def test_other_right_ways_are_right_too() -> None:
+    assert grade.unit(hand.by_lists)
+    assert grade.norm(hand.norm_of_norms)
+    assert grade.peak(held(whole_at_a_time))
+
+
 # ---- the global norm ----
 
 
 def test_a_rank_that_leaves_out_the_call_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grade, "TIMEOUT", 2)
     says("the same calls", grade.norm(hand.skips_without_gradients))
-
-
-def test_another_way_to_the_norm_is_right_too() -> None:
-    assert grade.norm(hand.norm_of_norms)
 
 
 # ---- the peak ----
@@ -82,37 +80,47 @@ def held(
     return my_peak
 
 
-def largest_two(blocks: list[int], prefetch: bool) -> int:
-    return sum(sorted(blocks)[-1 - prefetch :])
-
-
-def twice_the_largest(blocks: list[int], prefetch: bool) -> int:
-    return (1 + prefetch) * max(blocks, default=0)
-
-
-def test_another_way_to_the_peak_is_right_too() -> None:
-    assert grade.peak(held(whole_at_a_time))
-
-
 MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
 MISTAKES[grade.unit] = [
-    (hand.unit(scatter=hand.summed), "is the sum over 3 ranks, .*: divide by their number"),
-    (hand.unit(scatter=hand.divided_twice), "divided twice"),
-    (hand.unit(scatter=hand.own_part), "part of its own gradient.*samples are missing"),
-    (hand.unit(scatter=hand.wrong_owner), "that of rank 2's weights. Rank 0 keeps part 0"),
-    (hand.unit(scatter=hand.all_of_it), "you return the whole gradient.*its own 4 numbers"),
+    (
+        hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) * comm.ranks),
+        "is the sum over 3 ranks, .*: divide by their number",
+    ),
+    (hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) / comm.ranks), "divided twice"),
+    (
+        hand.unit(scatter=lambda g, comm: g.chunk(comm.ranks)[comm.rank]),
+        "part of its own gradient.*samples are missing",
+    ),
+    (
+        hand.unit(scatter=lambda g, comm: hand.scatter(g.view(3, 4).flip(0).flatten(), comm)),
+        "that of rank 2's weights. Rank 0 keeps part 0",
+    ),
+    (hand.unit(scatter=lambda g, _: g), r"shape \[12\], expected \[4\]: the rank keeps its own"),
+    (hand.unit(scatter=lambda *_: None), "you return None, expected the shard"),
     (hand.unit(scatter=hand.all_reduced), "all-reduce.*twice the bytes"),
-    (hand.unit(scatter=hand.a_bit_off), "is off by up to 1.0e-03"),
-    (hand.unit(scatter=hand.too_short), r"shape \[2\], expected \[4\]"),
-    (hand.unit(gather=hand.own_repeated), "forward got are not those of all ranks"),
+    (
+        hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) + 1e-3),
+        "is off by up to 1.0e-03",
+    ),
+    (
+        hand.unit(gather=lambda shard, comm: shard.repeat(comm.ranks)),
+        "forward got are not those of all ranks",
+    ),
     (hand.never_resharded, "still in memory when backward begins. Reshard"),
     (hand.a_view_of_what_is_kept, "still in memory when backward begins. Reshard"),
     (hand.kept_for_later, "still in memory when all is over"),
-    (hand.forward_on_the_shard, r"On rank \d forward got \[4\], expected all \[12\]"),
-    (hand.never_forward, "forward was never called"),
-    (hand.never_backward, "backward was never called"),
-    (hand.stepped, "the shard has been changed"),
-    (hand.returns_nothing, "you return None, expected the shard"),
+    (
+        lambda shard, forward, *_: forward(shard),
+        r"On rank \d forward got \[4\], expected all \[12\]",
+    ),
+    (
+        lambda shard, forward, _, comm: forward(hand.gather(shard, comm)),
+        "backward was never called",
+    ),
+    (
+        lambda shard, *rest: (hand.unit()(shard, *rest), shard.mul_(2))[0],
+        "the shard has been changed",
+    ),
 ]
 MISTAKES[grade.rows] = [
     (overhanging, "There is no row 7: cut at 5"),
@@ -125,23 +133,41 @@ MISTAKES[grade.rows] = [
     (lambda rows, ranks: [rows // ranks] * ranks, "expected .start, end. of each"),
 ]
 MISTAKES[grade.norm] = [
-    (hand.own_norm, "the norm of this rank's part alone"),
-    (hand.sum_of_norms, "Norms do not add up: their squares do"),
-    (hand.mean_of_norms, "the mean of the ranks' norms"),
-    (hand.of_mean_squares, "do not average them"),
-    (hand.squared, "That is its square"),
-    (hand.root_of_norms, "sum their squares"),
-    (hand.all_there, "rank 2 raised AttributeError"),
-    (hand.in_place, "gradients have been changed"),
-    (lambda gradients, comm: None, "you return None, expected a number"),
+    (lambda parts, comm: hand.squares(parts).sqrt(), "the norm of this rank's part alone"),
+    (
+        lambda parts, comm: hand.total(hand.squares(parts).sqrt(), comm),
+        "Norms do not add up: their squares do",
+    ),
+    (
+        lambda parts, comm: hand.total(hand.squares(parts).sqrt(), comm) / comm.ranks,
+        "the mean of the ranks' norms",
+    ),
+    (lambda parts, comm: hand.norm(parts, comm) / comm.ranks**0.5, "do not average them"),
+    (lambda parts, comm: hand.norm(parts, comm) ** 2, "That is its square"),
+    (
+        lambda parts, comm: hand.total(hand.squares(parts).sqrt(), comm).sqrt(),
+        "sum their squares",
+    ),
+    (
+        lambda parts, comm: hand.norm([each.mul_(1) for each in parts], comm),
+        "rank 2 raised AttributeError",
+    ),
+    (
+        lambda parts, comm: hand.norm([g if g is None else g.mul_(2) for g in parts], comm),
+        "gradients have been changed",
+    ),
+    (lambda parts, comm: None, "you return None, expected a number"),
 ]
 MISTAKES[grade.peak] = [
     (held(whole_at_a_time, shards=False), "the shards are held all the time"),
     (held(whole_at_a_time, root=False), "the root's own weights are whole until"),
     (held(lambda blocks, _: whole_at_a_time(blocks, False)), "with prefetch two units"),
     (held(lambda blocks, _: whole_at_a_time(blocks, True)), "without one"),
-    (held(largest_two), "only if they follow each other"),
-    (held(twice_the_largest), "not as large as the largest|only if they follow"),
+    (held(lambda blocks, two: sum(sorted(blocks)[-1 - two :])), "only if they follow each other"),
+    (
+        held(lambda blocks, two: (1 + two) * max(blocks, default=0)),
+        "not as large as the largest|only if they follow",
+    ),
     (held(lambda blocks, _: sum(blocks)), "not all units are whole"),
     (lambda units, ranks, prefetch: sum(units), "the whole model"),
     (lambda units, ranks, prefetch: None, "you say None; expected a number"),

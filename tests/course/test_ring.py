@@ -42,32 +42,16 @@ def ring(
     return by_hand
 
 
-def rounds(rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange) -> None:
-    """Right on the grader's whole numbers, wrong on real ones."""
-    ring()(rank, ranks, chunks, lambda *call: exchange(*call).round())
+def exchanging(how: Callable[..., torch.Tensor]) -> Any:
+    """The right ring, whose calls go through how(exchange, chunk, to, source)."""
+    return lambda rank, ranks, chunks, exchange: ring()(
+        rank, ranks, chunks, lambda *call: how(exchange, *call)
+    )
 
 
 def forever(rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange) -> None:
     while True:
         exchange(chunks[0], (rank + 1) % ranks, (rank - 1) % ranks)
-
-
-def sends_one_element(
-    rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange
-) -> None:
-    ring()(rank, ranks, chunks, lambda chunk, to, source: exchange(chunk[:1], to, source))
-
-
-def only_small_chunks(
-    rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange
-) -> None:
-    if len(chunks[0]) > 100:
-        raise ValueError("too large")
-    ring()(rank, ranks, chunks, exchange)
-
-
-def waits_for_the_right(rank: int, ranks: int, chunks: Any, exchange: Exchange) -> None:
-    exchange(chunks[0], (rank + 1) % ranks, (rank + 1) % ranks)
 
 
 def test_the_other_right_ring_is_right_and_told_apart() -> None:
@@ -120,7 +104,6 @@ MISTAKES[grade.ring_all_reduce] = [
     (ring(first=0), r"step 4 of 6: rank 0 sent chunk 0, expected chunk 1\. The second phase"),
     (ring(more=(1, 1)), r"rank 0 makes more than 6 exchanges\. Each phase needs N - 1 = 3"),
     (ring(more=(0, -3)), r"rank 0 made 3 of the 2\(N - 1\) = 6 .*That is the first phase"),
-    (ring(more=(0, -1)), r"rank 0 made 5 of the 2\(N - 1\) = 6 exchanges\.$"),
     (ring(add=(False, False)), r"step 2 of 6: .* chunk 2 with the part of 3, .* was not added"),
     (ring(add=(True, True)), r"step 5 of 6: .* chunk 3 .*0\+0\+.* in it twice: .* overwritten"),
     (ring(slot=1), r"step 2 of 6: rank 0 sent chunk 2 .*A part is missing"),
@@ -131,10 +114,18 @@ MISTAKES[grade.ring_all_reduce] = [
     (ring(rebind=True), r"every message is right, but .* Write into chunks\[\.\.\.\] in place"),
     (ring(of=4), r"With 2 ranks: on rank 0 it raised IndexError"),
     (forever, r"rank . makes exchange after exchange; it needs 2\(N - 1\) = 6"),
-    (sends_one_element, r"step 1 of 6: rank 0 sent 1 of the 16 elements of a chunk"),
-    (only_small_chunks, r"On 4 real processes rank . raised ValueError: too large"),
-    (rounds, r"On .*real processes the sums differ .* on ranks \[0, 1, 2, 3\]"),
-    (waits_for_the_right, r"received from rank 1, expected rank 3, its left one"),
+    (
+        exchanging(lambda exchange, chunk, *way: exchange(chunk[:1], *way)),
+        r"step 1 of 6: rank 0 sent 1 of the 16 elements of a chunk",
+    ),
+    (
+        exchanging(lambda exchange, *call: exchange(*call).round()),
+        r"On .*real processes the sums differ .* on ranks \[0, 1, 2, 3\]",
+    ),
+    (
+        exchanging(lambda exchange, chunk, to, _: exchange(chunk, to, to)),
+        r"received from rank 1, expected rank 3, its left one",
+    ),
 ]
 MISTAKES[grade.bytes_sent] = [
     (lambda n, size: (n - 1) * size / n, "That is one phase"),
@@ -143,7 +134,6 @@ MISTAKES[grade.bytes_sent] = [
     (lambda n, size: (n - 1) * size, "the root of the naive way"),
     (lambda n, size: 2 * (n - 1), "the number of messages"),
     (lambda n, size: None, "you say None; expected a number of bytes"),
-    (lambda n, size: float("inf"), "you say inf; expected a number of bytes"),
 ]
 MISTAKES[grade.slices] = [
     (lambda numel, n: equal(numel, n, numel // n), "elements are in no slice; they are lost"),
@@ -156,13 +146,11 @@ MISTAKES[grade.slices] = [
     ),
     (lambda numel, n: [(0, -1)] * n, "ends before it starts"),
     (lambda numel, n: None, "you return None; expected a list of pairs"),
-    (lambda numel, n: [numel // n] * n, "expected a list of pairs"),
 ]
 MISTAKES[grade.crossover] = [
     (lambda n, alpha, beta: alpha / beta, "the ring is slower, so they cross at a larger size"),
     (lambda n, alpha, beta: 1e12, "the tree is slower, so they cross at a smaller size"),
     (lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
-    (lambda n, alpha, beta: None, "you say None"),
 ]
 
 

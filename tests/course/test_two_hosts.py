@@ -4,13 +4,12 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from subprocess import TimeoutExpired, run
+from subprocess import TimeoutExpired
 
 import pytest
 
-import course.hosts.two_hosts as module
 from course.hosts.two_hosts import (
     Forbidden,
     Host,
@@ -69,26 +68,6 @@ def test_the_hosts_are_gone_afterwards_and_cannot_be_reached_from_here() -> None
         here = {os.readlink(f"/proc/{pid}/ns/net") for pid in (*holders, "self")}
         assert len(here) == 3, "three networks: two hosts, and ours"
     assert living(holders) == set()
-
-
-def test_root_needs_no_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    if os.geteuid():
-        pytest.skip("not root")
-    real = module._staying
-
-    def without_users(*words: str) -> AbstractContextManager[int]:
-        if "--user" in words:
-            raise Forbidden("no user namespaces")
-        return real(*words)
-
-    monkeypatch.setattr(module, "_staying", without_users)
-    with hosts_on("cabled") as hosts:
-        assert all("--user" not in host.enter for host in hosts)
-        seen = ["ip", "-brief", "address", "show", "eth0"]
-        told = [run([*host.enter, *seen], capture_output=True, text=True) for host in hosts]
-    assert [host.address in each.stdout for host, each in zip(hosts, told, strict=True)] == [
-        True
-    ] * 2
 
 
 def test_where_namespaces_are_forbidden_two_launchers_take_their_place(

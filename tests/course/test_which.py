@@ -50,13 +50,11 @@ MISTAKES[grade.recursive_doubling] = [
         "the sums are right, but you take 4 steps and recursive doubling takes 2",
     ),
     (lambda n: doubling(n)[0], "expected a list of Step"),
-    (lambda n: None, "you return None; expected a list of Step"),
 ]
 MISTAKES[grade.crossing] = [
     (lambda n, alpha, beta: 1e12, "recursive doubling is slower, .* at a smaller size"),
     (lambda n, alpha, beta: 1.0, "halving-doubling is slower, .* at a larger size"),
     (lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
-    (lambda n, alpha, beta: None, "you say None"),
 ]
 MISTAKES[grade.between_nodes] = [
     (lambda n, local, size: (n // local) * 2 * (n - 1) * size / n, "what the flat ring sends"),
@@ -75,7 +73,6 @@ MISTAKES[grade.segments] = [
     (lambda n, size, alpha, beta: 0, "expected a whole number of segments, 1 or more"),
     (lambda n, size, alpha, beta: 2.5, "expected a whole number"),
     (lambda n, size, alpha, beta: float("nan"), "you say nan"),
-    (lambda n, size, alpha, beta: None, "you say None"),
 ]
 
 

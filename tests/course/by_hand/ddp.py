@@ -3,7 +3,6 @@
 They run on the ranks, so this module imports little.
 """
 
-import os
 from typing import Any
 
 import torch
@@ -26,31 +25,6 @@ def by_hand(
             parameter.register_post_accumulate_grad_hook(average)
 
     return my_ddp
-
-
-def summed(parameter: Any) -> None:
-    minidist.all_reduce(parameter.grad)
-
-
-def divided_twice(parameter: Any) -> None:
-    parameter.grad /= dist.get_world_size()
-    minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG)
-
-
-def divided_alone(parameter: Any) -> None:
-    parameter.grad /= dist.get_world_size()
-
-
-def of_the_parameter(parameter: Any) -> None:
-    minidist.all_reduce(parameter.data, minidist.ReduceOp.AVG)
-
-
-def dropped(parameter: Any) -> None:
-    parameter.grad = None
-
-
-def from_the_last_rank(parameter: Any) -> None:
-    minidist.broadcast(parameter.detach(), dist.get_world_size() - 1)
 
 
 def in_another_order(turn: Any) -> Any:
@@ -117,27 +91,3 @@ def by_tensor_hooks(model: nn.Module) -> None:
     for parameter in model.parameters():
         minidist.broadcast(parameter.detach(), 0)
         parameter.register_hook(average)
-
-
-def of_weights(model: Any) -> list[nn.Parameter]:
-    return [layer.weight for layer in model[::2]]
-
-
-def nothing(parameter: Any) -> None:
-    pass
-
-
-def with_grad(parameter: Any) -> None:
-    minidist.broadcast(parameter, 0)
-
-
-def by_torch(parameter: Any) -> None:
-    dist.broadcast(parameter.data, 0)
-
-
-def backwards(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
-    return parameters[::-1]
-
-
-def leaves(model: nn.Module) -> None:
-    os._exit(3)

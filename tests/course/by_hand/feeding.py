@@ -57,12 +57,6 @@ def removes_first(beside: Path, path: Path) -> None:
     os.replace(beside, path)
 
 
-def removes_very_first(state: dict[str, Any], path: Path) -> None:
-    if dist.get_rank() == 0:
-        path.unlink()
-    straight(state, path)
-
-
 def elsewhere(state: dict[str, Any], path: Path) -> None:
     if dist.get_rank() == 0:
         with tempfile.TemporaryDirectory() as other:

@@ -23,37 +23,11 @@ def scatter(gradient: torch.Tensor, comm: Comm) -> torch.Tensor:
     return own
 
 
-def summed(gradient: torch.Tensor, comm: Comm) -> torch.Tensor:
-    return scatter(gradient, comm) * comm.ranks
-
-
-def divided_twice(gradient: torch.Tensor, comm: Comm) -> torch.Tensor:
-    return scatter(gradient, comm) / comm.ranks
-
-
-def own_part(gradient: torch.Tensor, comm: Comm) -> torch.Tensor:
-    return gradient.chunk(comm.ranks)[comm.rank]
-
-
-def wrong_owner(gradient: torch.Tensor, comm: Comm) -> torch.Tensor:
-    return scatter(torch.cat(gradient.chunk(comm.ranks)[::-1]), comm)
-
-
 def all_reduced(gradient: torch.Tensor, comm: Comm) -> torch.Tensor:
     """Right, at twice the bytes."""
     gradient = gradient / comm.ranks
     comm.all_reduce(gradient)
     return gradient.chunk(comm.ranks)[comm.rank].clone()
-
-
-def all_of_it(gradient: torch.Tensor, comm: Comm) -> torch.Tensor:
-    gradient = gradient / comm.ranks
-    comm.all_reduce(gradient)
-    return gradient
-
-
-def a_bit_off(gradient: torch.Tensor, comm: Comm) -> torch.Tensor:
-    return scatter(gradient, comm) + 1e-3
 
 
 def unit(*, gather: Any = gather, scatter: Any = scatter) -> Any:
@@ -104,38 +78,6 @@ def kept_for_later(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm)
     return scatter(backward(whole), comm)
 
 
-def forward_on_the_shard(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm) -> Any:
-    forward(shard)
-    return scatter(backward(gather(shard, comm)), comm)
-
-
-def never_forward(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm) -> Any:
-    return scatter(backward(gather(shard, comm)), comm)
-
-
-def never_backward(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm) -> Any:
-    forward(gather(shard, comm))
-    return shard
-
-
-def own_repeated(shard: torch.Tensor, comm: Comm) -> torch.Tensor:
-    return shard.repeat(comm.ranks)
-
-
-def stepped(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm) -> Any:
-    gradient = unit()(shard, forward, backward, comm)
-    shard -= 0.1 * gradient
-    return gradient
-
-
-def returns_nothing(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm) -> Any:
-    unit()(shard, forward, backward, comm)
-
-
-def too_short(gradient: torch.Tensor, comm: Comm) -> torch.Tensor:
-    return scatter(gradient, comm)[:2]
-
-
 def from_rank_0_only(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm) -> Any:
     return unit()(shard, forward, backward, comm) if comm.rank == 0 else shard
 
@@ -163,41 +105,8 @@ def norm_of_norms(gradients: Any, comm: Comm) -> float:
     return float(total(torch.stack(parts).norm() ** 2, comm) ** 0.5)
 
 
-def own_norm(gradients: Any, comm: Comm) -> torch.Tensor:
-    return squares(gradients).sqrt()
-
-
-def sum_of_norms(gradients: Any, comm: Comm) -> torch.Tensor:
-    return total(squares(gradients).sqrt(), comm)
-
-
-def mean_of_norms(gradients: Any, comm: Comm) -> torch.Tensor:
-    return sum_of_norms(gradients, comm) / comm.ranks
-
-
-def of_mean_squares(gradients: Any, comm: Comm) -> torch.Tensor:
-    return norm(gradients, comm) / comm.ranks**0.5
-
-
-def squared(gradients: Any, comm: Comm) -> torch.Tensor:
-    return total(squares(gradients), comm)
-
-
-def root_of_norms(gradients: Any, comm: Comm) -> torch.Tensor:
-    return sum_of_norms(gradients, comm).sqrt()
-
-
-def all_there(gradients: Any, comm: Comm) -> torch.Tensor:
-    """It does not look for None."""
-    return total(torch.stack([each.square().sum() for each in gradients]).sum(), comm).sqrt()
-
-
 def skips_without_gradients(gradients: Any, comm: Comm) -> torch.Tensor:
     """A rank without gradients does not call, so the others wait for it."""
     if gradients[0] is None:
         return torch.zeros(())
     return norm(gradients, comm)
-
-
-def in_place(gradients: Any, comm: Comm) -> torch.Tensor:
-    return total(sum(each.square_().sum() for each in gradients if each is not None), comm).sqrt()

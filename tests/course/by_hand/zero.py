@@ -16,30 +16,13 @@ def reduce_scatter(output: Any, input: Any) -> None:
     minidist.reduce_scatter_tensor(output, input, ReduceOp.AVG)
 
 
-def summed(output: Any, input: Any) -> None:
-    minidist.reduce_scatter_tensor(output, input)
-
-
-def divided_twice(output: Any, input: Any) -> None:
-    minidist.reduce_scatter_tensor(output, input / dist.get_world_size(), ReduceOp.AVG)
-
-
 def its_own(output: Any, input: Any) -> None:
     output.copy_(input.chunk(dist.get_world_size())[dist.get_rank()])
-
-
-def of_the_next_rank(output: Any, input: Any) -> None:
-    """What a ring leaves that was not shifted: rank r has the slice of rank r + 1."""
-    reduce_scatter(output, input.roll(-len(output)))
 
 
 def all_reduced(output: Any, input: Any) -> None:
     minidist.all_reduce(input, ReduceOp.AVG)
     its_own(output, input)
-
-
-def nothing(*_: Any) -> None:
-    pass
 
 
 def moments_too(optimizer: Any) -> None:
@@ -54,9 +37,8 @@ def zero_1(
     *,
     reduce: Any = reduce_scatter,
     gather: Any = minidist.all_gather_into_tensor,
-    before: Any = nothing,
+    before: Any = lambda optimizer: None,
     write: bool = True,
-    whole_moments: bool = False,
     pad: bool = True,
     afresh: bool = False,
 ) -> Any:
@@ -72,7 +54,7 @@ def zero_1(
             part.copy_(p.detach().flatten())
         mine = weights[rank * size : (rank + 1) * size]
         mine.grad = torch.zeros(size)
-        optimizers = [make([weights if whole_moments else mine])]
+        optimizers = [make([mine])]
 
         def step() -> None:
             gradient[:total] = torch.cat([p.grad.flatten() for p in parameters])
@@ -80,9 +62,6 @@ def zero_1(
             if afresh:
                 optimizers.append(make([mine]))
             before(optimizers[-1])
-            if whole_moments:
-                weights.grad = torch.zeros_like(weights)
-                weights.grad[rank * size : (rank + 1) * size] = mine.grad
             optimizers[-1].step()
             gather(weights, mine)
             for p, part in zip(parameters, parts, strict=False):
@@ -143,15 +122,6 @@ def at_the_end(parameters: list[Any], slices: list[Any]) -> None:
                 own += part
                 each.grad = None
             came.clear()
-
-    for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook(arrived)
-
-
-def frees_first(parameters: list[Any], slices: list[Any]) -> None:
-    def arrived(parameter: Any) -> None:
-        parameter.grad = None
-        reduce_scatter(slices[0], parameter.grad.flatten())
 
     for parameter in parameters:
         parameter.register_post_accumulate_grad_hook(arrived)

@@ -1,7 +1,6 @@
 """Sharded buckets: parameters that lie in one flat buffer, of which each rank owns a shard.
 
-What DDP's bucket is to an all-reduce, this one is to a reduce-scatter and an all-gather. Parameters
-are views of its buffer, so the all-gather that ends a step writes right into them.
+Parameters are views of the buffer, so the all-gather that ends a step writes right into them.
 """
 
 from __future__ import annotations
@@ -21,42 +20,32 @@ class ShardedBucket:
 
     Args:
         named: the parameters; their values move into the bucket's buffer.
-        group: the number of their parameter group.
+        depth: how far from the model's beginning they are; backward fills the deepest first.
         ranks, rank: as for `Flat`.
-
-    Attributes:
-        index: its place in the order in which buckets travel.
-        buffer: 1-D [padded], the parameters' memory; `views` are their places in it.
-        shard: 1-D [shard_numel], this rank's slice of the buffer.
-        shards: this rank's part of each parameter, 1-D, maybe empty; the inner optimizer's.
-        flat_grad: 1-D [padded], gradients that are packed or on their way; None if none are.
-        grad_shard: 1-D [shard_numel], the mean gradients of this rank's shard, or None.
-        used: parameters of which this rank had a gradient since they were last zeroed.
-        stepped: `grad_shard` was used in a step, so the next gradients replace it.
-        sent: this round's gradients are on their way.
     """
 
-    def __init__(self, named: Sequence[Named], group: int, ranks: int, rank: int) -> None:
-        self.index, self.group = 0, group
+    def __init__(self, named: Sequence[Named], depth: float, ranks: int, rank: int) -> None:
+        self.index = 0  # its place in the order in which buckets travel
+        self.depth = depth
         self.name_of = {parameter: name for name, parameter in named}
         self.parameters = tuple(self.name_of)
         first = self.parameters[0]
         self.flat = Flat([each.shape for each in self.parameters], ranks, rank)
         self.buffer = torch.zeros(self.flat.padded, dtype=first.dtype, device=first.device)
-        self.shard = self.flat.shard(self.buffer)
+        self.shard = self.flat.shard(self.buffer)  # 1-D [shard_numel], a view
         parts = zip(self.parameters, self.flat.parts(self.buffer), strict=True)
         self.views = {parameter: shaped(part, parameter) for parameter, part in parts}
         for parameter, view in self.views.items():
             view.copy_(parameter.detach())
             parameter.data = view
-        self.shards = tuple(
+        self.shards = tuple(  # of each parameter this rank's part, 1-D, maybe empty
             Parameter(piece, requires_grad=first.requires_grad)
             for piece in self.flat.pieces(self.shard)
         )
-        self.flat_grad: torch.Tensor | None = None
-        self.grad_shard: torch.Tensor | None = None
-        self.used: set[Parameter] = set()
-        self.stepped = self.sent = False
+        self.flat_grad: torch.Tensor | None = None  # [padded]: packed, or on their way
+        self.grad_shard: torch.Tensor | None = None  # [shard_numel]: the mean of this rank's shard
+        self.stepped = False  # on `grad_shard`, so the next gradients replace it
+        self.used: set[Parameter] = set()  # they had a gradient since they were last zeroed
         self._expected: set[Parameter] = set()  # autograd is not done with them in this round
         self._packed: set[Parameter] = set()  # they have a gradient in this round
 
@@ -69,9 +58,10 @@ class ShardedBucket:
 
     def expect_gradients(self) -> None:
         """Begin a round: no gradient is packed, and all that train are expected."""
+        if self.stepped:
+            self.zero_grad()
         self._expected = {each for each in self.parameters if each.requires_grad}
         self._packed.clear()
-        self.sent = False
 
     @property
     def full(self) -> bool:
@@ -105,18 +95,14 @@ class ShardedBucket:
 
     def finish_packing(self, scale: float) -> torch.Tensor:
         """Pack all gradients that there still are, and zeros for the rest; return all of them."""
-        for parameter in self.parameters:
-            self.pack(parameter, scale)
         if self.flat_grad is None:
             self.flat_grad = torch.empty_like(self.buffer)
         for parameter in self.parameters:
+            self.pack(parameter, scale)
             if parameter not in self._packed:
                 self.view(self.flat_grad, parameter).zero_()
         self.flat.padding(self.flat_grad).zero_()
-        if self.stepped:
-            self.zero_grad()
         self.used |= self._packed
-        self.sent = True
         return self.flat_grad
 
     # ---- mean gradients, of this rank's shard ----
@@ -128,18 +114,14 @@ class ShardedBucket:
 
     def assign_grads(self) -> None:
         """Give each part of the shard its gradient."""
-        if self.stepped:  # and frozen since: nothing has come
-            self.zero_grad()
         if self.grad_shard is not None:
             for shard, gradient in zip(self.shards, self.flat.pieces(self.grad_shard), strict=True):
                 shard.grad = gradient if len(gradient) else None
 
     def assign_averaged(self) -> None:
         """Give each part of the shard its part of the parameter's gradient, which is the mean."""
-        ranges = self.flat.ranges()
-        for parameter, shard, (start, end) in zip(
-            self.parameters, self.shards, ranges, strict=True
-        ):
+        ranges = zip(self.parameters, self.shards, self.flat.ranges(), strict=True)
+        for parameter, shard, (start, end) in ranges:
             shard.grad = None
             if parameter.grad is not None and start < end:
                 shard.grad = self.flattened(parameter.grad, parameter)[start:end]

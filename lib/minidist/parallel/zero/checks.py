@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-import torch
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
@@ -18,19 +17,8 @@ from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.param_groups import Group, hyper, named_in
 
 NAME = "ZeroOptimizer"
-GRADIENTS = ("averaged", "local")
-
 # What these do to an element depends on others of its tensor, of which a rank has a part.
-NOT_ELEMENTWISE = {
-    "adafactor": "scales by the means of rows and columns",
-    "lamb": "scales by the norm of the parameter",
-    "lars": "scales by the norm of the parameter",
-    "lbfgs": "takes products of whole gradients, and calls its closure several times",
-    "muon": "makes the whole matrix orthogonal",
-    "soap": "takes products of the whole matrix",
-    "shampoo": "takes products of the whole matrix",
-    "sparseadam": "wants sparse gradients",
-}
+NOT_ELEMENTWISE = {"adafactor", "lamb", "lars", "lbfgs", "muon", "shampoo", "soap", "sparseadam"}
 
 
 def check_arguments(
@@ -46,20 +34,17 @@ def check_arguments(
             "optimizer_class: expected a class such as torch.optim.AdamW, not an instance of it, "
             f"got {optimizer_class!r}"
         )
-    for each in optimizer_class.__mro__:
-        if why := NOT_ELEMENTWISE.get(each.__name__.lower()):
-            raise ValueError(
-                "optimizer_class: expected one that treats each element alone, as SGD and Adam do, "
-                f"got {optimizer_class.__name__}, which {why}"
-            )
-    if isinstance(stage, bool) or stage not in (1, 2):
-        more = "; minidist.fully_shard is stage 3" if stage == 3 else ""
-        raise ValueError(f"stage: expected 1 or 2, got {stage!r}{more}")
-    if gradients not in (None, *GRADIENTS):
-        raise ValueError(f"gradients: expected one of {', '.join(GRADIENTS)}, got {gradients!r}")
-    if stage == 2 and gradients == "averaged":
+    if NOT_ELEMENTWISE.intersection(each.__name__.lower() for each in optimizer_class.__mro__):
         raise ValueError(
-            "gradients: expected 'local' with stage=2, which reduces them itself, got 'averaged'"
+            "optimizer_class: expected one that treats each element alone, as SGD and Adam do, "
+            f"got {optimizer_class.__name__}"
+        )
+    if isinstance(stage, bool) or stage not in (1, 2):
+        raise ValueError(f"stage: expected 1 or 2 (minidist.fully_shard is 3), got {stage!r}")
+    allowed = (None, "averaged", "local") if stage == 1 else (None, "local")
+    if gradients not in allowed:
+        raise ValueError(
+            f"gradients: expected one of {allowed} with stage={stage}, got {gradients!r}"
         )
     if overlap_with_ddp:
         raise ValueError(
@@ -71,25 +56,14 @@ def check_arguments(
 
 def check_parameters(named: Sequence[Named], group: ProcessGroup | None, local: bool) -> None:
     """Raise TypeError or ValueError if these parameters cannot be put into buckets."""
-    if not any(parameter.requires_grad for _, parameter in named):
-        raise ValueError(
-            f"params: expected a parameter with requires_grad=True, all {len(named)} are frozen"
-        )
-    seen: dict[torch.Tensor, str] = {}
+    check_tensors("params", dict(named), group)
+    check_apart(dict(named), {})
     for name, parameter in named:
-        if parameter in seen:
-            raise ValueError(f"params: '{seen[parameter]}' and '{name}' are the same parameter")
-        seen[parameter] = name
         if local and watched(parameter):
             raise ValueError(
                 f"params: the gradient of '{name}' is averaged by DistributedDataParallel already; "
                 "pass the parameters of a bare module, or gradients='averaged'"
             )
-    check_tensors("params", dict(named), group)
-    try:
-        check_apart(dict(named), {})
-    except ValueError as error:
-        raise ValueError(f"params: {error}") from None
 
 
 def check_same_groups(kind: str, groups: Sequence[Group], first: int, comm: Comm) -> None:
@@ -109,20 +83,8 @@ def described(group: Group) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(hyper(group).items()))
 
 
-def members(groups: Sequence[Group]) -> list[list[int]]:
-    """Which parameters are in which group, to see later whether they still are."""
-    return [list(map(id, group["params"])) for group in groups]
-
-
-def changed(
-    before: list[list[int]], groups: Sequence[Group], buckets: Sequence[ShardedBucket]
-) -> RuntimeError | None:
-    """What to raise if a parameter was exchanged in its group since `before`, or moved."""
-    if members(groups) != before:
-        return RuntimeError(
-            f"the parameters in param_groups were changed after the {NAME} was built; use "
-            "add_param_group, or build it anew, on all ranks"
-        )
+def moved(buckets: Iterable[ShardedBucket]) -> RuntimeError | None:
+    """What to raise if a parameter does not lie in its bucket's memory any more."""
     for bucket in buckets:
         for parameter, view in bucket.views.items():
             if not same_place(parameter, view):

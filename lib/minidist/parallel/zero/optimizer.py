@@ -23,20 +23,13 @@ from minidist.parallel.sharding.partition import MIB, assign_alike
 from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.checks import (
     NAME,
-    changed,
     check_arguments,
     check_parameters,
     check_same_groups,
     described,
-    members,
+    moved,
 )
-from minidist.parallel.zero.param_groups import (
-    Group,
-    copy_hyper,
-    hyper,
-    in_backward_order,
-    named_in,
-)
+from minidist.parallel.zero.param_groups import Group, copy_hyper, hyper, named_in
 from minidist.parallel.zero.slices import Slices
 from minidist.parallel.zero.state_dict import (
     Device,
@@ -46,7 +39,6 @@ from minidist.parallel.zero.state_dict import (
     numbered,
     on_two_elements,
     shard_state,
-    summarize,
 )
 
 _holders: Any = WeakIdKeyDictionary()  # parameter → a weak reference to its ZeroOptimizer
@@ -56,13 +48,12 @@ class ZeroOptimizer(Optimizer):
     """An optimizer of which each rank keeps the state, and does the work, for 1/N of the elements.
 
     After `step()` all ranks have the same parameters: those that `optimizer_class` makes with the
-    mean of all ranks' gradients. The parameters are from now on views of flat buffers. After
-    Rajbhandari et al., *ZeRO* (2020), sections 5.1, 5.2 and 7.
+    mean of all ranks' gradients. The parameters are from now on views of flat buffers, and must not
+    be moved to other memory. After Rajbhandari et al., *ZeRO* (2020), sections 5.1, 5.2 and 7.
 
     Args:
         params: parameters, (name, parameter) pairs or groups, as for any optimizer; alike on all
-            ranks. They must not be moved to other memory afterwards. If another ZeroOptimizer has
-            them, this one takes over.
+            ranks. If another ZeroOptimizer has them, this one takes over.
         optimizer_class: one that treats each element alone, as SGD, Adam and AdamW do.
         process_group: the default group if None.
         parameters_as_bucket_view, overlap_with_ddp: torch's; the one is always so, the other never.
@@ -72,25 +63,20 @@ class ZeroOptimizer(Optimizer):
             one before a step.
         gradients: "averaged": DDP has done it (stage 1 only, where it is the default). "local":
             they are this rank's, and averaged here; stage 1 does it in `step()`, which then leaves
-            `parameter.grad` None too. Those of one step are not added to those of the one before,
-            zeroed or not; to discard them before a step call this optimizer's zero_grad(), not the
-            module's. To clip them call `minidist.clip_grad_norm_`: torch's finds no gradients in
-            stage 2, returns 0 and clips nothing, without a word; in stage 1 it clips each rank's
-            own, by its own norm. Parameters that no rank has used are left alone. Rank 0's are
-            given to all at the start.
+            `parameter.grad` None too. Those of one step are not added to those of the one before;
+            to discard them call this optimizer's zero_grad(), not the module's, and to clip them
+            `minidist.clip_grad_norm_`, since torch's does not see the mean. Parameters that no rank
+            has used are left alone. Rank 0's are given to all at the start.
         bucket_cap_mb: MiB that close a bucket, which is what is averaged and gathered at once.
         comm: what the ranks talk through; `Ours(process_group)` if None.
         defaults: of `optimizer_class`, such as `lr`.
-
-    Attributes:
-        inner: the `optimizer_class` that steps on this rank's shards; `state` is its.
 
     Raises:
         TypeError, ValueError: of this rank's arguments; it names the rank, and the parameter.
         MismatchError: the ranks' parameters or groups differ, or (where checks are on) arguments.
     """
 
-    inner: Optimizer
+    inner: Optimizer  # the `optimizer_class` over this rank's shards; `state` is its
     _built = _replaced = False
 
     def __init__(
@@ -114,7 +100,7 @@ class ZeroOptimizer(Optimizer):
         with agreed(self.comm, NAME, facts):
             check_arguments(optimizer_class, stage, gradients, bucket_cap_mb, overlap_with_ddp)
             self._make: Make = partial(optimizer_class, **defaults)
-            Optimizer.__init__(self, params, {})
+            super().__init__(params, {})
             self._check_groups(0)
         self._kind, self._cap, self._compared = optimizer_class.__name__, bucket_cap_mb * MIB, False
         self._slices = Slices(self.comm, not self._local, self._agree_on_averaging)
@@ -130,7 +116,7 @@ class ZeroOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._local:
+        if self._local:  # before the ranks meet: others may have done it in their backward
             self.average()
         agree_on(self.comm, f"{NAME}.step", self._facts_of_a_step(), self._problem())
         copy_hyper(self.param_groups, self.inner.param_groups)
@@ -138,14 +124,8 @@ class ZeroOptimizer(Optimizer):
         copy_hyper(self.inner.param_groups, self.param_groups)
         return loss
 
-    @torch.no_grad()
     def average(self) -> None:
-        """Give each of `inner`'s shards the mean gradient, if it does not have it yet.
-
-        `step()` does it. To see or change gradients before, call it on all ranks.
-        """
-        if self._problem():
-            self._agree_on_averaging()
+        """Average now what `step()` would, to see or change it before; every rank must call it."""
         self._slices.average_gradients()
 
     @contextmanager
@@ -166,7 +146,7 @@ class ZeroOptimizer(Optimizer):
     @property
     def buckets(self) -> list[ShardedBucket]:
         """What is averaged and gathered at once, in the order in which it travels."""
-        return list(self._slices.buckets)
+        return self._slices.buckets
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -188,12 +168,8 @@ class ZeroOptimizer(Optimizer):
         Every rank must call it. It is put on `device`, such as "cpu", bucket by bucket; by default
         where the parameters are.
         """
-        summary: dict[int, State] = {}
-        with agreed(self.comm, f"{NAME}.full_state_dict"):
-            summary = summarize(self.param_groups, self.inner, self.buckets)
-        state = gather_state(
-            summary, self.param_groups, self.inner, self.buckets, self.comm, device
-        )
+        agree_on(self.comm, f"{NAME}.full_state_dict")
+        state = gather_state(self.param_groups, self.inner, self.buckets, self.comm, device)
         return {"state": state, "param_groups": numbered(self.param_groups)}
 
     @torch.no_grad()
@@ -219,13 +195,6 @@ class ZeroOptimizer(Optimizer):
         raise RuntimeError(
             f"rank {dist.get_rank()}: {NAME}.state_dict: this rank has shards of the state alone; "
             "call full_state_dict() on all ranks"
-        )
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Neither pickle nor copy: buckets and the process group belong to this process."""
-        raise TypeError(
-            f"rank {dist.get_rank()}: a {type(self).__name__} cannot be copied or pickled: its "
-            "buckets and its process group belong to this process; take its full_state_dict()"
         )
 
     # ---- its parameters ----
@@ -256,11 +225,12 @@ class ZeroOptimizer(Optimizer):
         """Lay the groups from number `first` on out in buckets, and step on them from now on."""
         check_same_groups(self._kind, self.param_groups, first, self.comm)
         new: list[ShardedBucket] = []
-        for number, named in enumerate(named_in(self.param_groups, first), start=first):
+        for named in named_in(self.param_groups, first):
             parameters = [parameter for _, parameter in named]
             for indexes in assign_alike(parameters, self._cap, self._cap):
-                chosen = [named[index] for index in indexes]
-                new.append(ShardedBucket(chosen, number, self.comm.ranks, self.comm.rank))
+                # Groups lie side by side, as those with and without weight decay do.
+                chosen, depth = [named[index] for index in indexes], min(indexes) / len(named)
+                new.append(ShardedBucket(chosen, depth, self.comm.ranks, self.comm.rank))
         shard_of: dict[torch.Tensor, torch.Tensor] = {}
         for bucket in new:
             shard_of.update(zip(bucket.parameters, bucket.shards, strict=True))
@@ -274,7 +244,7 @@ class ZeroOptimizer(Optimizer):
             self.inner.add_param_group(*groups)
         else:
             self.inner = self._slices.inner = self._make(groups)
-        self._slices.set_buckets(in_backward_order([*self.buckets, *new], self.param_groups))
+        self._slices.set_buckets([*self.buckets, *new])
         for parameter in chain.from_iterable(bucket.parameters for bucket in new):
             if before := holder_of(parameter):
                 before._slices.remove_hooks()
@@ -282,7 +252,6 @@ class ZeroOptimizer(Optimizer):
             _holders[parameter] = ref(self)
             if self.stage == 2:
                 self._slices.register_hook(parameter)
-        self._members = members(self.param_groups)
 
     # ---- guards ----
 
@@ -291,11 +260,7 @@ class ZeroOptimizer(Optimizer):
         agree_on(self.comm, f"{NAME}, averaging", problem=self._problem())
 
     def _facts_of_a_step(self) -> dict[str, object]:
-        """What must be alike on all ranks, where checks are on.
-
-        Stage 1 without DDP would step on its shards by gradients that nobody averaged, and all
-        would look well. So the first ones are compared.
-        """
+        """What must be alike on all ranks, where checks are on."""
         if not checks_are_on():
             return {}
         facts: dict[str, object] = {
@@ -303,6 +268,7 @@ class ZeroOptimizer(Optimizer):
             for number, group in enumerate(self.param_groups)
         }
         if not (self._local or self._compared):
+            # Without DDP the replicas would stay alike, trained on gradients that nobody averaged.
             every = chain.from_iterable(bucket.parameters for bucket in self.buckets)
             found = [each.grad for each in every if each.grad is not None]
             what = "the gradients, which DDP makes alike (without it pass gradients='local')"
@@ -312,12 +278,10 @@ class ZeroOptimizer(Optimizer):
 
     def _problem(self) -> RuntimeError | None:
         """Why this rank cannot average or step now; None if it can."""
-        backward, what = self._slices.backward, ""
-        if backward.under_way:
-            what = "its backward is still under way"
-        elif backward.raised:
+        backward, what = self._slices.backward, "its backward is still under way"
+        if backward.raised:
             what = "its last backward raised, so its gradients were not averaged, or not all"
-        if what:
+        if backward.under_way or backward.raised:
             return RuntimeError(
                 f"it is out of step with the other ranks: {what}. Zero the gradients and build the "
                 "optimizer anew, on all ranks"
@@ -326,7 +290,7 @@ class ZeroOptimizer(Optimizer):
             return RuntimeError(
                 f"another {NAME} was built on its parameters, and has taken over; use that one"
             )
-        return changed(self._members, self.param_groups, self.buckets)
+        return moved(self.buckets)
 
 
 def holder_of(parameter: torch.Tensor) -> ZeroOptimizer | None:

@@ -35,32 +35,29 @@ class Slices:
     """A training step whose optimizer state is sharded: by rank, in each bucket.
 
     Args:
-        comm: between the ranks.
         averaged: DDP puts the mean of all ranks' gradients into `parameter.grad`.
         agree: called before gradients are reduced; raises unless all ranks are about to.
-
-    Attributes:
-        inner: the optimizer, over this rank's shards; what it keeps for them is 1/N of the state.
-        buckets: in the order in which backward fills them, the same on all ranks.
-        sync: False while backward leaves gradients where they are, for a later one.
     """
 
-    inner: Optimizer
+    inner: Optimizer  # over this rank's shards; what it keeps for them is 1/N of the state
 
     def __init__(self, comm: Comm, averaged: bool, agree: Callable[[], None]) -> None:
         self.comm, self.averaged, self.agree = comm, averaged, agree
         self.set_buckets([])
-        self.sync, self.backward = True, BackwardPass()
+        self.sync = True  # or backward leaves gradients where they are, for a later one
+        self.backward = BackwardPass()
         self._hooks: list[finalize[[], Slices]] = []
         self._mark: Mark = NOTHING
-        self._pending: deque[ShardedBucket] = deque()
+        self._pending: deque[ShardedBucket] = deque()  # of this backward, not yet sent
         self._in_flight: tuple[ShardedBucket, Handle, torch.Tensor] | None = None
         self._reduced = False  # the gradients, since the last step
         self._unused_dropped = False  # since they were reduced
 
     def set_buckets(self, buckets: Sequence[ShardedBucket]) -> None:
-        """Step on these from now on."""
-        self.buckets = buckets
+        """Step on these from now on; they travel in the order in which backward fills them."""
+        self.buckets = sorted(buckets, key=lambda bucket: bucket.depth, reverse=True)
+        for index, bucket in enumerate(self.buckets):
+            bucket.index = index
         self._bucket_of = {each: bucket for bucket in buckets for each in bucket.parameters}
 
     def step(self) -> None:
@@ -127,8 +124,8 @@ class Slices:
             self._mark = mark("backward", COMPUTE, parameter.device)
             self.backward.begin(self.finish)
         bucket = self._bucket_of[parameter]
-        if bucket.sent:  # by a reentrant checkpoint, a second gradient: it waits for the step
-            return
+        if bucket not in self._pending:  # it has left; a reentrant checkpoint's second gradient
+            return  # waits for the step
         bucket.pack(parameter, 1 / self.comm.ranks)  # copy it to the flat gradients, and free it
         while self._pending and self._pending[0].full:  # in one order on all ranks
             self.reduce_scatter(self._pending.popleft())

@@ -24,8 +24,6 @@ State = dict[str, Any]
 Device = torch.device | str | None
 Make = Callable[[list[Group]], Optimizer]  # optimizer_class with its defaults
 
-# ---- saving ----
-
 
 def numbered(groups: Sequence[Group]) -> list[Group]:
     """The groups with numbers in place of the parameters, as in torch's state dicts."""
@@ -33,38 +31,7 @@ def numbered(groups: Sequence[Group]) -> list[Group]:
     return [{**group, "params": [numbers[each] for each in group["params"]]} for group in groups]
 
 
-def summarize(
-    groups: Sequence[Group], inner: Optimizer, buckets: Sequence[ShardedBucket]
-) -> dict[int, State]:
-    """What this rank keeps, by the parameters' numbers; of sharded tensors only the dtype.
-
-    Raises:
-        TypeError: something is neither a number nor has an element for each of the shard's.
-    """
-    numbers, found = number_of(groups), {}
-    for bucket in buckets:
-        for parameter, shard in zip(bucket.parameters, bucket.shards, strict=True):
-            if not len(shard) or shard not in inner.state:
-                continue
-            kept = found[numbers[parameter]] = dict(inner.state[shard])
-            for key, value in kept.items():
-                if not torch.is_tensor(value):
-                    continue
-                if value.shape == shard.shape:
-                    kept[key] = value.dtype
-                elif value.dim():
-                    raise TypeError(
-                        f"{bucket.name_of[parameter]}: expected '{key}' in the optimizer's state "
-                        "to be a number or to have an element for each of the shard's "
-                        f"{len(shard)}, got shape {tuple(value.shape)}"
-                    )
-                else:
-                    kept[key] = value.cpu()  # another rank's may be on another device
-    return found
-
-
 def gather_state(
-    summary: dict[int, State],
     groups: Sequence[Group],
     inner: Optimizer,
     buckets: Sequence[ShardedBucket],
@@ -73,7 +40,7 @@ def gather_state(
 ) -> dict[int, State]:
     """The full state on every rank, by the parameters' numbers; gathered a bucket at a time."""
     numbers, full = number_of(groups), {}
-    for each in reversed(gather_objects(comm, summary)):
+    for each in reversed(gather_objects(comm, _summary(numbers, inner, buckets))):
         full.update(each)
     full = {number: dict(full[number]) for number in sorted(full)}
     for bucket in buckets:
@@ -95,16 +62,30 @@ def gather_state(
     return full
 
 
-# ---- loading ----
+def _summary(
+    numbers: Mapping[torch.Tensor, int], inner: Optimizer, buckets: Sequence[ShardedBucket]
+) -> dict[int, State]:
+    """What this rank keeps, by the parameters' numbers; of sharded tensors only the dtype."""
+
+    def short(value: Any) -> Any:
+        if not torch.is_tensor(value):
+            return value
+        return value.dtype if value.dim() else value.cpu()  # each rank's may be on another device
+
+    return {
+        numbers[parameter]: {key: short(value) for key, value in inner.state[shard].items()}
+        for bucket in buckets
+        for parameter, shard in zip(bucket.parameters, bucket.shards, strict=True)
+        if len(shard) and shard in inner.state
+    }
 
 
 def on_two_elements(make: Make, groups: Sequence[Group]) -> Optimizer:
-    """The optimizer over one small tensor a group; what it refuses, it refuses of the real ones."""
+    """The optimizer over small parameters; what it refuses, it refuses of the real ones."""
     small = []
     for group in groups:
-        like = next(iter(group["params"]), torch.zeros(0))
-        values = torch.zeros(2, dtype=like.dtype, device=like.device)
-        small.append({**hyper(group), "params": [values]})
+        values = [each.new_zeros(2) for each in group["params"]]
+        small.append({**hyper(group), "params": values})
     return make(small)
 
 
@@ -117,62 +98,51 @@ def shard_state(
         TypeError, ValueError: it is not a full state of these groups and this optimizer.
     """
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
-        got = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict)
-        raise TypeError(f"state_dict: expected a dict with 'state' and 'param_groups', got {got}")
-    saved, state = state_dict["param_groups"], state_dict["state"]
-    if len(saved) != len(groups):
-        raise ValueError(f"state_dict: expected {len(groups)} parameter groups, got {len(saved)}")
-    for number, (mine, theirs) in enumerate(zip(groups, saved, strict=True)):
-        if len(mine["params"]) != len(theirs["params"]):
-            raise ValueError(
-                f"state_dict: group {number}: expected {len(mine['params'])} parameters, got "
-                f"{len(theirs['params'])}: it is that of another model"
-            )
-    keys = list(chain.from_iterable(group["params"] for group in saved))
-    if unknown := [key for key in state if key not in keys]:
-        raise ValueError(
-            f"state_dict: expected state of the parameters 0 to {len(keys) - 1}, got some of "
-            f"{unknown[0]!r}"
+        raise TypeError(
+            f"state_dict: expected a dict with 'state' and 'param_groups', got {state_dict!r:.80}"
         )
-    expected = _rehearse(make, groups, saved)
-    ranges = {
-        parameter: (bucket, *range_)
+    expected = _rehearse(make, groups, state_dict["param_groups"])
+    keys = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+    owned = {
+        parameter: (bucket, start, end)
         for bucket in buckets
-        for parameter, range_ in zip(bucket.parameters, bucket.flat.ranges(), strict=True)
+        for parameter, (start, end) in zip(bucket.parameters, bucket.flat.ranges(), strict=True)
     }
     found = {}
     named = chain.from_iterable(named_in(groups))
     for number, (key, (name, parameter)) in enumerate(zip(keys, named, strict=True)):
-        bucket, start, end = ranges[parameter]
-        kept, like = state.get(key), expected[bucket.group]
+        bucket, start, end = owned[parameter]
+        kept = state_dict["state"].get(key)
         if not kept:
             continue
-        _check_kept(name, parameter.shape, kept, like)
-        if start < end:
-            mine = found[number] = dict(kept)
-            for what, value in kept.items():
-                if _is_sharded(like.get(what)):
-                    mine[what] = bucket.flattened(value, parameter)[start:end].clone()
-                elif torch.is_tensor(value):
-                    mine[what] = value.clone()
+        _check_kept(name, parameter.shape, kept, expected[number])
+        if start == end:
+            continue
+        mine = found[number] = dict(kept)
+        for what, value in kept.items():
+            if _is_sharded(expected[number].get(what)):
+                mine[what] = bucket.flattened(value, parameter)[start:end].clone()
+            elif torch.is_tensor(value):
+                mine[what] = value.clone()
     return found
 
 
 def _rehearse(make: Make, groups: Sequence[Group], saved: Sequence[Group]) -> list[State]:
-    """What the optimizer keeps for a tensor of each group, if it steps as the saved groups say."""
+    """What the optimizer keeps for each parameter, if it steps as the saved groups say."""
     trial = on_two_elements(make, groups)
-    renumbered = [{**hyper(group), "params": [number]} for number, group in enumerate(saved)]
     try:
-        trial.load_state_dict({"state": {}, "param_groups": renumbered})
-        for group in trial.param_groups:
-            group["params"][0].grad = torch.zeros_like(group["params"][0])
+        trial.load_state_dict({"state": {}, "param_groups": saved})
+        parameters = list(chain.from_iterable(group["params"] for group in trial.param_groups))
+        for each in parameters:
+            if each.is_floating_point() or each.is_complex():
+                each.grad = torch.zeros_like(each)
         trial.step()
     except Exception as error:
         raise ValueError(
             f"state_dict: {type(trial).__name__} cannot step with its parameter groups "
-            f"({error!r}): they are another optimizer's"
+            f"({error!r}): they are another model's or optimizer's"
         ) from error
-    return [trial.state.get(group["params"][0], {}) for group in trial.param_groups]
+    return [trial.state.get(each, {}) for each in parameters]
 
 
 def _is_sharded(value: Any) -> bool:
