@@ -18,7 +18,7 @@ import minidist
 from minidist import Counted, DistributedDataParallel, ZeroOptimizer, launch
 from minidist.comm.comm import Ours
 from minidist.parallel.fsdp.fully_shard import FSDPModule
-from tests.proof.cases import FSDP, MAKE, Case, Made
+from tests.proof.cases import FSDP, OPTIMIZERS, Made, wrapped
 from tests.support.training import bytes_by_call, bytes_of_flags
 
 SIZES = (61, 13, 11)  # of layers; nothing divides them
@@ -31,10 +31,6 @@ class Layers(nn.Sequential):
     def __init__(self) -> None:
         torch.manual_seed(0)
         super().__init__(*(nn.Linear(*sizes) for sizes in pairwise(SIZES)))
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        return [*self]
 
 
 def padded(layout: str, ranks: int) -> int:
@@ -53,8 +49,8 @@ def padded(layout: str, ranks: int) -> int:
 
 def made(way: str, comm: Any, cap: float = 25, model: nn.Module | None = None) -> Made:
     """The model, in one of the ways of the proof, ready to train."""
-    case = Case(way, 0, optimizer="adamw", cap=cap)
-    return MAKE[way.split()[0]](model or Layers(), case, comm)
+    model = model or Layers()
+    return wrapped(model, way, comm, OPTIMIZERS["adamw"], cap, units=[*model, model])
 
 
 def train(ready: Made, counts: list[Counted], micro: int = 1, quiet: bool = False) -> list[int]:
