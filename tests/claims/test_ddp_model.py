@@ -1,7 +1,5 @@
 """What the chapter on DDP says of its model of a backward pass, tried beyond its own cells."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,17 +7,10 @@ import pytest
 from minidist.parallel.sharding.partition import assign, limits
 from minidist.schedule.algorithms import ring_all_reduce
 from minidist.schedule.cost import Link, seconds, switch
+from tests.support.cells import cell_with
 
-CHAPTER = (Path(__file__).parents[2] / "book" / "ddp.md").read_text()
-CELLS = re.findall(r"^```\{code-cell\} ipython3\n(.*?)^```", CHAPTER, re.DOTALL | re.MULTILINE)
 MIB = 1 << 20
 SLOW = Link(alpha=2e-5, beta=1 / 5e9)
-
-
-def cell_with(text: str) -> str:
-    (found,) = (cell for cell in CELLS if text in cell)
-    lines = found.splitlines()
-    return "\n".join(line for line in lines if not line.startswith((":", "%", "table(")))
 
 
 @pytest.fixture(scope="module")
@@ -27,23 +18,8 @@ def chapter() -> dict[str, Any]:
     """The names that the chapter's own cells define, up to its model of a step."""
     names: dict[str, Any] = {}
     for text in ("from course.pages.table import table", "def shards(", "def step("):
-        exec(cell_with(text), names)
+        exec(cell_with("ddp", text), names)
     return names
-
-
-SIZES = [[2, 2, 2, 2], [5, 1, 1, 1], [8], [3, 5], [1] * 8]
-
-
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_weighed_by_its_samples_the_average_is_the_whole_batch_s(
-    chapter: dict[str, Any], sizes: list[int]
-) -> None:
-    own = [chapter["gradient"](*part) for part in chapter["shards"](sizes)]
-    whole = chapter["gradient"](chapter["x"], chapter["y"])
-    weighed = sum(size / 8 * each for size, each in zip(sizes, own, strict=True))
-    assert weighed == pytest.approx(whole)
-    equal = len(set(sizes)) == 1
-    assert (sum(own) / len(own) == pytest.approx(whole)) == equal
 
 
 def waits(chapter: dict[str, Any], sync: str, cap: float, link: Link) -> float:
@@ -92,12 +68,3 @@ def test_buckets_take_turns_and_none_leaves_before_its_gradients_are_there(
         assert start == pytest.approx(max(ready, before))
         assert stop > start
         before = stop
-
-
-def test_a_gradient_that_is_ready_last_is_exposed_whole(chapter: dict[str, Any]) -> None:
-    """As that of a tied matrix: no cap can split it."""
-    sizes = [200 * MIB, *chapter["sizes"]]
-    alone = seconds(ring_all_reduce(chapter["ranks"]), 200 * MIB, switch(chapter["link"]))
-    for cap in (MIB, 25 * MIB):
-        travels, end = chapter["step"](assign(sizes, MIB, cap), True, sizes)
-        assert travels[-1][1] - end >= alone - 1e-12

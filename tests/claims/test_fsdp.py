@@ -1,9 +1,7 @@
 """The claims of the chapter on FSDP, each shown by a run."""
 
 import math
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +22,7 @@ from minidist.parallel.fsdp.unit import UnitState
 from minidist.parallel.sharding.layouts import LAYOUTS, FlatLayout, RowLayout
 from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.simulate import traffic
+from tests.support.cells import cell_with
 from tests.support.training import bytes_of_flags
 
 VOCAB, LAYERS = 12, 4
@@ -285,16 +284,8 @@ def test_two_ways_to_share_evenly_with_their_padding(ranks: int) -> None:
         if kind is FlatLayout:
             assert 0 <= padding < ranks
         else:
-            rowed = [shape if shape else torch.Size([1]) for shape in shapes]
-            missing = [(-shape[0] % ranks) * math.prod(shape[1:]) for shape in rowed]
-            chunked = [-(-shape[0] // ranks) * ranks - shape[0] for shape in rowed]
-            assert (
-                padding
-                == sum(
-                    more * math.prod(shape[1:]) for more, shape in zip(chunked, rowed, strict=True)
-                )
-                == sum(missing)
-            )
+            rowed = [shape or torch.Size([1]) for shape in shapes]
+            assert padding == sum(-shape[0] % ranks * math.prod(shape[1:]) for shape in rowed)
 
 
 class Odd(nn.Module):
@@ -344,15 +335,6 @@ def test_a_unit_of_all_kinds_is_rebuilt_from_what_the_ranks_keep() -> None:
 
 # ---- E7 ----
 
-CHAPTER = (Path(__file__).parents[2] / "book" / "fsdp.md").read_text()
-CELLS = re.findall(r"^```\{code-cell\} ipython3\n(.*?)^```", CHAPTER, re.DOTALL | re.MULTILINE)
-
-
-def cell_with(text: str) -> str:
-    (found,) = (cell for cell in CELLS if text in cell)
-    lines = found.splitlines()
-    return "\n".join(line for line in lines if not line.startswith((":", "%", "table(")))
-
 
 @pytest.fixture(scope="module")
 def chapter() -> dict[str, Any]:
@@ -363,7 +345,7 @@ def chapter() -> dict[str, Any]:
         ("def step(", "\nalone ="),
         ("per_second(", "\nrows ="),
     ):
-        exec(cell_with(text).split(end)[0], names)
+        exec(cell_with("fsdp", text).split(end)[0], names)
     return names
 
 
@@ -433,10 +415,7 @@ def four_places() -> Any:
     optimizer = torch.optim.AdamW(early.parameters())
     shard(early)
     loss_of(early).backward()
-    with pytest.raises(
-        RuntimeError,
-        match="before fully_shard",
-    ):
+    with pytest.raises(RuntimeError, match="before fully_shard"):
         optimizer.step()
     ddp, model = minidist.DistributedDataParallel(gpt(2)), shard(gpt(2))
     alone = gpt(2)

@@ -112,7 +112,7 @@ def over(fault: str) -> Make:
 
 
 def around(wrap: Any, **options: Any) -> Make:
-    """Another DDP, or one whose no_sync does nothing."""
+    """Another DDP."""
 
     def make(net: nn.Module, case: Case, comm: Any) -> Made:
         alone = made(net, Case("one process", 1), None)
@@ -147,9 +147,4 @@ MUTANTS: dict[str, tuple[Case, Make, str]] = {
         "the buffers",
     ),
     "weights ignored": (DDP(shards="uneven"), around(IgnoresWeights), "the gradients"),
-    "no_sync ignored": (
-        DDP(backwards="two, one quiet", comm="counted"),
-        around(OURS),
-        "the traffic",
-    ),
 }

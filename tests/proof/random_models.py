@@ -14,15 +14,8 @@ from torch.optim import Adam, AdamW
 from torch.utils.checkpoint import checkpoint
 
 from minidist.comm.comm import Native, Ours
-from tests.proof.attacks import (
-    MOMENTUM,
-    Attack,
-    Live,
-    accumulated,
-    loud_and_quiet,
-    quietly,
-    tried,
-)
+from tests.proof import attacks
+from tests.proof.attacks import Attack, Live
 
 WIDTH = 3
 COMMS = [Ours, Native, partial(Ours, algorithm="ring"), partial(Ours, algorithm="shared_memory")]
@@ -151,9 +144,9 @@ def units(seed: int, net: nn.Module) -> list[nn.Module]:
 
 STEPS = [
     Live.backwards,
-    accumulated,
-    quietly,
-    loud_and_quiet,
+    attacks.accumulated,
+    attacks.quietly,
+    attacks.loud_and_quiet,
     Live.two_in_one,
     Live.two_and_two,
     Live.retained,
@@ -163,7 +156,7 @@ STEPS = [
     Live.none_between,
 ]
 OPTIMIZERS = [
-    MOMENTUM,
+    attacks.MOMENTUM,
     partial(Adam, lr=0.01, amsgrad=True),
     partial(AdamW, lr=0.01, weight_decay=0.1, foreach=True),
     partial(AdamW, lr=0.01, weight_decay=0.1, foreach=False),
@@ -195,4 +188,4 @@ def verdicts(seeds: list[int], ways: list[str]) -> dict[str, list[str]]:
     for seed in seeds:
         dice = random.Random(seed + 3)
         chosen.append((f"seed {seed}", attack(seed), dice.choice(ways), dice.choice(COMMS)()))
-    return tried(chosen)
+    return attacks.tried(chosen)
