@@ -1,5 +1,6 @@
 """The claims of the chapter on DDP, each shown by a run."""
 
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +21,10 @@ from minidist.memory.meter import measured
 MIB = 2**20
 EVEN, UNEVEN = [6, 6, 6, 6], [3, 5, 7, 9]
 TENSORS = dict[str, torch.Tensor]
+KINDS: dict[str, Callable[..., nn.Module]] = {
+    "torch": nn.parallel.DistributedDataParallel,
+    "minidist": minidist.DistributedDataParallel,
+}
 
 
 def images(count: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,14 +49,9 @@ def mean_loss(net: nn.Module, batch: Sequence[torch.Tensor]) -> torch.Tensor:
 # ---- C1 ----
 
 
-class Averages(NamedTuple):
-    """Of one rank: how far the average gradient is from..."""
-
-    whole: float  # the whole batch's
-    lopsided: float  # that of a loss in which every rank weighs as much as every other
-
-
-def averages(batch: Any, shards: list[int], weigh: bool) -> Averages:
+def averages(batch: Any, shards: list[int], weigh: bool) -> tuple[float, float]:
+    """How far DDP's gradient is from the whole batch's; and from that of a loss in which every
+    rank weighs as much as every other."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     net, alone = models.mlp().double(), models.mlp().double()
@@ -66,19 +66,19 @@ def averages(batch: Any, shards: list[int], weigh: bool) -> Averages:
     each = functional.cross_entropy(alone(batch[0]), batch[1], reduction="none")
     weights = torch.cat([torch.full((n,), 1 / (ranks * n), dtype=each.dtype) for n in shards])
     (each * weights).sum().backward()
-    return Averages(off(gradients(net), whole), off(gradients(net), gradients(alone)))
+    return off(gradients(net), whole), off(gradients(net), gradients(alone))
 
 
 @pytest.mark.claim("C1")
 def test_the_average_of_means_is_the_mean_of_the_whole_only_for_equal_shards() -> None:
-    def run(batch: Any) -> list[Averages]:
+    def run(batch: Any) -> list[tuple[float, float]]:
         return [averages(batch, *how) for how in [(EVEN, False), (UNEVEN, False), (UNEVEN, True)]]
 
     for even, uneven, weighed in minidist.launch(run, 4, images(), device="cpu"):
-        assert even.whole < 1e-12
-        assert uneven.whole > 0.05, "samples of small shards count for more"
-        assert uneven.lopsided < 1e-12, "and for exactly how much more is known"
-        assert weighed.whole < 1e-12
+        assert even[0] < 1e-12
+        assert uneven[0] > 0.05, "samples of small shards count for more"
+        assert uneven[1] < 1e-12, "and for exactly how much more is known"
+        assert weighed[0] < 1e-12
 
 
 # ---- C2 ----
@@ -143,66 +143,82 @@ class Trained(NamedTuple):
 
     parameters: TENSORS
     buffers: TENSORS
+    at_start: TENSORS  # buffers, as the last forward began
     replicas: str  # what the checksum says
 
 
-def trained(batch: Any, batch_norm: bool, broadcast_buffers: bool) -> Trained:
-    torch.manual_seed(dist.get_rank())
-    net = models.convnet() if batch_norm else models.mlp()
-    model = minidist.DistributedDataParallel(net, broadcast_buffers=broadcast_buffers)
+def copies(tensors: Any) -> TENSORS:
+    return {name: tensor.detach().clone() for name, tensor in tensors}
+
+
+def steps(net: nn.Module, model: nn.Module, batch: Any) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     for _ in range(5):
         optimizer.zero_grad()
-        mean_loss(model, [part.chunk(3)[dist.get_rank()] for part in batch]).backward()
+        mean_loss(model, batch).backward()
         optimizer.step()
+
+
+def trained(batch: Any, kind: str, make: Any, broadcast_buffers: bool) -> Trained:
+    torch.manual_seed(dist.get_rank())
+    net, at_start = make(), TENSORS()
+    net.register_forward_pre_hook(lambda *_: at_start.update(copies(net.named_buffers())))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch has a new name for it
+        model = KINDS[kind](net, broadcast_buffers=broadcast_buffers)
+    steps(net, model, [part.chunk(3)[dist.get_rank()] for part in batch])
     try:
-        said = f"{check_replicas(model):x}"
+        said = f"{check_replicas(net):x}"
     except ReplicaError as error:
         said = str(error)
-    held = [dict(net.named_parameters()), dict(net.named_buffers())]
-    return Trained(*({n: t.detach().clone() for n, t in each.items()} for each in held), said)
+    return Trained(copies(net.named_parameters()), copies(net.named_buffers()), at_start, said)
 
 
 def bits(tensors: TENSORS) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
-def alone(batch: Any) -> TENSORS:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as on a rank
-    torch.manual_seed(0)
-    net = models.mlp()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    for _ in range(5):
-        optimizer.zero_grad()
-        mean_loss(net, batch).backward()
-        optimizer.step()
-    torch.set_num_threads(threads)
-    return {name: p.detach() for name, p in net.named_parameters()}
-
-
 @pytest.mark.claim("A6")
 def test_our_replicas_are_equal_in_every_bit_and_not_those_of_one_process() -> None:
     pixels, labels = images()
     batch = pixels.float(), labels
-    ranks = minidist.launch(trained, 3, batch, False, True, device="cpu")
-    assert all(bits(each.parameters) == bits(ranks[0].parameters) for each in ranks)
-    assert len({each.replicas for each in ranks}) == 1
-    assert "differ" not in ranks[0].replicas
-    one = alone(batch)
-    assert all(torch.allclose(one[n], ranks[0].parameters[n], atol=1e-5) for n in one)
-    assert bits(one) != bits(ranks[0].parameters), "the same terms, added in another order"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as on a rank
+    torch.manual_seed(0)
+    net = models.mlp()
+    steps(net, net, batch)
+    torch.set_num_threads(threads)
+    one = copies(net.named_parameters())
+
+    def run() -> list[Trained]:
+        return [trained(batch, kind, models.mlp, True) for kind in KINDS]
+
+    for ranks in zip(*minidist.launch(run, 3, device="cpu"), strict=True):
+        first = ranks[0].parameters
+        assert all(bits(each.parameters) == bits(first) for each in ranks)
+        assert len({each.replicas for each in ranks}) == 1
+        assert "differ" not in ranks[0].replicas
+        assert all(torch.allclose(one[name], first[name], atol=1e-5) for name in one)
+        assert bits(one) != bits(first), "the same terms, added in another order"
 
 
 @pytest.mark.claim("A6")
-@pytest.mark.parametrize("broadcast_buffers", [True, False])
-def test_batch_norm_s_statistics_are_each_rank_s_own(broadcast_buffers: bool) -> None:
+def test_batch_norm_s_buffers_differ_unless_they_are_broadcast() -> None:
     pixels, labels = images()
     batch = pixels.float(), labels
-    ranks = minidist.launch(trained, 3, batch, True, broadcast_buffers, device="cpu")
-    assert all(bits(each.parameters) == bits(ranks[0].parameters) for each in ranks)
-    assert len({bits(each.buffers)["1.running_mean"] for each in ranks}) == 3
-    assert all("1.running_mean" in each.replicas for each in ranks), "and the check says so"
+    cases = list(itertools.product(KINDS, (True, False)))
+
+    def run() -> list[Trained]:
+        return [trained(batch, kind, models.convnet, broadcast) for kind, broadcast in cases]
+
+    of_cases = zip(*minidist.launch(run, 3, device="cpu"), strict=True)
+    for (_, broadcast), ranks in zip(cases, of_cases, strict=True):
+        assert all(bits(each.parameters) == bits(ranks[0].parameters) for each in ranks)
+        at_start = {bits(each.at_start)["1.running_mean"] for each in ranks}
+        assert len(at_start) == (1 if broadcast else 3)
+        # Even so each has put its own last batch into them since.
+        assert len({bits(each.buffers)["1.running_mean"] for each in ranks}) == 3
+        assert all("1.running_mean" in each.replicas for each in ranks), "and the check says so"
 
 
 # ---- C5 ----
@@ -374,10 +390,8 @@ def raised(call: Callable[[], object]) -> str:
 @pytest.mark.claim("C6")
 def test_an_unused_parameter_raises_in_torch_at_the_next_forward_and_here_at_once() -> None:
     def run() -> dict[str, list[str]]:
-        kinds = {"torch": nn.parallel.DistributedDataParallel}
-        kinds["minidist"] = minidist.DistributedDataParallel
         found = {}
-        for name, kind in kinds.items():
+        for name, kind in KINDS.items():
             model, x = kind(Forked()), torch.ones(2, 4)
             loss = model(x, "left").sum()
             found[name] = [raised(loss.backward), raised(lambda: model(x, "left"))]  # noqa: B023
@@ -395,19 +409,21 @@ def test_an_unused_parameter_raises_in_torch_at_the_next_forward_and_here_at_onc
 
 @pytest.mark.claim("C6")
 def test_with_the_flag_an_unused_gradient_counts_as_zero() -> None:
-    def run(sides: list[str]) -> dict[str, list[float] | None]:
+    def step(sides: list[str]) -> dict[str, list[float] | None]:
         model = minidist.DistributedDataParallel(Forked(), find_unused_parameters=True)
         rank = dist.get_rank()
         model(torch.full((1, 4), rank + 1.0), sides[rank]).sum().backward()
         named = model.module.named_parameters()
         return {name: None if p.grad is None else p.grad.flatten().tolist() for name, p in named}
 
-    for found in minidist.launch(run, 2, ["left", "right"], device="cpu"):
-        assert found["left.weight"] == [0.5] * 4, "rank 0's 1, over two ranks"
-        assert found["right.weight"] == [1.0] * 4, "rank 1's 2, over two ranks"
-    for found in minidist.launch(run, 2, ["left", "left"], device="cpu"):
-        assert found["left.weight"] == [1.5] * 4
-        assert found["right.weight"] is None, "what nobody used stays as it was"
+    def run() -> list[dict[str, list[float] | None]]:
+        return [step(["left", "right"]), step(["left", "left"])]
+
+    for apart, same in minidist.launch(run, 2, device="cpu"):
+        assert apart["left.weight"] == [0.5] * 4, "rank 0's 1, over two ranks"
+        assert apart["right.weight"] == [1.0] * 4, "rank 1's 2, over two ranks"
+        assert same["left.weight"] == [1.5] * 4
+        assert same["right.weight"] is None, "what nobody used stays as it was"
 
 
 # ---- C7 ----
@@ -438,13 +454,12 @@ class Held(NamedTuple):
 
 
 @pytest.mark.claim("C7")
-@pytest.mark.parametrize("broadcast_buffers", [True, False])
-def test_buffers_are_rank_0_s_at_each_forward_by_default(broadcast_buffers: bool) -> None:
-    def run() -> dict[str, Held]:
-        rank, found = dist.get_rank(), {}
-        kinds = {"torch": nn.parallel.DistributedDataParallel}
-        kinds["minidist"] = minidist.DistributedDataParallel
-        for name, kind in kinds.items():
+def test_buffers_are_rank_0_s_at_each_forward_by_default() -> None:
+    cases = list(itertools.product((True, False), KINDS.values()))
+
+    def run() -> list[Held]:
+        rank, found = dist.get_rank(), []
+        for broadcast_buffers, kind in cases:
             net = Counter(10.0 * rank + 1)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # torch has a new name for it
@@ -456,19 +471,16 @@ def test_buffers_are_rank_0_s_at_each_forward_by_default(broadcast_buffers: bool
             optimizer.step()
             momentum = optimizer.state[net.weight]["momentum_buffer"]
             held = net.weight, net.seen, net.plain, momentum
-            found[name] = Held(*(float(each.detach()[0]) for each in held))
+            found.append(Held(*(float(each.detach()[0]) for each in held)))
         return found
 
     gradient = 2 * (1 + 2) / 2  # of two backward passes, averaged over the ranks
-    wanted = [
-        # Rank 0's buffer: 1, then 2 added in each forward pass.
-        Held(weight=1 - gradient, seen=5, plain=5, momentum=gradient),
-        # Rank 1's, if it is overwritten before its second pass: rank 0's 3, then 4 more.
-        Held(1 - (50 + gradient), 7 if broadcast_buffers else 9, 9, 50 + gradient),
-    ]
-    found = minidist.launch(run, 2, device="cpu")
-    assert [each["minidist"] for each in found] == wanted
-    assert [each["torch"] for each in found] == wanted
+    # Rank 0's buffer: 1, then 2 added in each forward pass.
+    first = Held(weight=1 - gradient, seen=5, plain=5, momentum=gradient)
+    # Rank 1's, if it is overwritten before its second pass: rank 0's 3, then 4 more.
+    second = Held(weight=1 - (50 + gradient), seen=7, plain=9, momentum=50 + gradient)
+    own = second._replace(seen=9)
+    assert minidist.launch(run, 2, device="cpu") == [[first] * 4, [second, second, own, own]]
 
 
 # ---- C9 ----
@@ -532,15 +544,13 @@ def test_a_parameter_added_after_wrapping_is_not_averaged_and_here_it_is_an_erro
 
 
 @pytest.mark.claim("C10")
-@pytest.mark.parametrize("kind", ["torch", "minidist"])
-def test_views_into_the_buckets_save_the_gradients_bytes(kind: str) -> None:
+def test_views_into_the_buckets_save_the_gradients_bytes() -> None:
     """What a step leaves behind, the buckets being there already."""
 
     def run() -> list[int]:
         held = []
-        for views in (False, True):
-            wrap = nn.parallel if kind == "torch" else minidist
-            model = wrap.DistributedDataParallel(layers(6, 128), gradient_as_bucket_view=views)
+        for kind, views in itertools.product(KINDS.values(), (False, True)):
+            model = kind(layers(6, 128), gradient_as_bucket_view=views)
             for _ in range(3):
                 step(model, 128)
             model.zero_grad()
@@ -551,6 +561,6 @@ def test_views_into_the_buckets_save_the_gradients_bytes(kind: str) -> None:
 
     gradients = 6 * 128 * 128 * 4
     notes = 16 * 1024  # of calls: some are let go by another thread, which is not watched
-    for plain, views in minidist.launch(run, 2, device="cpu"):
+    for plain, views in (found[i : i + 2] for found in minidist.launch(run, 2) for i in (0, 2)):
         assert abs(plain - gradients) <= notes, "beside the buckets, which are as large"
         assert abs(views) <= notes

@@ -19,21 +19,6 @@ def chapter() -> dict[str, Any]:
     return names_in("ddp.md", {"import table": None, "def shards(": None, "def step(": None})
 
 
-SIZES = [[2, 2, 2, 2], [5, 1, 1, 1], [8], [3, 5], [1] * 8]
-
-
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_weighed_by_its_samples_the_average_is_the_whole_batch_s(
-    chapter: dict[str, Any], sizes: list[int]
-) -> None:
-    own = [chapter["gradient"](*part) for part in chapter["shards"](sizes)]
-    whole = chapter["gradient"](chapter["x"], chapter["y"])
-    weighed = sum(size / 8 * each for size, each in zip(sizes, own, strict=True))
-    assert weighed == pytest.approx(whole)
-    equal = len(set(sizes)) == 1
-    assert (sum(own) / len(own) == pytest.approx(whole)) == equal
-
-
 def waits(chapter: dict[str, Any], sync: str, cap: float, link: Link) -> float:
     """Seconds from the end of backward to the last gradient."""
     buckets = assign(chapter["sizes"], *limits(sync, MIB, cap))
@@ -80,12 +65,3 @@ def test_buckets_take_turns_and_none_leaves_before_its_gradients_are_there(
         assert start == pytest.approx(max(ready, before))
         assert stop > start
         before = stop
-
-
-def test_a_gradient_that_is_ready_last_is_exposed_whole(chapter: dict[str, Any]) -> None:
-    """As that of a tied matrix: no cap can split it."""
-    sizes = [200 * MIB, *chapter["sizes"]]
-    alone = seconds(ring_all_reduce(chapter["ranks"]), 200 * MIB, switch(chapter["link"]))
-    for cap in (MIB, 25 * MIB):
-        travels, end = chapter["step"](assign(sizes, MIB, cap), True, sizes)
-        assert travels[-1][1] - end >= alone - 1e-12

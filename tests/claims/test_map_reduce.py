@@ -1,6 +1,6 @@
-"""Section A of the claims, MapReduce and DDP, each shown by a run. A5's run is in test_elastic."""
+"""Section A of the claims, each shown by a run; of A5 in test_elastic, of A6 in test_ddp."""
 
-import inspect
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 
 import minidist
+from course.training import models
+from course.training.data import digits
 from minidist.mapreduce.map_reduce import map_reduce
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, seconds, switch
@@ -24,17 +24,9 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 SHARDS = 4
 
 
-def digits() -> Batch:
-    pixels, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
-    return pixels[:1796].float() / 16, labels[:1796]  # 1796 = 4 equal quarters
-
-
-def network(norm: bool = False) -> torch.nn.Sequential:
+def network() -> torch.nn.Module:
     torch.manual_seed(0)
-    between = [torch.nn.BatchNorm1d(32)] if norm else []
-    return torch.nn.Sequential(
-        torch.nn.Linear(64, 32), *between, torch.nn.ReLU(), torch.nn.Linear(32, 10)
-    )
+    return models.mlp((64, 32, 10))
 
 
 def flat_gradient(net: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -43,8 +35,8 @@ def flat_gradient(net: torch.nn.Module, batch: Batch) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
 
 
-def shards(batch: Batch, n: int = SHARDS) -> list[Batch]:
-    return list(zip(batch[0].tensor_split(n), batch[1].tensor_split(n), strict=True))
+def shards(batch: Batch) -> list[Batch]:
+    return list(zip(*(part.tensor_split(SHARDS) for part in batch), strict=True))
 
 
 def in_chunks(tensor: torch.Tensor, n: int) -> list[tuple[int, torch.Tensor]]:
@@ -69,7 +61,7 @@ def test_a_training_step_as_map_and_reduce_has_the_gradient_of_the_whole_batch(
     def mapper(shard: Batch) -> list[tuple[int, torch.Tensor]]:
         return in_chunks(flat_gradient(network(), shard) / SHARDS, reducers)
 
-    batch, net = digits(), network()
+    batch, net = tuple(part[:1796] for part in digits()), network()  # 4 equal quarters
     job = map_reduce(shards(batch), mapper, sums, reducers=reducers, partition=by_chunk)
     gradient = torch.cat([part[r] for r, part in enumerate(job.parts)])
     whole = flat_gradient(net, batch)
@@ -78,34 +70,39 @@ def test_a_training_step_as_map_and_reduce_has_the_gradient_of_the_whole_batch(
     assert not torch.allclose(own, whole, rtol=1e-4, atol=1e-7), "one shard's is another"
 
 
-def scattered(numel: int) -> tuple[torch.Tensor, int]:
-    """On each rank: its part of the sum, and the bytes that it sent."""
-    ranks = dist.get_world_size()
-    mine = torch.empty(numel // ranks)
-    with minidist.record() as log:
-        minidist.reduce_scatter_tensor(mine, data(dist.get_rank(), numel))
-    return mine, sum(sent.nbytes for sent in log)
+def on_sizes(sizes: range | list[int], run: Callable[[Any], Any]) -> Any:
+    """What `run` gives on each rank of a group of the first ranks, by the group's size."""
+    groups = {size: dist.new_group(list(range(size))) for size in sizes}
+    return {size: run(group) for size, group in groups.items() if dist.get_rank() < size}
 
 
 @pytest.mark.claim("A2")
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_the_shuffle_whose_key_is_the_chunk_is_reduce_scatter(ranks: int) -> None:
-    numel = 12 * ranks
+def test_the_shuffle_whose_key_is_the_chunk_is_reduce_scatter() -> None:
+    def scattered(group: Any) -> tuple[torch.Tensor, int]:
+        """This rank's part of the sum, and the bytes that it sent."""
+        mine = torch.empty(12)
+        with minidist.record() as log:
+            whole = data(dist.get_rank(), 12 * dist.get_world_size(group))
+            minidist.reduce_scatter_tensor(mine, whole, group=group)
+        return mine, sum(sent.nbytes for sent in log)
 
-    def mapper(rank: int) -> list[tuple[int, torch.Tensor]]:
-        return in_chunks(data(rank, numel), ranks)
+    sizes = [1, 2, 3, 5]
+    found = minidist.launch(lambda: on_sizes(sizes, scattered), 5, device="cpu")
+    for ranks in sizes:
+        mapped = functools.partial(mapper_of, ranks=ranks)
+        job = map_reduce(range(ranks), mapped, sums, reducers=ranks, partition=by_chunk)
+        promised = goal("reduce_scatter", ranks, ranks)
+        for r in range(ranks):
+            mine, sent = found[r][ranks]
+            assert [c for c in range(ranks) if promised[r][c]] == list(job.parts[r]) == [r]
+            assert same(job.parts[r][r], mine)
+            # Its boxes for the others are as many bytes as it sends in a reduce-scatter.
+            assert sent == 4 * 12 * (ranks - 1)
+        assert (job.records == 1).all()
 
-    job = map_reduce(range(ranks), mapper, sums, reducers=ranks, partition=by_chunk)
-    on_ranks = minidist.launch(scattered, ranks, numel)
-    for r, (mine, _) in enumerate(on_ranks):
-        assert list(job.parts[r]) == [r]
-        assert same(job.parts[r][r], mine)
-    promised = goal("reduce_scatter", ranks, ranks)
-    for r in range(ranks):
-        assert [c for c in range(ranks) if promised[r][c]] == list(job.parts[r])
-    # Each rank's boxes for the others are as many bytes as it sends in a reduce-scatter.
-    assert (job.records == 1).all()
-    assert {sent for _, sent in on_ranks} == {4 * (numel - numel // ranks)}
+
+def mapper_of(rank: int, ranks: int) -> list[tuple[int, torch.Tensor]]:
+    return in_chunks(data(rank, 12 * ranks), ranks)
 
 
 @pytest.mark.claim("A2")
@@ -148,17 +145,6 @@ def test_bytes_of_an_iteration_with_the_state_shipped_and_with_the_state_kept() 
     assert job.shipped + job.nbytes.sum() + job.returned > 1.45 * kept
 
 
-def messages(numel: int) -> dict[str, list[Any]]:
-    """Of an all-reduce by each algorithm, those that this rank sends."""
-    logs: dict[str, list[Any]] = {}
-    for algorithm in ("naive", "ring"):
-        mine = data(dist.get_rank(), numel)
-        with minidist.record() as logs[algorithm]:
-            minidist.all_reduce(mine, algorithm=algorithm)
-        assert same(mine, all_reduced(dist.get_world_size(), numel))
-    return logs
-
-
 @pytest.mark.claim("A4")
 def test_one_reducer_is_a_bottleneck_simulated() -> None:
     for ranks in range(2, 65):
@@ -170,23 +156,35 @@ def test_one_reducer_is_a_bottleneck_simulated() -> None:
         assert naive.sent_bytes.sum() == ring.sent_bytes.sum(), "the work is the same"
 
 
-@pytest.mark.claim("A4")
-@pytest.mark.claim("A8")
-@pytest.mark.parametrize("ranks", range(2, 9))
-def test_the_busiest_of_2_to_8_real_ranks(ranks: int) -> None:
-    numel = 840  # cut evenly by 2 to 8
+@pytest.mark.claim("A4", "A8")
+def test_the_busiest_of_2_to_8_real_ranks() -> None:
+    numel, sizes = 840, range(2, 9)  # which all divide it
     size = 4 * numel
-    moved = np.zeros((2, 2, ranks), dtype=int)  # naive or ring; sent or received; rank
-    for logs in minidist.launch(messages, ranks, numel):
-        for way, log in zip(moved, (logs["naive"], logs["ring"]), strict=True):
-            for message in log:
-                way[0, message.src] += message.nbytes
-                way[1, message.dst] += message.nbytes
-    naive, ring = moved
-    assert naive.sum(axis=0).max() == 2 * (ranks - 1) * size
-    assert (naive[:, 0] == (ranks - 1) * size).all()
-    assert (naive[:, 1:] == size).all()
-    assert (ring == 2 * (ranks - 1) * size // ranks).all()
+
+    def messages(group: Any) -> list[list[Any]]:
+        """Of an all-reduce by the naive algorithm and by the ring, those that this rank sends."""
+        logs = []
+        for algorithm in ("naive", "ring"):
+            mine = data(dist.get_rank(), numel)
+            with minidist.record() as log:
+                minidist.all_reduce(mine, algorithm=algorithm, group=group)
+            assert same(mine, all_reduced(dist.get_world_size(group), numel))
+            logs.append(log)
+        return logs
+
+    found = minidist.launch(lambda: on_sizes(sizes, messages), 8, device="cpu")
+    for ranks in sizes:
+        moved = np.zeros((2, 2, ranks), dtype=int)  # naive or ring; sent or received; rank
+        for of_rank in found[:ranks]:
+            for way, log in zip(moved, of_rank[ranks], strict=True):
+                for message in log:
+                    way[0, message.src] += message.nbytes
+                    way[1, message.dst] += message.nbytes
+        naive, ring = moved
+        assert naive.sum(axis=0).max() == 2 * (ranks - 1) * size
+        assert (naive[:, 0] == (ranks - 1) * size).all()
+        assert (naive[:, 1:] == size).all()
+        assert (ring == 2 * (ranks - 1) * size // ranks).all()
 
 
 @pytest.mark.claim("A4")
@@ -200,67 +198,6 @@ def test_one_reducer_s_inbox_against_that_of_r() -> None:
 
     one, four = inboxes(1), inboxes(4)
     assert max(four) < 1.02 * one[0] / 4
-
-
-def trained(steps: int, norm: bool = False, broadcast_buffers: bool = True) -> dict[str, Any]:
-    """Some steps of PyTorch's DDP on this rank's shard.
-
-    Its parameters, its buffers, and its buffers as the last forward pass began.
-    """
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    net = network(norm)
-    known = inspect.signature(DistributedDataParallel).parameters
-    option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    model = DistributedDataParallel(net, **({} if broadcast_buffers else {option: False}))
-    at_start: dict[str, torch.Tensor] = {}
-    net.register_forward_pre_hook(lambda *_: at_start.update(snapshot(net.named_buffers())))
-    pixels, labels = shards(digits(), ranks)[rank]
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        functional.cross_entropy(model(pixels), labels).backward()
-        optimizer.step()
-    parameters, buffers = snapshot(net.named_parameters()), snapshot(net.named_buffers())
-    return {"parameters": parameters, "buffers": buffers, "at start": at_start}
-
-
-def snapshot(tensors: Any) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in tensors}
-
-
-def alike(tensors: list[dict[str, torch.Tensor]]) -> bool:
-    """Whether all ranks have the same, in every bit."""
-    return all(same(each[name], tensors[0][name]) for each in tensors for name in each)
-
-
-@pytest.mark.claim("A6")
-def test_replicas_stay_bit_equal_but_not_bit_equal_to_one_process() -> None:
-    ranks = minidist.launch(trained, SHARDS, 5)
-    parameters = [each["parameters"] for each in ranks]
-    assert alike(parameters)
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    net, (pixels, labels) = network(), digits()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    for _ in range(5):
-        optimizer.zero_grad()
-        functional.cross_entropy(net(pixels), labels).backward()
-        optimizer.step()
-    torch.set_num_threads(threads)
-    alone = snapshot(net.named_parameters())
-    assert all(torch.allclose(alone[n], parameters[0][n], atol=1e-5) for n in alone)
-    assert not alike([alone, parameters[0]]), "the same terms, added in another order"
-
-
-@pytest.mark.claim("A6")
-@pytest.mark.parametrize("broadcast_buffers", [True, False])
-def test_batch_norm_s_buffers_differ_unless_they_are_broadcast(broadcast_buffers: bool) -> None:
-    ranks = minidist.launch(trained, SHARDS, 3, True, broadcast_buffers)
-    assert alike([each["parameters"] for each in ranks])
-    assert alike([each["at start"] for each in ranks]) == broadcast_buffers
-    # Even so each has put its own last batch into them since.
-    assert not alike([each["buffers"] for each in ranks])
 
 
 def latencies(build: Callable[[int], Schedule], ranks: int) -> float:

@@ -44,18 +44,20 @@ def test_the_ring_as_printed_gets_nothing_right_and_both_repairs_everything() ->
 
 @pytest.mark.claim("B2")
 def test_on_real_ranks_the_ring_as_printed_is_wrong_too() -> None:
-    def run(first: int, second: int) -> list[int]:
+    def summed(first: int, second: int) -> list[int]:
         mine = torch.full((4,), 10 ** dist.get_rank())
         execute(program(ring_from(first, second), dist.get_rank()), mine, torch.Tensor.add_)
         return mine.tolist()
 
-    assert all(1111 not in held for held in minidist.launch(run, 4, 0, 0))
-    assert minidist.launch(run, 4, 0, 1) == [[1111] * 4] * 4
-    assert minidist.launch(run, 4, -1, 0) == [[1111] * 4] * 4
+    def run() -> list[list[int]]:
+        return [summed(0, 0), summed(0, 1), summed(-1, 0)]
+
+    for printed, *repaired in minidist.launch(run, 4):
+        assert 1111 not in printed
+        assert repaired == [[1111] * 4] * 2
 
 
-@pytest.mark.claim("B3")
-@pytest.mark.claim("B4")
+@pytest.mark.claim("B3", "B4")
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 33])
 def test_each_rank_moves_two_times_n_minus_1_chunks_to_its_neighbour(ranks: int) -> None:
     chunk = 12
@@ -119,8 +121,10 @@ def test_ddp_divides_first() -> None:
         assert found is not None
         return found.item()
 
-    assert minidist.launch(gradient, 4, 20_000.0, device="cpu") == [20_000.0] * 4
-    assert minidist.launch(gradient, 4, 1.2e-7, device="cpu") == [0.0] * 4
+    def run() -> list[float]:
+        return [gradient(20_000.0), gradient(1.2e-7)]
+
+    assert minidist.launch(run, 4, device="cpu") == [[20_000.0, 0.0]] * 4
 
 
 @pytest.mark.claim("B8")
@@ -133,15 +137,17 @@ def test_slow_steps_flat_and_hierarchical() -> None:
 
 @pytest.mark.claim("B10")
 def test_fp16_overflows_when_summed_first_and_vanishes_when_divided_first() -> None:
-    def run(value: float) -> tuple[float, float]:
-        ranks = dist.get_world_size()
+    def averaged(value: float) -> tuple[float, float]:
         sum_first = torch.tensor([value], dtype=torch.float16)
+        divide_first = sum_first / dist.get_world_size()
         minidist.all_reduce(sum_first, minidist.ReduceOp.AVG)
-        divide_first = torch.tensor([value], dtype=torch.float16) / ranks
         minidist.all_reduce(divide_first)
         return sum_first.item(), divide_first.item()
 
-    assert minidist.launch(run, 4, 1.5) == [(1.5, 1.5)] * 4
-    assert minidist.launch(run, 4, 20_000.0) == [(float("inf"), 20_000.0)] * 4
-    lost = minidist.launch(run, 4, 1.2e-7)
-    assert all(kept > 0 and gone == 0 for kept, gone in lost)
+    def run() -> list[tuple[float, float]]:
+        return [averaged(value) for value in (1.5, 20_000.0, 1.2e-7)]
+
+    for plain, overflown, (kept, gone) in minidist.launch(run, 4):
+        assert plain == (1.5, 1.5)
+        assert overflown == (float("inf"), 20_000.0)
+        assert kept > 0 == gone

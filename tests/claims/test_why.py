@@ -1,6 +1,7 @@
 """The claims of the first chapter: memory of training, names of ranks, groups, backends."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -63,44 +64,45 @@ def train_mixed(net: torch.nn.Module, width: int) -> Trained:
     return net, optimizer
 
 
-def counted(make: Callable[[], torch.nn.Module], width: int, options: dict[str, object]) -> object:
-    """On one rank: parameters; tensors with a counter; bytes of buffers, state and allocated."""
+MODELS = [(linear, 300), (tied, 64), (with_buffers, 64)]
+SGD = {"kind": "SGD"}
+OPTIMIZERS: dict[str, list[dict[str, Any]]] = {
+    "sgd": [SGD],
+    "momentum": [SGD | {"momentum": 0.9}],
+    "adam": [{"kind": "Adam"}, {"kind": "AdamW"}],
+}
 
-    def run() -> Trained:
-        net = make()
-        return train(net, width, **options) if options else train_mixed(net, width)
 
+def counted(run: Callable[[], Trained]) -> tuple[int, int, StateBytes, int]:
+    """Parameters; bytes of counters and buffers, of the state, and of all that is allocated."""
     curve = measured(run)
     net, optimizer = curve.value
     counters = sum("step" in kept for kept in optimizer.state.values())
-    buffers = sum(buffer.nbytes for buffer in net.buffers())
+    beside = 4 * counters + sum(buffer.nbytes for buffer in net.buffers())
     parameters = sum(parameter.numel() for parameter in net.parameters())
-    return parameters, counters, buffers, held(net, optimizer), curve.end
-
-
-SGD = {"kind": "SGD"}
-CASES = [
-    ("sgd", SGD),
-    ("momentum", {**SGD, "momentum": 0.9}),
-    ("adam", {"kind": "Adam"}),
-    ("adam", {"kind": "AdamW"}),
-]
+    return parameters, beside, held(net, optimizer), curve.end
 
 
 @pytest.mark.claim("D1")
-@pytest.mark.parametrize(("name", "options"), CASES, ids=["sgd", "momentum", "adam", "adamw"])
-@pytest.mark.parametrize(
-    ("make", "width"), [(linear, 300), (tied, 64), (with_buffers, 64)], ids=["linear", "tied", "bn"]
-)
-def test_what_is_held_and_allocated_is_what_was_predicted(
-    make: Callable[[], torch.nn.Module], width: int, name: str, options: dict[str, object]
-) -> None:
-    ((parameters, counters, buffers, found, live),) = minidist.launch(
-        counted, 1, make, width, options, device="cpu"
-    )
-    predicted = state(parameters, FP32, name)
-    assert found == predicted
-    assert live == predicted.total + 4 * counters + buffers, "to the last byte"
+def test_what_is_held_and_allocated_is_what_was_predicted() -> None:
+    cases = [
+        (name, make, width, options)
+        for name, choices in OPTIMIZERS.items()
+        for options in choices
+        for make, width in MODELS
+    ]
+
+    def run() -> list[Any]:
+        return [
+            counted(lambda: train(make(), width, **options))  # noqa: B023
+            for _, make, width, options in cases
+        ]
+
+    (found,) = minidist.launch(run, 1, device="cpu")
+    for (name, *_), (parameters, beside, state_bytes, live) in zip(cases, found, strict=True):
+        predicted = state(parameters, FP32, name)
+        assert state_bytes == predicted
+        assert live == predicted.total + beside, "to the last byte"
 
 
 @pytest.mark.claim("D1")
@@ -113,22 +115,22 @@ def test_adam_in_fp32_takes_four_times_the_weights() -> None:
     assert weights == [100 * 10**6, 1_360 * 10**6, 280 * GB, 700 * GB]
     totals = [state(parameters).total for parameters in sizes]
     assert totals == [4 * each for each in weights]
+    assert [state(n, MIXED, "momentum").total for n in (0, 1, 3.0)] == [0, 12, 36]
     assert state(1, optimizer="sgd").total == 8
     assert state(1, optimizer="momentum").total == 12
 
 
 @pytest.mark.claim("D2")
-@pytest.mark.parametrize(("make", "width"), [(linear, 300), (tied, 64)])
-def test_mixed_precision_holds_two_and_two_and_twelve(
-    make: Callable[[], torch.nn.Module], width: int
-) -> None:
-    ((parameters, counters, _, found, live),) = minidist.launch(
-        counted, 1, make, width, {}, device="cpu"
-    )
-    assert found == state(parameters, MIXED)
-    assert live == found.total + 4 * counters
-    each = [found.weights, found.gradients, found.optimizer]
-    assert [part / parameters for part in each] == [2, 2, 12]
+def test_mixed_precision_holds_two_and_two_and_twelve() -> None:
+    def run() -> list[Any]:
+        return [counted(lambda: train_mixed(make(), width)) for make, width in MODELS[:2]]  # noqa: B023
+
+    (of_models,) = minidist.launch(run, 1, device="cpu")
+    for parameters, beside, found, live in of_models:
+        assert found == state(parameters, MIXED)
+        assert live == found.total + beside
+        each = [found.weights, found.gradients, found.optimizer]
+        assert [part / parameters for part in each] == [2, 2, 12]
 
 
 @pytest.mark.claim("D2")
@@ -152,27 +154,6 @@ def test_without_a_master_copy_small_updates_are_lost() -> None:
     assert abs(master.item() - 2) < 1e-3
 
 
-@pytest.mark.parametrize("parameters", [0, 1, 3.0])
-def test_any_whole_number_of_parameters(parameters: int) -> None:
-    assert state(parameters, MIXED, "momentum").total == 12 * parameters
-
-
-def test_wrong_input_to_the_calculator_is_named() -> None:
-    with pytest.raises(
-        ValueError, match="optimizer must be one of sgd, momentum, adam, got 'lion'"
-    ):
-        state(1, optimizer="lion")
-    for wrong in (-1, 2.5):
-        with pytest.raises(ValueError, match=f"parameters must be whole and >= 0, got {wrong}"):
-            state(wrong)  # type: ignore[arg-type]
-
-
-def test_before_the_first_step_only_the_weights_are_held() -> None:
-    net = linear()
-    weights = state(300 * 7 + 7).weights
-    assert held(net, torch.optim.Adam(net.parameters())) == StateBytes(weights, 0, 0, 0)
-
-
 @pytest.mark.claim("C15")
 def test_the_device_of_a_rank_is_its_local_rank_also_on_the_second_node(
     monkeypatch: pytest.MonkeyPatch,
@@ -192,7 +173,7 @@ def test_the_device_of_a_rank_is_its_local_rank_also_on_the_second_node(
 
 
 @pytest.mark.claim("C16")
-@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (2, 3), (1, 3), (3, 1)])
+@pytest.mark.parametrize(("rows", "columns"), [(2, 3), (3, 1)])
 def test_rows_and_then_columns_of_a_mesh_sum_the_whole(rows: int, columns: int) -> None:
     ranks = rows * columns
     mesh = torch.arange(ranks).view(rows, columns)
@@ -234,16 +215,19 @@ def test_a_group_on_cpus_moves_its_tensors_by_gloo() -> None:
 
 @pytest.mark.claim("C17")
 @pytest.mark.filterwarnings("ignore")  # torch warns before it raises
-@pytest.mark.parametrize("name", ["nccl", "mpi"])
-def test_a_backend_that_torch_was_not_built_with_is_refused_and_says_so(name: str) -> None:
-    def run() -> str:
-        dist.destroy_process_group()
+def test_a_backend_that_torch_was_not_built_with_is_refused_and_says_so() -> None:
+    names = "nccl", "mpi"
+
+    def joins(name: str) -> str:
+        if dist.is_initialized():
+            dist.destroy_process_group()
         try:
             dist.init_process_group(name, store=dist.HashStore(), rank=0, world_size=1)
         except RuntimeError as error:
             return str(error)
         return "joined"
 
-    there = getattr(dist, f"is_{name}_available")()
-    (said,) = minidist.launch(run, 1, device="cpu")
-    assert said == "joined" if there else f"doesn't have {name.upper()} built in" in said
+    (found,) = minidist.launch(lambda: [joins(name) for name in names], 1, device="cpu")
+    for name, said in zip(names, found, strict=True):
+        there = getattr(dist, f"is_{name}_available")()
+        assert said == "joined" if there else f"doesn't have {name.upper()} built in" in said

@@ -1,6 +1,7 @@
 """The claims of the chapter on ZeRO, each shown by a run."""
 
-from typing import Any, ClassVar, NamedTuple
+import itertools
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -8,13 +9,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils.checkpoint import checkpoint
 
 import minidist
 from minidist.comm.comm import Counted, Ours
 from minidist.memory.state import MIXED, DtypePolicy, StateBytes, held, share, state
-from tests.support.training import bytes_by_call
+from minidist.parallel.fsdp.fully_shard import units
 
 CAP = 1 / 1024  # MiB that close a bucket: layers of 16 x 16 doubles are twice as large
 SHORT = DtypePolicy("without master", torch.bfloat16, torch.bfloat16, None, torch.float32)
@@ -53,9 +52,8 @@ class Watched(Counted):
 
 
 @pytest.mark.claim("D4")
-@pytest.mark.parametrize("gradients", ["averaged", "local"])
-def test_what_is_gathered_is_the_parameters_after_the_step(gradients: str) -> None:
-    def run() -> tuple[bool, bool, int, int, int]:
+def test_what_is_gathered_is_the_parameters_after_the_step() -> None:
+    def run(gradients: str) -> tuple[bool, bool, int, int, int]:
         comm, net = Watched(Ours(algorithm="ring")), network()
         model: nn.Module = minidist.DistributedDataParallel(net) if gradients == "averaged" else net
         options: dict[str, Any] = {"gradients": gradients, "bucket_cap_mb": CAP, "lr": 0.1}
@@ -79,7 +77,8 @@ def test_what_is_gathered_is_the_parameters_after_the_step(gradients: str) -> No
         )
 
     nbytes = 8 * 4 * 16 * 16
-    for weights, a_moment, sent, moments, calls in minidist.launch(run, 4, device="cpu"):
+    found = minidist.launch(lambda: [run("averaged"), run("local")], 4, device="cpu")
+    for weights, a_moment, sent, moments, calls in itertools.chain(*found):
         assert weights
         assert not a_moment
         assert sent == nbytes, "with the two moments it would be three times as much"
@@ -108,7 +107,7 @@ def states(bias: bool) -> dict[int, Held]:
             options: dict[str, Any] = {"stage": stage, "gradients": "local", "bucket_cap_mb": CAP}
             optimizer = minidist.ZeroOptimizer(net.parameters(), torch.optim.Adam, **options)
         else:
-            optimizer = sliced(net)
+            optimizer = sharded(net)
         for _ in range(2):
             optimizer.zero_grad()
             backward(model)
@@ -119,52 +118,12 @@ def states(bias: bool) -> dict[int, Held]:
     return found
 
 
-class Gather(torch.autograd.Function):
-    """Whose backward is a reduce-scatter."""
-
-    made: ClassVar[list[StorageWeakRef]] = []  # the memory of what was gathered
-
-    @staticmethod
-    def forward(ctx: Any, mine: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        whole = mine.new_empty(dist.get_world_size() * len(mine))
-        minidist.all_gather_into_tensor(whole, mine)
-        Gather.made.append(StorageWeakRef(whole.untyped_storage()))
-        return whole[: shape.numel()].view(shape)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        ranks = dist.get_world_size()
-        each = -(-gradient.numel() // ranks)
-        padded = gradient.new_zeros(ranks * each)
-        padded[: gradient.numel()] = gradient.flatten()
-        mine = gradient.new_empty(each)
-        minidist.reduce_scatter_tensor(mine, padded, minidist.ReduceOp.AVG)
-        return mine, None
-
-
-class Sharded(nn.Module):
-    """Stands for a parameter: stage 3 in its shortest form, padded for each by itself."""
-
-    def __init__(self, shape: torch.Size) -> None:
-        super().__init__()
-        self.shape = shape
-
-    def forward(self, mine: torch.Tensor) -> torch.Tensor:
-        return Gather.apply(mine, self.shape)
-
-    def right_inverse(self, whole: torch.Tensor) -> torch.Tensor:
-        rank, ranks = dist.get_rank(), dist.get_world_size()
-        each = -(-whole.numel() // ranks)
-        padded = whole.new_zeros(ranks * each)
-        padded[: whole.numel()] = whole.detach().flatten()
-        return padded[rank * each : (rank + 1) * each].clone()
-
-
-def sliced(net: nn.Sequential) -> torch.optim.Optimizer:
+def sharded(net: nn.Sequential, **options: Any) -> torch.optim.Optimizer:
+    """Stage 3: each layer a unit."""
     for layer in net:
-        for name, whole in list(layer.named_parameters()):
-            slice_of = Sharded(whole.shape)
-            nn.utils.parametrize.register_parametrization(layer, name, slice_of, unsafe=True)
+        if isinstance(layer, nn.Linear):
+            minidist.fully_shard(layer, layout="flat", **options)
+    minidist.fully_shard(net, layout="flat", **options)
     return torch.optim.Adam(net.parameters())
 
 
@@ -195,39 +154,43 @@ def test_what_does_not_divide_is_padded_by_less_than_n_elements_a_part() -> None
         assert max(moments[1:]) < 0.35 * moments[0]
 
 
-def forward(net: nn.Sequential, drop: bool) -> tuple[torch.Tensor, list[int]]:
-    """The loss, and how many gathered weights there are after each layer."""
-    left, x = [], torch.randn(4, 16).double()
+def gathered(net: nn.Sequential) -> list[int]:
+    """Bytes of full weights after each layer's forward."""
+    left: list[int] = []
+    full = [p for unit in units(net) for group in unit.groups for p in group.unsharded]
     for layer in net:
-        x = checkpoint(layer, x, use_reentrant=False) if drop else layer(x)
-        left.append(sum(not each.expired() for each in Gather.made))
-    return x.square().mean(), left
+        if isinstance(layer, nn.Tanh):
+            layer.register_forward_hook(
+                lambda *_: left.append(sum(p.untyped_storage().nbytes() for p in full))
+            )
+    backward(net)
+    return left
 
 
 @pytest.mark.claim("D6")
 def test_gathered_weights_are_dropped_after_use_and_training_goes_on() -> None:
     def run() -> tuple[list[int], list[int], list[int], bool]:
         left = []
-        for drop in (True, False):
+        for reshard in (True, False):
             net = network()
-            sliced(net)
-            Gather.made.clear()
-            left.append(forward(net, drop)[1])
+            sharded(net, reshard_after_forward=reshard, prefetch=False)
+            backward(net)  # the first one makes the full weights' places
+            left.append(gathered(net))
         net, alone = network(), network()
-        optimizer, other = sliced(net), torch.optim.Adam(alone.parameters())
+        ddp, other = minidist.DistributedDataParallel(alone), torch.optim.Adam(alone.parameters())
+        optimizer = sharded(net)
         for _ in range(3):
-            for each, own in ((net, optimizer), (minidist.DistributedDataParallel(alone), other)):
+            for each, own in ((net, optimizer), (ddp, other)):
                 own.zero_grad()
                 backward(each)
                 own.step()
-        parts = zip(net, alone, strict=True)
-        linear = [(ours, right) for ours, right in parts if isinstance(right, nn.Linear)]
-        close = [torch.allclose(one.weight, other.weight, atol=1e-12) for one, other in linear]
+        full = minidist.full_state_dict(net)
+        close = [torch.allclose(full[name], p, atol=1e-12) for name, p in alone.named_parameters()]
         return left[0], left[1], [each.numel() for each in net.parameters()], all(close)
 
     for dropped, kept, sizes, close in minidist.launch(run, 4, device="cpu"):
-        assert dropped == [0] * len(dropped), "not even the ring's views of the last call"
-        assert kept[::2] == [0, 1, 2, 3], "the first layer passes no gradient on"
+        assert dropped == [0] * 4
+        assert kept == [8 * 16 * 16 * layers for layers in (1, 2, 3, 4)]
         assert close, "the same weights as DDP's"
         assert sizes == [64] * 4, "a quarter of 16 x 16"
 
@@ -262,86 +225,14 @@ def test_the_factor_grows_with_the_ranks_and_levels_off_unless_all_is_sharded() 
             assert factors == counts
 
 
-# ---- D8 ----
-
-UNITS = {"DDP": 2, "ZeRO-1 on DDP": 3, "ZeRO-1": 2, "ZeRO-2": 2}
-
-
-def sent_by(strategy: str, width: int, micro: int = 1) -> tuple[int, int]:
-    """Bytes that this rank sends in a step, and those of the model with its padding."""
-    comm, net = Counted(Ours(algorithm="ring", check=False)), network(width)
-    stacked = "DDP" in strategy
-    model: nn.Module = minidist.DistributedDataParallel(net, comm=comm) if stacked else net
-    optimizer: Any = torch.optim.Adam(net.parameters())
-    if strategy != "DDP":
-        how = {"stage": int(strategy[5]), "gradients": "averaged" if stacked else "local"}
-        adam: Any = torch.optim.Adam
-        optimizer = minidist.ZeroOptimizer(
-            net.parameters(), adam, comm=comm, bucket_cap_mb=CAP, **how
-        )  # type: ignore[arg-type]
-    for _ in range(3):
-        comm.clear()
-        optimizer.zero_grad()
-        for number in range(micro):
-            backward(model, width, number)
-        optimizer.step()
-    padded = sum(call.nbytes for call in comm.calls if call.name == "all_gather")
-    # Besides, a byte of each parameter tells the ranks whether any has used it.
-    flags = 0 if stacked or strategy == "DDP" else bytes_by_call(comm)["all_reduce"]
-    assert flags <= 8
-    return comm.bytes_sent - flags, padded or sum(p.nbytes for p in net.parameters())
+# ---- D8; what is sent is counted in tests/proof/test_traffic.py ----
 
 
 @pytest.mark.claim("D8")
-@pytest.mark.parametrize(("ranks", "width"), [(2, 16), (4, 16), (3, 10)])
-def test_units_on_the_wire(ranks: int, width: int) -> None:
-    """10 x 10 does not divide by 3: what is sent is padded, but for DDP's all-reduce."""
-
-    def run() -> dict[str, tuple[int, int]]:
-        return {strategy: sent_by(strategy, width) for strategy in UNITS}
-
-    found = minidist.launch(run, ranks, device="cpu")
-    gradients = 8 * 4 * width**2
-    for strategy, units in UNITS.items():
-        sent = sum(each[strategy][0] for each in found)  # of all ranks
-        padded = found[0][strategy][1]
-        by_ddp = 2 * gradients if "DDP" in strategy else 0
-        by_zero = (units - 2 if by_ddp else units) * padded
-        assert sent == (ranks - 1) * (by_ddp + by_zero)
-        assert gradients <= padded < gradients + 8 * ranks * 4
-
-
-@pytest.mark.claim("D8")
-@pytest.mark.parametrize("micro", [1, 3])
-def test_stage_2_reduces_in_each_backward_and_stage_1_once(micro: int) -> None:
-    def run() -> list[tuple[int, int]]:
-        return [sent_by(f"ZeRO-{stage}", 16, micro) for stage in (1, 2)]
-
-    for (one, model), (two, _) in minidist.launch(run, 4, device="cpu"):
-        assert one == 2 * 3 * model // 4
-        assert two == (micro + 1) * 3 * model // 4
-
-
-@pytest.mark.claim("D8")
-@pytest.mark.parametrize("drop", [True, False])
-def test_zero_3_gathers_twice_or_once_and_reduces_once(drop: bool) -> None:
-    def run() -> tuple[int, int]:
-        net = network()
-        sliced(net)
-        with minidist.record() as log:
-            forward(net, drop)[0].backward()
-        return sum(message.nbytes for message in log), 8 * 4 * 16 * 16
-
-    for sent, model in minidist.launch(run, 4, device="cpu"):
-        assert sent == (3 if drop else 2) * 3 * model // 4
-
-
-@pytest.mark.claim("D8")
-@pytest.mark.parametrize("drop", [True, False])
-def test_torch_s_own_fsdp_makes_the_same_calls(drop: bool) -> None:
+def test_torch_s_own_fsdp_makes_the_same_calls() -> None:
     """4 layers, each a unit, and the root with nothing of its own."""
 
-    def run() -> dict[str, int]:
+    def run(drop: bool) -> dict[str, int]:
         net = network().float()
         for layer in net:
             if isinstance(layer, nn.Linear):
@@ -352,7 +243,8 @@ def test_torch_s_own_fsdp_makes_the_same_calls(drop: bool) -> None:
             net(x).square().mean().backward()
         return {str(call): count for call, count in seen.get_comm_counts().items()}
 
-    for calls in minidist.launch(run, 2, device="cpu"):
-        assert sorted(calls) == ["c10d._allgather_base_", "c10d._reduce_scatter_base_"]
-        assert calls["c10d._reduce_scatter_base_"] == 4
-        assert calls["c10d._allgather_base_"] == (8 if drop else 4)
+    for found in minidist.launch(lambda: [run(True), run(False)], 2, device="cpu"):
+        for calls, gathers in zip(found, (8, 4), strict=True):
+            assert sorted(calls) == ["c10d._allgather_base_", "c10d._reduce_scatter_base_"]
+            assert calls["c10d._reduce_scatter_base_"] == 4
+            assert calls["c10d._allgather_base_"] == gathers

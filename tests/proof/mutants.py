@@ -1,21 +1,19 @@
-"""The wrappers, broken in the ways in which they are usually broken.
+"""The wrappers, broken in the ways in which they are usually broken: would the proof notice?
 
-Most faults sit at their seam: a comm that does one thing wrong. What is awaited there is done at
-once, so that a fault shows in the same way each time.
+Most faults sit at the wrappers' seam: a comm that does one thing wrong. What is awaited there is
+done at once, so that a fault shows in the same way each time.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import minidist
-from minidist import ReduceOp
 from minidist.comm.comm import Ours
-from tests.proof.cases import MAKE, Case, Made, Way, bare
+from tests.proof.cases import Case, Made, Make, made
 
 
 class Done:
@@ -27,130 +25,62 @@ class Done:
         return True
 
 
-class AtOnce(Ours):
-    """No fault; the others change one thing: of gradients that are reduced, of what is gathered."""
+class Faulty(Ours):
+    """Does everything at once, and wrong in one way; in "none" it is right."""
 
-    def all_reduce(self, tensor, op=ReduceOp.SUM, async_op=False):  # type: ignore[no-untyped-def]
+    def __init__(self, fault: str) -> None:
+        super().__init__(algorithm="ring")
+        self.fault, self.calls = fault, 0
+
+    def broadcast(self, tensor, group_src=0, async_op=False):  # type: ignore[no-untyped-def]
+        if self.fault != "never broadcasts":
+            super().broadcast(tensor, group_src)
+        return Done() if async_op else None
+
+    def all_reduce(self, tensor, op=minidist.ReduceOp.SUM, async_op=False):  # type: ignore[no-untyped-def]
         own = tensor.clone()
         super().all_reduce(tensor, op)
         if tensor.is_floating_point():  # flags are no gradients
-            self.reduced(tensor, own)
+            self.spoil(tensor, own)
         return Done() if async_op else None
 
-    def reduce_scatter(self, output, input, op=ReduceOp.SUM, async_op=False):  # type: ignore[no-untyped-def]
-        super().reduce_scatter(output, input, op)
-        self.reduced(output, input.chunk(self.ranks)[self.rank])
+    def reduce_scatter(self, output, input, op=minidist.ReduceOp.SUM, async_op=False):  # type: ignore[no-untyped-def]
+        each = len(input) // self.ranks
+        turned = self.fault == "another's slice"
+        super().reduce_scatter(output, input.roll(each) if turned else input, op)
+        self.spoil(output, input[each * self.rank :][:each])
         return Done() if async_op else None
 
     def all_gather(self, output, input, async_op=False):  # type: ignore[no-untyped-def]
         super().all_gather(output, input)
-        self.gathered(output, input)
+        if self.fault == "gathers in its own order":
+            output.copy_(output.roll(input.numel() * self.rank))
+        if self.fault == "one bit off":
+            self.flip(output)
         return Done() if async_op else None
 
-    def reduced(self, mean: torch.Tensor, own: torch.Tensor) -> None:
-        """Spoil the mean of what each rank has put in, where `own` is this rank's."""
-
-    def gathered(self, full: torch.Tensor, part: torch.Tensor) -> None:
-        """Spoil what has been gathered, where `part` is this rank's."""
-
-
-class NeverDivides(AtOnce):
-    def reduced(self, mean: torch.Tensor, own: torch.Tensor) -> None:
-        mean *= self.ranks
-
-
-class OwnGradientsAlone(AtOnce):
-    def reduced(self, mean: torch.Tensor, own: torch.Tensor) -> None:
-        mean.copy_(own)
-
-
-class SkipsABucket(AtOnce):
-    """Every third that it is handed."""
-
-    count = 0
-
-    def reduced(self, mean: torch.Tensor, own: torch.Tensor) -> None:
-        self.count += 1
-        if self.count % 3 == 0:
+    def spoil(self, mean: torch.Tensor, own: torch.Tensor) -> None:
+        """A mean of gradients, of which this rank's are `own`."""
+        self.calls += 1
+        if self.fault == "never divides":
+            mean *= self.ranks
+        elif self.fault == "skips a bucket" and self.calls % 3 == 0:
             mean.copy_(own)
+        elif self.fault == "loses precision":
+            mean.copy_(mean.float())
+        elif self.fault == "one bit off":
+            self.flip(mean)
 
-
-class StaleGradients(AtOnce):
-    """What a buffer that is read before its reduction has ended holds: the last step's."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.last: dict[int, torch.Tensor] = {}
-
-    def reduced(self, mean: torch.Tensor, own: torch.Tensor) -> None:
-        new = mean.clone()
-        mean.copy_(self.last.get(len(new), new))
-        self.last[len(new)] = new
-
-
-class LosesPrecision(AtOnce):
-    def reduced(self, mean: torch.Tensor, own: torch.Tensor) -> None:
-        mean.copy_(mean.float())
-
-
-class OneBitOff(AtOnce):
-    """On the last rank."""
-
-    def reduced(self, mean: torch.Tensor, own: torch.Tensor) -> None:
-        self.gathered(mean, own)
-
-    def gathered(self, full: torch.Tensor, part: torch.Tensor) -> None:
+    def flip(self, tensor: torch.Tensor) -> None:
+        """The last bit of the first number, on the last rank."""
         if self.rank == self.ranks - 1:
-            full[:1] = torch.nextafter(full[:1], torch.full_like(full[:1], torch.inf))
-
-
-class AnothersSlice(AtOnce):
-    """The classic: every rank gets the slice that its neighbour keeps."""
-
-    def reduce_scatter(self, output, input, op=ReduceOp.SUM, async_op=False):  # type: ignore[no-untyped-def]
-        return super().reduce_scatter(output, input.roll(len(input) // self.ranks), op, async_op)
-
-
-class OrdersItsBucketsItself(AtOnce):
-    """On odd ranks the other way round."""
-
-    def all_reduce(self, tensor, op=ReduceOp.SUM, async_op=False):  # type: ignore[no-untyped-def]
-        turned = tensor.flip(0) if self.rank % 2 else tensor.clone()
-        done = super().all_reduce(turned, op, async_op)
-        tensor.copy_(turned.flip(0) if self.rank % 2 else turned)
-        return done
-
-
-class GathersInItsOwnOrder(AtOnce):
-    def gathered(self, full: torch.Tensor, part: torch.Tensor) -> None:
-        full.copy_(full.roll(part.numel() * self.rank))
-
-
-class NeverGathers(AtOnce):
-    def all_gather(self, output, input, async_op=False):  # type: ignore[no-untyped-def]
-        return Done() if async_op else None
-
-
-class NeverBroadcasts(AtOnce):
-    def broadcast(self, tensor, group_src=0, async_op=False):  # type: ignore[no-untyped-def]
-        return Done() if async_op else None
-
-
-class IgnoresWeights(minidist.DistributedDataParallel):
-    def weigh(self, samples: int) -> None:
-        pass
-
-
-class NeverSuspends(minidist.DistributedDataParallel):
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        yield
+            tensor[:1] = torch.nextafter(tensor[:1], torch.full_like(tensor[:1], torch.inf))
 
 
 class ByHand(nn.Module):
     """DDP as one would write it first; or wrong, reducing the parameter that a hook is handed."""
 
-    def __init__(self, net: nn.Module, wrong: bool = False) -> None:
+    def __init__(self, net: nn.Module, comm: object, wrong: bool = False) -> None:
         super().__init__()
         self.module = net
         for tensor in net.state_dict().values():
@@ -171,70 +101,50 @@ class ByHand(nn.Module):
         return self.module(*args)
 
 
-class Mutant(NamedTuple):
-    """`noticed`: what the proof must complain of; of nothing where nothing is broken."""
-
-    case: Case
-    make: Way
-    noticed: str
+class IgnoresWeights(minidist.DistributedDataParallel):
+    def weigh(self, samples: int) -> None:
+        pass
 
 
-def over(kind: type[AtOnce], way: str, noticed: str) -> Mutant:
+def over(fault: str) -> Make:
     """A way to train, over a faulty comm."""
-
-    def make(net: nn.Module, case: Case, comm: object) -> Made:
-        return MAKE[way.split()[0]](net, case, kind(algorithm="ring"))
-
-    return Mutant(Case(way, 3, steps=4), make, noticed)
+    return lambda net, case, comm: made(net, case, Faulty(fault))
 
 
-def around(wrap: Any, noticed: str, **fields: Any) -> Mutant:
-    """A faulty DDP."""
+def around(wrap: Any, **options: Any) -> Make:
+    """Another DDP."""
 
-    def make(net: nn.Module, case: Case, comm: object) -> Made:
-        model = wrap(net, comm)
-        return bare(net, case)._replace(model=model, quiet=getattr(model, "no_sync", None))
+    def make(net: nn.Module, case: Case, comm: Any) -> Made:
+        alone = made(net, Case("one process", 1), None)
+        return alone._replace(model=wrap(net, comm=comm, **options))
 
-    return Mutant(Case("ddp overlapped", 3, **{"steps": 4} | fields), make, noticed)
+    return make
 
 
 SHARDED = ["zero 1", "zero 2", "fsdp dim0", "fsdp flat"]
 ALL = ["ddp overlapped", *SHARDED]
-FAULTS: dict[type[AtOnce], tuple[list[str], str]] = {
-    AtOnce: (ALL, ""),
-    NeverDivides: (ALL, "the gradients"),
-    OwnGradientsAlone: (ALL, "the gradients"),
-    SkipsABucket: (ALL, "the gradients"),
-    StaleGradients: (ALL, "the gradients"),
-    LosesPrecision: (ALL, "the gradients"),
-    NeverBroadcasts: (ALL, "the losses"),
-    OneBitOff: (ALL, "the bits"),
-    OrdersItsBucketsItself: (["ddp overlapped"], "the gradients"),
-    AnothersSlice: (SHARDED, "the gradients"),
-    GathersInItsOwnOrder: (SHARDED, "the bits"),
-    NeverGathers: (SHARDED, "the bits"),
+FAULTS = {  # at the seam; what the proof must complain of
+    "none": (ALL, ""),
+    "never divides": (ALL, "the gradients"),
+    "skips a bucket": (ALL, "the gradients"),
+    "loses precision": (ALL, "the gradients"),
+    "another's slice": (SHARDED, "the gradients"),
+    "never broadcasts": (ALL, "the losses"),
+    "one bit off": (ALL, "the bits"),
+    "gathers in its own order": (SHARDED, "the bits"),
 }
-MUTANTS = {
-    f"{kind.__name__}, {way}": over(kind, way, noticed)
-    for kind, (ways, noticed) in FAULTS.items()
+OURS, DDP = minidist.DistributedDataParallel, partial(Case, "ddp overlapped", 3)
+MUTANTS: dict[str, tuple[Case, Make, str]] = {
+    f"{fault}, {way}": (Case(way, 3), over(fault), noticed)
+    for fault, (ways, noticed) in FAULTS.items()
     for way in ways
 } | {
-    "whole, by hand": around(lambda net, comm: ByHand(net), "", model="convnet"),
-    "the hook is handed the parameter": around(
-        lambda net, comm: ByHand(net, wrong=True), "the gradients"
-    ),
-    "no broadcast of buffers": around(
-        lambda net, comm: minidist.DistributedDataParallel(net, comm=comm, broadcast_buffers=False),
+    "whole, by hand": (DDP(model="convnet"), around(ByHand), ""),
+    "the hook is handed the parameter": (DDP(), around(ByHand, wrong=True), "the gradients"),
+    "no broadcast of buffers": (
+        DDP(model="convnet"),
+        around(OURS, broadcast_buffers=False),
         "the buffers",
-        model="convnet",
     ),
-    "weights ignored": around(
-        lambda net, comm: IgnoresWeights(net, comm=comm), "the gradients", shards="uneven"
-    ),
-    "no_sync ignored": around(
-        lambda net, comm: NeverSuspends(net, comm=comm),
-        "the traffic",
-        backwards="two, one quiet",
-        comm="counted",
-    ),
+    "weights ignored": (DDP(shards="uneven"), around(IgnoresWeights), "the gradients"),
 }

@@ -7,24 +7,18 @@ of its modules are units, how a step goes, and how it is sharded; the same seed 
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import Adam, AdamW
 from torch.utils.checkpoint import checkpoint
 
-from minidist.comm.comm import Comm, Native, Ours
+from minidist.comm.comm import Native, Ours
 from tests.proof import attacks
 from tests.proof.attacks import Attack, Live
 
 WIDTH = 3
-COMMS: list[Callable[[], Comm]] = [
-    Ours,
-    Native,
-    lambda: Ours(algorithm="ring"),
-    lambda: Ours(algorithm="shared_memory"),
-]
+COMMS = [Ours, Native, partial(Ours, algorithm="ring"), partial(Ours, algorithm="shared_memory")]
 
 
 # ---- leaves ----
@@ -139,35 +133,33 @@ def tree(dice: random.Random, depth: int = 3) -> nn.Module:
     return dice.choice([Wide, Wide, Scale, Tied, Sometimes])(dice)
 
 
-def made(seed: int) -> nn.Module:
-    """The model of a seed; at least a layer of it is trained."""
-    torch.manual_seed(seed)
-    return nn.Sequential(tree(random.Random(seed)), nn.Linear(WIDTH, 2)).double()
-
-
-def cut(seed: int, net: nn.Module) -> list[nn.Module]:
+def units(seed: int, net: nn.Module) -> list[nn.Module]:
     """Which modules are units, besides the whole: inner ones first."""
     dice = random.Random(seed + 1)
-    inner = [
-        part for part in net.modules() if isinstance(part, Wide | Scale | Tied | Around | Many)
-    ]
+    kinds = Wide | Scale | Tied | Around | Many
+    inner = [part for part in net.modules() if isinstance(part, kinds)]
     often = dice.choice([0.0, 0.3, 0.6, 1.0])
     return [part for part in reversed(inner) if dice.random() < often]
 
 
 STEPS = [
-    attacks.mean_loss,
-    attacks.mean_loss,
+    Live.backwards,
     attacks.accumulated,
     attacks.quietly,
     attacks.loud_and_quiet,
-    attacks.two_in_one,
-    attacks.two_and_two,
-    attacks.retained,
-    attacks.looks_between,
-    attacks.never_backward,
-    attacks.with_inputs,
-    attacks.none_between,
+    Live.two_in_one,
+    Live.two_and_two,
+    Live.retained,
+    Live.looks_between,
+    Live.never_backward,
+    Live.with_inputs,
+    Live.none_between,
+]
+OPTIMIZERS = [
+    attacks.MOMENTUM,
+    partial(Adam, lr=0.01, amsgrad=True),
+    partial(AdamW, lr=0.01, weight_decay=0.1, foreach=True),
+    partial(AdamW, lr=0.01, weight_decay=0.1, foreach=False),
 ]
 
 
@@ -175,38 +167,25 @@ def attack(seed: int) -> Attack:
     """The attack of a seed."""
     dice = random.Random(seed + 2)
     step, zero, to_none = dice.choice(STEPS), dice.random() < 0.8, dice.random() < 0.7
-    kind: Any = dice.choice(
-        [
-            partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01),
-            partial(Adam, lr=0.01, amsgrad=True),
-            partial(AdamW, lr=0.01, weight_decay=0.1, foreach=dice.random() < 0.5),
-        ]
-    )
 
-    def chosen(live: Live, rank: int, turn: int) -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(seed)
+        return nn.Sequential(tree(random.Random(seed)), nn.Linear(WIDTH, 2))  # which is trained
+
+    def chosen(live: Live) -> None:
         for part in live.model.modules():
             if isinstance(part, Sometimes):
-                part.at = rank + turn
-        step(live, rank, turn)
+                part.at = live.rank + live.turn
+        step(live)
 
-    options = {"zero": zero, "to_none": to_none, "find": True, "optimizer": kind}
-    return Attack(partial(made, seed), chosen, partial(cut, seed), **options)
-
-
-def told(seed: int, ways: list[str]) -> tuple[str, Attack, str, Comm]:
-    """What a seed means, in words; the attack, the way, and over what."""
-    dice = random.Random(seed + 3)
-    found, way, comm = attack(seed), dice.choice(ways), dice.choice(COMMS)()
-    return f"seed {seed}, {way}", found, way, comm
+    options = {"zero": zero, "to_none": to_none, "find": True}
+    return Attack(make, chosen, partial(units, seed), optimizer=dice.choice(OPTIMIZERS), **options)
 
 
 def verdicts(seeds: list[int], ways: list[str]) -> dict[str, list[str]]:
-    """This rank's differences, by seed."""
-    found = {}
+    """This rank's differences, by seed, which also says in which way and over what."""
+    chosen = []
     for seed in seeds:
-        name, chosen, way, comm = told(seed, ways)
-        try:
-            found[name] = attacks.differences(chosen, way, comm)
-        except Exception as error:
-            raise RuntimeError(f"rank {comm.rank}: {name}: {error}") from error
-    return found
+        dice = random.Random(seed + 3)
+        chosen.append((f"seed {seed}", attack(seed), dice.choice(ways), dice.choice(COMMS)()))
+    return attacks.tried(chosen)

@@ -15,11 +15,9 @@ import torch.distributed as dist
 from torch import nn
 
 import minidist
-from minidist import Counted, DistributedDataParallel, ZeroOptimizer, launch
+from minidist import Counted, launch
 from minidist.comm.comm import Ours
-from minidist.parallel.fsdp.fully_shard import FSDPModule
-from tests.proof.cases import FSDP, MAKE, Case, Made
-from tests.support.training import bytes_by_call, bytes_of_flags
+from tests.proof.cases import FSDP, OPTIMIZERS, Made, wrapped
 
 SIZES = (61, 13, 11)  # of layers; nothing divides them
 STEPS = 3  # in the first DDP has not yet settled its buckets: what is counted is the last
@@ -31,10 +29,6 @@ class Layers(nn.Sequential):
     def __init__(self) -> None:
         torch.manual_seed(0)
         super().__init__(*(nn.Linear(*sizes) for sizes in pairwise(SIZES)))
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        return [*self]
 
 
 def padded(layout: str, ranks: int) -> int:
@@ -53,15 +47,12 @@ def padded(layout: str, ranks: int) -> int:
 
 def made(way: str, comm: Any, cap: float = 25, model: nn.Module | None = None) -> Made:
     """The model, in one of the ways of the proof, ready to train."""
-    case = Case(way, 0, optimizer="adamw", cap=cap)
-    return MAKE[way.split()[0]](model or Layers(), case, comm)
+    model = model or Layers()
+    return wrapped(model, way, comm, OPTIMIZERS["adamw"], cap, units=[*model, model])
 
 
 def train(ready: Made, counts: list[Counted], micro: int = 1, quiet: bool = False) -> list[int]:
-    """Bytes that this rank sent in the last of a few steps, over each comm.
-
-    The flags of FSDP and ZeRO, a small all-reduce where gradients are reduced, are counted off.
-    """
+    """Bytes that this rank sent in the last of a few steps, over each comm, but for the flags."""
     model, optimizer = ready.model, ready.optimizer
     for number in range(STEPS):
         for counted in counts:
@@ -73,26 +64,16 @@ def train(ready: Made, counts: list[Counted], micro: int = 1, quiet: bool = Fals
             with ready.quiet() if quiet and turn < micro - 1 else nullcontext():
                 model(inputs).square().mean().backward()
         optimizer.step()
-    sent = [counted.bytes_sent for counted in counts]
-    if isinstance(model, FSDPModule):
-        flags = sum(parameter.requires_grad for parameter in model.parameters())
-        times = 1 if quiet else micro
-        for index, counted in enumerate(counts):
-            sent[index] -= times * bytes_of_flags(counted, flags)
-    elif not isinstance(model, DistributedDataParallel):
-        sent[0] -= flags_sent(optimizer, counts)
-    return sent
+    parameters = sum(parameter.requires_grad for parameter in model.parameters())
+    return [each.bytes_sent - flags(each, parameters, 1 if quiet else micro) for each in counts]
 
 
-def flags_sent(optimizer: Any, counts: list[Counted]) -> int:
-    """The bytes of ZeRO's flags: once a step, one for each parameter, that says if it was used."""
-    if not isinstance(optimizer, ZeroOptimizer):
-        return 0
-    numel, ranks = sum(len(g["params"]) for g in optimizer.param_groups), counts[0].ranks
-    assert [call.nbytes for call in counts[0].calls if call.name == "all_reduce"] == [numel]
-    flags = bytes_by_call(counts[0])["all_reduce"]
-    assert flags <= 2 * (ranks - 1) * -(-numel // ranks)
-    return flags
+def flags(comm: Counted, parameters: int, most: int) -> int:
+    """What FSDP and ZeRO send, where they reduce, to learn which parameters have been used."""
+    calls = zip(comm.calls, comm._logs, strict=True)
+    logs = [log for call, log in calls if (call.name, call.nbytes) == ("all_reduce", parameters)]
+    assert len(logs) <= most
+    return sum(message.nbytes for log in logs for message in log)
 
 
 class Row(NamedTuple):
@@ -127,6 +108,7 @@ for _way in FSDP:
     ]
 
 
+@pytest.mark.claim("D8")
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_bytes_on_the_wire_are_the_formula_s(ranks: int) -> None:
     rows = [row for row in ROWS if ranks == 3 or row.micro == 1]
@@ -178,32 +160,31 @@ def test_frozen_layers_are_gathered_and_never_reduced() -> None:
         assert [each[layout] for each in found] == [nbytes] * ranks, layout
 
 
-@pytest.mark.parametrize("layout", ["flat", "dim0"])
-@pytest.mark.parametrize("reshard", [True, False])
-def test_hybrid_shards_inside_and_replicates_across(layout: str, reshard: bool) -> None:
+def test_hybrid_shards_inside_and_replicates_across() -> None:
     """2 replicas of 2 shards: each rank gathers and scatters the model among S, and all-reduces
     its slice, of 1/S, among R: 3 (S - 1)/S + 2 (R - 1)/(R S) models, or one less (S - 1)/S.
     """
+    ways = [
+        (f"fsdp {layout}{kept}") for layout in ("flat", "dim0") for kept in ("", ", no reshard")
+    ]
 
-    def run() -> list[int]:
-        rank = dist.get_rank()
+    def run() -> list[list[int]]:
+        rank, found = dist.get_rank(), []
         shard_groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
         replicate_groups = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
-        replicate = Counted(Ours(replicate_groups[rank % 2], algorithm="ring"))
-        shard = Counted(Ours(shard_groups[rank // 2], algorithm="ring"))
-        way = f"fsdp {layout}{'' if reshard else ', no reshard'}"
-        return train(made(way, (replicate, shard)), [replicate, shard])
+        for way in ways:
+            replicate = Counted(Ours(replicate_groups[rank % 2], algorithm="ring"))
+            shard = Counted(Ours(shard_groups[rank // 2], algorithm="ring"))
+            found.append(train(made(way, (replicate, shard)), [replicate, shard]))
+        return found
 
     shards = replicas = 2
-    model = padded("unit" if layout == "flat" else "dim0", shards)
-    inside = (3 if reshard else 2) * Fraction(shards - 1, shards) * model
-    across = 2 * Fraction(replicas - 1, replicas) * model / shards
-    found = launch(run, shards * replicas)
-    assert [sum(each[0] for each in found), sum(each[1] for each in found)] == [
-        4 * across,
-        4 * inside,
-    ]
-    assert {each[1] for each in found} == {inside}
+    for way, *sent in zip(ways, *launch(run, shards * replicas), strict=True):
+        model = padded("unit" if "flat" in way else "dim0", shards)
+        inside = (2 if "no reshard" in way else 3) * Fraction(shards - 1, shards) * model
+        across = 2 * Fraction(replicas - 1, replicas) * model / shards
+        assert sum(across_ for across_, _ in sent) == 4 * across
+        assert [inside_ for _, inside_ in sent] == [inside] * 4
 
 
 def test_what_is_gathered_to_look_at_is_counted_too() -> None:

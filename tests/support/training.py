@@ -116,14 +116,6 @@ def digest(model: nn.Module) -> str:
     return digest_of(tensor for tensor in found if tensor is not None)
 
 
-def bytes_by_call(comm: Counted) -> dict[str, int]:
-    """The bytes that this rank sent in all calls of a name."""
-    found: dict[str, int] = {}
-    for call, log in zip(comm.calls, comm._logs, strict=True):
-        found[call.name] = found.get(call.name, 0) + sum(message.nbytes for message in log)
-    return found
-
-
 def bytes_of_flags(comm: Counted, parameters: int) -> int:
     """What this rank sends for the flags that say which parameters it has used."""
     before = comm.bytes_sent
