@@ -12,7 +12,6 @@ from minidist.collectives.runtime import executor as execute
 from minidist.collectives.runtime.executor import Sent, program
 from minidist.errors import ScheduleError
 from minidist.schedule import program as plan
-from minidist.schedule.algorithms import tree_gather
 from minidist.schedule.schedule import Schedule, Send, Step, bounds
 from minidist.schedule.simulate import goal, start, traffic
 from tests.schedule.test_proof import everything
@@ -89,12 +88,6 @@ def test_any_safe_schedule_does_on_ranks_what_it_says(ranks: int) -> None:
     moved = [sum(map(len, any_schedule(seed, ranks, 3))) for seed in range(60)]
     assert sum(moved) > 60 * 7, "most steps must have messages"
     assert launch(random_schedules, ranks) == [[]] * ranks
-
-
-def test_runs_of_chunks_must_lie_in_one_tensor() -> None:
-    runs = program(tree_gather(4), 0)
-    with pytest.raises(ValueError, match="tree gather sends runs of chunks"):
-        plan.lay_out_chunks(runs, ((0, 3), (1, 3), (2, 3), (3, 3)), 4, plan.MAX_MESSAGE)
 
 
 # Each algorithm that we have: what arrives is what its collective promises.

@@ -196,6 +196,24 @@ def test_a_rank_outside_the_group_is_told_so() -> None:
     assert third.startswith(f"rank 1: barrier: {inside}")
 
 
+def futures() -> tuple[bool, bool, str]:
+    """torch's idiom; a future taken after the end; and the future of a call that fails."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    work = started(minidist.all_reduce(tensor := data(rank, 5), async_op=True))
+    half = work.get_future().then(lambda done: done.value()[0] / 2).wait()
+    right = torch.equal(half, all_reduced(ranks, 5) / 2)
+    work.wait()
+    (late,) = work.get_future().wait()
+    bad = torch.ones(1, requires_grad=True)
+    with pytest.raises(Exception, match="requires grad") as caught:
+        started(minidist.all_reduce(bad, async_op=True)).get_future().wait()
+    return right, late is tensor, type(caught.value).__name__
+
+
+def test_a_work_has_torchs_future() -> None:
+    assert launch(futures, 2) == [(True, True, "ValueError")] * 2
+
+
 def from_many_threads() -> list[bool]:
     """Each thread's calls are alike, so that it does not matter which of them comes first."""
     sums: list[torch.Tensor] = []

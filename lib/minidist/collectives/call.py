@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -48,6 +49,7 @@ class Call:
         # Whether it begins with a barrier in shared memory; asked when all earlier calls are done.
         self.meets_first: Callable[[], bool] = lambda: False
         self.device = wire_device(group)
+        self.outputs: list[torch.Tensor] = []  # the tensors that are written
 
     def agree_on(self, argument: str, value: object) -> None:
         """All ranks must pass the same."""
@@ -83,6 +85,7 @@ class Call:
         """A tensor that is alike on all ranks; with `any_shape`, but for its shape."""
         check_tensor(argument, tensor, self.group, written=written)
         self.device = tensor.device
+        self.outputs += [tensor] if written else []
         if self.checked:
             shape = {} if any_shape else {f"{argument}'s shape": str(tuple(tensor.shape))}
             self.facts |= shape | {
@@ -111,6 +114,7 @@ class Call:
         for each, tensor in by_name(argument, tensors).items():
             check_tensor(each, tensor, self.group, written=written)
             check_like(each, tensor, name, like, times)
+        self.outputs += tensors if written else ()
         return list(tensors)
 
     def execute(
@@ -158,4 +162,7 @@ def collective(
             assert run is not None
             run()
 
-    return in_order(members(group), body, call.device, async_op)
+    work = in_order(members(group), body, call.device, async_op)
+    if work:
+        work.outputs = [ref(tensor) for tensor in call.outputs]
+    return work
