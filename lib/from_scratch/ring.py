@@ -1,0 +1,64 @@
+"""The ring all-reduce, on nothing but send and receive.
+
+The tensor is cut into as many chunks as there are ranks. In every step each rank sends one chunk
+to its right neighbour and receives one from its left. After N - 1 steps every rank has the whole
+sum of one chunk (the reduce-scatter), after N - 1 more everybody has all of them (the all-gather).
+Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms* (2009).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def all_reduce(tensor: Tensor) -> None:
+    """Sum a contiguous tensor over all ranks, in place."""
+    chunks = list(tensor.view(-1).tensor_split(dist.get_world_size()))
+    reduce_scatter_chunks(chunks)
+    all_gather_chunks(chunks)
+
+
+def reduce_scatter(output: Tensor, input: Tensor) -> None:
+    """Sum `input` over all ranks; rank r keeps the r-th of its N equal parts in `output`."""
+    chunks = list(input.clone().view(-1).chunk(dist.get_world_size()))
+    reduce_scatter_chunks(chunks)
+    output.view(-1).copy_(chunks[dist.get_rank()])
+
+
+def all_gather(output: Tensor, input: Tensor) -> None:
+    """Collect every rank's `input` in `output`, N times as large, in the order of ranks."""
+    chunks = list(output.view(-1).chunk(dist.get_world_size()))
+    chunks[dist.get_rank()].copy_(input.view(-1))
+    all_gather_chunks(chunks)
+
+
+def reduce_scatter_chunks(chunks: list[Tensor]) -> None:
+    """Send partial sums round the ring; at the end chunk r is whole on rank r."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for step in range(ranks - 1):
+        outgoing = chunks[(rank - 1 - step) % ranks]
+        mine = chunks[(rank - 2 - step) % ranks]
+        incoming = torch.empty_like(mine)
+        send_right_receive_left(outgoing, incoming)
+        mine += incoming
+
+
+def all_gather_chunks(chunks: list[Tensor]) -> None:
+    """Send whole chunks round the ring, beginning with chunk r on rank r."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for step in range(ranks - 1):
+        outgoing = chunks[(rank - step) % ranks]
+        incoming = chunks[(rank - 1 - step) % ranks]
+        send_right_receive_left(outgoing, incoming)
+
+
+def send_right_receive_left(outgoing: Tensor, incoming: Tensor) -> None:
+    """One step of the ring. Both ways at once: if all ranks sent first, all could wait forever."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    sending = dist.isend(outgoing, (rank + 1) % ranks)
+    receiving = dist.irecv(incoming, (rank - 1) % ranks)
+    for work in (sending, receiving):
+        assert work is not None  # it is for ranks outside of a group only
+        work.wait()

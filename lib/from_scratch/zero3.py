@@ -1,0 +1,69 @@
+"""ZeRO's stage 3 in one autograd function: the weights are sharded, and gathered for forward.
+
+The gather is part of the graph. Its backward is its transpose, a reduce-scatter, and so autograd
+itself shards the gradients::
+
+    model = ZeRO3(net, comm)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loss_of(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+Autograd keeps the whole weights from forward to backward. `fsdp.py` frees them in between.
+Rajbhandari et al., *ZeRO* (2020), section 5.3.
+"""
+
+# mypy: disable-error-code=no-untyped-call
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from from_scratch import Comm
+from from_scratch.zero import FlatParameters
+
+
+class Gather(torch.autograd.Function):
+    """Shards to the whole; backward is the transpose, a reduce-scatter of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, shard: Tensor, comm: Comm) -> Tensor:
+        """The whole, from every rank's shard."""
+        ctx.comm = comm
+        whole = shard.new_empty(comm.ranks * shard.numel())
+        comm.all_gather(whole, shard.detach())
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """This rank's shard of the mean gradient, from its gradient of the whole."""
+        mean = gradient.new_empty(gradient.numel() // ctx.comm.ranks)
+        ctx.comm.reduce_scatter(mean, gradient / ctx.comm.ranks)
+        return mean, None
+
+
+class ZeRO3(nn.Module):
+    """Stage 3: the weights are sharded too, and whole from forward until autograd drops them.
+
+    Its one parameter is the shard, so any optimizer of its `parameters()` has 1/N of the state.
+    """
+
+    def __init__(self, module: nn.Module, comm: Comm) -> None:
+        super().__init__()
+        flat = FlatParameters(list(module.parameters()), comm)
+        self.comm, self.shard = comm, Parameter(flat.shard.detach().clone())
+        self.shapes = {name: p.shape for name, p in module.named_parameters()}
+        for parameter in module.parameters():
+            parameter.data = parameter.new_empty(0)
+        self.skeleton = [module]  # in a list: its parameters are not ours to train
+
+    def forward(self, *args: Any) -> Any:
+        """As the module's own, with gathered weights."""
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        whole = Gather.apply(self.shard, self.comm)
+        pieces = whole[: sum(sizes)].split(sizes)
+        weights = {n: p.view(s) for (n, s), p in zip(self.shapes.items(), pieces, strict=True)}
+        return torch.func.functional_call(self.skeleton[0], weights, args)
