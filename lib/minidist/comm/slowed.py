@@ -1,0 +1,100 @@
+"""An emulated link: every collective takes the time that it would take on a network, by waiting.
+
+On one machine ranks talk through memory, and moving bytes costs the cores that also compute. On a
+cluster the network moves them, and the cores compute meanwhile. `Slowed` brings that back to a
+laptop: it makes the real call, which is quick, and its handle is not done before the cost model
+says so. A rank that waits sleeps, and so leaves its core to the others.
+
+What it does not have of a real link: other traffic, failures, a rate that depends on the size of a
+message, and network cards that take some of the host's memory bandwidth.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.distributed import ProcessGroup, ReduceOp
+
+from minidist.collectives.runtime.reduction import Op
+from minidist.comm.comm import Comm, Handle, check_comm
+from minidist.profiler.event import Interval
+from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from minidist.schedule.algorithms.tree import tree_broadcast
+from minidist.schedule.cost import price
+from minidist.schedule.topology import Link, switch
+
+
+class SlowedWork(NamedTuple):
+    """The handle of a real call, which is done when the emulated link is."""
+
+    inner: Handle
+    span: Interval
+
+    def wait(self) -> bool:
+        """Return True when the result is in place, and the link has carried it."""
+        self.inner.wait()
+        time.sleep(max(0.0, self.span[1] - time.monotonic()))
+        return True
+
+
+class Slowed:
+    """A `Comm` whose calls take as long as on `link`; they follow one another on it.
+
+    Each rank has such a link to a switch, and the algorithms are the ring, and the tree for
+    broadcasts. A call takes what `minidist.seconds` predicts for its bytes, from the moment when
+    this rank makes it and the one before it is done.
+
+    Args:
+        comm: makes the real calls, in less time than the link takes.
+        link: its latency in seconds, and its seconds for a byte.
+    """
+
+    def __init__(self, comm: Comm, link: Link) -> None:
+        check_comm(comm)
+        self.group, self.rank, self.ranks = comm.group, comm.rank, comm.ranks
+        self._comm, net = comm, switch(link)
+        self._all_reduce = price(ring_all_reduce(self.ranks), net)
+        self._reduce_scatter = price(ring_reduce_scatter(self.ranks), net)
+        self._all_gather = price(ring_all_gather(self.ranks), net)
+        self._broadcast = price(tree_broadcast(self.ranks), net)
+        self._free = 0.0  # when the link has carried all that it was given
+
+    def broadcast(
+        self, tensor: Tensor, group_src: int = 0, async_op: bool = False
+    ) -> SlowedWork | None:
+        """Make the call, and let it take its time."""
+        work = self._comm.broadcast(tensor, group_src, True)
+        return self._slow(work, self._broadcast(tensor.nbytes), async_op)
+
+    def all_reduce(
+        self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
+    ) -> SlowedWork | None:
+        """Make the call, and let it take its time."""
+        work = self._comm.all_reduce(tensor, op, True)
+        return self._slow(work, self._all_reduce(tensor.nbytes), async_op)
+
+    def reduce_scatter(
+        self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
+    ) -> SlowedWork | None:
+        """Make the call, and let it take its time."""
+        work = self._comm.reduce_scatter(output, input, op, True)
+        return self._slow(work, self._reduce_scatter(input.nbytes), async_op)
+
+    def all_gather(
+        self, output: Tensor, input: Tensor, async_op: bool = False
+    ) -> SlowedWork | None:
+        """Make the call, and let it take its time."""
+        work = self._comm.all_gather(output, input, True)
+        return self._slow(work, self._all_gather(output.nbytes), async_op)
+
+    def _slow(self, inner: Handle | None, seconds: float, async_op: bool) -> SlowedWork | None:
+        assert inner is not None
+        start = max(time.monotonic(), self._free)
+        self._free = start + seconds
+        work = SlowedWork(inner, (start, self._free))
+        if async_op:
+            return work
+        work.wait()
+        return None
