@@ -60,10 +60,13 @@ class ZeRO3(nn.Module):
             parameter.data = parameter.new_empty(0)
         self.skeleton = [module]  # in a list: its parameters are not ours to train
 
-    def forward(self, *args: Any) -> Any:
-        """As the module's own, with gathered weights."""
+    def weights(self) -> dict[str, Tensor]:
+        """Gather all weights, by name."""
         sizes = [shape.numel() for shape in self.shapes.values()]
         whole = Gather.apply(self.shard, self.comm)
         pieces = whole[: sum(sizes)].split(sizes)
-        weights = {n: p.view(s) for (n, s), p in zip(self.shapes.items(), pieces, strict=True)}
-        return torch.func.functional_call(self.skeleton[0], weights, args)
+        return {n: p.view(s) for (n, s), p in zip(self.shapes.items(), pieces, strict=True)}
+
+    def forward(self, *args: Any) -> Any:
+        """As the module's own, with gathered weights."""
+        return torch.func.functional_call(self.skeleton[0], self.weights(), args)

@@ -15,7 +15,7 @@ import time
 from typing import NamedTuple
 
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp
+from torch.distributed import ReduceOp
 
 from minidist.collectives.runtime.reduction import Op
 from minidist.comm.comm import Comm, Handle, check_comm
