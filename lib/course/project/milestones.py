@@ -1,0 +1,102 @@
+"""The project's milestones: what to write, in which file, and how a training loop uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from course.project.models import blocks, groups
+from minidist.comm.comm import Comm
+
+RATE = 0.01
+
+
+class Trained(NamedTuple):
+    """What a training loop has of a wrapped model."""
+
+    model: Any
+    optimizer: Any
+    synchronize: Callable[[], object]
+    weights: Callable[[], dict[str, Tensor]]  # all of them, by name
+
+
+Train = Callable[[Callable[..., Any], nn.Module, Comm, float], Trained]
+
+
+def nothing() -> None:
+    """Nothing is left to do after backward."""
+
+
+def with_ddp(kind: Callable[..., Any], net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
+    """A class of `ddp.py`; those that make buckets take their cap."""
+    takes_cap = "bucket_cap_mb" in signature(kind).parameters
+    model = kind(net, comm, *((cap_mb,) if takes_cap else ()))
+    optimizer = AdamW(groups(net), RATE)
+    return Trained(model, optimizer, model.synchronize, lambda: dict(net.named_parameters()))
+
+
+def with_zero(kind: Callable[..., Any], net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
+    """An optimizer of `zero.py`."""
+    optimizer = kind(groups(net), AdamW, comm, bucket_cap_mb=cap_mb, lr=RATE)
+    return Trained(net, optimizer, nothing, lambda: dict(net.named_parameters()))
+
+
+def with_zero_3(kind: Callable[..., Any], net: nn.Module, comm: Comm, _: float) -> Trained:
+    """The wrapper of `zero3.py`."""
+    model = kind(net, comm)
+    return Trained(model, AdamW(model.parameters(), RATE), nothing, model.weights)
+
+
+def with_fsdp(prefetch: bool) -> Train:
+    """The wrapper of `fsdp.py`."""
+
+    def train(kind: Callable[..., Any], net: nn.Module, comm: Comm, _: float) -> Trained:
+        model = kind(net, blocks(net), comm, prefetch)
+
+        def weights() -> dict[str, Tensor]:
+            for unit in model.units:
+                unit.unshard()
+            return dict(net.named_parameters())
+
+        return Trained(model, AdamW(model.shards, RATE), model.synchronize, weights)
+
+    return train
+
+
+@dataclass(frozen=True)
+class Milestone:
+    """One thing to write.
+
+    Attributes:
+        name: of the milestone.
+        file: in which it stands, without `.py`.
+        target: its class.
+        train: wraps a model with it; buckets have a cap, in MiB.
+        grouped: whether its optimizer gets groups of parameters.
+        moved: bytes that all ranks send in a step, over (N - 1) times those of the model.
+    """
+
+    name: str
+    file: str
+    target: str
+    train: Train
+    grouped: bool
+    moved: int
+
+
+MILESTONES = [
+    Milestone("DDP, per parameter", "ddp", "PerParameterDDP", with_ddp, True, 2),
+    Milestone("DDP, flat", "ddp", "FlatDDP", with_ddp, True, 2),
+    Milestone("DDP, bucketed", "ddp", "BucketedDDP", with_ddp, True, 2),
+    Milestone("DDP, overlapped", "ddp", "OverlappedDDP", with_ddp, True, 2),
+    Milestone("ZeRO-1", "zero", "ZeRO1", with_zero, True, 2),
+    Milestone("ZeRO-2", "zero", "ZeRO2", with_zero, True, 2),
+    Milestone("ZeRO-3", "zero3", "ZeRO3", with_zero_3, False, 2),
+    Milestone("FSDP", "fsdp", "FSDP", with_fsdp(False), False, 3),
+    Milestone("FSDP, prefetch", "fsdp", "FSDP", with_fsdp(True), False, 3),
+]

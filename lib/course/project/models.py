@@ -1,0 +1,69 @@
+"""What the project's code must train: three models, each with its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from course.training.models import GPT
+
+ROWS = 12  # of a batch: it divides by 1, 2, 3 and 4 ranks
+
+Loss = Callable[[Any, int, slice], torch.Tensor]  # loss(model, step, rows of the batch)
+
+
+def mlp(*sizes: int) -> nn.Sequential:
+    """Linear layers, each followed by a Tanh."""
+    layers = ((nn.Linear(wide, narrow), nn.Tanh()) for wide, narrow in pairwise(sizes))
+    return nn.Sequential(*(each for pair in layers for each in pair)).double()
+
+
+def nested() -> nn.Module:
+    """Modules in modules, with parameters on every level."""
+    inner = nn.Sequential(mlp(3, 7), mlp(7, 4))
+    return nn.Sequential(mlp(5, 3), inner, nn.Linear(4, 1).double())
+
+
+def tied_gpt() -> nn.Module:
+    """One matrix is both its first and its last layer."""
+    return GPT(vocab=17, width=12, layers=3, heads=2, context=7).double()
+
+
+def draw(step: int, *shape: int) -> torch.Tensor:
+    """The batch of a step."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(step)).double()
+
+
+def squares(model: Any, step: int, rows: slice) -> torch.Tensor:
+    """The mean square of the outputs for some rows of the batch."""
+    outputs: torch.Tensor = model(draw(step, ROWS, 5)[rows])
+    return outputs.square().mean()
+
+
+def next_token(model: Any, step: int, rows: slice) -> torch.Tensor:
+    """The loss of predicting each next token in some rows of the batch."""
+    ids = torch.randint(17, (ROWS, 7), generator=torch.Generator().manual_seed(step))[rows]
+    return cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
+    "three layers": (lambda: mlp(5, 7, 3, 1), squares),
+    "nested modules": (nested, squares),
+    "a GPT with tied weights": (tied_gpt, next_token),
+}
+
+
+def blocks(net: nn.Module) -> list[nn.Module]:
+    """The modules in it that are made into units of their own."""
+    return [m for m in net.modules() if type(m).__name__ in ("Sequential", "_Block")]
+
+
+def groups(net: nn.Module) -> list[dict[str, Any]]:
+    """Its parameters in two groups, with a learning rate and a decay of their own."""
+    first, *others = net.parameters()
+    return [{"params": [first], "lr": 0.03}, {"params": others, "weight_decay": 0.1}]

@@ -1,0 +1,63 @@
+"""Does it train as one process with the whole batch does?"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import AdamW
+
+from course.graders.verdict import Wrong
+from course.project.milestones import RATE, Milestone
+from course.project.models import MODELS, ROWS, groups
+from minidist.comm.comm import Ours
+
+STEPS = 4
+CAP = 2e-4  # MiB: several buckets of each model
+TOLERANCE = 1e-9  # in float64, where only the order of sums can make a difference
+
+
+def check_parity(milestone: Milestone, kind: type, model_name: str) -> None:
+    """On a rank: train a model some steps, with rank 0's first weights and this rank's rows.
+
+    Raises:
+        Wrong: the loss, or a weight, is not that of one process.
+    """
+    build, loss = MODELS[model_name]
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(3)
+    net = build()
+    alone = copy.deepcopy(net)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(rank)  # rank 0's must win
+    trained = milestone.train(kind, net, Ours(algorithm="ring"), CAP)
+    optimizer = AdamW(groups(alone) if milestone.grouped else alone.parameters(), RATE)
+    mine = slice(rank * ROWS // ranks, (rank + 1) * ROWS // ranks)
+    for step in range(STEPS):
+        value = loss(trained.model, step, mine)
+        torch.autograd.backward(value)
+        trained.synchronize()
+        trained.optimizer.step()
+        trained.optimizer.zero_grad()
+        right = loss(alone, step, slice(None))
+        torch.autograd.backward(right)
+        optimizer.step()
+        optimizer.zero_grad()
+        mean = value.detach() / ranks
+        dist.all_reduce(mean)
+        where = f"{model_name}, {ranks} ranks, step {step}"
+        _compare(f"{where}: the mean loss of all ranks", mean, right.detach())
+    for name, weight in trained.weights().items():
+        where = f"{model_name}, {ranks} ranks, after {STEPS} steps: {name}"
+        _compare(where, weight.detach(), alone.get_parameter(name).detach())
+
+
+def _compare(what: str, found: Tensor, right: Tensor) -> None:
+    if found.shape != right.shape:
+        raise Wrong(f"{what} has shape {list(found.shape)}, expected {list(right.shape)}.")
+    if not torch.allclose(found, right, TOLERANCE, TOLERANCE):
+        off = (found - right).abs().max().item()
+        raise Wrong(f"{what} is off by {off:.2g} from that of one process with the whole batch.")
