@@ -8,8 +8,7 @@ import torch.distributed as dist
 from minidist import Ours, launch
 from minidist.comm.slowed import Slowed
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce
-from minidist.schedule.cost import seconds
-from minidist.schedule.topology import Link, switch
+from minidist.schedule.cost import Link, seconds, switch
 
 LINK = Link(0.02, 1e-6)
 

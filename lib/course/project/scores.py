@@ -15,7 +15,7 @@ from course.project.models import mlp
 from minidist.comm.comm import Comm, Counted, Ours
 from minidist.comm.slowed import Slowed
 from minidist.memory.meter import Meter
-from minidist.schedule.topology import Link
+from minidist.schedule.cost import Link
 
 LINK = Link(alpha=100e-6, beta=1 / 250e6)  # 100 µs and 250 MB/s: what a laptop's cores can hide
 WIDTH, LAYERS, ROWS = 192, 8, 96

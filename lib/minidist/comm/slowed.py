@@ -18,12 +18,11 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from minidist.collectives.runtime.reduction import Op
-from minidist.comm.comm import Comm, Handle, check_comm
+from minidist.comm.comm import Comm, Handle
 from minidist.profiler.event import Interval
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.algorithms.tree import tree_broadcast
-from minidist.schedule.cost import price
-from minidist.schedule.topology import Link, switch
+from minidist.schedule.cost import Link, price, switch
 
 
 class SlowedWork(NamedTuple):
@@ -52,7 +51,6 @@ class Slowed:
     """
 
     def __init__(self, comm: Comm, link: Link) -> None:
-        check_comm(comm)
         self.group, self.rank, self.ranks = comm.group, comm.rank, comm.ranks
         self._comm, net = comm, switch(link)
         self._all_reduce = price(ring_all_reduce(self.ranks), net)
