@@ -195,7 +195,7 @@ def test_a_pure_room_never_imports_torch_distributed(module: str) -> None:
 COURSE_FLOORS = [
     ["graders.verdict", "figures", "hosts", "pages", "training"],
     ["sandbox"],
-    ["graders"],
+    ["graders", "project"],
 ]
 COURSE_FLOOR_OF = {room: floor for floor, rooms in enumerate(COURSE_FLOORS) for room in rooms}
 
@@ -217,6 +217,29 @@ def test_a_room_of_the_course_imports_from_lower_floors_and_from_itself(path: Pa
 def test_the_library_does_not_know_its_course() -> None:
     for path in MODULES:
         assert "course" not in {name.split(".")[0] for name in dotted_names(path.read_text())}
+
+
+# ---- the lesson stands on torch alone ----
+
+LESSON = sorted((LIB / "from_scratch").glob("*.py"))
+
+
+def test_the_lesson_is_short_and_stands_on_torch() -> None:
+    sizes = {path.name: len(path.read_text().splitlines()) for path in LESSON}
+    assert max(sizes.values()) <= 150
+    assert sum(sizes.values()) <= 600
+    for path in LESSON:
+        trees = ast.walk(ast.parse(path.read_text()))
+        froms = {node.module or "" for node in trees if isinstance(node, ast.ImportFrom)}
+        roots = {name.split(".")[0] for name in froms}
+        assert roots <= {
+            "__future__",
+            "collections",
+            "functools",
+            "typing",
+            "torch",
+            "from_scratch",
+        }
 
 
 def test_an_import_of_torch_distributed_is_seen_in_every_dress() -> None:

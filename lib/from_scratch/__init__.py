@@ -1,9 +1,7 @@
-"""The lesson: the ring, DDP, ZeRO and FSDP, each whole in one short file.
+"""The lesson: the ring, DDP, ZeRO and FSDP, each whole in one short file, on torch and a `Comm`.
 
-Nothing here but torch and a `Comm`: this rank's number, how many ranks there are, and four calls.
-`minidist.Ours()` and `minidist.Native()` are such a `Comm`.
-
-What real use needs and these files leave out, and where `minidist` does it:
+`minidist.Ours()` and `minidist.Native()` are such a `Comm`. What real use needs and these files
+leave out, and where `minidist` does it:
 
 ==================================================  ============================================
 left out                                            done in
@@ -28,31 +26,27 @@ from torch import Tensor
 
 
 class Work(Protocol):
-    """A collective on its way."""
+    """A collective on its way; `wait()` returns when its result is in place."""
 
-    def wait(self) -> object:
-        """Return when its result is in place."""
+    def wait(self) -> object: ...
 
 
 class Comm(Protocol):
-    """The four calls, made by every rank in the same order.
+    """Four calls, made by every rank in the same order; with `async_op` they return a `Work`.
 
-    With `async_op` a call returns a `Work` at once, without it None when the result is in place.
+    They copy rank `group_src`'s tensor to all ranks; sum a tensor over the ranks; sum the input
+    and leave rank r the r-th of N equal parts; and collect all inputs in the order of ranks.
     """
 
     rank: int
     ranks: int
 
-    def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Work | None:
-        """Copy rank `group_src`'s tensor into every rank's."""
-
-    def all_reduce(self, tensor: Tensor, *, async_op: bool = False) -> Work | None:
-        """Sum the tensor over the ranks, in place."""
-
+    # ruff: noqa: D102
+    def broadcast(
+        self, tensor: Tensor, group_src: int = ..., async_op: bool = ...
+    ) -> Work | None: ...
+    def all_reduce(self, tensor: Tensor, *, async_op: bool = ...) -> Work | None: ...
     def reduce_scatter(
-        self, output: Tensor, input: Tensor, *, async_op: bool = False
-    ) -> Work | None:
-        """Sum the input over the ranks; rank r keeps the r-th of its equal parts in `output`."""
-
-    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Work | None:
-        """Put every rank's input into `output`, in the order of ranks."""
+        self, output: Tensor, input: Tensor, *, async_op: bool = ...
+    ) -> Work | None: ...
+    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = ...) -> Work | None: ...

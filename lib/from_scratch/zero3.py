@@ -1,16 +1,8 @@
 """ZeRO's stage 3 in one autograd function: the weights are sharded, and gathered for forward.
 
 The gather is part of the graph. Its backward is its transpose, a reduce-scatter, and so autograd
-itself shards the gradients::
-
-    model = ZeRO3(net, comm)
-    optimizer = torch.optim.AdamW(model.parameters())
-    loss_of(model(x), y).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-Autograd keeps the whole weights from forward to backward. `fsdp.py` frees them in between.
-Rajbhandari et al., *ZeRO* (2020), section 5.3.
+itself shards the gradients. It also keeps the whole weights from forward to backward; `fsdp.py`
+frees them in between. Rajbhandari et al., *ZeRO* (2020), section 5.3.
 """
 
 # mypy: disable-error-code=no-untyped-call
