@@ -13,7 +13,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lab picture bench format clean
+.PHONY: help book test lab grade picture bench format clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -28,8 +28,12 @@ book: $(READY) ## build the book and say where to open it
 test: book ## run every test: library, labs, the rendered book, lint and types
 	@$(VENV)/python -m pytest tests --claims -n 3 --dist loadfile
 
-lab: $(READY) ## open the labs in JupyterLab
-	@$(VENV)/jupyter lab --notebook-dir=notebooks
+lab: $(READY) ## copy the labs to work/, which nothing overwrites, and open them in JupyterLab
+	@$(VENV)/python -m tools.work
+	@PYTHONPATH=$(CURDIR)/work $(VENV)/jupyter lab --notebook-dir=work
+
+grade: $(READY) ## grade what you have written in work/mine
+	@PYTHONPATH=$(CURDIR)/work $(VENV)/python -m course.project mine
 
 picture: $(READY) ## make the README's picture again
 	@$(VENV)/python -m tools.picture

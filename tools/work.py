@@ -1,0 +1,80 @@
+"""Fill `work/`: the labs and chapters to work in, and `mine`, the files that the reader writes.
+
+Nothing there is ever overwritten, and neither the book nor a test reads it. When a lab has changed
+since it was copied, a copy that nobody has touched is brought up to date; beside one that somebody
+has, the new lab is put as `NAME.newer.ipynb`.
+"""
+
+import ast
+import hashlib
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "work"
+SOURCES = {"notebooks": "*.ipynb", "book": "*.md"}
+LESSON = ("ring", "ddp", "zero", "zero3", "fsdp")
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def stub(source: str) -> str:
+    """The same file with nothing in its functions but their docstrings."""
+    lines = source.replace("from_scratch", "mine").splitlines()
+    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
+    for node in sorted(functions, key=lambda each: each.lineno, reverse=True):
+        body = node.body[1:] if ast.get_docstring(node) else node.body
+        start = body[0].lineno if body else (node.end_lineno or 0) + 1
+        indent = " " * (node.col_offset + 4)
+        lines[start - 1 : node.end_lineno] = [f"{indent}raise NotImplementedError"]
+    return "\n".join(lines) + "\n"
+
+
+def copy(source: Path, target: Path, copied: dict[str, str]) -> str:
+    """Bring a file to `work/`; what there is to say about it, or nothing."""
+    name, new = str(target.relative_to(WORK)), source.read_bytes()
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(new)
+        copied[name] = digest(new)
+        return ""
+    if copied.get(name) == digest(new):
+        return ""
+    if copied.get(name) == digest(target.read_bytes()):  # nobody has touched it
+        target.write_bytes(new)
+        copied[name] = digest(new)
+        return f"{name} is up to date again."
+    newer = target.with_suffix(f".newer{target.suffix}")
+    newer.write_bytes(new)
+    copied[name] = digest(new)  # it has been said
+    return f"{name} has changed since you began with it: the new one is {newer.name}."
+
+
+def fill() -> list[str]:
+    """Copy what is missing; return what there is to say."""
+    record = WORK / ".copied.json"
+    copied: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
+    said = []
+    for folder, pattern in SOURCES.items():
+        for source in sorted((ROOT / folder).glob(pattern)):
+            said.append(copy(source, WORK / folder / source.name, copied))
+    mine = WORK / "mine"
+    mine.mkdir(parents=True, exist_ok=True)
+    front = (ROOT / "lib" / "from_scratch" / "__init__.py").read_text()
+    texts = {"__init__": '"""What I write."""\n' + front[front.index("\nfrom __future__") :]}
+    for name in LESSON:
+        texts[name] = stub((ROOT / "lib" / "from_scratch" / f"{name}.py").read_text())
+    for name, text in texts.items():
+        if not (mine / f"{name}.py").exists():
+            (mine / f"{name}.py").write_text(text)
+    aside = record.with_suffix(".new")
+    aside.write_text(json.dumps(copied, indent=1))
+    aside.replace(record)
+    return [each for each in said if each]
+
+
+if __name__ == "__main__":
+    for line in fill():
+        print(line)
