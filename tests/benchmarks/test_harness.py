@@ -37,6 +37,20 @@ def answering(monkeypatch: pytest.MonkeyPatch, of_ranks: list[Any]) -> None:
     monkeypatch.setattr(Setup, "launch", lambda *_, **__: of_ranks)
 
 
+def on_two_ranks() -> dict[str, Any]:
+    every = (with_time, no_time, that_break, compared_with_another)
+    return {each.__name__: each() for each in every}
+
+
+OfRanks = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def two() -> OfRanks:
+    """What each function of `on_two_ranks` found, on two ranks."""
+    return minidist.launch(on_two_ranks, 2, device="cpu")
+
+
 def fill(rows: list[Row], found: Iterator[Row]) -> None:
     for row in found:
         rows.append(row)
@@ -131,11 +145,9 @@ def test_of_all_ranks_the_worst_is_recorded() -> None:
 @pytest.mark.parametrize(
     ("collective", "ranks", "seconds", "rate"),
     [
-        ("all_reduce", 2, 1.0, 1.0e9),  # S/t * 2(n-1)/n
-        ("all_reduce", 8, 0.5, 3.5e9),
+        ("all_reduce", 8, 0.5, 3.5e9),  # S/t * 2(n-1)/n
         ("reduce_scatter", 4, 1.0, 0.75e9),  # S/t * (n-1)/n
-        ("all_gather", 8, 2.0, 0.4375e9),
-        ("all_reduce", 1, 1.0, 0.0),
+        ("all_gather", 1, 1.0, 0.0),
     ],
 )
 def test_bus_bandwidth_is_that_of_nccl_tests(
@@ -150,7 +162,6 @@ def test_bus_bandwidth_is_that_of_nccl_tests(
         ([1e-5, 1e-5], 10.0, 20, 21),  # quick: as many as there may be
         ([0.5, 0.25], 3.75, 1, 4),  # slow: as many rounds as fit, and one to warm up
         ([0.5, 0.5], 3.0, 1, 0),  # two rounds tell nothing
-        ([1e-3, 4e-3], 1.0, 5, 21),
     ],
 )
 def test_rounds_fit_the_budget(trials: list[float], budget: float, calls: int, rounds: int) -> None:
@@ -164,8 +175,8 @@ def with_time() -> tuple[list[Any], turns.Turns]:
     return found, training.time_steps(ways, training.NARROW, None, seconds=1000)
 
 
-def test_with_enough_time_there_are_as_many_rounds_as_there_may_be() -> None:
-    for found, steps in minidist.launch(with_time, 2, device="cpu"):
+def test_with_enough_time_there_are_as_many_rounds_as_there_may_be(two: OfRanks) -> None:
+    for found, steps in (rank["with_time"] for rank in two):
         assert [row["what"] for row, _ in found] == list(FACTORS)
         for timed in (*(timed for _, timed in found), steps):
             assert 1 <= timed.calls <= turns.MOST_CALLS
@@ -177,9 +188,9 @@ def no_time() -> list[Any]:
 
 
 def test_sizes_without_time_are_left_out_on_all_ranks_alike(
-    monkeypatch: pytest.MonkeyPatch,
+    two: OfRanks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_ranks = minidist.launch(no_time, 2, device="cpu")
+    of_ranks = [rank["no_time"] for rank in two]
     assert of_ranks[0] == of_ranks[1]
     answering(monkeypatch, of_ranks)
     rows = list(collectives._measure(TWO, SMALL, Clock(60)))
@@ -197,8 +208,8 @@ def that_break() -> dict[str, str]:
     return training.refused({"torch": fsdp.reference, "native": breaks, "ours": breaks})
 
 
-def test_a_way_that_one_rank_s_backend_refuses_is_known_to_all_ranks() -> None:
-    assert minidist.launch(that_break, 2, device="cpu") == [
+def test_a_way_that_one_rank_s_backend_refuses_is_known_to_all_ranks(two: OfRanks) -> None:
+    assert [rank["that_break"] for rank in two] == [
         {"native": "on another rank"},
         {"native": "RuntimeError: not on this backend"},
     ]
@@ -217,20 +228,20 @@ def compared_with_another() -> list[Row]:
     return list(training.compared(ways, fsdp.reference, "fp32", training.EXACT))
 
 
-def test_losses_that_are_not_torch_s_are_seen() -> None:
-    for rows in minidist.launch(compared_with_another, 2, device="cpu"):
+def test_losses_that_are_not_torch_s_are_seen(two: OfRanks) -> None:
+    for rows in (rank["compared_with_another"] for rank in two):
         assert {row["way"]: row["right"] for row in rows} == {"the same": True, "another": False}
 
 
-@pytest.mark.parametrize(("far", "shown"), [(0.5, "5.0e-01"), (float("nan"), "nan")])
 def test_losses_that_are_not_torch_s_on_one_rank_fail_the_section(
-    far: float, shown: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    nan = float("nan")
     fine = {"what": "losses", "way": "a", "difference": 0.0, "right": True}
     took = {"fp32": turns.Turns(1, {"torch": [(0.0, 1.0)] * 3})}
-    answering(monkeypatch, [([fine], took), ([{**fine, "difference": far, "right": False}], took)])
+    answering(monkeypatch, [([fine], took), ([{**fine, "difference": nan, "right": False}], took)])
     rows: list[Row] = []
     comparison = training.Comparison(zero.ways, zero.torchs)
-    with pytest.raises(AssertionError, match=f"losses differ from the reference's, .* a: {shown}"):
+    with pytest.raises(AssertionError, match=r"losses differ from the reference's, .* a: nan"):
         fill(rows, training.compare(comparison, TWO, Scope((TWO,)), Clock(20)))
     assert [(row["what"], row.get("right")) for row in rows] == [("losses", False), ("step", None)]

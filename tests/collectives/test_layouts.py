@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 import minidist
+from benchmarks.checks.collectives import CALLS, Tensors, Variant
 from minidist import launch
 from minidist.collectives.checks.tensors import check_apart
 from tests.support.collectives import all_reduced, data, reduced, same
@@ -49,67 +50,45 @@ def outside_untouched(base: torch.Tensor, view_of: Layout) -> bool:
     return torch.equal(base, memory(*base.shape, dtype=base.dtype))
 
 
+class InLayout(Tensors):
+    """The tensors of one call; those of one part lie in the layout."""
+
+    def __init__(self, base: torch.Tensor, view_of: Layout) -> None:
+        like = view_of(base)
+        super().__init__(Variant(like.numel(), like.dtype, False, False))
+        self.base, self.view_of = base, view_of
+        self.bases: list[torch.Tensor] = []
+
+    def put(self, start: torch.Tensor, want: torch.Tensor | None = None) -> torch.Tensor:
+        """The tensor to pass: holds `start`, and must hold `want` after; None: still `start`."""
+        tensor = self.view_of(base := self.base.clone())
+        if start.numel() == tensor.numel():
+            self.bases.append(base)
+        else:
+            tensor = torch.empty_like(start)
+        tensor.copy_(start.reshape(tensor.shape))
+        self._wanted.append((tensor, (start if want is None else want).reshape(tensor.shape)))
+        return tensor
+
+    def right(self) -> bool:
+        """Whether all tensors hold what they must, and what lies around them is as it was."""
+        return super().right() and all(outside_untouched(each, self.view_of) for each in self.bases)
+
+
 def in_layout(name: str, base: torch.Tensor, view_of: Layout) -> list[str]:
     """One layout as every tensor of each collective, alone and in lists; what went wrong."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    last, wrong = ranks - 1, []
-    bases = [base.clone() for _ in range(ranks)]
-    mine, slots = view_of(base), [view_of(each) for each in bases]
-    shape, dtype = tuple(mine.shape), mine.dtype
-    parts = [data(r, shape, dtype) for r in range(ranks)]
-    grid = [[data(20 * r + d, shape, dtype) for d in range(ranks)] for r in range(ranks)]
-    given = [view_of(base.clone()).copy_(each) for each in grid[rank]]
-    whole, row = torch.empty(ranks * mine.numel(), dtype=dtype), torch.stack(grid[rank])
-    sums, scattered = reduced(parts), reduced([row[rank] for row in grid])
-    calls: dict[str, tuple[Callable[[], object], torch.Tensor, list[torch.Tensor] | None]] = {
-        f"all_reduce {by}": (lambda by=by: minidist.all_reduce(mine, algorithm=by), sums, None)
-        for by in ("ring", "tree", "naive", "native", "shared_memory")
-    } | {
-        "reduce_scatter_tensor": (
-            lambda: minidist.reduce_scatter_tensor(mine, row, check=False),
-            scattered,
-            None,
-        ),
-        "all_gather_into_tensor": (
-            lambda: minidist.all_gather_into_tensor(whole, mine, check=False),
-            parts[rank],
-            None,
-        ),
-        "broadcast": (lambda: minidist.broadcast(mine, last), parts[last], None),
-        "reduce": (
-            lambda: minidist.reduce(mine, last),
-            sums if rank == last else parts[rank],
-            None,
-        ),
-        "gather": (
-            lambda: minidist.gather(mine, slots if rank == last else None, last),
-            parts[rank],
-            parts if rank == last else None,
-        ),
-        "scatter": (
-            lambda: minidist.scatter(mine, given if rank == last else None, last),
-            grid[last][rank],
-            None,
-        ),
-        "all_gather": (lambda: minidist.all_gather(slots, mine), parts[rank], parts),
-        "reduce_scatter": (lambda: minidist.reduce_scatter(mine, given), scattered, None),
-        "all_to_all": (
-            lambda: minidist.all_to_all(slots, given),
-            parts[rank],
-            [row[rank] for row in grid],
-        ),
-        "ring_shift": (lambda: minidist.ring_shift(mine), parts[rank - 1], None),
-    }
-    for call, (run, want, wants) in calls.items():
-        mine.copy_(parts[rank])
-        run()
-        right = same(mine, want) and outside_untouched(base, view_of)
-        right = right and (wants is None or all(map(same, slots, wants)))
-        right = right and all(outside_untouched(each, view_of) for each in bases)
-        right = right and all(map(same, given, grid[rank]))
-        wrong += [] if right else [f"{call}, {name}: {mine} {slots}"]
-    gathered = torch.stack(parts).flatten()
-    return wrong if same(whole, gathered) else [*wrong, f"all_gather_into_tensor of {name}"]
+    wrong = []
+    for algorithm in ("ring", "tree", "naive", "native", "shared_memory"):
+        tensors = InLayout(base, view_of)
+        sums = tensors.put(tensors.part(tensors.rank), tensors.reduced(tensors.numel))
+        minidist.all_reduce(sums, algorithm=algorithm)
+        wrong += [] if tensors.right() else [f"all_reduce {algorithm}, {name}: {sums}"]
+    for call, arguments in CALLS.items():
+        tensors = InLayout(base, view_of)
+        given = arguments(tensors)
+        getattr(minidist, call)(*given)
+        wrong += [] if tensors.right() else [f"{call}, {name}: {given}"]
+    return wrong
 
 
 def laid_out_otherwise() -> list[str]:
@@ -153,16 +132,6 @@ def laid_out_otherwise() -> list[str]:
         want = torch.cat([whole.tensor_split(ranks)[rank] for whole in wholes])
         wrong += [] if same(output, want) else [f"all_to_all_single {name}: {output}"]
     return wrong
-
-
-def every_layout() -> list[str]:
-    wrong = [each for name, layout in LAYOUTS.items() for each in in_layout(name, *layout)]
-    return wrong + laid_out_otherwise()
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_every_collective_in_every_layout(ranks: int) -> None:
-    assert launch(every_layout, ranks) == [[]] * ranks
 
 
 def addresses(tensor: torch.Tensor) -> set[int]:
@@ -231,6 +200,44 @@ def in_place_and_gradients() -> list[str]:
     return wrong if right else [*wrong, "gradient"]
 
 
+def only_read_and_in_place() -> list[str]:
+    """What is only read may require grad, or be expanded. Own part and tensor may be the same."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    at, parts = ranks // 2, [data(r, 3) for r in range(ranks)]
+    root, wrong = rank == at, []
+    weight = data(rank, 3).requires_grad_(root)
+    minidist.broadcast(weight, at)
+    wrong += [] if same(weight.detach(), parts[at]) else ["broadcast of a weight"]
+    spread = data(rank, 1).expand(4) if root else torch.empty(4)
+    minidist.broadcast(spread, at)
+    wrong += [] if same(spread, data(at, 1).expand(4)) else ["broadcast of an expanded tensor"]
+    weight = data(rank, 3).requires_grad_(not root)
+    minidist.reduce(weight, at)
+    want = reduced(parts) if root else data(rank, 3)
+    wrong += [] if same(weight.detach(), want) else ["reduce of a weight"]
+    slots = [torch.zeros(3) for _ in range(ranks)]
+    slots[at].copy_(data(rank, 3))
+    minidist.gather(slots[at], slots if root else None, at)
+    wrong += [] if not root or all(map(same, slots, parts)) else [f"gather in place: {slots}"]
+    given = [data(20 + r, 3) for r in range(ranks)]
+    tensor = given[at] if root else torch.empty(3)
+    minidist.scatter(tensor, given if root else None, at)
+    wrong += [] if same(tensor, data(20 + rank, 3)) else ["scatter in place"]
+    whole = torch.zeros(ranks, 3)
+    whole[rank] = data(rank, 3)
+    minidist.all_gather(list(whole), whole[rank])
+    wrong += [] if same(whole, torch.stack(parts)) else ["all_gather"]
+    rows = [data(100 * rank + d, 4) for d in range(ranks)]
+    minidist.reduce_scatter(rows[rank], rows)
+    want = reduced([data(100 * r + rank, 4) for r in range(ranks)])
+    return wrong if same(rows[rank], want) else [*wrong, "reduce_scatter"]
+
+
+def every_layout() -> list[str]:
+    wrong = [each for name, layout in LAYOUTS.items() for each in in_layout(name, *layout)]
+    return wrong + laid_out_otherwise() + in_place_and_gradients() + only_read_and_in_place()
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_in_place_and_inference_tensors_and_autograd(ranks: int) -> None:
-    assert launch(in_place_and_gradients, ranks) == [[]] * ranks
+def test_every_collective_in_every_layout_in_place_and_with_autograd(ranks: int) -> None:
+    assert launch(every_layout, ranks) == [[]] * ranks

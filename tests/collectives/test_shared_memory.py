@@ -3,7 +3,6 @@
 import ctypes
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -15,8 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import minidist
-from minidist import CommunicationError, launch
+from minidist import launch
 from minidist.collectives.runtime.reduction import reduction
 from minidist.collectives.shared_memory import collectives as in_memory
 from minidist.collectives.shared_memory import segments
@@ -26,9 +24,9 @@ from minidist.collectives.shared_memory.collectives import (
     shared_reduce_scatter,
 )
 from tests.support.collectives import DTYPES, NO_MEANING, OPS, all_reduced, bytes_of, data, same
+from tests.support.processes import living, noted, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
-WORLDS = [1, 2, 3, 4, 5, 8]
 
 
 def sizes(ranks: int) -> list[int]:
@@ -41,20 +39,22 @@ def small_blocks() -> None:
     in_memory.BLOCK, in_memory.SMALL = 64, 8
 
 
-def every_all_reduce() -> list[str]:
+def every_collective() -> tuple[list[str], bytes]:
+    """What went wrong, and the bits of sums that depend on the order of additions."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    wrong = []
-    for small in (False, True):
-        if small:
-            small_blocks()
-        kinds = [(dtype, op) for dtype in DTYPES for op in OPS if (dtype, op) not in NO_MEANING]
-        for (dtype, op), size in product(kinds, sizes(ranks)):
-            reduce, finish = reduction(OPS[op], dtype, ranks)
-            mine = data(rank, size, dtype, op)
-            shared_all_reduce(mine, reduce, None)
-            finish(mine)
-            if not same(mine, all_reduced(ranks, size, dtype, op)):
-                wrong.append(f"{op} of {size} {dtype}, small blocks: {small}")
+    wrong, dice = [], torch.Generator().manual_seed(rank)
+    large, small = torch.rand(100_003, generator=dice), torch.rand(1003, generator=dice)
+    for numbers in (large, small):
+        shared_all_reduce(numbers, torch.Tensor.add_, None)
+    small_blocks()
+    kinds = [(dtype, op) for dtype in DTYPES for op in OPS if (dtype, op) not in NO_MEANING]
+    for (dtype, op), size in product(kinds, sizes(ranks)):
+        reduce, finish = reduction(OPS[op], dtype, ranks)
+        mine = data(rank, size, dtype, op)
+        shared_all_reduce(mine, reduce, None)
+        finish(mine)
+        if not same(mine, all_reduced(ranks, size, dtype, op)):
+            wrong.append(f"{op} of {size} {dtype}")
     for size, dtype in product(sizes(ranks), (torch.float32, torch.bfloat16, torch.int64)):
         want = all_reduced(ranks, size * ranks, dtype).view(ranks, size)
         mine, part = data(rank, size * ranks, dtype), torch.empty(size, dtype=dtype)
@@ -65,12 +65,14 @@ def every_all_reduce() -> list[str]:
         shared_all_gather(whole, part, None)
         if not same(whole, want.reshape(-1)):
             wrong.append(f"all-gather of {size} {dtype}")
-    return wrong
+    return wrong, bytes_of(large) + bytes_of(small)
 
 
-@pytest.mark.parametrize("ranks", WORLDS)
-def test_all_reduce_of_any_size_dtype_and_op(ranks: int) -> None:
-    assert launch(every_all_reduce, ranks) == [[]] * ranks
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_any_size_dtype_and_op_in_many_blocks_and_every_rank_has_the_same_bits(ranks: int) -> None:
+    results = launch(every_collective, ranks)
+    assert [wrong for wrong, _ in results] == [[]] * ranks
+    assert len({bits for _, bits in results}) == 1
 
 
 def many_calls_without_a_pause() -> int:
@@ -99,19 +101,6 @@ def test_calls_follow_each_other_without_mixing(ranks: int) -> None:
     assert launch(many_calls_without_a_pause, ranks) == [0] * ranks
 
 
-def uneven_floats() -> bytes:
-    mine = torch.rand(100_003, generator=torch.Generator().manual_seed(dist.get_rank()))
-    shared_all_reduce(mine, torch.Tensor.add_, None)
-    in_memory.SMALL = 1 << 30
-    small = torch.rand(1003, generator=torch.Generator().manual_seed(dist.get_rank()))
-    shared_all_reduce(small, torch.Tensor.add_, None)
-    return bytes_of(mine) + bytes_of(small)
-
-
-def test_every_rank_has_the_same_bits() -> None:
-    assert len(set(launch(uneven_floats, 5))) == 1
-
-
 def test_the_count_goes_on_past_32_bits() -> None:
     memory = mmap(-1, PAGESIZE)
     counter = segments._Counter(memory, 3)
@@ -128,48 +117,14 @@ def test_the_count_goes_on_past_32_bits() -> None:
     assert not counter.reached(barrier + 1)
 
 
-def one_stays_away(away: int) -> str:
-    minidist.all_reduce(torch.ones(1))
-    segments.shared_segments(None)._seconds = 2.0
-    if dist.get_rank() == away:
-        time.sleep(5)
-        return "away"
-    with pytest.raises(CommunicationError) as caught:
-        shared_all_reduce(torch.ones(10), torch.Tensor.add_, None)
-    with pytest.raises(CommunicationError, match=re.escape(str(caught.value))):
-        shared_all_reduce(torch.ones(10), torch.Tensor.add_, None)
-    return str(caught.value)
-
-
-def test_a_rank_that_does_not_come_is_named() -> None:
-    said = launch(one_stays_away, 3, 1)
-    assert said[1] == "away"
-    for rank in (0, 2):
-        assert said[rank] == (
-            f"rank {rank}: shared memory, barrier 2: waited for 2 s; not there: rank 1"
-        )
-
-
-def not_on_this_host() -> str:
-    if dist.get_rank() == 1:
-        segments._FUTEX = 0
-    with pytest.raises(ValueError, match="cannot map the memory of rank 1") as caught:
-        shared_all_reduce(torch.ones(10), torch.Tensor.add_, None)
-    return str(caught.value)
-
-
-def test_ranks_that_share_no_memory_say_so_on_every_rank() -> None:
-    assert len(set(launch(not_on_this_host, 3))) == 1
-
-
 USES_IT = """
-import os, time, torch, minidist
+import os, sys, time, torch, minidist
 from minidist.collectives.shared_memory.collectives import shared_all_reduce
+from tests.support.processes import note
 
 def work():
     shared_all_reduce(torch.ones(1 << 20), torch.Tensor.add_, None)
-    print(os.getpid(), flush=True)
-    open(os.environ["NOTE"] + "." + os.environ["RANK"], "w").write(str(os.getpid()))
+    note(sys.argv[1], os.getpid())
     time.sleep(1000)
 
 if __name__ == "__main__":
@@ -185,25 +140,14 @@ def mapped_names(maps: Path) -> set[str]:
         return set()
 
 
-@pytest.mark.parametrize("target", ["launcher", "rank"])
-def test_nothing_is_left_after_sigkill(target: str, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(USES_IT)
-    environment = {**os.environ, "NOTE": str(tmp_path / "pid")}
-    done = subprocess.Popen([sys.executable, script], env=environment, stderr=subprocess.DEVNULL)
-    notes = [tmp_path / f"pid.{rank}" for rank in range(2)]
-    deadline = time.monotonic() + 60
-    while not all(note.exists() and note.read_text() for note in notes):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    pids = [int(note.read_text()) for note in notes]
-    mapped = [Path(f"/proc/{pid}/maps") for pid in pids]
-    names = mapped_names(mapped[0])
+def test_nothing_is_left_after_sigkill(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    launcher = subprocess.Popen([sys.executable, "-c", USES_IT, tmp_path], env=environment)
+    assert wait_until(lambda: len(noted(tmp_path)) == 2)
+    names = mapped_names(Path(f"/proc/{min(noted(tmp_path))}/maps"))
     assert len(names) == 2, "one for each rank"
-    os.kill(done.pid if target == "launcher" else pids[0], signal.SIGKILL)
-    done.wait(60)
-    deadline = time.monotonic() + 30
-    while any(each.exists() for each in mapped) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    launcher.kill()
+    launcher.wait(60)
+    assert living(noted(tmp_path)) == set()
     assert not any(names & mapped_names(maps) for maps in Path("/proc").glob("[0-9]*/maps"))
     assert not any("minidist" in name for name in os.listdir("/dev/shm"))

@@ -1,8 +1,9 @@
-"""Asynchronous calls, and collectives within sub-groups."""
+"""Asynchronous calls, and calls from many threads."""
 
 import contextlib
 import gc
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,18 @@ import torch.distributed as dist
 import minidist
 from minidist import MismatchError, ReduceOp, all_reduce, launch
 from minidist.collectives.runtime.work import Work
-from tests.support.collectives import all_reduced, data, reduced, same
+from tests.support.collectives import all_reduced, data, same
 
 ALGORITHMS = ("ring", "tree", "naive", "native")
+
+
+OfRanks = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def two() -> OfRanks:
+    """What each function of `on_two_ranks` found, on two ranks."""
+    return launch(on_two_ranks, 2, timeout=60)
 
 
 def started(work: Work | None) -> Work:
@@ -109,11 +119,14 @@ def errors_at_wait() -> tuple[list[str], bool, int]:
     return said, fine, len(minidist.collectives.runtime.work._queues)
 
 
-def test_errors_are_raised_at_wait_and_the_group_stays_usable_and_is_not_kept_alive() -> None:
+def test_errors_are_raised_at_wait_and_the_group_stays_usable_and_is_not_kept_alive(
+    two: OfRanks,
+) -> None:
     grad = "tensor: requires grad, but is written in place"
     shapes = "mismatch all_reduce: the ranks disagree on tensor's shape: "
     starts = ["mismatch all_reduce: on rank 1", "own rank 1: all_reduce"]
-    for start, (said, fine, queues) in zip(starts, launch(errors_at_wait, 2), strict=True):
+    for start, rank in zip(starts, two, strict=True):
+        said, fine, queues = rank["errors_at_wait"]
         second, first, again = said
         assert second.startswith(f"{start}: {grad}")
         assert first == again == f"{shapes}rank 0 passed (3,); rank 1 passed (4,)"
@@ -149,51 +162,10 @@ def crossed() -> list[bool]:
     return [*right, bool((message == 7).all())]
 
 
-def test_groups_do_not_wait_for_each_other_and_messages_of_the_caller_are_kept_apart() -> None:
-    assert launch(crossed, 2, timeout=20) == [[True] * 4] * 2
-
-
-def sub_groups() -> list[str]:
-    """Disjoint groups at once; ranks of a group in another order than outside it."""
-    rank, wrong = dist.get_rank(), []
-    for members in ([[0, 3, 5], [2, 1], [4]], [[5, 0, 3], [1, 4, 2]]):
-        groups = [dist.new_group(ranks, sort_ranks=False) for ranks in members]
-        mine = next(i for i, ranks in enumerate(members) if rank in ranks)
-        group, ranks = groups[mine], members[mine]
-        parts = [data(r, 12) for r in ranks]
-        for algorithm in (*ALGORITHMS, "shared_memory", "auto"):
-            tensor = data(rank, 12)
-            minidist.all_reduce(tensor, group=group, algorithm=algorithm)
-            wrong += [] if same(tensor, reduced(parts)) else [f"all_reduce {algorithm} {ranks}"]
-    return wrong
-
-
-def test_sub_groups_at_once_and_in_any_order_of_ranks() -> None:
-    assert launch(sub_groups, 6) == [[]] * 6
-
-
-def outsiders() -> list[str]:
-    """Rank 1 is not in the group; and what is no group at all."""
-    group, said, tensor = dist.new_group([0, 2]), [], torch.ones(2)
-    if dist.get_rank() != 1:
-        return []
-    for call in (
-        lambda: minidist.all_reduce(tensor, group=group, async_op=True, check=False),
-        lambda: minidist.broadcast(tensor, 0, group),
-        lambda: minidist.barrier([0, 1]),  # type: ignore[arg-type]
-    ):
-        with pytest.raises((TypeError, ValueError)) as caught:
-            call()
-        said.append(str(caught.value))
-    return said
-
-
-def test_a_rank_outside_the_group_is_told_so() -> None:
-    outside, inside = "group: this rank is not a member of it", "group: expected a process group, "
-    none, (first, second, third), _ = launch(outsiders, 3)
-    assert none == []
-    assert (first, second) == (f"rank 1: all_reduce: {outside}", f"rank 1: broadcast: {outside}")
-    assert third.startswith(f"rank 1: barrier: {inside}")
+def test_groups_do_not_wait_for_each_other_and_messages_of_the_caller_are_kept_apart(
+    two: OfRanks,
+) -> None:
+    assert [rank["crossed"] for rank in two] == [[True] * 4] * 2
 
 
 def futures() -> tuple[bool, bool, str]:
@@ -210,8 +182,8 @@ def futures() -> tuple[bool, bool, str]:
     return right, late is tensor, type(caught.value).__name__
 
 
-def test_a_work_has_torchs_future() -> None:
-    assert launch(futures, 2) == [(True, True, "ValueError")] * 2
+def test_a_work_has_torchs_future(two: OfRanks) -> None:
+    assert [rank["futures"] for rank in two] == [(True, True, "ValueError")] * 2
 
 
 def from_many_threads() -> list[bool]:
@@ -232,5 +204,10 @@ def from_many_threads() -> list[bool]:
     return [len(sums) == 400, all(bool((each == 2).all()) for each in sums)]
 
 
-def test_threads_of_one_rank_take_turns_in_a_group() -> None:
-    assert launch(from_many_threads, 2) == [[True, True]] * 2
+def test_threads_of_one_rank_take_turns_in_a_group(two: OfRanks) -> None:
+    assert [rank["from_many_threads"] for rank in two] == [[True, True]] * 2
+
+
+def on_two_ranks() -> dict[str, Any]:
+    every = (errors_at_wait, crossed, futures, from_many_threads)  # the first wants no other queue
+    return {each.__name__: each() for each in every}

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 import minidist
 from minidist import RankError, launch
-from minidist.launch.cleanup import Interrupts, job
+from minidist.launch.cleanup import Interrupts
 from minidist.launch.process import Launcher
 from tests.support.processes import living, note, noted, ours, wait_until
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def with_helpers(folder: Path, ending: str) -> None:
-    """Start processes of all sorts, then return, raise or hang."""
+    """Start processes of all sorts, then return, die or hang."""
     commands = ["exec sleep 1000", "sleep 1000 & wait"]
     helpers = [subprocess.Popen(command, shell=True) for command in commands]
     stubborn = os.fork()
@@ -39,15 +39,13 @@ def with_helpers(folder: Path, ending: str) -> None:
     for pid in (os.getpid(), stubborn, *(helper.pid for helper in helpers)):
         note(folder, pid)
     dist.barrier()
-    if ending == "raises" and dist.get_rank() == 1:
-        raise ValueError("with helpers running")
     if ending == "dies" and dist.get_rank() == 1:
         os._exit(1)
     if ending == "hangs":
         time.sleep(1000)
 
 
-@pytest.mark.parametrize("ending", ["returns", "raises", "dies", "hangs"])
+@pytest.mark.parametrize("ending", ["returns", "dies", "hangs"])
 def test_no_process_is_left(ending: str, tmp_path: Path) -> None:
     launch(dist.get_rank, 1)  # what it leaves is the fork server, for the launches to come
     before = psutil.Process().children(recursive=True)
@@ -61,19 +59,6 @@ def test_no_process_is_left(ending: str, tmp_path: Path) -> None:
     assert living(noted(tmp_path)) == set()
     after = psutil.Process().children(recursive=True)
     assert {child.pid for child in after} == {child.pid for child in before}, "zombies count too"
-
-
-def test_ctrl_c_leaves_no_guard_that_is_slow_to_tidy_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow_rm = tmp_path / "rm"
-    slow_rm.write_text('#!/bin/sh\nPATH=/bin:/usr/bin\nsleep 0.6\nexec rm "$@"\n')
-    slow_rm.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    before = {child.pid for child in psutil.Process().children()}
-    with pytest.raises(KeyboardInterrupt) as kept, job():  # its traceback keeps what Popen is
-        raise KeyboardInterrupt
-    assert {child.pid for child in psutil.Process().children()} == before, kept
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -196,16 +181,13 @@ def said(process: subprocess.Popen[str]) -> list[str]:
     return [process.stdout.readline() for _ in range(2)]
 
 
-@pytest.mark.parametrize(
-    ("way", "ending"), [("kill", "hangs"), ("close", "returns"), ("cleanup", "hangs")]
-)
+@pytest.mark.parametrize("way", ["kill", "cleanup"])
 def test_ctrl_c_while_ranks_are_being_ended_leaves_none(
-    way: str, ending: str, tmp_path: Path, temporary: Path, script: Any
+    way: str, tmp_path: Path, temporary: Path, script: Any
 ) -> None:
-    process = script(way, ending)
-    if ending == "hangs":
-        assert wait_until(lambda: len(noted(tmp_path / "ranks")) == 3)
-        process.send_signal(signal.SIGINT)  # the first; the script itself presses three times more
+    process = script(way, "hangs")
+    assert wait_until(lambda: len(noted(tmp_path / "ranks")) == 3)
+    process.send_signal(signal.SIGINT)  # the first; the script itself presses three times more
     assert said(process) == ["interrupted\n", "[0, 1]\n"]
     assert len(noted(tmp_path / "ranks")) == 3
     assert living(noted(tmp_path / "ranks")) == set()
@@ -360,13 +342,10 @@ def test_ctrl_c_waits_for_the_end_of_the_block_also_of_one_that_raises() -> None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_where_it_is_allowed_the_first_gets_through_and_the_others_are_one_with_it(
-    early: bool,
-) -> None:
+def test_where_it_is_allowed_the_first_gets_through_and_the_others_are_one_with_it() -> None:
     done = []
 
-    def block() -> None:
+    def block(early: bool) -> None:
         with Interrupts() as interrupts:
             try:
                 if early:
@@ -379,10 +358,11 @@ def test_where_it_is_allowed_the_first_gets_through_and_the_others_are_one_with_
                 press()
                 done.append("the ending")
 
-    with pytest.raises(KeyboardInterrupt) as caught:
-        block()
-    assert done == ["the ending"]
-    assert caught.value.__context__ is None
+    for early in (False, True):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            block(early)
+        assert caught.value.__context__ is None
+    assert done == ["the ending"] * 2
 
 
 def test_a_handler_of_the_reader_s_own_is_called_and_put_back() -> None:

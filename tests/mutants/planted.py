@@ -130,7 +130,7 @@ MUTANTS = [
         "BUFFERS = 2",
         [
             "tests/collectives/test_shared_memory.py::test_calls_follow_each_other_without_mixing",
-            "tests/collectives/test_shared_memory.py::test_all_reduce_of_any_size_dtype_and_op[3]",
+            "tests/collectives/test_shared_memory.py::test_any_size_dtype_and_op_in_many_blocks_and_every_rank_has_the_same_bits[3]",
         ],
     ),
     Mutant(  # those are blamed who have come
@@ -138,7 +138,7 @@ MUTANTS = [
         "lib/minidist/collectives/shared_memory/segments.py",
         "return [r for r, seen in enumerate(self._seen) if (barrier - seen) & 0xFFFFFFFF == 1]",
         "return [r for r, seen in enumerate(self._seen) if (barrier - seen) & 0xFFFFFFFF == 0]",
-        ["tests/collectives/test_shared_memory.py::test_a_rank_that_does_not_come_is_named"],
+        ["tests/collectives/test_agreement.py"],
     ),
     # ---- comm ----
     Mutant(  # the two halves go by the ring when shared memory was asked for

