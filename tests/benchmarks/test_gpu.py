@@ -296,11 +296,7 @@ def test_a_call_that_does_not_see_what_was_queued_before_it_fails_the_section(
 
 def test_setups_are_a_rank_for_each_gpu_and_ranks_that_share_one() -> None:
     assert on_gpus(1).setups == (Setup(1, "cuda"), Setup(2, "cuda", True), Setup(4, "cuda", True))
-    alone = [setup.ranks for setup in on_gpus(8).setups if not setup.shared]
-    assert alone == [1, 8]
     assert [setup.ranks for setup in on_gpus(16).setups] == [1, 8, 2, 4]
-    assert on_gpus(1).message_bytes[0] == 4 << 10
-    assert on_gpus(1).message_bytes[-1] == 256 << 20
 
 
 def test_ranks_that_share_a_gpu_are_shown_one_and_the_environment_comes_back(

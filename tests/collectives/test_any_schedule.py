@@ -9,9 +9,10 @@ import torch.distributed as dist
 
 from minidist import launch
 from minidist.collectives.runtime import executor as execute
-from minidist.collectives.runtime.executor import Sent, program
+from minidist.collectives.runtime.executor import Sent
 from minidist.errors import ScheduleError
 from minidist.schedule import program as plan
+from minidist.schedule.program import program
 from minidist.schedule.schedule import Schedule, Send, Step, bounds
 from minidist.schedule.simulate import goal, start, traffic
 from tests.schedule.test_proof import everything

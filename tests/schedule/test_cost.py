@@ -189,10 +189,8 @@ def test_fit_finds_the_best_of_what_is_not_below_zero() -> None:
     assert found.link.beta == 0
     squares = sum(error**2 for error in found.errors)
     for alpha in np.linspace(0, 0.2, 41):
-        for beta in (0.0, 1e-9, 1e-8, 1e-7):
-            link = switch(Link(float(alpha), beta))
-            other = sum((seconds(ring, m.nbytes, link) / m.seconds - 1) ** 2 for m in made)
-            assert squares <= other + 1e-12
+        other = [seconds(ring, m.nbytes, switch(Link(alpha, 0))) / m.seconds - 1 for m in made]
+        assert squares <= sum(error**2 for error in other) + 1e-12
     steep = [Measurement(ring, 1000, 1e-6), Measurement(ring, 1_000_000, 1.0)]
     assert fit(steep, switch).link.alpha == 0
 

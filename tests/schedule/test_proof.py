@@ -82,11 +82,10 @@ def test_postcondition_from_and_to_any_root(algorithm: Callable[..., Schedule]) 
 @pytest.mark.parametrize("algorithm", SEGMENTED)
 def test_postcondition_in_segments(algorithm: Callable[..., Schedule], segments: int) -> None:
     for ranks in range(1, 34):
-        schedule = algorithm(ranks, segments=segments)
-        assert schedule.chunks % segments == 0
-        assert keeps_its_promise(schedule), ranks
-        if algorithm in ROOTED:
-            assert keeps_its_promise(algorithm(ranks, root=ranks // 2, segments=segments)), ranks
+        for root in ({"root": ranks // 2}, {}) if algorithm in ROOTED else ({},):
+            schedule = algorithm(ranks, segments=segments, **root)
+            assert schedule.chunks % segments == 0
+            assert keeps_its_promise(schedule), ranks
 
 
 def test_hierarchical_postcondition_for_every_way_to_make_nodes() -> None:

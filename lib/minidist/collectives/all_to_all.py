@@ -149,10 +149,7 @@ def barrier(
     """Return when every rank of the group has called it.
 
     As `torch.distributed.barrier`, by an all-reduce of one byte. It waits at most for the group's
-    time.
-
-    Args:
-        group, async_op, check: as for `all_reduce`, which also says what is raised.
+    time. The arguments are those of `all_reduce`, which also says what is raised.
     """
 
     def prepare(call: Call) -> Run:

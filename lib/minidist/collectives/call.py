@@ -52,7 +52,7 @@ class Call:
         self.outputs: list[torch.Tensor] = []  # the tensors that are written
 
     def agree_on(self, argument: str, value: object) -> None:
-        """All ranks must pass the same."""
+        """Note a value that must be the same on all ranks."""
         if self.checked:
             self.facts[argument] = str(value)
 

@@ -39,18 +39,13 @@ WARM, TIMES = 3, 7  # runs of each
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Predicted times of the algorithms for one collective of `nbytes` bytes.
-
-    Attributes:
-        seconds: algorithm -> predicted seconds.
-        basis: what the prediction rests on.
-    """
+    """Predicted times of the algorithms for one collective."""
 
     collective: str
     nbytes: int
     ranks: int
-    seconds: Mapping[str, float]
-    basis: str
+    seconds: Mapping[str, float]  # algorithm → predicted seconds
+    basis: str  # what the prediction rests on
 
     @property
     def choice(self) -> str:
@@ -150,7 +145,6 @@ class _Calibration:
         self._choices: dict[tuple[str, int], str] = {}
 
     def explain(self, collective: str, nbytes: int) -> Explanation:
-        """All prices."""
         found = _predicted(collective, nbytes, self.ranks, self.topology)
         if self.in_memory:
             start, slope = self.in_memory[collective]
@@ -159,8 +153,7 @@ class _Calibration:
 
     def best(self, collective: str, nbytes: int) -> str:
         """The fastest; remembered, since a training step comes back with the same sizes."""
-        key = collective, nbytes
-        if key not in self._choices:
+        if (key := (collective, nbytes)) not in self._choices:
             self._choices[key] = self.explain(collective, nbytes).choice
         return self._choices[key]
 

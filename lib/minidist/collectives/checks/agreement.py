@@ -39,15 +39,14 @@ def agree(
 ) -> None:
     """Compare this call with those of the other ranks of the group; all of them must come here.
 
+    Raises MismatchError on every rank, with the argument and who passed which value; or, on the
+    others, with the problem of the rank that has one.
+
     Args:
         facts: argument name → description. "the call" names the collective.
         problem: what is wrong with this rank's own input, if anything; the caller raises it.
         meets_first: whether the collective begins with a barrier in shared memory: then the
             digests wait for that.
-
-    Raises:
-        MismatchError: on every rank, naming the ranks, the argument and both values; or naming the
-            rank that has a problem, on the others.
     """
     note = facts | ({"problem": str(problem)} if problem else {})
     segments = shared_or_none(group)
@@ -97,10 +96,8 @@ def _compare(note: Note, group: dist.ProcessGroup | None) -> None:
         for other, theirs in enumerate(notes):
             sides.setdefault(theirs.get(name, "nothing"), []).append(str(global_rank(other, group)))
         if len(sides) > 1:
-            said = [
+            said = "; ".join(
                 f"rank{'s' if len(who) > 1 else ''} {', '.join(who)} passed {value}"
                 for value, who in sorted(sides.items(), key=lambda side: len(side[1]))
-            ]
-            raise MismatchError(
-                f"{note['the call']}: the ranks disagree on {name}: {'; '.join(said)}"
             )
+            raise MismatchError(f"{note['the call']}: the ranks disagree on {name}: {said}")

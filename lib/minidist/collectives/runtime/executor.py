@@ -38,9 +38,7 @@ from minidist.collectives.runtime.group import global_rank, members
 from minidist.collectives.runtime.reduction import Reduce
 from minidist.errors import CommunicationError
 from minidist.schedule import program as plan
-from minidist.schedule.program import Post, Program, program
-
-__all__ = ["Sent", "execute", "program"]
+from minidist.schedule.program import Post, Program
 
 TAG = 0x6D64  # keeps our messages apart from those that the caller sends in the same group
 Message = tuple[torch.Tensor, int]  # bytes, peer

@@ -69,8 +69,7 @@ class Work:
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not; on a GPU, there."""
-        ended = self._task.ended
-        return self._future.done() and (ended is None or ended.query())
+        return self._future.done() and self._task.done()
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that are written, done when the collective is; or its error.

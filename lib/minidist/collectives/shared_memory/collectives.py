@@ -29,7 +29,12 @@ def shared_all_reduce(flat: torch.Tensor, reduce: Reduce, group: dist.ProcessGro
     """
     shared = shared_segments(group)
     if flat.nbytes <= SMALL:
-        _all_reduce_small(shared, flat, reduce)
+        views = shared.views(flat.dtype, len(flat))
+        views[shared.rank].copy_(flat)
+        shared.barrier()
+        flat.copy_(views[0])
+        for segment in views[1:]:
+            reduce(flat, segment)
         return
     before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
     size = BLOCK // flat.element_size()
@@ -57,15 +62,6 @@ def _copy_out(shared: SharedSegments, block: torch.Tensor, views: list[torch.Ten
     for peer in shared.peers:
         chunk = slice(edge[peer], edge[peer + 1])
         block[chunk].copy_(views[peer][chunk])
-
-
-def _all_reduce_small(shared: SharedSegments, flat: torch.Tensor, reduce: Reduce) -> None:
-    views = shared.views(flat.dtype, len(flat))
-    views[shared.rank].copy_(flat)
-    shared.barrier()
-    flat.copy_(views[0])
-    for segment in views[1:]:
-        reduce(flat, segment)
 
 
 def shared_reduce_scatter(
