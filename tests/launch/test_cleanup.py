@@ -115,8 +115,8 @@ def test_ranks_listen_on_the_loopback_interface_only_and_only_while_they_run(
             socket.create_connection((address, port), timeout=5).close()
 
 
-# The script presses Ctrl-C itself while `way`, a method, is at work. It keeps the error,
-# as a notebook does, and goes on: its own end would end the ranks too.
+# The script presses Ctrl-C itself while a rank is killed and while the folder is removed. It keeps
+# the error, as a notebook does, and goes on: its own end would end the ranks too.
 SCRIPT = f"""
 import ctypes, os, signal, subprocess, sys, tempfile, time
 sys.path.insert(0, {str(ROOT)!r})
@@ -125,13 +125,15 @@ from minidist import launch
 from minidist.launch.process import ForkedProcess
 from tests.support.processes import note
 
-folder, way, ending = sys.argv[1:]
-owner = tempfile.TemporaryDirectory if way == "cleanup" else ForkedProcess
-work = getattr(owner, way)
+folder, ending = sys.argv[1:]
+busy = [(ForkedProcess, "kill"), (tempfile.TemporaryDirectory, "cleanup")]
+works = [getattr(owner, way) for owner, way in busy]
 
-def press_and_work(self):
-    os.kill(os.getpid(), signal.SIGINT)
-    return work(self)
+def pressed(work):
+    def press_and_work(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return work(self)
+    return press_and_work
 
 def stand():
     note(folder, os.getpid())
@@ -144,13 +146,15 @@ def stand():
         os.kill(os.getpid(), signal.SIGSTOP if dist.get_rank() == 2 else signal.SIGCONT)
         time.sleep(1000)
 
-setattr(owner, way, press_and_work)
+for (owner, way), work in zip(busy, works):
+    setattr(owner, way, pressed(work))
 try:
     launch(stand, 3)
 except KeyboardInterrupt as error:
     kept = error
     print("interrupted", flush=True)
-setattr(owner, way, work)
+for (owner, way), work in zip(busy, works):
+    setattr(owner, way, work)
 print(launch(dist.get_rank, 2), flush=True)
 time.sleep(1000)
 """
@@ -163,8 +167,8 @@ def script(tmp_path: Path, temporary: Path) -> Iterator[Any]:
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "ranks").mkdir()
 
-    def start(way: str, ending: str) -> subprocess.Popen[str]:
-        command = [sys.executable, tmp_path / "script.py", tmp_path / "ranks", way, ending]
+    def start(ending: str) -> subprocess.Popen[str]:
+        command = [sys.executable, tmp_path / "script.py", tmp_path / "ranks", ending]
         env = os.environ | {"TMPDIR": str(temporary)}
         pipe, own = subprocess.PIPE, {"start_new_session": True}
         started.append(subprocess.Popen(command, stdout=pipe, text=True, env=env, **own))
@@ -181,13 +185,12 @@ def said(process: subprocess.Popen[str]) -> list[str]:
     return [process.stdout.readline() for _ in range(2)]
 
 
-@pytest.mark.parametrize("way", ["kill", "cleanup"])
 def test_ctrl_c_while_ranks_are_being_ended_leaves_none(
-    way: str, tmp_path: Path, temporary: Path, script: Any
+    tmp_path: Path, temporary: Path, script: Any
 ) -> None:
-    process = script(way, "hangs")
+    process = script("hangs")
     assert wait_until(lambda: len(noted(tmp_path / "ranks")) == 3)
-    process.send_signal(signal.SIGINT)  # the first; the script itself presses three times more
+    process.send_signal(signal.SIGINT)  # the first; the script itself presses four times more
     assert said(process) == ["interrupted\n", "[0, 1]\n"]
     assert len(noted(tmp_path / "ranks")) == 3
     assert living(noted(tmp_path / "ranks")) == set()
@@ -195,7 +198,7 @@ def test_ctrl_c_while_ranks_are_being_ended_leaves_none(
 
 
 def test_ctrl_c_while_the_first_rank_is_starting_ends_it_too(script: Any) -> None:
-    process = script("kill", "hangs")
+    process = script("hangs")
 
     def family() -> list[psutil.Process]:
         return psutil.Process(process.pid).children(recursive=True)
@@ -210,7 +213,7 @@ def test_nothing_is_left_of_a_launcher_that_was_killed(
     tmp_path: Path, temporary: Path, script: Any
 ) -> None:
     """One of its ranks is deep in C, one is stopped, and each has started a process."""
-    process = script("kill", "are orphans")
+    process = script("are orphans")
     assert wait_until(lambda: len(noted(tmp_path / "ranks")) == 6)
     process.kill()
     assert living(noted(tmp_path / "ranks")) == set()

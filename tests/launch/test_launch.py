@@ -178,15 +178,6 @@ def test_launches_from_two_threads_at_once_do_not_mix() -> None:
     assert sys.modules["__main__"] is main
 
 
-def test_a_rank_may_launch_ranks() -> None:
-    def outer() -> list[tuple[int, int]]:
-        inner = launch(identity, 2) if dist.get_rank() == 1 else []
-        dist.barrier()  # its own world is as it was
-        return inner
-
-    assert launch(outer, 2) == [[], [(0, 2), (1, 2)]]
-
-
 @pytest.mark.parametrize(
     ("fn", "ranks", "timeout", "message"),
     [
