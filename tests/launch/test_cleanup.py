@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 import minidist
 from minidist import RankError, launch
-from minidist.launch.cleanup import Interrupts
+from minidist.launch.cleanup import Interrupts, job
 from minidist.launch.process import Launcher
 from tests.support.processes import living, note, noted, ours, wait_until
 
@@ -59,6 +59,19 @@ def test_no_process_is_left(ending: str, tmp_path: Path) -> None:
     assert living(noted(tmp_path)) == set()
     after = psutil.Process().children(recursive=True)
     assert {child.pid for child in after} == {child.pid for child in before}, "zombies count too"
+
+
+def test_ctrl_c_leaves_no_guard_that_is_slow_to_tidy_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_rm = tmp_path / "rm"
+    slow_rm.write_text('#!/bin/sh\nPATH=/bin:/usr/bin\nsleep 0.6\nexec rm "$@"\n')
+    slow_rm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    before = {child.pid for child in psutil.Process().children()}
+    with pytest.raises(KeyboardInterrupt) as kept, job():  # its traceback keeps what Popen is
+        raise KeyboardInterrupt
+    assert {child.pid for child in psutil.Process().children()} == before, kept
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
