@@ -133,7 +133,6 @@ MISTAKES[grade.bytes_sent] = [
     (lambda n, size: 2 * size, "the limit for many ranks"),
     (lambda n, size: (n - 1) * size, "the root of the naive way"),
     (lambda n, size: 2 * (n - 1), "the number of messages"),
-    (lambda n, size: None, "you say None; expected a number of bytes"),
 ]
 MISTAKES[grade.slices] = [
     (lambda numel, n: equal(numel, n, numel // n), "elements are in no slice; they are lost"),

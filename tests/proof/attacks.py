@@ -314,7 +314,7 @@ ATTACKS = {
     "buffers": Attack(models.norms),
     "odd parameters": Attack(odd),
     "odd parameters of several dtypes": Attack(lambda: odd(True)),
-    "odd parameters, complex ones": of_ddp(lambda: odd(True, True)),
+    "odd parameters, complex ones": Attack(lambda: odd(True, True), ways=DDP + ZERO),
     "keywords, containers, integers": Attack(models.by_name),
     "units that are not used": searching(
         models.branches, parts=lambda net: [net.a, net.b, net.unused, net.ignored, net.cut]

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 import minidist
@@ -77,30 +76,6 @@ class Faulty(Ours):
             tensor[:1] = torch.nextafter(tensor[:1], torch.full_like(tensor[:1], torch.inf))
 
 
-class ByHand(nn.Module):
-    """DDP as one would write it first; or wrong, reducing the parameter that a hook is handed."""
-
-    def __init__(self, net: nn.Module, comm: object, wrong: bool = False) -> None:
-        super().__init__()
-        self.module = net
-        for tensor in net.state_dict().values():
-            dist.broadcast(tensor, 0)
-        for parameter in net.parameters():
-            parameter.register_post_accumulate_grad_hook(
-                self.average if wrong else lambda p: self.average(p.grad)
-            )
-
-    def average(self, tensor: torch.Tensor) -> None:
-        with torch.no_grad():
-            tensor /= dist.get_world_size()
-            dist.all_reduce(tensor)
-
-    def forward(self, *args: torch.Tensor) -> Any:
-        for buffer in self.module.buffers():
-            dist.broadcast(buffer, 0)
-        return self.module(*args)
-
-
 class IgnoresWeights(minidist.DistributedDataParallel):
     def weigh(self, samples: int) -> None:
         pass
@@ -139,8 +114,6 @@ MUTANTS: dict[str, tuple[Case, Make, str]] = {
     for fault, (ways, noticed) in FAULTS.items()
     for way in ways
 } | {
-    "whole, by hand": (DDP(model="convnet"), around(ByHand), ""),
-    "the hook is handed the parameter": (DDP(), around(ByHand, wrong=True), "the gradients"),
     "no broadcast of buffers": (
         DDP(model="convnet"),
         around(OURS, broadcast_buffers=False),

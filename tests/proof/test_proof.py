@@ -5,8 +5,6 @@ and every two options that may meet do so in one of the shorter runs (`covering_
 runs all cases of one number of ranks, since a launch costs more than a case.
 """
 
-import itertools
-
 import pytest
 
 from tests.proof.cases import (
@@ -19,9 +17,7 @@ from tests.proof.cases import (
     long_cases,
     made,
     network,
-    pairs,
     pool,
-    possible_pairs,
     prove,
 )
 from tests.proof.mutants import MUTANTS
@@ -35,18 +31,6 @@ def test_training_is_that_of_one_process_and_of_torch_s_class(ways: list[str], r
     cases = [case for case in CASES if case.ranks == ranks and case.way in ways]
     found = prove(ranks, {str(case): (case, made) for case in cases})
     assert {case: said[:3] for case, said in found.items() if said} == {}
-
-
-def test_the_cases_cover_what_they_say() -> None:
-    rows = [{name: getattr(case, name) for name in FACTORS} for case in covering_cases()]
-    assert set().union(*map(pairs, rows)) == possible_pairs()
-    long = long_cases()
-    models, ranks, ways = FACTORS["model"], FACTORS["ranks"], DDP + ZERO
-    of_ddp = [case for case in long if case.way in DDP]
-    assert {(c.model, c.ranks) for c in of_ddp} == set(itertools.product(models[1:], ranks))
-    assert {c.steps for c in of_ddp} == {50}
-    assert {(c.way, c.ranks) for c in long if c.way in ways} == set(itertools.product(ways, ranks))
-    assert {c.way for c in long} == set(FACTORS["way"])
 
 
 def test_nothing_divides_the_odd_model() -> None:

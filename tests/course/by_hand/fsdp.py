@@ -61,13 +61,6 @@ def never_resharded(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm
     return scatter(backward(whole), comm)
 
 
-def a_view_of_what_is_kept(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm) -> Any:
-    """The tensor that forward was handed is gone, its memory is not."""
-    whole = gather(shard, comm)
-    forward(whole[:])
-    return scatter(backward(gather(shard, comm)), comm)
-
-
 KEPT: list[torch.Tensor] = []
 
 
