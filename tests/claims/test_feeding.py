@@ -2,7 +2,6 @@
 
 import io
 import os
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,15 +15,6 @@ import minidist
 from course.training import data, models
 from course.training.loop import save, train, warm_up
 from minidist import Counted, Ours
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The networks are so small that threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def drawn(size: int, ranks: int, epoch: int | None = 0, **options: bool) -> list[list[int]]:

@@ -9,24 +9,19 @@ from torch import nn
 
 from minidist import full_gradients, full_state_dict, launch, load_full_state_dict
 from tests.support.models import Net, loss, right_gradients, units, wrappings
+from tests.support.training import far
 
 State = dict[str, Any]
 
 
 def difference(got: State, want: State, tolerance: float = 0) -> str:
-    """The first name that is not as it should be; "" if none."""
+    """As `far`, in one order, and of plain tensors; "" if none."""
     if list(got) != list(want):
         return f"names {list(got)} instead of {list(want)}"
-    for name, right in want.items():
-        mine = got[name]
-        if not isinstance(right, torch.Tensor) or mine is None:
-            if mine != right:
-                return f"{name}: {mine} instead of {right}"
-        elif (mine.shape, mine.dtype, type(mine)) != (right.shape, right.dtype, torch.Tensor):
-            return f"{name}: {type(mine).__name__} {mine.shape} instead of {right.shape}"
-        elif not torch.allclose(mine, right, rtol=tolerance, atol=tolerance):
-            return f"{name}: off by {(mine - right).abs().max():.2g}"
-    return ""
+    for name, value in got.items():
+        if isinstance(value, torch.Tensor) and type(value) is not torch.Tensor:
+            return f"{name}: a {type(value).__name__}"
+    return far(got, want, tolerance)
 
 
 # ---- the state ----
@@ -108,13 +103,9 @@ WRONG: dict[str, tuple[State, str]] = {
     "blocks.1.up.bias": ({}, "expected (3,) float64, got nothing"),
     "_extra_state": ({}, "expected what set_extra_state takes, got nothing"),
     "late": ({"late": torch.ones(2)}, "expected nothing, got it"),
-    "blocks.0.down.weight": (
-        {"blocks.0.down.weight": torch.ones(3, 5)},
-        "expected (5, 3) float64, got (3, 5) float32",
-    ),
     "embed.weight": (
-        {"embed.weight": torch.ones(7, 5) * 1j},
-        "expected (7, 5) float64, got (7, 5) complex64",
+        {"embed.weight": torch.ones(5, 7) * 1j},
+        "expected (7, 5) float64, got (5, 7) complex64",
     ),
     "tiny": ({"tiny": [1.0]}, "expected () float64, got a list"),
 }

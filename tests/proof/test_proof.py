@@ -12,12 +12,9 @@ from tests.proof.cases import (
     FACTORS,
     FSDP,
     ZERO,
-    Case,
     covering_cases,
     long_cases,
     made,
-    network,
-    pool,
     prove,
 )
 from tests.proof.mutants import MUTANTS
@@ -31,16 +28,6 @@ def test_training_is_that_of_one_process_and_of_torch_s_class(ways: list[str], r
     cases = [case for case in CASES if case.ranks == ranks and case.way in ways]
     found = prove(ranks, {str(case): (case, made) for case in cases})
     assert {case: said[:3] for case, said in found.items() if said} == {}
-
-
-def test_nothing_divides_the_odd_model() -> None:
-    net = network(Case("one process", 1), 0, pool())
-    of_blocks = [sum(p.numel() for p in block.parameters()) for block in net.blocks]
-    everything = sum(p.numel() for p in net.parameters())
-    sizes = [*of_blocks, everything, everything - sum(of_blocks)]
-    sizes += [p.numel() for p in net.parameters()] + [len(p) for p in net.parameters()]
-    assert all(size % ranks for size in sizes for ranks in (2, 3, 4))
-    assert min(sizes) < 2
 
 
 def test_the_proof_notices_what_is_broken() -> None:

@@ -96,10 +96,3 @@ def norm_of_norms(gradients: Any, comm: Comm) -> float:
     """Another right way."""
     parts = [each.norm() for each in gradients if each is not None] or [torch.zeros(())]
     return float(total(torch.stack(parts).norm() ** 2, comm) ** 0.5)
-
-
-def skips_without_gradients(gradients: Any, comm: Comm) -> torch.Tensor:
-    """A rank without gradients does not call, so the others wait for it."""
-    if gradients[0] is None:
-        return torch.zeros(())
-    return norm(gradients, comm)
