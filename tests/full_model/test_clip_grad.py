@@ -114,7 +114,7 @@ def test_what_is_not_finite_is_scaled_all_the_same_and_ranks_must_agree() -> Non
 
 
 def test_without_ranks_it_is_torchs() -> None:
-    for dtype in (torch.bfloat16, torch.float64, torch.complex64):
+    for dtype in (torch.float32, torch.float64, torch.complex64):
         ours, theirs = (nn.Linear(3, 2, dtype=dtype) for _ in range(2))
         for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
             a.grad = torch.randn_like(a)
@@ -125,6 +125,10 @@ def test_without_ranks_it_is_torchs() -> None:
         torch.testing.assert_close(total, want)
         assert difference(gradients(ours), gradients(theirs), 1e-6) == ""
     assert clip_grad_norm_(nn.Linear(2, 2), 1.0).item() == 0
+    half = nn.Linear(2, 2, dtype=torch.bfloat16)
+    half.weight.grad = torch.full_like(half.weight, 3)
+    assert clip_grad_norm_(half, 3.0).item() == 6
+    assert half.weight.grad.tolist() == [[1.5, 1.5], [1.5, 1.5]]
 
 
 def test_norms_and_limits_that_are_none_are_refused() -> None:
