@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from course.pages.claims import load, unproven
 
@@ -25,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     # What a shell has started in the background ignores Ctrl-C, and so do all that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.set_num_threads(1)  # tensors are so small that threads would only wait for each other
 
 
 def pytest_collection_finish() -> None:

@@ -48,20 +48,3 @@ def test_overlap_never_loses_and_buckets_alone_never_win(
     )
     assert 0 < overlapped < bucketed
     assert flat < bucketed
-
-
-@pytest.mark.parametrize("early", [True, False])
-def test_buckets_take_turns_and_none_leaves_before_its_gradients_are_there(
-    chapter: dict[str, Any], early: bool
-) -> None:
-    sizes = chapter["sizes"]
-    buckets = assign(sizes, MIB, 25 * MIB)
-    travels, end = chapter["step"](buckets, early)
-    assert len(travels) == len(buckets)
-    share, done, before = end / sum(sizes), 0, 0.0  # backward makes bytes at one rate
-    for bucket, (start, stop) in zip(buckets, travels, strict=True):
-        done += sum(sizes[parameter] for parameter in bucket)
-        ready = done * share if early else end
-        assert start == pytest.approx(max(ready, before))
-        assert stop > start
-        before = stop

@@ -2,7 +2,6 @@
 
 import io
 import os
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,15 +15,6 @@ import minidist
 from course.training import data, models
 from course.training.loop import save, train, warm_up
 from minidist import Counted, Ours
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The networks are so small that threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def drawn(size: int, ranks: int, epoch: int | None = 0, **options: bool) -> list[list[int]]:
@@ -121,36 +111,6 @@ def test_accumulation_talks_once_under_no_sync_and_each_time_without() -> None:
         assert torch.allclose(loud, right, atol=1e-6)
         assert (once, often) == (right.nbytes, 4 * right.nbytes)
         assert sent < more / 3
-
-
-@pytest.mark.claim("C12")
-def test_one_large_step_stands_for_k_small_ones_only_while_they_hardly_turn() -> None:
-    images, labels = data.digits()
-
-    def ends(k: int, rate: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """How far k small steps went, and one of k times the rate on the same samples."""
-        moved = []
-        for batches in (k, 1):
-            torch.manual_seed(0)
-            net = models.mlp()
-            start = torch.nn.utils.parameters_to_vector(net.parameters()).detach()
-            for batch in torch.arange(32 * k).view(batches, -1):
-                net.zero_grad()
-                functional.cross_entropy(net(images[batch]), labels[batch]).backward()
-                with torch.no_grad():
-                    for parameter in net.parameters():
-                        parameter -= rate * k / batches * parameter.grad
-            moved.append(torch.nn.utils.parameters_to_vector(net.parameters()).detach() - start)
-        return moved[0], moved[1]
-
-    def apart(k: int, rate: float) -> float:
-        small, large = ends(k, rate)
-        return float((small - large).norm() / small.norm())
-
-    assert apart(1, 0.3) == 0
-    assert apart(2, 0.01) < 0.03
-    assert apart(2, 0.01) < apart(4, 0.03) < apart(8, 0.1) < apart(32, 0.3)
-    assert apart(32, 0.3) > 0.4
 
 
 @pytest.mark.claim("C12")

@@ -65,7 +65,7 @@ def train(model: nn.Module, steps: int = 6) -> list[float]:
 # ---- E1 ----
 
 
-@pytest.mark.claim("E1")
+@pytest.mark.claim("D6", "E1")
 def test_fsdp_trains_as_ddp_does_and_keeps_a_share() -> None:
     def run() -> Any:
         ddp = minidist.DistributedDataParallel(gpt())
@@ -118,7 +118,7 @@ def watch(model: Any, blocks: Any) -> tuple[list[set[str]], list[int]]:
     return names, sizes
 
 
-@pytest.mark.claim("E2")
+@pytest.mark.claim("D6", "E2")
 def test_forward_gathers_unit_by_unit_and_the_root_alone_gathers_all() -> None:
     def run() -> Any:
         found = {}

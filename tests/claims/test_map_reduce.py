@@ -187,19 +187,6 @@ def test_the_busiest_of_2_to_8_real_ranks() -> None:
         assert (ring == 2 * (ranks - 1) * size // ranks).all()
 
 
-@pytest.mark.claim("A4")
-def test_one_reducer_s_inbox_against_that_of_r() -> None:
-    def inboxes(reducers: int) -> np.ndarray:
-        job = map_reduce(
-            range(4), lambda r: in_chunks(data(r, 40_000), reducers), sums,
-            reducers=reducers, partition=by_chunk,
-        )  # fmt: skip
-        return job.nbytes.sum(axis=0)
-
-    one, four = inboxes(1), inboxes(4)
-    assert max(four) < 1.02 * one[0] / 4
-
-
 def latencies(build: Callable[[int], Schedule], ranks: int) -> float:
     """What an all-reduce of next to nothing takes, in units of alpha."""
     return seconds(build(ranks), 0, switch(Link(alpha=1.0, beta=1e-9)))

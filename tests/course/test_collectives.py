@@ -103,14 +103,6 @@ def test_no_two_pictures_are_alike() -> None:
     assert len(shown) == len(RIGHT)
 
 
-def test_a_collective_call_of_threads_is_carried_out_when_all_make_it() -> None:
-    held = torch.arange(3.0)
-    threads = Threads(3)
-    threads.run(lambda rank, calls: calls.broadcast(held[rank], 2))
-    assert held.tolist() == [2, 2, 2]
-    assert threads.made == ["broadcast(src=2)"]
-
-
 def test_a_collective_call_ends_when_a_thread_raises_or_leaves() -> None:
     def raises(rank: int, calls: Rank) -> None:
         if rank == 1:
@@ -144,10 +136,6 @@ MISTAKES[grade.all_gather] = [
         r"rank 0 has ended, but others wait for it: rank 1 broadcast\(src=1\)",
     ),
     (gather(roots=lambda n, _: [n]), r"ValueError: src must be a rank, 0\.\.3, got 4"),
-    (
-        lambda parts, mine, rank, broadcast: broadcast(torch.zeros(5) if rank == 1 else mine, 0),
-        r"With 4 ranks: .*size",
-    ),
     (gather(copy=only_small), r"On 4 real processes rank . raised ValueError: too large"),
     (gather(copy=torch.round), r"On 4 real .* differs from minidist\.all_gather's on ranks"),
     (forever, r"make call after call: rank 0 broadcast\(src=0\)"),
@@ -165,10 +153,6 @@ MISTAKES[grade.reduce_scatter] = [
     (
         lambda output, inputs, all_to_all: all_to_all([output], inputs),
         r"all_to_all needs 4 outputs and inputs, got 1 and 4",
-    ),
-    (
-        scatter(add=lambda _, received: sum(received).round()),
-        r"On 4 real processes the result differs from minidist\.reduce_scatter's",
     ),
 ]
 

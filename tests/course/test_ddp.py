@@ -4,7 +4,6 @@ import os
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 
 import minidist
 from course.graders import ddp as grade
@@ -16,9 +15,7 @@ from tests.course.verdicts import each_mistake, says
 @pytest.mark.parametrize(
     "way",
     [
-        hand.in_another_order(list),
         hand.in_another_order(lambda parameters: parameters[::-1]),
-        hand.by_hand(broadcast=lambda p: dist.broadcast(p.data, 0)),
         hand.by_tensor_hooks,
     ],
 )
@@ -99,10 +96,6 @@ MISTAKES[grade.by_hand] = [
         "0.weight has no gradient on rank 0",
     ),
     (hand.by_hand(average=nothing), "0.weight is still its own.*every parameter"),
-    (
-        hand.by_hand(of=lambda model: [layer.weight for layer in model[::2]]),
-        "0.bias is still its own",
-    ),
     (hand.by_hand(broadcast=nothing), "rank 1 starts with a 0.weight .*broadcast"),
     (
         hand.by_hand(broadcast=lambda p: minidist.broadcast(p.detach(), 2)),
@@ -136,16 +129,12 @@ MISTAKES[grade.exposed] = [
     (lambda computing, talking: 6, "That is what is hidden"),
     (each_against_each, "count no second twice"),
     (lambda computing, talking: None, "you return None; expected a number of seconds"),
-    (lambda computing, talking: float("nan"), "you return nan; expected a number of seconds"),
-    (lambda computing, talking: talking[0][1] - 10, "it raised IndexError|expected"),
 ]
 MISTAKES[grade.factors] = [
     (lambda samples: [1.0] * len(samples), "a rank with more samples more"),
     (lambda samples: [n / sum(samples) for n in samples], "2 times too small"),
     (lambda samples: [sum(samples) / n for n in samples], "another gradient"),
     (lambda samples: [1.0], "expected a factor for each rank"),
-    (lambda samples: None, "you return None"),
-    (lambda samples: [float("nan")] * len(samples), "another gradient"),
 ]
 
 

@@ -18,9 +18,10 @@ STEPS = 10
 LAUNCHER = "-m torch.distributed.run --standalone --nproc-per-node=2 --monitor-interval=0.1"
 
 
-def undisturbed(folder: Path) -> list[float]:
-    folder.mkdir()
-    first, second = launch(elastic.train, 2, folder, STEPS, timeout=120)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of a run in which nobody dies."""
+    first, second = launch(elastic.train, 2, tmp_path_factory.mktemp("whole"), STEPS, timeout=120)
     assert first == second
     return first
 
@@ -41,14 +42,14 @@ def run_elastic(folder: Path, *options: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.claim("A5")
 def test_a_restart_from_the_last_checkpoint_reaches_the_loss_of_an_undisturbed_run(
-    tmp_path: Path,
+    tmp_path: Path, undisturbed: list[float]
 ) -> None:
     done = run_elastic(tmp_path, "--max-restarts=1")
     assert done.returncode == 0, done.stderr
     lives, *losses = (tmp_path / "losses").read_text().splitlines()
     assert lives == "2"
     assert (tmp_path / "killed").exists()
-    assert list(map(float, losses)) == undisturbed(tmp_path / "undisturbed")
+    assert list(map(float, losses)) == undisturbed
     assert float(losses[-1]) < float(losses[0])
     assert "exitcode: -9" in done.stderr, "a rank was killed"
 
@@ -80,13 +81,14 @@ def test_when_a_rank_is_killed_the_others_stop_and_the_error_names_it(tmp_path: 
         assert "Connection" in error or "connection" in error, error
 
 
-def test_what_was_done_after_the_checkpoint_is_done_again(tmp_path: Path) -> None:
-    whole = undisturbed(tmp_path / "undisturbed")
+def test_what_was_done_after_the_checkpoint_is_done_again(
+    tmp_path: Path, undisturbed: list[float]
+) -> None:
     with pytest.raises(RankError, match="rank 1 was killed by SIGKILL"):
         launch(elastic.train, 2, tmp_path, STEPS, 6, timeout=120)
     saved = torch.load(tmp_path / "checkpoint.pt")["losses"]
-    assert saved == whole[: 6 // elastic.EVERY * elastic.EVERY]
-    assert launch(elastic.train, 2, tmp_path, STEPS, timeout=120) == [whole, whole]
+    assert saved == undisturbed[: 6 // elastic.EVERY * elastic.EVERY]
+    assert launch(elastic.train, 2, tmp_path, STEPS, timeout=120) == [undisturbed] * 2
 
 
 def test_a_checkpoint_is_never_half_written(

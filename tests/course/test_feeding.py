@@ -12,7 +12,6 @@ from tests.course.by_hand.feeding import (
     elsewhere,
     removes_first,
     saver,
-    straight,
 )
 from tests.course.verdicts import each_mistake, says
 
@@ -56,8 +55,6 @@ MISTAKES[grade.rate] = [
     (lambda step, base, k, warm: k * base * min(1, step / warm), "it is not zero"),
     (lambda step, base, k, warm: base + step * (k - 1) * base / max(warm, 1), "not grow"),
     (lambda step, base, k, warm: base if step < warm else k * base, "as much as the one"),
-    (lambda step, base, k, warm: base * k ** min(1, step / warm), "as much as the one before"),
-    (lambda step, base, k, warm: None, "you say None"),
 ]
 MISTAKES[grade.accumulate] = [
     (accumulate(divide=1), "4 times too large: divide each loss"),
@@ -68,7 +65,6 @@ MISTAKES[grade.accumulate] = [
     (lambda model, batches, loss: None, "not every parameter has a gradient"),
 ]
 MISTAKES[grade.save] = [
-    (straight, "a reader finds a file that cannot be read at path"),
     (saver(move=shutil.copyfile), "a reader finds the new file at path"),
     (saver(move=removes_first), "removed first: for a moment there is none"),
     (elsewhere, "If that is another disk"),

@@ -20,28 +20,6 @@ def _closed() -> None:
     plt.close("all")
 
 
-def test_a_level_jumps_where_it_was_told_to() -> None:
-    figure = figures.level([(0, 3), (1, 8), (2, 2)], {"floor": 2}, x_label="s", y_label="MB")
-    (axes,) = figure.axes
-    curve, floor = axes.lines
-    assert (list(curve.get_xdata()), list(curve.get_ydata())) == ([0, 1, 2], [3, 8, 2])
-    assert curve.get_drawstyle() == "steps-post"
-    assert set(floor.get_ydata()) == {2}
-    assert axes.get_ylim()[0] == 0
-
-
-def test_bars_have_their_heights_and_do_not_overlap() -> None:
-    groups = {"one": [1.0, 2.0], "two": [3.0, 0.5], "three": [2.0, 2.0]}
-    figure = figures.grouped_bars(groups, ["x", "y"], y_label="bytes")
-    (axes,) = figure.axes
-    found = sorted((bar.get_x(), bar.get_width(), bar.get_height()) for bar in axes.patches)
-    assert [height for *_, height in found] == [1.0, 3.0, 2.0, 2.0, 0.5, 2.0]
-    for (x, width, _), (after, *_) in pairwise(found):
-        assert x + width < after
-    assert axes.get_ylabel() == "bytes"
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(groups)
-
-
 @pytest.mark.parametrize(("parts", "local"), [([[0, 1], [2], []], 2), ([["x"]], 1)])
 def test_every_sample_is_in_one_box_of_its_rank(parts: list[list[object]], local: int) -> None:
     (axes,) = figures.batch_shares(parts, local).axes

@@ -35,10 +35,6 @@ def counts_calls(_: str, pairs: list[tuple[int, int]]) -> tuple[int, int]:
     return sum(length for length, _ in pairs), len(pairs)  # right the first time only
 
 
-def raises(*_: object) -> Any:
-    raise KeyError("x")
-
-
 def raises_late(text: str) -> Iterator[Any]:
     yield from lengths(text)
     raise KeyError("x")
@@ -64,7 +60,6 @@ MISTAKES[grade.mean_length] = [
     ),
     ((lambda t: [(w, (len(w), 1)) for w in words(t)], added, mean), "not the first letters"),
     ((lengths, added, lambda k, v: added(k, v)[0]), "Without a combiner, the words with 'a'"),
-    ((lengths, added, added), r"have a mean length of \(12, 5\)"),
     ((lengths, lambda k, v: list(v), mean), r"it raised (TypeError|ValueError)"),
     (
         (
@@ -76,8 +71,6 @@ MISTAKES[grade.mean_length] = [
     ),
     ((lambda t: words(t), added, mean), r"must give pairs \(letter, value\)"),
     ((raises_late, added, mean), "the mapper raised KeyError"),
-    ((lengths, raises, mean), "it raised KeyError"),
-    ((lengths, added, raises), "it raised KeyError"),
 ]
 MISTAKES[grade.owner] = [
     (lambda key, n: key[0] % n, r"element 1 to reducer 1; .* on rank 0\. You deal .* cards"),
@@ -90,9 +83,7 @@ MISTAKES[grade.owner] = [
         r"10 elements on 4 ranks: for element 8 you say 4",
     ),
     (lambda key, n: key[0] * n // key[1], r"\[3, 2, 3, 2\] elements; they should have \[3, 3"),
-    (lambda key, n: n - 1 - key[0] * n // key[1], r"element 0 to reducer 3; .* on rank 0\."),
     (lambda key, n: key[0], r"for element 4 you say 4; expected a whole number, 0\.\.3"),
-    (lambda key, n: None, r"you say None; expected a whole number"),
 ]
 
 

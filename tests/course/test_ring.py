@@ -8,7 +8,7 @@ import torch
 
 from course.graders import ring as grade
 from course.graders.verdict import Verdict
-from course.sandbox.threads import Deadlock, Exchange, Failed, Rank, Threads
+from course.sandbox.threads import Deadlock, Exchange, Rank, Threads
 from tests.course.verdicts import each_mistake, says
 
 
@@ -79,18 +79,6 @@ def test_a_deadlock_between_threads_is_found_at_once_and_named() -> None:
         Threads(3).run(one_leaves)
 
 
-def test_what_a_thread_raises_comes_out_with_its_rank() -> None:
-    def fails(rank: int, calls: Rank) -> None:
-        if rank == 1:
-            raise KeyError("x")
-        calls.exchange(torch.zeros(1), 1, 1)
-
-    with pytest.raises(Failed) as caught:
-        Threads(2).run(fails)
-    assert caught.value.rank == 1
-    assert isinstance(caught.value.error, KeyError)
-
-
 def test_a_verdict_is_shown_as_text_and_without_markup_of_its_own() -> None:
     verdict = Verdict("wrong", "a < b\nand more")
     assert str(verdict) == "Wrong: a < b\nand more"
@@ -133,7 +121,6 @@ MISTAKES[grade.bytes_sent] = [
     (lambda n, size: 2 * size, "the limit for many ranks"),
     (lambda n, size: (n - 1) * size, "the root of the naive way"),
     (lambda n, size: 2 * (n - 1), "the number of messages"),
-    (lambda n, size: None, "you say None; expected a number of bytes"),
 ]
 MISTAKES[grade.slices] = [
     (lambda numel, n: equal(numel, n, numel // n), "elements are in no slice; they are lost"),

@@ -9,16 +9,6 @@ from course.training import data, models
 MAKE = {"mlp": models.mlp, "convnet": models.convnet, "GPT": lambda: models.GPT(11, width=32)}
 
 
-def test_convnet_looks_at_the_whole_batch_only_while_it_trains() -> None:
-    net = models.convnet()
-    assert len(list(net.buffers())) == 6
-    images = torch.randn(4, 1, 8, 8)
-    assert net(images).shape == (4, 10)
-    assert not torch.allclose(net(images)[:2], net(images[:2]), atol=1e-3)
-    net.eval()
-    assert torch.allclose(net(images)[:2], net(images[:2]), atol=1e-5)
-
-
 def test_gpt_sees_the_past_and_all_of_it() -> None:
     torch.manual_seed(0)
     net = models.GPT(7, width=16, heads=2, context=6).double()

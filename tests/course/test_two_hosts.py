@@ -3,8 +3,6 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from subprocess import TimeoutExpired
 
@@ -12,7 +10,6 @@ import pytest
 
 from course.hosts.two_hosts import (
     Forbidden,
-    Host,
     ToolMissing,
     cabled,
     loopback,
@@ -25,27 +22,9 @@ FAILS = "raise ZeroDivisionError('on purpose')"
 HANGS = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w'); time.sleep(1000)"
 
 
-@contextmanager
-def hosts_on(network: str) -> Iterator[list[Host]]:
-    """Two hosts. Skips where the kernel forbids namespaces; in CI their tools must be there."""
-    if network == "loopback":
-        yield loopback()
-        return
-    if sys.platform != "linux":
-        pytest.skip("network namespaces are Linux's")
-    try:
-        with cabled() as hosts:
-            yield hosts
-    except ToolMissing as missing:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(missing))
-    except Forbidden as why:
-        pytest.skip(f"this kernel forbids network namespaces: {why}")
-
-
 @pytest.mark.claim("C15")
-@pytest.mark.parametrize("network", ["loopback", "cabled"])
-def test_two_nodes_of_four_are_ranks_0_to_7(network: str) -> None:
-    with hosts_on(network) as hosts:
+def test_two_nodes_of_four_are_ranks_0_to_7() -> None:
+    with two_hosts() as (hosts, _):
         out, silent = torchrun(hosts, 4, "-m", "course.hosts.where_am_i")
     everyone = json.loads(out)
     assert silent == "", "rank 0 tells for all, and it is on the first host"
@@ -61,12 +40,19 @@ def test_two_nodes_of_four_are_ranks_0_to_7(network: str) -> None:
 
 
 def test_the_hosts_are_gone_afterwards_and_cannot_be_reached_from_here() -> None:
-    with hosts_on("cabled") as hosts:
-        holders = {int(host.enter[host.enter.index("--target") + 1]) for host in hosts}
-        assert len(holders) == 2
-        assert all(host.interface == "eth0" for host in hosts)
-        here = {os.readlink(f"/proc/{pid}/ns/net") for pid in (*holders, "self")}
-        assert len(here) == 3, "three networks: two hosts, and ours"
+    if sys.platform != "linux":
+        pytest.skip("network namespaces are Linux's")
+    try:
+        with cabled() as hosts:
+            holders = {int(host.enter[host.enter.index("--target") + 1]) for host in hosts}
+            assert len(holders) == 2
+            assert all(host.interface == "eth0" for host in hosts)
+            here = {os.readlink(f"/proc/{pid}/ns/net") for pid in (*holders, "self")}
+            assert len(here) == 3, "three networks: two hosts, and ours"
+    except ToolMissing as missing:  # in CI they must be there
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(missing))
+    except Forbidden as why:
+        pytest.skip(f"this kernel forbids network namespaces: {why}")
     assert living(holders) == set()
 
 

@@ -36,6 +36,7 @@ def routed(model: Any, rank: int, step: int) -> None:
     model(numbers(rank, step, 3, 4), which).square().mean().backward()
 
 
+@pytest.mark.claim("C6")
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_different_ranks_may_leave_out_different_parameters(ranks: int) -> None:
     def run() -> list[str]:

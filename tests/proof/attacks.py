@@ -251,6 +251,19 @@ class Live:
             self.loss().backward()
 
 
+class NoGradient(torch.autograd.Function):
+    """Multiplies by a weight, for which its backward returns None."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(weight)
+        return inputs * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0] * ctx.saved_tensors[0], None
+
+
 accumulated = partial(Live.backwards, quiet=(False, False, False))
 quietly = partial(Live.backwards, quiet=(True, True, False))
 loud_and_quiet = partial(Live.backwards, quiet=(True, False, True, False))
@@ -314,7 +327,7 @@ ATTACKS = {
     "buffers": Attack(models.norms),
     "odd parameters": Attack(odd),
     "odd parameters of several dtypes": Attack(lambda: odd(True)),
-    "odd parameters, complex ones": of_ddp(lambda: odd(True, True)),
+    "odd parameters, complex ones": Attack(lambda: odd(True, True), ways=DDP + ZERO),
     "keywords, containers, integers": Attack(models.by_name),
     "units that are not used": searching(
         models.branches, parts=lambda net: [net.a, net.b, net.unused, net.ignored, net.cut]
@@ -335,7 +348,6 @@ ATTACKS = {
     "evaluation before all": Attack(net, Live.looks_first),
     "two models in one backward": not_of_ddp(net, Live.one_trains_the_other, root=False),
     "a rank without a loss": Attack(net, Live.without_a_loss, ways=FORGET),
-    "adam": Attack(net, accumulated, optimizer=partial(torch.optim.Adam, lr=0.01)),
 }
 for _kind, _wrap in OUTPUTS.items():
     _some = partial(Attack, ways=DDP + ZERO) if _kind == "an object" else Attack

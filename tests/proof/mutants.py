@@ -4,16 +4,11 @@ Most faults sit at the wrappers' seam: a comm that does one thing wrong. What is
 done at once, so that a fault shows in the same way each time.
 """
 
-from functools import partial
-from typing import Any
-
 import torch
-import torch.distributed as dist
-from torch import nn
 
 import minidist
 from minidist.comm.comm import Ours
-from tests.proof.cases import Case, Made, Make, made
+from tests.proof.cases import Case, Make, made
 
 
 class Done:
@@ -77,48 +72,9 @@ class Faulty(Ours):
             tensor[:1] = torch.nextafter(tensor[:1], torch.full_like(tensor[:1], torch.inf))
 
 
-class ByHand(nn.Module):
-    """DDP as one would write it first; or wrong, reducing the parameter that a hook is handed."""
-
-    def __init__(self, net: nn.Module, comm: object, wrong: bool = False) -> None:
-        super().__init__()
-        self.module = net
-        for tensor in net.state_dict().values():
-            dist.broadcast(tensor, 0)
-        for parameter in net.parameters():
-            parameter.register_post_accumulate_grad_hook(
-                self.average if wrong else lambda p: self.average(p.grad)
-            )
-
-    def average(self, tensor: torch.Tensor) -> None:
-        with torch.no_grad():
-            tensor /= dist.get_world_size()
-            dist.all_reduce(tensor)
-
-    def forward(self, *args: torch.Tensor) -> Any:
-        for buffer in self.module.buffers():
-            dist.broadcast(buffer, 0)
-        return self.module(*args)
-
-
-class IgnoresWeights(minidist.DistributedDataParallel):
-    def weigh(self, samples: int) -> None:
-        pass
-
-
 def over(fault: str) -> Make:
     """A way to train, over a faulty comm."""
     return lambda net, case, comm: made(net, case, Faulty(fault))
-
-
-def around(wrap: Any, **options: Any) -> Make:
-    """Another DDP."""
-
-    def make(net: nn.Module, case: Case, comm: Any) -> Made:
-        alone = made(net, Case("one process", 1), None)
-        return alone._replace(model=wrap(net, comm=comm, **options))
-
-    return make
 
 
 SHARDED = ["zero 1", "zero 2", "fsdp dim0", "fsdp flat"]
@@ -133,18 +89,8 @@ FAULTS = {  # at the seam; what the proof must complain of
     "one bit off": (ALL, "the bits"),
     "gathers in its own order": (SHARDED, "the bits"),
 }
-OURS, DDP = minidist.DistributedDataParallel, partial(Case, "ddp overlapped", 3)
 MUTANTS: dict[str, tuple[Case, Make, str]] = {
     f"{fault}, {way}": (Case(way, 3), over(fault), noticed)
     for fault, (ways, noticed) in FAULTS.items()
     for way in ways
-} | {
-    "whole, by hand": (DDP(model="convnet"), around(ByHand), ""),
-    "the hook is handed the parameter": (DDP(), around(ByHand, wrong=True), "the gradients"),
-    "no broadcast of buffers": (
-        DDP(model="convnet"),
-        around(OURS, broadcast_buffers=False),
-        "the buffers",
-    ),
-    "weights ignored": (DDP(shards="uneven"), around(IgnoresWeights), "the gradients"),
 }

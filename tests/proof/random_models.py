@@ -7,15 +7,18 @@ of its modules are units, how a step goes, and how it is sharded; the same seed 
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import Linear, Parameter
 from torch.optim import Adam, AdamW
 from torch.utils.checkpoint import checkpoint
 
 from minidist.comm.comm import Native, Ours
 from tests.proof import attacks
 from tests.proof.attacks import Attack, Live
+from tests.proof.models import Model
 
 WIDTH = 3
 COMMS = [Ours, Native, partial(Ours, algorithm="ring"), partial(Ours, algorithm="shared_memory")]
@@ -24,44 +27,30 @@ COMMS = [Ours, Native, partial(Ours, algorithm="ring"), partial(Ours, algorithm=
 # ---- leaves ----
 
 
-class Wide(nn.Module):
-    """Two layers, by some other width; either may be frozen."""
-
-    def __init__(self, dice: random.Random) -> None:
-        super().__init__()
-        width = dice.randint(1, 7)
-        self.up = nn.Linear(WIDTH, width, bias=dice.random() < 0.7)
-        self.down = nn.Linear(width, WIDTH, bias=dice.random() < 0.7)
-        for layer in (self.up, self.down):
-            layer.requires_grad_(dice.random() < 0.8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(torch.tanh(self.up(x)))
+def two_layers(dice: random.Random) -> nn.Module:
+    """By some other width; either may be frozen."""
+    width = dice.randint(1, 7)
+    up = Linear(WIDTH, width, bias=dice.random() < 0.7)
+    down = Linear(width, WIDTH, bias=dice.random() < 0.7)
+    for layer in (up, down):
+        layer.requires_grad_(dice.random() < 0.8)
+    return Model(lambda net, x: net.down(torch.tanh(net.up(x))), up=up, down=down)
 
 
-class Scale(nn.Module):
-    """A number, a vector, something turned, and something empty."""
-
-    def __init__(self, dice: random.Random) -> None:
-        super().__init__()
-        self.by = nn.Parameter(torch.randn(dice.choice([(), (1,), (WIDTH,), (1, WIDTH)])))
-        self.none = nn.Parameter(torch.randn(dice.choice([(0,), (0, 2), (2, 0)])))
-        self.turned = nn.Parameter(torch.randn(WIDTH, WIDTH).t())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * self.by) @ self.turned + self.none.sum()
+def scale(dice: random.Random) -> nn.Module:
+    """A number or a vector, a matrix that lies transposed in memory, and something empty."""
+    by = torch.randn(dice.choice([(), (1,), (WIDTH,), (1, WIDTH)]))
+    none = torch.randn(dice.choice([(0,), (0, 2), (2, 0)]))
+    tensors = {"by": by, "none": none, "turned": torch.randn(WIDTH, WIDTH).t()}
+    parts = {name: Parameter(tensor) for name, tensor in tensors.items()}
+    return Model(lambda net, x: (x * net.by) @ net.turned + net.none.sum(), **parts)
 
 
-class Tied(nn.Module):
+def tied(dice: random.Random) -> nn.Module:
     """A matrix that two layers have."""
-
-    def __init__(self, dice: random.Random) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.two.weight = self.one.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.two(torch.tanh(self.one(x)))
+    one, two = Linear(WIDTH, WIDTH), Linear(WIDTH, WIDTH, bias=False)
+    two.weight = one.weight
+    return Model(lambda net, x: net.two(torch.tanh(net.one(x))), one=one, two=two)
 
 
 class Sometimes(nn.Module):
@@ -70,74 +59,66 @@ class Sometimes(nn.Module):
     def __init__(self, dice: random.Random) -> None:
         super().__init__()
         self.table = nn.ParameterList([torch.randn(WIDTH) for _ in range(dice.randint(2, 5))])
-        self.never = nn.Parameter(torch.randn(2))
+        self.never = Parameter(torch.randn(2))
         self.at = 0  # the step sets it
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.table[self.at % len(self.table)]
 
 
-# ---- inner nodes ----
+# ---- inner nodes: a child, called in some way; several children ----
 
 
-class Around(nn.Module):
-    """Calls its child in one of a few ways."""
-
-    def __init__(self, dice: random.Random, make: Callable[[], nn.Module]) -> None:
-        super().__init__()
-        self.child = make()
-        self.how = dice.choice(list(HOW))
-        self.own = nn.Parameter(torch.randn(WIDTH)) if dice.random() < 0.5 else None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = HOW[self.how](self.child, x)
-        return y if self.own is None else y * self.own
+AROUND: list[Callable[[nn.Module, torch.Tensor], torch.Tensor]] = [
+    lambda child, x: child(x),
+    lambda child, x: x + child(x),
+    lambda child, x: child(torch.tanh(child(x))),
+    lambda child, x: child(x) - child(-x),
+    lambda child, x: child(x=x),
+    lambda child, x: checkpoint(child, x, use_reentrant=False),
+    lambda child, x: child(x).mul_(1.5),
+    lambda child, x: child(x.detach()) + x,
+]
 
 
-HOW: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
-    "once": lambda child, x: child(x),
-    "residual": lambda child, x: x + child(x),
-    "twice": lambda child, x: child(torch.tanh(child(x))),
-    "both ways": lambda child, x: child(x) - child(-x),
-    "by keyword": lambda child, x: child(x=x),
-    "checkpoint": lambda child, x: checkpoint(child, x, use_reentrant=False),
-    "in place": lambda child, x: child(x).mul_(1.5),
-    "without its input": lambda child, x: child(x.detach()) + x,
-}
+def around(dice: random.Random, make: Callable[[], nn.Module]) -> nn.Module:
+    """Perhaps with a parameter of its own."""
+    child, how = make(), dice.choice(AROUND)
+    own = Parameter(torch.randn(WIDTH)) if dice.random() < 0.5 else 1
+    return Model(lambda net, x: how(net.child, x) * net.own, child=child, own=own)
 
 
-class Many(nn.Module):
-    """Several children: one after the other, side by side, or one of which nothing is used."""
+def in_a_row(net: Any, x: torch.Tensor) -> torch.Tensor:
+    for part in net.parts:
+        x = torch.tanh(part(x))
+    return x
 
-    def __init__(self, dice: random.Random, make: Callable[[], nn.Module]) -> None:
-        super().__init__()
-        self.children_ = nn.ModuleList(make() for _ in range(dice.randint(2, 3)))
-        self.how = dice.choice(["chain", "sum", "product", "the first"])
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.how == "chain":
-            for child in self.children_:
-                x = torch.tanh(child(x))
-            return x
-        found = [child(x) for child in self.children_]
-        if self.how == "the first":
-            return found[0]
-        return sum(found) if self.how == "sum" else torch.tanh(found[0]) * found[-1]
+MANY: list[Callable[[Any, torch.Tensor], torch.Tensor]] = [
+    in_a_row,
+    lambda net, x: sum(part(x) for part in net.parts),  # type: ignore[return-value]
+    lambda net, x: torch.stack([torch.tanh(part(x)) for part in net.parts]).prod(0),
+    lambda net, x: [part(x) for part in net.parts][0],  # noqa: RUF015  nothing uses the others
+]
+
+
+def many(dice: random.Random, make: Callable[[], nn.Module]) -> nn.Module:
+    parts = nn.ModuleList(make() for _ in range(dice.randint(2, 3)))
+    return Model(dice.choice(MANY), parts=parts)
 
 
 def tree(dice: random.Random, depth: int = 3) -> nn.Module:
     """A random tree of modules."""
     smaller = partial(tree, dice, depth - 1)
     if depth and dice.random() < (0.9 if depth > 1 else 0.5):
-        return dice.choice([Around, Many])(dice, smaller)
-    return dice.choice([Wide, Wide, Scale, Tied, Sometimes])(dice)
+        return dice.choice([around, many])(dice, smaller)
+    return dice.choice([two_layers, two_layers, scale, tied, Sometimes])(dice)
 
 
 def units(seed: int, net: nn.Module) -> list[nn.Module]:
     """Which modules are units, besides the whole: inner ones first."""
     dice = random.Random(seed + 1)
-    kinds = Wide | Scale | Tied | Around | Many
-    inner = [part for part in net.modules() if isinstance(part, kinds)]
+    inner = [part for part in net.modules() if isinstance(part, Model)]
     often = dice.choice([0.0, 0.3, 0.6, 1.0])
     return [part for part in reversed(inner) if dice.random() < often]
 
@@ -170,7 +151,7 @@ def attack(seed: int) -> Attack:
 
     def make() -> nn.Module:
         torch.manual_seed(seed)
-        return nn.Sequential(tree(random.Random(seed)), nn.Linear(WIDTH, 2))  # which is trained
+        return nn.Sequential(tree(random.Random(seed)), Linear(WIDTH, 2))  # which is trained
 
     def chosen(live: Live) -> None:
         for part in live.model.modules():

@@ -128,20 +128,6 @@ def test_bytes_on_the_wire_are_the_formula_s(ranks: int) -> None:
             assert sent == [units * (ranks - 1) // ranks] * ranks, row
 
 
-def test_buckets_are_padded_one_by_one() -> None:
-    """ZeRO in buckets of about a parameter: each is padded, and sent for itself."""
-
-    def run() -> list[int]:
-        comm = Counted(Ours(algorithm="ring"))
-        (sent,) = train(made("zero 2", comm, cap=1e-6), [comm])
-        return [sent, len(comm.calls) - 1]
-
-    ranks = 4
-    each = [-(-p.numel() // ranks) * ranks for p in Layers().parameters()]
-    expected = [2 * 4 * sum(each) * (ranks - 1) // ranks, 2 * len(each)]
-    assert launch(run, ranks) == [expected] * ranks
-
-
 def test_frozen_layers_are_gathered_and_never_reduced() -> None:
     def run() -> dict[str, int]:
         sent = {}

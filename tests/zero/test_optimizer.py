@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.optim import SGD, Adam
+from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 from minidist import Counted, DistributedDataParallel, Ours, ZeroOptimizer, launch, timeline
@@ -101,57 +101,6 @@ def test_ranks_may_leave_out_different_parameters_and_what_none_used_is_left_alo
     assert launch(run, 3) == [[""] * 5] * 3
 
 
-# ---- models ----
-
-
-class Zoo(nn.Module):
-    """Tied, frozen, strided, scalar, empty; several dtypes; a plain tensor among parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(6, 6)
-        self.tied = nn.Linear(6, 6)
-        self.tied.weight = self.first.weight
-        self.frozen = nn.Linear(6, 6).requires_grad_(False)
-        self.conv = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
-        self.turned = nn.Parameter(torch.randn(5, 6).t())
-        self.gaps = nn.Parameter(torch.randn(6, 4)[:, ::2])
-        self.scalar = nn.Parameter(torch.tensor(0.7))
-        self.empty = nn.Parameter(torch.zeros(0, 3))
-        self.small = nn.Linear(6, 6, dtype=torch.bfloat16)
-        self.large = nn.Linear(6, 3, dtype=torch.float64)
-        self.phase = nn.Parameter(torch.randn(3, dtype=torch.complex64))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.frozen(self.tied(self.first(x).tanh()))
-        z = self.conv(x.repeat(1, 3).view(-1, 3, 2, 3)).sum((1, 2, 3))
-        out = self.small(y.bfloat16()).float().sum(1) + self.large(y.double()).sum(1)
-        out = out + z + (y @ self.turned).sum(1) + (y @ self.gaps).sum(1)
-        return out * self.scalar + self.empty.sum() + (self.phase * self.phase.conj()).sum().real
-
-
-def sixes(model: Any, rank: int, step: int) -> torch.Tensor:
-    return model(numbers(rank, step, 3, 6, dtype=torch.float32)).square().mean()
-
-
-def test_a_model_may_hold_whatever_torch_allows() -> None:
-    def run() -> list[str]:
-        found = []
-        for mode in LOCAL:
-            twins = Twins(Zoo, mode, Adam, lr=0.01)
-            before = twins.net.conv.weight.stride()
-            twins.train(sixes)
-            assert twins.net.conv.weight.stride() == before
-            assert twins.net.tied.weight is twins.net.first.weight
-            found.append(twins.apart(5e-2))  # bfloat16
-            exact = [(twins.net.large, twins.alone.large), (twins.net.conv, twins.alone.conv)]
-            for mine, right in exact:
-                torch.testing.assert_close(mine.weight, right.weight, rtol=1e-3, atol=1e-4)
-        return found
-
-    assert launch(run, 3) == [[""] * 2] * 3
-
-
 def test_channels_last_and_views_on_ddp_copy_no_gradient() -> None:
     """On DDP a piece's gradient is a part of the parameter's, in place."""
 
@@ -172,28 +121,6 @@ def test_channels_last_and_views_on_ddp_copy_no_gradient() -> None:
         return bool(borrowed) and all(borrowed)
 
     assert all(launch(run, 2))
-
-
-def test_parameters_may_be_frozen_and_freed_between_steps() -> None:
-    def begun(frozen: int) -> nn.Module:
-        net = odd()
-        net[0].requires_grad_(frozen != 0)
-        return net
-
-    def run() -> list[str]:
-        found = []
-        for mode, frozen in product(LOCAL, (0, 1)):  # the step in which the first layer is
-            twins = Twins(lambda f=frozen: begun(f), mode)
-            for step in range(4):
-                for net in (twins.net, twins.alone):
-                    net[0].requires_grad_(step != frozen)
-                    net[2].weight.requires_grad_(step > 1)
-                twins.backward(squares, step)
-                twins.step()
-            found.append(twins.apart())
-        return found
-
-    assert launch(run, 2) == [[""] * 4] * 2
 
 
 # ---- an optimizer in shape ----
@@ -256,33 +183,6 @@ def test_a_group_may_be_added_and_parameters_may_have_names() -> None:
         return found
 
     assert launch(run, 2) == [[""] * 3] * 2
-
-
-def test_gradients_that_were_stepped_on_are_not_added_to() -> None:
-    """Whoever zeroes them: the optimizer, the module, or nobody. A second step does nothing."""
-
-    def run() -> list[str]:
-        found = []
-        for mode in LOCAL:
-            for zeroes in ("module", "nobody"):
-                twins = Twins(odd, mode)
-                for step in range(3):
-                    twins.backward(squares, step)
-                    twins.zero.step()
-                    twins.bare.step()
-                    twins.bare.zero_grad()
-                    if zeroes == "module":
-                        twins.net.zero_grad()
-                twins.zero.step()
-                found.append(twins.apart())
-            discarded = Twins(odd, mode)
-            discarded.backward(squares, 0)
-            for optimizer in (discarded.zero, discarded.bare):
-                optimizer.zero_grad()
-            found.append(discarded.train(steps=[1]).apart())
-        return found
-
-    assert launch(run, 2) == [[""] * 6] * 2
 
 
 # ---- what is kept, and when it is freed ----

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn, optim
 from torch.optim import SGD, Adam, AdamW
 
-from minidist import Counted, Ours, ZeroOptimizer, launch
+from minidist import ZeroOptimizer, launch
 from tests.support.training import CAP, LOCAL, Twins, mlp, squares
 from tests.zero.test_optimizer import by_decay, odd
 
@@ -114,25 +114,6 @@ def test_a_whole_state_goes_from_two_ranks_to_three_to_one_and_into_a_bare_optim
     bare.step()
     assert bare.param_groups[0]["lr"] == 0.01
     assert all(float(state["step"]) == 7 for state in bare.state.values())
-
-
-def test_the_whole_state_may_be_put_elsewhere_and_moves_what_it_must() -> None:
-    """Each moment is gathered once, bucket by bucket."""
-
-    def run() -> list[int]:
-        comm = Counted(Ours(algorithm="ring"))
-        twins = Twins(odd, comm=comm).train(steps=[0])
-        comm.clear()
-        state = twins.zero.full_state_dict(device="cpu")["state"]
-        assert all(value.device.type == "cpu" for kept in state.values() for value in kept.values())
-        storages = [v.untyped_storage().nbytes() for k in state.values() for v in k.values()]
-        assert storages == [v.nbytes for k in state.values() for v in k.values()]
-        names, sizes = zip(*comm.calls, strict=True)
-        assert set(names) == {"all_gather"}
-        return [list(sizes), [b.flat.padded * 8 for b in twins.zero.buckets for _ in range(2)]]
-
-    for got, want in launch(run, 2):
-        assert got == want
 
 
 def test_state_is_there_only_of_what_was_stepped_on() -> None:

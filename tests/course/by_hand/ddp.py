@@ -16,12 +16,10 @@ def by_hand(
     *,
     broadcast: Any = lambda parameter: minidist.broadcast(parameter.detach(), 0),
     average: Any = lambda parameter: minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG),
-    of: Any = lambda model: list(model.parameters()),
 ) -> Any:
     def my_ddp(model: nn.Module) -> None:
         for parameter in model.parameters():
             broadcast(parameter)
-        for parameter in of(model):
             parameter.register_post_accumulate_grad_hook(average)
 
     return my_ddp

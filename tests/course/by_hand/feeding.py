@@ -46,12 +46,6 @@ def saver(
     return by_hand
 
 
-def straight(state: dict[str, Any], path: Path) -> None:
-    if dist.get_rank() == 0:
-        torch.save(state, path)
-    dist.barrier()
-
-
 def removes_first(beside: Path, path: Path) -> None:
     path.unlink()
     os.replace(beside, path)

@@ -61,13 +61,6 @@ def never_resharded(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm
     return scatter(backward(whole), comm)
 
 
-def a_view_of_what_is_kept(shard: torch.Tensor, forward: Any, backward: Any, comm: Comm) -> Any:
-    """The tensor that forward was handed is gone, its memory is not."""
-    whole = gather(shard, comm)
-    forward(whole[:])
-    return scatter(backward(gather(shard, comm)), comm)
-
-
 KEPT: list[torch.Tensor] = []
 
 
@@ -103,10 +96,3 @@ def norm_of_norms(gradients: Any, comm: Comm) -> float:
     """Another right way."""
     parts = [each.norm() for each in gradients if each is not None] or [torch.zeros(())]
     return float(total(torch.stack(parts).norm() ** 2, comm) ** 0.5)
-
-
-def skips_without_gradients(gradients: Any, comm: Comm) -> torch.Tensor:
-    """A rank without gradients does not call, so the others wait for it."""
-    if gradients[0] is None:
-        return torch.zeros(())
-    return norm(gradients, comm)

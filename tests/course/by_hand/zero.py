@@ -20,11 +20,6 @@ def its_own(output: Any, input: Any) -> None:
     output.copy_(input.chunk(dist.get_world_size())[dist.get_rank()])
 
 
-def all_reduced(output: Any, input: Any) -> None:
-    minidist.all_reduce(input, ReduceOp.AVG)
-    its_own(output, input)
-
-
 def moments_too(optimizer: Any) -> None:
     """All-gathers what the optimizer keeps, as is often said of ZeRO-1."""
     for kept in list(optimizer.state.values()):
