@@ -4,7 +4,7 @@ Nothing here knows an algorithm: what is drawn is what `simulate`, `cost` or a r
 """
 
 from minidist.plots.curves import Curve, curve_panels, curves
-from minidist.plots.memory import memory_bars, memory_curve, stacked_bars
+from minidist.plots.memory import memory_curve, stacked_bars
 from minidist.plots.replay import before_after, trace
 from minidist.plots.stepper import stepper
 from minidist.plots.style import COLORS
@@ -17,7 +17,6 @@ __all__ = [
     "curve_panels",
     "curves",
     "gantt",
-    "memory_bars",
     "memory_curve",
     "stacked_bars",
     "stepper",

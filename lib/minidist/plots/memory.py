@@ -74,33 +74,6 @@ def _draw_curve(axes: Axes, one: Recorded, scale: float) -> None:
     style.chart(axes, labelsize=8)
 
 
-def memory_bars(
-    parts: Mapping[str, Mapping[str, float]],
-    *,
-    unit: str = "GB",
-    limit: tuple[str, float] | None = None,
-    measured: Mapping[str, float] | None = None,
-    mark: str = "measured",
-) -> Figure:
-    """A bar for each strategy, stacked of the parts of its memory.
-
-    Args:
-        parts: strategy → part → bytes; `minidist.memory.predict.RankBytes.parts` has them.
-        unit: "GB", "MB", "kB" or "bytes".
-        limit: name and bytes of a line across, such as the memory of a GPU.
-        measured: strategy → bytes, drawn as a mark on its bar.
-        mark: what the marks are called.
-    """
-    scale = UNITS[unit]
-    panel = {name: {part: n / scale for part, n in own.items() if n} for name, own in parts.items()}
-    return stacked_bars(
-        [panel],
-        y_label=unit,
-        limit=(limit[0], limit[1] / scale) if limit else None,
-        marks=(mark, {name: n / scale for name, n in measured.items()}) if measured else None,
-    )
-
-
 def stacked_bars(
     panels: Sequence[Mapping[str, Mapping[str, float]]],
     *,
