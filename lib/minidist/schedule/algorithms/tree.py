@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from minidist.schedule.algorithms.common import numbered_from, powers_of_two
-from minidist.schedule.schedule import Ints, Schedule, Step
+from minidist.schedule.schedule import Schedule, Step
 
 
 def tree_broadcast(ranks: int, *, root: int = 0) -> Schedule:
@@ -23,7 +23,7 @@ def tree_broadcast(ranks: int, *, root: int = 0) -> Schedule:
 
     def steps() -> Iterator[Step]:
         for d in reversed(powers_of_two(ranks)):
-            child = _children(d, ranks)
+            child = np.arange(d, ranks, 2 * d)
             yield Step.of(src=rank[child - d], dst=rank[child], chunk=0, reduce=False)
 
     return Schedule("tree broadcast", "broadcast", ranks, 1, steps, root)
@@ -38,7 +38,7 @@ def tree_reduce(ranks: int, *, root: int = 0) -> Schedule:
 
     def steps() -> Iterator[Step]:
         for d in powers_of_two(ranks):
-            child = _children(d, ranks)
+            child = np.arange(d, ranks, 2 * d)
             yield Step.of(src=rank[child], dst=rank[child - d], chunk=0, reduce=True)
 
     return Schedule("tree reduce", "reduce", ranks, 1, steps, root)
@@ -50,7 +50,3 @@ def tree_all_reduce(ranks: int) -> Schedule:
     2 ceil(log2 N) steps, each message the whole tensor.
     """
     return tree_reduce(ranks).then(tree_broadcast(ranks), "tree all-reduce", "all_reduce")
-
-
-def _children(distance: int, ranks: int) -> Ints:
-    return np.arange(distance, ranks, 2 * distance)
