@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class ScheduleError(ValueError):
@@ -31,6 +31,11 @@ class ReplicaError(RuntimeError):
     ) -> None:
         super().__init__(message)
         self.name, self.ranks, self.step = name, tuple(ranks), step
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Ranks for a message, such as "rank 3" or "ranks 0, 1"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 class RankError(RuntimeError):

@@ -12,12 +12,38 @@ from matplotlib.patches import Rectangle
 
 from course import figures
 from course.figures.shards import BINS
-from minidist.plots import COLORS
+from minidist.plots import COLORS, Curve
 
 
 @pytest.fixture(autouse=True)
 def _closed() -> None:
     plt.close("all")
+
+
+def test_panels_show_curves_over_the_same_axes() -> None:
+    lines = [Curve("one", [1, 10], [2.0, 3.0], 0), Curve("two", [1, 10], [4, 5], 1)]
+    panels = {"few": lines, "many": lines[:1]}
+    few, many = figures.curve_panels(panels, x_label="bytes", y_label="seconds").axes
+    assert [axes.get_title() for axes in (few, many)] == ["few", "many"]
+    assert [np.asarray(line.get_ydata()).tolist() for line in few.lines] == [[2.0, 3.0], [4, 5]]
+    assert len(many.lines) == 1
+    assert few.get_ylim() == many.get_ylim()
+
+
+def test_bars_stand_on_each_other_and_lack_what_they_lack() -> None:
+    small = {"a": {"w": 1.0, "g": 2.0, "o": 4.0}, "b": {"g": 5.0}}
+    other, marks = {"c": {"w": 100.0}}, ("measured", {"a": 6.5, "b": 3.0})
+    figure = figures.stacked_bars([small, other], y_label="GB", limit=("one GPU", 4.0), marks=marks)
+    left, right = figure.axes
+    drawn = [(p.get_x() > 0.5, p.get_y(), p.get_height()) for p in left.patches]
+    assert drawn[::2] == [(False, 0, 1), (False, 1, 2), (False, 3, 4)]
+    assert drawn[1::2] == [(True, 0, 0), (True, 0, 5), (True, 5, 0)]
+    assert [(p.get_y(), p.get_height()) for p in right.patches] == [(0, 100), (100, 0), (100, 0)]
+    assert [axes.lines[0].get_ydata()[0] for axes in figure.axes] == [4, 4]
+    assert list(left.lines[1].get_ydata()) == [6.5, 3]
+    names = sorted(text.get_text() for text in figure.legends[0].texts)
+    assert names == ["g", "measured", "o", "one GPU", "w"]
+    assert left.get_ylabel() == "GB"
 
 
 @pytest.mark.parametrize(("parts", "local"), [([[0, 1], [2], []], 2), ([["x"]], 1)])

@@ -407,17 +407,17 @@ MUTANTS = [
     # ---- plots ----
     Mutant(  # a third part stands on the second one alone
         "plots",
-        "lib/minidist/plots/memory.py",
+        "lib/course/figures/amounts.py",
         "bottom += amounts",
         "bottom = amounts",
-        ["tests/plots/test_memory.py"],
+        ["tests/course/test_figures.py"],
     ),
     Mutant(  # a block is labelled with sender and receiver exchanged
         "plots",
-        "lib/minidist/plots/replay.py",
+        "lib/course/figures/before_after.py",
         'text = f"{chunk // width}→{chunk % width}" if blocks else _sum(who, replay.ranks)',
         'text = f"{chunk % width}→{chunk // width}" if blocks else _sum(who, replay.ranks)',
-        ["tests/plots/test_replay.py"],
+        ["tests/course/test_before_after.py"],
     ),
     # ---- course ----
     Mutant(  # a deadlock is not seen when a rank has ended

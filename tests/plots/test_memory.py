@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
 
-from minidist.plots import COLORS, memory_bars, memory_curve, stacked_bars
+from minidist.plots import COLORS, memory_curve
 from minidist.profiler.spans import Span
 
 SPANS = [
@@ -49,30 +49,3 @@ def test_phases_of_computing_are_shaded_in_their_colours_and_named_once() -> Non
     assert [to_hex(p.get_facecolor()).upper() for p in shaded] == [*COLORS[:2]]
     names = [text.get_text() for text in figure.legends[0].texts]
     assert sorted(names) == ["backward", "forward", "state"]
-
-
-def test_bars_are_stacked_of_parts_with_a_limit_and_what_was_measured() -> None:
-    parts = {"ddp": {"state": 4e9, "none": 0, "activations": 2e9}, "fsdp": {"state": 1e9}}
-    figure = memory_bars(parts, limit=("a GPU", 5e9), measured={"ddp": 5.5e9, "fsdp": 3e9})
-    (axes,) = figure.axes
-    heights = [patch.get_height() for patch in axes.patches]
-    assert heights == [4, 1, 2, 0]
-    limit, measured = axes.lines
-    assert limit.get_ydata()[0] == 5
-    assert list(measured.get_ydata()) == [5.5, 3]
-    names = [text.get_text() for text in figure.legends[0].texts]
-    assert sorted(names) == ["a GPU", "activations", "measured", "state"], "what is nothing is not"
-    assert len(figure.legends) == 1
-
-
-def test_bars_stand_on_each_other_and_lack_what_they_lack() -> None:
-    small = {"a": {"w": 1.0, "g": 2.0, "o": 4.0}, "b": {"g": 5.0}}
-    figure = stacked_bars([small, {"c": {"w": 100.0}}], y_label="GB", limit=("one GPU", 4.0))
-    left, right = figure.axes
-    drawn = [(p.get_x() > 0.5, p.get_y(), p.get_height()) for p in left.patches]
-    assert drawn[::2] == [(False, 0, 1), (False, 1, 2), (False, 3, 4)]
-    assert drawn[1::2] == [(True, 0, 0), (True, 0, 5), (True, 5, 0)]
-    assert [(p.get_y(), p.get_height()) for p in right.patches] == [(0, 100), (100, 0), (100, 0)]
-    assert [axes.lines[0].get_ydata()[0] for axes in figure.axes] == [4, 4]
-    assert {text.get_text() for text in figure.legends[0].texts} == {"w", "g", "o", "one GPU"}
-    assert left.get_ylabel() == "GB"

@@ -26,19 +26,14 @@ PLAIN: list[Callable[[int], Schedule]] = [
     algorithms.tree_all_reduce,
 ]
 ROOTED: list[Callable[..., Schedule]] = [  # (ranks, *, root=0)
-    algorithms.chain_broadcast,
     algorithms.direct_gather,
     algorithms.direct_scatter,
     algorithms.naive_broadcast,
-    algorithms.naive_reduce,
     algorithms.tree_broadcast,
-    algorithms.tree_gather,
     algorithms.tree_reduce,
-    algorithms.tree_scatter,
 ]
 SEGMENTED: list[Callable[..., Schedule]] = [  # (ranks, *, segments=1)
     algorithms.chain_all_reduce,
-    algorithms.chain_broadcast,
     algorithms.double_tree_all_reduce,
 ]
 EVERY = {*PLAIN, *ROOTED, *SEGMENTED, algorithms.hierarchical_all_reduce}
@@ -165,7 +160,7 @@ def test_thousands_of_ranks_in_few_steps() -> None:
 MUTATED = [
     algorithms.ring_all_reduce(4),
     algorithms.tree_broadcast(4, root=1),
-    algorithms.tree_gather(5, root=2),
+    algorithms.direct_gather(5, root=2),
     algorithms.direct_reduce_scatter(4),
     algorithms.pairwise_all_to_all(3),
     algorithms.doubling_all_gather(5),

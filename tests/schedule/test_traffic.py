@@ -41,16 +41,10 @@ def halving(ranks: int) -> int:
     return ranks + (ranks - 2) + kept + 1 if extra else 2 * (ranks - 1)
 
 
-def subtrees(ranks: int) -> int:
-    """Ranks in all subtrees of a binomial tree but the whole."""
-    return sum(min(v & -v, ranks - v) for v in range(1, ranks))
-
-
 # Steps; chunks in and out of the busiest rank; chunks that are sent, by all ranks together (None: a
 # formula of its own would say no more). The whole tensor is 1 chunk, N, N^2, or P of them.
 FORMULAS: dict[Callable[..., Schedule], Callable[[int], tuple[int, int, int | None]]] = {
     algorithms.chain_all_reduce: lambda n: (2 * (n - 1), 2 * min(2, n - 1), 2 * (n - 1)),
-    algorithms.chain_broadcast: lambda n: (n - 1, min(2, n - 1), n - 1),
     algorithms.direct_gather: lambda n: (int(n > 1), n - 1, n - 1),
     algorithms.direct_reduce_scatter: lambda n: (n - 1, 2 * (n - 1), n * (n - 1)),
     algorithms.direct_scatter: lambda n: (int(n > 1), n - 1, n - 1),
@@ -63,7 +57,6 @@ FORMULAS: dict[Callable[..., Schedule], Callable[[int], tuple[int, int, int | No
     algorithms.halving_reduce_scatter: lambda n: (log(power(n)) + 2 * folded(n), halving(n), None),
     algorithms.naive_all_reduce: lambda n: (2 * (n - 1), 2 * (n - 1), 2 * (n - 1)),
     algorithms.naive_broadcast: lambda n: (n - 1, n - 1, n - 1),
-    algorithms.naive_reduce: lambda n: (n - 1, n - 1, n - 1),
     algorithms.pairwise_all_to_all: lambda n: (n - 1, 2 * (n - 1), n * (n - 1)),
     algorithms.recursive_doubling_all_reduce: lambda n: (
         log(power(n)) + 2 * folded(n),
@@ -76,9 +69,7 @@ FORMULAS: dict[Callable[..., Schedule], Callable[[int], tuple[int, int, int | No
     algorithms.ring_shift: lambda n: (int(n > 1), 2 * int(n > 1), n * (n > 1)),
     algorithms.tree_all_reduce: lambda n: (2 * log(n), 2 * log(n), 2 * (n - 1)),
     algorithms.tree_broadcast: lambda n: (log(n), log(n), n - 1),
-    algorithms.tree_gather: lambda n: (log(n), n - 1, subtrees(n)),
     algorithms.tree_reduce: lambda n: (log(n), log(n), n - 1),
-    algorithms.tree_scatter: lambda n: (log(n), n - 1, subtrees(n)),
 }
 EVEN = {  # every rank sends and receives the same
     algorithms.direct_reduce_scatter,
@@ -122,14 +113,10 @@ def test_among_powers_of_two_halving_and_doubling_are_even() -> None:
 @pytest.mark.parametrize("segments", [1, 3, 16])
 def test_segments_cost_steps_and_no_bytes(segments: int) -> None:
     for ranks in range(2, 34):
-        chain = moved(algorithms.chain_broadcast(ranks, segments=segments))
-        both_ways = moved(algorithms.chain_all_reduce(ranks, segments=segments))
-        assert chain.steps == ranks - 2 + segments
-        assert both_ways.steps == 2 * (ranks - 1) + segments - 1
+        chain = moved(algorithms.chain_all_reduce(ranks, segments=segments))
+        assert chain.steps == 2 * (ranks - 1) + segments - 1
         whole = segments * ROOMY
-        assert chain.sent_bytes.tolist() == [whole] * (ranks - 1) + [0]
-        assert both_ways.sent_bytes.tolist() == [whole, *[2 * whole] * (ranks - 2), whole]
-        assert chain.sent_messages.tolist() == [segments] * (ranks - 1) + [0]
+        assert chain.sent_bytes.tolist() == [whole, *[2 * whole] * (ranks - 2), whole]
 
 
 @pytest.mark.parametrize("segments", [1, 2, 5])

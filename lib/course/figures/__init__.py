@@ -1,17 +1,21 @@
 """Pictures that only pages of the book need; what a user of minidist needs is in `plots`."""
 
-from course.figures.amounts import grouped_bars, level
+from course.figures.amounts import curve_panels, grouped_bars, level, stacked_bars
+from course.figures.before_after import before_after
 from course.figures.data import batch_shares, epoch, shuffle
 from course.figures.shards import gradients, holdings
 from course.figures.winners import winners
 
 __all__ = [
     "batch_shares",
+    "before_after",
+    "curve_panels",
     "epoch",
     "gradients",
     "grouped_bars",
     "holdings",
     "level",
     "shuffle",
+    "stacked_bars",
     "winners",
 ]

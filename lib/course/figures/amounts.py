@@ -1,4 +1,4 @@
-"""Pictures of amounts: bars in groups, and a level that jumps over time."""
+"""Pictures of amounts: bars in groups or stacked, curves side by side, a level over time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from minidist.plots import style
-from minidist.plots.style import COLORS
+from minidist.plots import Curve, style
+from minidist.plots.style import COLORS, HATCHES
 
 
 def grouped_bars(
@@ -28,6 +28,61 @@ def grouped_bars(
     axes.set_axisbelow(True)
     style.chart(axes)
     style.legend_below(figure, len(groups))
+    return figure
+
+
+def stacked_bars(
+    panels: Sequence[Mapping[str, Mapping[str, float]]],
+    *,
+    y_label: str,
+    limit: tuple[str, float] | None = None,
+    marks: tuple[str, Mapping[str, float]] | None = None,
+) -> Figure:
+    """Bars stacked of named parts, in panels side by side that each have a scale of their own.
+
+    Args:
+        panels: of each panel: bar → part → amount. A bar may lack parts.
+        y_label: what is counted, with its unit.
+        limit: name and height of a line across all panels, such as the memory of a GPU.
+        marks: name and heights of a mark on each bar of the first panel, such as what was measured.
+    """
+    parts = list(dict.fromkeys(part for bars in panels for bar in bars.values() for part in bar))
+    widths = [len(bars) for bars in panels]
+    figure, grid = style.subplots(1, len(panels), size=(7.2, 3.6), width_ratios=widths)
+    for axes, bars in zip(grid.flat, panels, strict=True):
+        bottom = np.zeros(len(bars))
+        for number, part in enumerate(parts):
+            amounts = np.array([bar.get(part, 0.0) for bar in bars.values()])
+            look = {"facecolor": COLORS[number], "hatch": HATCHES[number], "edgecolor": "black"}
+            axes.bar(
+                list(bars), amounts, 0.62, bottom, label=part, linewidth=0.5, alpha=0.8, **look
+            )
+            bottom += amounts
+        if limit:
+            axes.axhline(limit[1], color="black", linestyle="--", linewidth=1.2, label=limit[0])
+        style.chart(axes)
+        axes.tick_params(axis="x", labelsize=8, length=0)
+    if marks:
+        name, heights = marks
+        (line,) = grid[0, 0].plot(list(heights), list(heights.values()), "D", label=name)
+        line.set(markersize=7, markerfacecolor="white", markeredgecolor="black")
+    grid[0, 0].set_ylabel(y_label)
+    style.legend_below(figure, 3)
+    return figure
+
+
+def curve_panels(data: Mapping[str, Sequence[Curve]], *, x_label: str, y_label: str) -> Figure:
+    """Curves in panels side by side, one for each title, over the same logarithmic axes."""
+    size = 2.9 * len(data), 3.9
+    figure, grid = style.subplots(1, len(data), size=size, sharex=True, sharey=True)
+    for axes, (title, lines) in zip(grid[0], data.items(), strict=True):
+        for curve in lines:
+            axes.plot(curve.x, curve.y, color=COLORS[curve.color], lw=1.4, label=curve.label)
+        axes.grid(alpha=0.3)
+        axes.set(title=title, xscale="log", yscale="log", xlabel=x_label)
+        style.chart(axes, labelsize=8)
+    grid[0, 0].set_ylabel(y_label)
+    style.legend_below(figure, 4)
     return figure
 
 

@@ -175,7 +175,7 @@ def _bytes(log: Sequence[Any]) -> int:
 
 
 def pictures() -> dict[str, Replay]:
-    """Six collectives over four ranks, under letters: for `plots.before_after` and `names`."""
+    """Six collectives over four ranks, under letters: for `figures.before_after` and `names`."""
     return {letter: replay(schedule) for letter, schedule in _drawn().items()}
 
 

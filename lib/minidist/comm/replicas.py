@@ -14,10 +14,9 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import ProcessGroup
 
 from minidist.comm.comm import Comm, Ours, gather_objects
-from minidist.errors import MismatchError, ReplicaError
+from minidist.errors import MismatchError, ReplicaError, name_ranks
 
 
 class Entry(NamedTuple):
@@ -48,7 +47,7 @@ def same(entries: Sequence[Entry], comm: Comm, what: str) -> None:
     found = _first_difference(entries, comm)
     if found:
         sides = "; ".join(
-            f"{_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry.title}{entry.like}"
+            f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry.title}{entry.like}"
             for entry, ranks in reversed(_sides(found))
         )
         raise MismatchError(f"the ranks' {what} differ: {sides}")
@@ -58,17 +57,16 @@ def check_replicas(
     module: nn.Module,
     step: int | None = None,
     *,
-    group: ProcessGroup | None = None,
     buffers: bool = True,
 ) -> int:
     """Make sure that the parameters and buffers of all ranks are equal in every bit.
 
-    Every rank must call it. It reads each parameter once, and exchanges one small message.
+    Every rank of the DDP must call it, or all ranks for a bare module. It reads each parameter
+    once, and exchanges one small message.
 
     Args:
         module: bare, or wrapped in DDP; messages have the bare module's names.
         step: of training, for the message; if None, minidist's DDP knows its own.
-        group: whose ranks; if None, those between which `module` is wrapped, or else all.
         buffers: compare buffers too. After a forward in training, BatchNorm's statistics are each
             rank's own until the next forward broadcasts them.
 
@@ -80,8 +78,8 @@ def check_replicas(
             and the step; or that the ranks are not at the same step.
     """
     step = getattr(module, "steps", None) if step is None else step
-    comm = Ours(group or getattr(module, "process_group", None))
-    inner = getattr(module, "module", None) if hasattr(module, "no_sync") else None  # of a DDP
+    comm = Ours(getattr(module, "process_group", None))  # of a DDP, or all ranks
+    inner = getattr(module, "module", None) if hasattr(module, "no_sync") else None
     net = inner if isinstance(inner, nn.Module) else module
     entries = _entries(net, content=True, buffers=buffers)
     found = _first_difference([Entry("", "the number of the step", str(step)), *entries], comm)
@@ -90,12 +88,18 @@ def check_replicas(
     right = _sides(found)[0][1]
     wrong = sorted(set(found).difference(right))
     first = next(entry for entry in found.values() if entry != _NOTHING)
-    said = f"{first.title} on {_ranks(wrong)} is not as on {_ranks(right)}"
+    said = f"{first.title} on {name_ranks(wrong)} is not as on {name_ranks(right)}"
     known = step is not None and first.name
     raise ReplicaError(f"at step {step}, {said}" if known else said, first.name, wrong, step)
 
 
 # ---- what a rank has ----
+
+
+def looks(tensor: torch.Tensor) -> str:
+    """What must be alike of a tensor but its numbers, for `Entry.like`."""
+    grad = ", requires grad" if tensor.requires_grad else ""
+    return f", {tuple(tensor.shape)}, {tensor.dtype} on {tensor.device.type}{grad}"
 
 
 @torch.no_grad()
@@ -121,8 +125,7 @@ def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) 
     found = []
     for name, tensor in named:
         kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
-        like = f", {tuple(tensor.shape)}, {tensor.dtype} on {tensor.device.type}"
-        like += ", requires grad" if tensor.requires_grad else ""
+        like = looks(tensor)
         like += f", tied to '{first[tensor]}'" if tensor in first else ""
         bits = digest([tensor]) if content and tensor not in first else ""
         first.setdefault(tensor, name)
@@ -149,7 +152,3 @@ def _sides(found: dict[int, Entry]) -> list[tuple[Entry, list[int]]]:
     for rank, entry in found.items():
         ranks_of.setdefault(entry, []).append(rank)
     return sorted(ranks_of.items(), key=lambda side: -len(side[1]))
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from minidist.collectives.runtime.reduction import Op
-from minidist.comm.comm import Comm, Handle
+from minidist.comm.comm import Comm, Handle, Pending
 from minidist.profiler.event import Interval
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.algorithms.tree import tree_broadcast
@@ -59,30 +59,24 @@ class Slowed:
         self._broadcast = price(tree_broadcast(self.ranks), net)
         self._free = 0.0  # when the link has carried all that it was given
 
-    def broadcast(
-        self, tensor: Tensor, group_src: int = 0, async_op: bool = False
-    ) -> SlowedWork | None:
+    def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
         """Make the call, and let it take its time."""
         work = self._comm.broadcast(tensor, group_src, True)
         return self._slow(work, self._broadcast(tensor.nbytes), async_op)
 
-    def all_reduce(
-        self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
-    ) -> SlowedWork | None:
+    def all_reduce(self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False) -> Pending:
         """Make the call, and let it take its time."""
         work = self._comm.all_reduce(tensor, op, True)
         return self._slow(work, self._all_reduce(tensor.nbytes), async_op)
 
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
-    ) -> SlowedWork | None:
+    ) -> Pending:
         """Make the call, and let it take its time."""
         work = self._comm.reduce_scatter(output, input, op, True)
         return self._slow(work, self._reduce_scatter(input.nbytes), async_op)
 
-    def all_gather(
-        self, output: Tensor, input: Tensor, async_op: bool = False
-    ) -> SlowedWork | None:
+    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
         """Make the call, and let it take its time."""
         work = self._comm.all_gather(output, input, True)
         return self._slow(work, self._all_gather(output.nbytes), async_op)

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from minidist.errors import RankError
+from minidist.errors import RankError, name_ranks
 from minidist.launch import pickling
 from minidist.launch import rank as rank_process
 from minidist.launch.cleanup import Interrupts, job
@@ -205,19 +205,15 @@ def _hang(
 ) -> RankError:
     """The error to raise if none failed, but some, of outcome None, did not end."""
     hung = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
-    lines = [f"{_names(hung)} did not end within {timeout:g} s"]
+    lines = [f"{name_ranks(hung)} did not end within {timeout:g} s"]
     if done := [rank for rank in range(len(outcomes)) if rank not in hung]:
-        lines.append(f"{_names(done)} had returned; the others may be waiting for them")
+        lines.append(f"{name_ranks(done)} had returned; the others may be waiting for them")
     for rank in hung:
         lines += ["", f"Where rank {rank} stood (innermost call first):"]
         calls = stacks.get(rank, "").splitlines()[1:]
         ours = next((i for i, call in enumerate(calls) if CALLER in call), len(calls))
         lines += calls[:ours] or ["  before the function began, or unknown"]
     return RankError("\n".join(lines), hung)
-
-
-def _names(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _show(outputs: Sequence[Output]) -> None:

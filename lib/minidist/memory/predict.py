@@ -83,8 +83,6 @@ def predict(
     optimizer: str = "adam",
     activations: int = 0,
     gradient_as_bucket_view: bool = False,
-    reshard_after_forward: bool = True,
-    prefetch: bool = True,
     bucket_cap_mb: float = 25,
     layout: str = "dim0",
     units: Iterable[str] = (),
@@ -123,7 +121,7 @@ def predict(
     if strategy == "zero2":
         in_flight = _buckets_in_flight(trained, sent)
     if strategy == "zero3":
-        in_flight = _units_in_flight(groups, used, sent, reshard_after_forward, prefetch)
+        in_flight = _units_in_flight(groups, used, sent)
     return RankBytes(
         parameters=sum(
             (group.shard if strategy == "zero3" else group.padded) * size("weights", group)
@@ -235,10 +233,8 @@ def _buckets_in_flight(trained: Sequence[_Group], sent: _Size) -> _InFlight:
     return _InFlight(most, most)
 
 
-def _units_in_flight(
-    groups: Sequence[_Group], used: _Size, sent: _Size, reshard: bool, prefetch: bool
-) -> _InFlight:
-    """Unsharded parameters and gradients on a rank under FSDP.
+def _units_in_flight(groups: Sequence[_Group], used: _Size, sent: _Size) -> _InFlight:
+    """Unsharded parameters and gradients on a rank under FSDP, with its default options.
 
     Backward is where most is unsharded. The outermost unit is so all the time, and so may be its
     gradients. One unit inside it computes its gradients; the one that backward comes to next is
@@ -256,11 +252,10 @@ def _units_in_flight(
         )
     most = []
     for place, unit in enumerate(inside):
-        kept = 0 if reshard else sum(each.parameters for each in inside[:place])
-        fetched = inside[place - 1].fetched if place and prefetch and reshard else 0
+        fetched = inside[place - 1].fetched if place else 0
         reducing = inside[place + 1].reducing if place + 1 < len(inside) else 0
-        arriving = unit.parameters + (unit.gathered if reshard else 0) + kept + reducing
-        computing = unit.parameters + unit.gradients + fetched + kept + reducing
+        arriving = unit.parameters + unit.gathered + reducing
+        computing = unit.parameters + unit.gradients + fetched + reducing
         most.append(root.parameters + root.gradients + max(arriving, computing))
     return _InFlight(most[-1], max(most))
 

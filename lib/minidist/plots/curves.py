@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -28,7 +28,12 @@ def curves(
     """Measured and predicted figures over a logarithmic x axis."""
     figure, grid = style.subplots(size=(6.4, 4.4))
     axes: Axes = grid[0, 0]
-    _plot(axes, data, markers=True)
+    for curve in data:
+        color, dashes = COLORS[curve.color], "--" if curve.predicted else "-"
+        (line,) = axes.plot(curve.x, curve.y, dashes, color=color, lw=1.4, label=curve.label)
+        if not curve.predicted:
+            line.set(marker=MARKERS[curve.color], markersize=5)
+    axes.grid(alpha=0.3)
     axes.set_xscale("log", base=x_base)
     if y_log:
         axes.set_yscale("log")
@@ -38,25 +43,3 @@ def curves(
     style.chart(axes)
     style.legend_below(figure, 2)
     return figure
-
-
-def curve_panels(data: Mapping[str, Sequence[Curve]], *, x_label: str, y_label: str) -> Figure:
-    """Curves in panels side by side, one for each title, over the same axes; y in seconds."""
-    size = 2.9 * len(data), 3.9
-    figure, grid = style.subplots(1, len(data), size=size, sharex=True, sharey=True)
-    for axes, (title, lines) in zip(grid[0], data.items(), strict=True):
-        _plot(axes, lines, markers=False)
-        axes.set(title=title, xscale="log", yscale="log", xlabel=x_label)
-        style.chart(axes, labelsize=8)
-    grid[0, 0].set_ylabel(y_label)
-    style.legend_below(figure, 4)
-    return figure
-
-
-def _plot(axes: Axes, data: Iterable[Curve], *, markers: bool) -> None:
-    for curve in data:
-        color, dashes = COLORS[curve.color], "--" if curve.predicted else "-"
-        (line,) = axes.plot(curve.x, curve.y, dashes, color=color, lw=1.4, label=curve.label)
-        if markers and not curve.predicted:
-            line.set(marker=MARKERS[curve.color], markersize=5)
-    axes.grid(alpha=0.3)

@@ -1,16 +1,15 @@
-"""Pictures of memory: stacked bars of its parts, and how it goes up and down over a step."""
+"""A picture of memory: how it goes up and down over a step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, HATCHES
+from minidist.plots.style import COLORS, GREY
 from minidist.profiler.spans import COMPUTE, Span
 
 UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
@@ -72,70 +71,3 @@ def _draw_curve(axes: Axes, one: Recorded, scale: float) -> None:
     axes.fill_between(when, held, step="post", color=GREY, alpha=0.3, linewidth=0)
     axes.step(when, held, where="post", color=COLORS[0], linewidth=1)
     style.chart(axes, labelsize=8)
-
-
-def memory_bars(
-    parts: Mapping[str, Mapping[str, float]],
-    *,
-    unit: str = "GB",
-    limit: tuple[str, float] | None = None,
-    measured: Mapping[str, float] | None = None,
-    mark: str = "measured",
-) -> Figure:
-    """A bar for each strategy, stacked of the parts of its memory.
-
-    Args:
-        parts: strategy → part → bytes; `minidist.memory.predict.RankBytes.parts` has them.
-        unit: "GB", "MB", "kB" or "bytes".
-        limit: name and bytes of a line across, such as the memory of a GPU.
-        measured: strategy → bytes, drawn as a mark on its bar.
-        mark: what the marks are called.
-    """
-    scale = UNITS[unit]
-    panel = {name: {part: n / scale for part, n in own.items() if n} for name, own in parts.items()}
-    return stacked_bars(
-        [panel],
-        y_label=unit,
-        limit=(limit[0], limit[1] / scale) if limit else None,
-        marks=(mark, {name: n / scale for name, n in measured.items()}) if measured else None,
-    )
-
-
-def stacked_bars(
-    panels: Sequence[Mapping[str, Mapping[str, float]]],
-    *,
-    y_label: str,
-    limit: tuple[str, float] | None = None,
-    marks: tuple[str, Mapping[str, float]] | None = None,
-) -> Figure:
-    """Bars stacked of named parts, in panels side by side that each have a scale of their own.
-
-    Args:
-        panels: of each panel: bar → part → amount. A bar may lack parts.
-        y_label: what is counted, with its unit.
-        limit: name and height of a line across all panels, such as the memory of a GPU.
-        marks: name and heights of a mark on each bar of the first panel, such as what was measured.
-    """
-    parts = list(dict.fromkeys(part for bars in panels for bar in bars.values() for part in bar))
-    widths = [len(bars) for bars in panels]
-    figure, grid = style.subplots(1, len(panels), size=(7.2, 3.6), width_ratios=widths)
-    for axes, bars in zip(grid.flat, panels, strict=True):
-        bottom = np.zeros(len(bars))
-        for number, part in enumerate(parts):
-            amounts = np.array([bar.get(part, 0.0) for bar in bars.values()])
-            look = {"facecolor": COLORS[number], "hatch": HATCHES[number], "edgecolor": "black"}
-            axes.bar(
-                list(bars), amounts, 0.62, bottom, label=part, linewidth=0.5, alpha=0.8, **look
-            )
-            bottom += amounts
-        if limit:
-            axes.axhline(limit[1], color="black", linestyle="--", linewidth=1.2, label=limit[0])
-        style.chart(axes)
-        axes.tick_params(axis="x", labelsize=8, length=0)
-    if marks:
-        name, heights = marks
-        (line,) = grid[0, 0].plot(list(heights), list(heights.values()), "D", label=name)
-        line.set(markersize=7, markerfacecolor="white", markeredgecolor="black")
-    grid[0, 0].set_ylabel(y_label)
-    style.legend_below(figure, 3)
-    return figure

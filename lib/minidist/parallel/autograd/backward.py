@@ -81,16 +81,12 @@ class Backward:
 
     def check(self) -> None:
         """Raise RuntimeError if a pass has not ended, where a forward or another one begins."""
-        raised = self._announced and self._pass.raised
-        if not self._sync or not (raised or self.under_way):
-            return
-        what = "its last backward raised, so its gradients were not averaged, or not all"
-        if self.under_way:
-            what = "its backward is still under way"
-        raise RuntimeError(
-            f"rank {dist.get_rank()}: DistributedDataParallel is out of step with the other ranks: "
-            f"{what}. Zero the gradients and wrap the module anew, on all ranks"
-        )
+        if self._sync and (self._announced or self.under_way) and self._pass.problem:
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: DistributedDataParallel is out of step with the other "
+                f"ranks: {self._pass.problem}. Zero the gradients and wrap the module anew, on all "
+                "ranks"
+            )
 
     def arrive(self, parameter: Parameter) -> None:
         """Autograd has made a gradient."""

@@ -32,6 +32,15 @@ class BackwardPass:
         """True if the last pass raised, so that its end never came; until `close`."""
         return self._callback is not None and not self.under_way
 
+    @property
+    def problem(self) -> str:
+        """Why ranks cannot go on together; "" if the last pass has ended."""
+        if self.under_way:
+            return "its backward is still under way"
+        if self.raised:
+            return "its last backward raised, so its gradients were not averaged, or not all"
+        return ""
+
     def begin(self, at_end: Callable[[], object]) -> None:
         """Call `at_end` when the pass that runs now is over; what it raises, `backward()` raises.
 

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from minidist.collectives.checks.tensors import check_apart, same_place
 from minidist.comm.comm import Comm
-from minidist.comm.replicas import Entry, same
+from minidist.comm.replicas import Entry, looks, same
 from minidist.parallel.autograd.backward import watched
 from minidist.parallel.checks import check_tensors, is_number
 from minidist.parallel.sharding.partition import Named
@@ -72,9 +72,7 @@ def check_same_groups(kind: str, groups: Sequence[Group], first: int, comm: Comm
     for number, named in enumerate(named_in(groups, first), start=first):
         entries.append(Entry("", f"group {number} of {kind}", f" with {described(groups[number])}"))
         for name, parameter in named:
-            like = f", {tuple(parameter.shape)}, {parameter.dtype} on {parameter.device.type}"
-            like += ", requires grad" if parameter.requires_grad else ""
-            entries.append(Entry(name, f"{name} in group {number}", like))
+            entries.append(Entry(name, f"{name} in group {number}", looks(parameter)))
     same(entries, comm, "optimizers")
 
 

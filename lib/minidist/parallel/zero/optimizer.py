@@ -278,13 +278,10 @@ class ZeroOptimizer(Optimizer):
 
     def _problem(self) -> RuntimeError | None:
         """Why this rank cannot average or step now; None if it can."""
-        backward, what = self._slices.backward, "its backward is still under way"
-        if backward.raised:
-            what = "its last backward raised, so its gradients were not averaged, or not all"
-        if backward.under_way or backward.raised:
+        if problem := self._slices.backward.problem:
             return RuntimeError(
-                f"it is out of step with the other ranks: {what}. Zero the gradients and build the "
-                "optimizer anew, on all ranks"
+                f"it is out of step with the other ranks: {problem}. Zero the gradients and build "
+                "the optimizer anew, on all ranks"
             )
         if self._replaced:
             return RuntimeError(

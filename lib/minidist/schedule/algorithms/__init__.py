@@ -3,14 +3,13 @@
 The tables name those that a collective takes in `algorithm=`.
 """
 
-from minidist.schedule.algorithms.chain import chain_all_reduce, chain_broadcast
+from minidist.schedule.algorithms.chain import chain_all_reduce
 from minidist.schedule.algorithms.direct import (
     direct_gather,
     direct_reduce_scatter,
     direct_scatter,
     naive_all_reduce,
     naive_broadcast,
-    naive_reduce,
     pairwise_all_to_all,
     ring_shift,
 )
@@ -23,18 +22,11 @@ from minidist.schedule.algorithms.doubling import (
 )
 from minidist.schedule.algorithms.hierarchical import hierarchical_all_reduce
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from minidist.schedule.algorithms.tree import (
-    tree_all_reduce,
-    tree_broadcast,
-    tree_gather,
-    tree_reduce,
-    tree_scatter,
-)
+from minidist.schedule.algorithms.tree import tree_all_reduce, tree_broadcast, tree_reduce
 from minidist.schedule.schedule import Algorithm
 
 __all__ = [
     "chain_all_reduce",
-    "chain_broadcast",
     "direct_gather",
     "direct_reduce_scatter",
     "direct_scatter",
@@ -45,7 +37,6 @@ __all__ = [
     "hierarchical_all_reduce",
     "naive_all_reduce",
     "naive_broadcast",
-    "naive_reduce",
     "pairwise_all_to_all",
     "recursive_doubling_all_reduce",
     "ring_all_gather",
@@ -54,9 +45,7 @@ __all__ = [
     "ring_shift",
     "tree_all_reduce",
     "tree_broadcast",
-    "tree_gather",
     "tree_reduce",
-    "tree_scatter",
 ]
 
 ALL_REDUCE: dict[str, Algorithm] = {

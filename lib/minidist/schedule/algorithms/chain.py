@@ -9,23 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minidist.schedule.algorithms.common import numbered_from, pipelined
+from minidist.schedule.algorithms.common import pipelined
 from minidist.schedule.schedule import Schedule, Step
-
-
-def chain_broadcast(ranks: int, *, root: int = 0, segments: int = 1) -> Schedule:
-    """The root sends segment after segment to the next rank, which passes each one on.
-
-    N - 2 + S steps of G/S for S segments of a tensor of G bytes; each rank but the last sends G.
-    With many segments it nears the least time there is, with few it waits for N ranks.
-    """
-    rank = numbered_from(root, ranks)
-    down = Step.of(rank[:-1], rank[1:], chunk=0, reduce=False)
-
-    def steps() -> Iterator[Step]:
-        return pipelined(down, np.arange(ranks - 1), segments)
-
-    return Schedule("chain broadcast", "broadcast", ranks, segments, steps, root)
 
 
 def chain_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
@@ -34,7 +19,7 @@ def chain_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
     2(N - 1) + S - 1 steps of G/S for S segments of a tensor of G bytes; each rank inside the chain
     sends 2G, once up and once down, and no message is smaller for there being more ranks.
     """
-    rank = numbered_from(0, ranks)
+    rank = np.arange(ranks)
     up = np.arange(ranks - 1)
     src = np.concatenate((rank[1:], rank[:-1]))
     dst = np.concatenate((rank[:-1], rank[1:]))

@@ -28,26 +28,18 @@ def naive_broadcast(ranks: int, *, root: int = 0) -> Schedule:
     return Schedule("naive broadcast", "broadcast", ranks, 1, steps, root)
 
 
-def naive_reduce(ranks: int, *, root: int = 0) -> Schedule:
-    """Every other rank sends its whole tensor to the root, one after another.
-
-    N - 1 steps; the root receives (N - 1)G.
-    """
-    others = numbered_from(root, ranks)[1:]
-
-    def steps() -> Iterator[Step]:
-        for rank in others:
-            yield Step.of(src=rank, dst=root, chunk=0, reduce=True)
-
-    return Schedule("naive reduce", "reduce", ranks, 1, steps, root)
-
-
 def naive_all_reduce(ranks: int) -> Schedule:
     """Every rank sends its whole tensor to rank 0, one after another; rank 0 sends the sum back.
 
     2(N - 1) steps; 2(N - 1)G cross the link of rank 0, in and out together.
     """
-    return naive_reduce(ranks).then(naive_broadcast(ranks), "naive all-reduce", "all_reduce")
+
+    def steps() -> Iterator[Step]:
+        for rank in range(1, ranks):
+            yield Step.of(src=rank, dst=0, chunk=0, reduce=True)
+        yield from naive_broadcast(ranks)
+
+    return Schedule("naive all-reduce", "all_reduce", ranks, 1, steps)
 
 
 def direct_gather(ranks: int, *, root: int = 0) -> Schedule:

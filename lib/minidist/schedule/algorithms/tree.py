@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from minidist.schedule.algorithms.common import numbered_from, powers_of_two
-from minidist.schedule.schedule import Ints, Schedule, Step
+from minidist.schedule.schedule import Schedule, Step
 
 
 def tree_broadcast(ranks: int, *, root: int = 0) -> Schedule:
@@ -23,7 +23,7 @@ def tree_broadcast(ranks: int, *, root: int = 0) -> Schedule:
 
     def steps() -> Iterator[Step]:
         for d in reversed(powers_of_two(ranks)):
-            child = _children(d, ranks)
+            child = np.arange(d, ranks, 2 * d)
             yield Step.of(src=rank[child - d], dst=rank[child], chunk=0, reduce=False)
 
     return Schedule("tree broadcast", "broadcast", ranks, 1, steps, root)
@@ -38,7 +38,7 @@ def tree_reduce(ranks: int, *, root: int = 0) -> Schedule:
 
     def steps() -> Iterator[Step]:
         for d in powers_of_two(ranks):
-            child = _children(d, ranks)
+            child = np.arange(d, ranks, 2 * d)
             yield Step.of(src=rank[child], dst=rank[child - d], chunk=0, reduce=True)
 
     return Schedule("tree reduce", "reduce", ranks, 1, steps, root)
@@ -50,53 +50,3 @@ def tree_all_reduce(ranks: int) -> Schedule:
     2 ceil(log2 N) steps, each message the whole tensor.
     """
     return tree_reduce(ranks).then(tree_broadcast(ranks), "tree all-reduce", "all_reduce")
-
-
-def tree_gather(ranks: int, *, root: int = 0) -> Schedule:
-    """Every rank collects the chunks of its subtree, then sends them on as one run.
-
-    ceil(log2 N) steps; the root receives (N - 1)/N of G, as in the direct way, and a chunk is sent
-    once for each rank on its way.
-    """
-    rank = numbered_from(root, ranks)
-
-    def steps() -> Iterator[Step]:
-        for d in powers_of_two(ranks):
-            child = _children(d, ranks)
-            size = np.minimum(d, ranks - child)  # of the child's subtree
-            yield _wrapped(rank[child], rank[child - d], rank[child], size, ranks)
-
-    return Schedule("tree gather", "gather", ranks, ranks, steps, root)
-
-
-def tree_scatter(ranks: int, *, root: int = 0) -> Schedule:
-    """The gather backwards: every rank keeps its chunk and sends the rest of its run on, in parts.
-
-    ceil(log2 N) steps; the root sends (N - 1)/N of G.
-    """
-    rank = numbered_from(root, ranks)
-
-    def steps() -> Iterator[Step]:
-        for d in reversed(powers_of_two(ranks)):
-            child = _children(d, ranks)
-            size = np.minimum(d, ranks - child)
-            yield _wrapped(rank[child - d], rank[child], rank[child], size, ranks)
-
-    return Schedule("tree scatter", "scatter", ranks, ranks, steps, root)
-
-
-def _children(distance: int, ranks: int) -> Ints:
-    return np.arange(distance, ranks, 2 * distance)
-
-
-def _wrapped(src: Ints, dst: Ints, first: Ints, width: Ints, chunks: int) -> Step:
-    """A step of runs that go on at chunk 0 after the last chunk; such a run is two messages."""
-    head = np.minimum(width, chunks - first)
-    over = width > head
-    return Step.of(
-        np.append(src, src[over]),
-        np.append(dst, dst[over]),
-        np.append(first, 0 * first[over]),
-        False,
-        np.append(head, (width - head)[over]),
-    )

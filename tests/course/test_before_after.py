@@ -1,4 +1,4 @@
-"""Pictures: what is drawn in each cell is what the replay holds there."""
+"""What is drawn in each cell is what the replay holds there."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from minidist.plots import COLORS, before_after
+from course.figures import before_after
+from minidist.plots import COLORS
 from minidist.schedule import algorithms
 from minidist.schedule.schedule import Schedule
 from minidist.schedule.simulate import replay
