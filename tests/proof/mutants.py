@@ -122,7 +122,7 @@ def around(wrap: Any, **options: Any) -> Make:
 
 
 SHARDED = ["zero 1", "zero 2", "fsdp dim0", "fsdp flat"]
-ALL = ["ddp overlapped", *SHARDED]
+ALL = ["ddp", *SHARDED]
 FAULTS = {  # at the seam; what the proof must complain of
     "none": (ALL, ""),
     "never divides": (ALL, "the gradients"),
@@ -133,7 +133,7 @@ FAULTS = {  # at the seam; what the proof must complain of
     "one bit off": (ALL, "the bits"),
     "gathers in its own order": (SHARDED, "the bits"),
 }
-OURS, DDP = minidist.DistributedDataParallel, partial(Case, "ddp overlapped", 3)
+OURS, DDP = minidist.DistributedDataParallel, partial(Case, "ddp", 3)
 MUTANTS: dict[str, tuple[Case, Make, str]] = {
     f"{fault}, {way}": (Case(way, 3), over(fault), noticed)
     for fault, (ways, noticed) in FAULTS.items()
