@@ -1,11 +1,12 @@
-"""A training step under minidist's DDP and under torch's, in turns, in one process group.
+"""A training step under minidist's DDP, from_scratch's four and torch's, in turns, in one group.
 
 "alone" trains without communicating: what is above it is communication.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,11 @@ from benchmarks.harness.sections import Clock, in_each_setup
 from benchmarks.harness.setups import Scope, Setup
 from benchmarks.harness.training import STEPS, Comparison, Config, Trained, Training, Way
 from course.training.models import GPT
+from from_scratch.ddp import BucketedDDP, FlatDDP, OverlappedDDP, PerParameterDDP
+from minidist.comm.comm import Comm
 from minidist.profiler.spans import Span, hidden
 from minidist.profiler.timeline import timeline
 
-SYNC = ("overlapped", "bucketed", "flat", "naive")
 MEMORY = Config(batch=1, tokens=8)  # gradients and buckets, and hardly anything else
 
 
@@ -45,6 +47,27 @@ def ours(**options: Any) -> Way:
     return training.sgd(lambda module: wrapped(module, **options))
 
 
+def lesson(wrap: Callable[..., PerParameterDDP], module: GPT) -> Trained:
+    """In one of from_scratch's, which synchronizes before the optimizer's step."""
+    model = wrap(module, minidist.Ours())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    optimizer.register_step_pre_hook(lambda *_: model.synchronize())
+    return model, optimizer
+
+
+def bucketed(kind: type[BucketedDDP], module: GPT, comm: Comm) -> BucketedDDP:
+    """With several buckets."""
+    return kind(module, comm, training.bucket_mib(module))
+
+
+LESSON: dict[str, Way] = {
+    "overlapped": partial(lesson, partial(bucketed, OverlappedDDP)),
+    "bucketed": partial(lesson, partial(bucketed, BucketedDDP)),
+    "flat": partial(lesson, FlatDDP),
+    "naive": partial(lesson, PerParameterDDP),
+}
+
+
 def reference(module: GPT) -> Trained:
     """Torch's DDP."""
     return torchs()(module)
@@ -52,12 +75,15 @@ def reference(module: GPT) -> Trained:
 
 def ways(precision: str) -> dict[str, Way]:
     """On a rank: all that are compared."""
-    found = {"torch": torchs(), "alone": training.sgd(lambda module: module)}
-    found |= {sync: ours(sync=sync) for sync in SYNC}
-    found["overlapped, views"] = ours(gradient_as_bucket_view=True)
-    found["overlapped, ring"] = ours(comm=minidist.Ours(algorithm="ring"))
-    found["overlapped, native"] = ours(comm=minidist.Native())
-    return found
+    return {
+        "torch": torchs(),
+        "alone": training.sgd(lambda module: module),
+        "minidist": ours(),
+        **LESSON,
+        "minidist, views": ours(gradient_as_bucket_view=True),
+        "minidist, ring": ours(comm=minidist.Ours(algorithm="ring")),
+        "minidist, native": ours(comm=minidist.Native()),
+    }
 
 
 def memory_ways(precision: str) -> dict[str, Way]:
@@ -71,28 +97,24 @@ def memory_ways(precision: str) -> dict[str, Way]:
 def measure(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
     """Losses and times of steps, the share of communication that is hidden, and memory."""
     scope = replace(scope, precisions=("fp32",))
-    comparison = Comparison(ways, reference, untimed=("overlapped, views", "overlapped, ring"))
+    comparison = Comparison(ways, reference, untimed=("minidist, views", "minidist, ring"))
     cap = training.bucket_mib(training.build(Config(scope.width), "meta"))
     for row in training.compare(comparison, setup, scope, clock):
         yield row | ({"cap_mib": cap} if row["what"] == "step" else {})
-    of_ranks = setup.launch(timelines, scope.width, timeout=clock.left())
-    for sync in SYNC:
-        yield {"way": sync, **overlap([span for rank in of_ranks for span in rank[sync]])}
+    of_ranks = setup.launch(recorded, scope.width, timeout=clock.left())
+    yield {"way": "minidist", **overlap([span for spans in of_ranks for span in spans])}
     if setup == scope.setups[0]:
         yield from memory(setup, scope, clock)
 
 
-def timelines(width: int) -> dict[str, list[Span]]:
-    """On a rank: sync → what ran when in some steps, after some that warm up."""
+def recorded(width: int) -> list[Span]:
+    """On a rank: what ran when in some steps, after some that warm up."""
     os.environ["MINIDIST_CHECK"] = "0"
-    found = {}
-    for sync in SYNC:
-        trained = Training(ours(sync=sync), Config(width))
+    trained = Training(ours(), Config(width))
+    trained.losses(STEPS)
+    with timeline() as line:
         trained.losses(STEPS)
-        with timeline() as recorded:
-            trained.losses(STEPS)
-        found[sync] = recorded.spans
-    return found
+    return line.spans
 
 
 def overlap(spans: list[Span]) -> Row:

@@ -36,7 +36,7 @@ TOLERANCE = {  # of a loss
     "bf16": 2e-2,  # 1 and the next number are 1/128 apart
 }
 
-Trained = tuple[nn.Module, Optimizer]
+Trained = tuple[Callable[[torch.Tensor], torch.Tensor], Optimizer]
 Way = Callable[[GPT], Trained]  # wraps a model, and makes what updates it
 
 

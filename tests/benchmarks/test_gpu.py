@@ -39,9 +39,9 @@ SMALL = replace(
     width=16,
 )
 TWO = Setup(2)
-UNTIMED = ("overlapped, views", "overlapped, ring")
+UNTIMED = ("minidist, views", "minidist, ring")
 TRAINED = {
-    "ddp": {"overlapped", "naive", "overlapped, views", "overlapped, ring", "overlapped, native"},
+    "ddp": {"minidist", "overlapped", "naive", *UNTIMED, "minidist, native"},
     "zero": {"ddp", "stage 1", "stage 1, local", "stage 2", "stage 2, native"},
     "fsdp": {"torch", "fsdp", "fsdp, flat", "fsdp, kept", "fsdp, native"},
 }

@@ -306,13 +306,13 @@ class Traffic(NamedTuple):
 
 KIB = 1 / 1024  # in MiB
 CAPS: dict[str, dict[str, Any]] = {
-    "none: each parameter alone": {"sync": "naive"},
+    "none: each parameter alone": {"bucket_cap_mb": 1e-9, "first_bucket_mb": 1e-9},
     "a byte": {"bucket_cap_mb": 1 / MIB, "first_bucket_mb": 1 / MIB},
     "two layers": {"bucket_cap_mb": 8 * KIB, "first_bucket_mb": 8 * KIB},
     "four layers": {"bucket_cap_mb": 16 * KIB, "first_bucket_mb": 16 * KIB},
     "first one, then four": {"bucket_cap_mb": 16 * KIB, "first_bucket_mb": 4 * KIB},
     "25 MiB": {},
-    "infinite": {"sync": "flat"},
+    "infinite": {"bucket_cap_mb": float("inf"), "first_bucket_mb": float("inf")},
 }
 BUCKETS = [8, 8, 4, 2, 3, 1, 1]
 

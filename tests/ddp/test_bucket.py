@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import Parameter
 
 from minidist.parallel.ddp.bucket import Bucket, GradBucket, build_buckets
-from minidist.parallel.sharding.partition import assign, limits
+from minidist.parallel.sharding.partition import assign
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,6 @@ def test_assigned_as_torch_assigns() -> None:
         theirs, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, [64, 160])
         last = len(sizes) - 1
         assert assign([4 * n for n in sizes], 64, 160) == [[last - i for i in b] for b in theirs]
-
-
-def test_the_modes_are_sizes() -> None:
-    assert limits("naive", 1, 25) == (0, 0)
-    assert limits("flat", 1, 25) == (math.inf, math.inf)
-    assert limits("bucketed", 1, 25) == limits("overlapped", 1, 25) == (1, 25)
 
 
 def named(**tensors: torch.Tensor) -> list[tuple[str, Parameter]]:

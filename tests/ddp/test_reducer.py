@@ -28,11 +28,11 @@ class Recorder:
 
 
 def reducer(
-    *sizes: int, cap: float, overlap: bool = True, as_view: bool = False
+    *sizes: int, cap: float, as_view: bool = False
 ) -> tuple[Reducer, list[Parameter], Recorder]:
     named = [(str(place), Parameter(torch.zeros(size))) for place, size in enumerate(sizes)]
     comm: Any = Recorder()
-    made = Reducer(named, [], comm, (cap, cap), print, overlap=overlap, as_view=as_view)
+    made = Reducer(named, [], comm, (cap, cap), print, as_view)
     return made, [parameter for _, parameter in named], comm
 
 
@@ -47,17 +47,6 @@ def test_a_gradient_launches_every_full_bucket_that_has_waited_for_it() -> None:
         seen.append([each[0] for each in comm.sent])
     assert seen == [[], [], [3, 2, 1], [3, 2, 1, 0]], "halved, for two ranks"
     assert not made.pending
-
-
-def test_without_overlap_nothing_leaves_before_the_end() -> None:
-    made, parameters, comm = reducer(1, 1, cap=1, overlap=False)
-    made.prepare()
-    for parameter in parameters:
-        parameter.grad = torch.ones(1)
-        made.gradient_ready(parameter)
-    assert comm.sent == []
-    made.launch_rest()
-    assert comm.sent == [[0.5], [0.5]]
 
 
 @pytest.mark.parametrize("as_view", [False, True])
@@ -88,5 +77,5 @@ def test_copied_times_the_scale_and_written_back(as_view: bool) -> None:
     b.grad.fill_(math.nan)
     made.launch_rest()
     assert comm.sent[1] == [0] * 8, "a rank that counts for nothing sends zeros"
-    made.finish()
+    made.finish({a, b, c, d})
     assert [each.grad.tolist() for each in (a, b, c, d)] == [[0, 0], [0, 0, 0], [0, 0], [0]]  # type: ignore[union-attr]

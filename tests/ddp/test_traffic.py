@@ -12,10 +12,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from minidist import Counted, DistributedDataParallel, Ours, launch, timeline
 from minidist.parallel.ddp import reducer
-from minidist.profiler.spans import Span, hidden
+from minidist.profiler.spans import Span
 from tests.support.training import mlp, numbers
 
-MODES = ("naive", "flat", "bucketed", "overlapped")
 EACH = {"bucket_cap_mb": 1e-6, "first_bucket_mb": 1e-6}  # a bucket for each parameter
 
 
@@ -30,20 +29,19 @@ def test_a_step_sends_twice_the_share_of_the_gradients_that_others_hold() -> Non
 
     def run() -> None:
         comm = Counted(Ours(algorithm="ring"))
-        for sync in MODES:
+        for buckets, caps in ((1, {}), (4, EACH)):
             comm.clear()
-            ddp = DistributedDataParallel(mlp(11, 12, 6).float(), comm=comm, sync=sync)
-            assert [call.name for call in comm.calls] == ["broadcast"], sync
+            ddp = DistributedDataParallel(mlp(11, 12, 6).float(), comm=comm, **caps)
+            assert [call.name for call in comm.calls] == ["broadcast"]
             for number in range(3):
                 comm.clear()
                 step(ddp, number, 11)
-                rebuilt = (sync, number) == ("overlapped", 1)
-                buckets = 4 if sync == "naive" else 1
+                rebuilt = number == 1
                 calls = ["broadcast"] * rebuilt + ["all_reduce"] * buckets
-                assert [call.name for call in comm.calls] == calls, (sync, number)
+                assert [call.name for call in comm.calls] == calls, number
                 if not rebuilt:
-                    assert comm.bytes_sent * ranks == 2 * (ranks - 1) * nbytes, (sync, number)
-                    assert comm.messages_sent == 2 * (ranks - 1) * buckets, (sync, number)
+                    assert comm.bytes_sent * ranks == 2 * (ranks - 1) * nbytes, number
+                    assert comm.messages_sent == 2 * (ranks - 1) * buckets, number
 
     launch(run, ranks)
 
@@ -101,36 +99,25 @@ class Spy(Ours):
         return super().all_reduce(tensor, *args, **kwargs)
 
 
-def test_buckets_leave_during_backward_and_only_when_overlapped() -> None:
+def test_buckets_leave_during_backward() -> None:
     def note(events: list[str], name: str, _: torch.Tensor) -> None:
         events.append(name)
 
-    def run() -> dict[str, list[str]]:
-        found = {}
-        for sync in MODES:
-            events: list[str] = []
-            net = mlp(5, 4, 3, 2)
-            for name, parameter in net.named_parameters():
-                parameter.register_hook(partial(note, events, name))
-            ddp = DistributedDataParallel(net, sync=sync, comm=Spy(events), **EACH)
-            x = numbers(dist.get_rank(), 0, 3, 5)
+    def run() -> list[str]:
+        events: list[str] = []
+        net = mlp(5, 4, 3, 2)
+        for name, parameter in net.named_parameters():
+            parameter.register_hook(partial(note, events, name))
+        ddp = DistributedDataParallel(net, comm=Spy(events), **EACH)
+        x = numbers(dist.get_rank(), 0, 3, 5)
+        for _ in range(2):
             ddp(x).mean().backward()
-            events.append("step 2")
-            ddp(x).mean().backward()
-            found[sync] = events
-        return found
+        return events
 
-    for found in launch(run, 2):
-        for sync, events in found.items():
-            middle = events.index("step 2")
-            first, second = events[:middle], events[middle + 1 :]
-            if sync == "overlapped":
-                assert sorted(first) == sorted(second)
-                assert second[1::2] == ["sent"] * 6, "each leaves before the next is made"
-            else:
-                buckets = {"naive": 6, "flat": 1, "bucketed": 6}[sync]
-                assert first[6:] == second[6:] == ["sent"] * buckets
-                assert "sent" not in first[:6] + second[:6]
+    for events in launch(run, 2):
+        first, second = events[:12], events[12:]
+        assert sorted(first) == sorted(second)
+        assert second[1::2] == ["sent"] * 6, "each leaves before the next is made"
 
 
 def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
@@ -159,22 +146,19 @@ def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
 
 
 def test_the_timeline_holds_what_the_step_did() -> None:
-    def run(sync: str) -> list[Span]:
-        ddp = DistributedDataParallel(mlp(5, 4, 3), sync=sync, **EACH)
+    def run() -> list[Span]:
+        ddp = DistributedDataParallel(mlp(5, 4, 3), **EACH)
         optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
         with timeline() as line:
             ddp(numbers(dist.get_rank(), 0, 3, 5)).mean().backward()
             optimizer.step()
         return line.spans
 
-    for rank, both in enumerate(launch(lambda: [run("overlapped"), run("bucketed")], 2)):
-        for spans in both:
-            names = ["backward", *(f"bucket {index}" for index in range(4)), "forward", "optimizer"]
-            assert sorted(span.name for span in spans) == names
-            assert {span.rank for span in spans} == {rank}
-        overlapped, bucketed = both
-        assert hidden(bucketed) == 0
-        at = {span.name: span for span in overlapped}
+    for rank, spans in enumerate(launch(run, 2)):
+        names = ["backward", *(f"bucket {index}" for index in range(4)), "forward", "optimizer"]
+        assert sorted(span.name for span in spans) == names
+        assert {span.rank for span in spans} == {rank}
+        at = {span.name: span for span in spans}
         assert at["forward"].end <= at["backward"].start
         assert at["bucket 0"].start < at["backward"].end
-        assert max(span.end for span in overlapped) == at["optimizer"].end
+        assert max(span.end for span in spans) == at["optimizer"].end

@@ -179,8 +179,8 @@ MUTANTS = [
     Mutant(  # of several full buckets one leaves, the others wait for the next gradient
         "ddp",
         "lib/minidist/parallel/ddp/reducer.py",
-        "while self.overlap and self.pending and self.pending[0].full:",
-        "if self.overlap and self.pending and self.pending[0].full:",
+        "while self.pending and self.pending[0].full:",
+        "if self.pending and self.pending[0].full:",
         ["tests/ddp/test_reducer.py"],
     ),
     Mutant(  # parameters without a gradient are put where they hold up all buckets
@@ -215,8 +215,8 @@ MUTANTS = [
     Mutant(  # buffers come from the first rank that still has batches, not the last
         "ddp",
         "lib/minidist/parallel/ddp/ddp.py",
-        "broadcast_coalesced(buffers, self.comm, self._joining.going[-1] if self._joining else 0)",
-        "broadcast_coalesced(buffers, self.comm, self._joining.going[0] if self._joining else 0)",
+        "broadcast_coalesced(tensors, self.comm, self._joining.going[-1] if self._joining else 0)",
+        "broadcast_coalesced(tensors, self.comm, self._joining.going[0] if self._joining else 0)",
         ["tests/ddp/test_join.py::test_uneven_inputs_come_to_what_torch_makes_of_them"],
     ),
     Mutant(  # evaluation runs with buffers that differ between ranks

@@ -28,7 +28,7 @@ from tests.proof.cases import differ, largest, trained, wrapped
 from tests.proof.models import OUTPUTS, checkpointed, net, odd
 
 WAYS = {
-    "ddp": ["ddp overlapped", "ddp overlapped, views", "ddp flat, views"],
+    "ddp": ["ddp", "ddp, views"],
     "zero": ["zero 1 on ddp", "zero 1", "zero 2"],
     "fsdp": [
         "fsdp dim0",

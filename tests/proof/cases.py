@@ -7,7 +7,6 @@ own weights and its own optimizer, so that a difference adds up from step to ste
 
 import itertools
 import random
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -50,8 +49,6 @@ OPTIMIZERS: dict[str, "partial[Optimizer]"] = {
     # Some gradients of attention are zeros but for rounding: a step must not depend on those.
     "adamw": partial(AdamW, lr=3e-3, eps=1e-5),
 }
-SYNCS = "naive", "flat", "bucketed", "overlapped"
-DDP = [f"ddp {sync}" for sync in SYNCS]
 ZERO = ["zero 1 on ddp", "zero 1", "zero 2"]
 FSDP = [
     f"fsdp {layout}{reshard}{prefetch}"
@@ -60,7 +57,7 @@ FSDP = [
     for prefetch in ("", ", no prefetch")
 ]
 FACTORS: dict[str, list[Any]] = {
-    "way": DDP + ZERO + FSDP,
+    "way": ["ddp", *ZERO, *FSDP],
     "ranks": [1, 2, 3, 4],
     "model": ["odd", "gpt", "mlp", "convnet", "convnet in eval mode"],
     "comm": list(COMMS),
@@ -123,7 +120,7 @@ def long_cases() -> list[Case]:
         for m, model in enumerate(FACTORS["model"][1:]):
             optimizer = list(OPTIMIZERS)[(m + r // 2) % 2]
             comm = list(COMMS)[m ^ r]
-            found.append(Case(DDP[(m + r) % 4], ranks, model, comm, optimizer, steps=50))
+            found.append(Case("ddp", ranks, model, comm, optimizer, steps=50))
         for w, way in enumerate(ZERO + FSDP[r % 2 :: 2]):
             m, o = (w + r) % 2, (w + r // 2) % 2
             case = Case(way, ranks, FACTORS["model"][m], list(COMMS)[(w + r) % 4], steps=20)
@@ -258,7 +255,7 @@ def wrapped(
     find: bool = False,
     units: Sequence[nn.Module] = (),
 ) -> Made:
-    """The model in one of minidist's ways, as in DDP, ZERO and FSDP; the last with these units."""
+    """The model in one of minidist's ways, "ddp" or of ZERO and FSDP; the last with these units."""
     if way.startswith("fsdp"):
         options = {
             "layout": "flat" if "flat" in way else "dim0",
@@ -270,10 +267,8 @@ def wrapped(
         return Made(net, optimizer(trained(net)), partial(unsynchronised, net))
     model, quiet = net, nullcontext
     if "ddp" in way:
-        sync = re.search("|".join(SYNCS), way)
         model = minidist.DistributedDataParallel(
             net,
-            sync=sync[0] if sync else "overlapped",
             gradient_as_bucket_view="views" in way,
             bucket_cap_mb=cap,
             first_bucket_mb=cap / 2,

@@ -78,7 +78,7 @@ def over(fault: str) -> Make:
 
 
 SHARDED = ["zero 1", "zero 2", "fsdp dim0", "fsdp flat"]
-ALL = ["ddp overlapped", *SHARDED]
+ALL = ["ddp", *SHARDED]
 FAULTS = {  # at the seam; what the proof must complain of
     "none": (ALL, ""),
     "never divides": (ALL, "the gradients"),

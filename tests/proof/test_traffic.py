@@ -88,9 +88,9 @@ class Row(NamedTuple):
 
 
 ROWS = [
-    Row("ddp overlapped", "bare", 2),
-    Row("ddp overlapped", "bare", 2, 0, 3, True),
-    Row("ddp overlapped", "bare", 6, 0, 3),
+    Row("ddp", "bare", 2),
+    Row("ddp", "bare", 2, 0, 3, True),
+    Row("ddp", "bare", 6, 0, 3),
     Row("zero 1 on ddp", "model", 1, 2),
     Row("zero 1 on ddp", "model", 1, 2, 3, True),
     Row("zero 1", "model", 2),

@@ -16,22 +16,18 @@ from minidist.parallel.checks import check_module, check_tensors, is_number
 from minidist.parallel.ddp.comm_hooks import name_of
 
 NAME = "DistributedDataParallel"
-SYNC = ("naive", "flat", "bucketed", "overlapped")
 Kinds = dict[Parameter, tuple[torch.dtype, torch.device]]
 
 
 def check_arguments(
     module: nn.Module,
     comm: Comm,
-    sync: str,
     sizes: Mapping[str, object],
     flags: Mapping[str, bool],
     devices: Sequence[Any],
 ) -> None:
     """Raise if this rank's arguments are wrong, another's are, or they differ between ranks."""
-    with agreed(comm, NAME, {"sync": sync, **sizes, **flags}):
-        if sync not in SYNC:
-            raise ValueError(f"sync must be one of {', '.join(SYNC)}, got {sync!r}")
+    with agreed(comm, NAME, {**sizes, **flags}):
         for name, size in sizes.items():
             if not (is_number(size) and size > 0):
                 raise ValueError(f"{name}: expected a number of MiB above 0, got {size!r}")
@@ -67,7 +63,7 @@ def check_gradient(parameter: Parameter, name: str, launched: bool) -> None:
         raise RuntimeError(
             f"{where}: {name} got a second gradient in one backward, after its bucket had left. A "
             "checkpointed part that is used twice does that: pass use_reentrant=False to "
-            "torch.utils.checkpoint, or wrap with sync='bucketed'"
+            "torch.utils.checkpoint"
         )
 
 

@@ -20,7 +20,7 @@ is not. bfloat16 overflows only where float32 does, but has 8 bits of precision,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,17 +28,9 @@ import torch.distributed as dist
 from minidist.comm.comm import Comm, Handle
 from minidist.parallel.ddp.bucket import Bucket, GradBucket
 from minidist.profiler.spans import COMMUNICATION
-from minidist.profiler.timeline import Timed, note
+from minidist.profiler.timeline import note
 
-
-class Waiting(Protocol):
-    """What a hook returns at once, such as a `torch.futures.Future` or a `Handle`."""
-
-    def wait(self) -> object:
-        """Return the reduced buffer: 1-D, as many elements as the bucket's."""
-
-
-Hook = Callable[[Any, GradBucket], Waiting]
+Hook = Callable[[Any, GradBucket], Any]  # it returns a handle
 
 
 class Reduced:
@@ -100,7 +92,7 @@ class HookCall:
         self.bucket, self.name = bucket, name_of(hook)
         self.waiting = hook(state, GradBucket(bucket))
         if hasattr(self.waiting, "span"):
-            note(f"bucket {bucket.index}", COMMUNICATION, cast(Timed, self.waiting))
+            note(f"bucket {bucket.index}", COMMUNICATION, self.waiting)
 
     def wait(self) -> None:
         """Return when the result is in the bucket's buffer; ValueError if it does not fit there."""

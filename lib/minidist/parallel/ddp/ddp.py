@@ -6,7 +6,7 @@ synchronize, sees to buffers, and has everything checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -31,7 +31,7 @@ from minidist.parallel.ddp.comm_hooks import Hook, HookCall
 from minidist.parallel.ddp.join import BACKWARD, FORWARD, OUT, Joining, weight_of
 from minidist.parallel.ddp.reducer import Reducer
 from minidist.parallel.ddp.unused import Usage
-from minidist.parallel.sharding.partition import MIB, limits
+from minidist.parallel.sharding.partition import MIB
 from minidist.profiler.spans import COMPUTE
 from minidist.profiler.timeline import mark
 
@@ -54,11 +54,9 @@ class DistributedDataParallel(nn.Module):
         find_unused_parameters, static_graph: backward may leave out parameters, also different
             ones on different ranks, where they count as zeros; what no rank used stays as it was.
         gradient_as_bucket_view: gradients are views of the buckets, so their memory is held once.
-        sync: "naive", a bucket for each parameter; "flat", one for all of a dtype; "bucketed", of
-            `bucket_cap_mb`: these three are sent when backward is over. "overlapped": of
-            `bucket_cap_mb`, each sent as soon as it is full and all before it have been. After the
-            first step they are built anew, in the order in which rank 0's gradients arrived.
-        first_bucket_mb, bucket_cap_mb: MiB that close the first bucket, and later ones.
+        first_bucket_mb, bucket_cap_mb: MiB that close the first bucket, and later ones. A bucket
+            is sent as soon as it is full and all before it have been. After the first step they
+            are built anew, in the order in which rank 0's gradients arrived.
         comm: what the ranks talk through; `Ours(process_group)` if None.
         forward_sync_buffers: takes the place of `broadcast_buffers`, but for the start.
 
@@ -82,7 +80,6 @@ class DistributedDataParallel(nn.Module):
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
         *,
-        sync: str = "overlapped",
         first_bucket_mb: float = 1,
         comm: Comm | None = None,
         forward_sync_buffers: bool | None = None,
@@ -96,7 +93,7 @@ class DistributedDataParallel(nn.Module):
         sizes = {"bucket_cap_mb": cap, "first_bucket_mb": first_bucket_mb}
         flags = {"broadcast_buffers": self.broadcast_buffers, "find_unused_parameters": find}
         devices = [each for each in (*(device_ids or ()), output_device) if each is not None]
-        checks.check_arguments(module, self.comm, sync, sizes, flags, devices)
+        checks.check_arguments(module, self.comm, sizes, flags, devices)
         if init_sync:
             same_model(module, self.comm)
         self.module, self.process_group = module, self.comm.group
@@ -110,14 +107,13 @@ class DistributedDataParallel(nn.Module):
             named,
             chain(module.parameters(), module.buffers() if at_start else ()) if init_sync else (),
             self.comm,
-            limits(sync, first_bucket_mb * MIB, cap * MIB),
+            (first_bucket_mb * MIB, cap * MIB),
             self._backward.hook,
-            overlap=sync == "overlapped",
-            as_view=gradient_as_bucket_view,
+            gradient_as_bucket_view,
         )
         self._usage = Usage(named, self.comm, find)
         self._joining: Joining | None = None
-        self._forwards, self._buffers_due, self._in_order = 0, False, sync != "overlapped"
+        self._forwards, self._buffers_due = 0, False
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's share of the batch."""
@@ -131,7 +127,10 @@ class DistributedDataParallel(nn.Module):
         sync, training = self.require_backward_grad_sync, torch.is_grad_enabled()
         self._forwards += sync and training and not self._joining  # there, each has its own number
         if sync and self.broadcast_buffers and (training or self._buffers_due):
-            self._broadcast_buffers()
+            self._buffers_due = False
+            if buffers := list(self.module.buffers()):
+                self._meet(FORWARD)
+                self._broadcast(buffers)
         with mark("forward", COMPUTE, self.device):
             output = self.module(*inputs, **kwargs)
         if training:
@@ -139,12 +138,9 @@ class DistributedDataParallel(nn.Module):
             self._backward.expect(output, sync)
         return output
 
-    def _broadcast_buffers(self) -> None:
-        buffers = list(self.module.buffers())
-        if buffers:
-            self._meet(FORWARD)
-            broadcast_coalesced(buffers, self.comm, self._joining.going[-1] if self._joining else 0)
-        self._buffers_due = False
+    def _broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give rank 0's to all ranks; in `join`, those of the last one that has batches."""
+        broadcast_coalesced(tensors, self.comm, self._joining.going[-1] if self._joining else 0)
 
     def _meet(self, what: str) -> None:
         """All ranks come here, or have run out."""
@@ -165,11 +161,10 @@ class DistributedDataParallel(nn.Module):
 
     def _prepare(self, weight: float) -> None:
         """Build the buckets anew, once, in the order of the first step's gradients."""
-        if self.steps and not self._in_order:
+        if self.steps == 1:
             named = [(name, parameter) for parameter, name in self._names.items()]
             order = arrival_order(self.comm, named, self._backward.arrivals)
             self._reducer.fill_buckets(order)
-            self._in_order = True
         self._reducer.prepare(weight)
 
     @torch.no_grad()
@@ -227,23 +222,18 @@ class DistributedDataParallel(nn.Module):
             yield
             while (what := joining.announce(OUT)) != OUT:
                 if what == FORWARD:
-                    broadcast_coalesced(self.module.buffers(), self.comm, joining.going[-1])
-                else:
-                    self._shadow_backward()
+                    self._broadcast(self.module.buffers())
+                    continue
+                with torch.no_grad():  # take part in the others' backward with gradients of zeros
+                    self._prepare(0.0)
+                    self._reducer.launch_rest()
+                    self._usage.of_all_ranks()
+                    self._reducer.finish(used=())
+                    self.steps += 1
             buffers = self.module.buffers() if self.broadcast_buffers else ()
-            everything = chain(self.module.parameters(), buffers)
-            broadcast_coalesced(everything, self.comm, joining.going[-1])
+            self._broadcast(chain(self.module.parameters(), buffers))
         finally:
             self._joining = None
-
-    @torch.no_grad()
-    def _shadow_backward(self) -> None:
-        """Take part in a backward of the other ranks with gradients of zeros."""
-        self._prepare(0.0)
-        self._reducer.launch_rest()
-        self._usage.of_all_ranks()
-        self._reducer.finish(used=())
-        self.steps += 1
 
     # ---- hooks, and what there is to look at ----
 

@@ -21,7 +21,7 @@ Kept = dict[str, torch.Tensor]  # the last step's "q", [m, r]; the "error" of th
 
 def power_sgd(state: PowerSGD, bucket: GradBucket) -> Reduced:
     """Average the gradients as P and Q; those not worth it, in full, in the same message as P."""
-    comm, compress = state.comm, state.step >= state.start
+    compress = state.step >= state.start
     state.step += bucket.is_last()
     matrices, others = [], []
     for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
@@ -30,23 +30,27 @@ def power_sgd(state: PowerSGD, bucket: GradBucket) -> Reduced:
         else:
             others.append(gradient)
     if not matrices:
-        return all_reduce(comm, bucket)
-    sent = [each.p for each in matrices] + others
-    first = torch.cat([each.flatten() for each in sent]).div_(comm.ranks)
+        return all_reduce(state.comm, bucket)
+    first, parts = scaled([each.p for each in matrices] + others, state.comm)
 
     def finish() -> torch.Tensor:  # in `wait()`: Q can only be sent when P has come
-        means = torch.split(first, [each.numel() for each in sent])
-        for gradient, mean in zip(others, means[len(matrices) :], strict=True):
-            gradient.copy_(mean.view_as(gradient))
-        qs = [matrix.project(mean) for matrix, mean in zip(matrices, means, strict=False)]
-        second = torch.cat([q.flatten() for q in qs]).div_(comm.ranks)
-        comm.all_reduce(second)
-        means = torch.split(second, [q.numel() for q in qs])
+        for gradient, mean in zip(others, parts[len(matrices) :], strict=True):
+            gradient.copy_(mean)
+        pairs = zip(matrices, parts, strict=False)
+        second, means = scaled([matrix.project(mean) for matrix, mean in pairs], state.comm)
+        state.comm.all_reduce(second)
         for matrix, mean in zip(matrices, means, strict=True):
             matrix.apply(mean)
         return bucket.buffer()
 
-    return start(comm, first, finish)
+    return start(state.comm, first, finish)
+
+
+def scaled(tensors: list[torch.Tensor], comm: Comm) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A message of their N-th parts, one after another, and a view of each part in its shape."""
+    message = torch.cat([each.flatten() for each in tensors]).div_(comm.ranks)
+    parts = torch.split(message, [each.numel() for each in tensors])
+    return message, [part.view_as(each) for part, each in zip(parts, tensors, strict=True)]
 
 
 class LowRank:
@@ -59,19 +63,18 @@ class LowRank:
 
     def project(self, mean: torch.Tensor) -> torch.Tensor:
         """P is averaged: make its columns orthonormal, and return Q."""
-        self.p = torch.linalg.qr(mean.view_as(self.p)).Q  # sound for gradients of a lower rank too
+        self.p = torch.linalg.qr(mean).Q  # sound for gradients of a lower rank too
         self.q = self.matrix.T @ self.p
         return self.q
 
     def apply(self, mean: torch.Tensor) -> None:
         """Q is averaged: the gradient is P Qᵀ, and the rest waits. [Note: error feedback]."""
-        q = mean.view_as(self.q)
-        self.gradient.copy_((self.p @ q.T).view_as(self.gradient))
+        self.gradient.copy_((self.p @ mean.T).view_as(self.gradient))
         # A loss scaler makes infinities on purpose, and skips the step: it must leave no trace.
-        sound = q.isfinite().all()  # on all ranks or none
+        sound = mean.isfinite().all()  # on all ranks or none
         error = self.matrix - self.p @ self.q.T
         self.kept["error"] = torch.where(sound, error, self.kept["error"])
-        self.kept["q"] = torch.where(sound, q, self.kept["q"])
+        self.kept["q"] = torch.where(sound, mean, self.kept["q"])
 
 
 class PowerSGD:
@@ -86,15 +89,13 @@ class PowerSGD:
         """True if P and Q have less than half its elements; vectors and complex go in full."""
         if gradient.dim() < 2 or gradient.is_complex():
             return False
-        rows, columns = gradient.flatten(1).shape
-        return 2 * (rows + columns) * min(self.rank, rows, columns) < gradient.numel()
+        return 2 * sum(gradient.flatten(1).shape) * self.rank < gradient.numel()
 
     def recall(self, parameter: torch.Tensor, gradient: torch.Tensor) -> Kept:
         """What is kept of the parameter: before its first step a random Q, and no error."""
         if parameter not in self.kept:
             wide = torch.promote_types(gradient.dtype, torch.float32)  # for QR
             error = torch.zeros_like(gradient.flatten(1), dtype=wide)
-            size = error.shape[1], min(self.rank, *error.shape)
-            q = torch.randn(size, generator=self.random, dtype=wide)
+            q = torch.randn(error.shape[1], self.rank, generator=self.random, dtype=wide)
             self.kept[parameter] = {"error": error, "q": q.to(error.device)}
         return self.kept[parameter]

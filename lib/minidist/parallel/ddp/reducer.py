@@ -13,9 +13,9 @@ import torch
 from torch.nn import Parameter
 
 from minidist.comm.coalesced import broadcast_coalesced
-from minidist.comm.comm import Comm
+from minidist.comm.comm import Comm, Handle
 from minidist.parallel.ddp.bucket import Bucket, build_buckets
-from minidist.parallel.ddp.comm_hooks import Waiting
+from minidist.parallel.ddp.comm_hooks import HookCall
 from minidist.parallel.sharding.partition import Named
 from minidist.profiler.spans import COMMUNICATION
 from minidist.profiler.timeline import note
@@ -30,7 +30,6 @@ class Reducer:
         comm: between the ranks.
         caps: bytes that close the first bucket, and each later one.
         on_gradient: autograd's hook for each parameter; it leads to `gradient_ready`.
-        overlap: launch a bucket as soon as it is full, not when backward is over.
         as_view: `parameter.grad` is a view of the bucket.
     """
 
@@ -41,12 +40,10 @@ class Reducer:
         comm: Comm,
         caps: tuple[float, float],
         on_gradient: Callable[[Parameter], None],
-        *,
-        overlap: bool,
         as_view: bool,
     ) -> None:
-        self.comm, self.caps, self.overlap, self.as_view = comm, caps, overlap, as_view
-        self.comm_hook: Callable[[Bucket], Waiting] | None = None
+        self.comm, self.caps, self.as_view = comm, caps, as_view
+        self.comm_hook: Callable[[Bucket], HookCall] | None = None
         # 1. All replicas start alike.
         broadcast_coalesced(initial, comm)
         self.fill_buckets(named)
@@ -59,7 +56,7 @@ class Reducer:
         """Build buckets for parameters in the order of forward; the old ones are freed first."""
         self.buckets: list[Bucket] = []
         self.bucket_of: dict[Parameter, Bucket] = {}
-        self.in_flight: list[tuple[Bucket, Waiting]] = []
+        self.in_flight: list[tuple[Bucket, Handle | HookCall]] = []
         self.buckets = build_buckets(order, *self.caps)
         self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
 
@@ -74,7 +71,7 @@ class Reducer:
     def gradient_ready(self, parameter: Parameter) -> None:
         """4. Autograd has made a gradient: launch what is full, and whose turn it is."""
         self.bucket_of[parameter].ready.add(parameter)
-        while self.overlap and self.pending and self.pending[0].full:
+        while self.pending and self.pending[0].full:
             self.launch()
 
     def launch(self) -> None:
@@ -103,13 +100,12 @@ class Reducer:
         while self.pending:
             self.launch()
 
-    def finish(self, used: Container[Parameter] | None = None) -> None:
-        """7. Wait for each bucket, and write the averages back; None: to all parameters."""
+    def finish(self, used: Container[Parameter]) -> None:
+        """7. Wait for each bucket, and write back the averages of what some rank has used."""
         for bucket, work in self.in_flight:
             work.wait()
-            for parameter, view in bucket.views.items():
-                if used is not None and parameter not in used:
-                    continue
+            for parameter in filter(used.__contains__, bucket.parameters):
+                view = bucket.views[parameter]
                 if self.as_view:
                     parameter.grad = view
                 elif parameter.grad is None:

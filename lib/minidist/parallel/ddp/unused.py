@@ -32,20 +32,19 @@ class Usage:
     def check(self) -> None:
         """Raise RuntimeError if some parameters got no gradient, and none may be left out."""
         unused = [name for name, parameter in self._named if parameter not in self._used]
-        if self._find or not unused:
-            return
-        raise RuntimeError(
-            f"rank {dist.get_rank()}: DistributedDataParallel: expected backward to give every "
-            f"parameter a gradient, got none for {len(unused)}: {', '.join(unused[:10])}. Others "
-            "may wait for them. Pass find_unused_parameters=True if the loss may leave parameters "
-            "out, or freeze them before wrapping: requires_grad_(False)"
-        )
+        if unused and not self._find:
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: DistributedDataParallel: expected backward to give every "
+                f"parameter a gradient, got none for {len(unused)}: {', '.join(unused[:10])}. "
+                "Others may wait for them. Pass find_unused_parameters=True if the loss may leave "
+                "parameters out, or freeze them before wrapping: requires_grad_(False)"
+            )
 
-    def of_all_ranks(self) -> set[Parameter] | None:
-        """Return what at least one rank has used, and start anew; None: everything."""
+    def of_all_ranks(self) -> set[Parameter]:
+        """Return what at least one rank has used, and start anew."""
         used, self._used = self._used, set()
         if not self._find:
-            return None
+            return used  # which is everything
         flags = [parameter in used for _, parameter in self._named]
         counts = torch.tensor(flags, dtype=torch.int32, device=self._named[0][1].device)
         self._comm.all_reduce(counts)

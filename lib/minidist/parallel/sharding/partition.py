@@ -8,7 +8,6 @@ nothing, and a view may take the gradient's place.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -59,11 +58,6 @@ def assign_alike(tensors: Sequence[torch.Tensor], first: float, cap: float) -> l
         for members in alike(tensors)
         for group in assign([tensors[index].nbytes for index in members], first, cap)
     ]
-
-
-def limits(sync: str, first: float, cap: float) -> tuple[float, float]:
-    """What closes the first bucket and later ones, in bytes, in a mode of `sync`."""
-    return {"naive": (0, 0), "flat": (math.inf, math.inf)}.get(sync, (first, cap))
 
 
 def shaped(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
