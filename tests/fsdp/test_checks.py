@@ -53,7 +53,6 @@ WRONG: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
         {},
         "module: '0' has sparse gradients, which cannot be reduce-scattered; build it with sparse=",
     ),
-    (pair, {"layout": "dim1"}, "layout must be one of dim0, flat, got 'dim1'"),
     (
         pair,
         {"reshard_after_forward": 2},
@@ -86,11 +85,12 @@ def test_different_wrapping_is_told_on_all_ranks() -> None:
         found = [says(lambda: fully_shard(wider(3 + odd)), MismatchError)]
         fully_shard(net.blocks[odd])
         found.append(says(lambda: fully_shard(net), MismatchError))
-        layout = ["dim0", "flat"][odd]
-        return [*found, says(lambda: fully_shard(pair(), layout=layout), MismatchError)]
+        kept = odd == 1
+        said = says(lambda: fully_shard(pair(), reshard_after_forward=kept), MismatchError)
+        return [*found, said]
 
     start = "MismatchError: fully_shard: the ranks disagree on "
-    for shape, inside, layout in launch(run, 3):
+    for shape, inside, option in launch(run, 3):
         assert shape == (
             f"{start}parameter '12.weight': rank 1 passed (4, 2) torch.float32, requires grad; "
             "ranks 0, 2 passed (3, 2) torch.float32, requires grad"
@@ -98,7 +98,9 @@ def test_different_wrapping_is_told_on_all_ranks() -> None:
         assert inside == (
             f"{start}units inside: rank 1 passed blocks.1; ranks 0, 2 passed blocks.0"
         )
-        assert layout == f"{start}layout: rank 1 passed flat; ranks 0, 2 passed dim0"
+        assert option == (
+            f"{start}reshard_after_forward: rank 1 passed True; ranks 0, 2 passed False"
+        )
 
 
 def test_ranks_that_use_different_units_are_told() -> None:

@@ -22,7 +22,7 @@ NORMS = [  # (norm_type, max_norm), one after the other on the same gradients
 ]
 
 
-SHARDED = ["dim0", "flat", "kept whole after forward", "only blocks", "only the root", "mixed"]
+SHARDED = ["units", "kept whole after forward", "only blocks", "only the root", "mixed"]
 SHARDED += ["hybrid"]
 
 

@@ -170,7 +170,7 @@ def test_without_ranks_a_bare_module_is_saved_loaded_and_checked() -> None:
 
 
 def from_a_mapped_file(folder: Path) -> str:
-    state = full_state_dict(units(Net(0), layout="flat"), device="cpu")
+    state = full_state_dict(units(Net(0)), device="cpu")
     if dist.get_rank() == 0:
         torch.save(state, folder / "state.pt")
     dist.barrier()
@@ -183,7 +183,7 @@ def of_another_dtype(_: Path) -> str:
     wrong, state = "", Net(0).float().state_dict()
     unlike = ("seen", "_extra_state")
     want = {name: value if name in unlike else value.double() for name, value in state.items()}
-    for name in ("ddp", "zero 2", "dim0", "flat"):
+    for name in ("ddp", "zero 2", "units"):
         model = wrappings(2)[name](Net(3))
         load_full_state_dict(model, state)
         wrong += difference(full_state_dict(model), want)
@@ -204,7 +204,7 @@ def of_a_part(_: Path) -> str:
 
 
 def not_averaged_yet(_: Path) -> str:
-    model = units(Net(0), layout="flat")
+    model = units(Net(0))
     model.set_requires_gradient_sync(False)
     loss(model, dist.get_rank()).backward()
     if any(gradient is not None for gradient in full_gradients(model).values()):

@@ -121,7 +121,7 @@ def around(wrap: Any, **options: Any) -> Make:
     return make
 
 
-SHARDED = ["zero 1", "zero 2", "fsdp dim0", "fsdp flat"]
+SHARDED = ["zero 1", "zero 2", "fsdp"]
 ALL = ["ddp overlapped", *SHARDED]
 FAULTS = {  # at the seam; what the proof must complain of
     "none": (ALL, ""),

@@ -41,7 +41,7 @@ def test_the_cases_cover_what_they_say() -> None:
     rows = [{name: getattr(case, name) for name in FACTORS} for case in covering_cases()]
     assert set().union(*map(pairs, rows)) == possible_pairs()
     long = long_cases()
-    models, ranks, ways = FACTORS["model"], FACTORS["ranks"], DDP + ZERO
+    models, ranks, ways = FACTORS["model"], FACTORS["ranks"], DDP + ZERO + FSDP
     of_ddp = [case for case in long if case.way in DDP]
     assert {(c.model, c.ranks) for c in of_ddp} == set(itertools.product(models[1:], ranks))
     assert {c.steps for c in of_ddp} == {50}

@@ -19,7 +19,6 @@ from minidist.parallel.fsdp.options import DtypePolicy
 from minidist.parallel.fsdp.param_group import own_modules, own_parameters
 from minidist.parallel.fsdp.shard import Replaced, Shard, plain
 from minidist.parallel.fsdp.unit import Unit
-from minidist.parallel.sharding.layouts import LAYOUTS
 
 AT_ONCE = 16  # facts that are compared in one message
 
@@ -78,8 +77,6 @@ def check_options(options: Mapping[str, object]) -> None:
             "mp_policy: expected a torch.distributed.fsdp.MixedPrecisionPolicy, got "
             f"{type(given).__name__}"
         )
-    if options["layout"] not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {options['layout']!r}")
 
 
 def check_wrapping(module: nn.Module, comm: Comm) -> None:

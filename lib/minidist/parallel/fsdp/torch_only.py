@@ -1,14 +1,11 @@
 """Arguments and methods of FSDP2 that minidist lacks, each with what to do instead."""
 
-_LAYOUT = 'shards are by rows (layout="dim0") or flat (layout="flat")'
-_PREFETCH = (
-    "the order of the last forward decides; fully_shard(..., prefetch=False) switches it off"
-)
+_PREFETCH = "the order of the last forward decides"
 _MEAN = "gradients are means over the ranks; scale the loss"
 _COMM = "fully_shard(..., comm=...) takes a Comm of your own"
 
 INSTEAD = {
-    "shard_placement_fn": _LAYOUT,
+    "shard_placement_fn": "parameters are sharded along their first dimension",
     "offload_policy": "shards stay on the module's device",
     "ignored_params": "keep parameters that are not to be sharded outside of the module",
     "dp_mesh_dims": "pass a mesh of one dimension, or of two: (replicate, shard)",
