@@ -82,7 +82,7 @@ def test_it_clips_as_torch_does_in_one_process() -> None:
     check(launch(clip_all, 4, 1.0, NORMS))
 
 
-SOME = ["ddp", "zero 1, local", "zero 2", "dim0", "flat", "only blocks"]
+SOME = ["ddp", "zero 1, local", "zero 2", "units", "only blocks"]
 
 
 def not_finite() -> dict[str, tuple[str, bool]]:
@@ -99,7 +99,7 @@ def not_finite() -> dict[str, tuple[str, bool]]:
 
 def another_max_norm() -> list[str]:
     said = []
-    for name in ("ddp", "zero 2", "dim0"):
+    for name in ("ddp", "zero 2", "units"):
         model = wrappings(2)[name](Net(0))
         loss(model, dist.get_rank()).backward()
         with pytest.raises(MismatchError) as caught:

@@ -127,7 +127,7 @@ def step(strategy: str, batch: int = 4) -> Step:
         rank=dist.get_rank(),
         activations=activations,
         units=units,
-        layout="flat" if "flat" in strategy else "dim0",
+        layout="flat" if "flat" in strategy else "rows",
         bucket_cap_mb=cap,
     )
     model, optimizer = wrap(net, strategy, units, cap, torch.optim.Adam, {})

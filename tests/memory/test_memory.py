@@ -67,7 +67,7 @@ def asked(ranks: Any = 2, strategy: str = "ddp", **how: Any) -> Any:
         (asked(activations=-5), "activations must be at least 0, got -5"),
         (asked(strategy="zero2", bucket_cap_mb=math.nan), "bucket_cap_mb: .* above 0, got nan"),
         (asked(optimizer="lion"), "optimizer must be one of .* got 'lion'"),
-        (asked(strategy="zero3", layout="rows"), "layout: expected one of dim0, flat, got 'rows'"),
+        (asked(strategy="zero3", layout="cols"), "layout: expected one of rows, flat, got 'cols'"),
         (asked(strategy="zero3", units=["head"]), "Odd has no attribute `head`"),
     ],
 )

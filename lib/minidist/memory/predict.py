@@ -23,7 +23,7 @@ from minidist.parallel.sharding.rows import RowLayout
 from minidist.schedule.checks import whole_number
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
-LAYOUTS = "dim0", "flat"
+LAYOUTS = "rows", "flat"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def predict(
     reshard_after_forward: bool = True,
     prefetch: bool = True,
     bucket_cap_mb: float = 25,
-    layout: str = "dim0",
+    layout: str = "rows",
     units: Iterable[str] = (),
 ) -> RankBytes:
     """Predict what a rank takes to train a module; its state to the byte.
