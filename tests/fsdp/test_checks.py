@@ -58,11 +58,6 @@ WRONG: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
         {"reshard_after_forward": 2},
         "reshard_after_forward: expected True, False or None, got 2",
     ),
-    (
-        pair,
-        {"mp_policy": "bf16"},
-        "mp_policy: expected a torch.distributed.fsdp.MixedPrecisionPolicy, got str",
-    ),
 ]
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from minidist import Counted, Ours, fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import units
-from minidist.parallel.fsdp.options import DtypePolicy
+from minidist.parallel.fsdp.param_group import DtypePolicy
 from tests.support.training import bytes_of_flags, far, gradients, mine, scaled_step, wholes
 
 BF16, F32 = torch.bfloat16, torch.float32

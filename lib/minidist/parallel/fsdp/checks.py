@@ -9,21 +9,55 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves
 
 from minidist.comm.agreement import agree_on
-from minidist.comm.comm import Comm
+from minidist.comm.comm import Comm, Ours, check_comm
 from minidist.parallel.autograd.module_edges import tensors
 from minidist.parallel.checks import check_module, check_tensors
-from minidist.parallel.fsdp.options import DtypePolicy
 from minidist.parallel.fsdp.param_group import own_modules, own_parameters
 from minidist.parallel.fsdp.shard import Replaced, Shard, plain
 from minidist.parallel.fsdp.unit import Unit
 
+Pair = tuple[Comm, Comm]
 AT_ONCE = 16  # facts that are compared in one message
 
 
 # ---- when a module is wrapped ----
+
+
+def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> list[Comm]:
+    """Return the comm between the ranks that share each parameter; then, if any, the replicas'.
+
+    Raises:
+        TypeError, ValueError: without the rank.
+    """
+    if mesh is not None and comm is not None:
+        raise ValueError("mesh and comm: expected one of them, got both; a comm has its own group")
+    if mesh is not None:
+        if mesh.ndim not in (1, 2):
+            raise ValueError(
+                "mesh: expected one dimension (shard) or two (replicate, shard), got "
+                f"{mesh.ndim}: {tuple(mesh.shape)}"
+            )
+        if mesh.get_coordinate() is None:
+            raise ValueError(f"mesh: this rank is not in it, but {mesh.mesh.flatten().tolist()}")
+        return [Ours(mesh.get_group(dimension)) for dimension in reversed(range(mesh.ndim))]
+    if comm is None:
+        return [Ours()]
+    for each in comm if isinstance(comm, tuple) else [comm]:
+        check_comm("comm", each)
+    if not isinstance(comm, tuple):
+        return [comm]
+    replicate, shard = comm
+    replicas, sharers = (dist.get_process_group_ranks(each.group) for each in comm)
+    if len(set(replicas) & set(sharers)) != 1:
+        raise ValueError(
+            "comm: expected a pair (replicate, shard) of groups that share this rank alone, as the "
+            f"columns and rows of a mesh do, got ranks {replicas} and {sharers}"
+        )
+    return [shard, replicate]
 
 
 def agree_on_wrapping(
@@ -38,7 +72,8 @@ def agree_on_wrapping(
     facts: dict[str, object] = {}
     problem: Exception | None = None
     try:
-        check_options(options)
+        if not isinstance(given := options["reshard_after_forward"], bool | None):
+            raise TypeError(f"reshard_after_forward: expected True, False or None, got {given!r}")
         check_wrapping(module, comms[0])
         facts = {"module": type(module).__name__, **options, **_contents(module)}
     except (TypeError, ValueError) as error:
@@ -66,17 +101,6 @@ def _contents(module: nn.Module) -> dict[str, object]:
         tied = f", at {len(places)} places" if len(places) > 1 else ""
         found[f"parameter '{name}'"] = f"{tuple(parameter.shape)} {parameter.dtype}{grad}{tied}"
     return found
-
-
-def check_options(options: Mapping[str, object]) -> None:
-    """Raise TypeError or ValueError, without the rank, unless all arguments are possible."""
-    if not isinstance(given := options["reshard_after_forward"], bool | None):
-        raise TypeError(f"reshard_after_forward: expected True, False or None, got {given!r}")
-    if not all(hasattr(given := options["mp_policy"], each) for each in DtypePolicy._fields):
-        raise TypeError(
-            "mp_policy: expected a torch.distributed.fsdp.MixedPrecisionPolicy, got "
-            f"{type(given).__name__}"
-        )
 
 
 def check_wrapping(module: nn.Module, comm: Comm) -> None:

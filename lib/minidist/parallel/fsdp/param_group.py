@@ -20,9 +20,20 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from minidist.comm.comm import Comm
-from minidist.parallel.fsdp.options import DtypePolicy
 from minidist.parallel.fsdp.shard import Replaced, ShardGradient, make_shard, plain
 from minidist.parallel.sharding.rows import RowLayout
+
+
+class DtypePolicy(NamedTuple):
+    """What `torch.distributed.fsdp.MixedPrecisionPolicy` has, whose import takes a second or more.
+
+    Users pass that class; of either one only the fields are read.
+    """
+
+    param_dtype: torch.dtype | None = None  # of gathered parameters; None: as they are
+    reduce_dtype: torch.dtype | None = None  # in which gradients are averaged; None: as gathered
+    output_dtype: torch.dtype | None = None  # of what forward returns; None: as it is
+    cast_forward_inputs: bool = True  # the floating-point ones, to param_dtype
 
 
 class ParamInfo(NamedTuple):
