@@ -117,60 +117,54 @@ def test_a_backward_through_freed_parameters_is_an_error() -> None:
 # ---- the module's own methods, and what is round a step ----
 
 
-def test_unshard_and_reshard_by_hand() -> None:
-    def run() -> list[Any]:
+def test_unshard_and_reshard_by_hand_and_names() -> None:
+    def run() -> None:
         net, bare = shard_blocks(gpt()), gpt()
         block = net.blocks[0]
         shard = block.out.weight
         block.unshard(async_op=True).wait()
         whole = block.out.weight
-        found = [isinstance(shard, Shard), torch.equal(whole, bare.blocks[0].out.weight)]
-        found += [isinstance(net.token.weight, Shard)]  # its own parameters alone
+        assert torch.equal(whole, bare.blocks[0].out.weight)
+        assert isinstance(shard, Shard)
+        assert isinstance(net.token.weight, Shard), "its own parameters alone"
         block.reshard()
         block.reshard()
-        found += [block.out.weight is shard, whole.untyped_storage().nbytes() == 0]
+        assert block.out.weight is shard
+        assert whole.untyped_storage().nbytes() == 0
         block.unshard()
-        found += [block.out.weight is whole]
-        return [*found, torch.equal(net(mine(tokens(0, 4))), bare(mine(tokens(0, 4))))]
+        assert block.out.weight is whole
+        assert torch.equal(net(mine(tokens(0, 4))), bare(mine(tokens(0, 4))))
 
-    assert launch(run, 2) == [[True] * 7] * 2
+        layers = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+        names = list(dict(layers.named_parameters()))
+        fully_shard(layers[1])
+        fully_shard(layers)
+        assert list(dict(layers.named_parameters())) == names
+        assert [unit.name for unit in units(layers)] == ["", "1"]
+        assert isinstance(layers, FSDPModule)
+        assert isinstance(layers, nn.Sequential)
+        assert (type(layers).__name__, type(layers[:1])) == ("FSDPSequential", nn.Sequential)
+
+    launch(run, 2)
 
 
 def test_optimizers_treat_shards_as_parameters() -> None:
     """Also those that update many at once, as on a GPU by default, and parts that are empty."""
 
-    def run() -> list[str]:
-        wrong = []
-        for foreach in (False, True):
-            net, bare = shard_blocks(gpt()), gpt()
-            both = [torch.optim.AdamW(m.parameters(), foreach=foreach) for m in (net, bare)]
-            score(net, mine(tokens(0, 6))).backward()
-            score(bare, tokens(0, 6)).backward()
-            for optimizer in both:
-                optimizer.step()
-            wrong.append(far(wholes(net), dict(bare.named_parameters())))
-            kept = sum(t.numel() for s in both[0].state.values() for t in s.values() if t.dim())
-            if kept != 2 * sum(p.numel() for p in net.parameters()):
-                wrong.append(f"{kept} elements of moments")
-        for module in (optimizers, _foreach_utils):
-            assert module._foreach_supported_types.count(Shard) == 1
-        return [said for said in wrong if said]
-
-    assert launch(run, 3) == [[]] * 3
-
-
-def test_names_classes_and_slices() -> None:
     def run() -> list[Any]:
-        net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
-        fully_shard(net[1])
-        names = list(dict(net.named_parameters()))
-        fully_shard(net)
-        found: list[Any] = [isinstance(net, FSDPModule), isinstance(net, nn.Sequential)]
-        found += [names == list(dict(net.named_parameters()))]
-        found += [[unit.name for unit in units(net)] == ["", "1"], type(net).__name__]
-        return [*found, type(net[:1]).__name__]
+        net, bare = shard_blocks(gpt()), gpt()
+        both = [torch.optim.AdamW(m.parameters(), foreach=True) for m in (net, bare)]
+        score(net, mine(tokens(0, 6))).backward()
+        score(bare, tokens(0, 6)).backward()
+        for optimizer in both:
+            optimizer.step()
+        moments = sum(t.numel() for s in both[0].state.values() for t in s.values() if t.dim())
+        alike = far(wholes(net), dict(bare.named_parameters()))
+        types = [module._foreach_supported_types for module in (optimizers, _foreach_utils)]
+        kept = sum(parameter.numel() for parameter in net.parameters())
+        return [alike, moments == 2 * kept, *(each.count(Shard) for each in types)]
 
-    assert launch(run, 2) == [[True] * 4 + ["FSDPSequential", "Sequential"]] * 2
+    assert launch(run, 3) == [["", True, 1, 1]] * 3
 
 
 def test_hooks_on_shards_and_zero_grad_while_the_parameters_are_whole() -> None:
