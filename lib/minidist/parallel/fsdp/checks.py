@@ -113,12 +113,7 @@ def check_wrapping(module: nn.Module, comm: Comm) -> None:
         )
     own = {name: parameter for name, parameter, _ in own_parameters(module)}
     for name, parameter in own.items():
-        if isinstance(parameter, Replaced):
-            raise ValueError(
-                f"module: parameter '{name}' is tied to {parameter.title()}; tied parameters must "
-                "be in one unit: wrap a module that holds both, and not a part that holds one"
-            )
-        if isinstance(parameter, Shard):
+        if isinstance(parameter, Shard | Replaced):
             raise ValueError(
                 f"module: its '{name}' is sharded already, as {parameter.title()}; wrap the "
                 "inner modules before the outer ones, and tied parameters in one unit"

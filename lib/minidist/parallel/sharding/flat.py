@@ -29,11 +29,6 @@ class Flat:
 
     It holds no memory: its methods return views of memory that others hold.
 
-    Args:
-        shapes: of the tensors, which are of one dtype.
-        ranks: how many slices.
-        rank: this rank's, from 0 on.
-
     Attributes:
         numel: elements of all tensors, without padding.
         padded: the same, rounded up to a multiple of `ranks`: the size of the flat tensor.

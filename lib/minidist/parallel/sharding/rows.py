@@ -25,10 +25,7 @@ import torch
 class RowLayout:
     """Where the rows of a few tensors lie in the ranks' shards: see [Note: rows].
 
-    Args:
-        shapes: of the tensors; one without dimensions counts as one row.
-        ranks: the number of shards.
-        rank: whose pieces `pieces` and `piece` return.
+    A tensor without dimensions counts as one row.
 
     Attributes:
         shard_numel: elements of one rank's shard, padding included.
