@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from minidist.comm.coalesced import broadcast_coalesced
 from minidist.comm.comm import Comm
 from minidist.parallel.fsdp.checks import (
+    INSTEAD,
     Pair,
     agree_on_wrapping,
     check_output,
@@ -23,7 +24,6 @@ from minidist.parallel.fsdp.checks import (
     choose_comms,
 )
 from minidist.parallel.fsdp.param_group import DtypePolicy, ParamInfo, own_modules, own_parameters
-from minidist.parallel.fsdp.torch_only import INSTEAD
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.sharding.partition import alike
 
