@@ -32,9 +32,7 @@ PREDICTED: dict[str, dict[str, Any] | None] = {
     "torch, kept": None,
     "ddp": {"strategy": "ddp", "gradient_as_bucket_view": True},
     "fsdp": {"strategy": "zero3"},
-    "fsdp, flat": {"strategy": "zero3", "layout": "flat"},
     "fsdp, kept": {"strategy": "zero3", "reshard_after_forward": False},
-    "fsdp, no prefetch": {"strategy": "zero3", "prefetch": False},
 }
 
 
@@ -75,9 +73,7 @@ def ways(precision: str) -> dict[str, Way]:
         "torch, kept": torchs(reshard_after_forward=False, **mixed),
         "ddp": unsharded,
         "fsdp": ours(**mixed),
-        "fsdp, flat": ours(layout="flat", **mixed),
         "fsdp, kept": ours(reshard_after_forward=False, **mixed),
-        "fsdp, no prefetch": ours(prefetch=False, **mixed),
         "fsdp, native": ours(comm=minidist.Native(), **mixed),
     }
 

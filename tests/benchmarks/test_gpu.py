@@ -43,7 +43,7 @@ UNTIMED = ("minidist, views", "minidist, ring")
 TRAINED = {
     "ddp": {"minidist", "overlapped", "naive", *UNTIMED, "minidist, native"},
     "zero": {"ddp", "stage 1", "stage 1, local", "stage 2", "stage 2, native"},
-    "fsdp": {"torch", "fsdp", "fsdp, flat", "fsdp, kept", "fsdp, native"},
+    "fsdp": {"torch", "fsdp", "fsdp, kept", "fsdp, native"},
 }
 
 

@@ -20,8 +20,7 @@ MIB = 1 << 20
 DDP = ["torch", "alone", "overlapped", "bucketed", "flat", "naive", "overlapped, native"]
 ZERO = ["torch", "torch, views", "ddp", "stage 1", "stage 1, native", "stage 1, local"]
 ZERO += ["stage 2", "stage 2, native"]
-FSDP = ["torch", "torch, kept", "ddp", "fsdp", "fsdp, flat", "fsdp, kept", "fsdp, no prefetch"]
-FSDP += ["fsdp, native"]
+FSDP = ["torch", "torch, kept", "ddp", "fsdp", "fsdp, kept", "fsdp, native"]
 WAYS = {"ddp": DDP, "zero": ZERO, "fsdp": FSDP}
 Row = dict[str, Any]
 

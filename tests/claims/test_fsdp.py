@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 import minidist
 from course.pages.recorded import recorded
 from course.training import models
+from from_scratch.fsdp import FSDP
 from minidist.comm.comm import Counted, Ours
 from minidist.memory import activations
 from minidist.memory.predict import predict
@@ -20,7 +21,7 @@ from minidist.memory.state import held
 from minidist.parallel.fsdp.fully_shard import units
 from minidist.parallel.fsdp.unit import UnitState
 from minidist.parallel.sharding.flat import Flat
-from minidist.parallel.sharding.layouts import LAYOUTS, RowLayout
+from minidist.parallel.sharding.rows import RowLayout
 from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.simulate import traffic
 from tests.support.chapter import names_in
@@ -43,20 +44,29 @@ def shard(model: models.GPT, **options: Any) -> models.GPT:
     return model
 
 
-def loss_of(model: nn.Module, step: int = 0, rows: int = 1) -> torch.Tensor:
+def flat(net: models.GPT, **options: Any) -> FSDP:
+    """The one from scratch, in which a unit is one flat parameter."""
+    return FSDP(net, net.blocks, Ours(), **options)
+
+
+def loss_of(model: Any, step: int = 0, rows: int = 1) -> torch.Tensor:
     """Of other text on each rank and in each step."""
     place = torch.Generator().manual_seed(100 * step + dist.get_rank())
     text = torch.randint(VOCAB, (rows, 9), generator=place)
     return cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
 
 
-def train(model: nn.Module, steps: int = 6) -> list[float]:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+def train(model: Any, steps: int = 6) -> list[float]:
+    from_scratch = isinstance(model, FSDP)
+    parameters = model.shards if from_scratch else model.parameters()
+    optimizer = torch.optim.AdamW(parameters, lr=1e-2)
     losses = []
     for step in range(steps):
         optimizer.zero_grad()
         loss = loss_of(model, step)
         loss.backward()
+        if from_scratch:
+            model.synchronize()
         optimizer.step()
         losses.append(loss.item())
     return losses
@@ -70,17 +80,20 @@ def test_fsdp_trains_as_ddp_does_and_keeps_a_share() -> None:
     def run() -> Any:
         ddp = minidist.DistributedDataParallel(gpt())
         found = {"ddp": (train(ddp), held(ddp, torch.optim.SGD(ddp.parameters())).total)}
-        for layout in LAYOUTS:
-            model = shard(gpt(), layout=layout)
-            losses = train(model)
-            found[layout] = losses, held(model, torch.optim.SGD(model.parameters())).total
+        model, scratch = shard(gpt()), flat(gpt())
+        for name, each, shards in (
+            ("rows", model, list(model.parameters())),
+            ("flat", scratch, scratch.shards),
+        ):
+            losses = train(each)
+            found[name] = losses, held(nn.ParameterList(shards), torch.optim.SGD(shards)).total
         return found
 
     by_rank = minidist.launch(run, 4, device="cpu")
     assert by_rank[0]["ddp"][0] != by_rank[1]["ddp"][0], "each has data of its own"
     for found in by_rank:
         wanted, whole = found["ddp"]
-        for layout in LAYOUTS:
+        for layout in ("rows", "flat"):
             losses, share = found[layout]
             assert losses == pytest.approx(wanted, abs=1e-10, rel=0)
             assert share < 0.26 * whole
@@ -89,67 +102,68 @@ def test_fsdp_trains_as_ddp_does_and_keeps_a_share() -> None:
 # ---- E2 ----
 
 
-def whole_bytes(model: nn.Module) -> int:
+def whole_bytes(model: Any) -> int:
     """Of all whole parameters that take memory now, each piece of it once."""
-    storages = {
-        whole.untyped_storage()._cdata: whole.untyped_storage().nbytes()
-        for unit in units(model)
-        for block in unit.groups
-        for whole in block.unsharded
-    }
+    if isinstance(model, FSDP):
+        whole = [unit.buffer for unit in model.units]
+    else:
+        whole = [w for unit in units(model) for group in unit.groups for w in group.unsharded]
+    storages = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in whole}
     return sum(storages.values())
 
 
-def watch(model: Any, blocks: Any) -> tuple[list[set[str]], list[int]]:
-    """While each block computes: the units that are whole, and the bytes that they take."""
-    names: list[set[str]] = []
-    sizes: list[int] = []
-
-    def look(*_: object) -> None:
-        freed = UnitState.SHARDED, UnitState.UNSHARDING
-        whole = [each for each in units(model) if each.state not in freed]
-        names.append({unit.short for unit in whole})
-        sizes.append(whole_bytes(model))
-
-    handles = [block.register_forward_pre_hook(look) for block in blocks]
+def watch(model: Any, blocks: Any, look: Callable[[], Any]) -> list[Any]:
+    """What is seen while each block computes."""
+    seen: list[Any] = []
+    handles = [block.register_forward_pre_hook(lambda *_: seen.append(look())) for block in blocks]
     loss_of(model)
     for handle in handles:
         handle.remove()
-    return names, sizes
+    return seen
+
+
+def whole_units(model: Any) -> set[str]:
+    """The units that are whole and not on their way."""
+    freed = UnitState.SHARDED, UnitState.UNSHARDING
+    return {unit.short for unit in units(model) if unit.state not in freed}
 
 
 @pytest.mark.claim("D6", "E2")
 def test_forward_gathers_unit_by_unit_and_the_root_alone_gathers_all() -> None:
+    """Units by name in minidist's FSDP; bytes, without prefetch and with it, in the other one."""
+
     def run() -> Any:
-        found = {}
-        for prefetch in (False, True):
-            model = shard(gpt(), prefetch=prefetch, layout="flat")
-            train(model, 2)  # from then on the order of units is known
-            found[prefetch] = watch(model, model.blocks)
-        alone = gpt()
-        minidist.fully_shard(alone, layout="flat")
-        return found, watch(alone, alone.blocks)
+        names, sizes = [], []
+        for blocks in (True, False):
+            model = gpt()
+            inside = shard(model).blocks if blocks else minidist.fully_shard(model).blocks
+            names.append(watch(model, inside, lambda model=model: whole_units(model)))
+        for blocks, prefetch in ((True, False), (True, True), (False, True)):
+            net = gpt()
+            scratch = FSDP(net, net.blocks if blocks else [], Ours(), prefetch)
+            train(scratch, 2)  # from then on the order of units is known
+            look = lambda scratch=scratch: whole_bytes(scratch)  # noqa: E731
+            sizes.append(watch(scratch, net.blocks, look))
+        return names, sizes
 
     everything = gpt()
     nbytes = sum(parameter.nbytes for parameter in everything.parameters())
     block = sum(parameter.nbytes for parameter in everything.blocks[0].parameters())
-    root = nbytes - LAYERS * block
-    for found, (names, sizes) in minidist.launch(run, 2, device="cpu"):
-        for prefetch, (whole, taken) in found.items():
-            assert whole == [{"root", name} for name in NAMES]
-            last = root + block
-            others = last + prefetch * block  # the next unit is on its way
-            assert taken == [others] * (LAYERS - 1) + [last]
-        assert names == [{"root"}] * LAYERS
-        assert sizes == [nbytes] * LAYERS
+    last = nbytes - LAYERS * block + block  # the root, and a block
+    for (by_block, alone), (plain, ahead, everyone) in minidist.launch(run, 2, device="cpu"):
+        assert by_block == [{"root", name} for name in NAMES]
+        assert alone == [{"root"}] * LAYERS
+        assert plain == [last] * LAYERS
+        assert ahead == [last + block] * (LAYERS - 1) + [last], "the next one is on its way"
+        assert everyone == [nbytes] * LAYERS
 
 
 # ---- E3 ----
 
 
-def gradients_inside(layout: str) -> Any:
+def gradients_inside() -> Any:
     """Of a block: what autograd makes, what is left, and the average of what all ranks made."""
-    model, made = shard(gpt(), layout=layout), {}
+    model, made = shard(gpt()), {}
     block = model.blocks[1]
 
     def look(*_: object) -> None:
@@ -169,19 +183,18 @@ def gradients_inside(layout: str) -> Any:
 
 @pytest.mark.claim("E3")
 def test_backward_makes_whole_gradients_and_leaves_shards_of_their_average() -> None:
-    by_rank = minidist.launch(lambda: [gradients_inside(each) for each in LAYOUTS], 3)
+    by_rank = minidist.launch(gradients_inside, 3)
     shapes = {name: p.shape for name, p in gpt().blocks[1].named_parameters()}
-    for of_ranks in zip(*by_rank, strict=True):
-        for made, _, _, unfreed, still in of_ranks:
-            assert {name: each.shape for name, each in made.items()} == shapes
-            assert unfreed == still == 0, "weights and gradients are let go"
-        for name in shapes:
-            every = [made[name] for made, *_ in of_ranks]
-            assert not torch.allclose(every[0], every[1]), "each rank has other samples"
-            for _, _, average, *_ in of_ranks:
-                assert torch.allclose(average[name], sum(every) / 3, atol=1e-12)
-            kept = sum(left[name].numel() for _, left, *_ in of_ranks)
-            assert kept == shapes[name].numel(), "together they have one"
+    for made, _, _, unfreed, still in by_rank:
+        assert {name: each.shape for name, each in made.items()} == shapes
+        assert unfreed == still == 0, "weights and gradients are let go"
+    for name in shapes:
+        every = [made[name] for made, *_ in by_rank]
+        assert not torch.allclose(every[0], every[1]), "each rank has other samples"
+        for _, _, average, *_ in by_rank:
+            assert torch.allclose(average[name], sum(every) / 3, atol=1e-12)
+        kept = sum(left[name].numel() for _, left, *_ in by_rank)
+        assert kept == shapes[name].numel(), "together they have one"
 
 
 # ---- E4, E6 ----
@@ -275,18 +288,21 @@ def test_two_ways_to_share_evenly_with_their_padding(ranks: int) -> None:
     for kind in (RowLayout, Flat):
         layouts = [kind(shapes, ranks, rank) for rank in range(ranks)]
         assert len({layout.shard_numel for layout in layouts}) == 1, "all send as much"
-        for index, whole in enumerate(wholes):
-            parts = [layout.piece(index, whole).flatten() for layout in layouts]
-            assert torch.equal(torch.cat(parts), whole.flatten()), "each element is somebody's"
-            if kind is RowLayout and whole.dim():
-                chunks = [len(part.flatten()) for part in whole.chunk(ranks)]
-                assert [len(p) for p in parts if len(p)] == chunks, "even, by rows"
         padding = layouts[0].padded - numel
         if kind is Flat:
             assert 0 <= padding < ranks
         else:
             rowed = [shape or torch.Size([1]) for shape in shapes]
             assert padding == sum(-shape[0] % ranks * math.prod(shape[1:]) for shape in rowed)
+        for index, whole in enumerate(wholes):
+            if kind is Flat:
+                parts = [whole.flatten()[slice(*each.ranges()[index])] for each in layouts]
+            else:
+                parts = [each.piece(index, whole).flatten() for each in layouts]
+            assert torch.equal(torch.cat(parts), whole.flatten()), "each element is somebody's"
+            if kind is RowLayout and whole.dim():
+                chunks = [len(part.flatten()) for part in whole.chunk(ranks)]
+                assert [len(p) for p in parts if len(p)] == chunks, "even, by rows"
 
 
 class Odd(nn.Module):
@@ -308,30 +324,40 @@ def odd() -> Odd:
     return Odd()
 
 
+def plain() -> nn.Module:
+    """The same in one dtype, and all of it trained."""
+    return odd().float().requires_grad_(True)
+
+
 @pytest.mark.claim("E5")
 def test_a_unit_of_all_kinds_is_rebuilt_from_what_the_ranks_keep() -> None:
+    """By rows; flat, without the second dtype and the frozen bias: a unit is one parameter."""
+
     def run() -> Any:
-        found = {}
-        for layout in LAYOUTS:
-            model = minidist.fully_shard(odd(), layout=layout)
-            model(torch.ones(2, 7) * dist.get_rank()).square().mean().backward()
-            shards = dict(model.named_parameters())
-            found[layout] = (
-                {n: (tuple(s.shape), s.dtype, s.grad is None) for n, s in shards.items()},
-                minidist.full_state_dict(model),
-            )
-        return found
+        model = minidist.fully_shard(odd())
+        model(torch.ones(2, 7) * dist.get_rank()).square().mean().backward()
+        shards = dict(model.named_parameters())
+        kept = {n: (tuple(s.shape), s.dtype, s.grad is None) for n, s in shards.items()}
+        net = plain()
+        scratch = FSDP(net, [], Ours())
+        (unit,) = scratch.units
+        shape = tuple(unit.shard.shape)
+        unit.unshard()
+        whole = {name: parameter.clone() for name, parameter in net.named_parameters()}
+        return kept, minidist.full_state_dict(model), shape, whole
 
     by_rank = minidist.launch(run, 4, device="cpu")
     for name, whole in odd().named_parameters():
-        for layout in LAYOUTS:
-            kept = [each[layout][0][name] for each in by_rank]
-            assert sum(math.prod(shape) for shape, *_ in kept) == whole.numel()
-            assert {dtype for _, dtype, _ in kept} == {whole.dtype}
-            assert {without for *_, without in kept} == {not whole.requires_grad}
-            assert all(torch.equal(each[layout][1][name], whole) for each in by_rank)
-            rows = layout == "dim0"
-            assert {len(shape) for shape, *_ in kept} == {whole.dim() if rows else 1}
+        kept = [each[0][name] for each in by_rank]
+        assert sum(math.prod(shape) for shape, *_ in kept) == whole.numel()
+        assert {dtype for _, dtype, _ in kept} == {whole.dtype}
+        assert {without for *_, without in kept} == {not whole.requires_grad}
+        assert {len(shape) for shape, *_ in kept} == {whole.dim()}
+        assert all(torch.equal(each[1][name], whole) for each in by_rank)
+    numel = sum(parameter.numel() for parameter in plain().parameters())
+    for _, _, shape, found in by_rank:
+        assert shape == (-(-numel // 4),), "as much on all ranks, and without rows"
+        assert all(torch.equal(found[name], whole) for name, whole in plain().named_parameters())
 
 
 # ---- E7 ----
@@ -385,7 +411,7 @@ def parts_of_memory() -> Any:
     optimizer = torch.optim.AdamW(model.parameters())
     loss_of(model).backward()
     optimizer.step()
-    _, sizes = watch(model, model.blocks)
+    sizes = watch(model, model.blocks, lambda: whole_bytes(model))
     wholes = [w for unit in units(model) for block in unit.groups for w in block.unsharded]
     beside = [*wholes, *model.parameters()]
     kept = [activations.saved(lambda r=r: loss_of(model, 0, r), beside) for r in (2, 4)]

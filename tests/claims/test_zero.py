@@ -11,6 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.debug import CommDebugMode
 
 import minidist
+from from_scratch.fsdp import FSDP
 from minidist.comm.comm import Counted, Ours
 from minidist.memory.state import MIXED, DtypePolicy, StateBytes, held, share, state
 
@@ -106,11 +107,13 @@ def states(bias: bool) -> dict[int, Held]:
             options: dict[str, Any] = {"stage": stage, "gradients": "local", "bucket_cap_mb": CAP}
             optimizer = minidist.ZeroOptimizer(net.parameters(), torch.optim.Adam, **options)
         else:
-            optimizer = sharded(net)
+            fsdp = FSDP(net, net[::2], Ours())
+            optimizer = torch.optim.Adam(fsdp.shards)
+            optimizer.register_step_pre_hook(lambda *_, fsdp=fsdp: fsdp.synchronize())
         for _ in range(2):
             optimizer.zero_grad()
             backward(model)
-            there = held(net, optimizer)
+            there = held(net if stage < 3 else nn.ParameterList(fsdp.shards), optimizer)
             whole = [p.grad for p in net.parameters() if p.grad is not None and stage < 3]
             optimizer.step()
         found[stage] = Held(there, sum(each.nbytes for each in whole))
@@ -121,8 +124,8 @@ def sharded(net: nn.Sequential, **options: Any) -> torch.optim.Optimizer:
     """Stage 3: each layer a unit."""
     for layer in net:
         if isinstance(layer, nn.Linear):
-            minidist.fully_shard(layer, layout="flat", **options)
-    minidist.fully_shard(net, layout="flat", **options)
+            minidist.fully_shard(layer, **options)
+    minidist.fully_shard(net, **options)
     return torch.optim.Adam(net.parameters())
 
 

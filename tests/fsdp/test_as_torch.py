@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from minidist import fully_shard, launch
-from minidist.parallel.fsdp.torch_only import INSTEAD
+from minidist.parallel.fsdp.checks import INSTEAD
 from tests.fsdp.test_checks import pair, says
 from tests.support.models import gpt, score, shard_blocks, tokens
 from tests.support.training import far, mine

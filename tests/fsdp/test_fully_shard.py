@@ -1,6 +1,5 @@
 """fully_shard: what it sends and holds, and when; `tests/proof` sees that it trains right."""
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from minidist import fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import FSDPModule, units
 from minidist.parallel.fsdp.shard import Shard
 from minidist.parallel.fsdp.unit import Unit, UnitState
-from tests.support.models import LAYOUTS, gpt, score, shard_blocks, tokens
+from tests.support.models import gpt, score, shard_blocks, tokens
 from tests.support.training import far, gradients, grads_of, mine, wholes
 
 
@@ -35,8 +34,8 @@ def test_the_outermost_unit_may_be_kept_alone_and_may_accumulate_alone() -> None
 def test_the_next_unit_is_gathered_while_this_one_computes() -> None:
     """The first forward has no order to go by; those after it, and all backwards, do."""
 
-    def run(prefetch: bool) -> list[list[str]]:
-        net = shard_blocks(gpt(), prefetch=prefetch)
+    def run() -> list[list[str]]:
+        net = shard_blocks(gpt())
         events: list[str] = []
         for unit in units(net):
             begin = unit.begin_unshard
@@ -62,11 +61,9 @@ def test_the_next_unit_is_gathered_while_this_one_computes() -> None:
     b = [f"blocks.{index}" for index in range(3)]
     c = [f"compute {index}" for index in range(3)]
     plain = ["root", b[0], c[0], b[1], c[1], b[2], c[2]]
-    back = ["root", b[2], c[2], b[1], c[1], b[0], c[0]]
-    assert launch(run, 2, False) == [[plain, back] * 2] * 2
     ahead = ["root", b[0], b[1], c[0], b[2], c[1], c[2]]
-    back_ahead = ["root", b[2], b[1], c[2], b[0], c[1], c[0]]
-    assert launch(run, 2, True) == [[plain, back_ahead, ahead, back_ahead]] * 2
+    back = ["root", b[2], b[1], c[2], b[0], c[1], c[0]]
+    assert launch(run, 2) == [[plain, back, ahead, back]] * 2
 
 
 def held(unit: Unit) -> int:
@@ -80,27 +77,24 @@ def test_a_resharded_unit_holds_its_shard_and_at_most_two_are_whole() -> None:
     """Looked at in every forward and backward of a layer, and at the end."""
 
     def run() -> list[Any]:
-        found: list[Any] = []
-        for layout, prefetch in product(LAYOUTS, (True, False)):
-            net = shard_blocks(gpt(), layout=layout, prefetch=prefetch)
-            inner, seen = units(net)[1:], list[int]()
+        net = shard_blocks(gpt())
+        inner, seen = units(net)[1:], list[int]()
 
-            def look(*_: Any, inner: Any = inner, seen: Any = seen) -> None:
-                seen.append(sum(unit.state is not UnitState.SHARDED for unit in inner))
-                for unit in inner:
-                    if unit.state is not UnitState.UNSHARDING:
-                        assert (held(unit) > 0) == (unit.state is not UnitState.SHARDED), unit.name
+        def look(*_: Any) -> None:
+            seen.append(sum(unit.state is not UnitState.SHARDED for unit in inner))
+            for unit in inner:
+                whole = unit.state not in (UnitState.SHARDED, UnitState.UNSHARDING)
+                assert (held(unit) > 0) == whole, unit.name
 
-            for block in net.blocks:
-                block.norm.register_forward_hook(look)
-                block.think.register_full_backward_hook(look)
-            for step in range(2):
-                net.zero_grad()
-                score(net, mine(tokens(step, 4))).backward()
-            found.append([max(seen), len(seen), sum(map(held, units(net)))])
-        return found
+        for block in net.blocks:
+            block.norm.register_forward_hook(look)
+            block.think.register_full_backward_hook(look)
+        for step in range(2):
+            net.zero_grad()
+            score(net, mine(tokens(step, 4))).backward()
+        return [max(seen), len(seen), sum(map(held, units(net)))]
 
-    assert launch(run, 2) == [[[2, 12, 0], [1, 12, 0]] * 2] * 2
+    assert launch(run, 2) == [[2, 12, 0]] * 2
 
 
 def test_a_backward_through_freed_parameters_is_an_error() -> None:
@@ -123,60 +117,54 @@ def test_a_backward_through_freed_parameters_is_an_error() -> None:
 # ---- the module's own methods, and what is round a step ----
 
 
-def test_unshard_and_reshard_by_hand() -> None:
-    def run() -> list[Any]:
+def test_unshard_and_reshard_by_hand_and_names() -> None:
+    def run() -> None:
         net, bare = shard_blocks(gpt()), gpt()
         block = net.blocks[0]
         shard = block.out.weight
         block.unshard(async_op=True).wait()
         whole = block.out.weight
-        found = [isinstance(shard, Shard), torch.equal(whole, bare.blocks[0].out.weight)]
-        found += [isinstance(net.token.weight, Shard)]  # its own parameters alone
+        assert torch.equal(whole, bare.blocks[0].out.weight)
+        assert isinstance(shard, Shard)
+        assert isinstance(net.token.weight, Shard), "its own parameters alone"
         block.reshard()
         block.reshard()
-        found += [block.out.weight is shard, whole.untyped_storage().nbytes() == 0]
+        assert block.out.weight is shard
+        assert whole.untyped_storage().nbytes() == 0
         block.unshard()
-        found += [block.out.weight is whole]
-        return [*found, torch.equal(net(mine(tokens(0, 4))), bare(mine(tokens(0, 4))))]
+        assert block.out.weight is whole
+        assert torch.equal(net(mine(tokens(0, 4))), bare(mine(tokens(0, 4))))
 
-    assert launch(run, 2) == [[True] * 7] * 2
+        layers = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+        names = list(dict(layers.named_parameters()))
+        fully_shard(layers[1])
+        fully_shard(layers)
+        assert list(dict(layers.named_parameters())) == names
+        assert [unit.name for unit in units(layers)] == ["", "1"]
+        assert isinstance(layers, FSDPModule)
+        assert isinstance(layers, nn.Sequential)
+        assert (type(layers).__name__, type(layers[:1])) == ("FSDPSequential", nn.Sequential)
+
+    launch(run, 2)
 
 
 def test_optimizers_treat_shards_as_parameters() -> None:
     """Also those that update many at once, as on a GPU by default, and parts that are empty."""
 
-    def run() -> list[str]:
-        wrong = []
-        for foreach in (False, True):
-            net, bare = shard_blocks(gpt()), gpt()
-            both = [torch.optim.AdamW(m.parameters(), foreach=foreach) for m in (net, bare)]
-            score(net, mine(tokens(0, 6))).backward()
-            score(bare, tokens(0, 6)).backward()
-            for optimizer in both:
-                optimizer.step()
-            wrong.append(far(wholes(net), dict(bare.named_parameters())))
-            kept = sum(t.numel() for s in both[0].state.values() for t in s.values() if t.dim())
-            if kept != 2 * sum(p.numel() for p in net.parameters()):
-                wrong.append(f"{kept} elements of moments")
-        for module in (optimizers, _foreach_utils):
-            assert module._foreach_supported_types.count(Shard) == 1
-        return [said for said in wrong if said]
-
-    assert launch(run, 3) == [[]] * 3
-
-
-def test_names_classes_and_slices() -> None:
     def run() -> list[Any]:
-        net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
-        fully_shard(net[1])
-        names = list(dict(net.named_parameters()))
-        fully_shard(net)
-        found: list[Any] = [isinstance(net, FSDPModule), isinstance(net, nn.Sequential)]
-        found += [names == list(dict(net.named_parameters()))]
-        found += [[unit.name for unit in units(net)] == ["", "1"], type(net).__name__]
-        return [*found, type(net[:1]).__name__]
+        net, bare = shard_blocks(gpt()), gpt()
+        both = [torch.optim.AdamW(m.parameters(), foreach=True) for m in (net, bare)]
+        score(net, mine(tokens(0, 6))).backward()
+        score(bare, tokens(0, 6)).backward()
+        for optimizer in both:
+            optimizer.step()
+        moments = sum(t.numel() for s in both[0].state.values() for t in s.values() if t.dim())
+        alike = far(wholes(net), dict(bare.named_parameters()))
+        types = [module._foreach_supported_types for module in (optimizers, _foreach_utils)]
+        kept = sum(parameter.numel() for parameter in net.parameters())
+        return [alike, moments == 2 * kept, *(each.count(Shard) for each in types)]
 
-    assert launch(run, 2) == [[True] * 4 + ["FSDPSequential", "Sequential"]] * 2
+    assert launch(run, 3) == [["", True, 1, 1]] * 3
 
 
 def test_hooks_on_shards_and_zero_grad_while_the_parameters_are_whole() -> None:

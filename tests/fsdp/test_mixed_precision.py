@@ -1,7 +1,6 @@
 """fully_shard in several dtypes: what is used, what is sent, what is kept."""
 
 import copy
-from itertools import product
 from typing import Any
 
 import torch
@@ -10,9 +9,8 @@ from torch import nn
 
 from minidist import Counted, Ours, fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import units
-from minidist.parallel.fsdp.options import DtypePolicy
-from tests.support.models import LAYOUTS
-from tests.support.training import bytes_of_flags, far, gradients, mine, scaled_step, wholes
+from minidist.parallel.fsdp.param_group import DtypePolicy
+from tests.support.training import bytes_of_flags, far, gradients, mine, wholes
 
 BF16, F32 = torch.bfloat16, torch.float32
 
@@ -55,30 +53,24 @@ def by_hand(
 def test_low_precision_is_used_and_sent_and_full_precision_is_kept() -> None:
     """2 ranks, so that the order of adding does not matter: equal in every bit."""
 
-    def run() -> list[Any]:
-        found: list[Any] = []
-        for layout, reduce in product(LAYOUTS, (F32, BF16, None)):
-            comm = Counted(Ours(algorithm="ring"))
-            policy = DtypePolicy(param_dtype=BF16, reduce_dtype=reduce)
-            model = shard(net(), layout=layout, comm=comm, mp_policy=policy)
-            used: list[Any] = []
-            model[1][0].register_forward_hook(
-                lambda m, args, out, used=used: used.append((m.weight.dtype, out.dtype))
-            )
-            comm.clear()
-            out = model(mine(data(0)))
-            out.float().square().mean().backward()
-            numel = sum(group.layout.padded for unit in units(model) for group in unit.groups)
-            want = numel * (2 * 2 + (4 if reduce is F32 else 2)) // 2
-            right = by_hand(net(), [[part] for part in data(0).chunk(2)], reduce or BF16)
-            sent = comm.bytes_sent - bytes_of_flags(comm, len(list(model.parameters())))
-            found.append((used, out.dtype, sent - want))
-            found.append({each.dtype for p in model.parameters() for each in (p, p.grad)})
-            found.append(far(gradients(model), right, 0))
-        return found
+    def run(reduce: torch.dtype | None) -> None:
+        comm, used = Counted(Ours(algorithm="ring")), []
+        model = shard(net(), comm=comm, mp_policy=DtypePolicy(BF16, reduce))
+        model[1][0].register_forward_hook(
+            lambda module, _, out: used.append((module.weight.dtype, out.dtype))
+        )
+        comm.clear()
+        out = model(mine(data(0)))
+        out.float().square().mean().backward()
+        assert used == [(BF16, out.dtype)] == [(BF16, BF16)]
+        numel = sum(group.layout.padded for unit in units(model) for group in unit.groups)
+        sent = comm.bytes_sent - bytes_of_flags(comm, len(list(model.parameters())))
+        assert sent == numel * (2 * 2 + (4 if reduce is F32 else 2)) // 2
+        assert {each.dtype for p in model.parameters() for each in (p, p.grad)} == {F32}
+        right = by_hand(net(), [[part] for part in data(0).chunk(2)], reduce or BF16)
+        assert far(gradients(model), right, 0) == ""
 
-    want = [([(BF16, BF16)], BF16, 0), {F32}, ""]
-    assert launch(run, 2) == [want * 6] * 2
+    launch(lambda: [run(reduce) for reduce in (F32, BF16, None)], 2)
 
 
 def test_gradients_add_up_in_the_reduce_dtype() -> None:
@@ -127,35 +119,3 @@ def test_outputs_and_inputs_are_cast_as_told_and_integers_never() -> None:
         True,
     ]
     assert launch(run, 2) == [want] * 2
-
-
-def test_a_sharded_loss_scaler_lets_all_ranks_skip_a_step() -> None:
-    """Of an infinite gradient the last rank sees a part in its shard, and rank 0 does not."""
-
-    def skips(scaler: Any, model: nn.Module) -> list[tuple[float, bool]]:
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        seen = []
-        for last in (1.0, float("inf"), 1.0):
-            optimizer.zero_grad()
-            outputs = model(torch.ones(2, 4)) * torch.tensor([1.0, 1.0, last])
-            scaler.scale(outputs.sum()).backward()
-            seen.append(scaled_step(scaler, optimizer))
-        return seen
-
-    def run() -> list[list[tuple[float, bool]]]:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard as torchs
-        from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-
-        theirs = torchs(nn.Linear(4, 3), mesh=init_device_mesh("cpu", (3,)))
-        found = [skips(torch.amp.GradScaler("cpu", init_scale=8.0), theirs)]
-        for layout, kind in product(LAYOUTS, (ShardedGradScaler, torch.amp.GradScaler)):
-            found.append(
-                skips(kind("cpu", init_scale=8.0), fully_shard(nn.Linear(4, 3), layout=layout))
-            )
-        return found
-
-    right, never = [(8.0, True), (4.0, False), (4.0, True)], [(8.0, True)] * 3
-    first, _, last = launch(run, 3)
-    assert last == [right] * 5, "torch's DTensor is looked at whole"
-    assert first == [right, right, never, right, never], "torch.amp's own sees this rank's alone"

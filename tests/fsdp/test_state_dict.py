@@ -12,7 +12,7 @@ from tests.fsdp.test_checks import says
 from tests.full_model.test_state_dict import difference
 from tests.support.models import Net, loss, units, wrappings
 
-SHARDED = ["dim0", "flat", "kept whole after forward", "only the root", "mixed", "hybrid"]
+SHARDED = ["units", "kept whole after forward", "only the root", "mixed", "hybrid"]
 
 
 def evaluated(name: str, seed: int) -> Any:
@@ -46,8 +46,7 @@ def refusals(folder: Path) -> dict[str, str]:
     model = units(Net(8))
     before = full_state_dict(model)
     states = {
-        "another rank": read(folder, "dim0", (rank + 1) % ranks),
-        "another layout": read(folder, "flat", rank),
+        "another rank": read(folder, "units", (rank + 1) % ranks),
         "a full one": Net(0).state_dict(),
         "fewer ranks": read(folder, "hybrid", rank),  # which is of two
     }
@@ -69,12 +68,11 @@ def test_shards_go_back_to_where_they_were_and_nowhere_else(tmp_path: Path) -> N
     for rank, (wrong, told) in enumerate(launch(both, 4, tmp_path)):
         assert wrong == dict.fromkeys(SHARDED, "")
         where = f"RuntimeError: rank {rank}: load_state_dict: the root unit: "
-        mine = f"{where}expected the shards of rank {rank} of 4, cut by dim0, got"
+        mine = f"{where}expected the shards of rank {rank} of 4, got"
         assert told == {
-            "another rank": f"{mine} those of rank {(rank + 1) % 4} of 4, cut by dim0; {full}",
-            "another layout": f"{mine} those of rank {rank} of 4, cut by flat; {full}",
+            "another rank": f"{mine} those of rank {(rank + 1) % 4} of 4; {full}",
             "a full one": f"{mine} a state that says nothing of shards; {full}",
-            "fewer ranks": f"{mine} those of rank {rank % 2} of 2, cut by dim0; {full}",
+            "fewer ranks": f"{mine} those of rank {rank % 2} of 2; {full}",
             "assign": f"{where}shards are loaded in place: pass assign=False",
             "after": "",
             "a part": f"RuntimeError: rank {rank}: load_state_dict: unit blocks.1: expected the",

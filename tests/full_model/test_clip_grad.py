@@ -15,7 +15,7 @@ from tests.support.models import Net, loss, right_gradients, wrappings
 
 # (norm_type, max_norm), one after the other on the same gradients
 NORMS = [(2.0, 1e9), (2.0, 1.0), (3.5, 1e-2), (math.inf, 1e-3)]
-SHARDED = ["dim0", "flat", "kept whole after forward", "only blocks", "only the root", "mixed"]
+SHARDED = ["units", "kept whole after forward", "only blocks", "only the root", "mixed"]
 SHARDED += ["hybrid"]
 
 
@@ -75,7 +75,7 @@ def test_it_clips_as_torch_does_in_one_process() -> None:
     check(launch(clip_all, 4, 1.0, NORMS))
 
 
-SOME = ["ddp", "zero 1, local", "zero 2", "dim0", "flat", "only blocks"]
+SOME = ["ddp", "zero 1, local", "zero 2", "units", "only blocks"]
 
 
 def not_finite() -> dict[str, tuple[str, bool]]:
@@ -92,7 +92,7 @@ def not_finite() -> dict[str, tuple[str, bool]]:
 
 def another_max_norm() -> list[str]:
     said = []
-    for name in ("ddp", "zero 2", "dim0"):
+    for name in ("ddp", "zero 2", "units"):
         model = wrappings(2)[name](Net(0))
         loss(model, dist.get_rank()).backward()
         with pytest.raises(MismatchError) as caught:

@@ -39,8 +39,7 @@ def on_meta(build: Callable[[], nn.Module]) -> Any:
 
 
 WAYS: dict[str, Callable[[Net], nn.Module]] = {
-    "dim0": units,
-    "flat": lambda net: units(net, layout="flat"),
+    "units": units,
     "kept whole after forward": lambda net: units(net, reshard_after_forward=False),
     "hybrid": hybrid,
     "only blocks": lambda net: units(net, root=False),
@@ -109,7 +108,7 @@ def test_all_ranks_get_what_rank_0_has_made_and_can_train_it() -> None:
         assert len({tuple(value.flatten().tolist()) for value in numbers}) > 12, name
 
 
-def peak(layout: str) -> tuple[int, int, int]:
+def peak() -> tuple[int, int, int]:
     """The most bytes held while it is made, those of the shards, and of the largest unit."""
     net = on_meta(
         lambda: nn.Sequential(
@@ -118,14 +117,14 @@ def peak(layout: str) -> tuple[int, int, int]:
     )
     whole = max(sum(p.nbytes for p in block.parameters()) for block in net)
     for block in net:
-        fully_shard(block, layout=layout)
-    fully_shard(net, layout=layout)
+        fully_shard(block)
+    fully_shard(net)
     curve = measured(lambda: materialize(net))
     kept = {p.untyped_storage()._cdata: p.untyped_storage().nbytes() for p in net.parameters()}
     return curve.peak - curve.start, sum(kept.values()), whole
 
 
-def on_two_ranks() -> tuple[list[tuple[int, int, int]], str, str]:
+def on_two_ranks() -> tuple[tuple[int, int, int], str, str]:
     net = units(on_meta(Net))
     with pytest.raises(ValueError, match="materialize") as caught:
         materialize(net)  # the root has no method
@@ -133,19 +132,18 @@ def on_two_ranks() -> tuple[list[tuple[int, int, int]], str, str]:
     materialize(net, init=lambda part: None)
     load_full_state_dict(net, Net(0).state_dict())
     wrong = difference(full_state_dict(net), Net(0).state_dict())
-    return [peak(layout) for layout in ("dim0", "flat")], str(caught.value), wrong
+    return peak(), str(caught.value), wrong
 
 
 def test_one_unit_is_whole_at_a_time_and_a_saved_state_goes_in_where_nobody_initialises() -> None:
-    for rank, (peaks, told, wrong) in enumerate(launch(on_two_ranks, 2)):
+    for rank, ((most, shards, whole), told, wrong) in enumerate(launch(on_two_ranks, 2)):
         assert wrong == ""
         assert told == (
             f"rank {rank}: materialize: expected a method reset_parameters of each submodule with "
             "parameters or buffers of its own, got none of the root (FSDPNet: tiny, unused, seen, "
             "shift); write it, or pass init"
         )
-        for most, shards, whole in peaks:
-            assert shards + whole <= most < shards + 1.1 * whole
+        assert shards + whole <= most < shards + 1.1 * whole
 
 
 def test_torchs_own_modules_and_what_is_there_already() -> None:

@@ -163,7 +163,7 @@ def of_another_dtype() -> str:
     wrong, state = "", Net(0).float().state_dict()
     unlike = ("seen", "_extra_state")
     want = {name: value if name in unlike else value.double() for name, value in state.items()}
-    for name in ("ddp", "zero 2", "dim0", "flat"):
+    for name in ("ddp", "zero 2", "units"):
         model = wrappings(2)[name](Net(3))
         load_full_state_dict(model, state)
         wrong += difference(full_state_dict(model), want)
@@ -184,7 +184,7 @@ def of_a_part() -> str:
 
 
 def not_averaged_yet() -> str:
-    model = units(Net(0), layout="flat")
+    model = units(Net(0))
     model.set_requires_gradient_sync(False)
     loss(model, dist.get_rank()).backward()
     if any(gradient is not None for gradient in full_gradients(model).values()):

@@ -10,9 +10,10 @@ from torch.nn.functional import cross_entropy
 
 import minidist
 from course.training.models import GPT
+from from_scratch.fsdp import FSDP
 from minidist.memory.activations import saved
 from minidist.memory.meter import Curve, Meter
-from minidist.memory.predict import RankBytes, predict
+from minidist.memory.predict import STRATEGIES, RankBytes, predict
 from minidist.memory.state import StateBytes, held
 
 CAP = 0.002  # MiB of a part: even a small model has several
@@ -35,14 +36,19 @@ class Odd(nn.Module):
 
 
 def wrap(
-    net: nn.Module, strategy: str, units: list[str], cap: float, kind: Any, options: Any, **how: Any
+    net: nn.Module, strategy: str, units: list[str], cap: float, kind: Any, options: Any
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model and its optimizer under a strategy."""
+    """A model and its optimizer under a strategy; "zero3, flat" is the one from scratch."""
+    parts = map(net.get_submodule, units)
     if strategy == "zero3":
-        for name in units:
-            minidist.fully_shard(net.get_submodule(name), **how)
-        minidist.fully_shard(net, **how)
+        for part in [*parts, net]:
+            minidist.fully_shard(part)
         return net, kind(net.parameters(), **options)
+    if strategy == "zero3, flat":
+        sharded = FSDP(net, parts, minidist.Ours())
+        optimizer = kind(sharded.shards, **options)
+        optimizer.register_step_pre_hook(lambda *_: sharded.synchronize())
+        return net, optimizer
     model = net
     if strategy != "zero2":
         model = minidist.DistributedDataParallel(net, bucket_cap_mb=cap)
@@ -54,13 +60,6 @@ def wrap(
     )
 
 
-STATES = {
-    "ddp": {},
-    "zero1": {},
-    "zero2": {},
-    "zero3, dim0": {"layout": "dim0"},
-    "zero3, flat": {"layout": "flat"},
-}
 OPTIMIZERS = {
     "adam": (torch.optim.AdamW, {"lr": 0.1}),
     "momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
@@ -72,27 +71,27 @@ def states(
 ) -> dict[tuple[str, str], tuple[StateBytes, StateBytes]]:
     """On a rank: (strategy, optimizer) → the state as predicted, and as held after two steps."""
     found = {}
-    for case, how in STATES.items():
+    for strategy in STRATEGIES:
         for name in optimizers:
             kind, options = OPTIMIZERS[name]
-            strategy, units = case.split(",")[0], ["middle", "last"]
+            units = ["middle", "last"]
             torch.manual_seed(0)
             net = Odd().to(dtype)
-            layout = {"units": units, **how} if how else {"bucket_cap_mb": CAP}
             predicted = predict(
                 net,
                 dist.get_world_size(),
                 strategy,
                 rank=dist.get_rank(),
                 optimizer=name,
-                **layout,
+                units=units,
+                bucket_cap_mb=CAP,
             )
-            model, optimizer = wrap(net, strategy, units, CAP, kind, options, **how)
+            model, optimizer = wrap(net, strategy, units, CAP, kind, options)
             for _ in range(2):
                 optimizer.zero_grad()
                 model(torch.randn(4, 7, dtype=dtype)).square().mean().backward()
                 optimizer.step()
-            found[case, name] = predicted.state, held(model, optimizer)
+            found[strategy, name] = predicted.state, held(model, optimizer)
     return found
 
 
@@ -107,10 +106,10 @@ class Step(NamedTuple):
     curve: Curve
 
 
-def step(case: str, batch: int = 4) -> Step:
+def step(strategy: str, batch: int = 4) -> Step:
     """Train a small GPT, and record a step of it."""
     minidist.barrier()  # lets go of what the last call of the case before held
-    meter, (strategy, *layout) = Meter(), case.split(", ")
+    meter = Meter()
     torch.manual_seed(0)
     net = GPT(VOCAB, WIDTH, LAYERS, heads=4, context=TIME)
     ids = torch.randint(VOCAB, (batch, TIME + 1))
@@ -119,17 +118,19 @@ def step(case: str, batch: int = 4) -> Step:
         return cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
     units = [f"blocks.{i}" for i in range(LAYERS)]
-    cap, how = 0.1, {"layout": layout[0]} if layout else {}
+    cap = 0.1
     activations = saved(partial(loss, net), [*net.parameters(), ids])
     predicted = predict(
         net,
         dist.get_world_size(),
-        strategy,
+        strategy.removesuffix(", flat"),
         rank=dist.get_rank(),
         activations=activations,
-        **({"units": units, **how} if how else {"bucket_cap_mb": cap}),
+        units=units,
+        layout="flat" if "flat" in strategy else "rows",
+        bucket_cap_mb=cap,
     )
-    model, optimizer = wrap(net, strategy, units, cap, torch.optim.Adam, {}, **how)
+    model, optimizer = wrap(net, strategy, units, cap, torch.optim.Adam, {})
     del net
 
     def train() -> None:

@@ -77,7 +77,7 @@ def over(fault: str) -> Make:
     return lambda net, case, comm: made(net, case, Faulty(fault))
 
 
-SHARDED = ["zero 1", "zero 2", "fsdp dim0", "fsdp flat"]
+SHARDED = ["zero 1", "zero 2", "fsdp"]
 ALL = ["ddp", *SHARDED]
 FAULTS = {  # at the seam; what the proof must complain of
     "none": (ALL, ""),

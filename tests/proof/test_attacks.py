@@ -120,7 +120,7 @@ def exceptions(way: str) -> list[object]:
 
 def test_after_an_exception_training_goes_on_or_is_refused() -> None:
     def run() -> list[list[object]]:
-        return [exceptions(way) for way in (DDP[0], "zero 2", "fsdp dim0", "fsdp flat")]
+        return [exceptions(way) for way in (DDP[0], "zero 2", "fsdp")]
 
     for rank, ways in enumerate(launch(run, 2)):
         for before, *said, after in ways:
@@ -195,16 +195,16 @@ def without_its_optimizer() -> list[bool]:
 def test_hooks_and_memory() -> None:
     def run() -> tuple[Any, ...]:
         return (
-            [hooks(way) for way in (None, "fsdp dim0", "fsdp flat")],
+            [hooks(way) for way in (None, "fsdp")],
             [freed(way) for way in FSDP],
-            [released(way) for way in ("zero 2", "fsdp dim0", "fsdp flat")],
+            [released(way) for way in ("zero 2", "fsdp")],
             without_its_optimizer(),
         )
 
     for (bare, *hooked), held, left, plain in launch(run, 2):
-        assert hooked == [bare, bare]
+        assert hooked == [bare]
         assert all(each and not any(each) for each in held)
-        assert left == [[False, True]] * 3
+        assert left == [[False, True]] * 2
         assert all(plain)
 
 
@@ -215,11 +215,12 @@ def test_groups_train_apart_and_hybrid_ones_together() -> None:
         rows = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
         mine, row = columns[rank % 2], rows[rank // 2]
         apart, found = [rank % 2, rank % 2 + 2], {}
-        for way in (DDP[0], "zero 1", "zero 2", "fsdp dim0", "fsdp flat"):
+        for way in (DDP[0], "zero 1", "zero 2", "fsdp"):
             for kind in (Ours, Native, partial(Ours, algorithm="ring")):
                 found[f"{way}, {kind}"] = trains(ready(way, kind(mine)), apart)
-        for way, kind in (("fsdp dim0", Ours), ("fsdp flat", Native)):
-            found[f"{way}, hybrid"] = trains(ready(way, (kind(mine), kind(row))), [0, 1, 2, 3])
+        for kind in (Ours, Native):
+            pair = kind(mine), kind(row)
+            found[f"hybrid, {kind}"] = trains(ready("fsdp", pair), [0, 1, 2, 3])
         return found
 
     def trains(live: Live, ranks: list[int]) -> bool:

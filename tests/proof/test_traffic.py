@@ -37,10 +37,8 @@ def padded(layout: str, ranks: int) -> int:
     def up(size: int) -> int:
         return -(-size // ranks) * ranks
 
-    if layout == "dim0":  # each parameter by its rows
+    if layout == "rows":  # of each parameter
         return 4 * sum(up(len(p)) * (p.numel() // len(p)) for p in Layers().parameters())
-    if layout == "unit":  # each layer end to end
-        return 4 * sum(up(sum(p.numel() for p in layer.parameters())) for layer in Layers())
     size = sum(p.numel() for p in Layers().parameters())
     return 4 * (up(size) if layout == "model" else size)
 
@@ -99,12 +97,11 @@ ROWS = [
     Row("zero 2", "model", 3 + 1, 0, 3),
 ]
 for _way in FSDP:
-    _layout = "unit" if "flat" in _way else "dim0"
-    _all = 2 if "no reshard" in _way else 3  # gathers before forward and backward, and a reduction
+    _all = 2 if "kept" in _way else 3  # gathers before forward and backward, and a reduction
     ROWS += [
-        Row(_way, _layout, _all),
-        Row(_way, _layout, 3 * _all, 0, 3),
-        Row(_way, _layout, 3 * (_all - 1) + 1, 0, 3, True),
+        Row(_way, "rows", _all),
+        Row(_way, "rows", 3 * _all, 0, 3),
+        Row(_way, "rows", 3 * (_all - 1) + 1, 0, 3, True),
     ]
 
 
@@ -129,45 +126,35 @@ def test_bytes_on_the_wire_are_the_formula_s(ranks: int) -> None:
 
 
 def test_frozen_layers_are_gathered_and_never_reduced() -> None:
-    def run() -> dict[str, int]:
-        sent = {}
-        for layout in ("flat", "dim0"):
-            comm, model = Counted(Ours(algorithm="ring")), Layers()
-            model[0].requires_grad_(False)
-            (sent[layout],) = train(made(f"fsdp {layout}", comm, model=model), [comm])
-        return sent
+    def run() -> list[int]:
+        comm, model = Counted(Ours(algorithm="ring")), Layers()
+        model[0].requires_grad_(False)
+        return train(made("fsdp", comm, model=model), [comm])
 
-    ranks = 3
-    sizes = {"flat": [13 * 62 + 1, 11 * 14 + 2], "dim0": [15 * 62, 12 * 14]}
-    found = launch(run, ranks)
-    for layout, (frozen, trained) in sizes.items():
-        # The frozen layer comes first and its input needs no gradient: backward has no use for it.
-        nbytes = 4 * (frozen + 3 * trained) * (ranks - 1) // ranks
-        assert [each[layout] for each in found] == [nbytes] * ranks, layout
+    # The frozen layer comes first and its input needs no gradient: backward has no use for it.
+    ranks, frozen, trained = 3, 15 * 62, 12 * 14
+    assert launch(run, ranks) == [[4 * (frozen + 3 * trained) * (ranks - 1) // ranks]] * ranks
 
 
 def test_hybrid_shards_inside_and_replicates_across() -> None:
     """2 replicas of 2 shards: each rank gathers and scatters the model among S, and all-reduces
     its slice, of 1/S, among R: 3 (S - 1)/S + 2 (R - 1)/(R S) models, or one less (S - 1)/S.
     """
-    ways = [
-        (f"fsdp {layout}{kept}") for layout in ("flat", "dim0") for kept in ("", ", no reshard")
-    ]
 
     def run() -> list[list[int]]:
         rank, found = dist.get_rank(), []
         shard_groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
         replicate_groups = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
-        for way in ways:
+        for way in FSDP:
             replicate = Counted(Ours(replicate_groups[rank % 2], algorithm="ring"))
             shard = Counted(Ours(shard_groups[rank // 2], algorithm="ring"))
             found.append(train(made(way, (replicate, shard)), [replicate, shard]))
         return found
 
     shards = replicas = 2
-    for way, *sent in zip(ways, *launch(run, shards * replicas), strict=True):
-        model = padded("unit" if "flat" in way else "dim0", shards)
-        inside = (2 if "no reshard" in way else 3) * Fraction(shards - 1, shards) * model
+    for way, *sent in zip(FSDP, *launch(run, shards * replicas), strict=True):
+        model = padded("rows", shards)
+        inside = (2 if "kept" in way else 3) * Fraction(shards - 1, shards) * model
         across = 2 * Fraction(replicas - 1, replicas) * model / shards
         assert sum(across_ for across_, _ in sent) == 4 * across
         assert [inside_ for _, inside_ in sent] == [inside] * 4
@@ -178,7 +165,7 @@ def test_what_is_gathered_to_look_at_is_counted_too() -> None:
 
     def run() -> tuple[int, int]:
         comm = Counted(Ours(algorithm="ring"))
-        ready = made("fsdp flat", comm)
+        ready = made("fsdp", comm)
         train(ready, [comm])
         comm.clear()
         minidist.full_state_dict(ready.model)
@@ -189,5 +176,5 @@ def test_what_is_gathered_to_look_at_is_counted_too() -> None:
 
     ranks = 3
     for gathered, clipped in launch(run, ranks):
-        assert gathered == padded("unit", ranks) * (ranks - 1) // ranks
+        assert gathered == padded("rows", ranks) * (ranks - 1) // ranks
         assert clipped < 100

@@ -13,7 +13,6 @@ from minidist import DistributedDataParallel, Ours, ZeroOptimizer, fully_shard
 from tests.support.training import numbers
 
 F64 = torch.float64
-LAYOUTS = ("dim0", "flat")
 WIDTH, WORDS = 5, 7
 
 
@@ -182,11 +181,10 @@ WRAPPINGS: dict[str, Callable[[Net], nn.Module]] = {
     "zero 1, averaged": zero_averaged,
     "zero 1, local": lambda net: zero(net, gradients="local"),
     "zero 2": lambda net: zero(net, stage=2, bucket_cap_mb=1e-4),
-    "dim0": units,
-    "flat": lambda net: units(net, layout="flat"),
+    "units": units,
     "kept whole after forward": lambda net: units(net, reshard_after_forward=False),
     "only blocks": only_blocks,
-    "only the root": lambda net: fully_shard(net, layout="flat"),
+    "only the root": fully_shard,
     "mixed": lambda net: units(net, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32)),
 }
 EVEN = {"hybrid": hybrid}  # wants an even number of ranks

@@ -1,7 +1,7 @@
 """What a rank should take to train a module, under each strategy, in bytes.
 
 There are no processes where memory is predicted and, for a large model, no memory. But the layouts
-are the very ones that the wrappers use: the flat one of ZeRO's buckets, and both of FSDP's units.
+are the very ones that the wrappers use: the flat one of ZeRO's buckets, the rows of FSDP's units.
 What is there from step to step is exact, padding included; what is unsharded for a part of the step
 is modelled by `_buckets_in_flight` and `_units_in_flight`.
 """
@@ -17,11 +17,13 @@ import torch
 from torch import nn
 
 from minidist.memory.state import DtypePolicy, StateBytes, moments_of
-from minidist.parallel.sharding.layouts import LAYOUTS
+from minidist.parallel.sharding.flat import Flat
 from minidist.parallel.sharding.partition import MIB, alike, assign_alike
+from minidist.parallel.sharding.rows import RowLayout
 from minidist.schedule.checks import whole_number
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
+LAYOUTS = "rows", "flat"
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,13 @@ def predict(
     activations: int = 0,
     gradient_as_bucket_view: bool = False,
     bucket_cap_mb: float = 25,
-    layout: str = "dim0",
+    layout: str = "rows",
     units: Iterable[str] = (),
 ) -> RankBytes:
     """Predict what a rank takes to train a module; its state to the byte.
 
     Options of the wrappers, such as `gradient_as_bucket_view`, mean what they mean there.
+    `layout="flat"` and `prefetch=False` are for the units of `from_scratch.fsdp`.
 
     Args:
         module: the bare one, not wrapped; it may be on the meta device.
@@ -147,7 +150,8 @@ class _Group:
     def __init__(
         self, unit: str, parameters: Sequence[nn.Parameter], kind: str, ranks: int, rank: int
     ) -> None:
-        layout = LAYOUTS[kind]([each.shape for each in parameters], ranks, rank)
+        shapes, flat = [each.shape for each in parameters], kind == "flat"
+        layout = Flat(shapes, ranks, rank) if flat else RowLayout(shapes, ranks, rank)
         sizes = [each.numel() for each in parameters]
         self.unit = unit  # the name of the wrapped module, "" for the outermost one
         self.dtype, self.trains = parameters[0].dtype, parameters[0].requires_grad
@@ -155,9 +159,9 @@ class _Group:
         self.padded, self.shard = layout.padded, layout.shard_numel
         own = layout.pieces(torch.empty(self.shard, device="meta"))
         self.own = sum(view.numel() for view in own)  # of the shard, without padding
-        self.unsharded = layout.flat_numel  # the memory in which they lie while they are unsharded
-        # What an all-gather needs beside that, if it cannot write into it.
-        self.gathered = 0 if layout.in_place else layout.padded
+        self.unsharded = self.padded if flat else self.numel
+        # What an all-gather needs beside that: it can write into flat parameters.
+        self.gathered = 0 if flat else self.padded
 
 
 def _bucket_groups(

@@ -9,22 +9,83 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves
 
 from minidist.comm.agreement import agree_on
-from minidist.comm.comm import Comm
+from minidist.comm.comm import Comm, Ours, check_comm
 from minidist.parallel.autograd.module_edges import tensors
 from minidist.parallel.checks import check_module, check_tensors
-from minidist.parallel.fsdp.options import DtypePolicy
 from minidist.parallel.fsdp.param_group import own_modules, own_parameters
 from minidist.parallel.fsdp.shard import Replaced, Shard, plain
 from minidist.parallel.fsdp.unit import Unit
-from minidist.parallel.sharding.layouts import LAYOUTS
 
+Pair = tuple[Comm, Comm]
 AT_ONCE = 16  # facts that are compared in one message
+
+_PREFETCH = "the order of the last forward decides"
+_MEAN = "gradients are means over the ranks; scale the loss"
+_COMM = "fully_shard(..., comm=...) takes a Comm of your own"
+
+INSTEAD = {  # of arguments and methods that FSDP2 alone has: what to do
+    "shard_placement_fn": "parameters are sharded along their first dimension",
+    "offload_policy": "shards stay on the module's device",
+    "ignored_params": "keep parameters that are not to be sharded outside of the module",
+    "dp_mesh_dims": "pass a mesh of one dimension, or of two: (replicate, shard)",
+    "set_modules_to_forward_prefetch": _PREFETCH,
+    "set_modules_to_backward_prefetch": _PREFETCH,
+    "set_unshard_in_backward": "every unit that backward reaches is gathered",
+    "set_reshard_after_backward": "a unit is always resharded after its backward",
+    "set_requires_all_reduce": "set_requires_gradient_sync(False) accumulates and sends nothing",
+    "set_reduce_scatter_divide_factor": _MEAN,
+    "set_gradient_divide_factor": _MEAN,
+    "set_force_sum_reduction_for_comms": _MEAN,
+    "set_reduce_scatter_unused_params": "a parameter that a rank does not use counts as zeros",
+    "set_reduce_scatter_max_input_buffers": "two units' gradients are in flight at most",
+    "set_post_optim_event": "an all-gather waits for the current stream",
+    "set_all_reduce_hook": _COMM,
+    "set_custom_all_gather": _COMM,
+    "set_custom_reduce_scatter": _COMM,
+    "set_allocate_memory_from_process_group_for_comm": _COMM,
+    "set_symm_mem_for_comm": _COMM,
+    "set_separate_reduce_scatter_group": _COMM,
+}
 
 
 # ---- when a module is wrapped ----
+
+
+def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> list[Comm]:
+    """Return the comm between the ranks that share each parameter; then, if any, the replicas'.
+
+    Raises:
+        TypeError, ValueError: without the rank.
+    """
+    if mesh is not None and comm is not None:
+        raise ValueError("mesh and comm: expected one of them, got both; a comm has its own group")
+    if mesh is not None:
+        if mesh.ndim not in (1, 2):
+            raise ValueError(
+                "mesh: expected one dimension (shard) or two (replicate, shard), got "
+                f"{mesh.ndim}: {tuple(mesh.shape)}"
+            )
+        if mesh.get_coordinate() is None:
+            raise ValueError(f"mesh: this rank is not in it, but {mesh.mesh.flatten().tolist()}")
+        return [Ours(mesh.get_group(dimension)) for dimension in reversed(range(mesh.ndim))]
+    if comm is None:
+        return [Ours()]
+    for each in comm if isinstance(comm, tuple) else [comm]:
+        check_comm("comm", each)
+    if not isinstance(comm, tuple):
+        return [comm]
+    replicate, shard = comm
+    replicas, sharers = (dist.get_process_group_ranks(each.group) for each in comm)
+    if len(set(replicas) & set(sharers)) != 1:
+        raise ValueError(
+            "comm: expected a pair (replicate, shard) of groups that share this rank alone, as the "
+            f"columns and rows of a mesh do, got ranks {replicas} and {sharers}"
+        )
+    return [shard, replicate]
 
 
 def agree_on_wrapping(
@@ -39,7 +100,8 @@ def agree_on_wrapping(
     facts: dict[str, object] = {}
     problem: Exception | None = None
     try:
-        check_options(options)
+        if not isinstance(given := options["reshard_after_forward"], bool | None):
+            raise TypeError(f"reshard_after_forward: expected True, False or None, got {given!r}")
         check_wrapping(module, comms[0])
         facts = {"module": type(module).__name__, **options, **_contents(module)}
     except (TypeError, ValueError) as error:
@@ -69,19 +131,6 @@ def _contents(module: nn.Module) -> dict[str, object]:
     return found
 
 
-def check_options(options: Mapping[str, object]) -> None:
-    """Raise TypeError or ValueError, without the rank, unless all arguments are possible."""
-    if not isinstance(given := options["reshard_after_forward"], bool | None):
-        raise TypeError(f"reshard_after_forward: expected True, False or None, got {given!r}")
-    if not all(hasattr(given := options["mp_policy"], each) for each in DtypePolicy._fields):
-        raise TypeError(
-            "mp_policy: expected a torch.distributed.fsdp.MixedPrecisionPolicy, got "
-            f"{type(given).__name__}"
-        )
-    if options["layout"] not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {options['layout']!r}")
-
-
 def check_wrapping(module: nn.Module, comm: Comm) -> None:
     """Raise TypeError or ValueError, without the rank, if the module can be no unit."""
     check_module(module, may_hold_units=True)
@@ -92,12 +141,7 @@ def check_wrapping(module: nn.Module, comm: Comm) -> None:
         )
     own = {name: parameter for name, parameter, _ in own_parameters(module)}
     for name, parameter in own.items():
-        if isinstance(parameter, Replaced):
-            raise ValueError(
-                f"module: parameter '{name}' is tied to {parameter.title()}; tied parameters must "
-                "be in one unit: wrap a module that holds both, and not a part that holds one"
-            )
-        if isinstance(parameter, Shard):
+        if isinstance(parameter, Shard | Replaced):
             raise ValueError(
                 f"module: its '{name}' is sharded already, as {parameter.title()}; wrap the "
                 "inner modules before the outer ones, and tied parameters in one unit"

@@ -15,10 +15,15 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from minidist.comm.coalesced import broadcast_coalesced
 from minidist.comm.comm import Comm
-from minidist.parallel.fsdp.checks import agree_on_wrapping, check_output, check_parameters
-from minidist.parallel.fsdp.options import DtypePolicy, Pair, choose_comms
-from minidist.parallel.fsdp.param_group import ParamInfo, own_modules, own_parameters
-from minidist.parallel.fsdp.torch_only import INSTEAD
+from minidist.parallel.fsdp.checks import (
+    INSTEAD,
+    Pair,
+    agree_on_wrapping,
+    check_output,
+    check_parameters,
+    choose_comms,
+)
+from minidist.parallel.fsdp.param_group import DtypePolicy, ParamInfo, own_modules, own_parameters
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.sharding.partition import alike
 
@@ -35,8 +40,6 @@ def fully_shard(
     reshard_after_forward: bool | None = True,
     mp_policy: MixedPrecisionPolicy | None = None,
     comm: Comm | Pair | None = None,
-    layout: str = "dim0",
-    prefetch: bool = True,
     **torch_only: Any,
 ) -> Any:
     """Make a module a unit, in place: its parameters are sharded, and whole only while it runs.
@@ -55,9 +58,6 @@ def fully_shard(
         mp_policy: dtypes of gathered parameters, of gradients as they are reduced, of outputs; the
             shards stay as they are.
         comm: instead of a mesh: what the ranks communicate through, or a pair (replicate, shard).
-        layout: "dim0", each parameter split by rows, as in FSDP2; "flat", the unit's parameters end
-            to end, cut anywhere: see `minidist.parallel.sharding.layouts`.
-        prefetch: let this unit begin to gather the one that will follow it.
         torch_only: arguments of PyTorch's that minidist lacks; refused with what to do instead.
 
     Returns:
@@ -68,12 +68,7 @@ def fully_shard(
         MismatchError: the ranks wrap differently.
     """
     policy: Any = DtypePolicy() if mp_policy is None else mp_policy  # torch's has the same fields
-    options = {
-        "reshard_after_forward": reshard_after_forward,
-        "mp_policy": policy,
-        "layout": layout,
-        "prefetch": prefetch,
-    }
+    options = {"reshard_after_forward": reshard_after_forward, "mp_policy": policy}
     try:
         for name in torch_only:
             raise TypeError(f"{name}: {INSTEAD.get(name, 'there is no such argument')}")
@@ -83,8 +78,8 @@ def fully_shard(
     agree_on_wrapping(module, options, comms)
 
     groups = _start_alike(module, comms)
-    unit = Unit(module, groups, layout, comms, policy, reshard_after_forward, prefetch)
-    unit.owner = f"rank {unit.comm.rank} of {unit.comm.ranks}, cut by {layout}"
+    unit = Unit(module, groups, comms, policy, reshard_after_forward)
+    unit.owner = f"rank {unit.comm.rank} of {unit.comm.ranks}"
     _become_unit(module, unit)
 
     module.register_forward_pre_hook(unit.pre_forward, prepend=True, with_kwargs=True)

@@ -20,9 +20,20 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from minidist.comm.comm import Comm
-from minidist.parallel.fsdp.options import DtypePolicy
 from minidist.parallel.fsdp.shard import Replaced, ShardGradient, make_shard, plain
-from minidist.parallel.sharding.layouts import LAYOUTS, Layout
+from minidist.parallel.sharding.rows import RowLayout
+
+
+class DtypePolicy(NamedTuple):
+    """What `torch.distributed.fsdp.MixedPrecisionPolicy` has, whose import takes a second or more.
+
+    Users pass that class; of either one only the fields are read.
+    """
+
+    param_dtype: torch.dtype | None = None  # of gathered parameters; None: as they are
+    reduce_dtype: torch.dtype | None = None  # in which gradients are averaged; None: as gathered
+    output_dtype: torch.dtype | None = None  # of what forward returns; None: as it is
+    cast_forward_inputs: bool = True  # the floating-point ones, to param_dtype
 
 
 class ParamInfo(NamedTuple):
@@ -40,13 +51,12 @@ class ParamGroup:
         self,
         infos: Sequence[ParamInfo],
         unit_title: Callable[[], str],
-        layout: str,
         comm: Comm,
         policy: DtypePolicy,
     ) -> None:
         self.names, parameters, self.places = map(list, zip(*infos, strict=True))
         shapes = [parameter.shape for parameter in parameters]
-        self.layout: Layout = LAYOUTS[layout](shapes, comm.ranks, comm.rank)
+        self.layout = RowLayout(shapes, comm.ranks, comm.rank)
         self.dtype = parameters[0].dtype  # of the shards
         casts = self.dtype.is_floating_point
         self.param_dtype = (policy.param_dtype if casts else None) or self.dtype
@@ -85,20 +95,17 @@ class ParamGroup:
 
     def all_gather_buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Allocate what the all-gather writes; return it, and this rank's part of it."""
-        if not self.unsharded:
-            self._make_unsharded()
-        if self.layout.in_place:
-            self._flat.untyped_storage().resize_(self._flat.nbytes)
-            self._gathered = self._flat.data
-        else:
-            self._gathered = self._flat.new_empty(self.layout.padded)
-        return self._gathered, self.local.to(self.param_dtype)
+        mine = self.local.to(self.param_dtype)
+        self._gathered = mine.new_empty(self.layout.padded)
+        return self._gathered, mine
 
     def use_gathered(self) -> None:
         """The all-gather is done: make the module's parameters the unsharded ones."""
-        if not self.layout.in_place:
-            self._flat.untyped_storage().resize_(self._flat.nbytes)
-            self.layout.unpack(self._gathered, self._flat.data)
+        if not self.unsharded:
+            self._make_unsharded()
+        for parameter in self.unsharded:
+            parameter.untyped_storage().resize_(parameter.nbytes)
+        self.layout.unpack(self._gathered, [parameter.data for parameter in self.unsharded])
         del self._gathered
         # Private, in torch 2.11 as in 2.13; there is no public way to set a version.
         torch._C._autograd._unsafe_set_version_counter(tuple(self.unsharded), self._versions)
@@ -109,22 +116,17 @@ class ParamGroup:
     def free(self) -> None:
         """Make the module's parameters the shards: [Note: freed, and the same again]."""
         self._install(self.shards)
-        self._raise_versions()
-        self._flat.untyped_storage().resize_(0)
+        self._versions = tuple(parameter._version for parameter in self.unsharded)
+        increment_version(self.unsharded)
+        for parameter in self.unsharded:
+            parameter.untyped_storage().resize_(0)
 
     @torch.inference_mode(False)  # what is created there can never be trained
     def _make_unsharded(self) -> None:
-        size = self.layout.flat_numel
-        self._flat = torch.empty(size, dtype=self.param_dtype, device=self.local.device)
-        self.unsharded = [
-            Parameter(view.data, requires_grad=False)  # each with a version of its own
-            for view in self.layout.views(self._flat)
-        ]
-        self.free()
-
-    def _raise_versions(self) -> None:
+        like = torch.empty(0, dtype=self.param_dtype, device=self.local.device)
+        empty = map(like.new_empty, self.layout.shapes)
+        self.unsharded = [Parameter(each, requires_grad=False) for each in empty]
         self._versions = tuple(parameter._version for parameter in self.unsharded)
-        increment_version(self.unsharded)
 
     # ---- gradients ----
 

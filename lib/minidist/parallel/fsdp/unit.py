@@ -43,8 +43,7 @@ from minidist.comm.agreement import agree_on
 from minidist.comm.comm import Comm, Handle
 from minidist.parallel.autograd.backward_pass import BackwardPass
 from minidist.parallel.autograd.module_edges import cast, in_backward, on_entry, on_exit
-from minidist.parallel.fsdp.options import DtypePolicy
-from minidist.parallel.fsdp.param_group import ParamGroup, ParamInfo
+from minidist.parallel.fsdp.param_group import DtypePolicy, ParamGroup, ParamInfo
 from minidist.profiler.spans import COMMUNICATION, COMPUTE
 from minidist.profiler.timeline import NOTHING, Mark, mark, note
 
@@ -70,25 +69,20 @@ class Unit:
         self,
         module: nn.Module,
         infos: Sequence[Sequence[ParamInfo]],
-        layout: str,
         comms: Sequence[Comm],
         policy: DtypePolicy,
         reshard_after_forward: bool | None,
-        prefetch: bool,
     ) -> None:
         self.comms, self.comm = comms, comms[0]
         self.replicate = comms[1] if len(comms) == 2 else None
-        self.policy = policy
-        self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
+        self.policy, self.reshard_after_forward = policy, reshard_after_forward
         self.requires_gradient_sync = True
         self.state = UnitState.SHARDED
         self.name = ""  # of the module in the outermost unit
         self.owner = ""  # of the shards, in a state dict
         self.context = FSDPContext()  # shared by all units of the model
         self._kind = type(module).__name__
-        self.groups = [
-            ParamGroup(group, lambda: self.title, layout, self.comm, policy) for group in infos
-        ]
+        self.groups = [ParamGroup(group, lambda: self.title, self.comm, policy) for group in infos]
         self._gathers: list[Handle] = []
 
     # ---- the life of a unit ----
@@ -101,7 +95,7 @@ class Unit:
             self.context.begin_forward(self)
             self.unshard()
             self.state = UnitState.FORWARD
-            if self.prefetch and (following := self.context.following.get(self)):
+            if following := self.context.following.get(self):
                 following.begin_unshard()
         dtype = self.policy.param_dtype if self.policy.cast_forward_inputs else None
         inputs = cast((args, kwargs), dtype)
@@ -131,7 +125,7 @@ class Unit:
         if self.state is not UnitState.BACKWARD:
             self.unshard()
             self.state = UnitState.BACKWARD
-            if self.prefetch and (previous := self.context.previous.get(self)):
+            if previous := self.context.previous.get(self):
                 previous.begin_unshard()
 
     @torch.no_grad()

@@ -24,7 +24,7 @@ from minidist.parallel.full_model.shards import (
     sharded_parameters,
     whoami,
 )
-from minidist.parallel.sharding.layouts import Layout
+from minidist.parallel.sharding.rows import RowLayout
 
 
 @torch.no_grad()
@@ -80,7 +80,7 @@ def load_full_state_dict(module: nn.Module, state_dict: Mapping[str, Any]) -> No
     """
     inner = bare(module)
     sharded_parameters(inner)  # of all of a unit, and resharded
-    place: dict[torch.Tensor, tuple[Layout, int]] = {}
+    place: dict[torch.Tensor, tuple[RowLayout, int]] = {}
     for group in (group for unit in units(inner) for group in unit.groups):
         place |= {shard: (group.layout, index) for index, shard in enumerate(group.shards)}
     own = inner.state_dict(keep_vars=True)

@@ -29,19 +29,11 @@ class Flat:
 
     It holds no memory: its methods return views of memory that others hold.
 
-    Args:
-        shapes: of the tensors, which are of one dtype.
-        ranks: how many slices.
-        rank: this rank's, from 0 on.
-
     Attributes:
         numel: elements of all tensors, without padding.
         padded: the same, rounded up to a multiple of `ranks`: the size of the flat tensor.
         shard_numel: elements of a slice, `padded / ranks`.
-        flat_numel, in_place: as of `RowLayout`.
     """
-
-    in_place = True
 
     def __init__(self, shapes: Sequence[torch.Size], ranks: int, rank: int) -> None:
         self.ranks, self.rank = ranks, rank
@@ -49,7 +41,7 @@ class Flat:
         self.sizes = [shape.numel() for shape in self.shapes]
         *self.offsets, self.numel = accumulate(self.sizes, initial=0)
         self.shard_numel = -(-self.numel // ranks)
-        self.padded = self.flat_numel = self.shard_numel * ranks
+        self.padded = self.shard_numel * ranks
 
     # ---- the whole tensors in a flat one, 1-D [padded] ----
 
@@ -64,18 +56,6 @@ class Flat:
     def padding(self, flat: torch.Tensor) -> torch.Tensor:
         """What is behind the last tensor, maybe nothing."""
         return flat[self.numel :]
-
-    def pack(self, tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
-        """Copy whole tensors into `flat`, and zeros behind them."""
-        self.padding(flat).zero_()
-        torch._foreach_copy_(self.parts(flat), [tensor.reshape(-1) for tensor in tensors])
-
-    def unpack(self, gathered: torch.Tensor, flat: torch.Tensor) -> None:
-        """Do nothing: what an all-gather returned is the flat tensor."""
-
-    def tensors(self, gathered: torch.Tensor) -> list[torch.Tensor]:
-        """The whole tensors in what an all-gather returned: views."""
-        return self.views(gathered)
 
     # ---- a rank's slice ----
 
@@ -96,8 +76,3 @@ class Flat:
         """What of each tensor lies in this rank's slice, 1-D and maybe empty."""
         lengths = [end - start for start, end in self.ranges()]
         return list(torch.split(shard, [*lengths, self.shard_numel - sum(lengths)])[:-1])
-
-    def piece(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
-        """This rank's piece of the index-th tensor, of which all is given."""
-        start, end = self.ranges()[index]
-        return tensor.reshape(-1)[start:end]

@@ -1,0 +1,90 @@
+"""Tensors that are each split by rows, one shard of each for every rank: as FSDP shards parameters.
+
+[Note: rows] Each tensor is split along its first dimension into N pieces of ceil(rows / N) rows;
+the last ones are smaller, or empty. So a piece is a tensor with rows like its parameter's. A rank's
+shard is its piece of each tensor, one after another, each padded to the size of a full piece: then
+all shards are equally long, as an all-gather wants them. It returns them in the order of ranks, so
+they are copied once more to make each tensor contiguous.
+
+::
+
+    2 ranks, weight [3, 2], bias [3]      a a a a|a a . .    b b|b .
+    rank 0, 1                             a a a a b b,       a a . . b .
+
+As PyTorch's `torch.distributed.fsdp.fully_shard` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import torch
+
+
+class RowLayout:
+    """Where the rows of a few tensors lie in the ranks' shards: see [Note: rows].
+
+    A tensor without dimensions counts as one row.
+
+    Attributes:
+        shard_numel: elements of one rank's shard, padding included.
+        padded: `ranks * shard_numel`, the elements that an all-gather returns.
+    """
+
+    def __init__(self, shapes: Sequence[torch.Size], ranks: int, rank: int) -> None:
+        self.shapes, self.ranks, self.rank = [torch.Size(shape) for shape in shapes], ranks, rank
+        self._rowed = [shape or torch.Size([1]) for shape in self.shapes]
+        self._heights = [-(-shape[0] // ranks) for shape in self._rowed]  # rows of a full piece
+        self._lengths = [n * s[1:].numel() for n, s in zip(self._heights, self._rowed, strict=True)]
+        *self._offsets, self.shard_numel = accumulate(self._lengths, initial=0)
+        self.padded = ranks * self.shard_numel
+
+    def piece(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
+        """This rank's rows of the index-th tensor, of which all is given; maybe none."""
+        height = self._heights[index]
+        return tensor.view(self._rowed[index])[self.rank * height : (self.rank + 1) * height]
+
+    def pieces(self, shard: torch.Tensor) -> list[torch.Tensor]:
+        """This rank's rows of each tensor: views of its shard, 1-D [shard_numel]."""
+        found = []
+        for offset, height, shape in zip(self._offsets, self._heights, self._rowed, strict=True):
+            rows = min(max(shape[0] - self.rank * height, 0), height)
+            mine = torch.Size([rows, *shape[1:]])
+            found.append(shard.narrow(0, offset, mine.numel()).view(mine))
+        return found
+
+    def pack(self, tensors: Sequence[torch.Tensor], table: torch.Tensor) -> None:
+        """Copy whole tensors into 1-D [padded], in the order of ranks, padded with zeros."""
+        if self.padded != sum(shape.numel() for shape in self.shapes):
+            table.zero_()
+        if pairs := list(self._pairs(table, tensors)):
+            torch._foreach_copy_([place for place, _ in pairs], [part for _, part in pairs])
+
+    def unpack(self, table: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+        """Copy what an all-gather returned, 1-D [padded], into whole contiguous tensors."""
+        if pairs := list(self._pairs(table, tensors)):
+            torch._foreach_copy_([part for _, part in pairs], [place for place, _ in pairs])
+
+    def tensors(self, table: torch.Tensor) -> list[torch.Tensor]:
+        """The whole tensors in what an all-gather returned: copies."""
+        whole = [table.new_empty(shape) for shape in self.shapes]
+        self.unpack(table, whole)
+        return whole
+
+    def _pairs(
+        self, table: torch.Tensor, tensors: Sequence[torch.Tensor]
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The same elements in a table of N shards, and in the flattened whole tensors.
+
+        For each tensor: those of all ranks with a full piece, then those of the one with the rest.
+        """
+        table = table.view(self.ranks, -1) if self.padded else table
+        for tensor, offset, length in zip(tensors, self._offsets, self._lengths, strict=True):
+            if not length:
+                continue
+            flat = tensor.reshape(-1)
+            full, rest = divmod(len(flat), length)
+            yield table[:full, offset : offset + length], flat[: full * length].view(full, length)
+            if rest:
+                yield table[full, offset : offset + rest], flat[full * length :]
