@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from minidist import DistributedDataParallel, launch
+from minidist.parallel.ddp.checks import INSTEAD
 from tests.support.models import NoGradient
 
 torch_ddp = nn.parallel.DistributedDataParallel
@@ -157,15 +158,6 @@ CALLS: dict[str, Callable[[Wrap], Any]] = {
         wrap(Undefined(), find_unused_parameters=True)
     ),
 }
-NOT_HERE = {  # torch's arguments: Python refuses them
-    "device_mesh",
-    "mixed_precision",
-    "delay_all_reduce_named_params",
-    "param_to_hook_all_reduce",
-    "skip_all_reduce_unused_params",
-    "bucket_cap_mb_list",
-    "batched_grad_copy",
-}
 
 
 def outcome(call: Callable[[Wrap], Any], wrap: Wrap) -> Any:
@@ -205,7 +197,7 @@ def test_torchs_arguments_in_torchs_order() -> None:
     here = [name for name, p in ours.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert here == theirs[: len(here)]
     assert here[-1] == "static_graph"
-    assert set(theirs) - set(ours) <= NOT_HERE
+    assert set(theirs) - set(ours) <= set(INSTEAD)
 
 
 def test_the_table_is_on_the_api_page() -> None:
@@ -215,5 +207,31 @@ def test_the_table_is_on_the_api_page() -> None:
     for name in CALLS:
         expected = "refused, as by torch" if "net on the CPU" in name else "the same"
         assert table[name].startswith(expected), name
-    refused = {name for name, what in table.items() if what.startswith("refused: ")}
-    assert refused >= NOT_HERE
+    for name, instead in INSTEAD.items():
+        (what,) = (what for call, what in table.items() if name in call)
+        assert what.replace("`", "") == f"refused: {instead}"
+
+
+def refusals() -> dict[str, str]:
+    said = {}
+    model = DistributedDataParallel(Net())
+    of_join = inspect.signature(model.join).parameters
+    for name in [*INSTEAD, "no_such_argument"]:
+        option, _, value = name.partition("=")
+        options: dict[str, Any] = {option: value != "False"}
+        try:
+            if option in of_join:
+                with model.join(**options):
+                    pass
+            else:
+                DistributedDataParallel(Net(), **options)
+        except TypeError as error:
+            said[name] = str(error)
+    return said
+
+
+def test_what_torch_alone_has_is_refused_with_what_to_do() -> None:
+    expected = {**INSTEAD, "no_such_argument": "there is no such argument"}
+    where = "rank 0: DistributedDataParallel: "
+    (said,) = launch(refusals, 1)
+    assert said == {name: f"{where}{name}: {instead}" for name, instead in expected.items()}

@@ -18,6 +18,27 @@ from minidist.parallel.ddp.comm_hooks import name_of
 NAME = "DistributedDataParallel"
 Kinds = dict[Parameter, tuple[torch.dtype, torch.device]]
 
+INSTEAD = {  # of arguments that torch alone has: what to do
+    "batched_grad_copy": "pass gradient_as_bucket_view=True to save the copies",
+    "bucket_cap_mb_list": "pass first_bucket_mb and bucket_cap_mb",
+    "delay_all_reduce_named_params": "freeze them, and all-reduce their gradients yourself",
+    "device_mesh": "pass process_group=device_mesh.get_group()",
+    "mixed_precision": "use torch.autocast, or minidist.fully_shard with mp_policy",
+    "param_to_hook_all_reduce": "use register_post_accumulate_grad_hook yourself",
+    "skip_all_reduce_unused_params": "freeze what no rank uses: requires_grad_(False)",
+    "divide_by_initial_world_size=False": "weigh the batches with model.weigh(samples)",
+    "enable=False": "leave out the with statement",
+    "throw_on_early_termination": "all-reduce a flag before each batch, and stop",
+}
+
+
+def check_torch_only(given: Mapping[str, object]) -> None:
+    """Raise TypeError for an argument that only torch has, if it is set; say what to do instead."""
+    for name, value in given.items():
+        if value or name not in INSTEAD:
+            instead = INSTEAD.get(name, "there is no such argument")
+            raise TypeError(f"rank {dist.get_rank()}: {NAME}: {name}: {instead}")
+
 
 def check_arguments(
     module: nn.Module,

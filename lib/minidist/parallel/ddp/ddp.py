@@ -83,8 +83,10 @@ class DistributedDataParallel(nn.Module):
         first_bucket_mb: float = 1,
         comm: Comm | None = None,
         forward_sync_buffers: bool | None = None,
+        **torch_only: object,
     ) -> None:
         super().__init__()
+        checks.check_torch_only(torch_only)
         self.comm = choose_comm(process_group, comm)
         cap = 25 if bucket_cap_mb is None else bucket_cap_mb
         at_start = broadcast_buffers is not False or forward_sync_buffers is not None
@@ -210,13 +212,25 @@ class DistributedDataParallel(nn.Module):
         self.weight = weight_of(samples, self.comm)
 
     @contextmanager
-    def join(self) -> Iterator[None]:
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Iterator[None]:
         """Let ranks have different numbers of batches in the training loop within it.
 
         Gradients are divided by the number of all ranks, so each batch counts the same throughout.
         At the end all ranks have the model of the last one to run out, the highest if they are
         several; what its optimizer holds is not copied. See [Note: shadow passes].
         """
+        checks.check_torch_only(
+            {
+                "divide_by_initial_world_size=False": not divide_by_initial_world_size,
+                "enable=False": not enable,
+                "throw_on_early_termination": throw_on_early_termination,
+            }
+        )
         self._joining = joining = Joining(self.comm)
         try:
             yield
