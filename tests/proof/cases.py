@@ -49,6 +49,7 @@ OPTIMIZERS: dict[str, "partial[Optimizer]"] = {
     # Some gradients of attention are zeros but for rounding: a step must not depend on those.
     "adamw": partial(AdamW, lr=3e-3, eps=1e-5),
 }
+DDP = ["ddp"]
 ZERO = ["zero 1 on ddp", "zero 1", "zero 2"]
 FSDP = [
     f"fsdp {layout}{reshard}{prefetch}"
@@ -57,7 +58,7 @@ FSDP = [
     for prefetch in ("", ", no prefetch")
 ]
 FACTORS: dict[str, list[Any]] = {
-    "way": ["ddp", *ZERO, *FSDP],
+    "way": DDP + ZERO + FSDP,
     "ranks": [1, 2, 3, 4],
     "model": ["odd", "gpt", "mlp", "convnet", "convnet in eval mode"],
     "comm": list(COMMS),
@@ -255,7 +256,7 @@ def wrapped(
     find: bool = False,
     units: Sequence[nn.Module] = (),
 ) -> Made:
-    """The model in one of minidist's ways, "ddp" or of ZERO and FSDP; the last with these units."""
+    """The model in one of minidist's ways, as in DDP, ZERO and FSDP; the last with these units."""
     if way.startswith("fsdp"):
         options = {
             "layout": "flat" if "flat" in way else "dim0",
