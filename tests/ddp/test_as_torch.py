@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from minidist import DistributedDataParallel, launch
-from tests.support.models import NoGradient
+from tests.proof.attacks import NoGradient
 
 torch_ddp = nn.parallel.DistributedDataParallel
 Wrap = Callable[..., Any]
