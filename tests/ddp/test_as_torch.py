@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minidist import DistributedDataParallel, launch
 from minidist.parallel.ddp.checks import INSTEAD
-from tests.support.models import NoGradient
+from tests.proof.attacks import NoGradient
 
 torch_ddp = nn.parallel.DistributedDataParallel
 Wrap = Callable[..., Any]

@@ -7,20 +7,26 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from course.project.milestones import MILESTONES
+from course.project.models import MODELS, ROWS, blocks, groups
+from course.project.parity import CAP
+from course.project.report import found
 from from_scratch import fsdp
+from from_scratch.zero import in_buckets
 from minidist import Counted, Ours, launch
 from minidist.comm.comm import CountedCall
-from tests.from_scratch.ways import FROM_SCRATCH, MODELS, ROWS, blocks, groups
 
 Calls = list[CountedCall]
 
 
 def step(way: str) -> tuple[Calls, int]:
     """The calls of this rank's second step, and the bytes of its messages."""
-    build, loss = MODELS["nested"]
+    build, loss = MODELS["nested modules"]
     torch.manual_seed(0)
     comm = Counted(Ours(algorithm="ring"))
-    wrapped = FROM_SCRATCH[way](build(), comm)
+    (milestone,) = (each for each in MILESTONES if each.name == way)
+    kind = found("from_scratch", milestone.file, milestone.target)
+    wrapped = milestone.train(kind, build(), comm, CAP)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for number in range(2):
         comm.clear()
@@ -48,29 +54,34 @@ def check(ranks: int, way: str, right: Callable[[Calls], bool], bytes_of_all: in
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ddp(ranks: int) -> None:
-    sizes = [parameter.nbytes for parameter in MODELS["nested"][0]().parameters()]
+    sizes = [parameter.nbytes for parameter in MODELS["nested modules"][0]().parameters()]
     least = 2 * (ranks - 1) * sum(sizes)
     each = [CountedCall("all_reduce", size) for size in sizes]
-    check(ranks, "per parameter", lambda calls: calls == each, least)
-    check(ranks, "flat", lambda calls: calls == [CountedCall("all_reduce", sum(sizes))], least)
-    for way in ("bucketed", "overlapped"):
+    check(ranks, "DDP, per parameter", lambda calls: calls == each, least)
+    check(ranks, "DDP, flat", lambda calls: calls == [CountedCall("all_reduce", sum(sizes))], least)
+    for way in ("DDP, bucketed", "DDP, overlapped"):
         check(ranks, way, lambda calls: 1 < len(calls) < len(sizes), least)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_zero(ranks: int) -> None:
-    net = MODELS["nested"][0]()
-    shares = [padded(list(group["params"]), ranks) for group in groups(net)]
-    names = ["reduce_scatter"] * 2 + ["all_gather"] * 2
-    want = [CountedCall(name, size) for name, size in zip(names, shares * 2, strict=True)]
-    check(ranks, "ZeRO-1", lambda calls: calls == want, 2 * (ranks - 1) * sum(shares))
+    net = MODELS["nested modules"][0]()
+    buckets = [each for group in groups(net) for each in in_buckets(list(group["params"]), CAP)]
+    assert len(buckets) > 2
+    shares = [padded(bucket, ranks) for bucket in buckets]
+    reduced, gathered = (
+        [CountedCall(name, size) for size in shares] for name in ("reduce_scatter", "all_gather")
+    )
+    least = 2 * (ranks - 1) * sum(shares)
+    check(ranks, "ZeRO-1", lambda calls: calls == reduced + gathered, least)
+    check(ranks, "ZeRO-2", lambda calls: sorted(calls) == sorted(reduced + gathered), least)
     whole = padded(list(net.parameters()), ranks)
     both = [CountedCall(name, whole) for name in ("all_gather", "reduce_scatter")]
     check(ranks, "ZeRO-3", lambda calls: calls == both, 2 * (ranks - 1) * whole)
 
 
 def units() -> list[int]:
-    net = MODELS["nested"][0]()
+    net = MODELS["nested modules"][0]()
     model = fsdp.FSDP(net, blocks(net), Ours())
     return [unit.buffer.nbytes for unit in model.units]
 

@@ -49,10 +49,11 @@ OPTIMIZERS: dict[str, "partial[Optimizer]"] = {
     # Some gradients of attention are zeros but for rounding: a step must not depend on those.
     "adamw": partial(AdamW, lr=3e-3, eps=1e-5),
 }
+DDP = ["ddp"]
 ZERO = ["zero 1 on ddp", "zero 1", "zero 2"]
 FSDP = ["fsdp", "fsdp kept"]
 FACTORS: dict[str, list[Any]] = {
-    "way": ["ddp", *ZERO, *FSDP],
+    "way": DDP + ZERO + FSDP,
     "ranks": [1, 2, 3, 4],
     "model": ["odd", "gpt", "mlp", "convnet", "convnet in eval mode"],
     "comm": list(COMMS),
@@ -250,7 +251,7 @@ def wrapped(
     find: bool = False,
     units: Sequence[nn.Module] = (),
 ) -> Made:
-    """The model in one of minidist's ways, "ddp" or of ZERO and FSDP; the last with these units."""
+    """The model in one of minidist's ways, as in DDP, ZERO and FSDP; the last with these units."""
     if way.startswith("fsdp"):
         for unit in units:
             reshard = "kept" not in way

@@ -192,15 +192,3 @@ EVEN = {"hybrid": hybrid}  # wants an even number of ranks
 
 def wrappings(ranks: int) -> dict[str, Callable[[Net], nn.Module]]:
     return WRAPPINGS | (EVEN if ranks % 2 == 0 else {})
-
-
-class NoGradient(torch.autograd.Function):
-    """A weight for which backward returns None."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradients[0], None

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minidist import DistributedDataParallel, MismatchError, RankError, ZeroOptimizer, launch
 from minidist.parallel.zero.optimizer import holder_of
-from tests.support.models import NoGradient
+from tests.proof.attacks import NoGradient
 from tests.support.training import LOCAL, Twins, mlp, numbers, scaled_step, squares
 
 
