@@ -61,7 +61,7 @@ class FSDP:
 
     @property
     def shards(self) -> list[Parameter]:
-        """What the optimizer steps on: one flat tensor for each unit."""
+        """One flat tensor for each unit, for the optimizer to step on."""
         return [unit.shard for unit in self.units]
 
     def synchronize(self) -> None:

@@ -19,7 +19,6 @@ from torch.distributed import ReduceOp
 
 from minidist.collectives.runtime.reduction import Op
 from minidist.comm.comm import Comm, Handle, Pending
-from minidist.profiler.event import Interval
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.algorithms.tree import tree_broadcast
 from minidist.schedule.cost import Link, price, switch
@@ -29,7 +28,7 @@ class SlowedWork(NamedTuple):
     """The handle of a real call, which is done when the emulated link is."""
 
     inner: Handle
-    span: Interval
+    span: tuple[float, float]  # its start and end, in seconds of `time.monotonic()`
 
     def wait(self) -> bool:
         """Return True when the result is in place, and the link has carried it."""
