@@ -160,7 +160,7 @@ def test_memory_is_measured_and_predicted_in_every_setup(written: Row, section: 
         for way in again:
             assert found[way]["peak_bytes"] < found[way.split(", ")[0]]["peak_bytes"]
         predicted = [row for row in rows if "predicted_held_bytes" in row]
-        assert len(predicted) >= 5
+        assert len(predicted) >= 4
         for row in predicted:  # a thread may still hold the last message's tensors
             assert 0.95 < row["held_bytes"] / row["predicted_held_bytes"] < 1.4
 

@@ -109,7 +109,7 @@ WRONG: dict[str, tuple[State, str]] = {
     ),
     "tiny": ({"tiny": [1.0]}, "expected () float64, got a list"),
 }
-SHARED = ["torch's ddp", "zero 2", "flat", "hybrid"]
+SHARED = ["torch's ddp", "zero 2", "units", "hybrid"]
 
 
 def refuse(guilty: int) -> dict[str, str]:

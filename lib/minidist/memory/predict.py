@@ -85,6 +85,7 @@ def predict(
     optimizer: str = "adam",
     activations: int = 0,
     gradient_as_bucket_view: bool = False,
+    reshard_after_forward: bool = True,
     bucket_cap_mb: float = 25,
     layout: str = "rows",
     units: Iterable[str] = (),
@@ -92,7 +93,7 @@ def predict(
     """Predict what a rank takes to train a module; its state to the byte.
 
     Options of the wrappers, such as `gradient_as_bucket_view`, mean what they mean there.
-    `layout="flat"` and `prefetch=False` are for the units of `from_scratch.fsdp`.
+    `layout="flat"` is for the units of `from_scratch.fsdp`.
 
     Args:
         module: the bare one, not wrapped; it may be on the meta device.
@@ -124,7 +125,7 @@ def predict(
     if strategy == "zero2":
         in_flight = _buckets_in_flight(trained, sent)
     if strategy == "zero3":
-        in_flight = _units_in_flight(groups, used, sent)
+        in_flight = _units_in_flight(groups, used, sent, reshard_after_forward)
     return RankBytes(
         parameters=sum(
             (group.shard if strategy == "zero3" else group.padded) * size("weights", group)
@@ -237,8 +238,10 @@ def _buckets_in_flight(trained: Sequence[_Group], sent: _Size) -> _InFlight:
     return _InFlight(most, most)
 
 
-def _units_in_flight(groups: Sequence[_Group], used: _Size, sent: _Size) -> _InFlight:
-    """Unsharded parameters and gradients on a rank under FSDP, with its default options.
+def _units_in_flight(
+    groups: Sequence[_Group], used: _Size, sent: _Size, reshard: bool
+) -> _InFlight:
+    """Unsharded parameters and gradients on a rank under FSDP.
 
     Backward is where most is unsharded. The outermost unit is so all the time, and so may be its
     gradients. One unit inside it computes its gradients; the one that backward comes to next is
@@ -256,10 +259,11 @@ def _units_in_flight(groups: Sequence[_Group], used: _Size, sent: _Size) -> _InF
         )
     most = []
     for place, unit in enumerate(inside):
-        fetched = inside[place - 1].fetched if place else 0
+        kept = 0 if reshard else sum(each.parameters for each in inside[:place])
+        fetched = inside[place - 1].fetched if place and reshard else 0
         reducing = inside[place + 1].reducing if place + 1 < len(inside) else 0
-        arriving = unit.parameters + unit.gathered + reducing
-        computing = unit.parameters + unit.gradients + fetched + reducing
+        arriving = unit.parameters + (unit.gathered if reshard else 0) + kept + reducing
+        computing = unit.parameters + unit.gradients + fetched + kept + reducing
         most.append(root.parameters + root.gradients + max(arriving, computing))
     return _InFlight(most[-1], max(most))
 
