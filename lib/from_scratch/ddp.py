@@ -53,7 +53,7 @@ class FlatDDP(PerParameterDDP):
 
     def synchronize(self) -> None:
         """Turn every gradient into the mean over all ranks."""
-        flat = flatten_gradients(self.parameters) / self.comm.ranks
+        flat = flatten_gradients(self.parameters).div_(self.comm.ranks)
         self.comm.all_reduce(flat)
         set_gradients(self.parameters, flat)
 
@@ -79,7 +79,7 @@ class BucketedDDP(PerParameterDDP):
     def launch_next(self) -> None:
         """Begin to all-reduce the next bucket. All ranks launch them in the same order."""
         bucket = self.buckets[len(self.in_flight)]
-        flat = flatten_gradients(bucket) / self.comm.ranks
+        flat = flatten_gradients(bucket).div_(self.comm.ranks)
         self.in_flight.append((flat, self.comm.all_reduce(flat, async_op=True)))
 
     def synchronize(self) -> None:
