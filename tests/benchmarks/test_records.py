@@ -17,7 +17,7 @@ NAMES = sorted(path.stem for path in RESULTS.glob("*.json"))
 MIB = 1 << 20
 
 
-DDP = ["torch", "alone", "overlapped", "bucketed", "flat", "naive", "overlapped, native"]
+DDP = ["torch", "alone", "minidist", "overlapped", "bucketed", "flat", "naive", "minidist, native"]
 ZERO = ["torch", "torch, views", "ddp", "stage 1", "stage 1, native", "stage 1, local"]
 ZERO += ["stage 2", "stage 2, native"]
 FSDP = ["torch", "torch, kept", "ddp", "fsdp", "fsdp, kept", "fsdp, native"]
@@ -92,14 +92,14 @@ def test_steps_are_recorded_of_every_way(name: str, ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_steps_take_about_as_long_as_torch_s_and_what_leaves_early_is_hidden(ranks: int) -> None:
     ddp, zero, fsdp = (by_way(name, "step", ranks) for name in WAYS)
-    assert ddp["overlapped"]["ratio"] <= 1.05
+    assert ddp["minidist"]["ratio"] <= 1.05
+    assert ddp["overlapped"]["ratio"] <= 1.3 * ddp["minidist"]["ratio"], "from_scratch"
     torchs = min(zero["torch"]["ratio"], zero["torch, views"]["ratio"])
     assert zero["stage 1"]["ratio"] <= 1.05 * torchs
     assert fsdp["fsdp"]["ratio"] <= 1.0
     assert fsdp["fsdp, kept"]["ratio"] <= fsdp["torch, kept"]["ratio"]
     shares = {way: row["share"] for way, row in by_way("ddp", "hidden", ranks).items()}
-    assert shares.pop("overlapped") > 0.1
-    assert shares == {"bucketed": 0, "flat": 0, "naive": 0}
+    assert shares["minidist"] > 0.1
 
 
 @pytest.mark.parametrize("way", ["minidist", "torch"])
