@@ -19,7 +19,7 @@ from course.sandbox.ranks import IN_ORDER, on_ranks
 RANKS = (1, 2, 3, 4)
 RING_RANKS = (1, 2, 3, 5)
 COST_RANKS = 2
-SPARE = 1.1  # of the peak of from_scratch
+SPARE = 1.15  # of the peak of from_scratch: a thread may free a bucket a moment later
 TIMEOUT = 60.0
 HINTS = {"did not end": IN_ORDER, "disagree": IN_ORDER}
 
