@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,28 @@ def test_ctrl_c_leaves_no_guard_that_is_slow_to_tidy_up(
     slow_rm.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     before = {child.pid for child in psutil.Process().children()}
-    with pytest.raises(KeyboardInterrupt) as kept, job():  # its traceback keeps what Popen is
+    with pytest.raises(KeyboardInterrupt) as kept, job(Interrupts()):  # it keeps Popen
         raise KeyboardInterrupt
     assert {child.pid for child in psutil.Process().children()} == before, kept
+
+
+def test_ctrl_c_while_a_rank_is_being_started_waits_until_it_has_a_pid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launch(dist.get_rank, 1)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    connect = forkserver.connect_to_new_process
+
+    def connect_and_press(fds: Any) -> Any:
+        ends = connect(fds)  # the server has forked, and the child waits for what it shall do
+        os.kill(os.getpid(), signal.SIGINT)
+        return ends
+
+    monkeypatch.setattr(forkserver, "connect_to_new_process", connect_and_press)
+    with pytest.raises(KeyboardInterrupt) as kept:  # its traceback keeps the child's pipe open
+        launch(dist.get_rank, 2)
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert after == before, kept
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -292,6 +312,18 @@ def test_a_fork_server_that_dies_while_it_starts_a_rank_is_named(
     monkeypatch.setattr("multiprocessing.forkserver.read_signed", died)
     with pytest.raises(RuntimeError, match=r"fork server, .* has died"):
         launch(dist.get_rank, 2)
+
+
+def test_a_fork_server_that_is_still_dying_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect, refusals = forkserver.connect_to_new_process, iter(range(2))
+
+    def refuse_twice(fds: Any) -> Any:
+        for _ in refusals:
+            raise ConnectionRefusedError
+        return connect(fds)
+
+    monkeypatch.setattr(forkserver, "connect_to_new_process", refuse_twice)
+    assert launch(dist.get_rank, 2) == [0, 1]
 
 
 def test_a_rank_that_stops_while_it_reports_ends_at_the_deadline_or_at_the_caller_s_own() -> None:

@@ -51,6 +51,17 @@ class Interrupts:
         finally:
             self._allowed = False
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let Ctrl-C wait while this block runs, also where it is `allowed`."""
+        allowed, self._allowed = self._allowed, False
+        try:
+            yield
+        finally:
+            self._allowed = allowed
+        if allowed:
+            self._deliver()
+
     def _pressed(self, number: int, frame: FrameType | None) -> None:
         self._waiting = number, frame
         if self._allowed:
@@ -78,15 +89,16 @@ rm -rf -- "$1"
 class Job:
     """Processes and a folder, which go at its end with all they started, or with the launcher."""
 
-    def __init__(self, folder: Path, guard: IO[bytes]) -> None:
-        self.folder, self._guard = folder, guard
+    def __init__(self, folder: Path, guard: IO[bytes], interrupts: Interrupts) -> None:
+        self.folder, self._guard, self._interrupts = folder, guard, interrupts
         self.processes: list[ForkedProcess] = []
 
     def start(self, target: Callable[..., None], *args: Any) -> ForkedProcess:
         """Start a process that calls `target(launcher, *args)`."""
-        process = ForkedProcess(self.folder, target, *args)
-        self.processes.append(process)
-        self._tell_guard()
+        with self._interrupts.held():  # half started, it would wait for the rest of its call
+            process = ForkedProcess(self.folder, target, *args)
+            self.processes.append(process)
+            self._tell_guard()
         return process
 
     def end(self, *processes: ForkedProcess) -> None:
@@ -105,7 +117,7 @@ class Job:
 
 
 @contextmanager
-def job() -> Iterator[Job]:
+def job(interrupts: Interrupts) -> Iterator[Job]:
     """A job whose processes and folder are gone when the block is left."""
     with (
         tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True) as folder,
@@ -120,7 +132,7 @@ def job() -> Iterator[Job]:
         ) as guard,
     ):
         assert guard.stdin
-        job = Job(Path(folder), guard.stdin)
+        job = Job(Path(folder), guard.stdin, interrupts)
         try:
             yield job
         finally:

@@ -70,7 +70,12 @@ def launch(
         raise TypeError(f"launch: fn and its arguments must be picklable: {error}") from error
     outputs: list[Output] = []
     try:
-        with Interrupts() as interrupts, ExitStack() as after, job() as ours, interrupts.allowed():
+        with (
+            Interrupts() as interrupts,
+            ExitStack() as after,
+            job(interrupts) as ours,
+            interrupts.allowed(),
+        ):
             (ours.folder / "call").write_bytes(payload)
             for r, on in enumerate(devices):
                 environment = _environment(r, ranks, on)

@@ -136,14 +136,21 @@ def _start(target: Callable[..., Any], *args: Any) -> ForkServerProcess:
     with _starting:  # or a launch in another thread would take the stand-in for the real one
         main = sys.modules["__main__"]
         sys.modules["__main__"] = types.ModuleType("__main__")
+        patience = time.monotonic() + 2
         try:
-            _ensure_server()
-            process.start()
-        except (EOFError, ConnectionError) as error:
-            raise RuntimeError(SERVER_DIED) from error
+            while True:
+                try:
+                    _ensure_server()
+                    process.start()
+                    return process
+                except (EOFError, ConnectionError) as error:
+                    # Refused by one that is dying: another can be started when it is a zombie.
+                    dying = isinstance(error, ConnectionRefusedError)
+                    if not dying or time.monotonic() > patience:
+                        raise RuntimeError(SERVER_DIED) from error
+                    time.sleep(0.01)
         finally:
             sys.modules["__main__"] = main
-    return process
 
 
 def _ensure_server() -> None:

@@ -111,7 +111,7 @@ def map_reduce(
         whole_number(name, value, 1)
     if not 0 < timeout <= LONGEST:
         raise ValueError(f"timeout must be between 0 and {LONGEST:g} s, got {timeout!r}")
-    with Interrupts() as interrupts, job() as ours, interrupts.allowed():
+    with Interrupts() as interrupts, job(interrupts) as ours, interrupts.allowed():
         pool = WorkerPool(ours, min(workers, max(len(inputs), reducers)), attempts, timeout)
         map_task = partial(_map_task, mapper, combiner, partition, reducers, ours.folder)
         mapped = pool.run("map", map_task, inputs)
