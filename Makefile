@@ -44,7 +44,7 @@ bench: $(READY) ## measure minidist against torch's own collectives, DDP, ZeRO a
 format: $(READY) ## format the code, mend what lint can mend, strip the labs' outputs
 	@$(VENV)/ruff check --fix --quiet . || true
 	@$(VENV)/ruff format .
-	@$(VENV)/nbstripout notebooks/*.ipynb
+	@$(VENV)/nbstripout --keep-id notebooks/*.ipynb
 
 clean: ## remove the built book and caches (rm -rf .venv removes the rest)
 	rm -rf _build .pytest_cache .ruff_cache .mypy_cache

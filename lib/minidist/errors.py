@@ -39,11 +39,20 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 class RankError(RuntimeError):
-    """A rank failed. `ranks`: the one that failed first, or all those that did not end in time."""
+    """A rank failed.
 
-    def __init__(self, message: str, ranks: Iterable[int]) -> None:
+    Attributes:
+        ranks: the one that failed first, or all those that did not end in time.
+        details: every call on each rank, also those inside libraries, which the message leaves out.
+    """
+
+    def __init__(self, message: str, ranks: Iterable[int], details: str = "") -> None:
         super().__init__(message)
-        self.ranks = tuple(ranks)
+        self.ranks, self.details = tuple(ranks), details
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints, in place of the calls inside `launch`."""
+        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"]
 
     @property
     def rank(self) -> int:

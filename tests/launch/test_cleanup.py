@@ -261,10 +261,11 @@ def test_a_broken_output_does_not_hide_what_went_wrong(monkeypatch: pytest.Monke
         if fails:
             raise ValueError("the real reason")
 
-    def broken(*words: object) -> None:
+    def broken(*words: object, **_: object) -> None:
         raise BrokenPipeError(*words)
 
     monkeypatch.setattr(builtins, "print", broken)
+    monkeypatch.setattr(sys.modules[launch.__module__], "PRINT_EVERY", 60.0)
     with pytest.raises(RankError, match="ValueError: the real reason"):
         launch(talks, 2, True)
     with pytest.raises(BrokenPipeError, match=r"\[rank 0\] here"):

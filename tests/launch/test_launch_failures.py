@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 import minidist
 from minidist import RankError, launch
-from minidist.launch.launch import _failure
 from minidist.launch.outcome import Died, Raised
+from minidist.launch.report import failure
 
 
 class OwnError(Exception):
@@ -106,7 +106,7 @@ def test_blame_goes_by_time_and_to_an_echo_only_for_want_of_better() -> None:
         return Raised(when, [("ValueError: x", [])], None, echo)
 
     def blamed(*outcomes: Any) -> int:
-        error = _failure(outcomes)
+        error = failure(outcomes)
         assert error
         return error.rank
 
@@ -215,14 +215,57 @@ def test_a_hang_ends_at_the_deadline_and_tells_where_each_rank_stood() -> None:
     assert text.startswith(
         f"ranks 0, 1, 3, 4, 5 did not end within {timeout} s\nrank 2 had returned;"
     )
-    _, *stacks = text.split("Where rank ")
+    assert len(text.splitlines()) <= 15
+    _, *stacks = error.details.split("Where rank ")
     for rank, stack in zip(error.ranks, stacks, strict=True):
-        assert stack.startswith(f"{rank} stood (innermost call first):\n")
+        assert stack.startswith(f"{rank} stood:\n")
         assert f"in {stands[rank].__name__}\n" in stack
         if stands[rank] is not digs:  # its outer calls do not fit
             assert "in stand\n" in stack
             assert "rank.py" not in stack
     assert error.__cause__ is None
+
+
+def test_ranks_in_the_same_place_are_named_together_and_the_odd_one_first() -> None:
+    def wrong_order() -> None:
+        tensor = torch.ones(3)
+        if dist.get_rank() == 1:
+            minidist.broadcast(tensor, 0)
+        minidist.all_reduce(tensor)
+
+    def sleeps() -> None:
+        if dist.get_rank() == 0:
+            time.sleep(1000)
+        minidist.barrier()
+
+    with pytest.raises(RankError, match=r"^ranks? .* raised .*MismatchError") as caught:
+        launch(wrong_order, 4)
+    place, file = "  {}, line {}, in {}\n    {}", f'File "{__file__}"'
+    first = wrong_order.__code__.co_firstlineno
+    odd = place.format(file, first + 3, "wrong_order", "minidist.broadcast(tensor, 0)")
+    others = place.format(file, first + 4, "wrong_order", "minidist.all_reduce(tensor)")
+    said = str(caught.value)
+    assert f"\n\nrank 1:\n{odd}\nrank" in said
+    assert said.endswith(others)
+    assert "collectives/tensor.py" in caught.value.details
+    assert "collectives/tensor.py" not in said, "the library's own calls are no help"
+    for timeout in (4, 30):
+        with pytest.raises(RankError) as caught:
+            launch(sleeps, 2, timeout=timeout)
+        if "rank 1" in (said := str(caught.value)):
+            break
+    assert said.index("rank 0:\n") < said.index("time.sleep(1000)") < said.index("rank 1:\n")
+
+
+def test_a_long_message_is_cut_and_its_rest_is_in_the_details() -> None:
+    def fails() -> None:
+        raise OwnError("\n".join(map(str, range(100))))
+
+    with pytest.raises(RankError) as caught:
+        launch(fails, 1)
+    assert len(str(caught.value).splitlines()) <= 15
+    assert "lines more are in the error's `details`" in str(caught.value)
+    assert "\n99\n" in caught.value.details
 
 
 def test_a_rank_that_fails_is_blamed_at_once_though_another_hangs() -> None:

@@ -12,29 +12,27 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from multiprocessing.connection import wait
 from operator import index
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from minidist.errors import RankError, name_ranks
 from minidist.launch import pickling
 from minidist.launch import rank as rank_process
 from minidist.launch.cleanup import Interrupts, job
 from minidist.launch.outcome import Died, Outcome, Raised, Returned
 from minidist.launch.output import Output
 from minidist.launch.process import ForkedProcess
-from minidist.launch.rank import STACK_SIGNAL
+from minidist.launch.report import failure, hang, stacks_of, where
 
 GRACE = 0.3  # seconds that peers get to report after a failure, so that the earliest is found
 ECHO_GRACE = 3.0  # the same while only echoes of a failure were heard
+PRINT_EVERY = 1.0  # seconds after which what ranks have printed is passed on
 LONGEST = 1e6  # seconds of timeout; waits in the operating system are counted in 32 bits
 FILES, SPARE = 4, 32  # open files: a rank's in its launcher; those left for other things
-CALLER = rank_process.__file__.encode("ascii", "backslashreplace").decode()  # as faulthandler does
 
 
 def launch(
@@ -48,8 +46,8 @@ def launch(
 
     In the function torch.distributed is ready: `dist.get_rank()`, `dist.get_world_size()`. It may
     be defined in a notebook's cell, a script or a module; functions and arguments travel by
-    cloudpickle. torch, numpy and random are seeded with the rank. What ranks print comes out when
-    they have ended, in the order of ranks, each line marked with its rank.
+    cloudpickle. torch, numpy and random are seeded with the rank. What ranks print comes out once a
+    second and at the end, in the order of ranks, each line marked with its rank.
 
     Args:
         device: "cpu" (Gloo); "cuda" (one GPU to a rank over NCCL; if there are fewer GPUs than
@@ -84,11 +82,18 @@ def launch(
                 how = ours.folder, environment, backend, timeout
                 ours.start(rank_process.main, output.writer, *how)
                 output.writer.close()  # the rank has it now
-            outcomes = _collect(ours.processes, outputs, timeout)
-            stacks = _stacks(ours.processes, outcomes, ours.folder)
+            outcomes: list[Outcome | None] = [None] * ranks
+            try:
+                _collect(outcomes, ours.processes, outputs, timeout)
+            except KeyboardInterrupt as error:
+                stacks = stacks_of(ours.processes, outcomes, ours.folder, patience=0.5)
+                error.add_note("\n".join(["Where the ranks stood:", *where(stacks)]))
+                raise error.with_traceback(None) from None
+            failed = any(isinstance(outcome, Raised | Died) for outcome in outcomes)
+            stacks = {} if failed else stacks_of(ours.processes, outcomes, ours.folder, patience=2)
         values = [each.value for each in outcomes if isinstance(each, Returned)]
         if len(values) < ranks:
-            raise _failure(outcomes) or _hang(outcomes, stacks, timeout)
+            raise failure(outcomes) or hang(outcomes, stacks, timeout)
     finally:
         _show(outputs)
     return [pickling.loads(value) for value in values]
@@ -150,84 +155,35 @@ def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:
 
 
 def _collect(
-    processes: Sequence[ForkedProcess], outputs: Sequence[Output], timeout: float
-) -> list[Outcome | None]:
+    outcomes: list[Outcome | None],
+    processes: Sequence[ForkedProcess],
+    outputs: Sequence[Output],
+    timeout: float,
+) -> None:
     """Hear how each rank ends until the deadline; after a failure, only a little longer."""
-    outcomes: list[Outcome | None] = [None] * len(processes)
-    deadline = time.monotonic() + timeout
-    while None in outcomes and (left := deadline - time.monotonic()) > 0:
+    deadline, next_print = time.monotonic() + timeout, time.monotonic() + PRINT_EVERY
+    while None in outcomes and (now := time.monotonic()) < deadline:
         running = [r for r, outcome in enumerate(outcomes) if outcome is None]
         ends = {end: r for r in running for end in processes[r].waitables}
         ends |= {outputs[r].reader: r for r in running if outputs[r].open}
-        for r in {ends[end] for end in wait(list(ends), left)}:
+        for r in {ends[end] for end in wait(list(ends), min(deadline, next_print) - now)}:
             outputs[r].read()
             outcomes[r] = outcome = processes[r].hear()
             if outcome and not isinstance(outcome, Returned):
                 grace = ECHO_GRACE if outcome.echo else GRACE
                 deadline = min(deadline, time.monotonic() + grace)
-    return outcomes
-
-
-def _stacks(
-    processes: Sequence[ForkedProcess], outcomes: Sequence[Outcome | None], folder: Path
-) -> dict[int, str]:
-    """Where the ranks that hang stand, as far as they say within two seconds."""
-    if any(isinstance(outcome, Raised | Died) for outcome in outcomes):
-        return {}  # they wait for one that failed
-    hung = {r: folder / f"{r}.stack" for r, outcome in enumerate(outcomes) if outcome is None}
-    for r in hung:
-        with suppress(ProcessLookupError):
-            os.kill(processes[r].pid, STACK_SIGNAL)
-    patience = time.monotonic() + 2
-    while True:
-        stacks = {r: path.read_text(errors="replace") for r, path in hung.items() if path.exists()}
-        # Written down as far as the function's caller, or as far as there is room.
-        whole = [r for r, text in stacks.items() if CALLER in text or "\n  ...\n" in text]
-        if len(whole) == len(hung) or time.monotonic() > patience:
-            return stacks
-        time.sleep(0.02)
-
-
-def _failure(outcomes: Sequence[Outcome | None]) -> RankError | None:
-    """The error to raise if a rank failed.
-
-    To blame is the earliest failure. An echo, such as a broken connection, is blamed only if there
-    is nothing else: it is how the peers of a failed rank learn of it, often before the launcher.
-    """
-    failed = {r: each for r, each in enumerate(outcomes) if isinstance(each, Raised | Died)}
-    if not failed:
-        return None
-    rank = min(failed, key=lambda r: (failed[r].echo, failed[r].when))
-    outcome = failed[rank]
-    error = RankError(f"rank {rank} {outcome.describe(f'On rank {rank}')}", [rank])
-    if isinstance(outcome, Raised):
-        error.__cause__ = outcome.exception()
-    return error
-
-
-def _hang(
-    outcomes: Sequence[Outcome | None], stacks: Mapping[int, str], timeout: float
-) -> RankError:
-    """The error to raise if none failed, but some, of outcome None, did not end."""
-    hung = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
-    lines = [f"{name_ranks(hung)} did not end within {timeout:g} s"]
-    if done := [rank for rank in range(len(outcomes)) if rank not in hung]:
-        lines.append(f"{name_ranks(done)} had returned; the others may be waiting for them")
-    for rank in hung:
-        lines += ["", f"Where rank {rank} stood (innermost call first):"]
-        calls = stacks.get(rank, "").splitlines()[1:]
-        ours = next((i for i, call in enumerate(calls) if CALLER in call), len(calls))
-        lines += calls[:ours] or ["  before the function began, or unknown"]
-    return RankError("\n".join(lines), hung)
+        if time.monotonic() >= next_print:
+            next_print += PRINT_EVERY
+            _show(outputs)
 
 
 def _show(outputs: Sequence[Output]) -> None:
     """Print what ranks have printed. Where nobody can read it, that must not hide what failed."""
     error = sys.exception()
+    printed = [f"[rank {r}] {line}" for r, output in enumerate(outputs) for line in output.lines()]
     try:
-        for rank, output in enumerate(outputs):
-            for line in output.lines():
-                print(f"[rank {rank}] {line}")
+        if printed:
+            print("\n".join(printed), flush=True)
     except Exception:
         if error is None:
             raise

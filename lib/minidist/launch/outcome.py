@@ -34,6 +34,11 @@ class Raised:
     error: bytes | None  # cloudpickle of the exception, if it can be pickled
     echo: bool  # as a rule it only shows that another rank has failed or made another call
 
+    def like(self, other: Raised) -> bool:
+        """True if it is what another rank raised too; echoes may differ in their words."""
+        mine, theirs = self.traces[0][0], other.traces[0][0]
+        return mine == theirs or (other.echo and mine.split(":")[0] == theirs.split(":")[0])
+
     def describe(self, where: str) -> str:
         """What was raised, and its traceback `where` ("On rank 1")."""
         first, *causes = [

@@ -19,6 +19,7 @@ class Output:
         self.reader, self.writer = multiprocessing.Pipe(duplex=False)
         os.set_blocking(self.reader.fileno(), False)
         self._first, self._last, self._dropped = bytearray(), bytearray(), 0
+        self._shown = 0  # bytes of the first lines
         self.open = True
 
     def read(self) -> bool:
@@ -36,9 +37,17 @@ class Output:
         return bool(data)
 
     def lines(self) -> list[str]:
-        """All lines; of endless output the first and the last, and between them what is missing."""
-        gap = f"\n... {self._dropped:,} bytes left out ...\n".encode() if self._dropped else b""
-        return (self._first + gap + self._last).decode("utf-8", "replace").splitlines()
+        """The lines since the last call: whole ones, and once the pipe is closed all the rest.
+
+        Of endless output they are the first and the last, and between them what is missing.
+        """
+        if self.reader.closed:
+            gap = f"\n... {self._dropped:,} bytes left out ...\n".encode() if self._dropped else b""
+            new = self._first[self._shown :] + gap + self._last
+        else:
+            new = self._first[self._shown : self._first.rfind(b"\n") + 1]
+        self._shown += len(new)
+        return new.decode("utf-8", "replace").splitlines()
 
     def close(self) -> None:
         """Read what is left of a rank that was killed, and close the pipe."""
