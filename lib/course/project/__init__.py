@@ -1,1 +1,1 @@
-"""The reader's project, a module that grows to a ring, DDP, ZeRO and FSDP: its tests and scores."""
+"""The project: the reader writes the ring, DDP, ZeRO and FSDP, and is graded and scored."""

@@ -100,3 +100,11 @@ MILESTONES = [
     Milestone("FSDP", "fsdp", "FSDP", with_fsdp(False), False, 3),
     Milestone("FSDP, prefetch", "fsdp", "FSDP", with_fsdp(True), False, 3),
 ]
+
+
+def by_name(name: str) -> Milestone:
+    """The milestone of this name."""
+    names = [each.name for each in MILESTONES]
+    if name not in names:
+        raise ValueError(f"no milestone {name!r}; there are 'ring' and {names}")
+    return MILESTONES[names.index(name)]

@@ -1,19 +1,25 @@
-"""Grade a project: which milestones are right, and how fast beside `from_scratch`."""
+"""Grade a project: which milestones are right, and what they cost beside others' code."""
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from types import ModuleType
 from typing import Any
+
+from IPython.display import Markdown
 
 import minidist
 from course.graders.verdict import Verdict, Wrong, grader
-from course.project.milestones import MILESTONES, Milestone
+from course.pages.table import table
+from course.project.milestones import MILESTONES, Milestone, by_name
 from course.project.models import MODELS
 from course.project.parity import check_parity
+from course.project.peers import PEERS
 from course.project.ring import check_ring
-from course.project.scores import Cost, build, cost, on_slow_link
+from course.project.scores import Cost, build, cost, cost_and_seconds, on_slow_link
 from course.sandbox.ranks import IN_ORDER, on_ranks
 
 RANKS = (1, 2, 3, 4)
@@ -24,17 +30,32 @@ TIMEOUT = 60.0
 HINTS = {"did not end": IN_ORDER, "disagree": IN_ORDER}
 
 
+def grade(name: str, package: str = "mine") -> Verdict:
+    """Grade "ring", or the milestone of this name, as it stands in a package."""
+    return ring(package) if name == "ring" else trains(package, by_name(name))
+
+
+def load(package: str, file: str) -> ModuleType:
+    """A file of the project, imported anew."""
+    importlib.invalidate_caches()
+    for name in [each for each in sys.modules if each.split(".")[0] == package]:
+        del sys.modules[name]
+    return importlib.import_module(f"{package}.{file}")
+
+
+def mine(file: str) -> ModuleType:
+    """The reader's own file, or where there is none, as in the book, that of `from_scratch`."""
+    return load("mine" if importlib.util.find_spec("mine") else "from_scratch", file)
+
+
 def found(package: str, file: str, target: str) -> Any:
-    """A class of the reader's, imported anew.
+    """A class of the project.
 
     Raises:
         NotImplementedError: there is no such file or class yet.
     """
-    importlib.invalidate_caches()
-    for name in [each for each in sys.modules if each.split(".")[0] == package]:
-        del sys.modules[name]
     try:
-        return getattr(importlib.import_module(f"{package}.{file}"), target)
+        return getattr(load(package, file), target)
     except (ModuleNotFoundError, AttributeError) as error:
         raise NotImplementedError(f"{package}/{file}.py has no {target}") from error
 
@@ -43,7 +64,7 @@ def found(package: str, file: str, target: str) -> Any:
 def ring(package: str) -> str:
     """Grade `ring.py`."""
     found(package, "ring", "all_reduce")
-    module = sys.modules[f"{package}.ring"]
+    module = load(package, "ring")
     for ranks in RING_RANKS:
         on_ranks(check_ring, ranks, module, timeout=TIMEOUT, hints=HINTS)
     return f"all three collectives, on {', '.join(map(str, RING_RANKS))} ranks."
@@ -101,22 +122,39 @@ def reference(milestone: Milestone) -> Cost:
     return first
 
 
-def milliseconds(package: str, milestone: Milestone) -> float:
-    """Of a step on the emulated link."""
-    kind = found(package, milestone.file, milestone.target)
-    seconds = minidist.launch(on_slow_link, COST_RANKS, milestone, kind, timeout=TIMEOUT)
-    return 1e3 * float(max(seconds))
+def scoreboard(name: str, package: str = "mine") -> Markdown:
+    """What a step of a milestone costs, in this package, in `from_scratch` and in libraries."""
+    milestone = by_name(name)
+    target = milestone.file, milestone.target
+    ways = {"yours": (milestone, found(package, *target))} if package != "from_scratch" else {}
+    ways["from_scratch"] = milestone, found("from_scratch", *target)
+    for library, train in PEERS[milestone.file].items():
+        ways[library] = replace(milestone, train=train), None
+    rows: list[list[object]] = []
+    for who, (how, kind) in ways.items():
+        of_ranks = minidist.launch(cost_and_seconds, COST_RANKS, how, kind, timeout=TIMEOUT)
+        (calls, nbytes, peak), _ = of_ranks[0]
+        rows.append([who, calls, nbytes, peak, 1e3 * max(seconds for _, seconds in of_ranks)])
+    return table(["", "calls", "bytes sent", "bytes at the peak", "ms on the link"], rows)
 
 
 def lines(package: str, only: str = "") -> Iterator[str]:
-    """The report, as it comes: verdicts, and the time of what is right."""
-    if not only or only in "ring":
+    """The report, as it comes: a verdict for each milestone, or for those of one file."""
+    if only in ("", "ring"):
         yield f"{'ring':20} {ring(package)}"
     for milestone in MILESTONES:
-        if only and only not in (milestone.file, milestone.name):
-            continue
-        verdict: Verdict = trains(package, milestone)
-        yield f"{milestone.name:20} {verdict}"
-        if verdict:
-            mine, theirs = (milliseconds(each, milestone) for each in (package, "from_scratch"))
-            yield f"{'':20} {mine:.0f} ms on the emulated link; from_scratch {theirs:.0f} ms"
+        if only in ("", milestone.file, milestone.name):
+            verdict: Verdict = trains(package, milestone)
+            yield f"{milestone.name:20} {verdict}"
+            if verdict:
+                yield f"{'':20} {times(package, milestone)}"
+
+
+def times(package: str, milestone: Milestone) -> str:
+    """The time of a step on the emulated link, beside that of `from_scratch`."""
+    took = []
+    for each in (package, "from_scratch"):
+        kind = found(each, milestone.file, milestone.target)
+        seconds = minidist.launch(on_slow_link, COST_RANKS, milestone, kind, timeout=TIMEOUT)
+        took.append(1e3 * max(seconds))
+    return f"{took[0]:.0f} ms on the emulated link; from_scratch {took[1]:.0f} ms"

@@ -87,3 +87,8 @@ def on_slow_link(milestone: Milestone, kind: type) -> float:
     """On a rank: the seconds of a step on the emulated link."""
     slowed = Slowed(Ours(algorithm="shared_memory", check=False), LINK)
     return seconds(milestone, kind, slowed, torch.ones(ROWS, WIDTH).double())
+
+
+def cost_and_seconds(milestone: Milestone, kind: type) -> tuple[Cost, float]:
+    """On a rank: both."""
+    return cost(milestone, kind), on_slow_link(milestone, kind)
