@@ -232,14 +232,8 @@ def test_the_lesson_is_short_and_stands_on_torch() -> None:
         trees = ast.walk(ast.parse(path.read_text()))
         froms = {node.module or "" for node in trees if isinstance(node, ast.ImportFrom)}
         roots = {name.split(".")[0] for name in froms}
-        assert roots <= {
-            "__future__",
-            "collections",
-            "functools",
-            "typing",
-            "torch",
-            "from_scratch",
-        }
+        standard = {"__future__", "collections", "functools", "typing"}
+        assert roots <= {*standard, "torch", "from_scratch"}
 
 
 def test_an_import_of_torch_distributed_is_seen_in_every_dress() -> None:
