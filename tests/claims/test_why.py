@@ -162,36 +162,28 @@ def test_rows_and_then_columns_of_a_mesh_sum_the_whole() -> None:
     rows, columns, ranks = 2, 3, 6
     mesh = torch.arange(ranks).view(rows, columns)
 
-    def run() -> tuple[list[int], list[int], list[int], set[tuple[int, int]]]:
-        in_rows, in_columns = mesh.tolist(), mesh.T.tolist()
-        row, _ = dist.new_subgroups_by_enumeration(in_rows)
-        column, _ = dist.new_subgroups_by_enumeration(in_columns)
+    def run() -> None:
+        row, _ = dist.new_subgroups_by_enumeration(mesh.tolist())
+        column, _ = dist.new_subgroups_by_enumeration(mesh.T.tolist())
         tensor = (10 ** dist.get_rank()) * torch.tensor([1, 2, 3])
         whole = tensor.clone()
         minidist.all_reduce(whole)
-        pairs = set()
-        states = []
-        for group in (row, column):
+        in_row = mesh[dist.get_rank() // columns].tolist()
+        for group, summed in ((row, in_row), (column, range(ranks))):
             with minidist.record() as log:
                 minidist.all_reduce(tensor, group=group)
+            assert tensor.tolist() == [n * sum(10**r for r in summed) for n in (1, 2, 3)]
             members = dist.get_process_group_ranks(group)
-            pairs |= {(members[sent.src], members[sent.dst]) for sent in log}
-            states.append(tensor.tolist())
-        return whole.tolist(), states[0], states[1], pairs
+            for src, dst in ((members[sent.src], members[sent.dst]) for sent in log):
+                assert src // columns == dst // columns or src % columns == dst % columns
+        assert torch.equal(tensor, whole)
 
-    for rank, (whole, after_row, after_both, pairs) in enumerate(minidist.launch(run, ranks)):
-        own_row = sum(10**member for member in mesh[rank // columns].tolist())
-        assert after_row == [own_row, 2 * own_row, 3 * own_row]
-        assert after_both == whole == [n * sum(10**r for r in range(ranks)) for n in (1, 2, 3)]
-        for src, dst in pairs:  # no message leaves its row, or its column
-            assert src // columns == dst // columns or src % columns == dst % columns
+    minidist.launch(run, ranks)
 
 
 @pytest.mark.claim("C17")
 @pytest.mark.filterwarnings("ignore")  # torch warns before it raises
 def test_a_group_on_cpus_is_gloo_s_and_a_backend_torch_was_not_built_with_is_refused() -> None:
-    names = "nccl", "mpi"
-
     def joins(name: str) -> str:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -201,14 +193,13 @@ def test_a_group_on_cpus_is_gloo_s_and_a_backend_torch_was_not_built_with_is_ref
             return str(error)
         return "joined"
 
-    def run() -> tuple[tuple[str, str, str, int], list[str]]:
+    def run() -> None:
         tensor = torch.tensor(dist.get_rank(), device=minidist.device())
         dist.all_reduce(tensor)
         here = dist.get_backend(), backends_of(None)["cpu"], str(minidist.device()), int(tensor)
-        return here, [joins(name) for name in names]
-
-    for here, found in minidist.launch(run, 3, device="cpu"):
         assert here == ("gloo", "gloo", "cpu", 3)
-        for name, said in zip(names, found, strict=True):
-            there = getattr(dist, f"is_{name}_available")()
+        for name in ("nccl", "mpi"):
+            there, said = getattr(dist, f"is_{name}_available")(), joins(name)
             assert said == "joined" if there else f"doesn't have {name.upper()} built in" in said
+
+    minidist.launch(run, 3, device="cpu")
