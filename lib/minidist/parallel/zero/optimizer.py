@@ -253,10 +253,9 @@ class ZeroOptimizer(Optimizer):
         }
         if not (self._local or self._compared):
             # Without DDP the replicas would stay alike, trained on gradients that nobody averaged.
-            every = chain.from_iterable(bucket.parameters for bucket in self.buckets)
-            found = [each.grad for each in every if each.grad is not None]
             what = "the gradients, which DDP makes alike (without it pass gradients='local')"
-            facts[what] = digest(found)
+            found = (parameter.grad for parameter in self._slices.bucket_of)
+            facts[what] = digest(gradient for gradient in found if gradient is not None)
             self._compared = True
         return facts
 
