@@ -232,9 +232,7 @@ def test_the_step_calls_nobody_and_each_strategy_sends_what_it_must() -> None:
 
     def run() -> Any:
         return {
-            name: counted(
-                init_device_mesh("cpu", mesh).get_all_groups(), reshard_after_forward=name != "kept"
-            )
+            name: counted(mesh, reshard_after_forward=name != "kept")
             for name, mesh in cases.items()
         }
 
