@@ -25,12 +25,6 @@ def of(rows: list[Row], what: str) -> list[Row]:
 
 
 SMALL = Scope((Setup(2),), rounds=2, message_bytes=(4096,), width=16, tries=1)
-TIMED = WAYS | {
-    "ddp": [
-        *("torch", "alone", "minidist", "overlapped", "bucketed", "flat", "naive"),
-        "minidist, native",
-    ]
-}
 
 
 def rows_of(measure: Measure, scope: Scope = SMALL) -> list[Row]:
@@ -76,7 +70,7 @@ def test_every_way_s_steps_are_timed_against_torch_s(
     rows = request.getfixturevalue(f"{name}_rows")
     assert all(row["right"] for row in of(rows, "losses"))
     steps = {row["way"]: row for row in of(rows, "step")}
-    assert list(steps) == TIMED[name]
+    assert list(steps) == WAYS[name]
     for row in steps.values():
         low, middle, high = row["ms"]
         assert 0 < low <= middle <= high

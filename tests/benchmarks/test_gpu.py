@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,26 +30,15 @@ from benchmarks.harness.setups import MIB, Scope, Setup, on_gpus
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-SMALL = replace(
-    on_gpus(1),
-    setups=(Setup(2),),
-    rounds=2,
-    message_bytes=(4096, MIB),
-    copy_bytes=MIB,
-    width=16,
-)
 TWO = Setup(2)
+SIZES: dict[str, Any] = {"message_bytes": (4096, MIB), "copy_bytes": MIB, "width": 16}
+SMALL = replace(on_gpus(1), setups=(TWO,), rounds=2, **SIZES)
 UNTIMED = ("minidist, views", "minidist, ring")
 TRAINED = {
     "ddp": {"minidist", "overlapped", "naive", *UNTIMED, "minidist, native"},
     "zero": {"ddp", "stage 1", "stage 1, local", "stage 2", "stage 2, native"},
     "fsdp": {"torch", "fsdp", "fsdp, kept", "fsdp, native"},
 }
-
-
-def fill(rows: list[Row], found: Iterator[Row]) -> None:
-    for row in found:
-        rows.append(row)
 
 
 # The command as a whole
@@ -258,19 +247,20 @@ def refuses(tensor: torch.Tensor, async_op: bool = False) -> Any:
 
 
 def test_a_wrong_collective_fails_the_section() -> None:
-    wrong = {
-        "all_reduce": (forgets_a_rank, "rank 1: torch.float32 x 1"),
-        "all_reduce, strange": (writes_beside, "rank 0: torch.float32 x 1, strided"),
-        "all_reduce, refused": (
-            refuses,
-            "rank 0: torch.float32 x 0, async: ValueError: not asynchronously",
-        ),
+    calls: dict[str, Callable[..., Any]] = {
+        "all_reduce": forgets_a_rank,
+        "all_reduce, strange": writes_beside,
+        "all_reduce, refused": refuses,
     }
-    calls: dict[str, Callable[..., Any]] = {name: call for name, (call, _) in wrong.items()}
+    problems = [
+        "rank 1: torch.float32 x 1",
+        "rank 0: torch.float32 x 1, strided",
+        "rank 0: torch.float32 x 0, async: ValueError: not asynchronously",
+    ]
     rows: list[Row] = []
     with pytest.raises(AssertionError, match="wrong, such as all_reduce, rank 1: torch"):
-        fill(rows, correct.compare(TWO, calls, 4096, Clock(60)))
-    for row, (_, problem) in zip(rows, wrong.values(), strict=True):
+        rows.extend(correct.compare(TWO, calls, 4096, Clock(60)))
+    for row, problem in zip(rows, problems, strict=True):
         assert row["wrong"][0].startswith(problem)
         assert len(row["wrong"]) <= correct.SHOWN
 
@@ -286,7 +276,7 @@ def test_a_call_that_does_not_see_what_was_queued_before_it_fails_the_section(
     monkeypatch.setattr(Setup, "launch", lambda *_, **__: of_ranks)
     rows: list[Row] = []
     with pytest.raises(ExceptionGroup, match="does not show what was queued before"):
-        fill(rows, stream_order.measure(Scope((TWO,)), Clock(60)))
+        rows.extend(stream_order.measure(Scope((TWO,)), Clock(60)))
     (row,) = rows
     assert (row["right"], row["call_ms"]) == (False, 9.0), "of all ranks the worst"
 

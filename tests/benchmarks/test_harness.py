@@ -51,11 +51,6 @@ def two() -> OfRanks:
     return minidist.launch(on_two_ranks, 2, device="cpu")
 
 
-def fill(rows: list[Row], found: Iterator[Row]) -> None:
-    for row in found:
-        rows.append(row)
-
-
 # Sections: budget, errors
 
 
@@ -126,7 +121,7 @@ def test_a_setup_that_fails_does_not_keep_the_others_from_being_measured() -> No
 
     rows: list[Row] = []
     with pytest.raises(ExceptionGroup, match="1 rank on the CPU, Gloo: ValueError: alone"):
-        fill(rows, measure(SMALL, Clock(60, lambda: 0.0)))
+        rows.extend(measure(SMALL, Clock(60, lambda: 0.0)))
     assert rows == [{"setup": SMALL.setups[1].name, "ranks": 3, "seconds": 60}]
 
 
@@ -243,5 +238,5 @@ def test_losses_that_are_not_torch_s_on_one_rank_fail_the_section(
     rows: list[Row] = []
     comparison = training.Comparison(zero.ways, zero.torchs)
     with pytest.raises(AssertionError, match=r"losses differ from the reference's, .* a: nan"):
-        fill(rows, training.compare(comparison, TWO, Scope((TWO,)), Clock(20)))
+        rows.extend(training.compare(comparison, TWO, Scope((TWO,)), Clock(20)))
     assert [(row["what"], row.get("right")) for row in rows] == [("losses", False), ("step", None)]

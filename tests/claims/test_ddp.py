@@ -71,14 +71,14 @@ def averages(batch: Any, shards: list[int], weigh: bool) -> tuple[float, float]:
 
 @pytest.mark.claim("C1")
 def test_the_average_of_means_is_the_mean_of_the_whole_only_for_equal_shards() -> None:
-    def run(batch: Any) -> list[tuple[float, float]]:
-        return [averages(batch, *how) for how in [(EVEN, False), (UNEVEN, False), (UNEVEN, True)]]
+    def run(batch: Any) -> None:
+        assert averages(batch, EVEN, False)[0] < 1e-12
+        from_whole, from_weighted = averages(batch, UNEVEN, False)
+        assert from_whole > 0.05, "samples of small shards count for more"
+        assert from_weighted < 1e-12, "and for exactly how much more is known"
+        assert averages(batch, UNEVEN, True)[0] < 1e-12
 
-    for even, uneven, weighed in minidist.launch(run, 4, images(), device="cpu"):
-        assert even[0] < 1e-12
-        assert uneven[0] > 0.05, "samples of small shards count for more"
-        assert uneven[1] < 1e-12, "and for exactly how much more is known"
-        assert weighed[0] < 1e-12
+    minidist.launch(run, 4, images(), device="cpu")
 
 
 # ---- C2 ----
@@ -117,8 +117,7 @@ EQUAL = ["plain", "batch norm, evaluating", "dropout, evaluating", "noise of eac
 
 @pytest.mark.claim("C2")
 def test_ddp_is_the_larger_batch_unless_samples_meet_or_ranks_draw() -> None:
-    def run(batch: Any) -> dict[str, float]:
-        found = {}
+    def run(batch: Any) -> None:
         for name, make in NETS.items():
             torch.manual_seed(0)
             net, alone = make().double(), make().double()
@@ -127,12 +126,10 @@ def test_ddp_is_the_larger_batch_unless_samples_meet_or_ranks_draw() -> None:
             torch.manual_seed(dist.get_rank())  # as a rank should, for what it draws itself
             mean_loss(model, [part.chunk(4)[dist.get_rank()] for part in batch]).backward()
             mean_loss(alone, batch).backward()
-            found[name] = off(gradients(net), gradients(alone))
-        return found
+            apart = off(gradients(net), gradients(alone))
+            assert apart < 1e-12 if name in EQUAL else apart > 0.01, name
 
-    for found in minidist.launch(run, 4, images(), device="cpu"):
-        assert [name for name in found if found[name] < 1e-12] == EQUAL
-        assert all(found[name] > 0.01 for name in found if name not in EQUAL)
+    minidist.launch(run, 4, images(), device="cpu")
 
 
 # ---- A6 ----
@@ -237,7 +234,7 @@ def step(model: nn.Module, width: int) -> None:
 
 @pytest.mark.claim("C5")
 def test_the_first_bucket_is_1_mib_in_torch_and_here() -> None:
-    def run() -> tuple[list[int], list[int]]:
+    def run() -> None:
         torchs = nn.parallel.DistributedDataParallel(layers(10, 256))  # of 256 KiB each
         sizes: list[int] = []
 
@@ -252,9 +249,9 @@ def test_the_first_bucket_is_1_mib_in_torch_and_here() -> None:
         for model in (torchs, ours):
             for _ in range(2):  # the buckets are made anew after the first
                 step(model, 256)
-        return sizes[-2:], [bucket.nbytes for bucket in ours.buckets]
+        assert sizes[-2:] == [bucket.nbytes for bucket in ours.buckets] == [MIB, 1.5 * MIB]
 
-    assert minidist.launch(run, 2, device="cpu") == [([MIB, 1.5 * MIB], [MIB, 1.5 * MIB])] * 2
+    minidist.launch(run, 2, device="cpu")
 
 
 class Crossed(nn.Module):
@@ -296,44 +293,35 @@ def test_buckets_follow_the_order_of_arrival_on_rank_0_on_all_ranks() -> None:
     assert max(apart) < 1e-12
 
 
-class Traffic(NamedTuple):
-    """Of one rank in one step."""
-
-    buckets: int
-    messages: int
-    nbytes: int
-
-
 KIB = 1 / 1024  # in MiB
-CAPS: dict[str, dict[str, Any]] = {
-    "none: each parameter alone": {"bucket_cap_mb": 1e-9, "first_bucket_mb": 1e-9},
-    "a byte": {"bucket_cap_mb": 1 / MIB, "first_bucket_mb": 1 / MIB},
-    "two layers": {"bucket_cap_mb": 8 * KIB, "first_bucket_mb": 8 * KIB},
-    "four layers": {"bucket_cap_mb": 16 * KIB, "first_bucket_mb": 16 * KIB},
-    "first one, then four": {"bucket_cap_mb": 16 * KIB, "first_bucket_mb": 4 * KIB},
-    "25 MiB": {},
-    "infinite": {"bucket_cap_mb": float("inf"), "first_bucket_mb": float("inf")},
-}
-BUCKETS = [8, 8, 4, 2, 3, 1, 1]
+CAPS: list[tuple[dict[str, float], int]] = [  # of 8 layers of 4 KiB, and the buckets
+    ({"bucket_cap_mb": 1e-9, "first_bucket_mb": 1e-9}, 8),
+    ({"bucket_cap_mb": 1 / MIB, "first_bucket_mb": 1 / MIB}, 8),
+    ({"bucket_cap_mb": 8 * KIB, "first_bucket_mb": 8 * KIB}, 4),
+    ({"bucket_cap_mb": 16 * KIB, "first_bucket_mb": 16 * KIB}, 2),
+    ({"bucket_cap_mb": 16 * KIB, "first_bucket_mb": 4 * KIB}, 3),
+    ({}, 1),
+    ({"bucket_cap_mb": float("inf"), "first_bucket_mb": float("inf")}, 1),
+]
 
 
 @pytest.mark.claim("C5")
 def test_the_cap_settles_the_number_of_messages_and_not_that_of_bytes() -> None:
-    def run() -> list[Traffic]:
-        found = []
-        for options in CAPS.values():
+    ranks = 4
+    whole, turns = 8 * 32 * 32 * 4, 2 * (ranks - 1)
+
+    def run() -> None:
+        for options, buckets in CAPS:
             comm = Counted(Ours(algorithm="ring"))
             model = minidist.DistributedDataParallel(layers(8, 32), comm=comm, **options)
             for _ in range(3):
                 comm.clear()
                 step(model, 32)
-            found.append(Traffic(len(model.buckets), comm.messages_sent, comm.bytes_sent))
-        return found
+            assert len(model.buckets) == buckets
+            assert comm.messages_sent == buckets * turns
+            assert comm.bytes_sent == turns * whole // ranks
 
-    ranks = 4
-    whole, turns = 8 * 32 * 32 * 4, 2 * (ranks - 1)
-    wanted = [Traffic(b, b * turns, turns * whole // ranks) for b in BUCKETS]
-    assert minidist.launch(run, ranks, device="cpu") == [wanted] * ranks
+    minidist.launch(run, ranks, device="cpu")
 
 
 # ---- C6 ----
@@ -361,22 +349,17 @@ def raised(call: Callable[[], object]) -> str:
 
 @pytest.mark.claim("C6")
 def test_an_unused_parameter_raises_in_torch_at_the_next_forward_and_here_at_once() -> None:
-    def run() -> dict[str, list[str]]:
-        found = {}
-        for name, kind in KINDS.items():
-            model, x = kind(Forked()), torch.ones(2, 4)
-            loss = model(x, "left").sum()
-            found[name] = [raised(loss.backward), raised(lambda: model(x, "left"))]  # noqa: B023
-        return found
+    def run() -> None:
+        x = torch.ones(2, 4)
+        torchs = nn.parallel.DistributedDataParallel(Forked())
+        torchs(x, "left").sum().backward()  # nothing is said, and nothing was averaged
+        assert "did not receive grad" in raised(lambda: torchs(x, "left"))
+        said = raised(minidist.DistributedDataParallel(Forked())(x, "left").sum().backward)
+        assert "right.weight" in said
+        assert "right.bias" in said
+        assert "left" not in said
 
-    for found in minidist.launch(run, 2, device="cpu"):
-        backward, forward = found["torch"]
-        assert backward == "", "nothing is said, and nothing was averaged"
-        assert "did not receive grad" in forward
-        backward, _ = found["minidist"]
-        assert "right.weight" in backward
-        assert "right.bias" in backward
-        assert "left" not in backward
+    minidist.launch(run, 2, device="cpu")
 
 
 # ---- C9 ----
@@ -384,7 +367,7 @@ def test_an_unused_parameter_raises_in_torch_at_the_next_forward_and_here_at_onc
 
 @pytest.mark.claim("C9")
 def test_a_weight_changed_on_one_rank_stays_changed_and_the_check_finds_it() -> None:
-    def run() -> tuple[str, list[bool]]:
+    def run() -> None:
         net = models.mlp((4, 3, 2))
         model = minidist.DistributedDataParallel(net)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -403,18 +386,15 @@ def test_a_weight_changed_on_one_rank_stays_changed_and_the_check_finds_it() -> 
             biases = [torch.empty(2) for _ in range(dist.get_world_size())]
             dist.all_gather(biases, net[3].bias.detach())
             apart.append(not all(torch.equal(each, biases[0]) for each in biases))
-        return said, apart
-
-    for said, apart in minidist.launch(run, 3, device="cpu"):
         assert apart == [False, False, True, True], "no later step brings them together"
-        assert "3.bias" in said
-        assert "rank 1" in said
-        assert "step 2" in said
+        assert all(word in said for word in ("3.bias", "rank 1", "step 2")), said
+
+    minidist.launch(run, 3, device="cpu")
 
 
 @pytest.mark.claim("C9")
 def test_a_parameter_added_after_wrapping_is_not_averaged_and_here_it_is_an_error() -> None:
-    def run() -> tuple[list[float], str]:
+    def run() -> None:
         rank = dist.get_rank()
 
         def grown(kind: Callable[[nn.Module], nn.Module]) -> nn.Sequential:
@@ -429,11 +409,10 @@ def test_a_parameter_added_after_wrapping_is_not_averaged_and_here_it_is_an_erro
 
         net = grown(nn.parallel.DistributedDataParallel)
         gradients = [float(layer.weight.grad) for layer in net]
-        return gradients, raised(lambda: grown(minidist.DistributedDataParallel))
+        assert gradients == [1.5, rank + 1.0], "torch averages the first and not the second"
+        assert "1.weight" in raised(lambda: grown(minidist.DistributedDataParallel))
 
-    for rank, (found, said) in enumerate(minidist.launch(run, 2, device="cpu")):
-        assert found == [1.5, rank + 1.0], "torch averages the first and not the second"
-        assert "1.weight" in said
+    minidist.launch(run, 2, device="cpu")
 
 
 # ---- C10 ----

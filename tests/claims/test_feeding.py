@@ -204,27 +204,29 @@ def test_a_reader_finds_the_old_file_or_the_new_one_and_half_of_one_without_the_
             dist.barrier()
         return reads
 
-    def all_of_it() -> tuple[list[str], list[str], list[float], list[str]]:
-        beside, straight, again = save_slowly(True), save_slowly(False), ours()
-        return beside, straight, again, sorted(path.name for path in tmp_path.iterdir())
+    def run() -> None:
+        assert save_slowly(aside=True) == ["old", "new"]
+        assert save_slowly(aside=False) == ["half", "new"]
+        assert ours() == list(range(20))
+        assert sorted(each.name for each in tmp_path.iterdir()) == [
+            "False.pt",
+            "True.pt",
+            "ours.pt",
+        ]
 
-    for beside, straight, again, files in minidist.launch(all_of_it, 3, device="cpu"):
-        assert beside == ["old", "new"]
-        assert straight == ["half", "new"]
-        assert again == list(range(20))
-        assert files == ["False.pt", "True.pt", "ours.pt"]
+    minidist.launch(run, 3, device="cpu")
 
 
 @pytest.mark.claim("C13")
 def test_the_wrapped_names_do_not_fit_the_bare_model() -> None:
-    def names() -> tuple[list[str], list[str]]:
+    def run() -> None:
         net = torch.nn.Linear(2, 2)
         theirs = torch.nn.parallel.DistributedDataParallel(net).state_dict()
         with pytest.raises(RuntimeError, match="Missing key"):
             torch.nn.Linear(2, 2).load_state_dict(theirs)
         ours = minidist.DistributedDataParallel(net).state_dict()
         torch.nn.Linear(2, 2).load_state_dict(ours)
-        return list(theirs), list(ours)
+        assert list(theirs) == ["module.weight", "module.bias"]
+        assert list(ours) == ["weight", "bias"]
 
-    expected = (["module.weight", "module.bias"], ["weight", "bias"])
-    assert minidist.launch(names, 2, device="cpu") == [expected] * 2
+    minidist.launch(run, 2, device="cpu")

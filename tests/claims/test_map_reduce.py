@@ -117,19 +117,14 @@ def test_the_shuffle_goes_straight_where_the_ring_goes_round() -> None:
 
 @pytest.mark.claim("A3")
 def test_bytes_of_an_iteration_with_the_state_shipped_and_with_the_state_kept() -> None:
-    numel, ranks = 40_000, 4
-    state = 4 * numel
+    weights, ranks = torch.ones(40_000), 4
+    state = weights.nbytes
 
-    def mapper(rank: int, weights: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
+    def mapper(rank: int) -> list[tuple[int, torch.Tensor]]:
         return in_chunks(weights * (rank + 1), ranks)
 
-    def iteration(weights: torch.Tensor) -> Any:
-        return map_reduce(
-            range(ranks), lambda r: mapper(r, weights), sums,
-            reducers=ranks, partition=by_chunk, workers=ranks,
-        )  # fmt: skip
-
-    job = iteration(torch.ones(numel))
+    options: dict[str, Any] = {"reducers": ranks, "partition": by_chunk, "workers": ranks}
+    job = map_reduce(range(ranks), mapper, sums, **options)
     overhead = 0.02 * state * ranks  # names, shapes and dtypes travel too
     assert abs(job.shipped - ranks * state) < overhead, "the weights, to every map task"
     assert abs(job.nbytes.sum() - ranks * state) < overhead, "the gradients, to the reducers"
@@ -137,7 +132,7 @@ def test_bytes_of_an_iteration_with_the_state_shipped_and_with_the_state_kept() 
 
     def step() -> int:
         with minidist.record() as log:
-            minidist.all_reduce(torch.ones(numel), algorithm="ring")
+            minidist.all_reduce(weights.clone(), algorithm="ring")
         return sum(sent.nbytes for sent in log)
 
     kept = sum(minidist.launch(step, ranks))

@@ -1,5 +1,6 @@
 """The claims of the first chapter: memory of training, names of ranks, groups, backends."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -85,14 +86,8 @@ def counted(run: Callable[[], Trained]) -> tuple[int, int, StateBytes, int]:
 
 @pytest.mark.claim("D1")
 def test_what_is_held_and_allocated_is_what_was_predicted() -> None:
-    cases = [
-        (name, make, width, options)
-        for name, choices in OPTIMIZERS.items()
-        for options in choices
-        for make, width in MODELS
-    ]
-
-    for name, make, width, options in cases:
+    choices = [(name, options) for name, many in OPTIMIZERS.items() for options in many]
+    for (name, options), (make, width) in itertools.product(choices, MODELS):
         run = lambda: train(make(), width, **options)  # noqa: B023, E731
         parameters, beside, state_bytes, live = counted(run)
         predicted = state(parameters, FP32, name)
@@ -155,14 +150,11 @@ def test_the_device_of_a_rank_is_its_local_rank_also_on_the_second_node(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.delenv("MINIDIST_DEVICE", raising=False)
     there = [torch.device("cuda", index) for index in range(4)]
-    by_rank, by_local_rank = [], []
-    for rank, (_, local) in enumerate((node, local) for node in range(2) for local in range(4)):
+    for rank in range(8):
         monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("LOCAL_RANK", str(local))
-        by_local_rank.append(minidist.device())
-        by_rank.append(torch.device("cuda", rank))
-    assert by_local_rank == [*there, *there]
-    assert [device in there for device in by_rank] == [True] * 4 + [False] * 4
+        monkeypatch.setenv("LOCAL_RANK", str(rank % 4))
+        assert minidist.device() == there[rank % 4]
+        assert (torch.device("cuda", rank) in there) == (rank < 4), "by its rank it has none"
 
 
 @pytest.mark.claim("C16")
@@ -170,36 +162,28 @@ def test_rows_and_then_columns_of_a_mesh_sum_the_whole() -> None:
     rows, columns, ranks = 2, 3, 6
     mesh = torch.arange(ranks).view(rows, columns)
 
-    def run() -> tuple[list[int], list[int], list[int], set[tuple[int, int]]]:
-        in_rows, in_columns = mesh.tolist(), mesh.T.tolist()
-        row, _ = dist.new_subgroups_by_enumeration(in_rows)
-        column, _ = dist.new_subgroups_by_enumeration(in_columns)
+    def run() -> None:
+        row, _ = dist.new_subgroups_by_enumeration(mesh.tolist())
+        column, _ = dist.new_subgroups_by_enumeration(mesh.T.tolist())
         tensor = (10 ** dist.get_rank()) * torch.tensor([1, 2, 3])
         whole = tensor.clone()
         minidist.all_reduce(whole)
-        pairs = set()
-        states = []
-        for group in (row, column):
+        in_row = mesh[dist.get_rank() // columns].tolist()
+        for group, summed in ((row, in_row), (column, range(ranks))):
             with minidist.record() as log:
                 minidist.all_reduce(tensor, group=group)
+            assert tensor.tolist() == [n * sum(10**r for r in summed) for n in (1, 2, 3)]
             members = dist.get_process_group_ranks(group)
-            pairs |= {(members[sent.src], members[sent.dst]) for sent in log}
-            states.append(tensor.tolist())
-        return whole.tolist(), states[0], states[1], pairs
+            for src, dst in ((members[sent.src], members[sent.dst]) for sent in log):
+                assert src // columns == dst // columns or src % columns == dst % columns
+        assert torch.equal(tensor, whole)
 
-    for rank, (whole, after_row, after_both, pairs) in enumerate(minidist.launch(run, ranks)):
-        own_row = sum(10**member for member in mesh[rank // columns].tolist())
-        assert after_row == [own_row, 2 * own_row, 3 * own_row]
-        assert after_both == whole == [n * sum(10**r for r in range(ranks)) for n in (1, 2, 3)]
-        for src, dst in pairs:  # no message leaves its row, or its column
-            assert src // columns == dst // columns or src % columns == dst % columns
+    minidist.launch(run, ranks)
 
 
 @pytest.mark.claim("C17")
 @pytest.mark.filterwarnings("ignore")  # torch warns before it raises
 def test_a_group_on_cpus_is_gloo_s_and_a_backend_torch_was_not_built_with_is_refused() -> None:
-    names = "nccl", "mpi"
-
     def joins(name: str) -> str:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -209,14 +193,13 @@ def test_a_group_on_cpus_is_gloo_s_and_a_backend_torch_was_not_built_with_is_ref
             return str(error)
         return "joined"
 
-    def run() -> tuple[tuple[str, str, str, int], list[str]]:
+    def run() -> None:
         tensor = torch.tensor(dist.get_rank(), device=minidist.device())
         dist.all_reduce(tensor)
         here = dist.get_backend(), backends_of(None)["cpu"], str(minidist.device()), int(tensor)
-        return here, [joins(name) for name in names]
-
-    for here, found in minidist.launch(run, 3, device="cpu"):
         assert here == ("gloo", "gloo", "cpu", 3)
-        for name, said in zip(names, found, strict=True):
-            there = getattr(dist, f"is_{name}_available")()
+        for name in ("nccl", "mpi"):
+            there, said = getattr(dist, f"is_{name}_available")(), joins(name)
             assert said == "joined" if there else f"doesn't have {name.upper()} built in" in said
+
+    minidist.launch(run, 3, device="cpu")

@@ -264,8 +264,8 @@ MUTANTS = [
     Mutant(  # a moment is cut in another order than the parameter's memory has
         "zero",
         "lib/minidist/parallel/zero/state_dict.py",
-        "mine[what] = bucket.flattened(value, parameter)[start:end].clone()",
-        "mine[what] = value.reshape(-1)[start:end].clone()",
+        "mine[what] = bucket.part(value, parameter).clone()",
+        "mine[what] = value.reshape(-1)[slice(*bucket.ranges[parameter])].clone()",
         [
             "tests/zero/test_state_dict.py::test_a_whole_state_goes_from_two_ranks_to_three_to_one_and_into_a_bare_optimizer"
         ],

@@ -25,7 +25,6 @@ class ShardedBucket:
     """
 
     def __init__(self, named: Sequence[Named], depth: float, ranks: int, rank: int) -> None:
-        self.index = 0  # its place in the order in which buckets travel
         self.depth = depth
         self.name_of = {parameter: name for name, parameter in named}
         self.parameters = tuple(self.name_of)
@@ -38,6 +37,7 @@ class ShardedBucket:
         for parameter, view in self.views.items():
             view.copy_(parameter.detach())
             parameter.data = view
+        self.ranges = dict(zip(self.parameters, self.flat.ranges(), strict=True))
         self.shards = tuple(  # of each parameter this rank's part, 1-D, maybe empty
             Parameter(piece, requires_grad=first.requires_grad)
             for piece in self.flat.pieces(self.shard)
@@ -46,7 +46,7 @@ class ShardedBucket:
         self.grad_shard: torch.Tensor | None = None  # [shard_numel]: the mean of this rank's shard
         self.stepped = False  # on `grad_shard`, so the next gradients replace it
         self.used: set[Parameter] = set()  # they had a gradient since they were last zeroed
-        self._expected: set[Parameter] = set()  # autograd is not done with them in this round
+        self.expected: set[Parameter] = set()  # autograd is not done with them in this round
         self._packed: set[Parameter] = set()  # they have a gradient in this round
 
     @property
@@ -60,13 +60,8 @@ class ShardedBucket:
         """Begin a round: no gradient is packed, and all that train are expected."""
         if self.stepped:
             self.zero_grad()
-        self._expected = {each for each in self.parameters if each.requires_grad}
+        self.expected = {each for each in self.parameters if each.requires_grad}
         self._packed.clear()
-
-    @property
-    def full(self) -> bool:
-        """True if autograd is done with all its parameters."""
-        return not self._expected
 
     def pack(self, parameter: Parameter, scale: float) -> None:
         """Copy a gradient, times `scale`, into the flat gradients, and free it.
@@ -74,7 +69,7 @@ class ShardedBucket:
         There is none if a custom `autograd.Function` returned None for the parameter.
         """
         gradient = parameter.grad
-        self._expected.discard(parameter)
+        self.expected.discard(parameter)
         if gradient is None:
             return
         if gradient.layout != torch.strided:
@@ -108,35 +103,29 @@ class ShardedBucket:
     # ---- mean gradients, of this rank's shard ----
 
     def add_mean(self, mean: torch.Tensor) -> None:
-        """Add this round's mean gradients of the shard, and free the flat ones."""
+        """Give each part of the shard its mean gradient, added to that of earlier rounds."""
         self.flat_grad = None
         self.grad_shard = mean if self.grad_shard is None else self.grad_shard.add_(mean)
-
-    def assign_grads(self) -> None:
-        """Give each part of the shard its gradient."""
-        if self.grad_shard is not None:
-            for shard, gradient in zip(self.shards, self.flat.pieces(self.grad_shard), strict=True):
-                shard.grad = gradient if len(gradient) else None
+        for shard, gradient in zip(self.shards, self.flat.pieces(self.grad_shard), strict=True):
+            shard.grad = gradient if len(gradient) else None
 
     def assign_averaged(self) -> None:
         """Give each part of the shard its part of the parameter's gradient, which is the mean."""
-        ranges = zip(self.parameters, self.shards, self.flat.ranges(), strict=True)
-        for parameter, shard, (start, end) in ranges:
+        for parameter, shard in zip(self.parameters, self.shards, strict=True):
             shard.grad = None
-            if parameter.grad is not None and start < end:
-                shard.grad = self.flattened(parameter.grad, parameter)[start:end]
+            if parameter.grad is not None and len(shard):
+                shard.grad = self.part(parameter.grad, parameter)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the mean gradients, or set them to zero."""
-        for shard in self.shards:
-            if set_to_none:
-                shard.grad = None
-            elif shard.grad is not None:  # a view of `grad_shard`
-                shard.grad.zero_()
         self.stepped = False
         if set_to_none:
             self.grad_shard = None
             self.used.clear()
+            for shard in self.shards:
+                shard.grad = None
+        elif self.grad_shard is not None:  # the shards' gradients are views of it
+            self.grad_shard.zero_()
 
     # ---- views ----
 
@@ -149,12 +138,12 @@ class ShardedBucket:
         """The places of all parameters in another 1-D [padded] tensor."""
         return [self.view(flat, parameter) for parameter in self.parameters]
 
-    def flattened(self, tensor: torch.Tensor, parameter: Parameter) -> torch.Tensor:
-        """A tensor of the parameter's shape as 1-D, in the order of the parameter's memory.
+    def part(self, tensor: torch.Tensor, parameter: Parameter) -> torch.Tensor:
+        """This rank's elements of a tensor of the parameter's shape, 1-D, as in its memory.
 
         A view, if it is laid out like the parameter; it need not be of its dtype.
         """
-        view = self.views[parameter]
+        view, (start, end) = self.views[parameter], self.ranges[parameter]
         if tensor.stride() != view.stride() or tensor.is_conj() or tensor.is_neg():
             tensor = torch.empty_like(view, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-        return tensor.as_strided((view.numel(),), (1,))
+        return tensor.as_strided((view.numel(),), (1,))[start:end]

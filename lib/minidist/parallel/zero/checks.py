@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
@@ -14,39 +14,44 @@ from minidist.parallel.autograd.backward import watched
 from minidist.parallel.checks import check_tensors, is_number
 from minidist.parallel.sharding.partition import Named
 from minidist.parallel.zero.bucket import ShardedBucket
-from minidist.parallel.zero.param_groups import Group, hyper, named_in
+from minidist.parallel.zero.state_dict import Group
 
 NAME = "ZeroOptimizer"
 # What these do to an element depends on others of its tensor, of which a rank has a part.
 NOT_ELEMENTWISE = {"adafactor", "lamb", "lars", "lbfgs", "muon", "shampoo", "soap", "sparseadam"}
 
 
+def named_in(groups: Sequence[Group], first: int) -> list[list[Named]]:
+    """The parameters of the groups from number `first` on, by name or else by place."""
+    found = []
+    for number, group in enumerate(groups[first:], start=first):
+        places = [f"parameter {place} of group {number}" for place in range(len(group["params"]))]
+        found.append(list(zip(group.get("param_names") or places, group["params"], strict=True)))
+    return found
+
+
 def check_arguments(
-    optimizer_class: object,
-    stage: object,
-    gradients: object,
-    bucket_cap_mb: object,
-    overlap_with_ddp: object,
+    kind: object, overlap: object, stage: object, gradients: object, bucket_cap_mb: object
 ) -> None:
     """Raise TypeError or ValueError if one of them is wrong."""
-    if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
+    if not (isinstance(kind, type) and issubclass(kind, Optimizer)):
         raise TypeError(
             "optimizer_class: expected a class such as torch.optim.AdamW, not an instance of it, "
-            f"got {optimizer_class!r}"
+            f"got {kind!r}"
         )
-    if NOT_ELEMENTWISE.intersection(each.__name__.lower() for each in optimizer_class.__mro__):
+    if NOT_ELEMENTWISE.intersection(each.__name__.lower() for each in kind.__mro__):
         raise ValueError(
             "optimizer_class: expected one that treats each element alone, as SGD and Adam do, "
-            f"got {optimizer_class.__name__}"
+            f"got {kind.__name__}"
         )
-    if isinstance(stage, bool) or stage not in (1, 2):
+    if stage not in (1, 2):
         raise ValueError(f"stage: expected 1 or 2 (minidist.fully_shard is 3), got {stage!r}")
     allowed = (None, "averaged", "local") if stage == 1 else (None, "local")
     if gradients not in allowed:
         raise ValueError(
             f"gradients: expected one of {allowed} with stage={stage}, got {gradients!r}"
         )
-    if overlap_with_ddp:
+    if overlap:
         raise ValueError(
             "overlap_with_ddp: expected False, got True; stage=2 overlaps with backward"
         )
@@ -78,11 +83,18 @@ def check_same_groups(kind: str, groups: Sequence[Group], first: int, comm: Comm
 
 def described(group: Group) -> str:
     """A group's hyper-parameters, such as "betas=(0.9, 0.999), lr=0.1"."""
-    return ", ".join(f"{key}={value}" for key, value in sorted(hyper(group).items()))
+    hyper = group.keys() - {"params", "param_names"}
+    return ", ".join(f"{key}={group[key]}" for key in sorted(hyper))
 
 
-def moved(buckets: Iterable[ShardedBucket]) -> RuntimeError | None:
-    """What to raise if a parameter does not lie in its bucket's memory any more."""
+def replaced(groups: Sequence[Group], buckets: Sequence[ShardedBucket]) -> RuntimeError | None:
+    """What to raise if the groups have other parameters than the buckets, or in other memory."""
+    given = {id(parameter) for group in groups for parameter in group["params"]}
+    if given != {id(parameter) for bucket in buckets for parameter in bucket.parameters}:
+        return RuntimeError(
+            f"param_groups have other parameters than the {NAME} was built on; build it anew, or "
+            "call add_param_group, on all ranks"
+        )
     for bucket in buckets:
         for parameter, view in bucket.views.items():
             if not same_place(parameter, view):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -12,6 +12,7 @@ from weakref import ref
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
+from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -20,26 +21,11 @@ from minidist.comm.comm import Comm
 from minidist.comm.replicas import digest
 from minidist.parallel.checks import choose_comm
 from minidist.parallel.sharding.partition import MIB, assign_alike
+from minidist.parallel.zero import checks
 from minidist.parallel.zero.bucket import ShardedBucket
-from minidist.parallel.zero.checks import (
-    NAME,
-    check_arguments,
-    check_parameters,
-    check_same_groups,
-    described,
-    moved,
-)
-from minidist.parallel.zero.param_groups import Group, copy_hyper, hyper, named_in
+from minidist.parallel.zero.checks import NAME
 from minidist.parallel.zero.slices import Slices
-from minidist.parallel.zero.state_dict import (
-    Device,
-    Make,
-    State,
-    gather_state,
-    numbered,
-    on_two_elements,
-    shard_state,
-)
+from minidist.parallel.zero.state_dict import Group, State, gather_state, shard_state, shrunk
 
 _holders: Any = WeakIdKeyDictionary()  # parameter → a weak reference to its ZeroOptimizer
 
@@ -48,12 +34,12 @@ class ZeroOptimizer(Optimizer):
     """An optimizer of which each rank keeps the state, and does the work, for 1/N of the elements.
 
     After `step()` all ranks have the same parameters: those that `optimizer_class` makes with the
-    mean of all ranks' gradients. The parameters are from now on views of flat buffers, and must not
-    be moved to other memory. After Rajbhandari et al., *ZeRO* (2020), sections 5.1, 5.2 and 7.
+    mean of all ranks' gradients. The parameters become views of flat buffers, and must stay there.
+    After Rajbhandari et al., *ZeRO* (2020), sections 5.1, 5.2 and 7.
 
     Args:
-        params: parameters, (name, parameter) pairs or groups, as for any optimizer; alike on all
-            ranks. If another ZeroOptimizer has them, this one takes over.
+        params: as for any optimizer, alike on all ranks. If another ZeroOptimizer has them, this
+            one takes over.
         optimizer_class: one that treats each element alone, as SGD, Adam and AdamW do.
         process_group: the default group if None.
         parameters_as_bucket_view, overlap_with_ddp: torch's; the one is always so, the other never.
@@ -77,7 +63,7 @@ class ZeroOptimizer(Optimizer):
     """
 
     inner: Optimizer  # the `optimizer_class` over this rank's shards; `state` is its
-    _built = _replaced = False
+    _taken_over = False
 
     def __init__(
         self,
@@ -98,14 +84,14 @@ class ZeroOptimizer(Optimizer):
         self._local = self.gradients == "local"
         facts = {"stage": stage, "gradients": gradients, "bucket_cap_mb": bucket_cap_mb}
         with agreed(self.comm, NAME, facts):
-            check_arguments(optimizer_class, stage, gradients, bucket_cap_mb, overlap_with_ddp)
-            self._make: Make = partial(optimizer_class, **defaults)
+            checks.check_arguments(optimizer_class, overlap_with_ddp, **facts)
+            self._make: partial[Any] = partial(optimizer_class, **defaults)
             super().__init__(params, {})
             self._check_groups(0)
-        self._kind, self._cap, self._compared = optimizer_class.__name__, bucket_cap_mb * MIB, False
-        self._slices = Slices(self.comm, not self._local, self._agree_on_averaging)
+        self._cap, self._compared = bucket_cap_mb * MIB, False
+        self._slices = Slices(self.comm, not self._local, self._agree_to_average)
         self._add_groups(0)
-        self.state, self.defaults, self._built = self.inner.state, self.inner.defaults, True
+        self.state, self.defaults = self.inner.state, self.inner.defaults
 
     # ---- a step ----
 
@@ -120,7 +106,7 @@ class ZeroOptimizer(Optimizer):
             self.average()
         agree_on(self.comm, f"{NAME}.step", self._facts_of_a_step(), self._problem())
         copy_hyper(self.param_groups, self.inner.param_groups)
-        self._slices.step()
+        self._slices.step(self.inner)
         copy_hyper(self.inner.param_groups, self.param_groups)
         return loss
 
@@ -162,15 +148,16 @@ class ZeroOptimizer(Optimizer):
     # ---- its state ----
 
     @torch.no_grad()
-    def full_state_dict(self, *, device: Device = None) -> State:
+    def full_state_dict(self, *, device: torch.device | str | None = None) -> State:
         """The whole state, as `state_dict()` of the unsharded optimizer; all ranks get it.
 
         Every rank must call it. It is put on `device`, such as "cpu", bucket by bucket; by default
         where the parameters are.
         """
         agree_on(self.comm, f"{NAME}.full_state_dict")
-        state = gather_state(self.param_groups, self.inner, self.buckets, self.comm, device)
-        return {"state": state, "param_groups": numbered(self.param_groups)}
+        copy_hyper(self.param_groups, self.inner.param_groups)
+        state = gather_state(self.inner, self.buckets, self.comm, device)
+        return {**self.inner.state_dict(), "state": state}
 
     @torch.no_grad()
     def load_full_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -179,12 +166,10 @@ class ZeroOptimizer(Optimizer):
         It must be alike on all ranks, but may have been saved with any number of them. If it is
         another model's or optimizer's, nothing of it is loaded.
         """
-        state: dict[int, State] = {}
+        mine: State = {}
         with agreed(self.comm, f"{NAME}.load_full_state_dict"):
-            state = shard_state(state_dict, self.param_groups, self.buckets, self._make)
-        pairs = zip(state_dict["param_groups"], numbered(self.param_groups), strict=True)
-        groups = [{**hyper(saved), "params": own["params"]} for saved, own in pairs]
-        self.inner.load_state_dict({"state": state, "param_groups": groups})
+            mine = shard_state(state_dict, self.param_groups, self._slices.bucket_of, self._make)
+        self.inner.load_state_dict(mine)
         self.state = self.inner.state  # a new dict
         copy_hyper(self.inner.param_groups, self.param_groups)
 
@@ -201,7 +186,7 @@ class ZeroOptimizer(Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """Train these parameters too, on all ranks; it raises as the constructor does."""
-        if not self._built:  # torch's constructor calls this for each group
+        if not hasattr(self, "inner"):  # torch's constructor calls this for each group
             super().add_param_group(param_group)
             return
         first = len(self.param_groups)
@@ -209,54 +194,53 @@ class ZeroOptimizer(Optimizer):
             with agreed(self.comm, f"{NAME}.add_param_group"):
                 super().add_param_group(param_group)
                 self._check_groups(first)
+            self._add_groups(first)
         except Exception:
             del self.param_groups[first:]
             raise
-        self._add_groups(first)
 
     def _check_groups(self, first: int) -> None:
         """Raise if groups from number `first` on cannot be trained; no parameter is touched."""
         new = self.param_groups[first:]
-        named = list(chain.from_iterable(named_in(self.param_groups, first)))
-        check_parameters(named, self.comm.group, self._local)
-        copy_hyper(on_two_elements(self._make, new).param_groups, new)
+        named = list(chain.from_iterable(checks.named_in(self.param_groups, first)))
+        checks.check_parameters(named, self.comm.group, self._local)
+        copy_hyper(shrunk(self._make, new).param_groups, new)
 
     def _add_groups(self, first: int) -> None:
         """Lay the groups from number `first` on out in buckets, and step on them from now on."""
-        check_same_groups(self._kind, self.param_groups, first, self.comm)
+        checks.check_same_groups(self._make.func.__name__, self.param_groups, first, self.comm)
         new: list[ShardedBucket] = []
-        for named in named_in(self.param_groups, first):
+        shard_of: dict[Parameter, Parameter] = {}
+        for named in checks.named_in(self.param_groups, first):
             parameters = [parameter for _, parameter in named]
             for indexes in assign_alike(parameters, self._cap, self._cap):
                 # Groups lie side by side, as those with and without weight decay do.
                 chosen, depth = [named[index] for index in indexes], min(indexes) / len(named)
-                new.append(ShardedBucket(chosen, depth, self.comm.ranks, self.comm.rank))
-        shard_of: dict[torch.Tensor, torch.Tensor] = {}
-        for bucket in new:
-            shard_of.update(zip(bucket.parameters, bucket.shards, strict=True))
-            if self._local and bucket.flat.numel:
-                self.comm.broadcast(bucket.buffer)
+                bucket = ShardedBucket(chosen, depth, self.comm.ranks, self.comm.rank)
+                if self._local and bucket.flat.numel:
+                    self.comm.broadcast(bucket.buffer)
+                shard_of.update(zip(bucket.parameters, bucket.shards, strict=True))
+                new.append(bucket)
         groups = [
-            {**hyper(group), "params": [shard_of[parameter] for parameter in group["params"]]}
+            {**group, "params": [shard_of[parameter] for parameter in group["params"]]}
             for group in self.param_groups[first:]
         ]
         if first:
             self.inner.add_param_group(*groups)
         else:
-            self.inner = self._slices.inner = self._make(groups)
+            self.inner = self._make(groups)
         self._slices.set_buckets([*self.buckets, *new])
-        for parameter in chain.from_iterable(bucket.parameters for bucket in new):
+        for parameter in shard_of:
             if before := holder_of(parameter):
                 before._slices.remove_hooks()
-                before._replaced = True
+                before._taken_over = True
             _holders[parameter] = ref(self)
             if self.stage == 2:
                 self._slices.register_hook(parameter)
 
     # ---- guards ----
 
-    def _agree_on_averaging(self) -> None:
-        """All ranks are about to reduce gradients."""
+    def _agree_to_average(self) -> None:
         agree_on(self.comm, f"{NAME}, averaging", problem=self._problem())
 
     def _facts_of_a_step(self) -> dict[str, object]:
@@ -264,15 +248,14 @@ class ZeroOptimizer(Optimizer):
         if not checks_are_on():
             return {}
         facts: dict[str, object] = {
-            f"the hyper-parameters of group {number}": described(group)
+            f"the hyper-parameters of group {number}": checks.described(group)
             for number, group in enumerate(self.param_groups)
         }
         if not (self._local or self._compared):
             # Without DDP the replicas would stay alike, trained on gradients that nobody averaged.
-            every = chain.from_iterable(bucket.parameters for bucket in self.buckets)
-            found = [each.grad for each in every if each.grad is not None]
             what = "the gradients, which DDP makes alike (without it pass gradients='local')"
-            facts[what] = digest(found)
+            found = (parameter.grad for parameter in self._slices.bucket_of)
+            facts[what] = digest(gradient for gradient in found if gradient is not None)
             self._compared = True
         return facts
 
@@ -283,11 +266,24 @@ class ZeroOptimizer(Optimizer):
                 f"it is out of step with the other ranks: {problem}. Zero the gradients and build "
                 "the optimizer anew, on all ranks"
             )
-        if self._replaced:
+        if self._taken_over:
             return RuntimeError(
                 f"another {NAME} was built on its parameters, and has taken over; use that one"
             )
-        return moved(self.buckets)
+        return checks.replaced(self.param_groups, self.buckets)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Neither pickle nor copy: hooks and the process group belong to this process."""
+        raise TypeError(
+            f"rank {dist.get_rank()}: a {NAME} cannot be copied or pickled: its hooks and its "
+            "process group belong to this process; save its full_state_dict()"
+        )
+
+
+def copy_hyper(source: Sequence[Group], target: Sequence[Group]) -> None:
+    """Give the groups of one optimizer the hyper-parameters of another's."""
+    for one, other in zip(source, target, strict=True):
+        other.update({**one, "params": other["params"]})
 
 
 def holder_of(parameter: torch.Tensor) -> ZeroOptimizer | None:

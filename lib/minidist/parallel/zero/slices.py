@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from weakref import finalize, ref
+from weakref import finalize, proxy
 
 import torch
 from torch.autograd.graph import increment_version
@@ -39,8 +39,6 @@ class Slices:
         agree: called before gradients are reduced; raises unless all ranks are about to.
     """
 
-    inner: Optimizer  # over this rank's shards; what it keeps for them is 1/N of the state
-
     def __init__(self, comm: Comm, averaged: bool, agree: Callable[[], None]) -> None:
         self.comm, self.averaged, self.agree = comm, averaged, agree
         self.set_buckets([])
@@ -56,20 +54,18 @@ class Slices:
     def set_buckets(self, buckets: Sequence[ShardedBucket]) -> None:
         """Step on these from now on; they travel in the order in which backward fills them."""
         self.buckets = sorted(buckets, key=lambda bucket: bucket.depth, reverse=True)
-        for index, bucket in enumerate(self.buckets):
-            bucket.index = index
-        self._bucket_of = {each: bucket for bucket in buckets for each in bucket.parameters}
+        self.bucket_of = {each: bucket for bucket in buckets for each in bucket.parameters}
 
-    def step(self) -> None:
-        """Step; afterwards all ranks have the same parameters."""
+    def step(self, inner: Optimizer) -> None:
+        """Step with an optimizer over the shards; afterwards all ranks have the same parameters."""
         self.average_gradients()  # unless the user, to clip them, has done so already
-        self.inner.step()  # on this rank's shards, and only for them is there state
+        inner.step()  # on this rank's shards; what it keeps for them is 1/N of the state
         gathers = []
-        for bucket in self.buckets:
+        for index, bucket in enumerate(self.buckets):
             if bucket.trains:
                 handle = self.comm.all_gather(bucket.buffer, bucket.shard, async_op=True)
                 assert handle is not None
-                note(f"all-gather {bucket.index}", COMMUNICATION, handle)
+                note(f"all-gather {index}", COMMUNICATION, handle)
                 gathers.append(handle)
         for handle in gathers:
             handle.wait()
@@ -99,13 +95,9 @@ class Slices:
 
     def register_hook(self, parameter: Parameter) -> None:
         """Stage 2: autograd calls us as soon as it has accumulated the parameter's gradient."""
-        weak = ref(self)  # the parameter may outlive us
-
-        def hook(parameter: Parameter) -> None:
-            if (slices := weak()) is not None:
-                slices.gradient_ready(parameter)
-
         if parameter.requires_grad:
+            slices = proxy(self)  # the parameter may outlive us, but then without its hook
+            hook = lambda each: slices.gradient_ready(each)  # noqa: E731
             handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
             self._hooks.append(finalize(self, handle.remove))
 
@@ -123,11 +115,11 @@ class Slices:
             self.prepare()
             self._mark = mark("backward", COMPUTE, parameter.device)
             self.backward.begin(self.finish)
-        bucket = self._bucket_of[parameter]
+        bucket = self.bucket_of[parameter]
         if bucket not in self._pending:  # it has left; a reentrant checkpoint's second gradient
             return  # waits for the step
         bucket.pack(parameter, 1 / self.comm.ranks)  # copy it to the flat gradients, and free it
-        while self._pending and self._pending[0].full:  # in one order on all ranks
+        while self._pending and not self._pending[0].expected:  # in one order on all ranks
             self.reduce_scatter(self._pending.popleft())
 
     def prepare(self) -> None:
@@ -143,7 +135,7 @@ class Slices:
         mean = flat_grad.new_empty(bucket.flat.shard_numel)
         handle = self.comm.reduce_scatter(mean, flat_grad, async_op=True)
         assert handle is not None
-        note(f"reduce-scatter {bucket.index}", COMMUNICATION, handle)
+        note(f"reduce-scatter {self.buckets.index(bucket)}", COMMUNICATION, handle)
         del flat_grad
         self._wait()  # so that at most two buckets' flat gradients are held
         self._in_flight = bucket, handle, mean
@@ -162,19 +154,14 @@ class Slices:
         while self._pending:
             self.reduce_scatter(self._pending.popleft())
         self._wait()
-        for bucket in self.buckets:
-            bucket.assign_grads()
         self._reduced, self._unused_dropped = True, False
 
     def _drop_unused(self) -> None:
-        """Leave parameters that no rank has used without a gradient, so without decay too.
-
-        One that this rank has not used another may have, so all ranks send a flag for each.
-        """
+        """Leave parameters that no rank has used without a gradient, so without decay too."""
         used = [each in bucket.used for bucket in self.buckets for each in bucket.parameters]
         shards = [shard for bucket in self.buckets for shard in bucket.shards]
         flags = torch.tensor(used, dtype=torch.uint8, device=self.buckets[0].buffer.device)
-        self.comm.all_reduce(flags, ReduceOp.MAX)
+        self.comm.all_reduce(flags, ReduceOp.MAX)  # what this rank has not used another may have
         if not all(used):  # else the host need not wait for the answer
             for shard, flag in zip(shards, flags.tolist(), strict=True):
                 if not flag:

@@ -13,86 +13,77 @@ from itertools import chain
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from minidist.comm.comm import Comm, gather_objects
 from minidist.parallel.zero.bucket import ShardedBucket
-from minidist.parallel.zero.param_groups import Group, hyper, named_in, number_of
 
+Group = dict[str, Any]
 State = dict[str, Any]
-Device = torch.device | str | None
 Make = Callable[[list[Group]], Optimizer]  # optimizer_class with its defaults
 
 
-def numbered(groups: Sequence[Group]) -> list[Group]:
-    """The groups with numbers in place of the parameters, as in torch's state dicts."""
-    numbers = number_of(groups)
-    return [{**group, "params": [numbers[each] for each in group["params"]]} for group in groups]
+def parameters_of(groups: Sequence[Group]) -> list[Parameter]:
+    """Those of all groups, in the order of their numbers in a state dict."""
+    return [parameter for group in groups for parameter in group["params"]]
 
 
 def gather_state(
-    groups: Sequence[Group],
     inner: Optimizer,
     buckets: Sequence[ShardedBucket],
     comm: Comm,
-    device: Device,
+    device: torch.device | str | None,
 ) -> dict[int, State]:
     """The full state on every rank, by the parameters' numbers; gathered a bucket at a time."""
-    numbers, full = number_of(groups), {}
-    for each in reversed(gather_objects(comm, _summary(numbers, inner, buckets))):
+    numbers = {shard: number for number, shard in enumerate(parameters_of(inner.param_groups))}
+    mine = {
+        number: {key: _summary(value) for key, value in inner.state[shard].items()}
+        for shard, number in numbers.items()
+        if len(shard) and shard in inner.state
+    }
+    full: dict[int, State] = {}
+    for each in reversed(gather_objects(comm, mine)):
         full.update(each)
-    full = {number: dict(full[number]) for number in sorted(full)}
+    full = dict(sorted(full.items()))
     for bucket in buckets:
-        wanted: dict[tuple[str, torch.dtype], list[Parameter]] = {}
-        for parameter in bucket.parameters:
-            for key, value in full.get(numbers[parameter], {}).items():
-                if isinstance(value, torch.dtype):
-                    wanted.setdefault((key, value), []).append(parameter)
-        for (key, dtype), parameters in wanted.items():
+        kept = [full.get(numbers[shard], {}) for shard in bucket.shards]
+        found = chain.from_iterable(state.items() for state in kept)
+        for key, dtype in dict.fromkeys(each for each in found if isinstance(each[1], torch.dtype)):
             flat = torch.zeros_like(bucket.buffer, dtype=dtype)
             own = bucket.flat.shard(flat)
             for shard, place in zip(bucket.shards, bucket.flat.pieces(own), strict=True):
                 if shard in inner.state and key in inner.state[shard]:
                     place.copy_(inner.state[shard][key])
             comm.all_gather(flat, own)
-            for parameter in parameters:
-                view = bucket.view(flat, parameter)
-                full[numbers[parameter]][key] = view.to(device or view.device, copy=True)
+            for state, view in zip(kept, bucket.views_of(flat), strict=True):
+                if state.get(key) is dtype:
+                    state[key] = view.to(device or view.device, copy=True)
     return full
 
 
-def _summary(
-    numbers: Mapping[torch.Tensor, int], inner: Optimizer, buckets: Sequence[ShardedBucket]
-) -> dict[int, State]:
-    """What this rank keeps, by the parameters' numbers; of sharded tensors only the dtype."""
-
-    def short(value: Any) -> Any:
-        if not torch.is_tensor(value):
-            return value
-        return value.dtype if value.dim() else value.cpu()  # each rank's may be on another device
-
-    return {
-        numbers[parameter]: {key: short(value) for key, value in inner.state[shard].items()}
-        for bucket in buckets
-        for parameter, shard in zip(bucket.parameters, bucket.shards, strict=True)
-        if len(shard) and shard in inner.state
-    }
+def _summary(value: Any) -> Any:
+    """Of a sharded tensor the dtype alone; numbers on the CPU, for ranks may use other devices."""
+    if isinstance(value, Tensor):
+        return value.dtype if value.dim() else value.cpu()
+    return value
 
 
-def on_two_elements(make: Make, groups: Sequence[Group]) -> Optimizer:
+def shrunk(make: Make, groups: Sequence[Group]) -> Optimizer:
     """The optimizer over small parameters; what it refuses, it refuses of the real ones."""
-    small = []
-    for group in groups:
-        values = [each.new_zeros(2) for each in group["params"]]
-        small.append({**hyper(group), "params": values})
-    return make(small)
+    return make(
+        [{**group, "params": [each.new_zeros(2) for each in group["params"]]} for group in groups]
+    )
 
 
 def shard_state(
-    state_dict: Any, groups: Sequence[Group], buckets: Sequence[ShardedBucket], make: Make
-) -> dict[int, State]:
-    """This rank's part of a full state, by the numbers of these groups' parameters.
+    state_dict: Any,
+    groups: Sequence[Group],
+    bucket_of: Mapping[Parameter, ShardedBucket],
+    make: Make,
+) -> State:
+    """This rank's part of a full state.
 
     Raises:
         TypeError, ValueError: it is not a full state of these groups and this optimizer.
@@ -101,38 +92,31 @@ def shard_state(
         raise TypeError(
             f"state_dict: expected a dict with 'state' and 'param_groups', got {state_dict!r:.80}"
         )
-    expected = _rehearse(make, groups, state_dict["param_groups"])
+    examples = _rehearse(make, groups, state_dict["param_groups"])
     keys = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-    owned = {
-        parameter: (bucket, start, end)
-        for bucket in buckets
-        for parameter, (start, end) in zip(bucket.parameters, bucket.flat.ranges(), strict=True)
-    }
     found = {}
-    named = chain.from_iterable(named_in(groups))
-    for number, (key, (name, parameter)) in enumerate(zip(keys, named, strict=True)):
-        bucket, start, end = owned[parameter]
-        kept = state_dict["state"].get(key)
-        if not kept:
-            continue
-        _check_kept(name, parameter.shape, kept, expected[number])
-        if start == end:
-            continue
-        mine = found[number] = dict(kept)
-        for what, value in kept.items():
-            if _is_sharded(expected[number].get(what)):
-                mine[what] = bucket.flattened(value, parameter)[start:end].clone()
-            elif torch.is_tensor(value):
-                mine[what] = value.clone()
-    return found
+    for key, parameter, example in zip(keys, parameters_of(groups), examples, strict=True):
+        if kept := state_dict["state"].get(key):
+            bucket = bucket_of[parameter]
+            _check_kept(bucket.name_of[parameter], parameter.shape, kept, example)
+            mine = dict(kept)
+            for what, value in kept.items():
+                if _is_sharded(example.get(what)):
+                    mine[what] = bucket.part(value, parameter).clone()
+                elif isinstance(value, Tensor):
+                    mine[what] = value.clone()
+            start, end = bucket.ranges[parameter]
+            if start < end:
+                found[key] = mine
+    return {"state": found, "param_groups": state_dict["param_groups"]}
 
 
 def _rehearse(make: Make, groups: Sequence[Group], saved: Sequence[Group]) -> list[State]:
     """What the optimizer keeps for each parameter, if it steps as the saved groups say."""
-    trial = on_two_elements(make, groups)
+    trial = shrunk(make, groups)
     try:
         trial.load_state_dict({"state": {}, "param_groups": saved})
-        parameters = list(chain.from_iterable(group["params"] for group in trial.param_groups))
+        parameters = parameters_of(trial.param_groups)
         for each in parameters:
             if each.is_floating_point() or each.is_complex():
                 each.grad = torch.zeros_like(each)
@@ -146,16 +130,16 @@ def _rehearse(make: Make, groups: Sequence[Group], saved: Sequence[Group]) -> li
 
 
 def _is_sharded(value: Any) -> bool:
-    return torch.is_tensor(value) and value.shape == (2,)
+    return isinstance(value, Tensor) and value.shape == (2,)
 
 
-def _check_kept(name: str, shape: torch.Size, kept: State, expected: State) -> None:
-    for key, value in expected.items():
+def _check_kept(name: str, shape: torch.Size, kept: State, example: State) -> None:
+    for key, value in example.items():
         if key not in kept:
             raise ValueError(f"state_dict: {name}: expected '{key}' in its state, got {[*kept]}")
         got = kept[key]
-        if _is_sharded(value) and not (torch.is_tensor(got) and got.shape == shape):
-            like = tuple(got.shape) if torch.is_tensor(got) else f"a {type(got).__name__}"
+        if _is_sharded(value) and not (isinstance(got, Tensor) and got.shape == shape):
+            like = tuple(got.shape) if isinstance(got, Tensor) else f"a {type(got).__name__}"
             raise ValueError(
                 f"state_dict: {name}: expected '{key}' of shape {tuple(shape)}, got {like}: it is "
                 "that of another model"
