@@ -151,8 +151,8 @@ MUTANTS = [
     Mutant(  # counted, a broadcast always comes from the first rank
         "comm",
         "lib/minidist/comm/comm.py",
-        "return self._comm.broadcast(tensor, group_src, async_op)",
-        "return self._comm.broadcast(tensor, 0, async_op)",
+        "call = partial(self._comm.broadcast, tensor, group_src)",
+        "call = partial(self._comm.broadcast, tensor, 0)",
         ["tests/comm/test_comm.py"],
     ),
     # ---- mapreduce ----
