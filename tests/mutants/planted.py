@@ -378,8 +378,8 @@ MUTANTS = [
     Mutant(  # in ZeRO-2 one part is in flight instead of two
         "memory",
         "lib/minidist/memory/predict.py",
-        "most = alone + max(map(sum, zip(packed, [*packed[1:], 0], strict=True)), default=0)",
-        "most = alone + max(packed, default=0)",
+        "return alone + max(map(sum, zip(packed, [*packed[1:], 0], strict=True)), default=0)",
+        "return alone + max(packed, default=0)",
         ["tests/memory/test_memory.py"],
     ),
     Mutant(  # FSDP: nothing of the gradients that are reduced meanwhile is counted

@@ -31,9 +31,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -46,20 +45,15 @@ CPU_TYPE = 0  # of torch's device types
 PROBES = 5
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Memory over a step.
+Points = list[tuple[float, int]]  # (seconds, bytes), after each change that was seen
 
-    Attributes:
-        points: (seconds, bytes), after each change that was seen, from the start on; on a GPU only
-            the start, the peak and the end.
-        spans: what ran when, in the same seconds: see `minidist.timeline`.
-        value: what the step returned.
-    """
 
-    points: list[tuple[float, int]]
-    spans: list[Span]
-    value: Any = None
+class Curve(NamedTuple):
+    """Memory over a step, from its start on; on a GPU only the start, the peak and the end."""
+
+    points: Points
+    spans: list[Span]  # what ran when, in the same seconds: see `minidist.timeline`
+    value: Any = None  # what the step returned
 
     @property
     def start(self) -> int:
@@ -131,10 +125,7 @@ def measured(step: Callable[[], Any]) -> Curve:
     return Meter().curve(step)
 
 
-History = tuple[list[tuple[float, int]], Any]
-
-
-def _cpu_history(step: Callable[[], Any], device: torch.device) -> History:
+def _cpu_history(step: Callable[[], Any], device: torch.device) -> tuple[Points, Any]:
     """(Seconds of `time.monotonic()`, bytes that all threads hold), and what the step returned."""
     profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     with _quiet():
@@ -167,7 +158,7 @@ def _probe() -> None:
     torch.empty(1, dtype=torch.uint8)
 
 
-def _cuda_history(step: Callable[[], Any], device: torch.device) -> History:
+def _cuda_history(step: Callable[[], Any], device: torch.device) -> tuple[Points, Any]:
     """The same with three points: before the step, the most in it, and after it."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)

@@ -32,22 +32,22 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
     lines = rows(spans)
     if not lines:
         raise ValueError("gantt: expected at least one span")
-    ranks = [row.rank for row in lines]  # downward, with a gap between two
+    ranks = [row[0].rank for row in lines]  # downward, with a gap between two
     heights = [at + GAP * len(set(ranks[: at + 1]) - {ranks[0]}) for at in range(len(ranks))]
     figure, grid = style.subplots(size=(7.2, 0.3 * (heights[-1] + 1) + 1.2))
     axes: Axes = grid[0, 0]
-    zero = min(span.start for row in lines for span in row.spans)
-    colors = _colors(_kind(span.name) for row in lines for span in row.spans)
+    zero = min(row[0].start for row in lines)
+    colors = _colors(_kind(span.name) for row in lines for span in row)
     bars = []
     for row, height in zip(lines, heights, strict=True):
-        for span in row.spans:
+        for span in row:
             left, length = (span.start - zero) * 1e3, (span.end - span.start) * 1e3
             bar = Rectangle((left, height - BAR / 2), length, BAR, lw=0.4, alpha=0.6)
             bar.set(facecolor=colors[_kind(span.name)], edgecolor="black")
             axes.add_patch(bar)
             bars.append((span.name, bar))
     called = names or [f"rank {rank}" for rank in range(max(ranks) + 1)]
-    _label(axes, [f"{called[row.rank]}: {row.lane}" for row in lines], heights)
+    _label(axes, [f"{called[row[0].rank]}: {row[0].lane}" for row in lines], heights)
     patches = [
         Patch(facecolor=color, edgecolor="black", lw=0.4, alpha=0.6, label=kind)
         for kind, color in colors.items()

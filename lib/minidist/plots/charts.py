@@ -1,35 +1,56 @@
-"""A picture of memory: how it goes up and down over a step."""
+"""Line charts of what was measured and predicted: over any quantity, and memory over a step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY
-from minidist.profiler.spans import COMPUTE, Span
+from minidist.plots.style import COLORS, GREY, MARKERS
+from minidist.profiler.spans import COMPUTE
 
 UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
 PHASES = {"forward": 0, "backward": 1, "optimizer": 2}  # name → colour, as on a timeline
 
 
-class Recorded(Protocol):
-    """What `memory_curve` draws, such as a `minidist.memory.meter.Curve`."""
+class Curve(NamedTuple):
+    """Points of one kind. Measured points get markers, predictions a dashed line."""
 
-    @property
-    def points(self) -> list[tuple[float, int]]:
-        """(seconds, bytes), after each change."""
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    color: int = 0
+    predicted: bool = False
 
-    @property
-    def spans(self) -> list[Span]:
-        """What ran when, in the same seconds."""
+
+def curves(
+    data: Iterable[Curve], *, x_label: str, y_label: str, x_base: int = 10, y_log: bool = True
+) -> Figure:
+    """Measured and predicted figures over a logarithmic x axis."""
+    figure, grid = style.subplots(size=(6.4, 4.4))
+    axes: Axes = grid[0, 0]
+    for curve in data:
+        color, dashes = COLORS[curve.color], "--" if curve.predicted else "-"
+        (line,) = axes.plot(curve.x, curve.y, dashes, color=color, lw=1.4, label=curve.label)
+        if not curve.predicted:
+            line.set(marker=MARKERS[curve.color], markersize=5)
+    axes.grid(alpha=0.3)
+    axes.set_xscale("log", base=x_base)
+    if y_log:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    axes.set(xlabel=x_label, ylabel=y_label)
+    style.chart(axes)
+    style.legend_below(figure, 2)
+    return figure
 
 
 def memory_curve(
-    recorded: Mapping[str, Recorded],
+    recorded: Mapping[str, Any],
     heights: Mapping[str, Mapping[str, float]] | None = None,
     *,
     unit: str = "MB",
@@ -39,7 +60,7 @@ def memory_curve(
     Forward, backward and optimizer are shaded, where they were recorded.
 
     Args:
-        recorded: title → curve.
+        recorded: title → curve, such as one of `minidist.memory.meter`.
         heights: title → name → bytes: dashed lines, such as what was predicted.
         unit: "GB", "MB", "kB" or "bytes".
     """
@@ -60,7 +81,7 @@ def memory_curve(
     return figure
 
 
-def _draw_curve(axes: Axes, one: Recorded, scale: float) -> None:
+def _draw_curve(axes: Axes, one: Any, scale: float) -> None:
     when, held = zip(*((1e3 * t, nbytes / scale) for t, nbytes in one.points), strict=True)
     for span in one.spans:
         if span.lane == COMPUTE and span.name in PHASES:
