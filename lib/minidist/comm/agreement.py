@@ -32,7 +32,6 @@ def agree_on(
     """Raise on every rank unless all ranks make this call with the same facts.
 
     Args:
-        what: the name of the call, for messages.
         facts: name → value; compared as text.
         problem: what is wrong on this rank, found before the call; the other ranks learn of it.
         check: compare the facts even if checks are off; None for what `launch` has set.

@@ -104,7 +104,7 @@ class Meter:
         """Bytes that are held."""
         if self._device.type == "cuda":
             return _requested(self._device) - self._base
-        points, _ = _cpu_history(_probe, self._device)
+        points, _ = _cpu_history(_probe)
         return points[-1][1] - self._base
 
     def curve(self, step: Callable[[], Any]) -> Curve:
@@ -113,8 +113,8 @@ class Meter:
         In it `timeline` records: spans of wrappers and optimizers, and what `mark` says.
         """
         with timeline() as line:
-            history = _cuda_history if self._device.type == "cuda" else _cpu_history
-            points, value = history(step, self._device)
+            on_gpu = self._device.type == "cuda"
+            points, value = _cuda_history(step, self._device) if on_gpu else _cpu_history(step)
         zero = points[0][0]
         spans = [s._replace(start=s.start - zero, end=s.end - zero) for s in line.spans]
         return Curve([(when - zero, nbytes - self._base) for when, nbytes in points], spans, value)
@@ -125,7 +125,7 @@ def measured(step: Callable[[], Any]) -> Curve:
     return Meter().curve(step)
 
 
-def _cpu_history(step: Callable[[], Any], device: torch.device) -> tuple[Points, Any]:
+def _cpu_history(step: Callable[[], Any]) -> tuple[Points, Any]:
     """(Seconds of `time.monotonic()`, bytes that all threads hold), and what the step returned."""
     profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     with _quiet():
@@ -144,12 +144,12 @@ def _cpu_history(step: Callable[[], Any], device: torch.device) -> tuple[Points,
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    memory = [event for event in events if event["name"] == "[memory]"]
-    changes = [event for event in memory if event["args"]["Device Type"] == CPU_TYPE]
-    changes.sort(key=lambda event: event["args"]["Ev Idx"])
+    memory = [event["args"] | event for event in events if event["name"] == "[memory]"]
+    changes = [event for event in memory if event["Device Type"] == CPU_TYPE]
+    changes.sort(key=lambda event: event["Ev Idx"])
     frees = changes[1 : 2 * PROBES : 2]
     zero = min(now - free["ts"] / 1e6 for now, free in zip(probed, frees, strict=True))
-    points = [(zero + e["ts"] / 1e6, e["args"]["Total Allocated"]) for e in changes]
+    points = [(zero + e["ts"] / 1e6, e["Total Allocated"]) for e in changes]
     return [*points[2 * PROBES - 1 : -2], points[-1]], value  # without what the probes took
 
 

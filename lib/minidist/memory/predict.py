@@ -9,7 +9,6 @@ is modelled by `_buckets_in_flight` and `_units_in_flight`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -25,8 +24,7 @@ STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
 LAYOUTS = ("rows", "flat")
 
 
-@dataclass(frozen=True)
-class RankBytes:
+class RankBytes(NamedTuple):
     """Bytes that one rank takes; of the state with padding, of activations as they were passed.
 
     Attributes:
@@ -68,8 +66,7 @@ class RankBytes:
     @property
     def parts(self) -> dict[str, int]:
         """Name → bytes, for tables and pictures."""
-        names = [field.name for field in fields(self) if field.name != "at_begin"]
-        return {name: getattr(self, name) for name in names}
+        return {name: n for name, n in self._asdict().items() if name != "at_begin"}
 
 
 def predict(

@@ -119,18 +119,17 @@ def stepper(replay: Replay) -> Stepper:
 
 def sentences(step: Iterable[Event]) -> list[str]:
     """Say each message of one step; chunks of which the same can be said share a sentence."""
-    alike = groupby(step, key=lambda e: (e.src, e.dst, e.reduce, e.carried, e.result))
-    return [_sentence(list(events)) for _, events in alike]
-
-
-def _sentence(events: list[Event]) -> str:
-    event, one = events[0], len(events) == 1
-    chunks = ("chunk " if one else "chunks ") + ", ".join(str(e.chunk) for e in events)
-    does = f"adds {'it' if one else 'them'}" if event.reduce else "overwrites its own"
-    carried, result = ("+".join(map(str, who)) for who in (event.carried, event.result))
-    return (
-        f"rank {event.src} sends {chunks} ({carried}) to rank {event.dst}, which {does}: {result}"
-    )
+    said = []
+    for alike, events in groupby(step, key=lambda e: (e.src, e.dst, e.reduce, e.carried, e.result)):
+        src, dst, reduce, *parts = alike
+        numbers = [str(event.chunk) for event in events]
+        noun, it = ("chunk", "it") if len(numbers) == 1 else ("chunks", "them")
+        carried, result = ("+".join(map(str, who)) for who in parts)
+        said.append(
+            f"rank {src} sends {noun} {', '.join(numbers)} ({carried}) to rank {dst}, which "
+            f"{f'adds {it}' if reduce else 'overwrites its own'}: {result}"
+        )
+    return said
 
 
 def _size(replay: Replay) -> str:
