@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -92,12 +91,9 @@ def gather_objects(comm: Comm, mine: object) -> list[Any]:
 def broadcast_coalesced(tensors: Iterable[Tensor], comm: Comm, group_src: int = 0) -> None:
     """Write the tensors of the group's rank `group_src` into those of every other rank.
 
-    Many of them travel in few messages: one broadcast for each dtype and device, as they come.
-    Autograd does not see that they are written: a second forward may broadcast a buffer that the
-    backward of the first still holds, as BatchNorm's do, which does not read it there.
-
-    Args:
-        tensors: of any shapes, dtypes and strides; alike on all ranks but for the strides.
+    They are alike on all ranks, but for strides, and travel in one message for each dtype and
+    device. Autograd does not see that they are written: a second forward may broadcast a buffer
+    that the backward of the first still holds, as BatchNorm's do, which does not read it there.
     """
     kinds: dict[object, list[Tensor]] = {}
     for tensor in tensors:
@@ -238,7 +234,7 @@ def _place(group: ProcessGroup | None) -> tuple[int, int]:
 
 
 class Around:
-    """A `Comm` that makes another one's calls; a subclass says in `around` what it does besides."""
+    """A `Comm` that hands each call to another one; a subclass says what happens around it."""
 
     def __init__(self, comm: Comm) -> None:
         self.group, self.rank, self.ranks = comm.group, comm.rank, comm.ranks
@@ -247,7 +243,7 @@ class Around:
     def around(
         self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
     ) -> Pending:
-        """Make the call: of that name, `full` being its tensor with a part for each rank."""
+        """Make the call. `full`: an all-gather's output, or else what is reduced or sent."""
         raise NotImplementedError
 
     def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
@@ -257,9 +253,8 @@ class Around:
 
     def all_reduce(self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False) -> Pending:
         """Make the call, with something around it."""
-        return self.around(
-            "all_reduce", tensor, partial(self._comm.all_reduce, tensor, op), async_op
-        )
+        call = partial(self._comm.all_reduce, tensor, op)
+        return self.around("all_reduce", tensor, call, async_op)
 
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
@@ -275,7 +270,7 @@ class Around:
 
 
 class CountedCall(NamedTuple):
-    """One call: of what, and the bytes of its tensor with a part for each rank."""
+    """One call: of what, and the bytes of an all-gather's output, or of what is reduced or sent."""
 
     name: str
     nbytes: int
@@ -290,22 +285,14 @@ class Counted(Around):
         self._logs: list[list[Sent]] = []  # of each call: an asynchronous one goes on writing
 
     @property
-    def sent(self) -> list[Sent]:
-        """The messages that this rank has handed to the transport, call by call.
-
-        Those of minidist's schedules alone: a backend's own are not known.
-        """
-        return list(chain.from_iterable(self._logs))
-
-    @property
     def bytes_sent(self) -> int:
-        """The bytes of all messages of `sent`."""
-        return sum(message.nbytes for message in self.sent)
+        """The bytes that this rank has sent by minidist's schedules; a backend's are not known."""
+        return sum(message.nbytes for log in self._logs for message in log)
 
     @property
     def messages_sent(self) -> int:
-        """The number of messages of `sent`."""
-        return len(self.sent)
+        """The number of those messages."""
+        return sum(map(len, self._logs))
 
     def clear(self) -> None:
         """Count anew; the messages of calls that are still on their way are not counted."""

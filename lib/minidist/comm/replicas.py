@@ -23,9 +23,8 @@ class Entry(NamedTuple):
     """A parameter or buffer, or whatever else must be alike on all ranks."""
 
     name: str
-    title: str  # for messages, which add `like`
-    like: str
-    content: str = ""  # the digest of its bytes, if wanted
+    title: str  # for messages
+    like: str  # what must be alike, in words; and the digest of its bytes, where they matter
 
 
 def same_model(module: nn.Module, comm: Comm) -> None:
@@ -117,7 +116,7 @@ def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) 
         tied = f", tied to '{first[tensor]}'" if tensor in first else ""
         bits = digest([tensor]) if content and not tied else ""
         first.setdefault(tensor, name)
-        found.append(Entry(name, f"{kind} '{name}'", looks(tensor) + tied, bits))
+        found.append(Entry(name, f"{kind} '{name}'", looks(tensor) + tied + bits))
     return found
 
 

@@ -69,26 +69,21 @@ def memory_curve(
     figure, grid = style.subplots(len(recorded), 1, size=size, sharey=True)
     names = list(dict.fromkeys(name for own in heights.values() for name in own))
     for axes, (title, one) in zip(grid.flat, recorded.items(), strict=True):
-        _draw_curve(axes, one, scale)
+        for span in one.spans:
+            if span.lane == COMPUTE and span.name in PHASES:
+                phase = 1e3 * span.start, 1e3 * span.end
+                color = COLORS[PHASES[span.name]]
+                axes.axvspan(*phase, color=color, alpha=0.14, lw=0, label=span.name)
+        when, held = zip(*((1e3 * t, nbytes / scale) for t, nbytes in one.points), strict=True)
+        axes.fill_between(when, held, step="post", color=GREY, alpha=0.3, linewidth=0)
+        axes.step(when, held, where="post", color=COLORS[0], linewidth=1)
         for name, nbytes in heights.get(title, {}).items():
             color = COLORS[3 + names.index(name) % 4]
             axes.axhline(nbytes / scale, color=color, linestyle="--", linewidth=1.3, label=name)
+        style.chart(axes, labelsize=8)
         axes.set_title(title, fontsize=9, loc="left")
         axes.set_ylabel(unit)
     grid[-1, 0].set_xlabel("milliseconds")
     grid[0, 0].set_ylim(bottom=0)
     style.legend_below(figure, 3)
     return figure
-
-
-def _draw_curve(axes: Axes, one: Any, scale: float) -> None:
-    when, held = zip(*((1e3 * t, nbytes / scale) for t, nbytes in one.points), strict=True)
-    for span in one.spans:
-        if span.lane == COMPUTE and span.name in PHASES:
-            color = COLORS[PHASES[span.name]]
-            axes.axvspan(
-                1e3 * span.start, 1e3 * span.end, color=color, alpha=0.14, lw=0, label=span.name
-            )
-    axes.fill_between(when, held, step="post", color=GREY, alpha=0.3, linewidth=0)
-    axes.step(when, held, where="post", color=COLORS[0], linewidth=1)
-    style.chart(axes, labelsize=8)
