@@ -126,7 +126,6 @@ CORE = [
     "collectives.call",
     "collectives.tensor",
     "comm.comm",
-    "comm.coalesced",
     "parallel.sharding",
     "parallel.autograd",
     *NUCLEI,

@@ -35,21 +35,18 @@ def wrong_calls(comm: Comm, ranks: list[int], async_op: bool) -> Iterator[str]:
     """Every call, against what one process computes; `ranks`: the group's, as data knows them."""
     me, n = comm.rank, len(ranks)
     native = isinstance(comm, Native)  # Gloo has no AVG, and adds the bytes of bools
-    for op in set(OPS) - ({"AVG"} if native else set()):
-        tensor = data(ranks[me], 7, op=op)
-        fine = done(comm.all_reduce(tensor, OPS[op], async_op), async_op)
-        if not (fine and same(tensor, reduced([data(r, 7, op=op) for r in ranks], op))):
-            yield f"all_reduce {op}"
-        whole, part = data(ranks[me], (n, 5), op=op), torch.empty(5)
-        fine = done(comm.reduce_scatter(part, whole, OPS[op], async_op), async_op)
-        if not (fine and same(part, reduced([data(r, (n, 5), op=op) for r in ranks], op)[me])):
-            yield f"reduce_scatter {op}"
+    cases = [(torch.float32, op) for op in OPS if not (native and op == "AVG")]
     minidists = [(torch.int32, "AVG"), (torch.bool, "SUM"), (torch.bfloat16, "AVG")]
-    for dtype, op in [(torch.uint8, "MAX")] if native else minidists:
+    for dtype, op in cases + ([(torch.uint8, "MAX")] if native else minidists):
         tensor = data(ranks[me], 7, dtype, op)
         fine = done(comm.all_reduce(tensor, OPS[op], async_op), async_op)
         if not (fine and same(tensor, reduced([data(r, 7, dtype, op) for r in ranks], op))):
             yield f"all_reduce {dtype} {op}"
+        whole, part = data(ranks[me], (n, 5), dtype, op), torch.empty(5, dtype=dtype)
+        fine = done(comm.reduce_scatter(part, whole, OPS[op], async_op), async_op)
+        parts = reduced([data(r, (n, 5), dtype, op) for r in ranks], op)
+        if not (fine and same(part, parts[me])):
+            yield f"reduce_scatter {dtype} {op}"
     whole = torch.empty(n, 4)
     fine = done(comm.all_gather(whole, data(ranks[me], 4), async_op), async_op)
     if not (fine and same(whole, torch.stack([data(r, 4) for r in ranks]))):
@@ -106,9 +103,8 @@ def what_is_sent(
             handle.wait()
         traffic.append((comm.bytes_sent, comm.messages_sent))
         calls += comm.calls
-        mine = all(message.src == comm.rank for message in comm.sent)
         comm.clear()
-    return calls, traffic, mine and (comm.calls, comm.bytes_sent) == ([], 0)
+    return calls, traffic, (comm.calls, comm.bytes_sent) == ([], 0)
 
 
 @pytest.mark.parametrize("ranks", WORLDS)

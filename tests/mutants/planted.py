@@ -151,8 +151,8 @@ MUTANTS = [
     Mutant(  # counted, a broadcast always comes from the first rank
         "comm",
         "lib/minidist/comm/comm.py",
-        "return self._comm.broadcast(tensor, group_src, async_op)",
-        "return self._comm.broadcast(tensor, 0, async_op)",
+        "call = partial(self._comm.broadcast, tensor, group_src)",
+        "call = partial(self._comm.broadcast, tensor, 0)",
         ["tests/comm/test_comm.py"],
     ),
     # ---- mapreduce ----
@@ -378,8 +378,8 @@ MUTANTS = [
     Mutant(  # in ZeRO-2 one part is in flight instead of two
         "memory",
         "lib/minidist/memory/predict.py",
-        "most = alone + max(map(sum, zip(packed, [*packed[1:], 0], strict=True)), default=0)",
-        "most = alone + max(packed, default=0)",
+        "return alone + max(map(sum, zip(packed, [*packed[1:], 0], strict=True)), default=0)",
+        "return alone + max(packed, default=0)",
         ["tests/memory/test_memory.py"],
     ),
     Mutant(  # FSDP: nothing of the gradients that are reduced meanwhile is counted

@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from minidist.plots.stepper import assets, sentences, stepper
+from minidist.plots.replay import assets, sentences, stepper
 from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, tree_all_reduce
 from minidist.schedule.simulate import Contributors, Event, Replay, replay
 from tests.support.browser import browser  # noqa: F401 (a fixture)

@@ -23,14 +23,6 @@ SHIFTED = [Span(1, lane, name, start + 0.5, end + 0.5) for _, lane, name, start,
 # ---- recording ----
 
 
-class Deaf:
-    """A handle that must not be asked."""
-
-    @property
-    def span(self) -> tuple[float, float]:
-        raise AssertionError("asked although nothing records")
-
-
 def test_when_nothing_records_nothing_is_made_and_no_clock_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -42,7 +34,7 @@ def test_when_nothing_records_nothing_is_made_and_no_clock_is_read(
         pass
     second = mark("bucket 0", "communication", torch.device("cuda:0"))
     second.end()
-    note("bucket 0", "communication", Deaf())
+    note("bucket 0", "communication", second)
     assert first is second is NOTHING
     assert second.span is None
 
@@ -88,41 +80,33 @@ def test_a_step_within_a_step_is_part_of_it() -> None:
     assert outer.start <= rest.start <= rest.end <= outer.end <= alone.start
 
 
-def test_marks_end_once_in_order_and_only_if_they_end() -> None:
-    with timeline() as line:
-        outer, lost = mark("forward"), mark("backward")
-        with mark("inner", "other") as inner:
-            seen = line.spans
-        outer.end()
-        ended = outer.span
-        outer.end()
-    assert outer.span == ended
-    assert lost.span is None
-    assert seen == []
-    assert [span.name for span in line.spans] == ["forward", "inner"]
-    (_, _, _, start, end), (_, lane, _, low, high) = line.spans
-    assert (start, end) == outer.span
-    assert (low, high) == inner.span
-    assert start <= low <= high <= end
-    assert lane == "other"
-    lost.end()
-    assert [span.name for span in line.spans] == ["forward", "backward", "inner"]
-
-
 class Late:
     """A handle that knows its span only in the end."""
 
     span: tuple[float, float] | None = None
 
 
-def test_a_handle_is_asked_until_it_knows() -> None:
+def test_marks_end_once_and_a_handle_is_asked_until_it_knows() -> None:
     handle = Late()
     with timeline() as line:
+        outer, lost = mark("forward"), mark("backward")
         note("bucket 0", "communication", handle)
-        assert line.spans == []
-    assert line.spans == []
+        with mark("inner", "other") as inner:
+            assert line.spans == []
+        outer.end()
+        ended = outer.span
+        outer.end()
+    assert outer.span == ended
+    assert lost.span is None
+    (_, _, first, *of_outer), (_, lane, second, *of_inner) = line.spans
+    assert (first, second, lane) == ("forward", "inner", "other")
+    assert (tuple(of_outer), tuple(of_inner)) == (ended, inner.span)
+    assert of_outer[0] <= of_inner[0] <= of_inner[1] <= of_outer[1]
+    lost.end()
+    assert [span.name for span in line.spans] == ["forward", "backward", "inner"]
     handle.span = 1.0, 2.0
-    assert line.spans == line.spans == [Span(0, "communication", "bucket 0", 1.0, 2.0)]
+    assert line.spans[0] == Span(0, "communication", "bucket 0", 1.0, 2.0)
+    assert len(line.spans) == 4
 
 
 def test_one_recording_at_a_time_and_a_failure_ends_it() -> None:
@@ -246,21 +230,18 @@ def test_the_share_under_backward(
     assert hidden(spans[::-1]) == hidden(iter(spans))
 
 
-def test_without_communication_there_is_no_share() -> None:
-    with pytest.raises(ValueError, match="some communication among the 1 spans"):
-        hidden([Span(0, "compute", "backward", 0.0, 1.0)])
-
-
 def test_only_the_rank_s_own_backward_hides_its_communication() -> None:
     own = [Span(0, "communication", "bucket 0", 0, 3), Span(0, "compute", "backward", 2, 9)]
     other = [Span(1, "communication", "bucket 0", 0, 1), Span(1, "compute", "backward", 0, 2)]
     assert hidden(own + other) == 0.5
+    with pytest.raises(ValueError, match="some communication among the 1 spans"):
+        hidden(own[1:])
 
 
 def test_rows_are_lanes_in_order_and_split_where_spans_overlap() -> None:
     more = [Span(0, "input", "load", 9.0, 9.5), Span(0, "communication", "sums", 12.5, 14.5)]
     lines = rows([*SHIFTED, *more, *STEP[::-1]])
-    assert [(row.rank, row.lane, [span.name for span in row.spans]) for row in lines] == [
+    assert [(*row[0][:2], [span.name for span in row]) for row in lines] == [
         (0, "compute", ["forward", "backward", "optimizer"]),
         (0, "communication", ["bucket 0", "bucket 1"]),
         (0, "communication", ["sums"]),
@@ -276,25 +257,14 @@ def test_rows_are_lanes_in_order_and_split_where_spans_overlap() -> None:
 def test_a_trace_has_a_process_for_each_rank_and_a_thread_for_each_row(tmp_path: Path) -> None:
     to_chrome([*SHIFTED, *STEP], tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    called = {
-        (event["name"], event["pid"], event["tid"]): event["args"]["name"]
-        for event in events
-        if event["ph"] == "M"
-    }
-    threads = {
-        (pid, tid): name for (what, pid, tid), name in called.items() if what == "thread_name"
-    }
-    assert threads == {
-        (0, 0): "compute",
-        (0, 1): "communication",
-        (1, 2): "compute",
-        (1, 3): "communication",
-    }
-    assert all(called["process_name", pid, tid] == f"rank {pid}" for pid, tid in threads)
+    names = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M"}
+    lanes = ["compute", "communication"]
+    wanted = {("thread_name", at // 2, at): lanes[at % 2] for at in range(4)}
+    assert names == wanted | {("process_name", at // 2, at): f"rank {at // 2}" for at in range(4)}
     drawn = [event for event in events if event["ph"] == "X"]
-    assert len(drawn) + len(called) == len(events)
+    assert len(drawn) + len(names) == len(events)
     back = []
     for e in drawn:
-        start, lane = 10 + e["ts"] / 1e6, threads[e["pid"], e["tid"]]
+        start, lane = 10 + e["ts"] / 1e6, names["thread_name", e["pid"], e["tid"]]
         back.append(Span(e["pid"], lane, e["name"], start, start + e["dur"] / 1e6))
     assert sorted(back) == sorted([*STEP, *SHIFTED])

@@ -32,10 +32,8 @@ def agree_on(
     """Raise on every rank unless all ranks make this call with the same facts.
 
     Args:
-        comm: between whom.
-        what: the name of the call, for messages.
         facts: name → value; compared as text.
-        problem: what is wrong on this rank, found before the call; the other ranks are told.
+        problem: what is wrong on this rank, found before the call; the other ranks learn of it.
         check: compare the facts even if checks are off; None for what `launch` has set.
         async_op: return a handle at once; its `wait()` raises what this call would raise.
 

@@ -1,17 +1,17 @@
 """The seam between wrappers and collectives: the few calls that DDP, ZeRO and FSDP make.
 
 A wrapper is handed a `Comm` and calls nothing else. So the same wrapper runs over minidist's
-schedules (`Ours`), over the backend's own collectives (`Native`), or over either with every call
-and message counted (`Counted`).
+schedules (`Ours`), over the backend's own collectives (`Native`), or over either with something
+done `Around` each call, such as counting it (`Counted`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import chain
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
@@ -28,19 +28,15 @@ from minidist.collectives.tensor import (
     reduce_scatter_tensor,
 )
 from minidist.collectives.tuner import CHOSEN
-from minidist.profiler.event import Interval
+from minidist.profiler.timeline import Timed
 from minidist.schedule.algorithms import ALL_REDUCE
 
 
-class Handle(Protocol):
-    """A collective on its way."""
+class Handle(Timed, Protocol):
+    """A collective on its way; it may know when it ran, once it is done."""
 
     def wait(self) -> object:
         """Return when the result is in place, in the order of the device's current stream."""
-
-    @property
-    def span(self) -> Interval | None:
-        """Start and end in seconds of `time.monotonic()`, once it is done; None if not known."""
 
 
 Pending = Handle | None  # of an asynchronous call; None when the result is in place
@@ -90,6 +86,26 @@ def gather_objects(comm: Comm, mine: object) -> list[Any]:
 
     in_order(group, body, wire_device(group), async_op=False)
     return found
+
+
+def broadcast_coalesced(tensors: Iterable[Tensor], comm: Comm, group_src: int = 0) -> None:
+    """Write the tensors of the group's rank `group_src` into those of every other rank.
+
+    They are alike on all ranks, but for strides, and travel in one message for each dtype and
+    device. Autograd does not see that they are written: a second forward may broadcast a buffer
+    that the backward of the first still holds, as BatchNorm's do, which does not read it there.
+    """
+    kinds: dict[object, list[Tensor]] = {}
+    for tensor in tensors:
+        if tensor.numel():
+            kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for alike in kinds.values():
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in alike])
+        comm.broadcast(flat, group_src)
+        if comm.rank != group_src:
+            parts = torch.split(flat, [tensor.numel() for tensor in alike])
+            for tensor, part in zip(alike, parts, strict=True):
+                tensor.data.copy_(part.view(tensor.shape))
 
 
 class Ours:
@@ -217,70 +233,77 @@ def _place(group: ProcessGroup | None) -> tuple[int, int]:
     return dist.get_rank(group), dist.get_world_size(group)
 
 
+class Around:
+    """A `Comm` that hands each call to another one; a subclass says what happens around it."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.group, self.rank, self.ranks = comm.group, comm.rank, comm.ranks
+        self._comm = comm
+
+    def around(
+        self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
+    ) -> Pending:
+        """Make the call. `full`: an all-gather's output, or else what is reduced or sent."""
+        raise NotImplementedError
+
+    def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
+        """Make the call, with something around it."""
+        call = partial(self._comm.broadcast, tensor, group_src)
+        return self.around("broadcast", tensor, call, async_op)
+
+    def all_reduce(self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False) -> Pending:
+        """Make the call, with something around it."""
+        call = partial(self._comm.all_reduce, tensor, op)
+        return self.around("all_reduce", tensor, call, async_op)
+
+    def reduce_scatter(
+        self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
+    ) -> Pending:
+        """Make the call, with something around it."""
+        call = partial(self._comm.reduce_scatter, output, input, op)
+        return self.around("reduce_scatter", input, call, async_op)
+
+    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
+        """Make the call, with something around it."""
+        call = partial(self._comm.all_gather, output, input)
+        return self.around("all_gather", output, call, async_op)
+
+
 class CountedCall(NamedTuple):
-    """One call: of what, and the bytes of the whole tensor, that with a part for each rank."""
+    """One call: of what, and the bytes of an all-gather's output, or of what is reduced or sent."""
 
     name: str
     nbytes: int
 
 
-class Counted:
+class Counted(Around):
     """A `Comm` that counts what goes through another one; `calls` are those so far."""
 
     def __init__(self, comm: Comm) -> None:
-        self.group, self.rank, self.ranks = comm.group, comm.rank, comm.ranks
+        super().__init__(comm)
         self.calls: list[CountedCall] = []
-        self._comm = comm
         self._logs: list[list[Sent]] = []  # of each call: an asynchronous one goes on writing
 
     @property
-    def sent(self) -> list[Sent]:
-        """The messages that this rank has handed to the transport, call by call.
-
-        Those of minidist's schedules alone: a backend's own are not known.
-        """
-        return list(chain.from_iterable(self._logs))
-
-    @property
     def bytes_sent(self) -> int:
-        """The bytes of all messages of `sent`."""
-        return sum(message.nbytes for message in self.sent)
+        """The bytes that this rank has sent by minidist's schedules; a backend's are not known."""
+        return sum(message.nbytes for log in self._logs for message in log)
 
     @property
     def messages_sent(self) -> int:
-        """The number of messages of `sent`."""
-        return len(self.sent)
+        """The number of those messages."""
+        return sum(map(len, self._logs))
 
     def clear(self) -> None:
         """Count anew; the messages of calls that are still on their way are not counted."""
         self.calls.clear()
         self._logs.clear()
 
-    def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
-        """Count the call, and make it."""
-        with self._counting("broadcast", tensor):
-            return self._comm.broadcast(tensor, group_src, async_op)
-
-    def all_reduce(self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False) -> Pending:
-        """Count the call, and make it."""
-        with self._counting("all_reduce", tensor):
-            return self._comm.all_reduce(tensor, op, async_op)
-
-    def reduce_scatter(
-        self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
+    def around(
+        self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
     ) -> Pending:
-        """Count the call, and make it."""
-        with self._counting("reduce_scatter", input):
-            return self._comm.reduce_scatter(output, input, op, async_op)
-
-    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
-        """Count the call, and make it."""
-        with self._counting("all_gather", output):
-            return self._comm.all_gather(output, input, async_op)
-
-    @contextmanager
-    def _counting(self, name: str, whole: Tensor) -> Iterator[None]:
-        self.calls.append(CountedCall(name, whole.nbytes))
+        """Note the call, and the messages that it sends."""
+        self.calls.append(CountedCall(name, full.nbytes))
         with record() as log:
             self._logs.append(log)
-            yield
+            return call(async_op)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 import torch
@@ -23,12 +23,8 @@ class Entry(NamedTuple):
     """A parameter or buffer, or whatever else must be alike on all ranks."""
 
     name: str
-    title: str  # for messages, which add `like`
-    like: str
-    content: str = ""  # the digest of its bytes, if wanted
-
-
-_NOTHING = Entry("", "nothing more", "")  # of a rank that has fewer
+    title: str  # for messages
+    like: str  # what must be alike, in words; and the digest of its bytes, where they matter
 
 
 def same_model(module: nn.Module, comm: Comm) -> None:
@@ -44,21 +40,15 @@ def same(entries: Sequence[Entry], comm: Comm, what: str) -> None:
 
     It is always checked, whatever `MINIDIST_CHECK` says; `what` names the entries in the plural.
     """
-    found = _first_difference(entries, comm)
-    if found:
-        sides = "; ".join(
-            f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry.title}{entry.like}"
-            for entry, ranks in reversed(_sides(found))
-        )
-        raise MismatchError(f"the ranks' {what} differ: {sides}")
+    sides = [
+        f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry.title}{entry.like}"
+        for entry, ranks in _first_difference(entries, comm)
+    ]
+    if sides:
+        raise MismatchError(f"the ranks' {what} differ: {'; '.join(reversed(sides))}")
 
 
-def check_replicas(
-    module: nn.Module,
-    step: int | None = None,
-    *,
-    buffers: bool = True,
-) -> int:
+def check_replicas(module: nn.Module, step: int | None = None, *, buffers: bool = True) -> int:
     """Make sure that the parameters and buffers of all ranks are equal in every bit.
 
     Every rank of the DDP must call it, or all ranks for a bare module. It reads each parameter
@@ -79,15 +69,14 @@ def check_replicas(
     """
     step = getattr(module, "steps", None) if step is None else step
     comm = Ours(getattr(module, "process_group", None))  # of a DDP, or all ranks
-    inner = getattr(module, "module", None) if hasattr(module, "no_sync") else None
-    net = inner if isinstance(inner, nn.Module) else module
+    net: nn.Module = getattr(module, "module", module) if hasattr(module, "no_sync") else module
     entries = _entries(net, content=True, buffers=buffers)
-    found = _first_difference([Entry("", "the number of the step", str(step)), *entries], comm)
-    if not found:
+    sides = _first_difference([Entry("", "the number of the step", str(step)), *entries], comm)
+    if not sides:
         return int(hashlib.blake2b(repr(entries).encode(), digest_size=8).hexdigest(), 16)
-    right = _sides(found)[0][1]
-    wrong = sorted(set(found).difference(right))
-    first = next(entry for entry in found.values() if entry != _NOTHING)
+    (_, right), *others = sides
+    wrong = sorted(chain.from_iterable(ranks for _, ranks in others))
+    first = next(entry for entry, _ in sides if entry != _NOTHING)
     said = f"{first.title} on {name_ranks(wrong)} is not as on {name_ranks(right)}"
     known = step is not None and first.name
     raise ReplicaError(f"at step {step}, {said}" if known else said, first.name, wrong, step)
@@ -115,7 +104,6 @@ def digest(tensors: Iterable[torch.Tensor]) -> str:
     return found.hexdigest()
 
 
-@torch.no_grad()
 def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) -> list[Entry]:
     """Parameters, then buffers, each under every name that it has; with a digest if wanted."""
     named: list[tuple[str, torch.Tensor]] = [*module.named_parameters(remove_duplicate=False)]
@@ -125,30 +113,29 @@ def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) 
     found = []
     for name, tensor in named:
         kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
-        like = looks(tensor)
-        like += f", tied to '{first[tensor]}'" if tensor in first else ""
-        bits = digest([tensor]) if content and tensor not in first else ""
+        tied = f", tied to '{first[tensor]}'" if tensor in first else ""
+        bits = digest([tensor]) if content and not tied else ""
         first.setdefault(tensor, name)
-        found.append(Entry(name, f"{kind} '{name}'", like, bits))
+        found.append(Entry(name, f"{kind} '{name}'", looks(tensor) + tied + bits))
     return found
 
 
 # ---- who has what ----
 
+_NOTHING = Entry("", "nothing more", "")  # of a rank that has fewer
+Side = tuple[Entry, list[int]]  # an entry, and the global ranks that have it
 
-def _first_difference(entries: Sequence[Entry], comm: Comm) -> dict[int, Entry]:
-    """Global rank → its entry at the first place where not all have the same; empty if all do."""
-    ranks = dist.get_process_group_ranks(comm.group)
-    everywhere = [[Entry(*each) for each in theirs] for theirs in gather_objects(comm, entries)]
+
+def _first_difference(entries: Sequence[Entry], comm: Comm) -> list[Side]:
+    """The sides at the first place where not all ranks have the same; empty if all do.
+
+    What most have comes first; among equals, what the first rank has.
+    """
+    everywhere: list[list[Entry]] = gather_objects(comm, entries)
     for place in zip_longest(*everywhere, fillvalue=_NOTHING):
         if len(set(place)) > 1:
-            return dict(zip(ranks, place, strict=True))
-    return {}
-
-
-def _sides(found: dict[int, Entry]) -> list[tuple[Entry, list[int]]]:
-    """Who has what: what most have first; among equals, what the first rank has."""
-    ranks_of: dict[Entry, list[int]] = {}
-    for rank, entry in found.items():
-        ranks_of.setdefault(entry, []).append(rank)
-    return sorted(ranks_of.items(), key=lambda side: -len(side[1]))
+            ranks_of: dict[Entry, list[int]] = {entry: [] for entry in place}
+            for rank, entry in zip(dist.get_process_group_ranks(comm.group), place, strict=True):
+                ranks_of[entry].append(rank)
+            return sorted(ranks_of.items(), key=lambda side: -len(side[1]))
+    return []

@@ -12,13 +12,12 @@ message, and network cards that take some of the host's memory bandwidth.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
-from torch.distributed import ReduceOp
 
-from minidist.collectives.runtime.reduction import Op
-from minidist.comm.comm import Comm, Handle, Pending
+from minidist.comm.comm import Around, Comm, Handle, Pending
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.algorithms.tree import tree_broadcast
 from minidist.schedule.cost import Link, price, switch
@@ -37,7 +36,7 @@ class SlowedWork(NamedTuple):
         return True
 
 
-class Slowed:
+class Slowed(Around):
     """A `Comm` whose calls take as long as on `link`; they follow one another on it.
 
     Each rank has such a link to a switch, and the algorithms are the ring, and the tree for
@@ -50,40 +49,25 @@ class Slowed:
     """
 
     def __init__(self, comm: Comm, link: Link) -> None:
-        self.group, self.rank, self.ranks = comm.group, comm.rank, comm.ranks
-        self._comm, net = comm, switch(link)
-        self._all_reduce = price(ring_all_reduce(self.ranks), net)
-        self._reduce_scatter = price(ring_reduce_scatter(self.ranks), net)
-        self._all_gather = price(ring_all_gather(self.ranks), net)
-        self._broadcast = price(tree_broadcast(self.ranks), net)
+        super().__init__(comm)
+        algorithms = {
+            "broadcast": tree_broadcast,
+            "all_reduce": ring_all_reduce,
+            "reduce_scatter": ring_reduce_scatter,
+            "all_gather": ring_all_gather,
+        }
+        net, ranks = switch(link), comm.ranks
+        self._seconds = {name: price(make(ranks), net) for name, make in algorithms.items()}
         self._free = 0.0  # when the link has carried all that it was given
 
-    def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
-        """Make the call, and let it take its time."""
-        work = self._comm.broadcast(tensor, group_src, True)
-        return self._slow(work, self._broadcast(tensor.nbytes), async_op)
-
-    def all_reduce(self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False) -> Pending:
-        """Make the call, and let it take its time."""
-        work = self._comm.all_reduce(tensor, op, True)
-        return self._slow(work, self._all_reduce(tensor.nbytes), async_op)
-
-    def reduce_scatter(
-        self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
+    def around(
+        self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
     ) -> Pending:
         """Make the call, and let it take its time."""
-        work = self._comm.reduce_scatter(output, input, op, True)
-        return self._slow(work, self._reduce_scatter(input.nbytes), async_op)
-
-    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
-        """Make the call, and let it take its time."""
-        work = self._comm.all_gather(output, input, True)
-        return self._slow(work, self._all_gather(output.nbytes), async_op)
-
-    def _slow(self, inner: Handle | None, seconds: float, async_op: bool) -> SlowedWork | None:
+        inner = call(True)
         assert inner is not None
         start = max(time.monotonic(), self._free)
-        self._free = start + seconds
+        self._free = start + self._seconds[name](full.nbytes)
         work = SlowedWork(inner, (start, self._free))
         if async_op:
             return work

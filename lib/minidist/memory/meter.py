@@ -31,9 +31,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -46,20 +45,15 @@ CPU_TYPE = 0  # of torch's device types
 PROBES = 5
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Memory over a step.
+Points = list[tuple[float, int]]  # (seconds, bytes), after each change that was seen
 
-    Attributes:
-        points: (seconds, bytes), after each change that was seen, from the start on; on a GPU only
-            the start, the peak and the end.
-        spans: what ran when, in the same seconds: see `minidist.timeline`.
-        value: what the step returned.
-    """
 
-    points: list[tuple[float, int]]
-    spans: list[Span]
-    value: Any = None
+class Curve(NamedTuple):
+    """Memory over a step, from its start on; on a GPU only the start, the peak and the end."""
+
+    points: Points
+    spans: list[Span]  # what ran when, in the same seconds: see `minidist.timeline`
+    value: Any = None  # what the step returned
 
     @property
     def start(self) -> int:
@@ -110,7 +104,7 @@ class Meter:
         """Bytes that are held."""
         if self._device.type == "cuda":
             return _requested(self._device) - self._base
-        points, _ = _cpu_history(_probe, self._device)
+        points, _ = _cpu_history(_probe)
         return points[-1][1] - self._base
 
     def curve(self, step: Callable[[], Any]) -> Curve:
@@ -119,8 +113,8 @@ class Meter:
         In it `timeline` records: spans of wrappers and optimizers, and what `mark` says.
         """
         with timeline() as line:
-            history = _cuda_history if self._device.type == "cuda" else _cpu_history
-            points, value = history(step, self._device)
+            on_gpu = self._device.type == "cuda"
+            points, value = _cuda_history(step, self._device) if on_gpu else _cpu_history(step)
         zero = points[0][0]
         spans = [s._replace(start=s.start - zero, end=s.end - zero) for s in line.spans]
         return Curve([(when - zero, nbytes - self._base) for when, nbytes in points], spans, value)
@@ -131,10 +125,7 @@ def measured(step: Callable[[], Any]) -> Curve:
     return Meter().curve(step)
 
 
-History = tuple[list[tuple[float, int]], Any]
-
-
-def _cpu_history(step: Callable[[], Any], device: torch.device) -> History:
+def _cpu_history(step: Callable[[], Any]) -> tuple[Points, Any]:
     """(Seconds of `time.monotonic()`, bytes that all threads hold), and what the step returned."""
     profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     with _quiet():
@@ -153,12 +144,12 @@ def _cpu_history(step: Callable[[], Any], device: torch.device) -> History:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    memory = [event for event in events if event["name"] == "[memory]"]
-    changes = [event for event in memory if event["args"]["Device Type"] == CPU_TYPE]
-    changes.sort(key=lambda event: event["args"]["Ev Idx"])
+    memory = [event["args"] | event for event in events if event["name"] == "[memory]"]
+    changes = [event for event in memory if event["Device Type"] == CPU_TYPE]
+    changes.sort(key=lambda event: event["Ev Idx"])
     frees = changes[1 : 2 * PROBES : 2]
     zero = min(now - free["ts"] / 1e6 for now, free in zip(probed, frees, strict=True))
-    points = [(zero + e["ts"] / 1e6, e["args"]["Total Allocated"]) for e in changes]
+    points = [(zero + e["ts"] / 1e6, e["Total Allocated"]) for e in changes]
     return [*points[2 * PROBES - 1 : -2], points[-1]], value  # without what the probes took
 
 
@@ -167,7 +158,7 @@ def _probe() -> None:
     torch.empty(1, dtype=torch.uint8)
 
 
-def _cuda_history(step: Callable[[], Any], device: torch.device) -> History:
+def _cuda_history(step: Callable[[], Any], device: torch.device) -> tuple[Points, Any]:
     """The same with three points: before the step, the most in it, and after it."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)

@@ -8,9 +8,7 @@ is modelled by `_buckets_in_flight` and `_units_in_flight`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,18 +21,15 @@ from minidist.parallel.sharding.rows import RowLayout
 from minidist.schedule.checks import whole_number
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
-LAYOUTS = "rows", "flat"
+LAYOUTS = ("rows", "flat")
 
 
-@dataclass(frozen=True)
-class RankBytes:
-    """Bytes that one rank takes.
+class RankBytes(NamedTuple):
+    """Bytes that one rank takes; of the state with padding, of activations as they were passed.
 
     Attributes:
-        parameters, gradients, master, moments: the state, padding included.
         unsharded: the most that is unsharded for part of a step: of units, or of buckets in flight.
         buckets: in which gradients travel, where they are kept beside the gradients.
-        activations: as they were passed.
         at_begin: what of `unsharded` is there when backward begins, with all activations; and of
             gradients, if they are views of buckets.
     """
@@ -71,8 +66,7 @@ class RankBytes:
     @property
     def parts(self) -> dict[str, int]:
         """Name → bytes, for tables and pictures."""
-        names = [field.name for field in fields(self) if field.name != "at_begin"]
-        return {name: getattr(self, name) for name in names}
+        return {name: n for name, n in self._asdict().items() if name != "at_begin"}
 
 
 def predict(
@@ -98,7 +92,7 @@ def predict(
     Args:
         module: the bare one, not wrapped; it may be on the meta device.
         strategy: "ddp", "zero1" (on gradients that DDP has averaged), "zero2" or "zero3" (FSDP).
-        rank: of which; padding and uneven rows make ranks differ a little.
+        rank: padding and uneven rows make ranks differ a little.
         policy: of dtypes; None: every part has its parameter's own. With "zero3" and master weights
             it is as in PyTorch's FSDP2: the shards are those, and are cast when they are gathered.
         optimizer: as in `minidist.memory.state.state`.
@@ -112,34 +106,53 @@ def predict(
             f"predict: expected one of {', '.join(STRATEGIES)} and a rank from 0 to {last}, "
             f"got {strategy!r} and {rank}"
         )
-    if strategy == "zero3":
+    with_ddp, fsdp = strategy in ("ddp", "zero1"), strategy == "zero3"
+    if fsdp:
         groups = _unit_groups(module, ranks, rank, layout, units)
     else:
         groups = _bucket_groups(module, strategy, ranks, rank, bucket_cap_mb)
+    for group in groups:
+        group.sizes = _sizes(group.dtype, policy, fsdp)
     trained = [group for group in groups if group.trains]
-    size = partial(_itemsize, policy, strategy == "zero3")
-    used, sent = (partial(_itemsize, policy, False, part) for part in ("weights", "gradients"))
-    replicated = sum(group.numel * size("gradients", group) for group in trained)
-    sharded = sum(group.shard * size("gradients", group) for group in trained)
-    with_ddp, in_flight = strategy in ("ddp", "zero1"), _InFlight(0, 0)
+    replicated = sum(group.numel * group.sizes.gradients for group in trained)
+    sharded = sum(group.shard * group.sizes.gradients for group in trained)
+    at_begin, unsharded = replicated if with_ddp and gradient_as_bucket_view else 0, 0
     if strategy == "zero2":
-        in_flight = _buckets_in_flight(trained, sent)
-    if strategy == "zero3":
-        in_flight = _units_in_flight(groups, used, sent, reshard_after_forward)
+        at_begin = unsharded = _buckets_in_flight(trained)
+    elif fsdp:
+        at_begin, unsharded = _units_in_flight(groups, reshard_after_forward)
     return RankBytes(
-        parameters=sum(
-            (group.shard if strategy == "zero3" else group.padded) * size("weights", group)
-            for group in groups
-        ),
+        parameters=sum((g.shard if fsdp else g.padded) * g.sizes.parameters for g in groups),
         gradients=replicated if with_ddp else sharded,
-        master=sum(group.own * size("master", group) for group in trained),
-        moments=sum(group.own * size("moments", group) for group in trained)
-        * moments_of(optimizer),
-        unsharded=in_flight.most,
+        master=sum(group.own * group.sizes.master for group in trained),
+        moments=moments_of(optimizer) * sum(group.own * group.sizes.moments for group in trained),
+        unsharded=unsharded,
         buckets=replicated if with_ddp and not gradient_as_bucket_view else 0,
         activations=activations,
-        at_begin=replicated if with_ddp and gradient_as_bucket_view else in_flight.begin,
+        at_begin=at_begin,
     )
+
+
+class _Sizes(NamedTuple):
+    """Bytes of an element: of each part of the state, then as it is used and as it travels."""
+
+    parameters: int
+    gradients: int
+    master: int
+    moments: int
+    used: int
+    sent: int
+
+
+def _sizes(dtype: torch.dtype, policy: DtypePolicy | None, fsdp: bool) -> _Sizes:
+    """Of a parameter's dtype; with FSDP the shards are the master weights, if there are any."""
+    if policy is None:
+        one = dtype.itemsize
+        return _Sizes(one, one, 0, one, one, one)
+    used, sent = policy.weights.itemsize, policy.gradients.itemsize
+    master = policy.master.itemsize if policy.master else 0
+    kept = _Sizes(used, sent, master, policy.moments.itemsize, used, sent)
+    return kept._replace(parameters=master, gradients=master, master=0) if fsdp and master else kept
 
 
 # ---- how parameters are laid out and sharded ----
@@ -147,6 +160,8 @@ def predict(
 
 class _Group:
     """Parameters of one dtype that are laid out together, and a rank's shard; all in elements."""
+
+    sizes: _Sizes
 
     def __init__(
         self, unit: str, parameters: Sequence[nn.Parameter], kind: str, ranks: int, rank: int
@@ -203,79 +218,50 @@ def _unit_groups(
     ]
 
 
-def _itemsize(
-    policy: DtypePolicy | None, shards_are_masters: bool, part: str, group: _Group
-) -> int:
-    """Bytes of an element of a part: see `predict`."""
-    if policy is None:
-        return group.dtype.itemsize if part != "master" else 0
-    if shards_are_masters and policy.master and part != "moments":
-        return policy.master.itemsize if part != "master" else 0
-    dtype: torch.dtype | None = getattr(policy, part)
-    return dtype.itemsize if dtype else 0
-
-
 # ---- what is unsharded for part of a step ----
 
-_Size = Callable[[_Group], int]  # bytes of an element
 
-
-class _InFlight(NamedTuple):
-    """Unsharded bytes: when backward begins, and the most at any time."""
-
-    begin: int
-    most: int
-
-
-def _buckets_in_flight(trained: Sequence[_Group], sent: _Size) -> _InFlight:
-    """Unsharded gradients on a rank in ZeRO's stage 2.
+def _buckets_in_flight(trained: Sequence[_Group]) -> int:
+    """Bytes of unsharded gradients on a rank in ZeRO's stage 2, all through backward.
 
     One bucket is filled while the one before it is reduced; and autograd makes one gradient more.
     """
-    packed = [group.padded * sent(group) for group in trained]
-    alone = max((group.largest * sent(group) for group in trained), default=0)
-    most = alone + max(map(sum, zip(packed, [*packed[1:], 0], strict=True)), default=0)
-    return _InFlight(most, most)
+    packed = [group.padded * group.sizes.sent for group in trained]
+    alone = max((group.largest * group.sizes.sent for group in trained), default=0)
+    return alone + max(map(sum, zip(packed, [*packed[1:], 0], strict=True)), default=0)
 
 
-def _units_in_flight(
-    groups: Sequence[_Group], used: _Size, sent: _Size, reshard: bool
-) -> _InFlight:
-    """Unsharded parameters and gradients on a rank under FSDP.
+def _units_in_flight(groups: Sequence[_Group], reshard: bool) -> tuple[int, int]:
+    """Bytes of unsharded parameters and gradients under FSDP: as backward begins, and the most.
 
     Backward is where most is unsharded. The outermost unit is so all the time, and so may be its
     gradients. One unit inside it computes its gradients; the one that backward comes to next is
     gathered meanwhile, and the gradients of the one that it came from are reduced.
-
-    Args:
-        groups: the units' parameters, in the order of forward.
-        used, sent: bytes of an element as it is used, and as gradients travel.
+    `groups` are the units' parameters, in the order of forward.
     """
     names = dict.fromkeys(["", *(group.unit for group in groups)])
-    root, *inside = (_UnitBytes(groups, name, used, sent) for name in names)
+    root, *inside = (_UnitBytes([g for g in groups if g.unit == name]) for name in names)
     if not inside:
-        return _InFlight(
-            root.parameters + root.gradients, root.gradients + max(root.parameters, root.reducing)
-        )
-    most = []
+        most = root.gradients + max(root.parameters, root.reducing)
+        return root.parameters + root.gradients, most
+    most_in = []
     for place, unit in enumerate(inside):
         kept = 0 if reshard else sum(each.parameters for each in inside[:place])
         fetched = inside[place - 1].fetched if place and reshard else 0
         reducing = inside[place + 1].reducing if place + 1 < len(inside) else 0
         arriving = unit.parameters + (unit.gathered if reshard else 0) + kept + reducing
         computing = unit.parameters + unit.gradients + fetched + kept + reducing
-        most.append(root.parameters + root.gradients + max(arriving, computing))
-    return _InFlight(most[-1], max(most))
+        most_in.append(root.parameters + root.gradients + max(arriving, computing))
+    return most_in[-1], max(most_in)
 
 
 class _UnitBytes:
     """Bytes of one unit: unsharded parameters, what it takes to fetch them, gradients."""
 
-    def __init__(self, groups: Sequence[_Group], name: str, used: _Size, sent: _Size) -> None:
-        own = [group for group in groups if group.unit == name]
-        trained = [group for group in own if group.trains]
-        self.parameters = sum(group.unsharded * used(group) for group in own)
-        self.gathered = sum(group.gathered * used(group) for group in own)
-        self.fetched = sum((group.gathered or group.unsharded) * used(group) for group in own)
-        self.gradients = sum(group.numel * used(group) for group in trained)
-        self.reducing = sum(group.padded * sent(group) for group in trained)
+    def __init__(self, groups: Sequence[_Group]) -> None:
+        trained = [group for group in groups if group.trains]
+        self.parameters = sum(group.unsharded * group.sizes.used for group in groups)
+        self.gathered = sum(group.gathered * group.sizes.used for group in groups)
+        self.fetched = sum((g.gathered or g.unsharded) * g.sizes.used for g in groups)
+        self.gradients = sum(group.numel * group.sizes.used for group in trained)
+        self.reducing = sum(group.padded * group.sizes.sent for group in trained)

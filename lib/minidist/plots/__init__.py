@@ -3,19 +3,9 @@
 Nothing here knows an algorithm: what is drawn is what `simulate`, `cost` or a run put in.
 """
 
-from minidist.plots.curves import Curve, curves
-from minidist.plots.memory import memory_curve
-from minidist.plots.replay import trace
-from minidist.plots.stepper import stepper
+from minidist.plots.charts import Curve, curves, memory_curve
+from minidist.plots.replay import stepper, trace
 from minidist.plots.style import COLORS
 from minidist.plots.timeline import gantt
 
-__all__ = [
-    "COLORS",
-    "Curve",
-    "curves",
-    "gantt",
-    "memory_curve",
-    "stepper",
-    "trace",
-]
+__all__ = ["COLORS", "Curve", "curves", "gantt", "memory_curve", "stepper", "trace"]

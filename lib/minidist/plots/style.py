@@ -59,8 +59,7 @@ def fill(
     alpha: float = 0.4,
 ) -> None:
     """Fill a cell of a table, whose left upper corner is at (x, y)."""
-    box = Rectangle((x, y), width, height, facecolor=color, alpha=alpha, linewidth=0)
-    axes.add_patch(box)
+    axes.add_patch(Rectangle((x, y), width, height, facecolor=color, alpha=alpha, linewidth=0))
 
 
 def outline(
@@ -78,10 +77,8 @@ def outline(
 
     A thick border lies above those of the cell's neighbours.
     """
-    box = Rectangle((x, y), width, height, edgecolor=color, linewidth=linewidth)
-    box.set(fill=facecolor is not None, zorder=3 if linewidth > 1 else 2)
-    if facecolor:
-        box.set_facecolor(facecolor)
+    box = Rectangle((x, y), width, height, edgecolor=color, facecolor=facecolor)
+    box.set(linewidth=linewidth, fill=bool(facecolor), zorder=3 if linewidth > 1 else 2)
     axes.add_patch(box)
 
 
@@ -98,10 +95,5 @@ def legend_below(figure: Figure, columns: int, handles: Iterable[Artist] | None 
     for handle in handles:
         named.setdefault(str(handle.get_label()), handle)
     figure.legend(
-        list(named.values()),
-        list(named),
-        loc="outside lower center",
-        ncols=columns,
-        fontsize=8,
-        frameon=False,
+        named.values(), named, loc="outside lower center", ncols=columns, fontsize=8, frameon=False
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,7 +16,7 @@ from minidist.profiler.spans import Span, rows
 BAR = 0.74  # of a row's height
 GAP = 0.5  # rows between two ranks
 FREE = 0.9  # of a bar that its name may fill
-KNOWN = ("forward", "backward", "bucket", "optimizer")  # the first colours, in all pictures
+KNOWN = ("forward", "backward", "bucket", "optimizer")  # they have the first colours
 
 
 def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figure:
@@ -32,49 +33,24 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
     lines = rows(spans)
     if not lines:
         raise ValueError("gantt: expected at least one span")
-    ranks = [row.rank for row in lines]  # downward, with a gap between two
+    ranks = [row[0].rank for row in lines]  # downward, with a gap between two
     heights = [at + GAP * len(set(ranks[: at + 1]) - {ranks[0]}) for at in range(len(ranks))]
+    there = dict.fromkeys(_kind(span.name) for row in lines for span in row)
+    order = enumerate(dict.fromkeys([*KNOWN, *there]))  # so a kind has its colour in all pictures
+    look: dict[str, Any] = {"edgecolor": "black", "lw": 0.4, "alpha": 0.6}
+    looks = {kind: {"facecolor": COLORS[i % 7], **look} for i, kind in order if kind in there}
     figure, grid = style.subplots(size=(7.2, 0.3 * (heights[-1] + 1) + 1.2))
     axes: Axes = grid[0, 0]
-    zero = min(span.start for row in lines for span in row.spans)
-    colors = _colors(_kind(span.name) for row in lines for span in row.spans)
-    bars = []
+    zero, bars = min(row[0].start for row in lines), []
     for row, height in zip(lines, heights, strict=True):
-        for span in row.spans:
-            left, length = (span.start - zero) * 1e3, (span.end - span.start) * 1e3
-            bar = Rectangle((left, height - BAR / 2), length, BAR, lw=0.4, alpha=0.6)
-            bar.set(facecolor=colors[_kind(span.name)], edgecolor="black")
-            axes.add_patch(bar)
-            bars.append((span.name, bar))
+        for *_, name, start, end in row:
+            corner, length = ((start - zero) * 1e3, height - BAR / 2), (end - start) * 1e3
+            bars.append((name, Rectangle(corner, length, BAR, **looks[_kind(name)])))
+            axes.add_patch(bars[-1][1])
     called = names or [f"rank {rank}" for rank in range(max(ranks) + 1)]
-    _label(axes, [f"{called[row.rank]}: {row.lane}" for row in lines], heights)
-    patches = [
-        Patch(facecolor=color, edgecolor="black", lw=0.4, alpha=0.6, label=kind)
-        for kind, color in colors.items()
-    ]
-    style.legend_below(figure, 4, patches)
-    figure.draw_without_rendering()  # only now is it known how wide a bar is
-    for name, bar in bars:
-        _write(axes, name, bar)
-    return figure
-
-
-def _colors(kinds: Iterable[str]) -> dict[str, str]:
-    """The colour of each kind there is, known ones first."""
-    there = dict.fromkeys(kinds)
-    order = dict.fromkeys([*KNOWN, *there])
-    return {kind: COLORS[i % 7] for i, kind in enumerate(order) if kind in there}
-
-
-def _kind(name: str) -> str:
-    """What bars of one colour have in common: "bucket" of "bucket 3"."""
-    first, _, number = name.rpartition(" ")
-    return first if number.isdigit() and first else name
-
-
-def _label(axes: Axes, names: list[str], heights: list[float]) -> None:
-    """Name each lane once, at its first row, and set the axes round all bars."""
-    first = {name: heights[names.index(name)] for name in names}
+    first: dict[str, float] = {}  # the height at which a lane is named: that of its first row
+    for row, height in zip(lines, heights, strict=True):
+        first.setdefault(f"{called[row[0].rank]}: {row[0].lane}", height)
     axes.set_yticks(list(first.values()), list(first))
     axes.autoscale_view()
     axes.set_xlim(left=0)
@@ -82,6 +58,17 @@ def _label(axes: Axes, names: list[str], heights: list[float]) -> None:
     axes.set_xlabel("milliseconds")
     axes.tick_params(axis="y", length=0)
     style.chart(axes, labelsize=8)
+    style.legend_below(figure, 4, [Patch(label=kind, **each) for kind, each in looks.items()])
+    figure.draw_without_rendering()  # only now is it known how wide a bar is
+    for name, bar in bars:
+        _write(axes, name, bar)
+    return figure
+
+
+def _kind(name: str) -> str:
+    """What bars of one colour have in common: "bucket" of "bucket 3"."""
+    first, _, number = name.rpartition(" ")
+    return first if number.isdigit() and first else name
 
 
 def _write(axes: Axes, name: str, bar: Rectangle) -> None:

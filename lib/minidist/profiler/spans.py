@@ -26,27 +26,21 @@ class Span(NamedTuple):
     end: float
 
 
-class Row(NamedTuple):
-    """Spans of one lane of a rank that follow one another."""
+def rows(spans: Iterable[Span]) -> list[list[Span]]:
+    """The lanes of all ranks, in order, each as its spans, which follow one another.
 
-    rank: int
-    lane: str
-    spans: list[Span]
-
-
-def rows(spans: Iterable[Span]) -> list[Row]:
-    """The lanes of all ranks, in order; a lane whose spans overlap has several rows."""
-    order = {COMPUTE: 0, COMMUNICATION: 1}
-    lanes: dict[tuple[int, str], list[Row]] = {}
+    A lane whose spans overlap has several rows.
+    """
+    found: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: span.start):
-        lane = lanes.setdefault((span.rank, span.lane), [])
-        free = next((row for row in lane if row.spans[-1].end <= span.start), None)
-        if free is None:
-            free = Row(span.rank, span.lane, [])
-            lane.append(free)
-        free.spans.append(span)
-    keys = sorted(lanes, key=lambda key: (key[0], order.get(key[1], 2)))
-    return [row for key in keys for row in lanes[key]]
+        for row in found:
+            if row[-1][:2] == span[:2] and row[-1].end <= span.start:
+                row.append(span)
+                break
+        else:
+            found.append([span])
+    order = {COMPUTE: 0, COMMUNICATION: 1}
+    return sorted(found, key=lambda row: (row[0].rank, order.get(row[0].lane, 2), row[0].lane))
 
 
 def hidden(spans: Iterable[Span]) -> float:
@@ -89,15 +83,14 @@ def to_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
     since the first span; a thread for each of the rank's `rows`.
     """
     lines = rows(spans)
-    first = min((span.start for row in lines for span in row.spans), default=0.0)
+    first = min((row[0].start for row in lines), default=0.0)
     events: list[dict[str, Any]] = []
     for thread, row in enumerate(lines):
-        place = {"pid": row.rank, "tid": thread}
-        for kind, name in {"process_name": f"rank {row.rank}", "thread_name": row.lane}.items():
+        rank, lane, *_ = row[0]
+        place = {"pid": rank, "tid": thread}
+        for kind, name in {"process_name": f"rank {rank}", "thread_name": lane}.items():
             events.append({"ph": "M", "name": kind, "args": {"name": name}, **place})
-        for _, lane, name, start, end in row.spans:
+        for *_, name, start, end in row:
             times = {"ts": (start - first) * 1e6, "dur": (end - start) * 1e6}
             events.append({"ph": "X", "name": name, "cat": lane, **times, **place})
-    aside = Path(f"{os.fspath(path)}.new")
-    aside.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
-    aside.replace(path)
+    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))

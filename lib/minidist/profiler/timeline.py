@@ -47,8 +47,7 @@ class Mark:
     """Something that runs from now until the end of a `with` block, or until `end()`."""
 
     def __init__(self, device: torch.device | None) -> None:
-        self._device = device
-        self._started = StreamEvent(device) if device else None
+        self._device, self._started = device, StreamEvent(device) if device else None
         self._ended: StreamEvent | None = None
 
     def end(self) -> None:
@@ -58,7 +57,7 @@ class Mark:
 
     @property
     def span(self) -> Interval | None:
-        """Start and end in seconds of `time.monotonic()`; None while it has not ended."""
+        """As of anything `Timed`."""
         return interval(self._started, self._ended)
 
     def __enter__(self) -> Mark:
@@ -75,7 +74,7 @@ class Timeline:
     """A recording of one rank; `timeline()` makes it."""
 
     def __init__(self) -> None:
-        self.rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
         self._spans: list[Span] = []
         self.noted: list[tuple[str, str, Timed]] = []  # those whose span is not known yet
         self.gpus: set[torch.device] = set()
@@ -93,13 +92,13 @@ class Timeline:
         return sorted(self._spans, key=lambda span: span.start)
 
     def before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        """An optimizer begins its step; one inside another's step is part of that."""
+        """Mark an optimizer's step; one inside another's step is part of that."""
         if self._step is None or self._step[0] is optimizer:
             device = next((p.device for g in optimizer.param_groups for p in g["params"]), CPU)
             self._step = optimizer, mark("optimizer", COMPUTE, device)
 
     def after_step(self, optimizer: Optimizer, *_: Any) -> None:
-        """An optimizer ends its step."""
+        """End the mark of `before_step`."""
         if self._step and self._step[0] is optimizer:
             self._step[1].end()
             self._step = None

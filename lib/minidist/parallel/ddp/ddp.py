@@ -20,8 +20,7 @@ from torch.nn import Parameter
 from torch.utils._pytree import tree_map_only
 
 from minidist.comm.agreement import agree_on
-from minidist.comm.coalesced import broadcast_coalesced
-from minidist.comm.comm import Comm
+from minidist.comm.comm import Comm, broadcast_coalesced
 from minidist.comm.replicas import same_model
 from minidist.parallel.autograd.backward import Backward
 from minidist.parallel.checks import choose_comm

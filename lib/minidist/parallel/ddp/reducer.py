@@ -12,8 +12,7 @@ from weakref import finalize
 import torch
 from torch.nn import Parameter
 
-from minidist.comm.coalesced import broadcast_coalesced
-from minidist.comm.comm import Comm, Handle
+from minidist.comm.comm import Comm, Handle, broadcast_coalesced
 from minidist.parallel.ddp.bucket import Bucket, build_buckets
 from minidist.parallel.ddp.comm_hooks import HookCall
 from minidist.parallel.sharding.partition import Named

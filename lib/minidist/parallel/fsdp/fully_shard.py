@@ -13,8 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from minidist.comm.coalesced import broadcast_coalesced
-from minidist.comm.comm import Comm
+from minidist.comm.comm import Comm, broadcast_coalesced
 from minidist.parallel.fsdp.checks import (
     INSTEAD,
     Pair,

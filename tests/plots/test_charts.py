@@ -1,12 +1,13 @@
-"""Pictures of memory show what was recorded and what was predicted."""
+"""Charts show what was measured, with markers or as steps, and what was predicted, dashed."""
 
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from minidist.plots import COLORS, memory_curve
+from minidist.plots import COLORS, Curve, curves, memory_curve
 from minidist.profiler.spans import Span
 
 SPANS = [
@@ -24,6 +25,17 @@ OTHER = SimpleNamespace(points=[(0.0, 1_000_000), (0.001, 3_000_000)], spans=[])
 @pytest.fixture(autouse=True)
 def _closed() -> None:
     plt.close("all")
+
+
+def test_measured_points_have_markers_and_predictions_dashes() -> None:
+    lines = [Curve("one", [1, 10], [2.0, 3.0], 0), Curve("two", [1, 10], [4, 5], 1, True)]
+    figure = curves(lines, x_label="bytes", y_label="seconds")
+    (axes,) = figure.axes
+    assert [np.asarray(line.get_ydata()).tolist() for line in axes.lines] == [[2.0, 3.0], [4, 5]]
+    assert [(line.get_linestyle(), line.get_marker()) for line in axes.lines] == [
+        ("-", "o"),
+        ("--", "None"),
+    ]
 
 
 def test_a_curve_jumps_where_memory_was_taken_on_one_scale_with_the_others() -> None:
