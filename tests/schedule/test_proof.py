@@ -74,16 +74,11 @@ def test_bit_sets_agree_with_the_replay(block: int, monkeypatch: pytest.MonkeyPa
         for schedule in everything(ranks):
             if schedule.collective == "all_reduce":
                 prove_all_reduce(schedule)
-    wrong_start = algorithms.ring_reduce_scatter(5, first=0).then(
-        algorithms.ring_all_gather(5), "wrong start", "all_reduce"
-    )
+    first, gather = algorithms.ring_reduce_scatter(5, first=0), algorithms.ring_all_gather(5)
     with pytest.raises(ScheduleError, match="ends without every part of chunk"):
-        prove_all_reduce(wrong_start)
-    twice = algorithms.ring_reduce_scatter(5).then(
-        algorithms.ring_reduce_scatter(5), "twice", "all_reduce"
-    )
+        prove_all_reduce(first.then(gather, "wrong start", "all_reduce"))
     with pytest.raises(ScheduleError, match=r"would count a part of chunk \d twice"):
-        prove_all_reduce(twice)
+        prove_all_reduce(first.then(first, "twice", "all_reduce"))
 
 
 def test_thousands_of_ranks_in_few_steps() -> None:
