@@ -124,8 +124,11 @@ def _halve(who: Ints, edge: Ints) -> Iterator[Step]:
 
 def _double(who: Ints, edge: Ints) -> Iterator[Step]:
     """The halving backwards: each place sends all that it has."""
-    for step in reversed(list(_halve(who, edge))):
-        yield Step.of(step.dst, step.src, step.chunk, False, step.width)
+    place = np.arange(len(who))
+    for d in powers_of_two(len(who)):
+        low = place // d * d
+        run = edge[low + d] - edge[low]
+        yield Step.of(who, who[place ^ d], edge[low], False, run)
 
 
 def _bits_reversed(power: int) -> Ints:
