@@ -99,18 +99,12 @@ def test_a_partition_that_tears_a_key_apart_is_seen() -> None:
         _ = torn.whole
 
 
-# Hashes are salted in each interpreter, unless told otherwise.
-HASHES = (
-    "from minidist.mapreduce.map_reduce import hash_partition as p; "
-    "print([p(k, 97) for k in {keys!r}])"
-)
-
-
 def test_the_hash_is_alike_in_every_interpreter_and_for_equal_keys() -> None:
     keys = ["a", "ä", "\udc80", "", 5, -1, 2.5, ("a", 1), (), (("a",), "b")]
     mine = [hash_partition(key, 97) for key in keys]
-    env = {**os.environ, "PYTHONHASHSEED": "1"}
-    command = [sys.executable, "-c", HASHES.format(keys=keys)]
+    code = "from minidist.mapreduce.map_reduce import hash_partition as p; "
+    command = [sys.executable, "-c", f"{code}print([p(key, 97) for key in {keys!r}])"]
+    env = {**os.environ, "PYTHONHASHSEED": "1"}  # or Python salts its own hashes
     said = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert said.stdout.strip() == str(mine)
     for same in [(1, 1.0, True, np.int64(1)), ((1, "a"), (1.0, "a"))]:
@@ -197,16 +191,14 @@ def test_a_worker_that_fails_in_a_map_or_a_reduce_changes_nothing(
 @pytest.mark.claim("A5")
 def test_a_worker_killed_from_outside_in_the_midst_of_a_map(tmp_path: Path) -> None:
     def mapper(text: str) -> list[tuple[str, int]]:
-        if text == "the end" and once(tmp_path, "first"):
+        if text == "the end" and not noted(tmp_path):
             note(tmp_path, os.getpid())
             time.sleep(1000)
         return list(words(text))
 
     def kill() -> None:
-        seen = wait_until(lambda: any(p.name.isdigit() for p in tmp_path.iterdir()))
-        assert seen
-        (pid,) = [int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()]
-        os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: bool(noted(tmp_path)))
+        os.kill(*noted(tmp_path), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()

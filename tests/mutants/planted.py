@@ -52,7 +52,7 @@ MUTANTS = [
     # ---- algorithms ----
     Mutant(  # sums turn back before they are complete
         "algorithms",
-        "lib/minidist/schedule/algorithms/chain.py",
+        "lib/minidist/schedule/algorithms/pipeline.py",
         "start = np.concatenate((up[::-1], ranks - 1 + up))",
         "start = np.concatenate((up[::-1], ranks - 2 + up))",
         ["tests/schedule/test_proof.py"],
@@ -60,8 +60,8 @@ MUTANTS = [
     Mutant(  # a run of alike steps costs as much as one
         "algorithms",
         "lib/minidist/schedule/cost.py",
-        "loads[_load(step, topology)] += times",
-        "loads[_load(step, topology)] += 1",
+        "loads[tuple(busiest), _most(worker, step.width[step.reduce])] += times",
+        "loads[tuple(busiest), _most(worker, step.width[step.reduce])] += 1",
         ["tests/schedule/test_cost.py"],
     ),
     # ---- launch ----
@@ -159,8 +159,8 @@ MUTANTS = [
     Mutant(  # (1,) and (1.0,) are equal, and go to different reducers
         "mapreduce",
         "lib/minidist/mapreduce/map_reduce.py",
-        "return zlib.crc32(repr([_stable_hash(part) for part in key]).encode())",
-        "return zlib.crc32(repr(key).encode())",
+        "number = zlib.crc32(repr([hash_partition(part, 2**61) for part in key]).encode())",
+        "number = zlib.crc32(repr(key).encode())",
         [
             "tests/mapreduce/test_map_reduce.py::test_the_hash_is_alike_in_every_interpreter_and_for_equal_keys"
         ],

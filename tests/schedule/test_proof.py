@@ -1,6 +1,7 @@
 """Every algorithm, proven by replay for every number of ranks that one would try by hand."""
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,32 +12,19 @@ from minidist.schedule.cost import Link, seconds, switch
 from minidist.schedule.schedule import Schedule, Step
 from minidist.schedule.simulate import prove_all_reduce, replay, traffic
 
-PLAIN: list[Callable[[int], Schedule]] = [
-    algorithms.direct_reduce_scatter,
-    algorithms.doubling_all_gather,
-    algorithms.halving_doubling_all_reduce,
-    algorithms.halving_reduce_scatter,
-    algorithms.naive_all_reduce,
-    algorithms.pairwise_all_to_all,
-    algorithms.recursive_doubling_all_reduce,
-    algorithms.ring_all_gather,
-    algorithms.ring_all_reduce,
-    algorithms.ring_reduce_scatter,
-    algorithms.ring_shift,
-    algorithms.tree_all_reduce,
-]
-ROOTED: list[Callable[..., Schedule]] = [  # (ranks, *, root=0)
-    algorithms.direct_gather,
-    algorithms.direct_scatter,
-    algorithms.naive_broadcast,
-    algorithms.tree_broadcast,
-    algorithms.tree_reduce,
-]
-SEGMENTED: list[Callable[..., Schedule]] = [  # (ranks, *, segments=1)
-    algorithms.chain_all_reduce,
-    algorithms.double_tree_all_reduce,
-]
-EVERY = {*PLAIN, *ROOTED, *SEGMENTED, algorithms.hierarchical_all_reduce}
+EVERY: list[Callable[..., Schedule]] = [getattr(algorithms, name) for name in algorithms.__all__]
+
+
+def options(algorithm: Callable[..., Schedule], ranks: int) -> list[dict[str, int]]:
+    """What it may be called with besides the number of ranks."""
+    values: dict[str, Sequence[int]] = {
+        "root": range(ranks) if ranks < 10 else (0, 1, ranks // 2, ranks - 1),
+        "by": (-34, -2, -1, 0, 2, 7, 33, 1),
+        "local": [size for size in range(1, ranks + 1) if ranks % size == 0],
+        "segments": (1, 2, 3),
+    }
+    names = values.keys() & inspect.signature(algorithm).parameters
+    return [{name: value} for name in names for value in values[name]] or [{}]
 
 
 def keeps_its_promise(schedule: Schedule) -> bool:
@@ -45,80 +33,28 @@ def keeps_its_promise(schedule: Schedule) -> bool:
 
 
 def everything(ranks: int) -> Iterator[Schedule]:
-    """Every algorithm over `ranks` ranks, with each of its options."""
-    yield from (algorithm(ranks) for algorithm in PLAIN)
-    yield from (algorithm(ranks, root=ranks - 1) for algorithm in ROOTED)
-    yield from (algorithm(ranks, segments=3) for algorithm in SEGMENTED)
-    for local in (size for size in range(1, ranks + 1) if ranks % size == 0):
-        yield algorithms.hierarchical_all_reduce(ranks, local=local)
-
-
-def test_none_is_forgotten() -> None:
-    assert {algorithm.__name__ for algorithm in EVERY} == set(algorithms.__all__)
+    """Every algorithm over `ranks` ranks, with the last of its options; and nodes of every size."""
+    for algorithm in EVERY:
+        given = options(algorithm, ranks)
+        for each in given if algorithm is algorithms.hierarchical_all_reduce else given[-1:]:
+            yield algorithm(ranks, **each)
 
 
 @pytest.mark.claim("B6")
-@pytest.mark.parametrize("algorithm", PLAIN)
-def test_postcondition_for_1_to_33_ranks(algorithm: Callable[[int], Schedule]) -> None:
+@pytest.mark.parametrize("algorithm", EVERY)
+def test_postcondition_for_1_to_33_ranks(algorithm: Callable[..., Schedule]) -> None:
+    """With every option: all or some roots, shifts, sizes of nodes, numbers of segments."""
     for ranks in range(1, 34):
-        assert keeps_its_promise(algorithm(ranks)), ranks
+        for given in options(algorithm, ranks):
+            schedule = algorithm(ranks, **given)
+            assert keeps_its_promise(schedule), (ranks, given)
+            assert (schedule.root, schedule.by) == (given.get("root", 0), given.get("by", 0))
 
 
-@pytest.mark.parametrize("algorithm", ROOTED)
-def test_postcondition_from_and_to_any_root(algorithm: Callable[..., Schedule]) -> None:
-    for ranks in range(1, 34):
-        for root in range(ranks) if ranks < 10 else (0, 1, ranks // 2, ranks - 1):
-            schedule = algorithm(ranks, root=root)
-            assert schedule.root == root
-            assert keeps_its_promise(schedule), (ranks, root)
-
-
-@pytest.mark.parametrize("segments", [1, 2, 3])
-@pytest.mark.parametrize("algorithm", SEGMENTED)
-def test_postcondition_in_segments(algorithm: Callable[..., Schedule], segments: int) -> None:
-    for ranks in range(1, 34):
-        for root in ({"root": ranks // 2}, {}) if algorithm in ROOTED else ({},):
-            schedule = algorithm(ranks, segments=segments, **root)
-            assert schedule.chunks % segments == 0
-            assert keeps_its_promise(schedule), ranks
-
-
-def test_hierarchical_postcondition_for_every_way_to_make_nodes() -> None:
-    for ranks in range(1, 34):
-        for local in (size for size in range(1, ranks + 1) if ranks % size == 0):
-            assert keeps_its_promise(algorithms.hierarchical_all_reduce(ranks, local=local))
-
-
-@pytest.mark.parametrize("by", [-34, -2, -1, 0, 1, 2, 7, 33])
-def test_shift_by_any_number_of_ranks(by: int) -> None:
-    for ranks in range(1, 34):
-        schedule = algorithms.ring_shift(ranks, by=by)
-        assert keeps_its_promise(schedule), ranks
-        moved = {send.dst: send.src for step in schedule for send in step}
-        assert moved == ({(r + by) % ranks: r for r in range(ranks)} if by % ranks else {})
-
-
-def test_what_cannot_be_made_is_refused() -> None:
-    for algorithm in PLAIN + ROOTED + SEGMENTED:
+def test_no_ranks_are_refused() -> None:
+    for algorithm in set(EVERY) - {algorithms.hierarchical_all_reduce}:
         with pytest.raises(ValueError, match="ranks must be at least 1, got 0"):
             algorithm(0)
-    for algorithm in ROOTED:
-        for root in (-1, 4):
-            with pytest.raises(ValueError, match=rf"root must be in 0\.\.3, got {root}"):
-                algorithm(4, root=root)
-    for algorithm in SEGMENTED:
-        with pytest.raises(ValueError, match="chunks must be at least 1, got 0"):
-            algorithm(4, segments=0)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 12])
-def test_an_outline_stands_for_all_steps(ranks: int) -> None:
-    """And so a price, which does not look at which chunks a step carries, does too."""
-    for schedule in everything(ranks):
-        outlined = [step for step, times in schedule.outline() for _ in range(times)]
-        for step, like in zip(schedule, outlined, strict=True):
-            for field in ("src", "dst", "reduce", "width"):
-                assert (getattr(step, field) == getattr(like, field)).all(), schedule.name
 
 
 def test_65536_ranks_are_outlined_and_priced_by_a_few_steps() -> None:
@@ -138,16 +74,11 @@ def test_bit_sets_agree_with_the_replay(block: int, monkeypatch: pytest.MonkeyPa
         for schedule in everything(ranks):
             if schedule.collective == "all_reduce":
                 prove_all_reduce(schedule)
-    wrong_start = algorithms.ring_reduce_scatter(5, first=0).then(
-        algorithms.ring_all_gather(5), "wrong start", "all_reduce"
-    )
+    first, gather = algorithms.ring_reduce_scatter(5, first=0), algorithms.ring_all_gather(5)
     with pytest.raises(ScheduleError, match="ends without every part of chunk"):
-        prove_all_reduce(wrong_start)
-    twice = algorithms.ring_reduce_scatter(5).then(
-        algorithms.ring_reduce_scatter(5), "twice", "all_reduce"
-    )
+        prove_all_reduce(first.then(gather, "wrong start", "all_reduce"))
     with pytest.raises(ScheduleError, match=r"would count a part of chunk \d twice"):
-        prove_all_reduce(twice)
+        prove_all_reduce(first.then(first, "twice", "all_reduce"))
 
 
 def test_thousands_of_ranks_in_few_steps() -> None:

@@ -22,15 +22,12 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from minidist.errors import TaskError
 from minidist.launch import pickling
 from minidist.launch.cleanup import Interrupts, job
 from minidist.launch.launch import LONGEST
 from minidist.mapreduce.workers import WorkerPool
 from minidist.schedule.checks import whole_number
 from minidist.schedule.schedule import Ints
-
-__all__ = ["MapReduced", "TaskError", "hash_partition", "map_reduce"]
 
 Pair = tuple[Hashable, Any]
 Mapper = Callable[[Any], Iterable[Pair]]
@@ -69,9 +66,24 @@ class MapReduced:
         return whole
 
 
-def hash_partition(key: Hashable, reducers: int) -> int:
-    """The reducer for a key: its hash, modulo their number. The same in every process and run."""
-    return _stable_hash(key) % reducers
+def hash_partition(key: object, reducers: int) -> int:
+    """The reducer for a key: its hash, modulo their number. The same in every process and run.
+
+    Raises:
+        TypeError: the key is no str, no number, and no tuple of these.
+    """
+    if isinstance(key, str):  # Python's own hash of it is another one in each interpreter
+        number = zlib.crc32(key.encode("utf-8", "surrogatepass"))
+    elif isinstance(key, tuple):
+        number = zlib.crc32(repr([hash_partition(part, 2**61) for part in key]).encode())
+    elif isinstance(key, Number) and key == key:  # a NaN equals nothing, so it is no key
+        number = hash(key)  # not salted, and equal for 1 and 1.0
+    else:
+        raise TypeError(
+            f"map_reduce: key {key!r}: expected a str, a number or a tuple of these; for other "
+            "keys pass a `partition` of your own"
+        )
+    return number % reducers
 
 
 def map_reduce(
@@ -175,20 +187,3 @@ def _checked(reducer: object, key: object, reducers: int) -> int:
     if not isinstance(reducer, SupportsIndex) or not 0 <= index(reducer) < reducers:
         raise ValueError(f"partition({key!r}, {reducers}) gave {reducer!r}, which is no reducer")
     return index(reducer)
-
-
-def _stable_hash(key: object) -> int:
-    """A hash that is alike in all processes, as Python's own of a str is not; and for equal keys.
-
-    Numbers that are equal, such as 1 and 1.0, have the same hash in Python, and it is not salted.
-    """
-    if isinstance(key, str):
-        return zlib.crc32(key.encode("utf-8", "surrogatepass"))
-    if isinstance(key, tuple):
-        return zlib.crc32(repr([_stable_hash(part) for part in key]).encode())
-    if isinstance(key, Number) and key == key:  # a NaN equals nothing, so it is no key
-        return hash(key)
-    raise TypeError(
-        f"map_reduce: key {key!r}: expected a str, a number or a tuple of these; for other keys "
-        "pass a `partition` of your own"
-    )

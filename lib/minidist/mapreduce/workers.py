@@ -30,9 +30,10 @@ class WorkerPool:
         self.deadline = time.monotonic() + timeout
         self.redone: list[str] = []
         self.shipped = self.returned = 0
-        self._tasks: dict[ForkedProcess, int | None] = {}  # the one that a worker is at
-        for _ in range(workers):
-            self._tasks[job.start(main)] = None
+        # The task that each worker is at.
+        self._tasks: dict[ForkedProcess, int | None] = {
+            job.start(main): None for _ in range(workers)
+        }
 
     def run(
         self, kind: str, function: Callable[[int, Any], Any], items: Sequence[Any]
@@ -56,7 +57,11 @@ class WorkerPool:
                     continue
                 failures[task] += 1
                 if failures[task] == self.attempts:
-                    raise _failed(names[task], self.attempts, outcome)
+                    often = "once" if self.attempts == 1 else f"{self.attempts} times"
+                    how = f"failed {often}; the last time its worker"
+                    error = TaskError(names[task], f"{how} {outcome.describe('In the worker')}")
+                    cause = outcome.exception() if isinstance(outcome, Raised) else None
+                    raise error from cause
                 self.redone.append(names[task])
                 waiting.appendleft(task)
         return [values[task] for task in range(len(items))]
@@ -100,12 +105,3 @@ def main(launcher: Launcher) -> None:
 def _do(code: Path, item: Path, task: int) -> Any:
     function, value = (pickling.loads(path.read_bytes()) for path in (code, item))
     return function(task, value)
-
-
-def _failed(name: str, attempts: int, outcome: Raised | Died) -> TaskError:
-    often = "once" if attempts == 1 else f"{attempts} times"
-    how = outcome.describe("In the worker")
-    error = TaskError(name, f"failed {often}; the last time its worker {how}")
-    if isinstance(outcome, Raised):
-        error.__cause__ = outcome.exception()
-    return error

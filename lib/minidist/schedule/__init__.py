@@ -12,5 +12,5 @@ So what a page draws is what runs and what is priced. Nothing in this room impor
 torch.distributed.
 
 To read in this order: `schedule`, `algorithms.ring`, `simulate`, `cost`, `program`; then any of
-`algorithms` (`direct`, `tree`, `doubling`, `chain`, `double_tree`, `hierarchical`).
+`algorithms` (`direct`, `tree`, `doubling`, `pipeline`).
 """

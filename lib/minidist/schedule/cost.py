@@ -14,15 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from minidist.schedule.checks import amount, whole_number
-from minidist.schedule.schedule import Ints, Schedule, Step
-
-Floats = npt.NDArray[Any]
+from minidist.schedule.schedule import Ints, Schedule
 
 
 @dataclass(frozen=True)
@@ -108,28 +106,32 @@ def nodes(
     return Topology(f"nodes of {local}", lanes, gamma)
 
 
-class Load(NamedTuple):
-    """What one step asks of a topology."""
-
-    links: tuple[tuple[Link, int, int], ...]  # latencies waited for, chunks on the busiest copy
-    reduced: int  # chunks that the busiest receiver reduces
-
-
 def price(schedule: Schedule, topology: Topology) -> Callable[[float], float]:
     """Walk through the schedule once; what it returns is called with any number of bytes.
 
     All chunks count as equally large: rounding to whole elements is left out.
     """
-    loads: Counter[Load] = Counter()  # how many steps ask the same
+    cores = topology.cores
+    # What a step asks of the topology, and how many steps ask the same: for each link the latencies
+    # waited for and the chunks on its busiest copy; and the chunks that the busiest receiver adds.
+    loads: Counter[tuple[tuple[tuple[Link, int, int], ...], int]] = Counter()
     for step, times in schedule.outline():
-        if len(step):
-            loads[_load(step, topology)] += times
+        busiest = []
+        for link, number in topology.lanes(step.src, step.dst):
+            used = number >= 0
+            if used.any():
+                latencies = int(np.bincount(number[used]).max()) if cores else 1
+                busiest.append((link, latencies, _most(number[used], step.width[used])))
+        receiver = step.dst[step.reduce]
+        worker = np.arange(len(receiver)) % cores if cores else receiver
+        if busiest:
+            loads[tuple(busiest), _most(worker, step.width[step.reduce])] += times
 
     def seconds(nbytes: float) -> float:
         chunk, total = amount("nbytes", nbytes) / schedule.chunks, 0.0
-        for load, times in loads.items():
-            busiest = max(link.alpha * m + link.beta * c * chunk for link, m, c in load.links)
-            total += times * (busiest + topology.gamma * load.reduced * chunk)
+        for (links, reduced), times in loads.items():
+            busiest = max(link.alpha * m + link.beta * c * chunk for link, m, c in links)
+            total += times * (busiest + topology.gamma * reduced * chunk)
         return total
 
     return seconds
@@ -140,18 +142,6 @@ def seconds(schedule: Schedule, nbytes: float, topology: Topology) -> float:
     return price(schedule, topology)(nbytes)
 
 
-def _load(step: Step, topology: Topology) -> Load:
-    cores, busiest = topology.cores, []
-    for link, number in topology.lanes(step.src, step.dst):
-        used = number >= 0
-        if used.any():
-            latencies = int(np.bincount(number[used]).max()) if cores else 1
-            busiest.append((link, latencies, _most(number[used], step.width[used])))
-    receiver = step.dst[step.reduce]
-    worker = np.arange(len(receiver)) % cores if cores else receiver
-    return Load(tuple(busiest), _most(worker, step.width[step.reduce]))
-
-
 def _most(number: Ints, chunks: Ints) -> int:
     """The largest sum of chunks with the same number."""
     return int(np.bincount(number, weights=chunks).max(initial=0))
@@ -160,8 +150,7 @@ def _most(number: Ints, chunks: Ints) -> int:
 # ---- the other way round: from measured times to a link ----
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(NamedTuple):
     """`seconds` that `schedule` took on a tensor of `nbytes` bytes."""
 
     schedule: Schedule
@@ -228,18 +217,17 @@ def fit(
     return AlphaBeta(Link(*found[:2]), errors, *found[2:])
 
 
-def _non_negative(design: Floats) -> list[float]:
+def _non_negative(design: npt.NDArray[np.float64]) -> list[float]:
     """Least squares for design @ x = 1 with no x below zero.
 
     The best x is the plain least-squares solution for some of the columns, the others being zero.
     With two or three columns one can try them all.
     """
-    ones, columns = np.ones(len(design)), range(design.shape[1])
-    best, least = [0.0 for _ in columns], float(len(ones))
+    ones, columns, tried = np.ones(len(design)), range(design.shape[1]), []
     for some in (list(c) for size in columns for c in combinations(columns, size + 1)):
         x = np.zeros(len(columns))
         x[some] = np.linalg.lstsq(design[:, some], ones, rcond=None)[0]
-        error = float(((design @ x - 1) ** 2).sum())
-        if (x >= 0).all() and error < least:
-            best, least = [float(value) for value in x], error
+        if (x >= 0).all():
+            tried.append(x)
+    best: list[float] = min(tried, key=lambda x: np.linalg.norm(design @ x - 1)).tolist()
     return best

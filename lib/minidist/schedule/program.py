@@ -14,14 +14,14 @@ this rank neither received in the step before nor sent then, except to the rank 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from minidist.schedule.schedule import Algorithm, Schedule, Send, Step, bounds, spread
+from minidist.schedule.schedule import Algorithm, Schedule, Send, bounds, spread
 
 MAX_MESSAGE = 4 << 20  # bytes: smaller means more messages and waits, larger overlaps less
 WINDOW = 4
@@ -51,11 +51,13 @@ def program(schedule: Schedule, rank: int) -> Program:
     """Check the schedule and take out what `rank` has to do."""
     steps: list[RankStep] = []
     for step in schedule.check():
-        width, swaps = int(step.width.max(initial=0)), _swaps(step, schedule.chunks)
+        message, chunk = spread(step)
+        reduced = (step.dst[message] * schedule.chunks + chunk)[step.reduce[message]]
+        swaps = bool(np.isin(reduced, step.src[message] * schedule.chunks + chunk).any())
         sends = tuple(send for send in step if send.src == rank)
         receives = tuple(send for send in step if send.dst == rank)
         early = not steps or _early(steps[-1], receives)
-        steps.append(RankStep(width, swaps, early, sends, receives))
+        steps.append(RankStep(int(step.width.max(initial=0)), swaps, early, sends, receives))
     return Program(schedule.name, rank, schedule.chunks, tuple(steps))
 
 
@@ -71,12 +73,6 @@ def _early(before: RankStep, receives: tuple[Send, ...]) -> bool:
 def program_of(algorithm: Algorithm, ranks: int, rank: int, **options: int) -> Program:
     """The program of `algorithm(ranks, **options)` for `rank`, made once and kept."""
     return program(algorithm(ranks, **options), rank)
-
-
-def _swaps(step: Step, chunks: int) -> bool:
-    message, chunk = spread(step)
-    reduced = (step.dst[message] * chunks + chunk)[step.reduce[message]]
-    return bool(np.isin(reduced, step.src[message] * chunks + chunk).any())
 
 
 class Elements(NamedTuple):
@@ -111,75 +107,58 @@ class Plan(NamedTuple):
     inbox: int  # elements that an inbox must have room for
 
 
-Cut = Callable[[int, Send], list[int]]  # step, message -> where its segments begin, and its end
-
-
 @lru_cache(maxsize=256)
-def lay_out(prog: Program, numel: int, itemsize: int, most: int) -> Plan:
-    """Lay out `prog` for `numel` elements of `itemsize` bytes in messages of at most `most` bytes.
+def lay_out(
+    prog: Program, size: int | tuple[tuple[int, int], ...], itemsize: int, most: int
+) -> Plan:
+    """Lay out `prog` for elements of `itemsize` bytes, in messages of at most `most` bytes.
 
     Kept, so that a call that comes back with the same size only has to run it.
+
+    Args:
+        size: elements of the tensor. Or, where each chunk is a tensor of its own, of any size, and
+            no message is a run: (chunk, elements) of each that this rank sends or receives.
     """
-    edge: list[int] = bounds(numel, prog.chunks).tolist()
-    counts = []  # segments of each step, the same on all ranks
-    for step in prog.steps:
-        # Runs may overlap in part. Where ranks swap them, a segment of the one must not be reduced
-        # before a later segment of the other has left with the old value.
-        one = step.swaps and step.width > 1
-        counts.append(1 if one else max(1, -(-step.width * edge[1] * itemsize // most)))
-
-    def cut(step: int, send: Send) -> list[int]:
-        low, high = edge[send.chunk], edge[send.chunk + send.width]
-        found: list[int] = (low + bounds(high - low, counts[step])).tolist()
-        return found
-
-    # A segment of a run of chunks is not one of the next step's run: such steps do not overlap.
+    if isinstance(size, int):
+        edge = bounds(size, prog.chunks).tolist()
+        begin, end = dict(enumerate(edge)), dict(enumerate(edge[1:]))
+    else:
+        begin, end = dict.fromkeys(dict(size), 0), dict(size)
+    # A segment of a run of chunks is not one of the next step's run; and of chunks that are tensors
+    # a rank does not know the longest of all. Then a step lands before the next one is sent.
     runs = any(step.width > 1 for step in prog.steps)
-    window = min(WINDOW, max(counts, default=1))
-    return _plan(prog, cut, counts, window, apart=runs, early=not runs)
+    apart = runs or not isinstance(size, int)
 
+    def pieces(elements: int) -> int:
+        return max(1, -(-elements * itemsize // most))
 
-@lru_cache(maxsize=256)
-def lay_out_chunks(
-    prog: Program, sizes: tuple[tuple[int, int], ...], itemsize: int, most: int
-) -> Plan:
-    """The same where each chunk is a tensor of its own, of any size; no message is a run.
+    def cut(peer: int, send: Send, count: int) -> list[Elements]:
+        low, high = begin[send.chunk], end[send.chunk + send.width - 1]
+        edge = (low + bounds(high - low, count or pieces(high))).tolist()
+        return [Elements(peer, a, b, send.chunk, send.reduce) for a, b in pairwise(edge) if a < b]
 
-    A rank knows `sizes`, (chunk, elements) of those that it sends or receives, but not the longest
-    of all: each is cut by its own size, and a step's messages land before the next ones are sent.
-    """
-    edge = {chunk: bounds(n, max(1, -(-n * itemsize // most))).tolist() for chunk, n in sizes}
-    counts = [
-        max((len(edge[send.chunk]) - 1 for send in (*step.sends, *step.receives)), default=1)
-        for step in prog.steps
-    ]
-    return _plan(prog, lambda _, send: edge[send.chunk], counts, WINDOW, apart=True, early=True)
-
-
-def _plan(
-    prog: Program, cut: Cut, counts: list[int], window: int, *, apart: bool, early: bool
-) -> Plan:
-    posts, inbox = [], 0
+    posts, window = list[Post](), 1
     for number, step in enumerate(prog.steps):
-        receives = [(send.src, send, cut(number, send)) for send in step.receives]
-        sends = [(send.dst, send, cut(number, send)) for send in step.sends]
-        for segment in range(counts[number]):
-            post = Post(
+        count = 0  # segments of each message; 0: as many as its own size asks for
+        if isinstance(size, int):  # on all ranks as many as the step's longest message has
+            # Runs may overlap in part. Where ranks swap them, a segment of the one must not be
+            # reduced before a later segment of the other has left with the old value.
+            one = step.swaps and step.width > 1
+            count = 1 if one else pieces(step.width * end[0])
+        receives = [cut(send.src, send, count) for send in step.receives]
+        sends = [cut(send.dst, send, count) for send in step.sends]
+        count = max([1, count, *map(len, receives + sends)])
+        window = max(window, min(WINDOW, count))
+        posts += [
+            Post(
                 number,
                 alone=apart and segment == 0,
                 swaps=step.swaps,
-                early=step.early and early,
-                receives=tuple(_segment(receives, segment)),
-                sends=tuple(_segment(sends, segment)),
+                early=step.early and not runs,
+                receives=tuple(each[segment] for each in receives if segment < len(each)),
+                sends=tuple(each[segment] for each in sends if segment < len(each)),
             )
-            posts.append(post)
-            inbox = max(inbox, *(at.high - at.low for at in post.receives if at.reduce), 0)
-    return Plan(tuple(posts), window, inbox)
-
-
-def _segment(messages: list[tuple[int, Send, list[int]]], segment: int) -> Iterator[Elements]:
-    """One segment of each message (peer, message, its edges); short messages may have fewer."""
-    for peer, send, edge in messages:
-        low, high = edge[segment : segment + 2] if segment + 1 < len(edge) else (0, 0)
-        if low < high:
-            yield Elements(peer, low, high, send.chunk, send.reduce)
+            for segment in range(count)
+        ]
+    reduced = [each.high - each.low for post in posts for each in post.receives if each.reduce]
+    return Plan(tuple(posts), window, inbox=max(reduced, default=0))

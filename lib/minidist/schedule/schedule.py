@@ -1,8 +1,5 @@
 """A collective as data: who sends which chunk to whom, step by step.
 
-This is the only form in which minidist states an algorithm. The simulator replays it, the executor
-runs it between processes and the cost model prices it, all from the same object.
-
 A tensor is split into `chunks` chunks. In each step some ranks send a run of consecutive chunks to
 another rank, which either reduces it into its own copy (adds, for a sum) or overwrites its copy.
 All messages of a step leave at the same time: what is sent is what the sender held before the step.

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from minidist.errors import ScheduleError
 from minidist.schedule.checks import whole_number
-from minidist.schedule.schedule import Collective, Ints, Schedule, Step, bounds, spread
+from minidist.schedule.schedule import Collective, Ints, Schedule, bounds, spread
 
 Contributors = tuple[int, ...]  # ranks in ascending order; a rank counted twice stands twice
 State = tuple[tuple[Contributors, ...], ...]  # state[rank][chunk]
@@ -184,9 +183,8 @@ def prove_all_reduce(schedule: Schedule) -> None:
     Raises:
         ScheduleError: a part is missing in the end, or would be counted twice.
     """
-    n = schedule.ranks
-    own = np.zeros((n, -(-n // 64)), dtype=np.uint64)
-    own[np.arange(n), np.arange(n) // 64] = np.uint64(1) << (np.arange(n) % 64).astype(np.uint64)
+    n, name = schedule.ranks, schedule.name
+    own = np.packbits(np.eye(n, -(-n // 64) * 64, dtype=bool), axis=1).view(np.uint64)
     everyone = np.bitwise_or.reduce(own, axis=0)
     # Chunk by chunk: what a ring needs is near. Taken once: new memory costs more than the copy.
     memory = np.empty((min(BLOCK, schedule.chunks), *own.shape), dtype=np.uint64)
@@ -194,35 +192,22 @@ def prove_all_reduce(schedule: Schedule) -> None:
         held = memory[: schedule.chunks - low]
         held[:] = own
         for number, step in enumerate(schedule):
-            again = _bit_step(step, low, held)
-            if again is not None:
-                rank, chunk = again
-                raise ScheduleError(
-                    f"{schedule.name}, step {number + 1}: rank {rank} would count a part of chunk "
-                    f"{chunk} twice"
-                )
-        if (held != everyone).any():
-            chunk, rank, _ = (int(i[0]) for i in np.nonzero(held != everyone))
+            message, chunk = spread(step)
+            near = np.flatnonzero((chunk >= low) & (chunk < low + BLOCK))
+            message, chunk = message[near], chunk[near] - low
+            src, dst, reduce = step.src[message], step.dst[message], step.reduce[message]
+            carried = held[chunk, src]
+            if reduce.any():
+                kept = held[chunk, dst]
+                kept[~reduce] = 0
+                for again in np.flatnonzero((kept & carried).any(axis=1)):
+                    raise ScheduleError(
+                        f"{name}, step {number + 1}: rank {dst[again]} would count a part of chunk "
+                        f"{low + chunk[again]} twice"
+                    )
+                carried |= kept
+            held[chunk, dst] = carried
+        for chunk, rank, _ in np.argwhere(held != everyone):
             raise ScheduleError(
-                f"{schedule.name}: rank {rank} ends without every part of chunk {low + chunk}"
+                f"{name}: rank {rank} ends without every part of chunk {low + chunk}"
             )
-
-
-def _bit_step(step: Step, low: int, held: npt.NDArray[np.uint64]) -> tuple[int, int] | None:
-    """Carry out a step on the chunks from `low` on; the rank and chunk that get a part again."""
-    first, last = np.maximum(step.chunk, low), np.minimum(step.chunk + step.width, low + len(held))
-    some = np.flatnonzero(first < last)  # messages with chunks of this block
-    ends = step.src[some], step.dst[some]
-    near = Step(*ends, first[some], step.reduce[some], (last - first)[some])
-    message, chunk = spread(near)
-    src, dst = near.src[message], near.dst[message]
-    carried = held[chunk - low, src]
-    if near.reduce.any():
-        kept = held[chunk - low, dst]
-        kept[~near.reduce[message]] = 0
-        again = np.flatnonzero((kept & carried).any(axis=1))
-        if len(again):
-            return int(dst[again[0]]), int(chunk[again[0]])
-        carried |= kept
-    held[chunk - low, dst] = carried
-    return None

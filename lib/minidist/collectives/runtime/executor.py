@@ -135,12 +135,12 @@ class _Flight:
         memory: _Memory
         if isinstance(tensor, torch.Tensor):
             like, memory = tensor, [(tensor, tensor.view(torch.uint8))] * prog.chunks
-            layout = plan.lay_out(prog, len(like), like.element_size(), plan.MAX_MESSAGE)
+            size: int | tuple[tuple[int, int], ...] = len(like)
         else:
             like = next(iter(tensor.values()), torch.empty(0))
             memory = {chunk: (each, each.view(torch.uint8)) for chunk, each in tensor.items()}
-            sizes = tuple((chunk, len(each)) for chunk, each in tensor.items())
-            layout = plan.lay_out_chunks(prog, sizes, like.element_size(), plan.MAX_MESSAGE)
+            size = tuple((chunk, len(each)) for chunk, each in tensor.items())
+        layout = plan.lay_out(prog, size, like.element_size(), plan.MAX_MESSAGE)
         self.window, self.on_gpu, self.itemsize = layout.window, like.is_cuda, like.element_size()
         rows = _inboxes(like, layout.window + 1, layout.inbox)
         self.loads = [  # [Note: views first]

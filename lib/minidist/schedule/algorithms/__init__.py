@@ -3,7 +3,6 @@
 The tables name those that a collective takes in `algorithm=`.
 """
 
-from minidist.schedule.algorithms.chain import chain_all_reduce
 from minidist.schedule.algorithms.direct import (
     direct_gather,
     direct_reduce_scatter,
@@ -13,15 +12,19 @@ from minidist.schedule.algorithms.direct import (
     pairwise_all_to_all,
     ring_shift,
 )
-from minidist.schedule.algorithms.double_tree import double_tree_all_reduce
 from minidist.schedule.algorithms.doubling import (
     doubling_all_gather,
     halving_doubling_all_reduce,
     halving_reduce_scatter,
     recursive_doubling_all_reduce,
 )
-from minidist.schedule.algorithms.hierarchical import hierarchical_all_reduce
-from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from minidist.schedule.algorithms.pipeline import chain_all_reduce, double_tree_all_reduce
+from minidist.schedule.algorithms.ring import (
+    hierarchical_all_reduce,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+)
 from minidist.schedule.algorithms.tree import tree_all_reduce, tree_broadcast, tree_reduce
 from minidist.schedule.schedule import Algorithm
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minidist.schedule.algorithms.common import numbered_from
 from minidist.schedule.schedule import Schedule, Step
 
 
@@ -19,7 +18,7 @@ def naive_broadcast(ranks: int, *, root: int = 0) -> Schedule:
 
     N - 1 steps; the root sends (N - 1)G.
     """
-    others = numbered_from(root, ranks)[1:]
+    others = (root + np.arange(1, ranks)) % ranks
 
     def steps() -> Iterator[Step]:
         for rank in others:
@@ -47,7 +46,7 @@ def direct_gather(ranks: int, *, root: int = 0) -> Schedule:
 
     1 step of N - 1 messages; the root receives (N - 1)/N of the gathered tensor.
     """
-    others = numbered_from(root, ranks)[1:]
+    others = (root + np.arange(1, ranks)) % ranks
     steps = [Step.of(src=others, dst=root, chunk=others, reduce=False)] if ranks > 1 else []
     return Schedule("direct gather", "gather", ranks, ranks, lambda: steps, root)
 
@@ -57,7 +56,7 @@ def direct_scatter(ranks: int, *, root: int = 0) -> Schedule:
 
     1 step of N - 1 messages; the root sends (N - 1)/N of its tensor.
     """
-    others = numbered_from(root, ranks)[1:]
+    others = (root + np.arange(1, ranks)) % ranks
     steps = [Step.of(src=root, dst=others, chunk=others, reduce=False)] if ranks > 1 else []
     return Schedule("direct scatter", "scatter", ranks, ranks, lambda: steps, root)
 

@@ -1,16 +1,18 @@
 """Recursive doubling and halving: P = 2^k ranks exchange with partners at distances 1, 2, 4, ...
 
 Other numbers of ranks are folded into P, the largest power of two in N, which costs two more steps;
-see `common.Fold`. Source: Thakur, Rabenseifner and Gropp (2005). G bytes in the whole tensor.
+see `Fold`. Source: Thakur, Rabenseifner and Gropp (2005). G bytes in the whole tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from minidist.schedule.algorithms.common import Fold, powers_of_two
+from minidist.schedule.algorithms.tree import powers_of_two
+from minidist.schedule.checks import whole_number
 from minidist.schedule.schedule import Ints, Schedule, Step
 
 
@@ -19,7 +21,7 @@ def recursive_doubling_all_reduce(ranks: int) -> Schedule:
 
     log2 P steps, each rank sends G log2 P. If N is not P: 2 more steps of G each.
     """
-    fold = Fold.of(ranks)
+    fold = Fold(ranks)
     place = np.arange(len(fold.members))
 
     def steps() -> Iterator[Step]:
@@ -37,7 +39,7 @@ def halving_doubling_all_reduce(ranks: int) -> Schedule:
     2 log2 P steps, each rank sends 2(P - 1)/P of G, as in the ring of P. Neighbours come first:
     the largest messages go the shortest way. If N is not P: 2 more steps of G each.
     """
-    fold = Fold.of(ranks)
+    fold = Fold(ranks)
     power = len(fold.members)
     who, edge = fold.members[_bits_reversed(power)], np.arange(power + 1)
 
@@ -56,12 +58,11 @@ def halving_reduce_scatter(ranks: int) -> Schedule:
     log2 N steps, each rank sends (N - 1)/N of G, if N is a power of two. Else 2 more steps: the
     folded ranks send G first and get their chunk last, and meanwhile a member works for both.
     """
-    fold = Fold.of(ranks)
-    edge = _edges(fold)
+    fold = Fold(ranks)
 
     def steps() -> Iterator[Step]:
         yield from fold.enter(0, True, width=ranks)
-        yield from _halve(fold.members, edge)
+        yield from _halve(fold.members, fold.edge)
         yield from fold.leave(fold.out)
 
     return Schedule("halving reduce-scatter", "reduce_scatter", ranks, ranks, steps)
@@ -73,15 +74,40 @@ def doubling_all_gather(ranks: int) -> Schedule:
     log2 N steps, each rank sends (N - 1)/N of G, if N is a power of two. Else 2 more steps: the
     folded ranks send their chunk first and get G last.
     """
-    fold = Fold.of(ranks)
-    edge = _edges(fold)
+    fold = Fold(ranks)
 
     def steps() -> Iterator[Step]:
         yield from fold.enter(fold.out, reduce=False)
-        yield from _double(fold.members, edge)
+        yield from _double(fold.members, fold.edge)
         yield from fold.leave(0, width=ranks)
 
     return Schedule("doubling all-gather", "all_gather", ranks, ranks, steps)
+
+
+class Fold:
+    """How any number of ranks is folded into a power of two (Thakur et al., 2005).
+
+    Of the first ranks every second one, `out`, hands what it has to the next, `into`, and gets the
+    result from there in the end. The others, and `into`, are `members`: P = 2^k of them. `edge`:
+    where each member's chunks begin if it also has those of the rank folded into it.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        power = 1 << (whole_number("ranks", ranks, 1).bit_length() - 1)
+        self.out = 2 * np.arange(ranks - power)
+        self.into, place = self.out + 1, np.arange(power + 1)
+        self.members = (place + np.minimum(place + 1, ranks - power))[:-1]
+        self.edge = place + np.minimum(place, ranks - power)
+
+    def enter(self, chunk: Any, reduce: bool, width: Any = 1) -> Iterator[Step]:
+        """The first step, if any rank is too many."""
+        if len(self.out):
+            yield Step.of(self.out, self.into, chunk, reduce, width)
+
+    def leave(self, chunk: Any, width: Any = 1) -> Iterator[Step]:
+        """The last step, if any rank is too many."""
+        if len(self.out):
+            yield Step.of(self.into, self.out, chunk, False, width)
 
 
 def _halve(who: Ints, edge: Ints) -> Iterator[Step]:
@@ -103,12 +129,6 @@ def _double(who: Ints, edge: Ints) -> Iterator[Step]:
         low = place // d * d
         run = edge[low + d] - edge[low]
         yield Step.of(who, who[place ^ d], edge[low], False, run)
-
-
-def _edges(fold: Fold) -> Ints:
-    """Where each member's chunks begin if it also has those of the rank folded into it."""
-    place = np.arange(len(fold.members) + 1)
-    return place + np.minimum(place, len(fold.out))
 
 
 def _bits_reversed(power: int) -> Ints:

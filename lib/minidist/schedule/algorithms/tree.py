@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minidist.schedule.algorithms.common import numbered_from, powers_of_two
 from minidist.schedule.schedule import Schedule, Step
 
 
@@ -19,7 +18,7 @@ def tree_broadcast(ranks: int, *, root: int = 0) -> Schedule:
 
     ceil(log2 N) steps, each message the whole tensor; the root sends ceil(log2 N) G.
     """
-    rank = numbered_from(root, ranks)
+    rank = (root + np.arange(ranks)) % ranks
 
     def steps() -> Iterator[Step]:
         for d in reversed(powers_of_two(ranks)):
@@ -34,7 +33,7 @@ def tree_reduce(ranks: int, *, root: int = 0) -> Schedule:
 
     ceil(log2 N) steps, each message the whole tensor; the root receives ceil(log2 N) G.
     """
-    rank = numbered_from(root, ranks)
+    rank = (root + np.arange(ranks)) % ranks
 
     def steps() -> Iterator[Step]:
         for d in powers_of_two(ranks):
@@ -50,3 +49,8 @@ def tree_all_reduce(ranks: int) -> Schedule:
     2 ceil(log2 N) steps, each message the whole tensor.
     """
     return tree_reduce(ranks).then(tree_broadcast(ranks), "tree all-reduce", "all_reduce")
+
+
+def powers_of_two(below: int) -> list[int]:
+    """1, 2, 4, ... as long as they are smaller than `below`; ceil(log2(below)) of them."""
+    return [2**level for level in range((below - 1).bit_length())]

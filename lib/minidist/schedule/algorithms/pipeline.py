@@ -1,0 +1,123 @@
+"""Pipelines: while one segment of the tensor goes on, the next one comes in.
+
+Along a chain, and along two binary trees at once; both from Sanders, Speck and Träff (2009).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from minidist.schedule.schedule import Ints, Schedule, Step
+
+
+def chain_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
+    """Sums grow along the chain to rank 0; each comes back while later segments are on their way.
+
+    2(N - 1) + S - 1 steps of G/S for S segments of a tensor of G bytes; each rank inside the chain
+    sends 2G, once up and once down, and no message is smaller for there being more ranks.
+    """
+    rank = np.arange(ranks)
+    up = np.arange(ranks - 1)
+    src = np.concatenate((rank[1:], rank[:-1]))
+    dst = np.concatenate((rank[:-1], rank[1:]))
+    start = np.concatenate((up[::-1], ranks - 1 + up))
+    both = Step.of(src, dst, chunk=0, reduce=np.arange(len(src)) < len(up))
+
+    def steps() -> Iterator[Step]:
+        return pipelined(both, start, segments)
+
+    return Schedule("chain all-reduce", "all_reduce", ranks, segments, steps)
+
+
+def double_tree_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
+    """Sums grow up two binary trees and come down again, S segments of each half as a pipeline.
+
+    Half of the ranks are leaves of one tree, and send little; in the other they are inside. A rank
+    gets a message from one child in even steps and from the other one in odd steps, so a segment
+    follows every second step: at most 4 floor(log2 N) + 2(S - 1) steps of G/2S, for a tensor of G
+    bytes. Whatever N is, no rank sends more than 2G.
+    """
+    child, parent, tree = _edges(ranks)
+    up = _start(child, parent, tree)
+    down = 2 * int(up.max(initial=0)) + 1 - up  # in the opposite order
+    both = Step.of(
+        src=np.concatenate((child, parent)),
+        dst=np.concatenate((parent, child)),
+        chunk=np.tile(tree * segments, 2),
+        reduce=np.repeat([True, False], len(tree)),
+    )
+
+    def steps() -> Iterator[Step]:
+        return pipelined(both, np.concatenate((up, down)), segments, period=2)
+
+    return Schedule("double tree all-reduce", "all_reduce", ranks, 2 * segments, steps)
+
+
+def pipelined(edges: Step, start: Ints, segments: int, period: int = 1) -> Iterator[Step]:
+    """Send `segments` chunks along every edge, one behind the other.
+
+    An edge sends its first chunk in step `start`, and the one after it every `period` steps.
+    """
+    for t in range(int(start.max(initial=-1)) + period * (segments - 1) + 1):
+        number, waits = np.divmod(t - start, period)
+        live = np.flatnonzero((waits == 0) & (number >= 0) & (number < segments))
+        if len(live):
+            chunk = edges.chunk[live] + number[live]
+            yield Step.of(edges.src[live], edges.dst[live], chunk, edges.reduce[live])
+
+
+def _edges(ranks: int) -> tuple[Ints, Ints, Ints]:
+    """The edges of both trees, children first: (child, parent, which tree).
+
+    The second tree is the first one mirrored, or turned by one place if N is odd: as every other
+    place of the first is a leaf, no rank is inside both.
+    """
+    place = np.arange(ranks)
+    other = (place - 1) % ranks if ranks % 2 else place[::-1]
+    children = sorted(range(1, ranks + 1), key=lambda place: place & -place)
+    pairs = [(place - 1, up - 1) for place in children if (up := _parent(place, ranks))]
+    child, parent = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    src, dst = (np.concatenate((end, other[end])) for end in (child, parent))
+    return src, dst, np.repeat([0, 1], len(child))
+
+
+def _parent(child: int, ranks: int) -> int:
+    """The parent in the binary tree whose in-order walk is 1, 2, ..., N; 0 for the root."""
+    bit = child & -child
+    parent = child ^ bit | 2 * bit
+    return parent if parent <= ranks else child ^ bit
+
+
+def _start(src: Ints, dst: Ints, tree: Ints) -> Ints:
+    """When each edge sends first: after those below it, in the even or the odd steps.
+
+    Edges with one sender differ in that, and those with one receiver. A rank has two parents at
+    most, one in each tree, and two children, all in one tree. So edges that must differ form paths
+    and even rings, and to alternate along them is enough.
+    """
+    edges = list(zip(src.tolist(), dst.tolist(), tree.tolist(), strict=True))
+    touching: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for edge, (child, parent, _) in enumerate(edges):
+        touching["from", child].append(edge)
+        touching["to", parent].append(edge)
+    odd: dict[int, int] = {}
+    for first in range(len(edges)):
+        todo = [(first, 0)]
+        while todo:
+            edge, own = todo.pop()
+            if edge not in odd:
+                odd[edge] = own
+                child, parent, _ = edges[edge]
+                todo += [
+                    (each, 1 - own) for each in touching["from", child] + touching["to", parent]
+                ]
+    ready: dict[tuple[int, int], int] = defaultdict(int)  # (tree, rank): when it has all
+    start = np.zeros(len(edges), dtype=np.int64)
+    for edge, (child, parent, which) in enumerate(edges):
+        begin = ready[which, child]
+        start[edge] = begin + (begin + odd[edge]) % 2
+        ready[which, parent] = max(ready[which, parent], int(start[edge]) + 1)
+    return start
