@@ -295,8 +295,8 @@ MUTANTS = [
     Mutant(  # gradients add up in the precision of the parameters
         "fsdp",
         "lib/minidist/parallel/fsdp/param_group.py",
-        "gradient, before = gradient.detach().to(self.reduce_dtype), self.accumulated[index]",
-        "gradient, before = gradient.detach(), self.accumulated[index]",
+        "gradient = before.to(self.reduce_dtype).add_(gradient)",
+        "gradient = before.add_(gradient)",
         ["tests/fsdp/test_mixed_precision.py"],
     ),
     Mutant(  # what stayed whole is used again after the optimizer's step

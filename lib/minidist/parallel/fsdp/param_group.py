@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -62,7 +62,7 @@ class ParamGroup:
         self.param_dtype = (policy.param_dtype if casts else None) or self.dtype
         self.reduce_dtype = (policy.reduce_dtype if casts else None) or self.param_dtype
         self.unsharded: list[Parameter] = []  # empty before the first time
-        self.accumulated: list[torch.Tensor | None] = [None] * len(infos)  # not yet reduced
+        self.gradients: list[torch.Tensor | None] = [None] * len(infos)  # unsharded, not reduced
         self._unit_title = unit_title
         self.make_shards(parameters)
         for parameter, shard in zip(parameters, self.shards, strict=True):
@@ -80,9 +80,9 @@ class ParamGroup:
         self.pieces = self.layout.pieces(self.local)
         self.shards = []  # the same, as parameters
         for index, (piece, tensor) in enumerate(zip(self.pieces, tensors, strict=True)):
-            piece.copy_(self.layout.piece(index, tensor))
-            shard = make_shard(piece, tensor, partial(self.title, index))
-            self.shards.append(shard)
+            part_of = partial(self.layout.piece, index)
+            piece.copy_(part_of(tensor))
+            self.shards.append(make_shard(piece, tensor, partial(self.title, index), part_of))
         self._install(self.shards)
 
     def _install(self, parameters: Sequence[Parameter]) -> None:
@@ -102,7 +102,11 @@ class ParamGroup:
     def use_gathered(self) -> None:
         """The all-gather is done: make the module's parameters the unsharded ones."""
         if not self.unsharded:
-            self._make_unsharded()
+            kind: Any = {"dtype": self.param_dtype, "device": self.local.device}
+            with torch.inference_mode(False):  # what is created there can never be trained
+                empty = [torch.empty(shape, **kind) for shape in self.layout.shapes]
+                self.unsharded = [Parameter(each, requires_grad=False) for each in empty]
+            self._versions = tuple(parameter._version for parameter in self.unsharded)
         for parameter in self.unsharded:
             parameter.untyped_storage().resize_(parameter.nbytes)
         self.layout.unpack(self._gathered, [parameter.data for parameter in self.unsharded])
@@ -121,13 +125,6 @@ class ParamGroup:
         for parameter in self.unsharded:
             parameter.untyped_storage().resize_(0)
 
-    @torch.inference_mode(False)  # what is created there can never be trained
-    def _make_unsharded(self) -> None:
-        like = torch.empty(0, dtype=self.param_dtype, device=self.local.device)
-        empty = map(like.new_empty, self.layout.shapes)
-        self.unsharded = [Parameter(each, requires_grad=False) for each in empty]
-        self._versions = tuple(parameter._version for parameter in self.unsharded)
-
     # ---- gradients ----
 
     @property
@@ -136,40 +133,31 @@ class ParamGroup:
         with plain():
             return [shard.requires_grad for shard in self.shards]
 
-    @property
-    def has_gradients(self) -> bool:
-        """True if there are unsharded gradients, of this backward or accumulated ones."""
-        gradients = [*self.accumulated, *(parameter.grad for parameter in self.unsharded)]
-        return any(gradient is not None for gradient in gradients)
-
-    def accumulate_gradients(self) -> None:
-        """Add this backward's unsharded gradients to those of earlier ones."""
+    def take_gradients(self) -> bool:
+        """Add this backward's unsharded gradients to earlier ones; True if there are any."""
         for index, parameter in enumerate(self.unsharded):
             gradient, parameter.grad = parameter.grad, None
             if gradient is not None:
-                gradient, before = gradient.detach().to(self.reduce_dtype), self.accumulated[index]
-                self.accumulated[index] = gradient if before is None else before.add_(gradient)
+                if (before := self.gradients[index]) is not None:
+                    gradient = before.to(self.reduce_dtype).add_(gradient)
+                self.gradients[index] = gradient
+        return any(gradient is not None for gradient in self.gradients)
 
     def pack_gradients(self, scale: float) -> tuple[torch.Tensor, list[bool]]:
         """Flatten the unsharded gradients, times `scale`, in the order of ranks, and drop them.
 
         Also return for each parameter False if it wants a gradient and has none: zeros stand there.
         """
-        gradients = [parameter.grad for parameter in self.unsharded]
-        if any(gradient is not None for gradient in self.accumulated):
-            self.accumulate_gradients()
-            gradients = self.accumulated
         flat = self.local.new_empty(self.layout.padded, dtype=self.reduce_dtype)
-        zero, shaped = flat.new_zeros(()), zip(gradients, self.layout.shapes, strict=True)
-        self.layout.pack([zero.expand(s) if g is None else g for g, s in shaped], flat)
-        wanted = zip(gradients, self.trainable, strict=True)
+        self.layout.pack(self.gradients, flat)
+        wanted = zip(self.gradients, self.trainable, strict=True)
         present = [gradient is not None or not wants for gradient, wants in wanted]
         self.drop_gradients()
         return flat.mul_(scale), present
 
     def drop_gradients(self) -> None:
         """Drop all unsharded gradients."""
-        self.accumulated = [None] * len(self.accumulated)
+        self.gradients = [None] * len(self.gradients)
         for parameter in self.unsharded:
             parameter.grad = None
 
@@ -207,13 +195,11 @@ def put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
 
 def own_parameters(module: nn.Module) -> list[ParamInfo]:
     """The parameters that no unit inside the module has, each with all its places."""
-    found: dict[int, ParamInfo] = {}
+    found: dict[Parameter, ParamInfo] = {}
     for prefix, part in own_modules(module):
-        for attribute, parameter in part._parameters.items():
-            if parameter is not None:
-                name = f"{prefix}.{attribute}" if prefix else attribute
-                info = found.setdefault(id(parameter), ParamInfo(name, parameter, []))
-                info.places.append((part, attribute))
+        for name, parameter in part.named_parameters(prefix, False, remove_duplicate=False):
+            info = found.setdefault(parameter, ParamInfo(name, parameter, []))
+            info.places.append((part, name.rpartition(".")[2]))
     return list(found.values())
 
 

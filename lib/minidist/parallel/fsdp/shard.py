@@ -30,6 +30,7 @@ class Shard(Parameter):
 
     title: Callable[[], str]  # such as "parameter 'weight' of unit 'blocks.0'", for messages
     whole_shape: torch.Size
+    part_of: Callable[[torch.Tensor], torch.Tensor]  # the same rows of another full tensor
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -93,11 +94,16 @@ class Replaced(Parameter):
             return func(*args, **(kwargs or {}))
 
 
-def make_shard(piece: torch.Tensor, full: torch.Tensor, title: Callable[[], str]) -> Shard:
+def make_shard(
+    piece: torch.Tensor,
+    full: torch.Tensor,
+    title: Callable[[], str],
+    part_of: Callable[[torch.Tensor], torch.Tensor],
+) -> Shard:
     """Return a shard in the memory of this piece of the full parameter."""
     for types in (_optimizer_types, _foreach_types):  # into which DTensor enters itself too
         if Shard not in types:
             types.append(Shard)  # type: ignore[arg-type]  # or optimizers would update one by one
     shard = Shard(piece, full.requires_grad)
-    shard.title, shard.whole_shape = title, full.shape
+    shard.title, shard.whole_shape, shard.part_of = title, full.shape, part_of
     return shard

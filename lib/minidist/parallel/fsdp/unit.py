@@ -132,13 +132,9 @@ class Unit:
     def post_backward(self) -> None:
         """4. Free them. Begin to average the gradients, of which this rank keeps its part."""
         self.reshard()
-        if not any(group.has_gradients for group in self.groups):
-            return
-        if self.requires_gradient_sync:
+        found = [group.take_gradients() for group in self.groups]
+        if any(found) and self.requires_gradient_sync:
             self.context.begin_reduction(self.reduce_gradients())
-        else:
-            for group in self.groups:
-                group.accumulate_gradients()
 
     # ---- what it does with its parameters and gradients ----
 

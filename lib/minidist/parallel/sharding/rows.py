@@ -33,7 +33,7 @@ class RowLayout:
     """
 
     def __init__(self, shapes: Sequence[torch.Size], ranks: int, rank: int) -> None:
-        self.shapes, self.ranks, self.rank = [torch.Size(shape) for shape in shapes], ranks, rank
+        self.shapes, self.ranks, self.rank = shapes, ranks, rank
         self._rowed = [shape or torch.Size([1]) for shape in self.shapes]
         self._heights = [-(-shape[0] // ranks) for shape in self._rowed]  # rows of a full piece
         self._lengths = [n * s[1:].numel() for n, s in zip(self._heights, self._rowed, strict=True)]
@@ -47,17 +47,17 @@ class RowLayout:
 
     def pieces(self, shard: torch.Tensor) -> list[torch.Tensor]:
         """This rank's rows of each tensor: views of its shard, 1-D [shard_numel]."""
-        found = []
-        for offset, height, shape in zip(self._offsets, self._heights, self._rowed, strict=True):
-            rows = min(max(shape[0] - self.rank * height, 0), height)
-            mine = torch.Size([rows, *shape[1:]])
-            found.append(shard.narrow(0, offset, mine.numel()).view(mine))
-        return found
+        return [
+            part.view(height, *shape[1:])[: max(shape[0] - self.rank * height, 0)]
+            for part, height, shape in zip(
+                torch.split(shard, self._lengths), self._heights, self._rowed, strict=True
+            )
+        ]
 
-    def pack(self, tensors: Sequence[torch.Tensor], table: torch.Tensor) -> None:
-        """Copy whole tensors into 1-D [padded], in the order of ranks, padded with zeros."""
-        if self.padded != sum(shape.numel() for shape in self.shapes):
-            table.zero_()
+    def pack(self, tensors: Sequence[torch.Tensor | None], table: torch.Tensor) -> None:
+        """Copy whole tensors into 1-D [padded], in the order of ranks; zeros for None."""
+        if table.numel() != sum(each.numel() for each in tensors if each is not None):
+            table.zero_()  # the padding too
         if pairs := list(self._pairs(table, tensors)):
             torch._foreach_copy_([place for place, _ in pairs], [part for _, part in pairs])
 
@@ -73,7 +73,7 @@ class RowLayout:
         return whole
 
     def _pairs(
-        self, table: torch.Tensor, tensors: Sequence[torch.Tensor]
+        self, table: torch.Tensor, tensors: Sequence[torch.Tensor | None]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The same elements in a table of N shards, and in the flattened whole tensors.
 
@@ -81,7 +81,7 @@ class RowLayout:
         """
         table = table.view(self.ranks, -1) if self.padded else table
         for tensor, offset, length in zip(tensors, self._offsets, self._lengths, strict=True):
-            if not length:
+            if tensor is None or not length:
                 continue
             flat = tensor.reshape(-1)
             full, rest = divmod(len(flat), length)
