@@ -330,9 +330,9 @@ MUTANTS = [
     ),
     Mutant(  # a rank loads another one's shards
         "sharding",
-        "lib/minidist/parallel/fsdp/fully_shard.py",
-        'unit.owner = f"rank {unit.comm.rank} of {unit.comm.ranks}"',
-        'unit.owner = f"one of {unit.comm.ranks} ranks"',
+        "lib/minidist/parallel/fsdp/unit.py",
+        'self.owner = f"rank {self.comm.rank} of {self.comm.ranks}"  # of the shards',
+        'self.owner = f"one of {self.comm.ranks} ranks"',
         ["tests/fsdp/test_state_dict.py"],
     ),
     # ---- autograd ----
@@ -353,7 +353,7 @@ MUTANTS = [
     # ---- full_model ----
     Mutant(  # the norms of parts are put together by another norm than their own
         "full_model",
-        "lib/minidist/parallel/full_model/clip_grad.py",
+        "lib/minidist/parallel/full_model/full_model.py",
         "total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type).to(dtype)",
         "total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms)).to(dtype)",
         ["tests/full_model/test_clip_grad.py::test_it_clips_as_torch_does_in_one_process"],

@@ -106,11 +106,11 @@ def agree_on_wrapping(
         facts = {"module": type(module).__name__, **options, **_contents(module)}
     except (TypeError, ValueError) as error:
         problem = error
-    failure, names = problem, list(facts)
+    failure, every = problem, list(facts.items())
     for comm in comms:  # the second tells the other rows what the first has found
         try:
-            for start in range(0, max(1, len(names)), AT_ONCE):
-                some = {name: facts[name] for name in names[start : start + AT_ONCE]}
+            for start in range(0, max(1, len(every)), AT_ONCE):
+                some = dict(every[start : start + AT_ONCE])
                 agree_on(comm, "fully_shard", some, failure, check=True)
         except (TypeError, ValueError) as error:
             failure = error if failure is problem else failure
@@ -122,8 +122,10 @@ def _contents(module: nn.Module) -> dict[str, object]:
     """In what a module must be alike on all ranks: units, the number of parameters, and each."""
     inside = [name for name, part in module.named_modules() if name and "_unit" in vars(part)]
     infos = own_parameters(module)
-    found: dict[str, object] = {"units inside": ", ".join(inside) or "none"}
-    found["the number of parameters"] = len(infos)
+    found: dict[str, object] = {
+        "units inside": ", ".join(inside) or "none",
+        "the number of parameters": len(infos),
+    }
     for name, parameter, places in infos:
         grad = ", requires grad" if parameter.requires_grad else ""
         tied = f", at {len(places)} places" if len(places) > 1 else ""
@@ -134,7 +136,7 @@ def _contents(module: nn.Module) -> dict[str, object]:
 def check_wrapping(module: nn.Module, comm: Comm) -> None:
     """Raise TypeError or ValueError, without the rank, if the module can be no unit."""
     check_module(module, may_hold_units=True)
-    if type(module).forward is nn.Module.forward or isinstance(module, nn.ModuleList):
+    if type(module).forward is nn.Module.forward:
         raise ValueError(
             f"module: a {type(module).__name__} has no forward, before which its parameters could "
             "be gathered; wrap its members"

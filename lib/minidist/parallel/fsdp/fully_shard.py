@@ -5,7 +5,7 @@ How a unit works is in `unit.py`, what is refused in `checks.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from minidist.parallel.fsdp.checks import (
     check_parameters,
     choose_comms,
 )
-from minidist.parallel.fsdp.param_group import DtypePolicy, ParamInfo, own_modules, own_parameters
+from minidist.parallel.fsdp.param_group import DtypePolicy, own_modules, own_parameters
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.sharding.partition import alike
 
@@ -77,27 +77,27 @@ def fully_shard(
         raise type(error)(f"rank {dist.get_rank()}: fully_shard: {error}") from None
     agree_on_wrapping(module, options, comms)
 
-    groups = _start_alike(module, comms)
+    infos = own_parameters(module)
+    parameters: list[torch.Tensor] = [info.parameter for info in infos]
+    buffers = [buffer for _, part in own_modules(module) for buffer in part._buffers.values()]
+    tensors = [each for each in (*parameters, *buffers) if each is not None and not each.is_meta]
+    for each in reversed(comms):  # rank 0's to the first rank of each row, then along the rows
+        broadcast_coalesced(tensors, each)
+    groups = [[infos[index] for index in members] for members in alike(parameters)]
     unit = Unit(module, groups, comms, policy, reshard_after_forward)
-    unit.owner = f"rank {unit.comm.rank} of {unit.comm.ranks}"
-    _become_unit(module, unit)
 
+    kind = type(module)
+    module.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
+    module._unit = unit  # type: ignore[assignment]
+    for name, part in module.named_modules():
+        if isinstance(part, FSDPModule):
+            part._unit.name, part._unit.context = name, unit.context
+            unit.context.units.append(part._unit)
     module.register_forward_pre_hook(unit.pre_forward, prepend=True, with_kwargs=True)
     module.register_forward_pre_hook(lambda *_: check_parameters(unit), prepend=True)
     module.register_forward_hook(lambda _, args, output: check_output(unit, output))
     module.register_forward_hook(unit.post_forward, with_kwargs=True, always_call=True)
     return module
-
-
-def _start_alike(module: nn.Module, comms: Sequence[Comm]) -> list[list[ParamInfo]]:
-    """Give rank 0's parameters and buffers to all ranks; return the parameters, by their kinds."""
-    infos = own_parameters(module)
-    parameters: list[torch.Tensor] = [info.parameter for info in infos]
-    buffers = [buffer for _, part in own_modules(module) for buffer in part._buffers.values()]
-    tensors = [each for each in (*parameters, *buffers) if each is not None and not each.is_meta]
-    for comm in reversed(comms):  # to the first rank of each row, then along the rows
-        broadcast_coalesced(tensors, comm)
-    return [[infos[index] for index in members] for members in alike(parameters)]
 
 
 def units(module: nn.Module) -> list[Unit]:
@@ -178,8 +178,7 @@ class FSDPModule:
             if same.data_ptr() != group.local.data_ptr() or same.dtype != group.local.dtype:
                 raise RuntimeError(
                     f"rank {dist.get_rank()}: {self._unit.title}: it cannot be moved or cast after "
-                    "fully_shard, because its shards share memory; do it before, or, to come from "
-                    "the meta device, call minidist.materialize(module, device)"
+                    "fully_shard; do it before, or call minidist.materialize(module, device)"
                 )
         return super()._apply(fn, recurse)  # type: ignore[misc]
 
@@ -194,8 +193,6 @@ class FSDPModule:
         self.reshard()
         unit = f"unit {prefix[:-1]}" if prefix else "the root unit"
         where = f"rank {dist.get_rank()}: load_state_dict: {unit}: "
-        if metadata.get("assign_to_params_buffers"):
-            raise RuntimeError(f"{where}shards are loaded in place: pass assign=False")
         given, mine = metadata.get(LABEL), self._unit.owner
         if given != mine:
             got = f"those of {given}" if given else "a state that says nothing of shards"
@@ -208,9 +205,8 @@ class FSDPModule:
     def __deepcopy__(self, memo: object) -> Any:
         """Raise TypeError: hooks and the process group belong to this module and process."""
         raise TypeError(
-            f"rank {dist.get_rank()}: {self._unit.title}: it cannot be copied or pickled: its "
-            "hooks and its process group belong to this module and process; copy before "
-            "fully_shard, or take its state_dict()"
+            f"rank {dist.get_rank()}: {self._unit.title}: it cannot be copied or pickled; copy it "
+            "before fully_shard, or take its state_dict()"
         )
 
     __reduce_ex__ = __deepcopy__
@@ -220,14 +216,3 @@ class UnshardHandle(NamedTuple):
     """An asynchronous `unshard`: `wait()` returns when the parameters are whole."""
 
     wait: Callable[[], None]
-
-
-def _become_unit(module: nn.Module, unit: Unit) -> None:
-    """Give the module its new class, and the units in it their names and what they share."""
-    kind = type(module)
-    module.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
-    module._unit = unit  # type: ignore[assignment]
-    for name, part in module.named_modules():
-        if isinstance(part, FSDPModule):
-            part._unit.name, part._unit.context = name, unit.context
-            unit.context.units.append(part._unit)

@@ -79,7 +79,7 @@ class Unit:
         self.requires_gradient_sync = True
         self.state = UnitState.SHARDED
         self.name = ""  # of the module in the outermost unit
-        self.owner = ""  # of the shards, in a state dict
+        self.owner = f"rank {self.comm.rank} of {self.comm.ranks}"  # of the shards
         self.context = FSDPContext()  # shared by all units of the model
         self._kind = type(module).__name__
         self.groups = [ParamGroup(group, lambda: self.title, self.comm, policy) for group in infos]
