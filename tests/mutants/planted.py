@@ -323,10 +323,10 @@ MUTANTS = [
     # ---- sharding ----
     Mutant(  # one element too many for each rank, where they would divide evenly
         "sharding",
-        "lib/minidist/parallel/sharding/flat.py",
+        "lib/minidist/parallel/sharding/layouts.py",
         "self.shard_numel = -(-self.numel // ranks)",
         "self.shard_numel = self.numel // ranks + 1",
-        ["tests/sharding/test_flat.py"],
+        ["tests/sharding/test_layouts.py"],
     ),
     Mutant(  # a rank loads another one's shards
         "sharding",

@@ -58,8 +58,7 @@ INSTEAD = {  # of arguments and methods that FSDP2 alone has: what to do
 def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> list[Comm]:
     """Return the comm between the ranks that share each parameter; then, if any, the replicas'.
 
-    Raises:
-        TypeError, ValueError: without the rank.
+    Raises TypeError or ValueError, without the rank, for what is none.
     """
     if mesh is not None and comm is not None:
         raise ValueError("mesh and comm: expected one of them, got both; a comm has its own group")
@@ -72,20 +71,16 @@ def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> list[Comm
         if mesh.get_coordinate() is None:
             raise ValueError(f"mesh: this rank is not in it, but {mesh.mesh.flatten().tolist()}")
         return [Ours(mesh.get_group(dimension)) for dimension in reversed(range(mesh.ndim))]
-    if comm is None:
-        return [Ours()]
-    for each in comm if isinstance(comm, tuple) else [comm]:
+    given = comm if isinstance(comm, tuple) else (comm or Ours(),)
+    for each in given:
         check_comm("comm", each)
-    if not isinstance(comm, tuple):
-        return [comm]
-    replicate, shard = comm
-    replicas, sharers = (dist.get_process_group_ranks(each.group) for each in comm)
-    if len(set(replicas) & set(sharers)) != 1:
+    replicas, *sharers = (set(dist.get_process_group_ranks(each.group)) for each in given)
+    if sharers and len(replicas.intersection(*sharers)) != 1:
         raise ValueError(
             "comm: expected a pair (replicate, shard) of groups that share this rank alone, as the "
-            f"columns and rows of a mesh do, got ranks {replicas} and {sharers}"
+            f"columns and rows of a mesh do, got {[replicas, *sharers]}"
         )
-    return [shard, replicate]
+    return list(reversed(given))
 
 
 def agree_on_wrapping(
@@ -93,9 +88,8 @@ def agree_on_wrapping(
 ) -> None:
     """Raise on every rank unless all wrap alike; always checked, or they would wait for ever.
 
-    Raises:
-        MismatchError: naming the first thing that differs, or what is wrong on another rank.
-        TypeError, ValueError: what is wrong on this rank.
+    MismatchError names the first thing that differs, or what is wrong on another rank; TypeError
+    or ValueError what is wrong on this one.
     """
     facts: dict[str, object] = {}
     problem: Exception | None = None
@@ -177,7 +171,7 @@ def check_parameters(unit: Unit) -> None:
                 if not here or shard.data_ptr() != piece.data_ptr():
                     raise RuntimeError(
                         f"{where}parameter '{group.names[index]}' was replaced, moved or cast "
-                        "after wrapping; write into it under torch.no_grad() instead"
+                        "after wrapping; do that before, or write into it under torch.no_grad()"
                     )
 
 
@@ -185,11 +179,10 @@ def check_output(unit: Unit, output: Any) -> None:
     """Raise TypeError if backward could enter the unit by an output that nobody can look into."""
     if not (torch.is_grad_enabled() and unit.groups) or any(True for _ in tensors(output)):
         return
-    for leaf in tree_leaves(output):
-        known = leaf is None or isinstance(leaf, bool | int | float | complex | str | bytes)
-        if not known and not is_dataclass(leaf):
+    for kind in map(type, tree_leaves(output)):
+        if kind.__module__ != "builtins" and not is_dataclass(kind):
             raise TypeError(
-                f"rank {dist.get_rank()}: {unit.title}: its forward returned a "
-                f"{type(leaf).__name__}, in which no tensor was found, so that nobody would "
-                "notice its backward; return tensors, containers of them, or a dataclass"
+                f"rank {dist.get_rank()}: {unit.title}: its forward returned a {kind.__name__}, in "
+                "which no tensor was found, so that nobody would notice its backward; return "
+                "tensors, containers of them, or a dataclass"
             )

@@ -1,7 +1,4 @@
-"""`fully_shard`: what users call to make a module a unit, and what the module gains by it.
-
-How a unit works is in `unit.py`, what is refused in `checks.py`.
-"""
+"""`fully_shard`: what users call to make a module a unit, and what the module gains by it."""
 
 from __future__ import annotations
 
@@ -91,7 +88,7 @@ def fully_shard(
     module._unit = unit  # type: ignore[assignment]
     for name, part in module.named_modules():
         if isinstance(part, FSDPModule):
-            part._unit.name, part._unit.context = name, unit.context
+            part._unit.name, part._unit.context = name or "root", unit.context
             unit.context.units.append(part._unit)
     module.register_forward_pre_hook(unit.pre_forward, prepend=True, with_kwargs=True)
     module.register_forward_pre_hook(lambda *_: check_parameters(unit), prepend=True)
@@ -171,17 +168,6 @@ class FSDPModule:
                         shard.grad = None if set_to_none else shard.grad.zero_()
         super().zero_grad(set_to_none)  # type: ignore[misc]
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """What `to()`, `half()`, `to_empty()` and the like call for each tensor."""
-        for group in self._unit.groups:
-            same = fn(group.local)
-            if same.data_ptr() != group.local.data_ptr() or same.dtype != group.local.dtype:
-                raise RuntimeError(
-                    f"rank {dist.get_rank()}: {self._unit.title}: it cannot be moved or cast after "
-                    "fully_shard; do it before, or call minidist.materialize(module, device)"
-                )
-        return super()._apply(fn, recurse)  # type: ignore[misc]
-
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """Say in a state dict whose shards it holds: another rank's often have the same shapes."""
         self.reshard()
@@ -193,12 +179,11 @@ class FSDPModule:
         self.reshard()
         unit = f"unit {prefix[:-1]}" if prefix else "the root unit"
         where = f"rank {dist.get_rank()}: load_state_dict: {unit}: "
-        given, mine = metadata.get(LABEL), self._unit.owner
+        given, mine = metadata.get(LABEL, "nobody"), self._unit.owner
         if given != mine:
-            got = f"those of {given}" if given else "a state that says nothing of shards"
             raise RuntimeError(
-                f"{where}expected the shards of {mine}, got {got}; a full state, on any number of "
-                "ranks, goes by minidist.load_full_state_dict"
+                f"{where}expected the shards of {mine}, got those of {given}; a full state, on any "
+                "number of ranks, goes by minidist.load_full_state_dict"
             )
         super()._load_from_state_dict(state, prefix, metadata, *rest)  # type: ignore[misc]
 

@@ -20,15 +20,12 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from minidist.comm.comm import Comm
-from minidist.parallel.fsdp.shard import Replaced, ShardGradient, make_shard, plain
-from minidist.parallel.sharding.rows import RowLayout
+from minidist.parallel.fsdp.shard import Replaced, Shard, ShardGradient, make_shard, plain
+from minidist.parallel.sharding.layouts import RowLayout
 
 
 class DtypePolicy(NamedTuple):
-    """What `torch.distributed.fsdp.MixedPrecisionPolicy` has, whose import takes a second or more.
-
-    Users pass that class; of either one only the fields are read.
-    """
+    """The fields of torch's `MixedPrecisionPolicy`, whose import takes a second or more."""
 
     param_dtype: torch.dtype | None = None  # of gathered parameters; None: as they are
     reduce_dtype: torch.dtype | None = None  # in which gradients are averaged; None: as gathered
@@ -78,11 +75,13 @@ class ParamGroup:
         first = tensors[0]
         self.local = first.new_zeros(self.layout.shard_numel)  # this rank's shards, end to end
         self.pieces = self.layout.pieces(self.local)
-        self.shards = []  # the same, as parameters
+        self.shards: list[Shard] = []  # the same, as parameters
         for index, (piece, tensor) in enumerate(zip(self.pieces, tensors, strict=True)):
-            part_of = partial(self.layout.piece, index)
-            piece.copy_(part_of(tensor))
-            self.shards.append(make_shard(piece, tensor, partial(self.title, index), part_of))
+            shard = make_shard(piece, tensor.requires_grad)
+            shard.title, shard.whole_shape = partial(self.title, index), tensor.shape
+            shard.part_of = partial(self.layout.piece, index)
+            piece.copy_(shard.part_of(tensor))
+            self.shards.append(shard)
         self._install(self.shards)
 
     def _install(self, parameters: Sequence[Parameter]) -> None:

@@ -94,16 +94,9 @@ class Replaced(Parameter):
             return func(*args, **(kwargs or {}))
 
 
-def make_shard(
-    piece: torch.Tensor,
-    full: torch.Tensor,
-    title: Callable[[], str],
-    part_of: Callable[[torch.Tensor], torch.Tensor],
-) -> Shard:
-    """Return a shard in the memory of this piece of the full parameter."""
+def make_shard(piece: torch.Tensor, requires_grad: bool) -> Shard:
+    """Return a shard in the memory of this piece of a parameter."""
     for types in (_optimizer_types, _foreach_types):  # into which DTensor enters itself too
         if Shard not in types:
             types.append(Shard)  # type: ignore[arg-type]  # or optimizers would update one by one
-    shard = Shard(piece, full.requires_grad)
-    shard.title, shard.whole_shape, shard.part_of = title, full.shape, part_of
-    return shard
+    return Shard(piece, requires_grad)

@@ -60,10 +60,7 @@ class UnitState(Enum):
 
 
 class Unit:
-    """The parameters of one wrapped module, without those of wrapped modules inside it.
-
-    The ranks of the first comm share each of them; those of a second one have the same shards.
-    """
+    """The parameters of one wrapped module, without those of wrapped modules inside it."""
 
     def __init__(
         self,
@@ -73,12 +70,12 @@ class Unit:
         policy: DtypePolicy,
         reshard_after_forward: bool | None,
     ) -> None:
-        self.comms, self.comm = comms, comms[0]
-        self.replicate = comms[1] if len(comms) == 2 else None
+        self.comms, self.comm = comms, comms[0]  # the ranks that share each parameter
+        self.replicate = comms[1] if len(comms) == 2 else None  # those with the same shards
         self.policy, self.reshard_after_forward = policy, reshard_after_forward
         self.requires_gradient_sync = True
         self.state = UnitState.SHARDED
-        self.name = ""  # of the module in the outermost unit
+        self.name = "root"  # or, of a module inside it, the module's name there
         self.owner = f"rank {self.comm.rank} of {self.comm.ranks}"  # of the shards
         self.context = FSDPContext()  # shared by all units of the model
         self._kind = type(module).__name__
@@ -99,9 +96,7 @@ class Unit:
                 following.begin_unshard()
         dtype = self.policy.param_dtype if self.policy.cast_forward_inputs else None
         inputs = cast((args, kwargs), dtype)
-        if self.state is not UnitState.BACKWARD:
-            inputs = on_exit(inputs, self.post_backward)
-        return inputs
+        return inputs if self.state is UnitState.BACKWARD else on_exit(inputs, self.post_backward)
 
     def post_forward(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """2. Free them, also if forward raised. Autograd calls `pre_backward` at an output."""
@@ -142,7 +137,7 @@ class Unit:
         """Begin to gather the parameters, if they are sharded."""
         if self.state is not UnitState.SHARDED or not self.groups:
             return
-        what = f"unshard {self.short}"
+        what = f"unshard {self.name}"
         self._gathers = self._agree_on(what, async_op)
         with nullcontext() if async_op else mark(what, COMMUNICATION, self.device):
             for group in self.groups:
@@ -170,7 +165,7 @@ class Unit:
 
     def reduce_gradients(self) -> Iterator[None]:
         """Average the gradients over the ranks; pauses where it would wait for others."""
-        what = f"reduce-scatter {self.short}"
+        what = f"reduce-scatter {self.name}"
         ranks = self.comm.ranks * (self.replicate.ranks if self.replicate else 1)
         handles = self._agree_on(what, async_op=True)
         reduced = []
@@ -183,7 +178,7 @@ class Unit:
         yield
         wait_for(handles)
         if self.replicate:
-            what = f"all-reduce {self.short}"
+            what = f"all-reduce {self.name}"
             for _, mean, _ in reduced:
                 handles += begun(what, self.replicate.all_reduce(mean, async_op=True))
             yield
@@ -207,14 +202,10 @@ class Unit:
         return self.groups[0].local.device if self.groups else torch.device("cpu")
 
     @property
-    def short(self) -> str:
-        """Its name in a timeline."""
-        return self.name or "root"
-
-    @property
     def title(self) -> str:
         """Its name in messages."""
-        return f"unit '{self.name}'" if self.name else f"the outermost unit ({self._kind})"
+        outermost = self is self.context.units[0]
+        return f"the outermost unit ({self._kind})" if outermost else f"unit '{self.name}'"
 
 
 class Reduced(NamedTuple):
@@ -321,12 +312,11 @@ class FSDPContext:
                     each.group.write_gradients(each.mean, missed)
 
     def _check_last_backward(self) -> None:
-        """Raise RuntimeError if the last backward has raised."""
         if self._backward.raised:
             raise RuntimeError(
-                f"rank {dist.get_rank()}: {self.units[0].title}: its last backward raised, so its "
-                "gradients were not averaged, or not all; zero the gradients and call reshard() on "
-                "the outermost module, on all ranks, before the next forward"
+                f"rank {dist.get_rank()}: {self.units[0].title}: its last backward raised; zero "
+                "the gradients and call reshard() on the outermost module, on all ranks, before "
+                "the next forward"
             )
 
     def recover(self) -> None:

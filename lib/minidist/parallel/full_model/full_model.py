@@ -28,8 +28,7 @@ from minidist.comm.comm import Comm, Ours, gather_objects
 from minidist.parallel.ddp.ddp import PREFIX, DistributedDataParallel
 from minidist.parallel.fsdp.fully_shard import LABEL, units
 from minidist.parallel.fsdp.shard import Shard, plain
-from minidist.parallel.sharding.flat import Flat
-from minidist.parallel.sharding.rows import RowLayout
+from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.parallel.zero.optimizer import ZeroOptimizer, holder_of
 
 # ---- what the ranks keep in shards ----
@@ -288,7 +287,7 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     if problem:
         raise ValueError(f"{whoami()}clip_grad_norm_: {problem}")
 
-    sharded = list(sharded_gradients(inner))
+    sharded = sharded_gradients(inner)
     elsewhere = {parameter for params in sharded for parameter in params.parameters}
     own = [parameter for parameter in inner.parameters() if parameter not in elsewhere]
     shards = [shard for params in sharded for shard in params.shards]
