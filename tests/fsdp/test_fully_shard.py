@@ -10,7 +10,7 @@ from torch.utils import _foreach_utils
 
 from minidist import fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import FSDPModule, units
-from minidist.parallel.fsdp.shard import Shard
+from minidist.parallel.fsdp.param_group import Shard
 from minidist.parallel.fsdp.unit import Unit, UnitState
 from tests.support.models import gpt, score, shard_blocks, tokens
 from tests.support.training import far, gradients, grads_of, mine, wholes

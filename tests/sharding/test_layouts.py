@@ -39,16 +39,6 @@ def test_slices_are_equal_and_their_pieces_make_every_tensor_again(ranks: int) -
             assert torch.equal(torch.cat([own[index] for own in pieces]), view.flatten())
 
 
-def test_all_are_views() -> None:
-    flat = Flat(EXAMPLE, 4, 1)
-    whole = torch.zeros(flat.padded)
-    flat.views(whole)[1].fill_(1)
-    flat.shard(whole)[0] = 2
-    flat.pieces(flat.shard(whole))[1][1] = 3
-    flat.padding(whole).fill_(4)
-    assert whole.tolist() == [0, 0, 0, 2, 1, 3, 1, 0, 0, 0, 4, 4]
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_every_rank_gets_its_rows_and_all_together_have_every_tensor(ranks: int) -> None:
     shapes = [torch.Size(s) for s in [(3, 2), (), (7,), (0, 4), (1, 5), (4, 2, 2)]]

@@ -16,8 +16,13 @@ from minidist.comm.agreement import agree_on
 from minidist.comm.comm import Comm, Ours, check_comm
 from minidist.parallel.autograd.module_edges import tensors
 from minidist.parallel.checks import check_module, check_tensors
-from minidist.parallel.fsdp.param_group import own_modules, own_parameters
-from minidist.parallel.fsdp.shard import Replaced, Shard, plain
+from minidist.parallel.fsdp.param_group import (
+    Replaced,
+    Shard,
+    own_modules,
+    own_parameters,
+    plain,
+)
 from minidist.parallel.fsdp.unit import Unit
 
 Pair = tuple[Comm, Comm]
@@ -96,8 +101,7 @@ def agree_on_wrapping(
     try:
         if not isinstance(given := options["reshard_after_forward"], bool | None):
             raise TypeError(f"reshard_after_forward: expected True, False or None, got {given!r}")
-        check_wrapping(module, comms[0])
-        facts = {"module": type(module).__name__, **options, **_contents(module)}
+        facts = {**options, **_facts_of(module, comms[0])}
     except (TypeError, ValueError) as error:
         problem = error
     failure, every = problem, list(facts.items())
@@ -112,43 +116,41 @@ def agree_on_wrapping(
         raise failure
 
 
-def _contents(module: nn.Module) -> dict[str, object]:
-    """In what a module must be alike on all ranks: units, the number of parameters, and each."""
-    inside = [name for name, part in module.named_modules() if name and "_unit" in vars(part)]
-    infos = own_parameters(module)
-    found: dict[str, object] = {
-        "units inside": ", ".join(inside) or "none",
-        "the number of parameters": len(infos),
-    }
-    for name, parameter, places in infos:
-        grad = ", requires grad" if parameter.requires_grad else ""
-        tied = f", at {len(places)} places" if len(places) > 1 else ""
-        found[f"parameter '{name}'"] = f"{tuple(parameter.shape)} {parameter.dtype}{grad}{tied}"
-    return found
-
-
-def check_wrapping(module: nn.Module, comm: Comm) -> None:
-    """Raise TypeError or ValueError, without the rank, if the module can be no unit."""
+def _facts_of(module: nn.Module, comm: Comm) -> dict[str, object]:
+    """In what a module must be alike on all ranks; TypeError or ValueError if it can be no unit."""
     check_module(module, may_hold_units=True)
-    if type(module).forward is nn.Module.forward:
+    kind = type(module)
+    if kind.forward is nn.Module.forward:
         raise ValueError(
-            f"module: a {type(module).__name__} has no forward, before which its parameters could "
-            "be gathered; wrap its members"
+            f"module: a {kind.__name__} has no forward, before which its parameters could be "
+            "gathered; wrap its members"
         )
-    own = {name: parameter for name, parameter, _ in own_parameters(module)}
-    for name, parameter in own.items():
+    own = own_parameters(module)
+    for name, parameter, _ in own:
         if isinstance(parameter, Shard | Replaced):
             raise ValueError(
                 f"module: its '{name}' is sharded already, as {parameter.title()}; wrap the "
                 "inner modules before the outer ones, and tied parameters in one unit"
             )
-    check_tensors("module", own, comm.group, meta=True)
+    check_tensors("module", {each.name: each.parameter for each in own}, comm.group, meta=True)
     for name, part in own_modules(module):
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
             raise ValueError(
                 f"module: '{name}' has sparse gradients, which cannot be reduce-scattered; "
                 "build it with sparse=False"
             )
+
+    inside = [name for name, part in module.named_modules() if name and "_unit" in vars(part)]
+    facts: dict[str, object] = {
+        "module": kind.__name__,
+        "units inside": ", ".join(inside) or "none",
+        "the number of parameters": len(own),
+    }
+    for name, parameter, places in own:
+        grad = ", requires grad" if parameter.requires_grad else ""
+        tied = f", at {len(places)} places" if len(places) > 1 else ""
+        facts[f"parameter '{name}'"] = f"{tuple(parameter.shape)} {parameter.dtype}{grad}{tied}"
+    return facts
 
 
 # ---- while it is used ----

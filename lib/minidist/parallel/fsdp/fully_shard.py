@@ -12,14 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from minidist.comm.coalesced import broadcast_coalesced
 from minidist.comm.comm import Comm
-from minidist.parallel.fsdp.checks import (
-    INSTEAD,
-    Pair,
-    agree_on_wrapping,
-    check_output,
-    check_parameters,
-    choose_comms,
-)
+from minidist.parallel.fsdp import checks
 from minidist.parallel.fsdp.param_group import DtypePolicy, own_modules, own_parameters
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.sharding.partition import alike
@@ -36,7 +29,7 @@ def fully_shard(
     mesh: DeviceMesh | None = None,
     reshard_after_forward: bool | None = True,
     mp_policy: MixedPrecisionPolicy | None = None,
-    comm: Comm | Pair | None = None,
+    comm: Comm | checks.Pair | None = None,
     **torch_only: Any,
 ) -> Any:
     """Make a module a unit, in place: its parameters are sharded, and whole only while it runs.
@@ -68,11 +61,11 @@ def fully_shard(
     options = {"reshard_after_forward": reshard_after_forward, "mp_policy": policy}
     try:
         for name in torch_only:
-            raise TypeError(f"{name}: {INSTEAD.get(name, 'there is no such argument')}")
-        comms = choose_comms(mesh, comm)
+            raise TypeError(f"{name}: {checks.INSTEAD.get(name, 'there is no such argument')}")
+        comms = checks.choose_comms(mesh, comm)
     except (TypeError, ValueError) as error:  # there are no ranks yet that could be told
         raise type(error)(f"rank {dist.get_rank()}: fully_shard: {error}") from None
-    agree_on_wrapping(module, options, comms)
+    checks.agree_on_wrapping(module, options, comms)
 
     infos = own_parameters(module)
     parameters: list[torch.Tensor] = [info.parameter for info in infos]
@@ -91,8 +84,8 @@ def fully_shard(
             part._unit.name, part._unit.context = name or "root", unit.context
             unit.context.units.append(part._unit)
     module.register_forward_pre_hook(unit.pre_forward, prepend=True, with_kwargs=True)
-    module.register_forward_pre_hook(lambda *_: check_parameters(unit), prepend=True)
-    module.register_forward_hook(lambda _, args, output: check_output(unit, output))
+    module.register_forward_pre_hook(lambda *_: checks.check_parameters(unit), prepend=True)
+    module.register_forward_hook(lambda _, args, output: checks.check_output(unit, output))
     module.register_forward_hook(unit.post_forward, with_kwargs=True, always_call=True)
     return module
 
@@ -114,9 +107,9 @@ class FSDPModule:
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError that says what to do instead of a method that FSDP2 has."""
-        if name in INSTEAD:
+        if name in checks.INSTEAD:
             where = f"rank {dist.get_rank()}: {self._unit.title}"
-            raise AttributeError(f"{where}: {name}: {INSTEAD[name]}")
+            raise AttributeError(f"{where}: {name}: {checks.INSTEAD[name]}")
         return super().__getattr__(name)  # type: ignore[misc]
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
@@ -124,7 +117,7 @@ class FSDPModule:
 
         With `async_op` only begin; they are whole after the `wait()` of what is returned.
         """
-        check_parameters(self._unit)
+        checks.check_parameters(self._unit)
         self._unit.begin_unshard(async_op)
         if async_op:
             return UnshardHandle(self._unit.unshard)

@@ -27,7 +27,7 @@ from minidist.comm.agreement import agree_on
 from minidist.comm.comm import Comm, Ours, gather_objects
 from minidist.parallel.ddp.ddp import PREFIX, DistributedDataParallel
 from minidist.parallel.fsdp.fully_shard import LABEL, units
-from minidist.parallel.fsdp.shard import Shard, plain
+from minidist.parallel.fsdp.param_group import Shard, plain
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.parallel.zero.optimizer import ZeroOptimizer, holder_of
 
@@ -54,13 +54,6 @@ class ShardedParams:
         everyone = mine.new_empty(self.layout.padded)
         self.comm.all_gather(everyone, mine)
         return self.wholes(everyone)
-
-    def used(self) -> list[bool]:
-        """For each parameter, whether any rank's shard has a gradient."""
-        flags = [shard.grad is not None for shard in self.shards]
-        used = torch.tensor(flags, dtype=torch.uint8, device=self.shards[0].device)
-        self.comm.all_reduce(used, ReduceOp.MAX)
-        return [bool(flag) for flag in used.tolist()]
 
 
 def bare(module: nn.Module) -> nn.Module:
@@ -245,11 +238,16 @@ def full_gradients(module: nn.Module) -> dict[str, torch.Tensor | None]:
     inner = bare(module)
     found: dict[torch.Tensor, torch.Tensor | None] = {}
     for params in sharded_gradients(inner):
-        used = params.used()
+        parts = [shard.grad for shard in params.shards]
+        present = [part is not None for part in parts]
+        flags = torch.tensor(present, dtype=torch.uint8, device=params.shards[0].device)
+        params.comm.all_reduce(flags, ReduceOp.MAX)
+        used = flags.tolist()  # by any rank
         found |= dict.fromkeys(params.parameters)
         if any(used):
-            wholes = params.gather([shard.grad for shard in params.shards])
-            for parameter, whole, flag in zip(params.parameters, wholes, used, strict=True):
+            for parameter, whole, flag in zip(
+                params.parameters, params.gather(parts), used, strict=True
+            ):
                 found[parameter] = whole.clone() if flag else None
     for parameter in inner.parameters():
         if parameter not in found:

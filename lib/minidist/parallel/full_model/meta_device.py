@@ -16,8 +16,7 @@ from torch import nn
 from torch.nn import Parameter
 
 from minidist.launch.launch import device as own_device
-from minidist.parallel.fsdp.param_group import put
-from minidist.parallel.fsdp.shard import Shard
+from minidist.parallel.fsdp.param_group import Shard, put
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.full_model.full_model import bare, comms, whoami
 
