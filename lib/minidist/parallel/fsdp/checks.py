@@ -25,7 +25,6 @@ from minidist.parallel.fsdp.param_group import (
 )
 from minidist.parallel.fsdp.unit import Unit
 
-Pair = tuple[Comm, Comm]
 AT_ONCE = 16  # facts that are compared in one message
 
 _PREFETCH = "the order of the last forward decides"
@@ -60,7 +59,7 @@ INSTEAD = {  # of arguments and methods that FSDP2 alone has: what to do
 # ---- when a module is wrapped ----
 
 
-def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> list[Comm]:
+def choose_comms(mesh: DeviceMesh | None, comm: Comm | tuple[Comm, Comm] | None) -> list[Comm]:
     """Return the comm between the ranks that share each parameter; then, if any, the replicas'.
 
     Raises TypeError or ValueError, without the rank, for what is none.

@@ -29,7 +29,7 @@ def fully_shard(
     mesh: DeviceMesh | None = None,
     reshard_after_forward: bool | None = True,
     mp_policy: MixedPrecisionPolicy | None = None,
-    comm: Comm | checks.Pair | None = None,
+    comm: Comm | tuple[Comm, Comm] | None = None,
     **torch_only: Any,
 ) -> Any:
     """Make a module a unit, in place: its parameters are sharded, and whole only while it runs.
