@@ -28,6 +28,7 @@ After Rajbhandari et al. (2020), *ZeRO*, stage 3; Zhao et al. (2023), *PyTorch F
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from enum import Enum, auto
@@ -183,10 +184,11 @@ class Unit:
                 handles += begun(what, self.replicate.all_reduce(mean, async_op=True))
             yield
             wait_for(handles)
+        between = tuple(comm.group for comm in self.comms)
         for group, mean, present in reduced:
             group.write_gradients(mean, present)
             kept = None if all(present) else mean  # it may still be wanted
-            self.context.reduced.append(Reduced(self, group, present, kept))
+            self.context.reduced[between].append(Reduced(self, group, present, kept))
 
     def _agree_on(self, what: str, async_op: bool) -> list[Handle]:
         """Where checks are on, see that all ranks do the same to the same unit."""
@@ -222,7 +224,8 @@ class FSDPContext:
 
     def __init__(self) -> None:
         self.units: list[Unit] = []  # the outermost first
-        self.reduced: list[Reduced] = []  # in this backward: [Note: unused parameters]
+        # In this backward, by the ranks that reduced: [Note: unused parameters].
+        self.reduced: defaultdict[object, list[Reduced]] = defaultdict(list)
         self.following: dict[Unit, Unit] = {}  # unit → the one that the last forward began next
         self.previous: dict[Unit, Unit] = {}  # unit → the one whose forward ended before
         self._backward = BackwardPass()
@@ -292,12 +295,7 @@ class FSDPContext:
 
     def _write_unused(self) -> None:
         """Learn which parameters have a gradient on some rank: [Note: unused parameters]."""
-        by_ranks: dict[object, list[Reduced]] = {}
-        for each in self.reduced:
-            groups = tuple(comm.group for comm in each.unit.comms)
-            by_ranks.setdefault(groups, []).append(each)
-        self.reduced = []
-        for members in by_ranks.values():
+        for members in self.reduced.values():
             unit = members[0].unit
             present = [flag for each in members for flag in each.present]
             flags = torch.tensor(present, dtype=torch.uint8, device=unit.device)
@@ -310,6 +308,7 @@ class FSDPContext:
                 missed = [next(used) and not here for here in each.present]
                 if each.mean is not None:
                     each.group.write_gradients(each.mean, missed)
+        self.reduced.clear()
 
     def _check_last_backward(self) -> None:
         if self._backward.raised:
