@@ -22,13 +22,13 @@ from minidist.launch.launch import device, launch
 from minidist.mapreduce.map_reduce import MapReduced, map_reduce
 from minidist.parallel.ddp.ddp import DistributedDataParallel
 from minidist.parallel.fsdp.fully_shard import fully_shard
-from minidist.parallel.full_model.clip_grad import clip_grad_norm_
-from minidist.parallel.full_model.meta_device import materialize
-from minidist.parallel.full_model.state_dict import (
+from minidist.parallel.full_model.full_model import (
+    clip_grad_norm_,
     full_gradients,
     full_state_dict,
     load_full_state_dict,
 )
+from minidist.parallel.full_model.meta_device import materialize
 from minidist.parallel.zero.optimizer import ZeroOptimizer
 from minidist.profiler.timeline import timeline
 

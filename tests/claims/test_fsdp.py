@@ -21,8 +21,7 @@ from minidist.memory.predict import predict
 from minidist.memory.state import held
 from minidist.parallel.fsdp.fully_shard import units
 from minidist.parallel.fsdp.unit import UnitState
-from minidist.parallel.sharding.flat import Flat
-from minidist.parallel.sharding.rows import RowLayout
+from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.simulate import traffic
 from tests.support.chapter import names_in
@@ -126,7 +125,7 @@ def watch(model: Any, blocks: Any, look: Callable[[], Any]) -> list[Any]:
 def whole_units(model: Any) -> set[str]:
     """The units that are whole and not on their way."""
     freed = UnitState.SHARDED, UnitState.UNSHARDING
-    return {unit.short for unit in units(model) if unit.state not in freed}
+    return {unit.name for unit in units(model) if unit.state not in freed}
 
 
 @pytest.mark.claim("D6", "E2")

@@ -10,7 +10,7 @@ from torch import nn
 from minidist import Counted, Ours, fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import units
 from minidist.parallel.fsdp.param_group import DtypePolicy
-from tests.support.training import bytes_of_flags, far, gradients, mine, wholes
+from tests.support.training import bytes_of_flags, far, gradients, wholes
 
 BF16, F32 = torch.bfloat16, torch.float32
 
@@ -27,8 +27,8 @@ def shard(model: nn.Sequential, **options: Any) -> Any:
     return fully_shard(model, **options)
 
 
-def data(step: int, rows: int = 8) -> torch.Tensor:
-    return torch.randn(rows, 6, generator=torch.Generator().manual_seed(step))
+def data(step: int) -> torch.Tensor:
+    return torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
 
 
 def by_hand(
@@ -53,36 +53,25 @@ def by_hand(
 def test_low_precision_is_used_and_sent_and_full_precision_is_kept() -> None:
     """2 ranks, so that the order of adding does not matter: equal in every bit."""
 
-    def run(reduce: torch.dtype | None) -> None:
+    def run(reduce: torch.dtype | None, backwards: int) -> None:
         comm, used = Counted(Ours(algorithm="ring")), []
         model = shard(net(), comm=comm, mp_policy=DtypePolicy(BF16, reduce))
         model[1][0].register_forward_hook(
             lambda module, _, out: used.append((module.weight.dtype, out.dtype))
         )
         comm.clear()
-        out = model(mine(data(0)))
-        out.float().square().mean().backward()
-        assert used == [(BF16, out.dtype)] == [(BF16, BF16)]
+        parts = [[data(10 * rank + micro) for micro in range(backwards)] for rank in range(2)]
+        for micro, x in enumerate(parts[dist.get_rank()]):
+            model.set_requires_gradient_sync(micro == backwards - 1)
+            model(x).float().square().mean().backward()
+        assert used == [(BF16, BF16)] * backwards
         numel = sum(group.layout.padded for unit in units(model) for group in unit.groups)
         sent = comm.bytes_sent - bytes_of_flags(comm, len(list(model.parameters())))
-        assert sent == numel * (2 * 2 + (4 if reduce is F32 else 2)) // 2
+        assert sent == numel * (2 * 2 * backwards + (4 if reduce is F32 else 2)) // 2
         assert {each.dtype for p in model.parameters() for each in (p, p.grad)} == {F32}
-        right = by_hand(net(), [[part] for part in data(0).chunk(2)], reduce or BF16)
-        assert far(gradients(model), right, 0) == ""
+        assert far(gradients(model), by_hand(net(), parts, reduce or BF16), 0) == ""
 
-    launch(lambda: [run(reduce) for reduce in (F32, BF16, None)], 2)
-
-
-def test_gradients_add_up_in_the_reduce_dtype() -> None:
-    def run() -> str:
-        model = shard(net(), mp_policy=DtypePolicy(param_dtype=BF16, reduce_dtype=F32))
-        parts = [[data(10 * rank + micro) for micro in range(3)] for rank in range(2)]
-        for micro, x in enumerate(parts[dist.get_rank()]):
-            model.set_requires_gradient_sync(micro == 2)
-            model(x).float().square().mean().backward()
-        return far(gradients(model), by_hand(net(), parts, F32), 0)
-
-    assert launch(run, 2) == [""] * 2
+    launch(lambda: [run(*each) for each in ((F32, 1), (F32, 3), (BF16, 1), (None, 1))], 2)
 
 
 class Table(nn.Module):

@@ -295,8 +295,8 @@ MUTANTS = [
     Mutant(  # gradients add up in the precision of the parameters
         "fsdp",
         "lib/minidist/parallel/fsdp/param_group.py",
-        "gradient, before = gradient.detach().to(self.reduce_dtype), self.accumulated[index]",
-        "gradient, before = gradient.detach(), self.accumulated[index]",
+        "gradient = before.to(self.reduce_dtype).add_(gradient)",
+        "gradient = before.add_(gradient)",
         ["tests/fsdp/test_mixed_precision.py"],
     ),
     Mutant(  # what stayed whole is used again after the optimizer's step
@@ -323,16 +323,16 @@ MUTANTS = [
     # ---- sharding ----
     Mutant(  # one element too many for each rank, where they would divide evenly
         "sharding",
-        "lib/minidist/parallel/sharding/flat.py",
+        "lib/minidist/parallel/sharding/layouts.py",
         "self.shard_numel = -(-self.numel // ranks)",
         "self.shard_numel = self.numel // ranks + 1",
-        ["tests/sharding/test_flat.py"],
+        ["tests/sharding/test_layouts.py"],
     ),
     Mutant(  # a rank loads another one's shards
         "sharding",
-        "lib/minidist/parallel/fsdp/fully_shard.py",
-        'unit.owner = f"rank {unit.comm.rank} of {unit.comm.ranks}"',
-        'unit.owner = f"one of {unit.comm.ranks} ranks"',
+        "lib/minidist/parallel/fsdp/unit.py",
+        'self.owner = f"rank {self.comm.rank} of {self.comm.ranks}"  # of the shards',
+        'self.owner = f"one of {self.comm.ranks} ranks"',
         ["tests/fsdp/test_state_dict.py"],
     ),
     # ---- autograd ----
@@ -353,7 +353,7 @@ MUTANTS = [
     # ---- full_model ----
     Mutant(  # the norms of parts are put together by another norm than their own
         "full_model",
-        "lib/minidist/parallel/full_model/clip_grad.py",
+        "lib/minidist/parallel/full_model/full_model.py",
         "total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type).to(dtype)",
         "total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms)).to(dtype)",
         ["tests/full_model/test_clip_grad.py::test_it_clips_as_torch_does_in_one_process"],

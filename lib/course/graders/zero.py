@@ -16,7 +16,7 @@ from torch.optim import SGD, Optimizer
 import minidist
 from course.graders.verdict import Wrong, ask_number, ask_pairs, grader
 from course.sandbox.ranks import on_ranks
-from minidist.parallel.sharding.flat import Flat
+from minidist.parallel.sharding.layouts import Flat
 
 __all__ = ["by_hand", "during_backward", "slices", "wire"]
 
@@ -32,7 +32,7 @@ def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
     """Grade function(sizes, ranks, rank): of each parameter the elements [start, end) of a rank.
 
     The parameters lie end to end, padded to a multiple of `ranks`. The judge is
-    `minidist.parallel.sharding.flat`.
+    `minidist.parallel.sharding.layouts`.
     """
     cases = [([5, 2], 4), ([4, 4], 2), ([10], 3), ([3, 1, 4, 1, 5, 9], 4), ([2, 1], 5), ([7], 1)]
     for (sizes, ranks), rank in ((case, rank) for case in cases for rank in range(case[1])):

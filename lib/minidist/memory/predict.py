@@ -15,9 +15,8 @@ import torch
 from torch import nn
 
 from minidist.memory.state import DtypePolicy, StateBytes, moments_of
-from minidist.parallel.sharding.flat import Flat
+from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.parallel.sharding.partition import MIB, alike, assign_alike
-from minidist.parallel.sharding.rows import RowLayout
 from minidist.schedule.checks import whole_number
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")

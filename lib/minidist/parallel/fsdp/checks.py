@@ -16,11 +16,15 @@ from minidist.comm.agreement import agree_on
 from minidist.comm.comm import Comm, Ours, check_comm
 from minidist.parallel.autograd.module_edges import tensors
 from minidist.parallel.checks import check_module, check_tensors
-from minidist.parallel.fsdp.param_group import own_modules, own_parameters
-from minidist.parallel.fsdp.shard import Replaced, Shard, plain
+from minidist.parallel.fsdp.param_group import (
+    Replaced,
+    Shard,
+    own_modules,
+    own_parameters,
+    plain,
+)
 from minidist.parallel.fsdp.unit import Unit
 
-Pair = tuple[Comm, Comm]
 AT_ONCE = 16  # facts that are compared in one message
 
 _PREFETCH = "the order of the last forward decides"
@@ -55,11 +59,10 @@ INSTEAD = {  # of arguments and methods that FSDP2 alone has: what to do
 # ---- when a module is wrapped ----
 
 
-def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> list[Comm]:
+def choose_comms(mesh: DeviceMesh | None, comm: Comm | tuple[Comm, Comm] | None) -> list[Comm]:
     """Return the comm between the ranks that share each parameter; then, if any, the replicas'.
 
-    Raises:
-        TypeError, ValueError: without the rank.
+    Raises TypeError or ValueError, without the rank, for what is none.
     """
     if mesh is not None and comm is not None:
         raise ValueError("mesh and comm: expected one of them, got both; a comm has its own group")
@@ -72,20 +75,16 @@ def choose_comms(mesh: DeviceMesh | None, comm: Comm | Pair | None) -> list[Comm
         if mesh.get_coordinate() is None:
             raise ValueError(f"mesh: this rank is not in it, but {mesh.mesh.flatten().tolist()}")
         return [Ours(mesh.get_group(dimension)) for dimension in reversed(range(mesh.ndim))]
-    if comm is None:
-        return [Ours()]
-    for each in comm if isinstance(comm, tuple) else [comm]:
+    given = comm if isinstance(comm, tuple) else (comm or Ours(),)
+    for each in given:
         check_comm("comm", each)
-    if not isinstance(comm, tuple):
-        return [comm]
-    replicate, shard = comm
-    replicas, sharers = (dist.get_process_group_ranks(each.group) for each in comm)
-    if len(set(replicas) & set(sharers)) != 1:
+    replicas, *sharers = (set(dist.get_process_group_ranks(each.group)) for each in given)
+    if sharers and len(replicas.intersection(*sharers)) != 1:
         raise ValueError(
             "comm: expected a pair (replicate, shard) of groups that share this rank alone, as the "
-            f"columns and rows of a mesh do, got ranks {replicas} and {sharers}"
+            f"columns and rows of a mesh do, got {[replicas, *sharers]}"
         )
-    return [shard, replicate]
+    return list(reversed(given))
 
 
 def agree_on_wrapping(
@@ -93,24 +92,22 @@ def agree_on_wrapping(
 ) -> None:
     """Raise on every rank unless all wrap alike; always checked, or they would wait for ever.
 
-    Raises:
-        MismatchError: naming the first thing that differs, or what is wrong on another rank.
-        TypeError, ValueError: what is wrong on this rank.
+    MismatchError names the first thing that differs, or what is wrong on another rank; TypeError
+    or ValueError what is wrong on this one.
     """
     facts: dict[str, object] = {}
     problem: Exception | None = None
     try:
         if not isinstance(given := options["reshard_after_forward"], bool | None):
             raise TypeError(f"reshard_after_forward: expected True, False or None, got {given!r}")
-        check_wrapping(module, comms[0])
-        facts = {"module": type(module).__name__, **options, **_contents(module)}
+        facts = {**options, **_facts_of(module, comms[0])}
     except (TypeError, ValueError) as error:
         problem = error
-    failure, names = problem, list(facts)
+    failure, every = problem, list(facts.items())
     for comm in comms:  # the second tells the other rows what the first has found
         try:
-            for start in range(0, max(1, len(names)), AT_ONCE):
-                some = {name: facts[name] for name in names[start : start + AT_ONCE]}
+            for start in range(0, max(1, len(every)), AT_ONCE):
+                some = dict(every[start : start + AT_ONCE])
                 agree_on(comm, "fully_shard", some, failure, check=True)
         except (TypeError, ValueError) as error:
             failure = error if failure is problem else failure
@@ -118,41 +115,41 @@ def agree_on_wrapping(
         raise failure
 
 
-def _contents(module: nn.Module) -> dict[str, object]:
-    """In what a module must be alike on all ranks: units, the number of parameters, and each."""
-    inside = [name for name, part in module.named_modules() if name and "_unit" in vars(part)]
-    infos = own_parameters(module)
-    found: dict[str, object] = {"units inside": ", ".join(inside) or "none"}
-    found["the number of parameters"] = len(infos)
-    for name, parameter, places in infos:
-        grad = ", requires grad" if parameter.requires_grad else ""
-        tied = f", at {len(places)} places" if len(places) > 1 else ""
-        found[f"parameter '{name}'"] = f"{tuple(parameter.shape)} {parameter.dtype}{grad}{tied}"
-    return found
-
-
-def check_wrapping(module: nn.Module, comm: Comm) -> None:
-    """Raise TypeError or ValueError, without the rank, if the module can be no unit."""
+def _facts_of(module: nn.Module, comm: Comm) -> dict[str, object]:
+    """In what a module must be alike on all ranks; TypeError or ValueError if it can be no unit."""
     check_module(module, may_hold_units=True)
-    if type(module).forward is nn.Module.forward or isinstance(module, nn.ModuleList):
+    kind = type(module)
+    if kind.forward is nn.Module.forward:
         raise ValueError(
-            f"module: a {type(module).__name__} has no forward, before which its parameters could "
-            "be gathered; wrap its members"
+            f"module: a {kind.__name__} has no forward, before which its parameters could be "
+            "gathered; wrap its members"
         )
-    own = {name: parameter for name, parameter, _ in own_parameters(module)}
-    for name, parameter in own.items():
+    own = own_parameters(module)
+    for name, parameter, _ in own:
         if isinstance(parameter, Shard | Replaced):
             raise ValueError(
                 f"module: its '{name}' is sharded already, as {parameter.title()}; wrap the "
                 "inner modules before the outer ones, and tied parameters in one unit"
             )
-    check_tensors("module", own, comm.group, meta=True)
+    check_tensors("module", {each.name: each.parameter for each in own}, comm.group, meta=True)
     for name, part in own_modules(module):
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
             raise ValueError(
                 f"module: '{name}' has sparse gradients, which cannot be reduce-scattered; "
                 "build it with sparse=False"
             )
+
+    inside = [name for name, part in module.named_modules() if name and "_unit" in vars(part)]
+    facts: dict[str, object] = {
+        "module": kind.__name__,
+        "units inside": ", ".join(inside) or "none",
+        "the number of parameters": len(own),
+    }
+    for name, parameter, places in own:
+        grad = ", requires grad" if parameter.requires_grad else ""
+        tied = f", at {len(places)} places" if len(places) > 1 else ""
+        facts[f"parameter '{name}'"] = f"{tuple(parameter.shape)} {parameter.dtype}{grad}{tied}"
+    return facts
 
 
 # ---- while it is used ----
@@ -175,7 +172,7 @@ def check_parameters(unit: Unit) -> None:
                 if not here or shard.data_ptr() != piece.data_ptr():
                     raise RuntimeError(
                         f"{where}parameter '{group.names[index]}' was replaced, moved or cast "
-                        "after wrapping; write into it under torch.no_grad() instead"
+                        "after wrapping; do that before, or write into it under torch.no_grad()"
                     )
 
 
@@ -183,11 +180,10 @@ def check_output(unit: Unit, output: Any) -> None:
     """Raise TypeError if backward could enter the unit by an output that nobody can look into."""
     if not (torch.is_grad_enabled() and unit.groups) or any(True for _ in tensors(output)):
         return
-    for leaf in tree_leaves(output):
-        known = leaf is None or isinstance(leaf, bool | int | float | complex | str | bytes)
-        if not known and not is_dataclass(leaf):
+    for kind in map(type, tree_leaves(output)):
+        if kind.__module__ != "builtins" and not is_dataclass(kind):
             raise TypeError(
-                f"rank {dist.get_rank()}: {unit.title}: its forward returned a "
-                f"{type(leaf).__name__}, in which no tensor was found, so that nobody would "
-                "notice its backward; return tensors, containers of them, or a dataclass"
+                f"rank {dist.get_rank()}: {unit.title}: its forward returned a {kind.__name__}, in "
+                "which no tensor was found, so that nobody would notice its backward; return "
+                "tensors, containers of them, or a dataclass"
             )

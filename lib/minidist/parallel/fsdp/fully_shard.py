@@ -1,11 +1,8 @@
-"""`fully_shard`: what users call to make a module a unit, and what the module gains by it.
-
-How a unit works is in `unit.py`, what is refused in `checks.py`.
-"""
+"""`fully_shard`: what users call to make a module a unit, and what the module gains by it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,15 +11,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from minidist.comm.comm import Comm, broadcast_coalesced
-from minidist.parallel.fsdp.checks import (
-    INSTEAD,
-    Pair,
-    agree_on_wrapping,
-    check_output,
-    check_parameters,
-    choose_comms,
-)
-from minidist.parallel.fsdp.param_group import DtypePolicy, ParamInfo, own_modules, own_parameters
+from minidist.parallel.fsdp import checks
+from minidist.parallel.fsdp.param_group import DtypePolicy, own_modules, own_parameters
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.sharding.partition import alike
 
@@ -38,7 +28,7 @@ def fully_shard(
     mesh: DeviceMesh | None = None,
     reshard_after_forward: bool | None = True,
     mp_policy: MixedPrecisionPolicy | None = None,
-    comm: Comm | Pair | None = None,
+    comm: Comm | tuple[Comm, Comm] | None = None,
     **torch_only: Any,
 ) -> Any:
     """Make a module a unit, in place: its parameters are sharded, and whole only while it runs.
@@ -70,33 +60,33 @@ def fully_shard(
     options = {"reshard_after_forward": reshard_after_forward, "mp_policy": policy}
     try:
         for name in torch_only:
-            raise TypeError(f"{name}: {INSTEAD.get(name, 'there is no such argument')}")
-        comms = choose_comms(mesh, comm)
+            raise TypeError(f"{name}: {checks.INSTEAD.get(name, 'there is no such argument')}")
+        comms = checks.choose_comms(mesh, comm)
     except (TypeError, ValueError) as error:  # there are no ranks yet that could be told
         raise type(error)(f"rank {dist.get_rank()}: fully_shard: {error}") from None
-    agree_on_wrapping(module, options, comms)
+    checks.agree_on_wrapping(module, options, comms)
 
-    groups = _start_alike(module, comms)
-    unit = Unit(module, groups, comms, policy, reshard_after_forward)
-    unit.owner = f"rank {unit.comm.rank} of {unit.comm.ranks}"
-    _become_unit(module, unit)
-
-    module.register_forward_pre_hook(unit.pre_forward, prepend=True, with_kwargs=True)
-    module.register_forward_pre_hook(lambda *_: check_parameters(unit), prepend=True)
-    module.register_forward_hook(lambda _, args, output: check_output(unit, output))
-    module.register_forward_hook(unit.post_forward, with_kwargs=True, always_call=True)
-    return module
-
-
-def _start_alike(module: nn.Module, comms: Sequence[Comm]) -> list[list[ParamInfo]]:
-    """Give rank 0's parameters and buffers to all ranks; return the parameters, by their kinds."""
     infos = own_parameters(module)
     parameters: list[torch.Tensor] = [info.parameter for info in infos]
     buffers = [buffer for _, part in own_modules(module) for buffer in part._buffers.values()]
     tensors = [each for each in (*parameters, *buffers) if each is not None and not each.is_meta]
-    for comm in reversed(comms):  # to the first rank of each row, then along the rows
-        broadcast_coalesced(tensors, comm)
-    return [[infos[index] for index in members] for members in alike(parameters)]
+    for each in reversed(comms):  # rank 0's to the first rank of each row, then along the rows
+        broadcast_coalesced(tensors, each)
+    groups = [[infos[index] for index in members] for members in alike(parameters)]
+    unit = Unit(module, groups, comms, policy, reshard_after_forward)
+
+    kind = type(module)
+    module.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
+    module._unit = unit  # type: ignore[assignment]
+    for name, part in module.named_modules():
+        if isinstance(part, FSDPModule):
+            part._unit.name, part._unit.context = name or "root", unit.context
+            unit.context.units.append(part._unit)
+    module.register_forward_pre_hook(unit.pre_forward, prepend=True, with_kwargs=True)
+    module.register_forward_pre_hook(lambda *_: checks.check_parameters(unit), prepend=True)
+    module.register_forward_hook(lambda _, args, output: checks.check_output(unit, output))
+    module.register_forward_hook(unit.post_forward, with_kwargs=True, always_call=True)
+    return module
 
 
 def units(module: nn.Module) -> list[Unit]:
@@ -116,9 +106,9 @@ class FSDPModule:
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError that says what to do instead of a method that FSDP2 has."""
-        if name in INSTEAD:
+        if name in checks.INSTEAD:
             where = f"rank {dist.get_rank()}: {self._unit.title}"
-            raise AttributeError(f"{where}: {name}: {INSTEAD[name]}")
+            raise AttributeError(f"{where}: {name}: {checks.INSTEAD[name]}")
         return super().__getattr__(name)  # type: ignore[misc]
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
@@ -126,7 +116,7 @@ class FSDPModule:
 
         With `async_op` only begin; they are whole after the `wait()` of what is returned.
         """
-        check_parameters(self._unit)
+        checks.check_parameters(self._unit)
         self._unit.begin_unshard(async_op)
         if async_op:
             return UnshardHandle(self._unit.unshard)
@@ -170,18 +160,6 @@ class FSDPModule:
                         shard.grad = None if set_to_none else shard.grad.zero_()
         super().zero_grad(set_to_none)  # type: ignore[misc]
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """What `to()`, `half()`, `to_empty()` and the like call for each tensor."""
-        for group in self._unit.groups:
-            same = fn(group.local)
-            if same.data_ptr() != group.local.data_ptr() or same.dtype != group.local.dtype:
-                raise RuntimeError(
-                    f"rank {dist.get_rank()}: {self._unit.title}: it cannot be moved or cast after "
-                    "fully_shard, because its shards share memory; do it before, or, to come from "
-                    "the meta device, call minidist.materialize(module, device)"
-                )
-        return super()._apply(fn, recurse)  # type: ignore[misc]
-
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """Say in a state dict whose shards it holds: another rank's often have the same shapes."""
         self.reshard()
@@ -193,23 +171,19 @@ class FSDPModule:
         self.reshard()
         unit = f"unit {prefix[:-1]}" if prefix else "the root unit"
         where = f"rank {dist.get_rank()}: load_state_dict: {unit}: "
-        if metadata.get("assign_to_params_buffers"):
-            raise RuntimeError(f"{where}shards are loaded in place: pass assign=False")
-        given, mine = metadata.get(LABEL), self._unit.owner
+        given, mine = metadata.get(LABEL, "nobody"), self._unit.owner
         if given != mine:
-            got = f"those of {given}" if given else "a state that says nothing of shards"
             raise RuntimeError(
-                f"{where}expected the shards of {mine}, got {got}; a full state, on any number of "
-                "ranks, goes by minidist.load_full_state_dict"
+                f"{where}expected the shards of {mine}, got those of {given}; a full state, on any "
+                "number of ranks, goes by minidist.load_full_state_dict"
             )
         super()._load_from_state_dict(state, prefix, metadata, *rest)  # type: ignore[misc]
 
     def __deepcopy__(self, memo: object) -> Any:
         """Raise TypeError: hooks and the process group belong to this module and process."""
         raise TypeError(
-            f"rank {dist.get_rank()}: {self._unit.title}: it cannot be copied or pickled: its "
-            "hooks and its process group belong to this module and process; copy before "
-            "fully_shard, or take its state_dict()"
+            f"rank {dist.get_rank()}: {self._unit.title}: it cannot be copied or pickled; copy it "
+            "before fully_shard, or take its state_dict()"
         )
 
     __reduce_ex__ = __deepcopy__
@@ -219,14 +193,3 @@ class UnshardHandle(NamedTuple):
     """An asynchronous `unshard`: `wait()` returns when the parameters are whole."""
 
     wait: Callable[[], None]
-
-
-def _become_unit(module: nn.Module, unit: Unit) -> None:
-    """Give the module its new class, and the units in it their names and what they share."""
-    kind = type(module)
-    module.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
-    module._unit = unit  # type: ignore[assignment]
-    for name, part in module.named_modules():
-        if isinstance(part, FSDPModule):
-            part._unit.name, part._unit.context = name, unit.context
-            unit.context.units.append(part._unit)

@@ -1,4 +1,4 @@
-"""Parameters of one dtype that are gathered, freed and reduced together.
+"""Parameters of one dtype that are gathered, freed and reduced together, and what each is between.
 
 [Note: freed, and the same again] Autograd keeps references to weights, and to views of them, from
 forward to backward. So the unsharded parameters are created once. Freeing them shrinks the memory
@@ -6,29 +6,37 @@ under them to nothing; gathering them again grows it and writes the same values 
 autograd kept is valid again. Autograd detects by a version counter that a tensor it kept was
 written to. We write through `.data`, which has a counter of its own; and while the memory is gone
 the parameters' counters are raised, so that a backward that reads them raises an error instead.
+
+[Note: a shard is no weight] A shard has its parameter's name but not its meaning: a layer that
+reads it computes something wrong, or nothing. That happens when a part of a unit is called without
+the unit, or when its weights are read between two forwards. So a shard allows what optimizers,
+norms and copies do without recording gradients, and refuses to take part in a layer's computation
+or in anything that autograd would record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.autograd.graph import increment_version
-from torch.nn import Parameter
+from torch.nn import Parameter, functional
+from torch.optim.optimizer import _foreach_supported_types as _optimizer_types
+from torch.utils._foreach_utils import _foreach_supported_types as _foreach_types
+from torch.utils._pytree import tree_leaves
 
 from minidist.comm.comm import Comm
-from minidist.parallel.fsdp.shard import Replaced, ShardGradient, make_shard, plain
-from minidist.parallel.sharding.rows import RowLayout
+from minidist.parallel.sharding.layouts import RowLayout
+
+plain = torch._C.DisableTorchFunctionSubclass  # shards within it are tensors like any other
 
 
 class DtypePolicy(NamedTuple):
-    """What `torch.distributed.fsdp.MixedPrecisionPolicy` has, whose import takes a second or more.
-
-    Users pass that class; of either one only the fields are read.
-    """
+    """The fields of torch's `MixedPrecisionPolicy`, whose import takes a second or more."""
 
     param_dtype: torch.dtype | None = None  # of gathered parameters; None: as they are
     reduce_dtype: torch.dtype | None = None  # in which gradients are averaged; None: as gathered
@@ -62,7 +70,7 @@ class ParamGroup:
         self.param_dtype = (policy.param_dtype if casts else None) or self.dtype
         self.reduce_dtype = (policy.reduce_dtype if casts else None) or self.param_dtype
         self.unsharded: list[Parameter] = []  # empty before the first time
-        self.accumulated: list[torch.Tensor | None] = [None] * len(infos)  # not yet reduced
+        self.gradients: list[torch.Tensor | None] = [None] * len(infos)  # unsharded, not reduced
         self._unit_title = unit_title
         self.make_shards(parameters)
         for parameter, shard in zip(parameters, self.shards, strict=True):
@@ -75,13 +83,18 @@ class ParamGroup:
     @torch.no_grad()
     def make_shards(self, tensors: Sequence[torch.Tensor]) -> None:
         """Make this rank's pieces of these full tensors the parameters of the module."""
+        for types in (_optimizer_types, _foreach_types):  # into which DTensor enters itself too
+            if Shard not in types:
+                types.append(Shard)  # type: ignore[arg-type]  # or they would update one by one
         first = tensors[0]
         self.local = first.new_zeros(self.layout.shard_numel)  # this rank's shards, end to end
         self.pieces = self.layout.pieces(self.local)
-        self.shards = []  # the same, as parameters
+        self.shards: list[Shard] = []  # the same, as parameters
         for index, (piece, tensor) in enumerate(zip(self.pieces, tensors, strict=True)):
-            piece.copy_(self.layout.piece(index, tensor))
-            shard = make_shard(piece, tensor, partial(self.title, index))
+            shard = Shard(piece, tensor.requires_grad)
+            shard.title, shard.whole_shape = partial(self.title, index), tensor.shape
+            shard.part_of = partial(self.layout.piece, index)
+            piece.copy_(shard.part_of(tensor))
             self.shards.append(shard)
         self._install(self.shards)
 
@@ -102,7 +115,11 @@ class ParamGroup:
     def use_gathered(self) -> None:
         """The all-gather is done: make the module's parameters the unsharded ones."""
         if not self.unsharded:
-            self._make_unsharded()
+            kind: Any = {"dtype": self.param_dtype, "device": self.local.device}
+            with torch.inference_mode(False):  # what is created there can never be trained
+                empty = [torch.empty(shape, **kind) for shape in self.layout.shapes]
+                self.unsharded = [Parameter(each, requires_grad=False) for each in empty]
+            self._versions = tuple(parameter._version for parameter in self.unsharded)
         for parameter in self.unsharded:
             parameter.untyped_storage().resize_(parameter.nbytes)
         self.layout.unpack(self._gathered, [parameter.data for parameter in self.unsharded])
@@ -121,13 +138,6 @@ class ParamGroup:
         for parameter in self.unsharded:
             parameter.untyped_storage().resize_(0)
 
-    @torch.inference_mode(False)  # what is created there can never be trained
-    def _make_unsharded(self) -> None:
-        like = torch.empty(0, dtype=self.param_dtype, device=self.local.device)
-        empty = map(like.new_empty, self.layout.shapes)
-        self.unsharded = [Parameter(each, requires_grad=False) for each in empty]
-        self._versions = tuple(parameter._version for parameter in self.unsharded)
-
     # ---- gradients ----
 
     @property
@@ -136,40 +146,31 @@ class ParamGroup:
         with plain():
             return [shard.requires_grad for shard in self.shards]
 
-    @property
-    def has_gradients(self) -> bool:
-        """True if there are unsharded gradients, of this backward or accumulated ones."""
-        gradients = [*self.accumulated, *(parameter.grad for parameter in self.unsharded)]
-        return any(gradient is not None for gradient in gradients)
-
-    def accumulate_gradients(self) -> None:
-        """Add this backward's unsharded gradients to those of earlier ones."""
+    def take_gradients(self) -> bool:
+        """Add this backward's unsharded gradients to earlier ones; True if there are any."""
         for index, parameter in enumerate(self.unsharded):
             gradient, parameter.grad = parameter.grad, None
             if gradient is not None:
-                gradient, before = gradient.detach().to(self.reduce_dtype), self.accumulated[index]
-                self.accumulated[index] = gradient if before is None else before.add_(gradient)
+                if (before := self.gradients[index]) is not None:
+                    gradient = before.to(self.reduce_dtype).add_(gradient)
+                self.gradients[index] = gradient
+        return any(gradient is not None for gradient in self.gradients)
 
     def pack_gradients(self, scale: float) -> tuple[torch.Tensor, list[bool]]:
         """Flatten the unsharded gradients, times `scale`, in the order of ranks, and drop them.
 
         Also return for each parameter False if it wants a gradient and has none: zeros stand there.
         """
-        gradients = [parameter.grad for parameter in self.unsharded]
-        if any(gradient is not None for gradient in self.accumulated):
-            self.accumulate_gradients()
-            gradients = self.accumulated
         flat = self.local.new_empty(self.layout.padded, dtype=self.reduce_dtype)
-        zero, shaped = flat.new_zeros(()), zip(gradients, self.layout.shapes, strict=True)
-        self.layout.pack([zero.expand(s) if g is None else g for g, s in shaped], flat)
-        wanted = zip(gradients, self.trainable, strict=True)
+        self.layout.pack(self.gradients, flat)
+        wanted = zip(self.gradients, self.trainable, strict=True)
         present = [gradient is not None or not wants for gradient, wants in wanted]
         self.drop_gradients()
         return flat.mul_(scale), present
 
     def drop_gradients(self) -> None:
         """Drop all unsharded gradients."""
-        self.accumulated = [None] * len(self.accumulated)
+        self.gradients = [None] * len(self.gradients)
         for parameter in self.unsharded:
             parameter.grad = None
 
@@ -202,18 +203,92 @@ def put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
         setattr(module, name, tensor)
 
 
+# ---- a parameter while it is sharded ----
+
+MATRIX = {"matmul", "rmatmul", "mm", "bmm", "addmm", "addmv", "mv", "dot", "einsum"}
+GRADIENT: Any = torch.Tensor.grad
+NORMS = (torch.linalg.vector_norm, torch._foreach_norm)  # what clip_grad_norm_ calls
+
+
+class Shard(Parameter):
+    """This rank's part of a parameter: see [Note: a shard is no weight]."""
+
+    title: Callable[[], str]  # such as "parameter 'weight' of unit 'blocks.0'", for messages
+    whole_shape: torch.Size
+    part_of: Callable[[torch.Tensor], torch.Tensor]  # the same rows of another full tensor
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run `func` on the shard's memory; RuntimeError if it takes that for the parameter."""
+        name = getattr(func, "__name__", str(func))
+        refused = name.strip("_") in MATRIX or getattr(functional, name, None) is func
+        with plain():
+            if not refused:
+                result = func(*args, **(kwargs or {}))
+                recorded = isinstance(result, torch.Tensor) and result.grad_fn
+                if not (recorded and torch.is_grad_enabled()):
+                    return result
+            shard = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Shard))
+            mine, whole = tuple(shard.shape), tuple(shard.whole_shape)
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: {shard.title()} was used by {name} while it is sharded: "
+                f"this rank has {mine} of {whole}. Call the unit's module, not a part of it; or "
+                "call its unshard() before, and reshard() after"
+            )
+
+
+class ShardGradient(torch.Tensor):
+    """A shard's gradient: a tensor like any other, except that torch cannot clip it by its norm.
+
+    `torch.nn.utils.clip_grad_norm_` would scale each rank's shards by another factor, silently.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run `func` as on a plain tensor; RuntimeError if it is the norm that torch clips by."""
+        if func in NORMS:
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: the norm of a shard's gradient is that of this rank's "
+                "part alone: clip with minidist.clip_grad_norm_(module, max_norm) instead of "
+                "torch's; if the part's own norm is meant, take it of grad.detach()"
+            )
+        with plain():
+            return func(*args, **(kwargs or {}))
+
+
+class Replaced(Parameter):
+    """A parameter that a shard has replaced: to use it is an error.
+
+    An optimizer that was built before `fully_shard` would update it without any effect; a module
+    outside the unit, tied to it, would compute with old values.
+    """
+
+    title: Callable[[], str]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Raise RuntimeError, unless only a property other than the gradient is read."""
+        if func.__name__ != "__get__" or func == GRADIENT.__get__:
+            old = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Replaced))
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: {old.title()} is used as it was before fully_shard. An "
+                "optimizer must be built after it, from the module's parameters() of then; of "
+                "modules that share a parameter, wrap one that holds them all"
+            )
+        with plain():
+            return func(*args, **(kwargs or {}))
+
+
 # ---- which parameters are a unit's ----
 
 
 def own_parameters(module: nn.Module) -> list[ParamInfo]:
     """The parameters that no unit inside the module has, each with all its places."""
-    found: dict[int, ParamInfo] = {}
+    found: dict[Parameter, ParamInfo] = {}
     for prefix, part in own_modules(module):
-        for attribute, parameter in part._parameters.items():
-            if parameter is not None:
-                name = f"{prefix}.{attribute}" if prefix else attribute
-                info = found.setdefault(id(parameter), ParamInfo(name, parameter, []))
-                info.places.append((part, attribute))
+        for name, parameter in part.named_parameters(prefix, False, remove_duplicate=False):
+            info = found.setdefault(parameter, ParamInfo(name, parameter, []))
+            info.places.append((part, name.rpartition(".")[2]))
     return list(found.values())
 
 

@@ -28,6 +28,7 @@ After Rajbhandari et al. (2020), *ZeRO*, stage 3; Zhao et al. (2023), *PyTorch F
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from enum import Enum, auto
@@ -60,10 +61,7 @@ class UnitState(Enum):
 
 
 class Unit:
-    """The parameters of one wrapped module, without those of wrapped modules inside it.
-
-    The ranks of the first comm share each of them; those of a second one have the same shards.
-    """
+    """The parameters of one wrapped module, without those of wrapped modules inside it."""
 
     def __init__(
         self,
@@ -73,13 +71,13 @@ class Unit:
         policy: DtypePolicy,
         reshard_after_forward: bool | None,
     ) -> None:
-        self.comms, self.comm = comms, comms[0]
-        self.replicate = comms[1] if len(comms) == 2 else None
+        self.comms, self.comm = comms, comms[0]  # the ranks that share each parameter
+        self.replicate = comms[1] if len(comms) == 2 else None  # those with the same shards
         self.policy, self.reshard_after_forward = policy, reshard_after_forward
         self.requires_gradient_sync = True
         self.state = UnitState.SHARDED
-        self.name = ""  # of the module in the outermost unit
-        self.owner = ""  # of the shards, in a state dict
+        self.name = "root"  # or, of a module inside it, the module's name there
+        self.owner = f"rank {self.comm.rank} of {self.comm.ranks}"  # of the shards
         self.context = FSDPContext()  # shared by all units of the model
         self._kind = type(module).__name__
         self.groups = [ParamGroup(group, lambda: self.title, self.comm, policy) for group in infos]
@@ -99,9 +97,7 @@ class Unit:
                 following.begin_unshard()
         dtype = self.policy.param_dtype if self.policy.cast_forward_inputs else None
         inputs = cast((args, kwargs), dtype)
-        if self.state is not UnitState.BACKWARD:
-            inputs = on_exit(inputs, self.post_backward)
-        return inputs
+        return inputs if self.state is UnitState.BACKWARD else on_exit(inputs, self.post_backward)
 
     def post_forward(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """2. Free them, also if forward raised. Autograd calls `pre_backward` at an output."""
@@ -132,13 +128,9 @@ class Unit:
     def post_backward(self) -> None:
         """4. Free them. Begin to average the gradients, of which this rank keeps its part."""
         self.reshard()
-        if not any(group.has_gradients for group in self.groups):
-            return
-        if self.requires_gradient_sync:
+        found = [group.take_gradients() for group in self.groups]
+        if any(found) and self.requires_gradient_sync:
             self.context.begin_reduction(self.reduce_gradients())
-        else:
-            for group in self.groups:
-                group.accumulate_gradients()
 
     # ---- what it does with its parameters and gradients ----
 
@@ -146,7 +138,7 @@ class Unit:
         """Begin to gather the parameters, if they are sharded."""
         if self.state is not UnitState.SHARDED or not self.groups:
             return
-        what = f"unshard {self.short}"
+        what = f"unshard {self.name}"
         self._gathers = self._agree_on(what, async_op)
         with nullcontext() if async_op else mark(what, COMMUNICATION, self.device):
             for group in self.groups:
@@ -174,7 +166,7 @@ class Unit:
 
     def reduce_gradients(self) -> Iterator[None]:
         """Average the gradients over the ranks; pauses where it would wait for others."""
-        what = f"reduce-scatter {self.short}"
+        what = f"reduce-scatter {self.name}"
         ranks = self.comm.ranks * (self.replicate.ranks if self.replicate else 1)
         handles = self._agree_on(what, async_op=True)
         reduced = []
@@ -187,15 +179,16 @@ class Unit:
         yield
         wait_for(handles)
         if self.replicate:
-            what = f"all-reduce {self.short}"
+            what = f"all-reduce {self.name}"
             for _, mean, _ in reduced:
                 handles += begun(what, self.replicate.all_reduce(mean, async_op=True))
             yield
             wait_for(handles)
+        between = tuple(comm.group for comm in self.comms)
         for group, mean, present in reduced:
             group.write_gradients(mean, present)
             kept = None if all(present) else mean  # it may still be wanted
-            self.context.reduced.append(Reduced(self, group, present, kept))
+            self.context.reduced[between].append(Reduced(self, group, present, kept))
 
     def _agree_on(self, what: str, async_op: bool) -> list[Handle]:
         """Where checks are on, see that all ranks do the same to the same unit."""
@@ -211,14 +204,10 @@ class Unit:
         return self.groups[0].local.device if self.groups else torch.device("cpu")
 
     @property
-    def short(self) -> str:
-        """Its name in a timeline."""
-        return self.name or "root"
-
-    @property
     def title(self) -> str:
         """Its name in messages."""
-        return f"unit '{self.name}'" if self.name else f"the outermost unit ({self._kind})"
+        outermost = self is self.context.units[0]
+        return f"the outermost unit ({self._kind})" if outermost else f"unit '{self.name}'"
 
 
 class Reduced(NamedTuple):
@@ -235,7 +224,8 @@ class FSDPContext:
 
     def __init__(self) -> None:
         self.units: list[Unit] = []  # the outermost first
-        self.reduced: list[Reduced] = []  # in this backward: [Note: unused parameters]
+        # In this backward, by the ranks that reduced: [Note: unused parameters].
+        self.reduced: defaultdict[object, list[Reduced]] = defaultdict(list)
         self.following: dict[Unit, Unit] = {}  # unit → the one that the last forward began next
         self.previous: dict[Unit, Unit] = {}  # unit → the one whose forward ended before
         self._backward = BackwardPass()
@@ -305,12 +295,7 @@ class FSDPContext:
 
     def _write_unused(self) -> None:
         """Learn which parameters have a gradient on some rank: [Note: unused parameters]."""
-        by_ranks: dict[object, list[Reduced]] = {}
-        for each in self.reduced:
-            groups = tuple(comm.group for comm in each.unit.comms)
-            by_ranks.setdefault(groups, []).append(each)
-        self.reduced = []
-        for members in by_ranks.values():
+        for members in self.reduced.values():
             unit = members[0].unit
             present = [flag for each in members for flag in each.present]
             flags = torch.tensor(present, dtype=torch.uint8, device=unit.device)
@@ -323,14 +308,14 @@ class FSDPContext:
                 missed = [next(used) and not here for here in each.present]
                 if each.mean is not None:
                     each.group.write_gradients(each.mean, missed)
+        self.reduced.clear()
 
     def _check_last_backward(self) -> None:
-        """Raise RuntimeError if the last backward has raised."""
         if self._backward.raised:
             raise RuntimeError(
-                f"rank {dist.get_rank()}: {self.units[0].title}: its last backward raised, so its "
-                "gradients were not averaged, or not all; zero the gradients and call reshard() on "
-                "the outermost module, on all ranks, before the next forward"
+                f"rank {dist.get_rank()}: {self.units[0].title}: its last backward raised; zero "
+                "the gradients and call reshard() on the outermost module, on all ranks, before "
+                "the next forward"
             )
 
     def recover(self) -> None:

@@ -9,18 +9,16 @@ broadcast, and each rank keeps its shard of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import Parameter
 
 from minidist.launch.launch import device as own_device
-from minidist.parallel.fsdp.param_group import put
-from minidist.parallel.fsdp.shard import Shard
+from minidist.parallel.fsdp.param_group import Shard, put
 from minidist.parallel.fsdp.unit import Unit
-from minidist.parallel.full_model.shards import bare, comms, whoami
-
-METHODS = ("reset_parameters", "_reset_parameters")  # as torch.nn's modules have them
+from minidist.parallel.full_model.full_model import bare, comms, whoami
 
 
 @torch.no_grad()
@@ -48,13 +46,15 @@ def materialize(
     device = own_device() if device is None else torch.device(device)
     parts_of: dict[Unit | None, list[nn.Module]] = {}
     for part, unit in _inside_out(bare(module), None, set()):
-        if _on_meta(part):
+        if own := _on_meta(part):
+            if init is None and _reset_of(part) is None:
+                raise ValueError(
+                    f"{whoami()}materialize: {type(part).__name__} has {', '.join(own)} of its own "
+                    "and no method reset_parameters; write it, or pass init"
+                )
             parts_of.setdefault(unit, []).append(part)
-    if init is None:
-        init = _reset_parameters
-        _check_methods(module, [part for parts in parts_of.values() for part in parts])
     for unit, parts in parts_of.items():
-        made = _make(parts, device, init)
+        made = _make(parts, device, init or (lambda part: _reset_of(part)()))
         # Of a unit: from rank 0 to its shard group, and on to the replicas.
         between = comms(module) if unit is None else [unit.comm, unit.replicate]
         for tensor in made.values():
@@ -109,20 +109,6 @@ def _make(
     return made
 
 
-def _reset_parameters(part: nn.Module) -> None:
-    next(getattr(part, name) for name in METHODS if hasattr(part, name))()
-
-
-def _check_methods(module: nn.Module, parts: Sequence[nn.Module]) -> None:
-    names = {part: name or "the root" for name, part in module.named_modules()}
-    without = [
-        f"{names[part]} ({type(part).__name__}: {', '.join(_on_meta(part))})"
-        for part in parts
-        if not any(hasattr(part, name) for name in METHODS)
-    ]
-    if without:
-        raise ValueError(
-            f"{whoami()}materialize: expected a method reset_parameters of each submodule with "
-            f"parameters or buffers of its own, got none of {'; '.join(without)}; write it, or "
-            "pass init"
-        )
+def _reset_of(part: nn.Module) -> Any:
+    """The method with which torch.nn's modules initialise what is their own, or None."""
+    return getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)

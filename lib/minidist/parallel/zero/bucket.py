@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import Parameter
 
-from minidist.parallel.sharding.flat import Flat
+from minidist.parallel.sharding.layouts import Flat
 from minidist.parallel.sharding.partition import Named, shaped
 
 

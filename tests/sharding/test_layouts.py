@@ -1,11 +1,11 @@
-"""Tensors laid end to end and cut in slices: what belongs to whom."""
+"""Tensors laid end to end and cut in slices, or split by rows: what belongs to whom."""
 
 import random
 
 import pytest
 import torch
 
-from minidist.parallel.sharding.flat import Flat
+from minidist.parallel.sharding.layouts import Flat, RowLayout
 
 EXAMPLE = [torch.Size([4]), torch.Size([3]), torch.Size([3])]  # the one of the docstring
 
@@ -39,11 +39,17 @@ def test_slices_are_equal_and_their_pieces_make_every_tensor_again(ranks: int) -
             assert torch.equal(torch.cat([own[index] for own in pieces]), view.flatten())
 
 
-def test_all_are_views() -> None:
-    flat = Flat(EXAMPLE, 4, 1)
-    whole = torch.zeros(flat.padded)
-    flat.views(whole)[1].fill_(1)
-    flat.shard(whole)[0] = 2
-    flat.pieces(flat.shard(whole))[1][1] = 3
-    flat.padding(whole).fill_(4)
-    assert whole.tolist() == [0, 0, 0, 2, 1, 3, 1, 0, 0, 0, 4, 4]
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_every_rank_gets_its_rows_and_all_together_have_every_tensor(ranks: int) -> None:
+    shapes = [torch.Size(s) for s in [(3, 2), (), (7,), (0, 4), (1, 5), (4, 2, 2)]]
+    tensors = [torch.randn(shape) for shape in shapes]
+    table = torch.full((RowLayout(shapes, ranks, 0).padded,), 7.0)
+    RowLayout(shapes, ranks, 0).pack(tensors, table)
+    for rank in range(ranks):
+        layout = RowLayout(shapes, ranks, rank)
+        shard = table.view(ranks, -1)[rank]
+        assert len(shard) == layout.shard_numel
+        for index, piece in enumerate(layout.pieces(shard)):
+            assert torch.equal(piece, layout.piece(index, tensors[index])), (rank, index)
+        assert all(map(torch.equal, layout.tensors(table), tensors))
+    assert table.sum() == pytest.approx(sum(t.sum() for t in tensors).item(), abs=1e-4)
