@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from minidist.parallel.ddp.bucket import Bucket, GradBucket, build_buckets
+from minidist.parallel.ddp.bucket import Bucket, build_buckets
 from minidist.parallel.sharding.partition import assign
 
 
@@ -56,7 +56,12 @@ def test_dtypes_have_buckets_of_their_own_in_the_order_in_which_they_become_full
     )
     buckets = build_buckets(order, 8, 16)
     assert [bucket.names for bucket in buckets] == [("e",), ("d",), ("b",), ("c", "a")]
-    assert [(b.index, b.last) for b in buckets] == [(0, False), (1, False), (2, False), (3, True)]
+    assert [(b.index(), b.is_last()) for b in buckets] == [
+        (0, False),
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
     assert [bucket.nbytes for bucket in buckets] == [8, 16, 16, 16]
 
 
@@ -79,18 +84,17 @@ def test_views_have_the_parameters_shape_and_strides_and_lie_apart(layout: torch
     assert view.shape == layout.shape
     assert view.stride() == (layout.stride() if layout.stride() != (6, 2) else (3, 1))
     view.fill_(1)
-    assert bucket.buffer.tolist() == [0] * 3 + [1] * layout.numel() + [0] * 2
+    assert bucket.flat.tolist() == [0] * 3 + [1] * layout.numel() + [0] * 2
 
 
 def test_a_hook_sees_the_bucket_as_torchs_do() -> None:
     net = nn.Linear(3, 2)
-    bucket = Bucket(2, list(net.named_parameters()), last=True)
-    seen = GradBucket(bucket)
+    seen = Bucket(2, list(net.named_parameters()), last=True)
     assert (seen.index(), seen.is_last()) == (2, True)
-    assert seen.buffer() is bucket.buffer
+    assert seen.buffer() is seen.flat
     assert [g.shape for g in seen.gradients()] == [p.shape for p in seen.parameters()]
     seen.gradients()[1].fill_(7)
     assert seen.buffer().tolist() == [0] * 6 + [7] * 2
     seen.set_buffer(torch.ones(8))
     assert seen.buffer().tolist() == [1] * 8
-    assert bucket.buffer.tolist() == [0] * 6 + [7] * 2
+    assert seen.flat.tolist() == [0] * 6 + [7] * 2

@@ -91,7 +91,7 @@ def test_views_lie_in_the_buckets_also_in_no_sync_and_after_the_rebuild() -> Non
         return all(
             p.grad is not None and p.grad.data_ptr() == bucket.views[p].data_ptr()
             for bucket in ddp.buckets
-            for p in bucket.parameters
+            for p in bucket.parameters()
         )
 
     def run() -> list[bool]:

@@ -125,7 +125,7 @@ def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
         ddp = DistributedDataParallel(mlp(5, 4, 3), gradient_as_bucket_view=view, **EACH)
         if hooked:
             ddp.register_comm_hook(None, allreduce_hook)
-        old = [ref(bucket.buffer) for bucket in ddp.buckets]
+        old = [ref(bucket.flat) for bucket in ddp.buckets]
         alive, build = [], reducer.build_buckets
 
         def spy(*args: Any) -> Any:

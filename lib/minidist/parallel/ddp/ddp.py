@@ -222,9 +222,7 @@ class DistributedDataParallel(nn.Module):
         total = torch.tensor([samples], dtype=torch.float64, device=wire_device(self.comm.group))
         self.comm.all_reduce(total)
         if not total.item():
-            raise ValueError(
-                "weigh: samples: expected some on at least one rank, got 0 on all ranks"
-            )
+            raise ValueError("weigh: samples: expected some on one rank, got 0 on all ranks")
         self.weight = self.comm.ranks * samples / total.item()
 
     @contextmanager
