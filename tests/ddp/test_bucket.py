@@ -17,10 +17,6 @@ from minidist.parallel.sharding.partition import assign
         ([4, 4, 4, 4], 4, 8, [[3], [2, 1], [0]]),
         ([4, 4, 4, 4], 0, 0, [[3], [2], [1], [0]]),
         ([4, 4, 4, 4], math.inf, math.inf, [[3, 2, 1, 0]]),
-        ([4, 4, 4, 4], 5, 5, [[3, 2], [1, 0]]),
-        ([100, 4, 4], 4, 8, [[2], [1, 0]]),
-        ([4, 100, 4], 8, 8, [[2, 1], [0]]),
-        ([4, 4], 8, 1, [[1, 0]]),
         ([0, 4, 0], 4, 4, [[2, 1], [0]]),
         ([4], 1, 1, [[0]]),
     ],
@@ -56,12 +52,8 @@ def test_dtypes_have_buckets_of_their_own_in_the_order_in_which_they_become_full
     )
     buckets = build_buckets(order, 8, 16)
     assert [bucket.names for bucket in buckets] == [("e",), ("d",), ("b",), ("c", "a")]
-    assert [(b.index(), b.is_last()) for b in buckets] == [
-        (0, False),
-        (1, False),
-        (2, False),
-        (3, True),
-    ]
+    assert [b.index() for b in buckets] == [0, 1, 2, 3]
+    assert [b.is_last() for b in buckets] == [False, False, False, True]
     assert [bucket.nbytes for bucket in buckets] == [8, 16, 16, 16]
 
 

@@ -18,34 +18,6 @@ from tests.support.training import mlp, numbers
 EACH = {"bucket_cap_mb": 1e-6, "first_bucket_mb": 1e-6}  # a bucket for each parameter
 
 
-def step(model: nn.Module, number: int, wide: int) -> None:
-    x = numbers(dist.get_rank(), number, 3, wide, dtype=torch.float32)
-    model(x).square().mean().backward()
-
-
-def test_a_step_sends_twice_the_share_of_the_gradients_that_others_hold() -> None:
-    """2 (N - 1) / N of their bytes, by each rank, where the sizes can be divided."""
-    ranks, nbytes = 3, 4 * (12 * 11 + 12 + 12 * 6 + 6)
-
-    def run() -> None:
-        comm = Counted(Ours(algorithm="ring"))
-        for buckets, caps in ((1, {}), (4, EACH)):
-            comm.clear()
-            ddp = DistributedDataParallel(mlp(11, 12, 6).float(), comm=comm, **caps)
-            assert [call.name for call in comm.calls] == ["broadcast"]
-            for number in range(3):
-                comm.clear()
-                step(ddp, number, 11)
-                rebuilt = number == 1
-                calls = ["broadcast"] * rebuilt + ["all_reduce"] * buckets
-                assert [call.name for call in comm.calls] == calls, number
-                if not rebuilt:
-                    assert comm.bytes_sent * ranks == 2 * (ranks - 1) * nbytes, number
-                    assert comm.messages_sent == 2 * (ranks - 1) * buckets, number
-
-    launch(run, ranks)
-
-
 def test_one_broadcast_for_each_dtype_at_the_start_and_of_buffers_before_each_forward() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
