@@ -4,11 +4,14 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import Parameter
 
+from minidist import DistributedDataParallel, launch
 from minidist.parallel.ddp.bucket import Bucket, build_buckets
 from minidist.parallel.sharding.partition import assign
+from tests.support.training import mlp, numbers
 
 
 @pytest.mark.parametrize(
@@ -90,3 +93,34 @@ def test_a_hook_sees_the_bucket_as_torchs_do() -> None:
     seen.set_buffer(torch.ones(8))
     assert seen.buffer().tolist() == [1] * 8
     assert seen.flat.tolist() == [0] * 6 + [7] * 2
+
+
+def test_views_lie_in_the_buckets_also_in_no_sync_and_after_the_rebuild() -> None:
+    def inside(ddp: DistributedDataParallel) -> bool:
+        return all(
+            p.grad is not None and p.grad.data_ptr() == bucket.views[p].data_ptr()
+            for bucket in ddp.buckets
+            for p in bucket.parameters()
+        )
+
+    def once(ddp: DistributedDataParallel, step: int) -> None:
+        ddp(numbers(dist.get_rank(), step, 3, 6)).square().mean().backward()
+
+    def run() -> list[bool]:
+        small = {"bucket_cap_mb": 200e-6, "first_bucket_mb": 50e-6}  # several of few parameters
+        found = []
+        for view in (True, False):
+            ddp = DistributedDataParallel(mlp(6, 5, 4), gradient_as_bucket_view=view, **small)
+            for step in range(3):
+                ddp.zero_grad(set_to_none=step == 1)
+                with ddp.no_sync():
+                    once(ddp, step + 100)
+                found.append(inside(ddp))
+                once(ddp, step)
+                found.append(inside(ddp))
+            assert ddp.steps == 3, "those in no_sync are not counted"
+            assert sorted(ddp.arrivals) == ["0.bias", "0.weight", "2.bias", "2.weight"]
+            assert {name[0] for name in ddp.arrivals[:2]} == {"2"}, "the last layer's come first"
+        return found
+
+    assert launch(run, 2) == [[True] * 6 + [False] * 6] * 2
