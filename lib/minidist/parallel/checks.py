@@ -67,13 +67,9 @@ def check_tensors(
     *,
     meta: bool = False,
 ) -> None:
-    """Raise unless each is a plain tensor with values, of one device that the group can reach.
+    """Raise unless each is a plain tensor with values, on a device that the group can reach.
 
-    Args:
-        argument: of the public call, for messages.
-        named: parameters and buffers by their names.
-        group: whose ranks will exchange them.
-        meta: they may be on the meta device.
+    Parameters must be on one device; with `meta` all may be on the meta device.
     """
     known = backends(group)
     first_on: dict[torch.device, str] = {}  # the first parameter on each device

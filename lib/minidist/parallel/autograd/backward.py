@@ -136,11 +136,8 @@ class Backward(BackwardPass):
                 f"ranks: {self.problem}. Zero the gradients and wrap the module anew, on all ranks"
             )
 
-    def arrive(self, parameter: Parameter) -> None:
+    def arrive(self, owner: Owner, parameter: Parameter) -> None:
         """Autograd has made a gradient."""
-        owner = self._owner()
-        if owner is None:
-            return
         if not self.under_way:
             if self._expected is None:  # it is a backward round the wrapper
                 return
@@ -177,9 +174,8 @@ class Backward(BackwardPass):
 
 def _arrive(backward: ReferenceType[Backward], parameter: Parameter) -> None:
     """The hook of a parameter."""
-    alive = backward()
-    if alive is not None:
-        alive.arrive(parameter)
+    if (alive := backward()) and (owner := alive._owner()):
+        alive.arrive(owner, parameter)
 
 
 def watched(parameter: torch.Tensor) -> bool:

@@ -14,7 +14,6 @@ from torch.nn import Parameter
 from minidist.comm.agreement import agreed
 from minidist.comm.comm import Comm
 from minidist.parallel.checks import check_module, check_tensors, is_number
-from minidist.parallel.ddp.comm_hooks import name_of
 
 NAME = "DistributedDataParallel"
 Kinds = dict[Parameter, tuple[torch.dtype, torch.device]]
@@ -64,13 +63,6 @@ def check_arguments(
             if own.type == "cpu" or device != own:
                 expected = "None for a module on the CPU" if own.type == "cpu" else own
                 raise ValueError(f"device_ids, output_device: expected {expected}, got {each!r}")
-
-
-def check_hook(hook: object, before: object, comm: Comm) -> None:
-    """Raise if there is a hook already, or if the ranks register different ones."""
-    with agreed(comm, "register_comm_hook", {"hook": name_of(hook)}):
-        if before is not None:
-            raise ValueError("hook: there is one already; wrap the module anew for another")
 
 
 def check_samples(samples: object, comm: Comm) -> None:

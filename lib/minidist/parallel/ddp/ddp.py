@@ -2,6 +2,12 @@
 
 The idea is in `reducer.py`. This is the module around a model: it decides which backward passes
 synchronize, sees to buffers, and has everything checked.
+
+[Note: shadow passes] A rank that has run out of batches must still take part in what the others
+send, or they wait for ever. So within `join` a rank announces what it does next: a forward that
+broadcasts buffers, or a backward that is averaged. A rank that has run out listens, and plays that
+part with zeros. Each announcement is one all-reduce of an integer for each rank. PyTorch announces
+forwards only, and takes for granted that one backward follows each.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from torch.nn import Parameter
 from torch.utils._pytree import tree_map_only
 
 from minidist.collectives.runtime.group import wire_device
-from minidist.comm.agreement import agree_on
+from minidist.comm.agreement import agree_on, agreed
 from minidist.comm.coalesced import broadcast_coalesced
 from minidist.comm.comm import Comm
 from minidist.comm.replicas import same_model
@@ -28,14 +34,14 @@ from minidist.parallel.autograd.backward import Backward
 from minidist.parallel.checks import choose_comm
 from minidist.parallel.ddp import checks
 from minidist.parallel.ddp.bucket import Bucket, arrival_order
-from minidist.parallel.ddp.comm_hooks import Hook, HookCall
-from minidist.parallel.ddp.join import BACKWARD, FORWARD, OUT, announce
+from minidist.parallel.ddp.comm_hooks import Hook, HookCall, name_of
 from minidist.parallel.ddp.reducer import Reducer
 from minidist.parallel.sharding.partition import MIB
 from minidist.profiler.spans import COMPUTE
 from minidist.profiler.timeline import mark
 
 PREFIX = "module."
+CODES = OUT, FORWARD, BACKWARD = ["out of batches", "forward", "backward"]  # in `join`
 
 
 class DistributedDataParallel(nn.Module):
@@ -148,7 +154,7 @@ class DistributedDataParallel(nn.Module):
     def _meet(self, what: str) -> None:
         """All ranks come here, or have run out."""
         if self._going:
-            self._going = list(announce(self.comm, what))
+            self._announce(what)
         else:
             at = f"{what} after {self._forwards} forwards, {self.steps} backwards"
             agree_on(self.comm, f"{checks.NAME}, {at}")
@@ -248,9 +254,8 @@ class DistributedDataParallel(nn.Module):
         self._going = list(range(self.comm.ranks))
         try:
             yield
-            while said := announce(self.comm, OUT):
-                self._going = list(said)
-                if FORWARD in said.values():
+            while (what := self._announce(OUT)) != OUT:
+                if what == FORWARD:
                     self._broadcast(self.module.buffers())
                     continue
                 with torch.no_grad():  # take part in the others' backward with gradients of zeros
@@ -263,11 +268,30 @@ class DistributedDataParallel(nn.Module):
         finally:
             self._going = []
 
+    def _announce(self, mine: str) -> str:
+        """Tell all ranks what this one does next; return what those do that still have batches.
+
+        OUT means that none has any. It raises RuntimeError on all ranks if they differ.
+        """
+        group = self.comm.group
+        table = torch.zeros(self.comm.ranks, dtype=torch.int32, device=wire_device(group))
+        table[self.comm.rank] = CODES.index(mine)
+        self.comm.all_reduce(table)
+        said = {rank: CODES[code] for rank, code in enumerate(table.tolist()) if code}
+        if len(set(said.values())) > 1:
+            ranks = dist.get_process_group_ranks(group)
+            listed = "; ".join(f"rank {ranks[rank]}: {what}" for rank, what in said.items())
+            raise RuntimeError(f"join: the ranks are not at the same point: {listed}")
+        self._going = list(said) or self._going
+        return next(iter(said.values()), OUT)
+
     # ---- hooks, and what there is to look at ----
 
     def register_comm_hook(self, state: object, hook: Hook) -> None:
         """Send buckets by `hook(state, bucket)` instead of an all-reduce: see `comm_hooks`."""
-        checks.check_hook(hook, self._reducer.comm_hook, self.comm)
+        with agreed(self.comm, "register_comm_hook", {"hook": name_of(hook)}):
+            if self._reducer.comm_hook:
+                raise ValueError("hook: there is one already; wrap the module anew for another")
         self._reducer.comm_hook = partial(HookCall, state, hook)
 
     @property

@@ -28,7 +28,6 @@ class Reducer:
     Args:
         named: the parameters to train, by name; alike on all ranks.
         initial: parameters and buffers that all ranks take from rank 0 before training.
-        comm: between the ranks.
         caps: bytes that close the first bucket, and each later one.
         on_gradient: autograd's hook for each parameter; it leads to `gradient_ready`.
         as_view: `parameter.grad` is a view of the bucket.
