@@ -71,25 +71,35 @@ class Spy(Ours):
         return super().all_reduce(tensor, *args, **kwargs)
 
 
-def test_buckets_leave_during_backward() -> None:
+def test_buckets_leave_during_backward_and_the_timeline_shows_it() -> None:
     def note(events: list[str], name: str, _: torch.Tensor) -> None:
         events.append(name)
 
-    def run() -> list[str]:
+    def run() -> tuple[list[str], list[Span]]:
         events: list[str] = []
         net = mlp(5, 4, 3, 2)
         for name, parameter in net.named_parameters():
             parameter.register_hook(partial(note, events, name))
         ddp = DistributedDataParallel(net, comm=Spy(events), **EACH)
         x = numbers(dist.get_rank(), 0, 3, 5)
+        optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
         for _ in range(2):
-            ddp(x).mean().backward()
-        return events
+            with timeline() as line:
+                ddp(x).mean().backward()
+                optimizer.step()
+        return events, line.spans
 
-    for events in launch(run, 2):
+    for rank, (events, spans) in enumerate(launch(run, 2)):
         first, second = events[:12], events[12:]
         assert sorted(first) == sorted(second)
         assert second[1::2] == ["sent"] * 6, "each leaves before the next is made"
+        names = ["backward", *(f"bucket {index}" for index in range(6)), "forward", "optimizer"]
+        assert sorted(span.name for span in spans) == names
+        assert {span.rank for span in spans} == {rank}
+        at = {span.name: span for span in spans}
+        assert at["forward"].end <= at["backward"].start
+        assert at["bucket 0"].start < at["backward"].end
+        assert max(span.end for span in spans) == at["optimizer"].end
 
 
 def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
@@ -115,22 +125,3 @@ def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
         return [run(False, False), run(True, True)]
 
     assert launch(every, 2) == [[[0]] * 2] * 2, "built once, when none of the old ones was alive"
-
-
-def test_the_timeline_holds_what_the_step_did() -> None:
-    def run() -> list[Span]:
-        ddp = DistributedDataParallel(mlp(5, 4, 3), **EACH)
-        optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
-        with timeline() as line:
-            ddp(numbers(dist.get_rank(), 0, 3, 5)).mean().backward()
-            optimizer.step()
-        return line.spans
-
-    for rank, spans in enumerate(launch(run, 2)):
-        names = ["backward", *(f"bucket {index}" for index in range(4)), "forward", "optimizer"]
-        assert sorted(span.name for span in spans) == names
-        assert {span.rank for span in spans} == {rank}
-        at = {span.name: span for span in spans}
-        assert at["forward"].end <= at["backward"].start
-        assert at["bucket 0"].start < at["backward"].end
-        assert max(span.end for span in spans) == at["optimizer"].end
