@@ -7,13 +7,13 @@ leave out, and where `minidist` does it:
 left out                                            done in
 ==================================================  ============================================
 parameters of several dtypes, on several devices    `minidist.parallel.sharding.partition`
-parameters that a rank does not use in a step       `parallel.ddp.unused`, `parallel.fsdp.unit`
+parameters that a rank does not use in a step       `parallel.ddp.reducer`, `parallel.fsdp.unit`
 gradients that come in another order on each rank   `parallel.ddp.bucket`, `parallel.zero.bucket`
 several backward passes for one step (`no_sync`)    `parallel.autograd.backward`
 clipping, checkpoints of model and optimizer        `parallel.full_model`, `zero.state_dict`
 mixed precision, a shard for each parameter         `parallel.fsdp.param_group`
 activation checkpointing                            `parallel.fsdp.unit`
-waiting for the last gradients without being told   `parallel.autograd.backward_pass`
+waiting for the last gradients without being told   `parallel.autograd.backward`
 finding out that ranks disagree, and how            `comm.agreement`, `parallel.checks`
 ==================================================  ============================================
 """

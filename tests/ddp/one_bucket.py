@@ -9,41 +9,24 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course.training.models import mlp
+from minidist.parallel.ddp.bucket import Bucket
 
 Hook = Callable[[Any, Any], Any]
 Gradients = dict[str, torch.Tensor]
 
 
-class OneBucket:
-    """Gradients as DDP hands them to a hook: views of one flat buffer."""
-
-    def __init__(
-        self,
-        gradients: Sequence[torch.Tensor],
-        parameters: Sequence[torch.Tensor] | None = None,
-        index: int = 0,
-        *,
-        last: bool = True,
-    ) -> None:
-        self._buffer = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        parts = torch.split(self._buffer, [gradient.numel() for gradient in gradients])
-        self._views = [a.view_as(b) for a, b in zip(parts, gradients, strict=True)]
-        self._parameters, self._index, self._last = parameters, index, last
-
-    def index(self) -> int:
-        return self._index
-
-    def is_last(self) -> bool:
-        return self._last
-
-    def buffer(self) -> torch.Tensor:
-        return self._buffer
-
-    def gradients(self) -> list[torch.Tensor]:
-        return self._views
-
-    def parameters(self) -> list[torch.Tensor]:
-        return list(self._views if self._parameters is None else self._parameters)
+def filled(
+    gradients: Sequence[torch.Tensor],
+    parameters: Sequence[Any] | None = None,
+    index: int = 0,
+    *,
+    last: bool = True,
+) -> Bucket:
+    """A bucket with these gradients."""
+    bucket = Bucket(index, [("", each) for each in parameters or gradients], last=last)
+    for view, gradient in zip(bucket.gradients(), gradients, strict=True):
+        view.copy_(gradient)
+    return bucket
 
 
 def torch_ddp(net: nn.Module, state: Any = None, hook: Hook | None = None, **options: Any) -> Any:

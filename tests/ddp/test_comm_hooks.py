@@ -10,18 +10,23 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from minidist import Counted, DistributedDataParallel, Ours, launch, timeline
 from minidist.parallel.ddp import comm_hooks as hooks
-from tests.ddp.one_bucket import Alone, Gradients, OneBucket, backwards, net, torch_ddp
+from tests.ddp.one_bucket import Alone, Gradients, backwards, filled, net, torch_ddp
 
 PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any], float]] = {
     "whole": (hooks.all_reduce, default_hooks.allreduce_hook, 1e-6),
     "fp16": (hooks.fp16_compress, default_hooks.fp16_compress_hook, 2**-9),
+    "fp16 by set_buffer": (
+        hooks.fp16_compress,
+        default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook),
+        2**-9,
+    ),
     "bf16": (hooks.bf16_compress, default_hooks.bf16_compress_hook, 2**-6),
 }
 
 
 def averaged(hook: Callable[..., Any], state: Any, gradient: torch.Tensor) -> torch.Tensor:
     """What the hook makes of this gradient of a rank."""
-    bucket = OneBucket([gradient])
+    bucket = filled([gradient])
     hook(state, bucket).wait()
     return bucket.buffer()
 
@@ -103,7 +108,7 @@ def test_a_hook_returns_before_the_others_have_called_and_sends_half_of_the_byte
         comm, rank, token = Counted(Ours(algorithm="ring")), dist.get_rank(), torch.zeros(1)
         if rank == 1:  # it does not call until rank 0 has called, and gone on
             dist.recv(token, 0)
-        bucket = OneBucket([torch.full((3,), rank + 1.0)])
+        bucket = filled([torch.full((3,), rank + 1.0)])
         handle = hooks.bf16_compress(comm, bucket)
         if rank == 0:
             assert handle.span is None, "a span before it is done"

@@ -9,7 +9,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 
 from minidist import Counted, Ours, launch
 from minidist.parallel.ddp.powersgd import PowerSGD, power_sgd
-from tests.ddp.one_bucket import Alone, OneBucket
+from tests.ddp.one_bucket import Alone, filled
 
 SHAPES = [(14, 12), (5,), (5, 4, 3, 2), (7, 2), ()]  # the first and the third are worth it, r = 2
 NAMES = [torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in SHAPES]
@@ -28,12 +28,6 @@ def mean(step: int, ranks: int, shape: tuple[int, ...]) -> torch.Tensor:
 
 def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-9) -> bool:
     return bool(torch.allclose(found, expected, rtol=tolerance, atol=tolerance))
-
-
-def seeded(state: PowerSGD) -> PowerSGD:
-    """With the first Q that torch's state of seed 0 has."""
-    state.random.manual_seed(209652396)  # what NumPy's generator of seed 0 draws
-    return state
 
 
 def dense(
@@ -59,7 +53,7 @@ def applied_on_ranks(steps: int) -> tuple[list[list[torch.Tensor]], dict[int, to
         gradients = [gradient(step, comm.rank, shape) for shape in SHAPES]
         cuts = [[4, 2], [0, 3, 1]] if step else [[0, 1, 2, 3, 4]]
         buckets = [
-            OneBucket([gradients[i] for i in cut], [NAMES[i] for i in cut], n, last=cut is cuts[-1])
+            filled([gradients[i] for i in cut], [NAMES[i] for i in cut], n, last=cut is cuts[-1])
             for n, cut in enumerate(cuts)
         ]
         for handle in [power_sgd(state, bucket) for bucket in buckets]:
@@ -76,7 +70,8 @@ def test_what_is_applied_is_the_mean_projected_and_nothing_is_lost() -> None:
     steps, ranks = 6, 3
     results = launch(applied_on_ranks, ranks, steps)
     twin = PowerSGD(Alone(), 2)
-    bases = {i: twin.recall(NAMES[i], NAMES[i])["q"] for i in (0, 2)}
+    kept = {i: twin.recall(NAMES[i], NAMES[i]) for i in (0, 2)}
+    bases = {i: each["q"] for i, each in kept.items() if each}
     applied = results[0][0]
     for i, shape in enumerate(SHAPES):
         means = [mean(step, ranks, shape) for step in range(steps)]
@@ -95,14 +90,15 @@ def test_this_rank_s_own_error_stays_small_where_torch_s_grows() -> None:
     """The same steps, though: only the mean of the errors matters."""
 
     def run() -> tuple[list[float], list[float]]:
-        state = seeded(PowerSGD(Ours(algorithm="ring", check=False), start=0))
+        state = PowerSGD(Ours(algorithm="ring", check=False), start=0)
+        state.random.manual_seed(209652396)  # the first Q of torch's state of seed 0
         theirs = PowerSGDState(None, 1, 2)
         theirs.iter = 2
-        key = torch.nn.Parameter(torch.zeros(10, 10))
+        key = torch.zeros(10, 10, dtype=torch.float64)
         own, of_mean = [], []
         for step in range(160):
             mine = gradient(0, state.comm.rank, (10, 10))
-            ours, other = OneBucket([mine], [key]), OneBucket([mine], [key])
+            ours, other = filled([mine], [key]), filled([mine], [key])
             power_sgd(state, ours).wait()
             powerSGD_hook(theirs, other).wait()
             if step < 40:  # later, roundings have grown up
@@ -123,21 +119,23 @@ def test_p_and_what_is_not_worth_it_go_in_one_message_and_q_in_another() -> None
         names = [torch.zeros(12, 24), torch.zeros(12), torch.zeros(2, 6)]
         for _ in range(2):
             comm.clear()
-            power_sgd(state, OneBucket([torch.randn_like(name) for name in names], names)).wait()
+            power_sgd(state, filled([torch.randn_like(name) for name in names], names)).wait()
             found.append([call.nbytes for call in comm.calls])
         return found
 
     assert launch(run, 3)[0] == [[4 * 312], [4 * (12 * 2 + 12 + 12), 4 * 24 * 2]]
     state = PowerSGD(Alone(), rank=2)
     sizes = {(8, 8): False, (8, 9): True, (9, 2, 2, 2): True, (144,): False, (0, 5): False}
-    assert {size: state.compresses(torch.empty(size)) for size in sizes} == sizes
-    assert not state.compresses(torch.empty(8, 9, dtype=torch.complex64))
+    for size, worth_it in sizes.items():
+        assert bool(state.recall(torch.empty(size), torch.empty(size))) == worth_it, size
+    wave = torch.empty(8, 9, dtype=torch.complex64)
+    assert state.recall(wave, wave) is None
 
 
 def alone(steps: list[torch.Tensor], rank: int) -> tuple[list[torch.Tensor], torch.Tensor]:
     """What one rank applies, and what it owes at the end."""
     state, key = PowerSGD(Alone(), rank, 0), torch.zeros_like(steps[0])
-    found = [power_sgd(state, OneBucket([each], [key])).wait().view_as(key) for each in steps]
+    found = [power_sgd(state, filled([each], [key])).wait().view_as(key) for each in steps]
     return found, state.kept[key]["error"]
 
 

@@ -53,7 +53,7 @@ def test_a_gradient_launches_every_full_bucket_that_has_waited_for_it() -> None:
 def test_copied_times_the_scale_and_written_back(as_view: bool) -> None:
     made, (a, b, c, d), comm = reducer(2, 3, 2, 1, cap=math.inf, as_view=as_view)
     (bucket,) = made.buckets
-    assert bucket.parameters == (d, c, b, a)
+    assert bucket.parameters() == [d, c, b, a]
     a.grad, b.grad = torch.tensor([2.0, 4.0]), torch.full((3,), math.nan)
     c.grad = bucket.views[c] if as_view else torch.tensor([0.0, 0.0])
     c.grad.copy_(torch.tensor([6.0, 8.0]))
@@ -67,7 +67,7 @@ def test_copied_times_the_scale_and_written_back(as_view: bool) -> None:
     assert sent[6:] == [1, 2]
     assert (a.grad is bucket.views[a]) == as_view
     assert c.grad.tolist() == [6, 8], "and is left as it is"
-    bucket.buffer.copy_(torch.arange(8.0))
+    bucket.flat.copy_(torch.arange(8.0))
     made.finish({a, d})
     assert a.grad.tolist() == [6, 7]
     assert d.grad is not None

@@ -18,34 +18,6 @@ from tests.support.training import mlp, numbers
 EACH = {"bucket_cap_mb": 1e-6, "first_bucket_mb": 1e-6}  # a bucket for each parameter
 
 
-def step(model: nn.Module, number: int, wide: int) -> None:
-    x = numbers(dist.get_rank(), number, 3, wide, dtype=torch.float32)
-    model(x).square().mean().backward()
-
-
-def test_a_step_sends_twice_the_share_of_the_gradients_that_others_hold() -> None:
-    """2 (N - 1) / N of their bytes, by each rank, where the sizes can be divided."""
-    ranks, nbytes = 3, 4 * (12 * 11 + 12 + 12 * 6 + 6)
-
-    def run() -> None:
-        comm = Counted(Ours(algorithm="ring"))
-        for buckets, caps in ((1, {}), (4, EACH)):
-            comm.clear()
-            ddp = DistributedDataParallel(mlp(11, 12, 6).float(), comm=comm, **caps)
-            assert [call.name for call in comm.calls] == ["broadcast"]
-            for number in range(3):
-                comm.clear()
-                step(ddp, number, 11)
-                rebuilt = number == 1
-                calls = ["broadcast"] * rebuilt + ["all_reduce"] * buckets
-                assert [call.name for call in comm.calls] == calls, number
-                if not rebuilt:
-                    assert comm.bytes_sent * ranks == 2 * (ranks - 1) * nbytes, number
-                    assert comm.messages_sent == 2 * (ranks - 1) * buckets, number
-
-    launch(run, ranks)
-
-
 def test_one_broadcast_for_each_dtype_at_the_start_and_of_buffers_before_each_forward() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -99,25 +71,35 @@ class Spy(Ours):
         return super().all_reduce(tensor, *args, **kwargs)
 
 
-def test_buckets_leave_during_backward() -> None:
+def test_buckets_leave_during_backward_and_the_timeline_shows_it() -> None:
     def note(events: list[str], name: str, _: torch.Tensor) -> None:
         events.append(name)
 
-    def run() -> list[str]:
+    def run() -> tuple[list[str], list[Span]]:
         events: list[str] = []
         net = mlp(5, 4, 3, 2)
         for name, parameter in net.named_parameters():
             parameter.register_hook(partial(note, events, name))
         ddp = DistributedDataParallel(net, comm=Spy(events), **EACH)
         x = numbers(dist.get_rank(), 0, 3, 5)
+        optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
         for _ in range(2):
-            ddp(x).mean().backward()
-        return events
+            with timeline() as line:
+                ddp(x).mean().backward()
+                optimizer.step()
+        return events, line.spans
 
-    for events in launch(run, 2):
+    for rank, (events, spans) in enumerate(launch(run, 2)):
         first, second = events[:12], events[12:]
         assert sorted(first) == sorted(second)
         assert second[1::2] == ["sent"] * 6, "each leaves before the next is made"
+        names = ["backward", *(f"bucket {index}" for index in range(6)), "forward", "optimizer"]
+        assert sorted(span.name for span in spans) == names
+        assert {span.rank for span in spans} == {rank}
+        at = {span.name: span for span in spans}
+        assert at["forward"].end <= at["backward"].start
+        assert at["bucket 0"].start < at["backward"].end
+        assert max(span.end for span in spans) == at["optimizer"].end
 
 
 def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
@@ -125,7 +107,7 @@ def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
         ddp = DistributedDataParallel(mlp(5, 4, 3), gradient_as_bucket_view=view, **EACH)
         if hooked:
             ddp.register_comm_hook(None, allreduce_hook)
-        old = [ref(bucket.buffer) for bucket in ddp.buckets]
+        old = [ref(bucket.flat) for bucket in ddp.buckets]
         alive, build = [], reducer.build_buckets
 
         def spy(*args: Any) -> Any:
@@ -143,22 +125,3 @@ def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
         return [run(False, False), run(True, True)]
 
     assert launch(every, 2) == [[[0]] * 2] * 2, "built once, when none of the old ones was alive"
-
-
-def test_the_timeline_holds_what_the_step_did() -> None:
-    def run() -> list[Span]:
-        ddp = DistributedDataParallel(mlp(5, 4, 3), **EACH)
-        optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
-        with timeline() as line:
-            ddp(numbers(dist.get_rank(), 0, 3, 5)).mean().backward()
-            optimizer.step()
-        return line.spans
-
-    for rank, spans in enumerate(launch(run, 2)):
-        names = ["backward", *(f"bucket {index}" for index in range(4)), "forward", "optimizer"]
-        assert sorted(span.name for span in spans) == names
-        assert {span.rank for span in spans} == {rank}
-        at = {span.name: span for span in spans}
-        assert at["forward"].end <= at["backward"].start
-        assert at["bucket 0"].start < at["backward"].end
-        assert max(span.end for span in spans) == at["optimizer"].end

@@ -116,7 +116,9 @@ def weighed(hooked: bool, **options: Any) -> str:
     return ""
 
 
-def test_weights_give_the_mean_over_samples() -> None:
+def test_weights_give_the_mean_over_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIDIST_CHECK", "0")  # nor need the ranks compare their calls
+
     def run() -> list[str]:
         ways = product((False, True), ({}, SMALL, {"gradient_as_bucket_view": True}))
         return [weighed(hooked, **options) for hooked, options in ways]

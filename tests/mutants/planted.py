@@ -194,7 +194,7 @@ MUTANTS = [
     ),
     Mutant(  # what was used once counts as used for ever
         "ddp",
-        "lib/minidist/parallel/ddp/unused.py",
+        "lib/minidist/parallel/ddp/ddp.py",
         "used, self._used = self._used, set()",
         "used = self._used",
         [
@@ -215,8 +215,8 @@ MUTANTS = [
     Mutant(  # buffers come from the first rank that still has batches, not the last
         "ddp",
         "lib/minidist/parallel/ddp/ddp.py",
-        "broadcast_coalesced(tensors, self.comm, self._joining.going[-1] if self._joining else 0)",
-        "broadcast_coalesced(tensors, self.comm, self._joining.going[0] if self._joining else 0)",
+        "broadcast_coalesced(tensors, self.comm, self._going[-1] if self._going else 0)",
+        "broadcast_coalesced(tensors, self.comm, self._going[0] if self._going else 0)",
         ["tests/ddp/test_join.py::test_uneven_inputs_come_to_what_torch_makes_of_them"],
     ),
     Mutant(  # evaluation runs with buffers that differ between ranks
@@ -229,8 +229,8 @@ MUTANTS = [
     Mutant(  # a rank's error is taken from the mean of Q, not from its own
         "ddp",
         "lib/minidist/parallel/ddp/powersgd.py",
-        "error = self.matrix - self.p @ self.q.T",
-        "error = self.matrix - self.p @ q.T",
+        "error = matrix - p @ q.T  # [Note: error feedback]",
+        "error = matrix - p @ mean.T",
         [
             "tests/ddp/test_powersgd.py::test_what_is_applied_is_the_mean_projected_and_nothing_is_lost",
             "tests/ddp/test_powersgd.py::test_this_rank_s_own_error_stays_small_where_torch_s_grows",

@@ -100,6 +100,13 @@ class Live:
             second = self.loss(50)
         (first + second).backward()
 
+    def one_of_two_halves_quiet(self) -> None:
+        """The gradients of one half come before those of the other."""
+        first = self.loss(part="a")
+        with self.quiet():
+            second = self.loss(50, part="b")
+        (first + second).backward()
+
     def used_only_quietly(self) -> None:
         with self.quiet():
             self.loss().backward()
@@ -245,6 +252,18 @@ class Live:
             self.loss().backward()
 
 
+class Explodes(torch.autograd.Function):
+    """Raises on its way back."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        raise ZeroDivisionError
+
+
 class NoGradient(torch.autograd.Function):
     """Multiplies by a weight, for which its backward returns None."""
 
@@ -292,6 +311,9 @@ ATTACKS = {
     "never zeroed, each rank its own branch": of_ddp(net, Live.by_rank, find=True, zero=False),
     "a quiet forward, then a loud one, one loss": of_ddp(net, quiet_first),
     "a loud forward, then a quiet one, one loss": of_ddp(net, quiet_last),
+    "one loss of two halves, of which one is quiet": of_ddp(
+        models.halves, Live.one_of_two_halves_quiet
+    ),
     "one loss of two forwards": Attack(net, Live.two_in_one),
     "a model on its own output": Attack(net, Live.on_its_own_output),
     "three backwards": Attack(net, accumulated),

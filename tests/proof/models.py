@@ -193,6 +193,15 @@ def two_heads() -> nn.Module:
     return Model(forward, a=heads(), b=heads())
 
 
+def halves() -> nn.Module:
+    """Two, of which each forward uses one."""
+
+    def forward(net: Any, x: torch.Tensor, part: str) -> torch.Tensor:
+        return getattr(net, part)(x)
+
+    return Model(forward, a=Linear(3, 4), b=Linear(3, 2))
+
+
 def in_place() -> nn.Module:
     """Units that write into what they are given, and into what others gave them."""
 

@@ -22,7 +22,7 @@ from minidist.comm.comm import Native, Ours
 from minidist.parallel.fsdp.fully_shard import units
 from minidist.parallel.zero.optimizer import holder_of
 from tests.proof import attacks, models, random_models
-from tests.proof.attacks import DDP, FSDP, ZERO, Attack, Live, batch, score
+from tests.proof.attacks import DDP, FSDP, ZERO, Attack, Explodes, Live, batch, score
 from tests.proof.models import RANKS
 
 PLAIN = Attack(models.net, optimizer=partial(SGD, lr=0.1))
@@ -73,18 +73,6 @@ def as_plain(live: Live, turns: int, ranks: Sequence[int]) -> bool:
         optimizer.step()
     got = minidist.full_state_dict(live.model)
     return all(torch.allclose(got[name], p, 1e-10, 0) for name, p in net.named_parameters())
-
-
-class Explodes(torch.autograd.Function):
-    """Raises on its way back."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        raise ZeroDivisionError
 
 
 def exceptions(way: str) -> list[object]:

@@ -67,14 +67,12 @@ def check_tensors(
     *,
     meta: bool = False,
 ) -> None:
-    """Raise unless each is a plain tensor with values, of one device that the group can reach.
+    """Raise unless each is a plain tensor with values, on a device that the group can reach.
 
-    Args:
-        argument: of the public call, for messages.
-        named: parameters and buffers by their names.
-        group: whose ranks will exchange them.
-        meta: they may be on the meta device.
+    Parameters must be on one device; with `meta` all may be on the meta device.
     """
+    known = backends(group)
+    first_on: dict[torch.device, str] = {}  # the first parameter on each device
     for name, tensor in named.items():
         where = f"{argument}: '{name}'"
         if isinstance(tensor, UninitializedParameter):
@@ -87,7 +85,6 @@ def check_tensors(
                 f"{where} is on the meta device, where it has no values; call "
                 "to_empty(device=...) and initialise it before"
             )
-        known = backends(group)
         if not tensor.is_meta and tensor.device.type not in known:
             raise ValueError(
                 f"{where} is on {tensor.device}, but the group moves tensors on "
@@ -95,14 +92,11 @@ def check_tensors(
             )
         if overlaps_itself(tensor):
             raise ValueError(f"{where} has elements that share memory; use a clone()")
-    parameters = [(name, each) for name, each in named.items() if isinstance(each, Parameter)]
-    for name, parameter in parameters:
-        first, other = parameters[0]
-        if parameter.device != other.device:
-            raise ValueError(
-                f"{argument}: expected all parameters on one device, got '{first}' on "
-                f"{other.device} and '{name}' on {parameter.device}"
-            )
+        if isinstance(tensor, Parameter):
+            first_on.setdefault(tensor.device, name)
+    if len(first_on) > 1:
+        listed = " and ".join(f"'{name}' on {device}" for device, name in first_on.items())
+        raise ValueError(f"{argument}: expected all parameters on one device, got {listed}")
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -5,6 +5,11 @@ gradient of a parameter, if no output was found or the loss went round it. The f
 decides whether the backward is synchronized, as in PyTorch. Of an output that we cannot look into
 it is not known how many backwards follow: all do as the last forward says.
 
+[Note: where backward ends] Autograd offers no hook for the end of a backward, only for the end of
+the pass in which one asks: `queue_callback`. DDP, FSDP2 and this file use that. A pass that raises
+never makes the call; autograd drops the callback, which a weak reference to it reveals. (A GPU's
+thread may hold it a little longer, so autograd is also asked whether a pass is running now.)
+
 [Note: a gradient without a backward] `torch.autograd.grad` passes the outputs too, but gives no
 parameter its gradient. So the owner hears of a backward when the first parameter gets one: what
 ranks do together must not depend on what one of them asks for alone.
@@ -23,12 +28,61 @@ from weakref import ReferenceType, ref
 
 import torch
 import torch.distributed as dist
+from torch.autograd import Variable
 from torch.nn import Parameter
 
-from minidist.parallel.autograd.backward_pass import BackwardPass
 from minidist.parallel.autograd.module_edges import tensors
 from minidist.profiler.spans import COMPUTE
 from minidist.profiler.timeline import NOTHING, Mark, mark
+
+
+def in_backward() -> bool:
+    """True while autograd goes back, so that a forward is the second one of a checkpoint."""
+    # Private; in torch 2.11 as in 2.13, and FSDP2 asks it the same. There is no public way.
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+class BackwardPass:
+    """The backward of one wrapper or of one model: begun by the first hook, ended by autograd."""
+
+    def __init__(self) -> None:
+        self._callback: ReferenceType[Callable[[], None]] | None = None  # None: closed
+
+    @property
+    def under_way(self) -> bool:
+        """True while autograd runs the pass that `begin` was called in."""
+        return self._callback is not None and self._callback() is not None and in_backward()
+
+    @property
+    def raised(self) -> bool:
+        """True if the last pass raised, so that its end never came; until `close`."""
+        return self._callback is not None and not self.under_way
+
+    @property
+    def problem(self) -> str:
+        """Why ranks cannot go on together; "" if the last pass has ended."""
+        if self.under_way:
+            return "its backward is still under way"
+        if self.raised:
+            return "its last backward raised, so its gradients were not averaged, or not all"
+        return ""
+
+    def begin(self, at_end: Callable[[], object]) -> None:
+        """Call `at_end` when the pass that runs now is over; what it raises, `backward()` raises.
+
+        Call it inside a hook of autograd, once a pass: not while it is `under_way`.
+        """
+
+        def callback() -> None:
+            at_end()
+            self.close()
+
+        self._callback = ref(callback)
+        Variable._execution_engine.queue_callback(callback)
+
+    def close(self) -> None:
+        """The pass is over, or given up after it raised."""
+        self._callback = None
 
 
 class Owner(Protocol):
@@ -44,28 +98,23 @@ class Owner(Protocol):
         """All gradients are there. What it raises, `backward()` raises."""
 
 
-class Backward:
+class Backward(BackwardPass):
     """Tells its owner when a backward begins, of each gradient, and when it ends.
 
     Its `hook` is for `register_post_accumulate_grad_hook` of each parameter.
     """
 
     def __init__(self, owner: Owner) -> None:
+        super().__init__()
         self._owner = ref(owner)  # [Note: who holds whom]
         self.hook: Callable[[Parameter], None] = partial(_arrive, ref(self))
         self.arrivals: dict[Parameter, None] = {}  # of this backward or the last one, in order
-        self._pass = BackwardPass()
         self._expected: bool | None = None  # a backward: whether to be synchronized; None: none is
         self._last: bool | None = None  # what was expected before this pass
         self._opaque = False  # no tensor was found in the last forward's output
         self._sync = False  # the present pass is synchronized
         self._announced = False  # the owner has heard of it
         self._mark: Mark = NOTHING
-
-    @property
-    def under_way(self) -> bool:
-        """True while autograd is in a pass that began here."""
-        return self._pass.under_way
 
     def expect(self, output: object, sync: bool) -> None:
         """A forward has returned `output`: see [Note: where backward begins]."""
@@ -81,18 +130,14 @@ class Backward:
 
     def check(self) -> None:
         """Raise RuntimeError if a pass has not ended, where a forward or another one begins."""
-        if self._sync and (self._announced or self.under_way) and self._pass.problem:
+        if self._sync and (self._announced or self.under_way) and self.problem:
             raise RuntimeError(
                 f"rank {dist.get_rank()}: DistributedDataParallel is out of step with the other "
-                f"ranks: {self._pass.problem}. Zero the gradients and wrap the module anew, on all "
-                "ranks"
+                f"ranks: {self.problem}. Zero the gradients and wrap the module anew, on all ranks"
             )
 
-    def arrive(self, parameter: Parameter) -> None:
+    def arrive(self, owner: Owner, parameter: Parameter) -> None:
         """Autograd has made a gradient."""
-        owner = self._owner()
-        if owner is None:
-            return
         if not self.under_way:
             if self._expected is None:  # it is a backward round the wrapper
                 return
@@ -117,7 +162,7 @@ class Backward:
         self._last, self._expected = self._expected, None
         self._mark = mark("backward", COMPUTE, where.device)
         self._sync, self._announced = sync, False
-        self._pass.begin(partial(self._end, owner))
+        self.begin(partial(self._end, owner))
 
     def _end(self, owner: Owner) -> None:
         if self._announced:
@@ -129,9 +174,8 @@ class Backward:
 
 def _arrive(backward: ReferenceType[Backward], parameter: Parameter) -> None:
     """The hook of a parameter."""
-    alive = backward()
-    if alive is not None:
-        alive.arrive(parameter)
+    if (alive := backward()) and (owner := alive._owner()):
+        alive.arrive(owner, parameter)
 
 
 def watched(parameter: torch.Tensor) -> bool:

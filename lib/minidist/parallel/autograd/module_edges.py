@@ -25,12 +25,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 Callback = Callable[[], None]
 
 
-def in_backward() -> bool:
-    """True while autograd goes back, so that a forward is the second one of a checkpoint."""
-    # Private; in torch 2.11 as in 2.13, and FSDP2 asks it the same. There is no public way.
-    return bool(torch._C._current_graph_task_id() != -1)
-
-
 def on_entry(output: object, inputs: object, callback: Callback) -> bool:
     """Call back when backward comes in by one of the outputs; return whether it can."""
     if not torch.is_grad_enabled():

@@ -2,6 +2,10 @@
 
 A collective costs its latency whatever its size, so many small gradients one by one pay it many
 times; but a buffer of them all is full only when backward is over. Buckets lie between.
+
+[Note: unused parameters] PyTorch walks the graph after each forward to find them, so that buckets
+need not wait for what will not come. We do not: once the buckets are in the order of arrival, those
+that never arrived on rank 0 are in the last ones, and all others leave early without a walk.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from minidist.parallel.sharding.partition import Named, assign_alike, shaped
 def arrival_order(comm: Comm, named: Sequence[Named], arrivals: Iterable[Parameter]) -> list[Named]:
     """Return the parameters in the order of forward: the reverse of rank 0's order of arrival.
 
-    Those that never arrived come first, so that only the last bucket waits for them.
+    Those that never arrived come first: see [Note: unused parameters].
     """
     index_of = {parameter: index for index, (_, parameter) in enumerate(named)}
     came = [index_of[parameter] for parameter in arrivals]
@@ -39,61 +43,48 @@ def build_buckets(order: Sequence[Named], first: float, cap: float) -> list[Buck
 
 
 class Bucket:
-    """Parameters of one dtype and device, and the buffer in which their gradients travel.
+    """Parameters of one dtype and device, and the flat memory in which their gradients travel.
 
-    A view is a parameter's part of the buffer; those that are `ready` have their gradient.
+    A view is a parameter's part of `flat`; those that are `ready` have their gradient. A
+    communication hook sees it as a `torch.distributed.GradBucket`, with gradients not yet scaled.
     """
 
     def __init__(self, index: int, named: Sequence[Named], *, last: bool) -> None:
-        self.index, self.last = index, last
+        self._index, self._last = index, last
         self.names = tuple(name for name, _ in named)
-        self.parameters = tuple(parameter for _, parameter in named)
-        like, sizes = self.parameters[0], [each.numel() for each in self.parameters]
-        self.buffer = torch.zeros(sum(sizes), dtype=like.dtype, device=like.device)
-        self.nbytes = self.buffer.nbytes
-        parts = torch.split(self.buffer, sizes)
-        pairs = zip(self.parameters, parts, strict=True)
+        parameters = [parameter for _, parameter in named]
+        like, sizes = parameters[0], [each.numel() for each in parameters]
+        self.flat = self._buffer = torch.zeros(sum(sizes), dtype=like.dtype, device=like.device)
+        self.nbytes = self.flat.nbytes
+        pairs = zip(parameters, torch.split(self.flat, sizes), strict=True)
         self.views = {parameter: shaped(part, parameter) for parameter, part in pairs}
         self.ready: set[Parameter] = set()
 
     @property
     def full(self) -> bool:
         """True if all its gradients are ready."""
-        return len(self.ready) == len(self.parameters)
-
-    def adopt(self, parameter: Parameter) -> None:
-        """Let the parameter's gradient be the view of the buffer, and accumulate there."""
-        view = self.views[parameter]
-        if parameter.grad is not None and parameter.grad is not view:
-            parameter.grad = view.copy_(parameter.grad)
-
-
-class GradBucket:
-    """A bucket of this rank's gradients, not yet scaled, as `torch.distributed.GradBucket`."""
-
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket, self._buffer = bucket, bucket.buffer
+        return len(self.ready) == len(self.views)
 
     def index(self) -> int:
         """Its place in the order in which buckets are launched."""
-        return self._bucket.index
+        return self._index
 
     def is_last(self) -> bool:
         """True if no bucket is launched after it in this backward."""
-        return self._bucket.last
+        return self._last
 
     def buffer(self) -> torch.Tensor:
-        """All gradients one after another, 1-D."""
+        """All gradients one after another, 1-D: `flat`, unless a hook has set another."""
         return self._buffer
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
-        """Let `buffer()` be another tensor, such as a compressed one."""
+        """Let `buffer()` be another tensor, such as a compressed one, until the averages are in."""
         self._buffer = buffer
 
     def gradients(self) -> list[torch.Tensor]:
-        """The bucket's own part for each parameter, in the parameter's shape."""
-        return list(self._bucket.views.values())
+        """Each parameter's part of `flat`, in the parameter's shape."""
+        return list(self.views.values())
 
-    def parameters(self) -> list[torch.Tensor]:
+    def parameters(self) -> list[Parameter]:
         """The parameters, in the order of the gradients."""
-        return list(self._bucket.parameters)
+        return list(self.views)

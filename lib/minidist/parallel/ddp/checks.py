@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from torch.nn import Parameter
 from minidist.comm.agreement import agreed
 from minidist.comm.comm import Comm
 from minidist.parallel.checks import check_module, check_tensors, is_number
-from minidist.parallel.ddp.comm_hooks import name_of
 
 NAME = "DistributedDataParallel"
 Kinds = dict[Parameter, tuple[torch.dtype, torch.device]]
@@ -65,11 +65,11 @@ def check_arguments(
                 raise ValueError(f"device_ids, output_device: expected {expected}, got {each!r}")
 
 
-def check_hook(hook: object, before: object, comm: Comm) -> None:
-    """Raise if there is a hook already, or if the ranks register different ones."""
-    with agreed(comm, "register_comm_hook", {"hook": name_of(hook)}):
-        if before is not None:
-            raise ValueError("hook: there is one already; wrap the module anew for another")
+def check_samples(samples: object, comm: Comm) -> None:
+    """Raise on all ranks if one's number of samples is none."""
+    with agreed(comm, "weigh"):
+        if not is_number(samples) or not 0 <= samples < math.inf:
+            raise ValueError(f"samples: expected a number from 0 on, got {samples!r}")
 
 
 def check_gradient(parameter: Parameter, name: str, launched: bool) -> None:
@@ -85,6 +85,17 @@ def check_gradient(parameter: Parameter, name: str, launched: bool) -> None:
             f"{where}: {name} got a second gradient in one backward, after its bucket had left. A "
             "checkpointed part that is used twice does that: pass use_reentrant=False to "
             "torch.utils.checkpoint"
+        )
+
+
+def check_all_used(used: Container[Parameter], names: Mapping[Parameter, str]) -> None:
+    """Raise RuntimeError if a backward left parameters without a gradient."""
+    if unused := [name for parameter, name in names.items() if parameter not in used]:
+        raise RuntimeError(
+            f"rank {dist.get_rank()}: {NAME}: expected backward to give every parameter a "
+            f"gradient, got none for {len(unused)}: {', '.join(unused[:10])}. Others may wait for "
+            "them. Pass find_unused_parameters=True if the loss may leave parameters out, or "
+            "freeze them before wrapping: requires_grad_(False)"
         )
 
 

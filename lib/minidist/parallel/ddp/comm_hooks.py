@@ -25,18 +25,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from minidist.comm.comm import Comm, Handle
-from minidist.parallel.ddp.bucket import Bucket, GradBucket
+from minidist.comm.comm import Comm
+from minidist.parallel.ddp.bucket import Bucket
 from minidist.profiler.spans import COMMUNICATION
 from minidist.profiler.timeline import note
 
-Hook = Callable[[Any, GradBucket], Any]  # it returns a handle
+Hook = Callable[[Any, Bucket], Any]  # it returns a handle
 
 
 class Reduced:
-    """A collective in flight, and what is left to do with its result."""
+    """A sum of `tensor` over the ranks, in place and in flight, and how to finish it."""
 
-    def __init__(self, work: Handle, finish: Callable[[], torch.Tensor]) -> None:
+    def __init__(
+        self, comm: Comm, tensor: torch.Tensor, finish: Callable[[], torch.Tensor]
+    ) -> None:
+        work = comm.all_reduce(tensor, async_op=True)
+        assert work is not None
         self._work, self._finish = work, finish
 
     def wait(self) -> torch.Tensor:
@@ -50,20 +54,13 @@ class Reduced:
         return self._work.span
 
 
-def start(comm: Comm, tensor: torch.Tensor, finish: Callable[[], torch.Tensor]) -> Reduced:
-    """Sum `tensor` over the ranks, in place; `wait()` calls `finish`."""
-    work = comm.all_reduce(tensor, async_op=True)
-    assert work is not None
-    return Reduced(work, finish)
-
-
-def all_reduce(comm: Comm, bucket: GradBucket) -> Reduced:
+def all_reduce(comm: Comm, bucket: Bucket) -> Reduced:
     """Average the gradients, as without a hook; `comm`, between the ranks, is the hook's state."""
     buffer = bucket.buffer()
-    return start(comm, buffer.div_(comm.ranks), lambda: buffer)
+    return Reduced(comm, buffer.div_(comm.ranks), lambda: buffer)
 
 
-def fp16_compress(comm: Comm, bucket: GradBucket) -> Reduced:
+def fp16_compress(comm: Comm, bucket: Bucket) -> Reduced:
     """Average the gradients in float16: half the bytes of float32. See [Note: divide, then cast].
 
     Gradients that have 16 bits already are averaged as they are.
@@ -71,18 +68,18 @@ def fp16_compress(comm: Comm, bucket: GradBucket) -> Reduced:
     return _compress(comm, bucket, torch.float16)
 
 
-def bf16_compress(comm: Comm, bucket: GradBucket) -> Reduced:
+def bf16_compress(comm: Comm, bucket: Bucket) -> Reduced:
     """Average the gradients in bfloat16; all else as `fp16_compress`."""
     return _compress(comm, bucket, torch.bfloat16)
 
 
-def _compress(comm: Comm, bucket: GradBucket, dtype: torch.dtype) -> Reduced:
+def _compress(comm: Comm, bucket: Bucket, dtype: torch.dtype) -> Reduced:
     buffer = bucket.buffer()
     if buffer.element_size() <= dtype.itemsize:
         return all_reduce(comm, bucket)
     small = torch.empty_like(buffer, dtype=dtype)
     torch.div(buffer, comm.ranks, out=small)  # [Note: divide, then cast]
-    return start(comm, small, lambda: buffer.copy_(small))
+    return Reduced(comm, small, lambda: buffer.copy_(small))
 
 
 class HookCall:
@@ -90,22 +87,23 @@ class HookCall:
 
     def __init__(self, state: object, hook: Hook, bucket: Bucket) -> None:
         self.bucket, self.name = bucket, name_of(hook)
-        self.waiting = hook(state, GradBucket(bucket))
+        self.waiting = hook(state, bucket)
         if hasattr(self.waiting, "span"):
-            note(f"bucket {bucket.index}", COMMUNICATION, self.waiting)
+            note(f"bucket {bucket.index()}", COMMUNICATION, self.waiting)
 
     def wait(self) -> None:
-        """Return when the result is in the bucket's buffer; ValueError if it does not fit there."""
-        buffer = self.bucket.buffer
+        """Return when the result is in the bucket; ValueError if it does not fit there."""
+        flat = self.bucket.flat
         result = self.waiting.wait() if hasattr(self.waiting, "wait") else None
-        if not (isinstance(result, torch.Tensor) and result.numel() == buffer.numel()):
+        if not (isinstance(result, torch.Tensor) and result.numel() == flat.numel()):
             raise ValueError(
                 f"rank {dist.get_rank()}: communication hook {self.name}: expected a handle whose "
-                f"wait() returns the {buffer.numel()} elements of bucket {self.bucket.index}, got "
+                f"wait() returns the {flat.numel()} elements of bucket {self.bucket.index()}, got "
                 f"{getattr(result, 'shape', result)!r}"
             )
-        if result is not buffer:
-            buffer.copy_(result.view(-1))
+        if result is not flat:
+            flat.copy_(result.view(-1))
+        self.bucket.set_buffer(flat)
 
 
 def name_of(hook: object) -> str:

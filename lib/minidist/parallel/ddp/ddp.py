@@ -2,6 +2,12 @@
 
 The idea is in `reducer.py`. This is the module around a model: it decides which backward passes
 synchronize, sees to buffers, and has everything checked.
+
+[Note: shadow passes] A rank that has run out of batches must still take part in what the others
+send, or they wait for ever. So within `join` a rank announces what it does next: a forward that
+broadcasts buffers, or a backward that is averaged. A rank that has run out listens, and plays that
+part with zeros. Each announcement is one all-reduce of an integer for each rank. PyTorch announces
+forwards only, and takes for granted that one backward follows each.
 """
 
 from __future__ import annotations
@@ -19,22 +25,22 @@ from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 from torch.utils._pytree import tree_map_only
 
-from minidist.comm.agreement import agree_on
+from minidist.collectives.runtime.group import wire_device
+from minidist.comm.agreement import agree_on, agreed
 from minidist.comm.comm import Comm, broadcast_coalesced
 from minidist.comm.replicas import same_model
 from minidist.parallel.autograd.backward import Backward
 from minidist.parallel.checks import choose_comm
 from minidist.parallel.ddp import checks
 from minidist.parallel.ddp.bucket import Bucket, arrival_order
-from minidist.parallel.ddp.comm_hooks import Hook, HookCall
-from minidist.parallel.ddp.join import BACKWARD, FORWARD, OUT, Joining, weight_of
+from minidist.parallel.ddp.comm_hooks import Hook, HookCall, name_of
 from minidist.parallel.ddp.reducer import Reducer
-from minidist.parallel.ddp.unused import Usage
 from minidist.parallel.sharding.partition import MIB
 from minidist.profiler.spans import COMPUTE
 from minidist.profiler.timeline import mark
 
 PREFIX = "module."
+CODES = OUT, FORWARD, BACKWARD = ["out of batches", "forward", "backward"]  # in `join`
 
 
 class DistributedDataParallel(nn.Module):
@@ -112,8 +118,9 @@ class DistributedDataParallel(nn.Module):
             self._backward.hook,
             gradient_as_bucket_view,
         )
-        self._usage = Usage(named, self.comm, find)
-        self._joining: Joining | None = None
+        self._find = find
+        self._used: set[Parameter] = set()  # on this rank, since the last average
+        self._going: list[int] = []  # in `join`: the ranks that had batches when they last spoke
         self._forwards, self._buffers_due = 0, False
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -126,7 +133,7 @@ class DistributedDataParallel(nn.Module):
         self._backward.check()
         checks.check_unchanged(self.module, self._kinds, self._names)
         sync, training = self.require_backward_grad_sync, torch.is_grad_enabled()
-        self._forwards += sync and training and not self._joining  # there, each has its own number
+        self._forwards += sync and training and not self._going  # there, each has its own number
         if sync and self.broadcast_buffers and (training or self._buffers_due):
             self._buffers_due = False
             if buffers := list(self.module.buffers()):
@@ -141,12 +148,12 @@ class DistributedDataParallel(nn.Module):
 
     def _broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
         """Give rank 0's to all ranks; in `join`, those of the last one that has batches."""
-        broadcast_coalesced(tensors, self.comm, self._joining.going[-1] if self._joining else 0)
+        broadcast_coalesced(tensors, self.comm, self._going[-1] if self._going else 0)
 
     def _meet(self, what: str) -> None:
         """All ranks come here, or have run out."""
-        if self._joining:
-            self._joining.announce(what)
+        if self._going:
+            self._announce(what)
         else:
             at = f"{what} after {self._forwards} forwards, {self.steps} backwards"
             agree_on(self.comm, f"{checks.NAME}, {at}")
@@ -172,22 +179,30 @@ class DistributedDataParallel(nn.Module):
     def gradient_arrives(self, parameter: Parameter, sync: bool) -> None:
         """Autograd has made the gradient of a parameter."""
         bucket = self._reducer.bucket_of[parameter]
-        launched = sync and bucket.index < len(self._reducer.in_flight)
+        launched = sync and bucket.index() < len(self._reducer.in_flight)
         checks.check_gradient(parameter, self._names[parameter], launched)
-        self._usage.note(parameter)
+        if parameter.grad is not None or not self._find:  # None: a function did not use it
+            self._used.add(parameter)
         if sync:
             self._reducer.gradient_ready(parameter)
-        elif self._reducer.as_view:
-            bucket.adopt(parameter)
+        elif self._reducer.as_view and parameter.grad is not None:
+            view = bucket.views[parameter]  # in which it accumulates
+            parameter.grad = view if parameter.grad is view else view.copy_(parameter.grad)
 
     @torch.no_grad()
     def backward_ends(self, sync: bool) -> None:
         """Autograd has made all gradients."""
         if sync:
-            self._usage.check()
-            self._reducer.launch_rest()
-            self._reducer.finish(self._usage.of_all_ranks())
+            if not self._find:
+                checks.check_all_used(self._used, self._names)
+            self._reducer.finish(self._launch_rest())
             self.steps, self.weight = self.steps + 1, 1.0
+
+    def _launch_rest(self) -> set[Parameter]:
+        """Return what some rank has used; a gradient of None then counts as zeros."""
+        self._reducer.launch_rest()
+        used, self._used = self._used, set()
+        return self._reducer.used_by_some_rank(used) if self._find else used  # which is all
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -206,9 +221,14 @@ class DistributedDataParallel(nn.Module):
         If each rank's loss is a mean, the gradients become those of the mean over all samples.
         Every rank must call it, before each such backward.
         """
-        if self._joining:
+        if self._going:
             raise RuntimeError(f"rank {dist.get_rank()}: weigh: in join all batches count alike")
-        self.weight = weight_of(samples, self.comm)
+        checks.check_samples(samples, self.comm)
+        total = torch.tensor([samples], dtype=torch.float64, device=wire_device(self.comm.group))
+        self.comm.all_reduce(total)
+        if not total.item():
+            raise ValueError("weigh: samples: expected some on one rank, got 0 on all ranks")
+        self.weight = self.comm.ranks * samples / total.item()
 
     @contextmanager
     def join(
@@ -230,29 +250,47 @@ class DistributedDataParallel(nn.Module):
                 "throw_on_early_termination": throw_on_early_termination,
             }
         )
-        self._joining = joining = Joining(self.comm)
+        self._going = list(range(self.comm.ranks))
         try:
             yield
-            while (what := joining.announce(OUT)) != OUT:
+            while (what := self._announce(OUT)) != OUT:
                 if what == FORWARD:
                     self._broadcast(self.module.buffers())
                     continue
                 with torch.no_grad():  # take part in the others' backward with gradients of zeros
                     self._prepare(0.0)
-                    self._reducer.launch_rest()
-                    self._usage.of_all_ranks()
+                    self._launch_rest()
                     self._reducer.finish(used=())
                     self.steps += 1
             buffers = self.module.buffers() if self.broadcast_buffers else ()
             self._broadcast(chain(self.module.parameters(), buffers))
         finally:
-            self._joining = None
+            self._going = []
+
+    def _announce(self, mine: str) -> str:
+        """Tell all ranks what this one does next; return what those do that still have batches.
+
+        OUT means that none has any. It raises RuntimeError on all ranks if they differ.
+        """
+        group = self.comm.group
+        table = torch.zeros(self.comm.ranks, dtype=torch.int32, device=wire_device(group))
+        table[self.comm.rank] = CODES.index(mine)
+        self.comm.all_reduce(table)
+        said = {rank: CODES[code] for rank, code in enumerate(table.tolist()) if code}
+        if len(set(said.values())) > 1:
+            ranks = dist.get_process_group_ranks(group)
+            listed = "; ".join(f"rank {ranks[rank]}: {what}" for rank, what in said.items())
+            raise RuntimeError(f"join: the ranks are not at the same point: {listed}")
+        self._going = list(said) or self._going
+        return next(iter(said.values()), OUT)
 
     # ---- hooks, and what there is to look at ----
 
     def register_comm_hook(self, state: object, hook: Hook) -> None:
         """Send buckets by `hook(state, bucket)` instead of an all-reduce: see `comm_hooks`."""
-        checks.check_hook(hook, self._reducer.comm_hook, self.comm)
+        with agreed(self.comm, "register_comm_hook", {"hook": name_of(hook)}):
+            if self._reducer.comm_hook:
+                raise ValueError("hook: there is one already; wrap the module anew for another")
         self._reducer.comm_hook = partial(HookCall, state, hook)
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Iterable
+from itertools import compress
 from weakref import finalize
 
 import torch
@@ -26,7 +27,6 @@ class Reducer:
     Args:
         named: the parameters to train, by name; alike on all ranks.
         initial: parameters and buffers that all ranks take from rank 0 before training.
-        comm: between the ranks.
         caps: bytes that close the first bucket, and each later one.
         on_gradient: autograd's hook for each parameter; it leads to `gradient_ready`.
         as_view: `parameter.grad` is a view of the bucket.
@@ -57,7 +57,7 @@ class Reducer:
         self.bucket_of: dict[Parameter, Bucket] = {}
         self.in_flight: list[tuple[Bucket, Handle | HookCall]] = []
         self.buckets = build_buckets(order, *self.caps)
-        self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
+        self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.views}
 
     def prepare(self, weight: float = 1.0) -> None:
         """3. A backward begins. All ranks launch their buckets in this order."""
@@ -89,9 +89,9 @@ class Reducer:
         if self.comm_hook:  # what the user sends in place of the all-reduce
             self.in_flight.append((bucket, self.comm_hook(bucket)))
         else:
-            work = self.comm.all_reduce(bucket.buffer, async_op=True)
+            work = self.comm.all_reduce(bucket.flat, async_op=True)
             assert work is not None
-            note(f"bucket {bucket.index}", COMMUNICATION, work)
+            note(f"bucket {bucket.index()}", COMMUNICATION, work)
             self.in_flight.append((bucket, work))
 
     def launch_rest(self) -> None:
@@ -99,12 +99,21 @@ class Reducer:
         while self.pending:
             self.launch()
 
+    def used_by_some_rank(self, used: Container[Parameter]) -> set[Parameter]:
+        """7. All-reduce flags: what this rank has `used`, and what any of them has."""
+        parameters = list(self.bucket_of)  # in one order on all ranks
+        flags = torch.tensor([parameter in used for parameter in parameters], dtype=torch.int32)
+        flags = flags.to(parameters[0].device)
+        self.comm.all_reduce(flags)
+        return set(compress(parameters, flags.tolist()))
+
     def finish(self, used: Container[Parameter]) -> None:
-        """7. Wait for each bucket, and write back the averages of what some rank has used."""
+        """8. Wait for each bucket, and write back the averages of what some rank has used."""
         for bucket, work in self.in_flight:
             work.wait()
-            for parameter in filter(used.__contains__, bucket.parameters):
-                view = bucket.views[parameter]
+            for parameter, view in bucket.views.items():
+                if parameter not in used:
+                    continue  # what no rank has used keeps its gradient
                 if self.as_view:
                     parameter.grad = view
                 elif parameter.grad is None:

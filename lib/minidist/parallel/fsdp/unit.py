@@ -42,8 +42,8 @@ from torch.distributed import ReduceOp
 
 from minidist.comm.agreement import agree_on
 from minidist.comm.comm import Comm, Handle
-from minidist.parallel.autograd.backward_pass import BackwardPass
-from minidist.parallel.autograd.module_edges import cast, in_backward, on_entry, on_exit
+from minidist.parallel.autograd.backward import BackwardPass, in_backward
+from minidist.parallel.autograd.module_edges import cast, on_entry, on_exit
 from minidist.parallel.fsdp.param_group import DtypePolicy, ParamGroup, ParamInfo
 from minidist.profiler.spans import COMMUNICATION, COMPUTE
 from minidist.profiler.timeline import NOTHING, Mark, mark, note

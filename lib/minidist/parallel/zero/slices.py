@@ -25,7 +25,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from minidist.comm.comm import Comm, Handle
-from minidist.parallel.autograd.backward_pass import BackwardPass
+from minidist.parallel.autograd.backward import BackwardPass
 from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.profiler.spans import COMMUNICATION, COMPUTE
 from minidist.profiler.timeline import NOTHING, Mark, mark, note
