@@ -93,4 +93,6 @@ def to_chrome(spans: Iterable[Span], path: str | os.PathLike[str]) -> None:
         for *_, name, start, end in row:
             times = {"ts": (start - first) * 1e6, "dur": (end - start) * 1e6}
             events.append({"ph": "X", "name": name, "cat": lane, **times, **place})
-    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    aside = Path(f"{os.fspath(path)}.new")
+    aside.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    aside.replace(path)
