@@ -13,7 +13,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lab grade picture bench format clean
+.PHONY: help book test lab grade handout picture bench format clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ lab: $(READY) ## copy the labs to work/, which nothing overwrites, and open them
 
 grade: $(READY) ## grade what you have written in work/mine
 	@PYTHONPATH=$(CURDIR)/work $(VENV)/python -m course.project mine
+
+handout: $(READY) ## write handout/, the course without the labs' solutions
+	@$(VENV)/python -m tools.handout
 
 picture: $(READY) ## make the README's picture again
 	@$(VENV)/python -m tools.picture

@@ -1,8 +1,9 @@
 """Fill `work/`: the labs and chapters to work in, and `mine`, the files that the reader writes.
 
-Nothing there is ever overwritten, and neither the book nor a test reads it. When a lab has changed
-since it was copied, a copy that nobody has touched is brought up to date; beside one that somebody
-has, the new lab is put as `NAME.newer.ipynb`.
+Labs come without the cells that only hold the book to what it says. Nothing in `work/` is ever
+overwritten, and neither the book nor a test reads it. When a lab has changed since it was copied, a
+copy that nobody has touched is brought up to date; beside one that somebody has, the new lab is put
+as `NAME.newer.ipynb`.
 """
 
 import ast
@@ -13,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "work"
 SOURCES = {"notebooks": "*.ipynb", "book": "*.md"}
+CHECKS, SOLUTIONS = "remove-cell", "solution-"  # tags of cells
 LESSON = ("ring", "ddp", "zero", "zero3", "fsdp")
 
 
@@ -32,23 +34,34 @@ def stub(source: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def without(source: Path, *tags: str) -> bytes:
+    """A notebook without its cells of these tags, or of those that begin so; any other file."""
+    if source.suffix != ".ipynb":
+        return source.read_bytes()
+    lab = json.loads(source.read_text())
+    lab["cells"] = [
+        cell
+        for cell in lab["cells"]
+        if not any(tag.startswith(tags) for tag in cell["metadata"].get("tags", []))
+    ]
+    return (json.dumps(lab, indent=1, ensure_ascii=False) + "\n").encode()
+
+
 def copy(source: Path, target: Path, copied: dict[str, str]) -> str:
     """Bring a file to `work/`; what there is to say about it, or nothing."""
-    name, new = str(target.relative_to(WORK)), source.read_bytes()
+    name, new = str(target.relative_to(WORK)), without(source, CHECKS)
+    last, copied[name] = copied.get(name), digest(new)
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(new)
-        copied[name] = digest(new)
         return ""
-    if copied.get(name) == digest(new):
+    if last == digest(new):
         return ""
-    if copied.get(name) == digest(target.read_bytes()):  # nobody has touched it
+    if last == digest(target.read_bytes()):  # nobody has touched it
         target.write_bytes(new)
-        copied[name] = digest(new)
         return f"{name} is up to date again."
     newer = target.with_suffix(f".newer{target.suffix}")
     newer.write_bytes(new)
-    copied[name] = digest(new)  # it has been said
     return f"{name} has changed since you began with it: the new one is {newer.name}."
 
 

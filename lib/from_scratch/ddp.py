@@ -59,21 +59,11 @@ class FlatDDP(PerParameterDDP):
 
 
 class BucketedDDP(PerParameterDDP):
-    """Version 3: a few all-reduces, each on its way while the next one is prepared.
-
-    Backward reaches the last parameter first, and so the first bucket has the last parameters.
-    """
+    """Version 3: a few all-reduces, each on its way while the next one is prepared."""
 
     def __init__(self, module: nn.Module, comm: Comm, bucket_cap_mb: float = 25) -> None:
         super().__init__(module, comm)
-        self.buckets: list[list[Parameter]] = []
-        room = 0.0
-        for parameter in reversed(self.parameters):
-            if room <= 0:
-                self.buckets.append([])
-                room = bucket_cap_mb * 2**20
-            self.buckets[-1].append(parameter)
-            room -= parameter.nbytes
+        self.buckets = in_buckets(self.parameters, bucket_cap_mb)
         self.in_flight: list[tuple[Tensor, Work | None]] = []
 
     def launch_next(self) -> None:
@@ -113,6 +103,19 @@ class OverlappedDDP(BucketedDDP):
         """Turn every gradient into the mean over all ranks."""
         super().synchronize()
         self.missing = [set(bucket) for bucket in self.buckets]
+
+
+def in_buckets(parameters: Sequence[Parameter], cap_mb: float) -> list[list[Parameter]]:
+    """Parameters that travel together, the last ones first: backward reaches them first."""
+    buckets: list[list[Parameter]] = []
+    room = 0.0
+    for parameter in reversed(parameters):
+        if room <= 0:
+            buckets.append([])
+            room = cap_mb * 2**20
+        buckets[-1].append(parameter)
+        room -= parameter.nbytes
+    return buckets
 
 
 def flatten_gradients(parameters: Sequence[Parameter]) -> Tensor:

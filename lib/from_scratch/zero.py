@@ -27,6 +27,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from from_scratch import Comm, Work
+from from_scratch.ddp import in_buckets
 
 
 class FlatParameters:
@@ -134,16 +135,3 @@ class ZeRO2(ZeRO1):
         """Wait for the last bucket; the others have been reduced."""
         if self.in_flight:
             self.in_flight.wait()
-
-
-def in_buckets(parameters: list[Parameter], cap_mb: float) -> list[list[Parameter]]:
-    """Parameters that share a buffer, the last ones first: so backward comes to them."""
-    buckets: list[list[Parameter]] = []
-    room = 0.0
-    for parameter in reversed(parameters):
-        if room <= 0:
-            buckets.append([])
-            room = cap_mb * 2**20
-        buckets[-1].append(parameter)
-        room -= parameter.nbytes
-    return buckets

@@ -1,14 +1,23 @@
-"""`make lab`: a folder to work in, of which nothing is ever overwritten."""
+"""`make lab`: a folder to work in, of which nothing is ever overwritten; `make handout`."""
 
 import ast
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from course.project.milestones import MILESTONES
 from course.project.report import lines
-from tools import work
+from tools import handout, work
+
+
+def lab(text: str, *tags: str) -> str:
+    """A lab with a cell, and another with tags."""
+    cells: list[dict[str, Any]] = [{"source": text, "metadata": {}}]
+    cells += [{"source": "tagged", "metadata": {"tags": list(tags)}}] if tags else []
+    return json.dumps({"cells": cells}, indent=1) + "\n"
 
 
 @pytest.fixture
@@ -17,7 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     course = tmp_path / "course"
     for folder in ("notebooks", "book", "lib"):
         (course / folder).mkdir(parents=True)
-    (course / "notebooks" / "ring.ipynb").write_text("first")
+    (course / "notebooks" / "ring.ipynb").write_text(lab("first"))
     (course / "lib" / "from_scratch").symlink_to(work.ROOT / "lib" / "from_scratch")
     monkeypatch.setattr(work, "ROOT", course)
     monkeypatch.setattr(work, "WORK", course / "work")
@@ -27,16 +36,17 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_lab_is_copied_once_and_kept(place: Path) -> None:
     assert work.fill() == []
     source, mine = (place / each / "notebooks" / "ring.ipynb" for each in ("", "work"))
-    assert mine.read_text() == "first"
-    source.write_text("second")
+    assert mine.read_text() == lab("first")
+    source.write_text(lab("second", "claim-A1", "remove-cell"))
     assert work.fill() == ["notebooks/ring.ipynb is up to date again."]
+    assert mine.read_text() == lab("second"), "without what only the book needs"
     mine.write_text("what I tried")
     assert work.fill() == []
-    source.write_text("third")
+    source.write_text(lab("third", "solution-x"))
     (said,) = work.fill()
     assert said.endswith("the new one is ring.newer.ipynb.")
     assert mine.read_text() == "what I tried"
-    assert mine.with_suffix(".newer.ipynb").read_text() == "third"
+    assert mine.with_suffix(".newer.ipynb").read_text() == source.read_text()
     assert work.fill() == [], "it is said once"
 
 
@@ -74,3 +84,21 @@ def test_the_grader_says_that_nothing_is_there_yet(
     assert all("Not yet" in each for each in said), said
     for name in [each for each in sys.modules if each.split(".")[0] == "mine"]:
         del sys.modules[name]
+
+
+def test_a_handout_is_the_course_without_solutions(tmp_path: Path) -> None:
+    handout.write(tmp_path / "class")
+    assert not (tmp_path / "class" / "tests").exists()
+    assert (tmp_path / "class" / "tools" / "venv.sh").exists()
+    labs = sorted((tmp_path / "class" / "notebooks").glob("*.ipynb"))
+    assert [each.name for each in labs] == sorted(
+        p.name for p in work.ROOT.glob("notebooks/*.ipynb")
+    )
+    for each in labs:
+        tags = [
+            t for c in json.loads(each.read_text())["cells"] for t in c["metadata"].get("tags", [])
+        ]
+        assert any(tag.startswith("exercise-") for tag in tags), each.name
+        assert not any(tag.startswith("solution-") for tag in tags), each.name
+    with pytest.raises(FileExistsError, match="class is there already"):
+        handout.write(tmp_path / "class")

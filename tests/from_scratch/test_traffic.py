@@ -12,7 +12,7 @@ from course.project.models import MODELS, ROWS, blocks, groups
 from course.project.parity import CAP
 from course.project.report import found
 from from_scratch import fsdp
-from from_scratch.zero import in_buckets
+from from_scratch.ddp import in_buckets
 from minidist import Counted, Ours, launch
 from minidist.comm.comm import CountedCall
 

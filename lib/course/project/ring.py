@@ -24,13 +24,11 @@ def check_ring(module: ModuleType) -> None:
         module.all_reduce(tensor)
         _compare(f"all_reduce of {numel} elements", tensor, torch.stack(every).sum(0))
     tables = torch.stack([_draw(r, ranks, 3) for r in range(ranks)])
-    part, whole = tables.new_empty(3), tables.new_empty(ranks, 3)
-    before = tables[rank].clone()
-    module.reduce_scatter(part, tables[rank])
-    _compare(
-        "reduce_scatter", part, torch.stack([_draw(r, ranks, 3) for r in range(ranks)]).sum(0)[rank]
-    )
-    _compare("reduce_scatter's input afterwards", tables[rank], before)
+    mine, right = tables[rank], tables.sum(0)[rank]
+    before, part, whole = mine.clone(), mine.new_empty(3), mine.new_empty(ranks, 3)
+    module.reduce_scatter(part, mine)
+    _compare("reduce_scatter", part, right)
+    _compare("reduce_scatter's input afterwards", mine, before)
     own = torch.full((3,), float(rank)).double()
     module.all_gather(whole, own)
     _compare("all_gather", whole, torch.arange(ranks).double()[:, None].expand(-1, 3))
