@@ -88,11 +88,12 @@ def without() -> tuple[dict[str, str], dict[str, str], str]:
 
 def test_without_shared_memory_all_know_and_without_the_check_the_bad_rank_still_raises() -> None:
     heard = launch(without, RANKS)
-    for by_messages, _, refused in heard:
+    no_memory = "algorithm shared_memory: cannot map the memory of rank 1: "
+    for rank, (by_messages, _, refused) in enumerate(heard):
         for name, (_, expected) in DISAGREE.items():
             assert by_messages[name].startswith("MismatchError: "), by_messages[name]
             assert expected in by_messages[name]
-        assert refused.startswith("ValueError: shared memory: cannot map the memory of rank 1: ")
+        assert refused.startswith(f"ValueError: rank {rank}: all_reduce: {no_memory}")
     alone = heard[BAD][1]
     assert alone.keys() == OWN.keys()
     for name, case in OWN.items():

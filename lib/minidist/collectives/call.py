@@ -1,4 +1,8 @@
-"""The course of every collective: check the arguments, agree on them between ranks, run in turn."""
+"""What all collectives do: check the arguments, agree on them between ranks, run in turn.
+
+A collective is a generator with one `yield`. Before it, the collective checks this rank's arguments
+and raises for what is wrong; behind it, all ranks have made the same call, and it sends.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,9 @@ from minidist.collectives.runtime.executor import Sent, execute
 from minidist.collectives.runtime.group import check_group, global_rank, members, wire_device
 from minidist.collectives.runtime.reduction import Reduce
 from minidist.collectives.runtime.work import Work, in_order
+from minidist.errors import MismatchError
 from minidist.schedule.program import program_of
 from minidist.schedule.schedule import Algorithm
-
-Run = Callable[[], None]
-OVERWRITE: Reduce = torch.Tensor.copy_  # for schedules that reduce nothing: it is never called
 
 _log: list[Sent] | None = None
 
@@ -86,12 +88,10 @@ class Call:
         check_tensor(argument, tensor, self.group, written=written)
         self.device = tensor.device
         self.outputs += [tensor] if written else []
-        if self.checked:
-            shape = {} if any_shape else {f"{argument}'s shape": str(tuple(tensor.shape))}
-            self.facts |= shape | {
-                f"{argument}'s dtype": str(tensor.dtype),
-                f"{argument}'s device": tensor.device.type,
-            }
+        if not any_shape:
+            self.agree_on(f"{argument}'s shape", tuple(tensor.shape))
+        self.agree_on(f"{argument}'s dtype", tensor.dtype)
+        self.agree_on(f"{argument}'s device", tensor.device.type)
 
     def takes_list(
         self,
@@ -122,7 +122,7 @@ class Call:
         algorithm: Algorithm,
         options: Mapping[str, int],
         tensor: torch.Tensor | Mapping[int, torch.Tensor],
-        reduce: Reduce = OVERWRITE,
+        reduce: Reduce = torch.Tensor.copy_,  # never called where the schedule reduces nothing
     ) -> None:
         """Run this rank's program of the algorithm on flat memory, in place."""
         prog = program_of(algorithm, self.ranks, self.rank, **options)
@@ -134,22 +134,19 @@ def collective(
     group: ProcessGroup | None,
     async_op: bool,
     check: bool | None,
-    prepare: Callable[[Call], Run],
+    steps: Callable[[Call], Iterator[None]],
 ) -> Work | None:
-    """Prepare a collective, agree on it, run it.
-
-    `prepare` looks at this rank's arguments, raises if they are wrong, and returns what is to be
-    run when all ranks agree.
-    """
+    """Run a collective, written as above, on all ranks or on none."""
     call = Call(name, group, check)
+    course = steps(call)
     problem: Exception | None = None
-    run: Run | None = None
     try:
-        run = prepare(call)
+        next(course)
     except (TypeError, ValueError, RuntimeError) as error:
         problem = error
 
     def body() -> None:
+        where = f"rank {dist.get_rank()}: {name}"
         # In inference mode there are no gradients, and tensors made in it may be written.
         with torch.inference_mode():
             if call.checked:
@@ -157,10 +154,13 @@ def collective(
                 if call.pairs and problem is None:
                     agreement.match(name, *call.pairs, group)
             if problem is not None:
-                where = f"rank {dist.get_rank()}: {name}"
                 raise type(problem)(f"{where}: {problem}") from problem
-            assert run is not None
-            run()
+            try:
+                next(course, None)
+            except MismatchError:  # at the first barrier, see `meets_first`
+                raise
+            except ValueError as error:  # that all find out together: they share no memory
+                raise ValueError(f"{where}: {error}") from error
 
     work = in_order(members(group), body, call.device, async_op)
     if work:

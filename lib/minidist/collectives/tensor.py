@@ -1,20 +1,21 @@
 """The collectives that move one tensor, under torch.distributed's names.
 
 Each runs a schedule on a flat view of the tensor (a flat copy, where it is not contiguous) and puts
-the result in place.
+the result in place. All take `op`, `group`, `async_op` and `check` as `all_reduce` does, which also
+says what is raised.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
-from minidist.collectives.call import Call, Run, collective
+from minidist.collectives.call import Call, collective
 from minidist.collectives.checks.tensors import check_apart, check_like, is_slot
 from minidist.collectives.runtime.group import flat_copy, flat_device, flat_view
 from minidist.collectives.runtime.reduction import Op, op_name, reduction
@@ -30,6 +31,7 @@ from minidist.schedule.algorithms import (
     ALL_GATHER,
     ALL_REDUCE,
     REDUCE_SCATTER,
+    recursive_doubling_all_reduce,
     segments,
     tree_broadcast,
     tree_reduce,
@@ -72,7 +74,7 @@ def all_reduce(
             hold the host up, that shows where the host next waits for the GPU.
     """
 
-    def prepare(call: Call) -> Run:
+    def steps(call: Call) -> Iterator[None]:
         call.agree_on("op", op_name(op))
         call.takes("tensor", tensor, written=True)
         choose = _choice(call, "all_reduce", algorithm, tensor, tensor.nbytes)
@@ -81,23 +83,20 @@ def all_reduce(
         if algorithm == "hierarchical":
             options["local"] = int(os.environ.get("LOCAL_WORLD_SIZE", call.ranks))
             call.agree_on("LOCAL_WORLD_SIZE", options["local"])
+        yield
+        with flat_view(tensor, group) as flat:
+            name = choose()
+            if name == "native":
+                _native_all_reduce(flat, op, group)
+            elif name == "shared_memory":
+                shared_all_reduce(flat, reduce, group)
+            else:
+                if name == "double_tree":
+                    options["segments"] = segments(flat.nbytes)
+                call.execute(ALL_REDUCE[name], options, flat, reduce)
+            finish(flat)
 
-        def run() -> None:
-            with flat_view(tensor, group) as flat:
-                name = choose()
-                if name == "native":
-                    _native_all_reduce(flat, op, group)
-                elif name == "shared_memory":
-                    shared_all_reduce(flat, reduce, group)
-                else:
-                    if name == "double_tree":
-                        options["segments"] = segments(flat.nbytes)
-                    call.execute(ALL_REDUCE[name], options, flat, reduce)
-                finish(flat)
-
-        return run
-
-    return collective("all_reduce", group, async_op, check, prepare)
+    return collective("all_reduce", group, async_op, check, steps)
 
 
 def reduce_scatter_tensor(
@@ -119,10 +118,9 @@ def reduce_scatter_tensor(
             itself, but share no other memory with it.
         input: N parts one after another, part r for rank r.
         algorithm: "ring", "halving" (recursive), "direct" (pairwise), "shared_memory" or "auto".
-        op, group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 
-    def prepare(call: Call) -> Run:
+    def steps(call: Call) -> Iterator[None]:
         call.agree_on("op", op_name(op))
         call.takes("input", input, written=False)
         call.takes("output", output, written=True)
@@ -131,24 +129,21 @@ def reduce_scatter_tensor(
             check_apart({"output": output}, {"input": input})
         choose = _choice(call, "reduce_scatter", algorithm, input, input.nbytes)
         reduce, finish = reduction(op, input.dtype, call.ranks)
-
-        def run() -> None:
-            name = choose()
-            if name == "shared_memory":
-                with flat_view(output, group) as mine:
-                    shared_reduce_scatter(mine, flat_copy(input, mine.device), reduce, group)
-                    finish(mine)
-                return
-            sums = input.clone(memory_format=torch.contiguous_format)  # they grow in a copy
-            with flat_view(sums, group, written=False) as flat:
-                call.execute(REDUCE_SCATTER[name], {}, flat, reduce)
-                mine = flat.view(call.ranks, -1)[call.rank] if len(flat) else flat
+        yield
+        name = choose()
+        if name == "shared_memory":
+            with flat_view(output, group) as mine:
+                shared_reduce_scatter(mine, flat_copy(input, mine.device), reduce, group)
                 finish(mine)
-                output.copy_(mine.view(output.shape))
+            return
+        sums = input.clone(memory_format=torch.contiguous_format)  # they grow in a copy
+        with flat_view(sums, group, written=False) as flat:
+            call.execute(REDUCE_SCATTER[name], {}, flat, reduce)
+            mine = flat.view(call.ranks, -1)[call.rank] if len(flat) else flat
+            finish(mine)
+            output.copy_(mine.view(output.shape))
 
-        return run
-
-    return collective("reduce_scatter_tensor", group, async_op, check, prepare)
+    return collective("reduce_scatter_tensor", group, async_op, check, steps)
 
 
 def all_gather_into_tensor(
@@ -169,30 +164,26 @@ def all_gather_into_tensor(
         input_tensor: alike on all ranks. It may be this rank's part of the output itself, but share
             no other memory with it.
         algorithm: "ring", "doubling" (recursive), "shared_memory" or "auto".
-        group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 
-    def prepare(call: Call) -> Run:
+    def steps(call: Call) -> Iterator[None]:
         call.takes("output_tensor", output_tensor, written=True)
         call.takes("input_tensor", input_tensor, written=False)
         check_like("output_tensor", output_tensor, "input_tensor", input_tensor, call.ranks)
         if not is_slot(input_tensor, output_tensor, call.rank):
             check_apart({"output_tensor": output_tensor}, {"input_tensor": input_tensor})
         choose = _choice(call, "all_gather", algorithm, input_tensor, output_tensor.nbytes)
+        yield
+        with flat_view(output_tensor, group) as flat:
+            name = choose()
+            if name == "shared_memory":
+                shared_all_gather(flat, flat_copy(input_tensor, flat.device), group)
+                return
+            if len(flat):
+                flat.view(call.ranks, -1)[call.rank] = input_tensor.reshape(-1)
+            call.execute(ALL_GATHER[name], {}, flat)
 
-        def run() -> None:
-            with flat_view(output_tensor, group) as flat:
-                name = choose()
-                if name == "shared_memory":
-                    shared_all_gather(flat, flat_copy(input_tensor, flat.device), group)
-                    return
-                if len(flat):
-                    flat.view(call.ranks, -1)[call.rank] = input_tensor.reshape(-1)
-                call.execute(ALL_GATHER[name], {}, flat)
-
-        return run
-
-    return collective("all_gather_into_tensor", group, async_op, check, prepare)
+    return collective("all_gather_into_tensor", group, async_op, check, steps)
 
 
 def broadcast(
@@ -213,21 +204,17 @@ def broadcast(
             require grad or be expanded.
         src: the root's global rank, also in a sub-group; 0 if neither it nor `group_src` is given.
         group_src: the root's rank in the group, instead of `src`.
-        group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 
-    def prepare(call: Call) -> Run:
+    def steps(call: Call) -> Iterator[None]:
         root = call.root("src", src, group_src)
         written = call.rank != root
         call.takes("tensor", tensor, written=written)
+        yield
+        with flat_view(tensor, group, written=written) as flat:
+            call.execute(tree_broadcast, {"root": root}, flat)
 
-        def run() -> None:
-            with flat_view(tensor, group, written=written) as flat:
-                call.execute(tree_broadcast, {"root": root}, flat)
-
-        return run
-
-    return collective("broadcast", group, async_op, check, prepare)
+    return collective("broadcast", group, async_op, check, steps)
 
 
 def reduce(
@@ -248,10 +235,9 @@ def reduce(
     Args:
         tensor: as for `all_reduce`. Only read on ranks other than the root.
         dst, group_dst: the root, as for `broadcast`.
-        op, group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 
-    def prepare(call: Call) -> Run:
+    def steps(call: Call) -> Iterator[None]:
         call.agree_on("op", op_name(op))
         root = call.root("dst", dst, group_dst)
         written = call.rank == root
@@ -259,17 +245,31 @@ def reduce(
         add, finish = reduction(op, tensor.dtype, call.ranks)
         prog = program_of(tree_reduce, call.ranks, call.rank, root=root)
         inside = not written and any(step.receives for step in prog.steps)
+        yield
+        with flat_view(tensor, group, written=written) as flat:
+            sums = flat.clone() if inside else flat
+            call.execute(tree_reduce, {"root": root}, sums, add)
+            if written:
+                finish(sums)
 
-        def run() -> None:
-            with flat_view(tensor, group, written=written) as flat:
-                sums = flat.clone() if inside else flat
-                call.execute(tree_reduce, {"root": root}, sums, add)
-                if written:
-                    finish(sums)
+    return collective("reduce", group, async_op, check, steps)
 
-        return run
 
-    return collective("reduce", group, async_op, check, prepare)
+def barrier(
+    group: ProcessGroup | None = None, async_op: bool = False, *, check: bool | None = None
+) -> Work | None:
+    """Return when every rank of the group has called it, or raise when the group's time is over.
+
+    As `torch.distributed.barrier`, by an all-reduce of one byte.
+    """
+
+    def steps(call: Call) -> Iterator[None]:
+        yield
+        token = torch.zeros(1, dtype=torch.uint8, device=call.device)
+        call.execute(recursive_doubling_all_reduce, {}, token, torch.Tensor.add_)
+        token.cpu()  # on a GPU: wait for it
+
+    return collective("barrier", group, async_op, check, steps)
 
 
 def _choice(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
 
 import torch
 import torch.distributed as dist
@@ -39,11 +38,7 @@ def global_rank(rank: int, group: ProcessGroup | None) -> int:
 
 def backends(group: ProcessGroup | None) -> dict[str, str]:
     """Device type → backend that moves its tensors, such as {"cpu": "gloo", "cuda": "nccl"}."""
-    return _parsed(str(dist.get_backend_config(group)))
-
-
-@lru_cache
-def _parsed(config: str) -> dict[str, str]:
+    config = str(dist.get_backend_config(group))
     return dict(part.split(":") for part in config.split(","))
 
 
@@ -89,11 +84,8 @@ def flat_view(
 
 @contextmanager
 def flat_views(
-    tensors: Mapping[int, torch.Tensor], group: ProcessGroup | None, *, written: bool
-) -> Iterator[dict[int, torch.Tensor]]:
-    """The same for several, by their keys."""
+    tensors: Sequence[torch.Tensor], group: ProcessGroup | None, *, written: bool
+) -> Iterator[list[torch.Tensor]]:
+    """The same for several."""
     with ExitStack() as stack:
-        yield {
-            key: stack.enter_context(flat_view(tensor, group, written=written))
-            for key, tensor in tensors.items()
-        }
+        yield [stack.enter_context(flat_view(each, group, written=written)) for each in tensors]

@@ -208,7 +208,7 @@ def _map_all(group: dist.ProcessGroup, rank: int) -> tuple[list[mmap], list[int]
         if answer["problem"]:
             for end in ends:
                 os.close(end)
-            raise ValueError(f"shared memory: {answer['problem']}")
+            raise ValueError(f"algorithm shared_memory: {answer['problem']}")
     return maps, ends
 
 
