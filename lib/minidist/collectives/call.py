@@ -18,6 +18,7 @@ from minidist.collectives.checks import agreement
 from minidist.collectives.checks.tensors import by_name, check_like, check_tensor
 from minidist.collectives.runtime.executor import Sent, execute
 from minidist.collectives.runtime.group import check_group, global_rank, members, wire_device
+from minidist.collectives.runtime.notes import gather_rows
 from minidist.collectives.runtime.reduction import Reduce
 from minidist.collectives.runtime.work import Work, in_order
 from minidist.errors import MismatchError
@@ -47,7 +48,6 @@ class Call:
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.checked = self.ranks > 1 and agreement.wanted(check)
         self.facts = {"the call": name}  # on which all ranks must agree
-        self.pairs: tuple[str, Sequence[int], str, Sequence[int]] | None = None  # see `match`
         # Whether it begins with a barrier in shared memory; asked when all earlier calls are done.
         self.meets_first: Callable[[], bool] = lambda: False
         self.device = wire_device(group)
@@ -57,15 +57,6 @@ class Call:
         """Note a value that must be the same on all ranks."""
         if self.checked:
             self.facts[argument] = str(value)
-
-    def match(self, given: str, gives: Sequence[int], wanted: str, wants: Sequence[int]) -> None:
-        """What this rank gives to each, and wants from each, in elements: pairs must agree."""
-        kept, got = gives[self.rank], wants[self.rank]
-        if kept != got:
-            raise ValueError(
-                f"{given} has {kept} elements for this rank itself, but {wanted} has room for {got}"
-            )
-        self.pairs = (given, gives, wanted, wants) if self.checked else None
 
     def root(self, argument: str, rank: int | None, group_rank: int | None) -> int:
         """The group's number of the rank that all name, by its global or its group's number."""
@@ -117,6 +108,23 @@ class Call:
         self.outputs += tensors if written else ()
         return list(tensors)
 
+    def match(self, given: str, gives: Sequence[int], wanted: str, wants: Sequence[int]) -> None:
+        """Raise unless each rank wants as many elements as the others give it; all come here."""
+        if not self.checked and gives[self.rank] == wants[self.rank]:
+            return  # the others' numbers are not known
+        table = torch.zeros(self.ranks, 2, self.ranks, dtype=torch.int64)
+        table[self.rank] = torch.tensor([gives, wants])
+        if self.checked:
+            table = gather_rows(table, self.group)
+        wrong = table[:, 0] != table[:, 1].t()  # both by sender and receiver
+        pairs = wrong.nonzero().tolist() if self.checked else [(self.rank, self.rank)]
+        for src, dst in pairs:
+            sender, receiver = (f"rank {global_rank(r, self.group)}" for r in (src, dst))
+            raise MismatchError(
+                f"{self.name}: {sender}'s {given} has {table[src, 0, dst]} elements for "
+                f"{receiver}, whose {wanted} has room for {table[dst, 1, src]}"
+            )
+
     def execute(
         self,
         algorithm: Algorithm,
@@ -151,13 +159,11 @@ def collective(
         with torch.inference_mode():
             if call.checked:
                 agreement.agree(call.facts, problem, group, call.meets_first)
-                if call.pairs and problem is None:
-                    agreement.match(name, *call.pairs, group)
             if problem is not None:
                 raise type(problem)(f"{where}: {problem}") from problem
             try:
                 next(course, None)
-            except MismatchError:  # at the first barrier, see `meets_first`
+            except MismatchError:  # of `match`, or at a first barrier in shared memory
                 raise
             except ValueError as error:  # that all find out together: they share no memory
                 raise ValueError(f"{where}: {error}") from error

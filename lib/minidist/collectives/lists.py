@@ -178,8 +178,8 @@ def all_to_all(
         outputs = by_name("output_tensor_list", slots)
         check_apart(outputs, by_name("input_tensor_list", given))
         gives, wants = [each.numel() for each in given], [each.numel() for each in slots]
-        call.match("input_tensor_list", gives, "output_tensor_list", wants)
         yield
+        call.match("input_tensor_list", gives, "output_tensor_list", wants)
         with (
             flat_views(given, group, written=False) as sent,
             flat_views(slots, group, written=True) as received,
@@ -215,8 +215,8 @@ def all_to_all_single(
         check_apart({"output": output}, {"input": input})
         gives = split_sizes("input", input, input_split_sizes, call.ranks)
         wants = split_sizes("output", output, output_split_sizes, call.ranks)
-        call.match("input (by input_split_sizes)", gives, "output (by output_split_sizes)", wants)
         yield
+        call.match("input (by input_split_sizes)", gives, "output (by output_split_sizes)", wants)
         with flat_view(input, group, written=False) as sent, flat_view(output, group) as received:
             _exchange(call, torch.split(received, wants), torch.split(sent, gives))
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist.collectives.call import Call, collective
@@ -20,22 +18,9 @@ from minidist.collectives.checks.tensors import check_apart, check_like, is_slot
 from minidist.collectives.runtime.group import flat_copy, flat_device, flat_view
 from minidist.collectives.runtime.reduction import Op, op_name, reduction
 from minidist.collectives.runtime.work import Work
-from minidist.collectives.shared_memory.collectives import (
-    shared_all_gather,
-    shared_all_reduce,
-    shared_reduce_scatter,
-)
-from minidist.collectives.tuner import CHOSEN, TABLES, settle
-from minidist.errors import CommunicationError
-from minidist.schedule.algorithms import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    REDUCE_SCATTER,
-    recursive_doubling_all_reduce,
-    segments,
-    tree_broadcast,
-    tree_reduce,
-)
+from minidist.collectives.shared_memory import collectives as in_memory
+from minidist.collectives.tuner import CHOSEN, TABLES, fastest
+from minidist.schedule import algorithms
 from minidist.schedule.program import program_of
 
 
@@ -58,12 +43,10 @@ def all_reduce(
             PRODUCT, MIN or MAX.
         group: the default group if None.
         async_op: return a `Work` at once; the tensor is ready, and errors are raised, at `wait()`.
+            Over NCCL, call nothing of torch.distributed in the same group before.
         algorithm: "ring", "tree", "naive", "recursive_doubling", "halving_doubling", "double_tree"
             or "hierarchical" (LOCAL_WORLD_SIZE ranks of the group to a node, node by node);
-            "shared_memory", between ranks of one host; "auto", the one that `explain` would choose;
-            or "native": the backend's own, which an asynchronous call must not mix with calls of
-            torch.distributed in the same group. Over NCCL no asynchronous call may, whatever its
-            algorithm, until `wait()` has returned.
+            "shared_memory", between ranks of one host; or "auto", what `explain` would choose.
         check: see that all ranks make the same call before anything is sent; alike on all ranks.
             None: if the environment has MINIDIST_CHECK=1, as it has under `minidist.launch`.
 
@@ -86,14 +69,12 @@ def all_reduce(
         yield
         with flat_view(tensor, group) as flat:
             name = choose()
-            if name == "native":
-                _native_all_reduce(flat, op, group)
-            elif name == "shared_memory":
-                shared_all_reduce(flat, reduce, group)
+            if name == "shared_memory":
+                in_memory.shared_all_reduce(flat, reduce, group)
             else:
                 if name == "double_tree":
-                    options["segments"] = segments(flat.nbytes)
-                call.execute(ALL_REDUCE[name], options, flat, reduce)
+                    options["segments"] = algorithms.segments(flat.nbytes)
+                call.execute(algorithms.ALL_REDUCE[name], options, flat, reduce)
             finish(flat)
 
     return collective("all_reduce", group, async_op, check, steps)
@@ -133,12 +114,12 @@ def reduce_scatter_tensor(
         name = choose()
         if name == "shared_memory":
             with flat_view(output, group) as mine:
-                shared_reduce_scatter(mine, flat_copy(input, mine.device), reduce, group)
+                in_memory.shared_reduce_scatter(mine, flat_copy(input, mine.device), reduce, group)
                 finish(mine)
             return
         sums = input.clone(memory_format=torch.contiguous_format)  # they grow in a copy
         with flat_view(sums, group, written=False) as flat:
-            call.execute(REDUCE_SCATTER[name], {}, flat, reduce)
+            call.execute(algorithms.REDUCE_SCATTER[name], {}, flat, reduce)
             mine = flat.view(call.ranks, -1)[call.rank] if len(flat) else flat
             finish(mine)
             output.copy_(mine.view(output.shape))
@@ -177,11 +158,11 @@ def all_gather_into_tensor(
         with flat_view(output_tensor, group) as flat:
             name = choose()
             if name == "shared_memory":
-                shared_all_gather(flat, flat_copy(input_tensor, flat.device), group)
+                in_memory.shared_all_gather(flat, flat_copy(input_tensor, flat.device), group)
                 return
             if len(flat):
                 flat.view(call.ranks, -1)[call.rank] = input_tensor.reshape(-1)
-            call.execute(ALL_GATHER[name], {}, flat)
+            call.execute(algorithms.ALL_GATHER[name], {}, flat)
 
     return collective("all_gather_into_tensor", group, async_op, check, steps)
 
@@ -212,7 +193,7 @@ def broadcast(
         call.takes("tensor", tensor, written=written)
         yield
         with flat_view(tensor, group, written=written) as flat:
-            call.execute(tree_broadcast, {"root": root}, flat)
+            call.execute(algorithms.tree_broadcast, {"root": root}, flat)
 
     return collective("broadcast", group, async_op, check, steps)
 
@@ -243,12 +224,12 @@ def reduce(
         written = call.rank == root
         call.takes("tensor", tensor, written=written)
         add, finish = reduction(op, tensor.dtype, call.ranks)
-        prog = program_of(tree_reduce, call.ranks, call.rank, root=root)
+        prog = program_of(algorithms.tree_reduce, call.ranks, call.rank, root=root)
         inside = not written and any(step.receives for step in prog.steps)
         yield
         with flat_view(tensor, group, written=written) as flat:
             sums = flat.clone() if inside else flat
-            call.execute(tree_reduce, {"root": root}, sums, add)
+            call.execute(algorithms.tree_reduce, {"root": root}, sums, add)
             if written:
                 finish(sums)
 
@@ -266,7 +247,7 @@ def barrier(
     def steps(call: Call) -> Iterator[None]:
         yield
         token = torch.zeros(1, dtype=torch.uint8, device=call.device)
-        call.execute(recursive_doubling_all_reduce, {}, token, torch.Tensor.add_)
+        call.execute(algorithms.recursive_doubling_all_reduce, {}, token, torch.Tensor.add_)
         token.cpu()  # on a GPU: wait for it
 
     return collective("barrier", group, async_op, check, steps)
@@ -277,29 +258,20 @@ def _choice(
 ) -> Callable[[], str]:
     """What says which algorithm to run, to be asked when all ranks have come to the call."""
     call.agree_on("algorithm", algorithm)
-    known = [*TABLES[collective], *CHOSEN, *(["native"] if collective == "all_reduce" else [])]
+    known = [*TABLES[collective], *CHOSEN]
     if algorithm not in known:
         raise ValueError(f"algorithm must be one of {', '.join(known)}, got {algorithm!r}")
     device = flat_device(tensor, call.group)
     if algorithm == "shared_memory" and device.type != "cpu":
         raise ValueError(f"algorithm: shared_memory is for the CPU, but it is on {tensor.device}")
-    choose = partial(settle, algorithm, collective, nbytes, device, call.group)
+
+    def choose(measure: bool = True) -> str:
+        if algorithm != "auto":
+            return algorithm
+        return fastest(collective, nbytes, device, call.group, measure)
+
     call.meets_first = lambda: nbytes > 0 and choose(measure=False) == "shared_memory"
     return choose
-
-
-def _native_all_reduce(flat: torch.Tensor, op: Op, group: ProcessGroup | None) -> None:
-    """Reduce by the backend's own; the average is left to the caller, as for every algorithm."""
-    own = ReduceOp.SUM if op == ReduceOp.AVG else op
-    if flat.dtype == torch.bool and own == ReduceOp.SUM:
-        own = ReduceOp.MAX  # Gloo adds the bytes: True and True would be 2, no bool at all
-    try:
-        dist.all_reduce(flat, own, group)
-    except (RuntimeError, ValueError) as error:
-        raise CommunicationError(
-            f"rank {dist.get_rank()}: the backend's own all_reduce of {flat.dtype} by "
-            f"{op_name(op)} failed: {error}"
-        ) from error
 
 
 # torch 2.13 has renamed them.

@@ -21,11 +21,7 @@ from torch.distributed import ProcessGroup
 from minidist.collectives.runtime.executor import execute
 from minidist.collectives.runtime.group import members, wire_device
 from minidist.collectives.runtime.notes import exchange_notes
-from minidist.collectives.shared_memory.collectives import (
-    shared_all_gather,
-    shared_all_reduce,
-    shared_reduce_scatter,
-)
+from minidist.collectives.shared_memory import collectives as in_memory
 from minidist.collectives.shared_memory.segments import shared_or_none
 from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
 from minidist.schedule.cost import Measurement, Topology, fit, seconds, shared, switch
@@ -94,22 +90,13 @@ def explain(
     return Explanation(collective, nbytes, ranks, found, f"the model: {topology.name}")
 
 
-def settle(
-    algorithm: str,
-    collective: str,
-    nbytes: int,
-    device: torch.device,
-    group: ProcessGroup | None,
-    *,
-    measure: bool = True,
+def fastest(
+    collective: str, nbytes: int, device: torch.device, group: ProcessGroup | None, measure: bool
 ) -> str:
-    """The algorithm to run: the one asked for, or for "auto" the fastest here.
+    """The algorithm that "auto" takes; all ranks of the group must ask at the same time.
 
-    All ranks of the group must ask at the same time; unless none is to `measure`: then the answer
-    is "auto" until it is known.
+    Unless none is to `measure`: then it is "auto" until it is known.
     """
-    if algorithm != "auto":
-        return algorithm
     if nbytes == 0 or dist.get_world_size(group) == 1:
         return "ring"
     if not (measure or device.type in _known.get(members(group), ())):
@@ -137,8 +124,8 @@ def _calibrate(group: ProcessGroup | None, device: torch.device) -> Explain:
     ranks = dist.get_world_size(group)
     if ranks == 1:
         raise ValueError("explain: one rank has nobody to send to")
-    in_memory = device.type == "cpu" and shared_or_none(group) is not None
-    network = shared if in_memory else switch
+    one_memory = device.type == "cpu" and shared_or_none(group) is not None
+    network = shared if one_memory else switch
     measured = []
     for make in (ALL_REDUCE["ring"], ALL_REDUCE["tree"]):
         prog = program_of(make, ranks, dist.get_rank(group))
@@ -152,7 +139,7 @@ def _calibrate(group: ProcessGroup | None, device: torch.device) -> Explain:
         f"{1e9 * fitted.link.beta:.2f} ns a byte, wrong by {fitted.median_error:.0%} (median) "
         f"and {fitted.worst_error:.0%} (worst)"
     )
-    lines = _in_memory(group) if in_memory else {}
+    lines = _in_memory(group) if one_memory else {}
 
     def explained(collective: str, nbytes: int) -> Explanation:
         found = _predicted(collective, nbytes, ranks, network(fitted.link))
@@ -182,9 +169,9 @@ def _in_memory(group: ProcessGroup | None) -> dict[str, tuple[float, float]]:
         whole = torch.zeros(nbytes // 4 // ranks * ranks)
         part = whole.view(ranks, -1)[rank].clone()
         calls: dict[str, Callable[[], object]] = {
-            "all_reduce": partial(shared_all_reduce, whole, add, group),
-            "reduce_scatter": partial(shared_reduce_scatter, part, whole, add, group),
-            "all_gather": partial(shared_all_gather, whole, part, group),
+            "all_reduce": partial(in_memory.shared_all_reduce, whole, add, group),
+            "reduce_scatter": partial(in_memory.shared_reduce_scatter, part, whole, add, group),
+            "all_gather": partial(in_memory.shared_all_gather, whole, part, group),
         }
         for name, run in calls.items():
             times[name].append(_slowest(run, whole.device, group))

@@ -85,7 +85,10 @@ def execute(
             if turn + 1 < len(loads) and loads[turn + 1].post.early:
                 flight.receive(loads[turn + 1])
             if log is not None:
-                log.extend(flight.sent(load.post))
+                log.extend(
+                    Sent(load.post.step, prog.rank, peer, chunk, (high - low) * flight.itemsize)
+                    for peer, low, high, chunk, _ in load.post.sends
+                )
         while flight.tasks:
             flight.land()
     except RuntimeError as error:
@@ -185,13 +188,6 @@ class _Flight:
             for wire, _ in load.incoming + load.outgoing:
                 wire.set_()  # type: ignore[call-overload]
             _late[self.members] = before + after
-
-    def sent(self, post: Post) -> list[Sent]:
-        """The messages of a post that this rank sends."""
-        return [
-            Sent(post.step, self.prog.rank, peer, chunk, (high - low) * self.itemsize)
-            for peer, low, high, chunk, _ in post.sends
-        ]
 
     def failure(self, post: Post, error: RuntimeError) -> CommunicationError:
         """What the transport raised, with a word about where."""
