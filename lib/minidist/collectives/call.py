@@ -15,7 +15,13 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from minidist.collectives.checks import agreement
-from minidist.collectives.checks.tensors import by_name, check_like, check_tensor
+from minidist.collectives.checks.tensors import (
+    by_name,
+    check_apart,
+    check_like,
+    check_tensor,
+    same_place,
+)
 from minidist.collectives.runtime.executor import Sent, execute
 from minidist.collectives.runtime.group import check_group, global_rank, members, wire_device
 from minidist.collectives.runtime.notes import gather_rows
@@ -88,23 +94,25 @@ class Call:
         self,
         argument: str,
         tensors: Sequence[torch.Tensor] | None,
-        name: str = "",
-        like: torch.Tensor | None = None,
+        like: Mapping[str, torch.Tensor] | None = None,
         *,
         written: bool,
-        times: int = 1,
     ) -> list[torch.Tensor]:
-        """A tensor for each rank, like the one called `name`; or of any size, like the first."""
+        """A tensor for each rank, like the one in `like` and apart from it; or of any size."""
         expected = f"expected a list of {self.ranks} tensors, one for each rank"
         if not isinstance(tensors, list | tuple):
             raise TypeError(f"{argument}: {expected}, got a {type(tensors).__name__}")
         if len(tensors) != self.ranks:
             raise ValueError(f"{argument}: {expected}, got {len(tensors)}")
-        if like is None:
-            name, like, times = f"{argument}[0]", tensors[0], 0
-        for each, tensor in by_name(argument, tensors).items():
+        named = by_name(argument, tensors)
+        [(name, other)] = like.items() if like else [(f"{argument}[0]", tensors[0])]
+        for each, tensor in named.items():
             check_tensor(each, tensor, self.group, written=written)
-            check_like(each, tensor, name, like, times)
+            check_like(each, tensor, name, other, times=1 if like else 0)
+        if like and written:  # but a rank's own part may be in its place already
+            check_apart(named, {} if same_place(other, tensors[self.rank]) else like)
+        elif like:
+            check_apart(like, {n: each for n, each in named.items() if not same_place(other, each)})
         self.outputs += tensors if written else ()
         return list(tensors)
 

@@ -12,13 +12,7 @@ import torch
 from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist.collectives.call import Call, collective
-from minidist.collectives.checks.tensors import (
-    by_name,
-    check_apart,
-    check_like,
-    except_own,
-    split_sizes,
-)
+from minidist.collectives.checks.tensors import by_name, check_apart, check_like, split_sizes
 from minidist.collectives.runtime.group import flat_view, flat_views
 from minidist.collectives.runtime.reduction import Op, op_name, reduction
 from minidist.collectives.runtime.work import Work
@@ -41,9 +35,7 @@ def all_gather(
 
     def steps(call: Call) -> Iterator[None]:
         call.takes("tensor", tensor, written=False)
-        slots = call.takes_list("tensor_list", tensor_list, "tensor", tensor, written=True)
-        read = except_own(slots[call.rank], {"tensor": tensor})
-        check_apart(by_name("tensor_list", slots), read)
+        slots = call.takes_list("tensor_list", tensor_list, {"tensor": tensor}, written=True)
         yield
         with flat_views(slots, group, written=True) as flats:
             flats[call.rank].copy_(tensor.reshape(-1))
@@ -71,8 +63,7 @@ def reduce_scatter(
     def steps(call: Call) -> Iterator[None]:
         call.agree_on("op", op_name(op))
         call.takes("output", output, written=True)
-        given = call.takes_list("input_list", input_list, "output", output, written=False)
-        check_apart({"output": output}, except_own(output, by_name("input_list", given)))
+        given = call.takes_list("input_list", input_list, {"output": output}, written=False)
         reduce, finish = reduction(op, output.dtype, call.ranks)
         yield
         copies = [each.clone(memory_format=torch.contiguous_format) for each in given]
@@ -107,8 +98,7 @@ def gather(
         call.takes("tensor", tensor, written=False)
         slots: list[torch.Tensor] = []
         if call.rank == root:
-            slots = call.takes_list("gather_list", gather_list, "tensor", tensor, written=True)
-            check_apart(by_name("gather_list", slots), except_own(slots[root], {"tensor": tensor}))
+            slots = call.takes_list("gather_list", gather_list, {"tensor": tensor}, written=True)
         yield
         with flat_views(slots or [tensor], group, written=bool(slots)) as flats:
             if slots:
@@ -142,8 +132,7 @@ def scatter(
         call.takes("tensor", tensor, written=True)
         given: list[torch.Tensor] = []
         if call.rank == root:
-            given = call.takes_list("scatter_list", scatter_list, "tensor", tensor, written=False)
-            check_apart({"tensor": tensor}, except_own(tensor, by_name("scatter_list", given)))
+            given = call.takes_list("scatter_list", scatter_list, {"tensor": tensor}, written=False)
         yield
         with flat_views(given or [tensor], group, written=not given) as flats:
             parts = dict(enumerate(flats)) if given else {call.rank: flats[0]}
@@ -171,12 +160,10 @@ def all_to_all(
 
     def steps(call: Call) -> Iterator[None]:
         given = call.takes_list("input_tensor_list", input_tensor_list, written=False)
-        call.takes(name := "input_tensor_list[0]", given[0], written=False, any_shape=True)
-        slots = call.takes_list(
-            "output_tensor_list", output_tensor_list, name, given[0], written=True, times=0
-        )
-        outputs = by_name("output_tensor_list", slots)
-        check_apart(outputs, by_name("input_tensor_list", given))
+        slots = call.takes_list("output_tensor_list", output_tensor_list, written=True)
+        call.takes("input_tensor_list[0]", given[0], written=False, any_shape=True)
+        check_like("output_tensor_list[0]", slots[0], "input_tensor_list[0]", given[0], times=0)
+        check_apart(by_name("output_tensor_list", slots), by_name("input_tensor_list", given))
         gives, wants = [each.numel() for each in given], [each.numel() for each in slots]
         yield
         call.match("input_tensor_list", gives, "output_tensor_list", wants)

@@ -92,7 +92,7 @@ def reduce_scatter_tensor(
 ) -> Work | None:
     """Reduce `input` over the ranks; rank r keeps the r-th of its N equal parts, in `output`.
 
-    As `torch.distributed.reduce_scatter_tensor`. `input` is left as it was.
+    `input` is left as it was.
 
     Args:
         output: numel of input / N elements, in any shape. It may be this rank's part of `input`
@@ -138,8 +138,6 @@ def all_gather_into_tensor(
 ) -> Work | None:
     """Collect every rank's `input_tensor` in `output_tensor`, in the order of ranks.
 
-    As `torch.distributed.all_gather_into_tensor`.
-
     Args:
         output_tensor: N times the elements of the input, in any shape.
         input_tensor: alike on all ranks. It may be this rank's part of the output itself, but share
@@ -178,7 +176,7 @@ def broadcast(
 ) -> Work | None:
     """Give every rank of the group what is in rank `src`'s `tensor`.
 
-    As `torch.distributed.broadcast`, in place, by a binomial tree.
+    In place, by a binomial tree.
 
     Args:
         tensor: any shape and dtype, alike on all ranks. Only read on the root, so there it may
@@ -210,8 +208,8 @@ def reduce(
 ) -> Work | None:
     """Reduce `tensor` over the ranks of the group; rank `dst` gets the result, in place.
 
-    As `torch.distributed.reduce`, by a binomial tree. On the other ranks `tensor` is left as it was
-    (torch leaves anything there): a rank inside the tree adds in a copy.
+    By a binomial tree. On the other ranks `tensor` is left as it was (torch leaves anything there):
+    a rank inside the tree adds in a copy.
 
     Args:
         tensor: as for `all_reduce`. Only read on ranks other than the root.
@@ -224,8 +222,8 @@ def reduce(
         written = call.rank == root
         call.takes("tensor", tensor, written=written)
         add, finish = reduction(op, tensor.dtype, call.ranks)
-        prog = program_of(algorithms.tree_reduce, call.ranks, call.rank, root=root)
-        inside = not written and any(step.receives for step in prog.steps)
+        steps = program_of(algorithms.tree_reduce, call.ranks, call.rank, root=root).steps
+        inside = not written and any(step.receives for step in steps)
         yield
         with flat_view(tensor, group, written=written) as flat:
             sums = flat.clone() if inside else flat
@@ -239,10 +237,7 @@ def reduce(
 def barrier(
     group: ProcessGroup | None = None, async_op: bool = False, *, check: bool | None = None
 ) -> Work | None:
-    """Return when every rank of the group has called it, or raise when the group's time is over.
-
-    As `torch.distributed.barrier`, by an all-reduce of one byte.
-    """
+    """Return when all ranks have called it, or raise when the group's time is over."""
 
     def steps(call: Call) -> Iterator[None]:
         yield

@@ -36,14 +36,12 @@ def agree(
     group: dist.ProcessGroup | None,
     meets_first: Callable[[], bool],
 ) -> None:
-    """Compare this call with those of the other ranks of the group; all of them must come here.
-
-    Raises MismatchError on every rank, with the argument and who passed which value; or, on the
-    others, with the problem of the rank that has one.
+    """Raise MismatchError on every rank unless all have called this with the same facts.
 
     Args:
-        facts: argument name → description. "the call" names the collective.
-        problem: what is wrong with this rank's own input, if anything; the caller raises it.
+        facts: argument name → value. "the call" names the collective.
+        problem: of this rank's own input: the other ranks raise it, and this one leaves it to the
+            caller.
         meets_first: whether the collective begins with a barrier in shared memory: then the
             digests wait for that.
     """

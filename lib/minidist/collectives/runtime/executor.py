@@ -191,16 +191,11 @@ class _Flight:
 
     def failure(self, post: Post, error: RuntimeError) -> CommunicationError:
         """What the transport raised, with a word about where."""
-
-        def rank(of_group: int) -> str:
-            return f"rank {global_rank(of_group, self.group)}"
-
-        peers = [f"to {rank(each.peer)}" for each in post.sends]
-        peers += [f"from {rank(each.peer)}" for each in post.receives]
-        step = f"step {post.step + 1} of {len(self.prog.steps)}"
+        peers = [f"to rank {global_rank(each.peer, self.group)}" for each in post.sends]
+        peers += [f"from rank {global_rank(each.peer, self.group)}" for each in post.receives]
         return CommunicationError(
-            f"{rank(self.prog.rank)}: {self.prog.name}, {step}: a message "
-            f"{' or '.join(peers)} failed: {error}"
+            f"rank {dist.get_rank()}: {self.prog.name}, step {post.step + 1} of "
+            f"{len(self.prog.steps)}: a message {' or '.join(peers)} failed: {error}"
         )
 
 

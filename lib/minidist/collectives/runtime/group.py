@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 
-def check_group(group: object, call: str = "") -> None:
+def check_group(group: Any, call: str = "") -> None:
     """Raise TypeError for what no process group is, ValueError if this rank is not in the group."""
     where = f"rank {dist.get_rank()}: {call}group"
     outside = group == dist.GroupMember.NON_GROUP_MEMBER  # what new_group returns there
-    if group is None or isinstance(group, ProcessGroup):
-        outside = dist.get_rank(group) < 0
-    elif not outside:
+    if not (outside or group is None or isinstance(group, ProcessGroup)):
         raise TypeError(
             f"{where}: expected a process group, as dist.new_group makes it, or None, got {group!r}"
         )
-    if outside:
+    if outside or dist.get_rank(group) < 0:
         raise ValueError(f"{where}: this rank is not a member of it")
 
 

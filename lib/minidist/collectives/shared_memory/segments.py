@@ -88,11 +88,6 @@ class SharedSegments:
         if comparing:
             self._maps[self.rank][place] = comparing[0]  # [Note: digests at the barrier]
         self._counter.arrive(self.rank, self._barriers)
-        self._wait()
-        if comparing and any(each[place] != comparing[0] for each in self._maps):
-            comparing[1]()
-
-    def _wait(self) -> None:
         end = time.monotonic() + self._seconds
         while not self._counter.reached(self._barriers):
             self._counter.sleep(self._barriers)
@@ -105,6 +100,8 @@ class SharedSegments:
                     f"{why}; not there: rank {', '.join(names)}"
                 )
                 raise CommunicationError(self._broken)
+        if comparing and any(each[place] != comparing[0] for each in self._maps):
+            comparing[1]()
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -214,8 +211,5 @@ def _map(offer: Note) -> mmap:
     path = f"/proc/{offer['pid']}/fd/{offer['fd']}"
     if not os.readlink(path).startswith(f"/memfd:{offer['name']}"):
         raise ValueError(f"{path} is another host's")
-    fd = os.open(path, os.O_RDWR)
-    try:
-        return mmap(fd, SIZE)
-    finally:
-        os.close(fd)
+    with open(path, "r+b", buffering=0) as file:
+        return mmap(file.fileno(), SIZE)
