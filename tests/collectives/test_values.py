@@ -70,7 +70,7 @@ def kinds(ranks: int) -> Iterator[tuple[int, torch.dtype, str]]:
 
 def of_all_reduce(rank: int, ranks: int) -> Iterator[Case]:
     os.environ["LOCAL_WORLD_SIZE"] = str(2 if ranks % 2 == 0 else ranks)  # of what is hierarchical
-    for algorithm in [*ALL_REDUCE, "shared_memory", *["auto"][ranks == 1 :]]:
+    for algorithm in [*ALL_REDUCE, "shared_memory", "auto"]:
         for size, dtype, op in kinds(ranks):
             parts = [data(r, size, dtype, op) for r in range(ranks)]
             options = {"op": OPS[op], "algorithm": algorithm}
@@ -84,7 +84,7 @@ def of_the_halves(rank: int, ranks: int) -> Iterator[Case]:
         wholes = [data(r, (ranks, size), dtype, op) for r in range(ranks)]
         new, whole, mine = torch.zeros(size, dtype=dtype), wholes[rank], reduced(wholes, op)[rank]
         by: dict[str, object] = {"op": OPS[op]}
-        for name in [*REDUCE_SCATTER, "shared_memory"]:
+        for name in [*REDUCE_SCATTER, "shared_memory", "auto"]:
             schedule = REDUCE_SCATTER[name](ranks) if logged and name in REDUCE_SCATTER else None
             each = [new], [whole.flatten()], [mine]
             options = by | {"algorithm": name}
@@ -94,7 +94,7 @@ def of_the_halves(rank: int, ranks: int) -> Iterator[Case]:
         if op != "SUM":
             continue
         parts, empty = [data(r, size, dtype) for r in range(ranks)], torch.zeros(numel, dtype=dtype)
-        for name in [*ALL_GATHER, "shared_memory"]:
+        for name in [*ALL_GATHER, "shared_memory", "auto"]:
             schedule = ALL_GATHER[name](ranks) if logged and name in ALL_GATHER else None
             each = [empty], [parts[rank]], [torch.cat(parts)]
             yield Case("all_gather_into_tensor", {"algorithm": name}, *each, schedule, numel)

@@ -222,8 +222,8 @@ def reduce(
         written = call.rank == root
         call.takes("tensor", tensor, written=written)
         add, finish = reduction(op, tensor.dtype, call.ranks)
-        steps = program_of(algorithms.tree_reduce, call.ranks, call.rank, root=root).steps
-        inside = not written and any(step.receives for step in steps)
+        prog = program_of(algorithms.tree_reduce, call.ranks, call.rank, root=root)
+        inside = not written and any(step.receives for step in prog.steps)
         yield
         with flat_view(tensor, group, written=written) as flat:
             sums = flat.clone() if inside else flat
