@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -155,22 +156,29 @@ def test_groups_do_not_wait_for_each_other_and_messages_of_the_caller_are_kept_a
     assert [rank["crossed"] for rank in two] == [[True] * 4] * 2
 
 
-def futures() -> tuple[bool, bool, str]:
-    """torch's idiom; a future taken after the end; and the future of a call that fails."""
+def futures() -> tuple[bool, bool, bool, str]:
+    """torch's idiom; a future taken after the end; what is held; and a call that fails."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     work = started(minidist.all_reduce(tensor := data(rank, 5), async_op=True))
     half = work.get_future().then(lambda done: done.value()[0] / 2).wait()
     right = torch.equal(half, all_reduced(ranks, 5) / 2)
     work.wait()
     (late,) = work.get_future().wait()
+    given = weakref.ref(whole := torch.ones(ranks))
+    part = torch.empty(1)
+    work = started(minidist.reduce_scatter_tensor(part, whole, async_op=True))
+    del whole
+    work.get_future().wait()
+    held = given() is not None  # on a GPU its kernels may only be queued
+    work.wait()
     bad = torch.ones(1, requires_grad=True)
     with pytest.raises(Exception, match="requires grad") as caught:
         started(minidist.all_reduce(bad, async_op=True)).get_future().wait()
-    return right, late is tensor, type(caught.value).__name__
+    return right, late is tensor, held and given() is None, type(caught.value).__name__
 
 
 def test_a_work_has_torchs_future(two: OfRanks) -> None:
-    assert [rank["futures"] for rank in two] == [(True, True, "ValueError")] * 2
+    assert [rank["futures"] for rank in two] == [(True, True, True, "ValueError")] * 2
 
 
 def from_many_threads() -> list[bool]:

@@ -31,6 +31,7 @@ from minidist.errors import MismatchError
 from minidist.schedule.program import program_of
 from minidist.schedule.schedule import Algorithm
 
+Steps = Callable[["Call"], Iterator[None]]
 _log: list[Sent] | None = None
 
 
@@ -48,8 +49,11 @@ def record() -> Iterator[list[Sent]]:
 class Call:
     """One rank's call of a collective, while it is prepared and run."""
 
-    def __init__(self, name: str, group: ProcessGroup | None, check: bool | None) -> None:
+    def __init__(
+        self, name: str, group: ProcessGroup | None, check: bool | None, steps: Steps
+    ) -> None:
         check_group(group, f"{name}: ")
+        self.steps = steps  # and in it the caller's tensors, until `wait()`
         self.name, self.group, self.log = name, group, _log
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.checked = self.ranks > 1 and agreement.wanted(check)
@@ -150,10 +154,10 @@ def collective(
     group: ProcessGroup | None,
     async_op: bool,
     check: bool | None,
-    steps: Callable[[Call], Iterator[None]],
+    steps: Steps,
 ) -> Work | None:
     """Run a collective, written as above, on all ranks or on none."""
-    call = Call(name, group, check)
+    call = Call(name, group, check, steps)
     course = steps(call)
     problem: Exception | None = None
     try:
