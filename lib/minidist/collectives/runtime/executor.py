@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -43,7 +43,7 @@ from minidist.schedule.program import Post, Program
 TAG = 0x6D64  # keeps our messages apart from those that the caller sends in the same group
 Message = tuple[torch.Tensor, int]  # bytes, peer
 Both = tuple[torch.Tensor, torch.Tensor]  # elements, and their bytes: these go on any backend
-_Memory = Sequence[Both] | Mapping[int, Both]  # of each chunk, the tensor that it lies in
+_Memory = Mapping[int, Both]  # chunk → the tensor that it lies in
 
 
 class Sent(NamedTuple):
@@ -135,9 +135,9 @@ class _Flight:
         self.members = members(group)
         self.tasks: deque[_Load] = deque()
         self.at: Post | None = None  # whose messages we post or wait for; None while reducing
-        memory: _Memory
         if isinstance(tensor, torch.Tensor):
-            like, memory = tensor, [(tensor, tensor.view(torch.uint8))] * prog.chunks
+            like, both = tensor, (tensor, tensor.view(torch.uint8))
+            memory = dict.fromkeys(range(prog.chunks), both)
             size: int | tuple[tuple[int, int], ...] = len(like)
         else:
             like = next(iter(tensor.values()), torch.empty(0))
