@@ -256,14 +256,15 @@ def _choice(
     known = [*TABLES[collective], *CHOSEN]
     if algorithm not in known:
         raise ValueError(f"algorithm must be one of {', '.join(known)}, got {algorithm!r}")
-    device = flat_device(tensor, call.group)
+    group = call.group  # `choose` must not hold the call, or tensors would wait for gc
+    device = flat_device(tensor, group)
     if algorithm == "shared_memory" and device.type != "cpu":
         raise ValueError(f"algorithm: shared_memory is for the CPU, but it is on {tensor.device}")
 
     def choose(measure: bool = True) -> str:
         if algorithm != "auto":
             return algorithm
-        return fastest(collective, nbytes, device, call.group, measure)
+        return fastest(collective, nbytes, device, group, measure)
 
     call.meets_first = lambda: nbytes > 0 and choose(measure=False) == "shared_memory"
     return choose
