@@ -25,7 +25,7 @@ SHOWN = 4  # wrong results of each collective that are recorded
 FILLER = 7  # what lies between the elements of a strided tensor, and must stay there
 
 ALGORITHMS = {
-    "all_reduce": [*ALL_REDUCE, "auto", "native"],
+    "all_reduce": [*ALL_REDUCE, "auto"],
     "reduce_scatter_tensor": [*REDUCE_SCATTER, "auto"],
     "all_gather_into_tensor": [*ALL_GATHER, "auto"],
 }

@@ -2,13 +2,21 @@
 
 from torch.distributed import ReduceOp
 
-from minidist.collectives.all_to_all import all_to_all, all_to_all_single, barrier, ring_shift
 from minidist.collectives.call import record
-from minidist.collectives.lists import all_gather, gather, reduce_scatter, scatter
+from minidist.collectives.lists import (
+    all_gather,
+    all_to_all,
+    all_to_all_single,
+    gather,
+    reduce_scatter,
+    ring_shift,
+    scatter,
+)
 from minidist.collectives.tensor import (
     all_gather_into_tensor,
     all_gather_single,
     all_reduce,
+    barrier,
     broadcast,
     reduce,
     reduce_scatter_single,

@@ -27,11 +27,10 @@ def attempt(call: Callable[[], object]) -> str:
 
 def usable() -> bool:
     """Whether the group still reduces rightly, by messages of ours and by the backend's own."""
-    right = []
-    for algorithm in ("ring", "native"):
-        minidist.all_reduce(tensor := torch.full((5,), 1.0 + dist.get_rank()), algorithm=algorithm)
-        right.append(bool((tensor == 10).all()))
-    return all(right)
+    ours, native = torch.full((2, 5), 1.0 + dist.get_rank())
+    minidist.all_reduce(ours)
+    dist.all_reduce(native)
+    return bool((ours == 10).all() and (native == 10).all())
 
 
 def on_every_rank() -> tuple[dict[str, tuple[str, bool]], list[str]]:
@@ -74,7 +73,7 @@ def test_disagreement_is_known_on_all(name: str, heard: Heard) -> None:
         assert fine, f"rank {rank}: the group is not usable any more"
 
 
-def without() -> tuple[dict[str, str], dict[str, str], str]:
+def without() -> tuple[dict[str, str], dict[str, str], list[str]]:
     """By messages, where ranks share no memory; and on the bad rank alone, without the check."""
     if dist.get_rank() == 1:
         segments._FUTEX = 0
@@ -82,18 +81,21 @@ def without() -> tuple[dict[str, str], dict[str, str], str]:
     by_messages = {name: attempt(lambda c=call: c(bad)) for name, (call, _) in DISAGREE.items()}
     os.environ["MINIDIST_CHECK"] = "0"
     alone = {name: attempt(lambda c=case: c.call(True)) for name, case in OWN.items() if bad}
-    refused = attempt(lambda: minidist.all_reduce(torch.ones(1), algorithm="shared_memory"))
+    refused = [attempt(lambda: minidist.all_reduce(torch.ones(1), algorithm="shared_memory"))]
+    refused += [attempt(lambda: DISAGREE["what stays"][0](True))] if bad else []
     return by_messages, alone, refused
 
 
 def test_without_shared_memory_all_know_and_without_the_check_the_bad_rank_still_raises() -> None:
     heard = launch(without, RANKS)
-    for by_messages, _, refused in heard:
+    no_memory = "algorithm shared_memory: cannot map the memory of rank 1: "
+    for rank, (by_messages, _, refused) in enumerate(heard):
         for name, (_, expected) in DISAGREE.items():
             assert by_messages[name].startswith("MismatchError: "), by_messages[name]
             assert expected in by_messages[name]
-        assert refused.startswith("ValueError: shared memory: cannot map the memory of rank 1: ")
-    alone = heard[BAD][1]
+        assert refused[0].startswith(f"ValueError: rank {rank}: all_reduce: {no_memory}")
+    _, alone, (_, stays) = heard[BAD]
+    assert stays.startswith(f"MismatchError: {DISAGREE['what stays'][1]}")
     assert alone.keys() == OWN.keys()
     for name, case in OWN.items():
         start = f"{case.error.__name__}: rank {BAD}: {case.name}: "

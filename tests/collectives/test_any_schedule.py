@@ -14,8 +14,6 @@ from minidist.errors import ScheduleError
 from minidist.schedule import program as plan
 from minidist.schedule.program import program
 from minidist.schedule.schedule import Schedule, Send, Step, bounds
-from minidist.schedule.simulate import goal, start, traffic
-from tests.schedule.test_proof import everything
 from tests.support.collectives import data, same
 
 Parts = dict[int, torch.Tensor]
@@ -79,6 +77,8 @@ def run_on_ranks(schedules: list[Schedule]) -> list[str]:
             sum(sizes[s.chunk : s.chunk + s.width]) for p in schedule for s in p if s.src == rank
         ]
         right = right and sum(each.nbytes for each in log) == 8 * sum(sent)
+        if seed % 4:  # without runs: a message is an element or more, and no longer than it may be
+            right = right and all(each.nbytes <= max(8, plan.MAX_MESSAGE) for each in log)
         wrong += [] if right else [schedule.name]
     return wrong
 
@@ -88,54 +88,3 @@ def test_any_safe_schedule_does_on_ranks_what_it_says(ranks: int) -> None:
     schedules = [any_schedule(seed, ranks) for seed in range(64)]
     assert sum(len(step) for each in schedules for step in each) > 64 * 7, "most have messages"
     assert launch(run_on_ranks, ranks, schedules) == [[]] * ranks
-
-
-# Each algorithm that we have: what arrives is what its collective promises.
-
-
-def before(schedule: Schedule, rank: int, numel: int) -> torch.Tensor:
-    """This rank's data where it holds any at the start, elsewhere what must not be used."""
-    held = start(schedule.collective, schedule.ranks, schedule.chunks, schedule.root)[rank]
-    edge, mine = bounds(numel, schedule.chunks), data(rank, numel, torch.int64)
-    for chunk, parts in enumerate(held):
-        if not parts:
-            mine[edge[chunk] : edge[chunk + 1]] = 1_000_000 * (rank + 1)
-    return mine
-
-
-def wrong_chunks(schedule: Schedule, rank: int, result: torch.Tensor) -> list[int]:
-    numel = len(result)
-    kind, n, chunks = schedule.collective, schedule.ranks, schedule.chunks
-    parts, edge = [data(r, numel, torch.int64) for r in range(n)], bounds(numel, chunks)
-    wrong = []
-    for chunk, wanted in enumerate(goal(kind, n, chunks, schedule.root, schedule.by)[rank]):
-        low, high = edge[chunk], edge[chunk + 1]
-        if wanted is not None:
-            right = torch.stack([parts[r][low:high] for r in wanted]).sum(0)
-            wrong += [] if torch.equal(result[low:high], right) else [chunk]
-    return wrong
-
-
-def each_algorithm() -> list[tuple[str, int, list[int], int]]:
-    rank, found = dist.get_rank(), []
-    for schedule in everything(dist.get_world_size()):
-        for numel in (0, 1, 2 * schedule.chunks + 1):
-            tensor, log = before(schedule, rank, numel), list[Sent]()
-            execute.execute(program(schedule, rank), tensor, torch.Tensor.add_, log=log)
-            sent = sum(message.nbytes for message in log)
-            found.append((schedule.name, numel, wrong_chunks(schedule, rank, tensor), sent))
-    return found
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
-def test_each_algorithm_on_real_ranks(ranks: int) -> None:
-    results = launch(each_algorithm, ranks)
-    cases = [
-        (schedule, numel)
-        for schedule in everything(ranks)
-        for numel in (0, 1, 2 * schedule.chunks + 1)
-    ]
-    for rank, found in enumerate(results):
-        for (schedule, numel), (name, size, wrong, sent) in zip(cases, found, strict=True):
-            assert (name, size, wrong) == (schedule.name, numel, []), f"rank {rank}"
-            assert sent == traffic(schedule, numel, itemsize=8).sent_bytes[rank], name

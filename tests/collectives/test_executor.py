@@ -20,7 +20,7 @@ from minidist.schedule.algorithms import ALL_REDUCE, SEGMENT, segments
 from minidist.schedule.program import WINDOW, program
 from minidist.schedule.schedule import Schedule, Send, Step, bounds
 from minidist.schedule.simulate import traffic
-from tests.support.collectives import all_reduced, data, same
+from tests.support.collectives import data
 
 Counts = Counter[tuple[int, int, int, int]]  # (step, src, dst, chunk) → bytes
 
@@ -107,44 +107,9 @@ def test_recorded_traffic_is_that_of_the_simulator(ranks: int) -> None:
     assert [segments(n) for n in (0, SEGMENT, 8 * LARGE, 10**12)] == [1, 1, 4, 64]
 
 
-# Large messages travel as several.
-
+# What is refused, what it costs in memory, and what happens when a peer is gone.
 
 BY_CHUNKS = ("double_tree", "naive", "recursive_doubling", "ring", "tree")  # no runs of chunks
-
-
-def in_pieces() -> list[tuple[str, int, bool, list[Sent]]]:
-    """Chunks of 1 to WINDOW + 3 pieces of at most 16 bytes, all but one of them uneven."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    plan.MAX_MESSAGE = 16
-    results = []
-    for name in BY_CHUNKS:
-        for pieces in range(1, WINDOW + 4):
-            for chunk in (2 * pieces - 1, 2 * pieces):  # int64: two to a piece
-                chunks = ALL_REDUCE[name](ranks).chunks
-                size = chunk * chunks - (chunk % 2 if chunks > 1 else 0)
-                tensor = data(rank, size, torch.int64)
-                with minidist.record() as log:
-                    minidist.all_reduce(tensor, algorithm=name, check=False)
-                right = same(tensor, all_reduced(ranks, size, torch.int64))
-                results.append((name, pieces, right, log))
-    return results
-
-
-@pytest.mark.parametrize("ranks", [2, 5])
-def test_pieces_from_one_to_more_than_are_in_flight(ranks: int) -> None:
-    results = launch(in_pieces, ranks)
-    for per_rank in zip(*results, strict=True):
-        name, pieces = per_rank[0][:2]
-        assert all(right for _, _, right, _ in per_rank), (name, pieces)
-        logs = [log for *_, log in per_rank]
-        messages = Counter(sent[:4] for log in logs for sent in log)
-        assert set(messages.values()) <= {pieces, pieces - 1}, "the last chunks may be shorter"
-        assert max(messages.values()) == pieces
-        assert all(sent.nbytes <= 16 for log in logs for sent in log)
-
-
-# What is refused, what it costs in memory, and what happens when a peer is gone.
 
 
 def test_a_racing_schedule_is_refused_before_it_runs() -> None:

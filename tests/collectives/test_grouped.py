@@ -1,7 +1,7 @@
-"""On a GPU the messages of a step go as one group; shown on the CPU, with fakes for NCCL's part."""
+"""On a GPU the messages of a step go as one group: NCCL runs what is grouped at once.
 
-from types import SimpleNamespace
-from typing import Any
+One at a time, a send waits for ever for its receive. Shown on the CPU.
+"""
 
 import pytest
 import torch
@@ -13,38 +13,23 @@ from minidist.collectives.runtime import executor
 from minidist.schedule import program
 
 
-def test_on_a_gpu_every_message_of_a_post_goes_into_one_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """NCCL runs what is grouped at once; one at a time, a send waits for ever for its receive."""
-    batches: list[list[Any]] = []
-    monkeypatch.setattr(dist, "P2POp", lambda *args, **options: SimpleNamespace(op=args, **options))
-    monkeypatch.setattr(dist, "batch_isend_irecv", lambda ops: batches.append(ops) or ["work"])
-    to, back = torch.zeros(2), torch.ones(2)
-    assert executor._grouped([(back, 3), (back, 1)], [(to, 1)], None) == ["work"]
-    assert executor._grouped([], [], None) == [], "nothing to send is no group"
-    (ops,) = batches
-    calls = [(each.op[0], each.group_peer) for each in ops]
-    assert calls == [(dist.irecv, 3), (dist.irecv, 1), (dist.isend, 1)]
-
-
 def as_on_nccl() -> tuple[int, dict[str, tuple[int, list[str]]]]:
     """Run all collectives by the GPU's path, as NCCL does: a group begins when the last has ended.
 
     How many groups there were, and what `check` says.
     """
     groups = 0
-    grouped = executor._grouped
+    batch = dist.batch_isend_irecv
 
-    def one_after_another(*args: Any) -> list[dist.Work]:
+    def one_after_another(ops: list[dist.P2POp]) -> list[dist.Work]:
         nonlocal groups
         groups += 1
-        for work in grouped(*args):
+        for work in batch(ops):
             work.wait()
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executor, "_grouped", one_after_another)
+        patch.setattr(dist, "batch_isend_irecv", one_after_another)
         patch.setattr(executor._Flight, "on_gpu", property(lambda _: True, lambda *_: None), False)
         patch.setattr(program, "MAX_MESSAGE", 4096)  # bytes of a message
         variants = [correct.Variant(numel, torch.float32, False, False) for numel in (1, 5123)]

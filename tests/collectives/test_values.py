@@ -23,7 +23,6 @@ from minidist.schedule.simulate import traffic
 from tests.support.collectives import DTYPES, NO_MEANING, OPS, bytes_of, data, reduced, same
 
 WORLDS = [1, 2, 3, 4, 5, 8]
-NOT_IN_GLOO = (torch.complex64, "PRODUCT")
 
 Tensors = list[torch.Tensor]
 Log = list[Sent]
@@ -71,10 +70,8 @@ def kinds(ranks: int) -> Iterator[tuple[int, torch.dtype, str]]:
 
 def of_all_reduce(rank: int, ranks: int) -> Iterator[Case]:
     os.environ["LOCAL_WORLD_SIZE"] = str(2 if ranks % 2 == 0 else ranks)  # of what is hierarchical
-    for algorithm in [*ALL_REDUCE, "native", "shared_memory", *["auto"][ranks == 1 :]]:
+    for algorithm in [*ALL_REDUCE, "shared_memory", "auto"]:
         for size, dtype, op in kinds(ranks):
-            if algorithm == "native" and (dtype, op) == NOT_IN_GLOO:
-                continue
             parts = [data(r, size, dtype, op) for r in range(ranks)]
             options = {"op": OPS[op], "algorithm": algorithm}
             yield Case("all_reduce", options, [parts[rank]], [], [reduced(parts, op)])
@@ -87,7 +84,7 @@ def of_the_halves(rank: int, ranks: int) -> Iterator[Case]:
         wholes = [data(r, (ranks, size), dtype, op) for r in range(ranks)]
         new, whole, mine = torch.zeros(size, dtype=dtype), wholes[rank], reduced(wholes, op)[rank]
         by: dict[str, object] = {"op": OPS[op]}
-        for name in [*REDUCE_SCATTER, "shared_memory"]:
+        for name in [*REDUCE_SCATTER, "shared_memory", "auto"]:
             schedule = REDUCE_SCATTER[name](ranks) if logged and name in REDUCE_SCATTER else None
             each = [new], [whole.flatten()], [mine]
             options = by | {"algorithm": name}
@@ -97,7 +94,7 @@ def of_the_halves(rank: int, ranks: int) -> Iterator[Case]:
         if op != "SUM":
             continue
         parts, empty = [data(r, size, dtype) for r in range(ranks)], torch.zeros(numel, dtype=dtype)
-        for name in [*ALL_GATHER, "shared_memory"]:
+        for name in [*ALL_GATHER, "shared_memory", "auto"]:
             schedule = ALL_GATHER[name](ranks) if logged and name in ALL_GATHER else None
             each = [empty], [parts[rank]], [torch.cat(parts)]
             yield Case("all_gather_into_tensor", {"algorithm": name}, *each, schedule, numel)
@@ -269,18 +266,3 @@ def test_bit_equal_on_every_rank_in_every_run_and_however_cut() -> None:
     assert whole == cut
     by_float32 = {value for name, value in whole if "float32" in name}
     assert len(by_float32) > 1, "the numbers must be such that the order of additions shows"
-
-
-def no_kernel() -> list[str]:
-    said = []
-    for dtype, op in [NOT_IN_GLOO, (torch.int16, "SUM")]:
-        with pytest.raises(minidist.CommunicationError) as caught:
-            minidist.all_reduce(torch.ones(3, dtype=dtype), OPS[op], algorithm="native")
-        said.append(str(caught.value))
-    return said
-
-
-def test_what_the_backend_cannot_do_is_said_on_every_rank() -> None:
-    for rank, (times, int16) in enumerate(launch(no_kernel, 2)):
-        assert f"rank {rank}: the backend's own all_reduce of torch.complex64 by PRODUCT" in times
-        assert f"rank {rank}: the backend's own all_reduce of torch.int16 by SUM failed" in int16

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -10,11 +11,11 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from minidist import MismatchError, ReduceOp, all_reduce, launch
+from minidist import MismatchError, all_reduce, launch
 from minidist.collectives.runtime.work import Work
 from tests.support.collectives import all_reduced, data, same
 
-ALGORITHMS = ("ring", "tree", "naive", "native")
+ALGORITHMS = ("ring", "tree", "naive")
 
 
 OfRanks = list[dict[str, Any]]
@@ -37,29 +38,16 @@ def many_in_flight() -> list[str]:
     for _ in range(20):  # nobody waits for these
         minidist.all_reduce(torch.ones(3000), async_op=True)
     flying = []
-    for number, algorithm in enumerate(ALGORITHMS * 3):
+    for number, algorithm in enumerate(ALGORITHMS * 4):
         tensor = data(rank, 50 * number)
         work = minidist.all_reduce(tensor, async_op=True, algorithm=algorithm)
         flying.append((tensor, started(work)))
-    whole, part, total = data(rank, 5 * ranks), torch.empty(5), data(rank, (4, 3)).t()
-    gathered = torch.empty(2, 5 * ranks).t()
-    halves = [
-        minidist.reduce_scatter_tensor(part, whole, ReduceOp.MAX, async_op=True),
-        minidist.all_reduce(total, ReduceOp.AVG, async_op=True),
-        minidist.all_gather_into_tensor(gathered, data(rank, (5, 2)), async_op=True),
-    ]
-    for each in reversed(halves):
-        started(each).wait()
     wrong = []
     for number in (7, 0, 11, *range(12)):  # some of them twice
         tensor, work = flying[number]
         wrong += [] if work.wait() is True and work.is_completed() else [f"{number}: wait"]
         wrong += [] if same(tensor, all_reduced(ranks, 50 * number)) else [f"{number}: {tensor}"]
-    want = all_reduced(ranks, 5 * ranks, op="MAX").tensor_split(ranks)[rank]
-    wrong += [] if same(part, want) else ["reduce_scatter"]
-    wrong += [] if same(total, all_reduced(ranks, (4, 3), op="AVG").t()) else ["all_reduce"]
-    want = torch.cat([data(r, (5, 2)) for r in range(ranks)])
-    return wrong + ([] if same(gathered, want) else ["all_gather"])
+    return wrong
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -168,22 +156,29 @@ def test_groups_do_not_wait_for_each_other_and_messages_of_the_caller_are_kept_a
     assert [rank["crossed"] for rank in two] == [[True] * 4] * 2
 
 
-def futures() -> tuple[bool, bool, str]:
-    """torch's idiom; a future taken after the end; and the future of a call that fails."""
+def futures() -> tuple[bool, bool, bool, str]:
+    """torch's idiom; a future taken after the end; what is held; and a call that fails."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     work = started(minidist.all_reduce(tensor := data(rank, 5), async_op=True))
     half = work.get_future().then(lambda done: done.value()[0] / 2).wait()
     right = torch.equal(half, all_reduced(ranks, 5) / 2)
     work.wait()
     (late,) = work.get_future().wait()
+    given = weakref.ref(whole := torch.ones(ranks))
+    part = torch.empty(1)
+    work = started(minidist.reduce_scatter_tensor(part, whole, async_op=True))
+    del whole
+    work.get_future().wait()
+    held = given() is not None  # on a GPU its kernels may only be queued
+    work.wait()
     bad = torch.ones(1, requires_grad=True)
     with pytest.raises(Exception, match="requires grad") as caught:
         started(minidist.all_reduce(bad, async_op=True)).get_future().wait()
-    return right, late is tensor, type(caught.value).__name__
+    return right, late is tensor, held and given() is None, type(caught.value).__name__
 
 
 def test_a_work_has_torchs_future(two: OfRanks) -> None:
-    assert [rank["futures"] for rank in two] == [(True, True, "ValueError")] * 2
+    assert [rank["futures"] for rank in two] == [(True, True, True, "ValueError")] * 2
 
 
 def from_many_threads() -> list[bool]:

@@ -1,4 +1,8 @@
-"""The course of every collective: check the arguments, agree on them between ranks, run in turn."""
+"""What all collectives do: check the arguments, agree on them between ranks, run in turn.
+
+A collective is a generator with one `yield`. Before it, the collective checks this rank's arguments
+and raises for what is wrong; behind it, all ranks have made the same call, and it sends.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,23 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from minidist.collectives.checks import agreement
-from minidist.collectives.checks.tensors import by_name, check_like, check_tensor
+from minidist.collectives.checks.tensors import (
+    by_name,
+    check_apart,
+    check_like,
+    check_tensor,
+    same_place,
+)
 from minidist.collectives.runtime.executor import Sent, execute
 from minidist.collectives.runtime.group import check_group, global_rank, members, wire_device
+from minidist.collectives.runtime.notes import gather_rows
 from minidist.collectives.runtime.reduction import Reduce
 from minidist.collectives.runtime.work import Work, in_order
+from minidist.errors import MismatchError
 from minidist.schedule.program import program_of
 from minidist.schedule.schedule import Algorithm
 
-Run = Callable[[], None]
-OVERWRITE: Reduce = torch.Tensor.copy_  # for schedules that reduce nothing: it is never called
-
+Steps = Callable[["Call"], Iterator[None]]
 _log: list[Sent] | None = None
 
 
@@ -39,13 +49,15 @@ def record() -> Iterator[list[Sent]]:
 class Call:
     """One rank's call of a collective, while it is prepared and run."""
 
-    def __init__(self, name: str, group: ProcessGroup | None, check: bool | None) -> None:
+    def __init__(
+        self, name: str, group: ProcessGroup | None, check: bool | None, steps: Steps
+    ) -> None:
         check_group(group, f"{name}: ")
+        self.steps = steps  # and in it the caller's tensors, until `wait()`
         self.name, self.group, self.log = name, group, _log
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.checked = self.ranks > 1 and agreement.wanted(check)
         self.facts = {"the call": name}  # on which all ranks must agree
-        self.pairs: tuple[str, Sequence[int], str, Sequence[int]] | None = None  # see `match`
         # Whether it begins with a barrier in shared memory; asked when all earlier calls are done.
         self.meets_first: Callable[[], bool] = lambda: False
         self.device = wire_device(group)
@@ -55,15 +67,6 @@ class Call:
         """Note a value that must be the same on all ranks."""
         if self.checked:
             self.facts[argument] = str(value)
-
-    def match(self, given: str, gives: Sequence[int], wanted: str, wants: Sequence[int]) -> None:
-        """What this rank gives to each, and wants from each, in elements: pairs must agree."""
-        kept, got = gives[self.rank], wants[self.rank]
-        if kept != got:
-            raise ValueError(
-                f"{given} has {kept} elements for this rank itself, but {wanted} has room for {got}"
-            )
-        self.pairs = (given, gives, wanted, wants) if self.checked else None
 
     def root(self, argument: str, rank: int | None, group_rank: int | None) -> int:
         """The group's number of the rank that all name, by its global or its group's number."""
@@ -86,43 +89,60 @@ class Call:
         check_tensor(argument, tensor, self.group, written=written)
         self.device = tensor.device
         self.outputs += [tensor] if written else []
-        if self.checked:
-            shape = {} if any_shape else {f"{argument}'s shape": str(tuple(tensor.shape))}
-            self.facts |= shape | {
-                f"{argument}'s dtype": str(tensor.dtype),
-                f"{argument}'s device": tensor.device.type,
-            }
+        if not any_shape:
+            self.agree_on(f"{argument}'s shape", tuple(tensor.shape))
+        self.agree_on(f"{argument}'s dtype", tensor.dtype)
+        self.agree_on(f"{argument}'s device", tensor.device.type)
 
     def takes_list(
         self,
         argument: str,
         tensors: Sequence[torch.Tensor] | None,
-        name: str = "",
-        like: torch.Tensor | None = None,
+        like: Mapping[str, torch.Tensor] | None = None,
         *,
         written: bool,
-        times: int = 1,
     ) -> list[torch.Tensor]:
-        """A tensor for each rank, like the one called `name`; or of any size, like the first."""
+        """A tensor for each rank, like the one in `like` and apart from it; or of any size."""
         expected = f"expected a list of {self.ranks} tensors, one for each rank"
         if not isinstance(tensors, list | tuple):
             raise TypeError(f"{argument}: {expected}, got a {type(tensors).__name__}")
         if len(tensors) != self.ranks:
             raise ValueError(f"{argument}: {expected}, got {len(tensors)}")
-        if like is None:
-            name, like, times = f"{argument}[0]", tensors[0], 0
-        for each, tensor in by_name(argument, tensors).items():
+        named = by_name(argument, tensors)
+        [(name, other)] = like.items() if like else [(f"{argument}[0]", tensors[0])]
+        for each, tensor in named.items():
             check_tensor(each, tensor, self.group, written=written)
-            check_like(each, tensor, name, like, times)
+            check_like(each, tensor, name, other, times=1 if like else 0)
+        if like and written:  # but a rank's own part may be in its place already
+            check_apart(named, {} if same_place(other, tensors[self.rank]) else like)
+        elif like:
+            check_apart(like, {n: each for n, each in named.items() if not same_place(other, each)})
         self.outputs += tensors if written else ()
         return list(tensors)
+
+    def match(self, given: str, gives: Sequence[int], wanted: str, wants: Sequence[int]) -> None:
+        """Raise unless each rank wants as many elements as the others give it; all come here."""
+        if not self.checked and gives[self.rank] == wants[self.rank]:
+            return  # the others' numbers are not known
+        table = torch.zeros(self.ranks, 2, self.ranks, dtype=torch.int64)
+        table[self.rank] = torch.tensor([gives, wants])
+        if self.checked:
+            table = gather_rows(table, self.group)
+        wrong = table[:, 0] != table[:, 1].t()  # both by sender and receiver
+        pairs = wrong.nonzero().tolist() if self.checked else [(self.rank, self.rank)]
+        for src, dst in pairs:
+            sender, receiver = (f"rank {global_rank(r, self.group)}" for r in (src, dst))
+            raise MismatchError(
+                f"{self.name}: {sender}'s {given} has {table[src, 0, dst]} elements for "
+                f"{receiver}, whose {wanted} has room for {table[dst, 1, src]}"
+            )
 
     def execute(
         self,
         algorithm: Algorithm,
         options: Mapping[str, int],
         tensor: torch.Tensor | Mapping[int, torch.Tensor],
-        reduce: Reduce = OVERWRITE,
+        reduce: Reduce = torch.Tensor.copy_,  # never called where the schedule reduces nothing
     ) -> None:
         """Run this rank's program of the algorithm on flat memory, in place."""
         prog = program_of(algorithm, self.ranks, self.rank, **options)
@@ -134,33 +154,31 @@ def collective(
     group: ProcessGroup | None,
     async_op: bool,
     check: bool | None,
-    prepare: Callable[[Call], Run],
+    steps: Steps,
 ) -> Work | None:
-    """Prepare a collective, agree on it, run it.
-
-    `prepare` looks at this rank's arguments, raises if they are wrong, and returns what is to be
-    run when all ranks agree.
-    """
-    call = Call(name, group, check)
+    """Run a collective, written as above, on all ranks or on none."""
+    call = Call(name, group, check, steps)
+    course = steps(call)
     problem: Exception | None = None
-    run: Run | None = None
     try:
-        run = prepare(call)
+        next(course)
     except (TypeError, ValueError, RuntimeError) as error:
         problem = error
 
     def body() -> None:
+        where = f"rank {dist.get_rank()}: {name}"
         # In inference mode there are no gradients, and tensors made in it may be written.
         with torch.inference_mode():
             if call.checked:
                 agreement.agree(call.facts, problem, group, call.meets_first)
-                if call.pairs and problem is None:
-                    agreement.match(name, *call.pairs, group)
             if problem is not None:
-                where = f"rank {dist.get_rank()}: {name}"
                 raise type(problem)(f"{where}: {problem}") from problem
-            assert run is not None
-            run()
+            try:
+                next(course, None)
+            except MismatchError:  # of `match`, or at a first barrier in shared memory
+                raise
+            except ValueError as error:  # that all find out together: they share no memory
+                raise ValueError(f"{where}: {error}") from error
 
     work = in_order(members(group), body, call.device, async_op)
     if work:

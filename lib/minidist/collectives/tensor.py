@@ -1,39 +1,26 @@
 """The collectives that move one tensor, under torch.distributed's names.
 
 Each runs a schedule on a flat view of the tensor (a flat copy, where it is not contiguous) and puts
-the result in place.
+the result in place. All take `op`, `group`, `async_op` and `check` as `all_reduce` does, which also
+says what is raised.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 
 import torch
-import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
-from minidist.collectives.call import Call, Run, collective
+from minidist.collectives.call import Call, collective
 from minidist.collectives.checks.tensors import check_apart, check_like, is_slot
 from minidist.collectives.runtime.group import flat_copy, flat_device, flat_view
 from minidist.collectives.runtime.reduction import Op, op_name, reduction
 from minidist.collectives.runtime.work import Work
-from minidist.collectives.shared_memory.collectives import (
-    shared_all_gather,
-    shared_all_reduce,
-    shared_reduce_scatter,
-)
-from minidist.collectives.tuner import CHOSEN, TABLES, settle
-from minidist.errors import CommunicationError
-from minidist.schedule.algorithms import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    REDUCE_SCATTER,
-    segments,
-    tree_broadcast,
-    tree_reduce,
-)
+from minidist.collectives.shared_memory import collectives as in_memory
+from minidist.collectives.tuner import CHOSEN, TABLES, fastest
+from minidist.schedule import algorithms
 from minidist.schedule.program import program_of
 
 
@@ -56,12 +43,10 @@ def all_reduce(
             PRODUCT, MIN or MAX.
         group: the default group if None.
         async_op: return a `Work` at once; the tensor is ready, and errors are raised, at `wait()`.
+            Over NCCL, call nothing of torch.distributed in the same group before.
         algorithm: "ring", "tree", "naive", "recursive_doubling", "halving_doubling", "double_tree"
             or "hierarchical" (LOCAL_WORLD_SIZE ranks of the group to a node, node by node);
-            "shared_memory", between ranks of one host; "auto", the one that `explain` would choose;
-            or "native": the backend's own, which an asynchronous call must not mix with calls of
-            torch.distributed in the same group. Over NCCL no asynchronous call may, whatever its
-            algorithm, until `wait()` has returned.
+            "shared_memory", between ranks of one host; or "auto", what `explain` would choose.
         check: see that all ranks make the same call before anything is sent; alike on all ranks.
             None: if the environment has MINIDIST_CHECK=1, as it has under `minidist.launch`.
 
@@ -72,7 +57,7 @@ def all_reduce(
             hold the host up, that shows where the host next waits for the GPU.
     """
 
-    def prepare(call: Call) -> Run:
+    def steps(call: Call) -> Iterator[None]:
         call.agree_on("op", op_name(op))
         call.takes("tensor", tensor, written=True)
         choose = _choice(call, "all_reduce", algorithm, tensor, tensor.nbytes)
@@ -81,23 +66,18 @@ def all_reduce(
         if algorithm == "hierarchical":
             options["local"] = int(os.environ.get("LOCAL_WORLD_SIZE", call.ranks))
             call.agree_on("LOCAL_WORLD_SIZE", options["local"])
+        yield
+        with flat_view(tensor, group) as flat:
+            name = choose()
+            if name == "shared_memory":
+                in_memory.shared_all_reduce(flat, reduce, group)
+            else:
+                if name == "double_tree":
+                    options["segments"] = algorithms.segments(flat.nbytes)
+                call.execute(algorithms.ALL_REDUCE[name], options, flat, reduce)
+            finish(flat)
 
-        def run() -> None:
-            with flat_view(tensor, group) as flat:
-                name = choose()
-                if name == "native":
-                    _native_all_reduce(flat, op, group)
-                elif name == "shared_memory":
-                    shared_all_reduce(flat, reduce, group)
-                else:
-                    if name == "double_tree":
-                        options["segments"] = segments(flat.nbytes)
-                    call.execute(ALL_REDUCE[name], options, flat, reduce)
-                finish(flat)
-
-        return run
-
-    return collective("all_reduce", group, async_op, check, prepare)
+    return collective("all_reduce", group, async_op, check, steps)
 
 
 def reduce_scatter_tensor(
@@ -112,17 +92,16 @@ def reduce_scatter_tensor(
 ) -> Work | None:
     """Reduce `input` over the ranks; rank r keeps the r-th of its N equal parts, in `output`.
 
-    As `torch.distributed.reduce_scatter_tensor`. `input` is left as it was.
+    `input` is left as it was.
 
     Args:
         output: numel of input / N elements, in any shape. It may be this rank's part of `input`
             itself, but share no other memory with it.
         input: N parts one after another, part r for rank r.
         algorithm: "ring", "halving" (recursive), "direct" (pairwise), "shared_memory" or "auto".
-        op, group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 
-    def prepare(call: Call) -> Run:
+    def steps(call: Call) -> Iterator[None]:
         call.agree_on("op", op_name(op))
         call.takes("input", input, written=False)
         call.takes("output", output, written=True)
@@ -131,24 +110,21 @@ def reduce_scatter_tensor(
             check_apart({"output": output}, {"input": input})
         choose = _choice(call, "reduce_scatter", algorithm, input, input.nbytes)
         reduce, finish = reduction(op, input.dtype, call.ranks)
-
-        def run() -> None:
-            name = choose()
-            if name == "shared_memory":
-                with flat_view(output, group) as mine:
-                    shared_reduce_scatter(mine, flat_copy(input, mine.device), reduce, group)
-                    finish(mine)
-                return
-            sums = input.clone(memory_format=torch.contiguous_format)  # they grow in a copy
-            with flat_view(sums, group, written=False) as flat:
-                call.execute(REDUCE_SCATTER[name], {}, flat, reduce)
-                mine = flat.view(call.ranks, -1)[call.rank] if len(flat) else flat
+        yield
+        name = choose()
+        if name == "shared_memory":
+            with flat_view(output, group) as mine:
+                in_memory.shared_reduce_scatter(mine, flat_copy(input, mine.device), reduce, group)
                 finish(mine)
-                output.copy_(mine.view(output.shape))
+            return
+        sums = input.clone(memory_format=torch.contiguous_format)  # they grow in a copy
+        with flat_view(sums, group, written=False) as flat:
+            call.execute(algorithms.REDUCE_SCATTER[name], {}, flat, reduce)
+            mine = flat.view(call.ranks, -1)[call.rank] if len(flat) else flat
+            finish(mine)
+            output.copy_(mine.view(output.shape))
 
-        return run
-
-    return collective("reduce_scatter_tensor", group, async_op, check, prepare)
+    return collective("reduce_scatter_tensor", group, async_op, check, steps)
 
 
 def all_gather_into_tensor(
@@ -162,37 +138,31 @@ def all_gather_into_tensor(
 ) -> Work | None:
     """Collect every rank's `input_tensor` in `output_tensor`, in the order of ranks.
 
-    As `torch.distributed.all_gather_into_tensor`.
-
     Args:
         output_tensor: N times the elements of the input, in any shape.
         input_tensor: alike on all ranks. It may be this rank's part of the output itself, but share
             no other memory with it.
         algorithm: "ring", "doubling" (recursive), "shared_memory" or "auto".
-        group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 
-    def prepare(call: Call) -> Run:
+    def steps(call: Call) -> Iterator[None]:
         call.takes("output_tensor", output_tensor, written=True)
         call.takes("input_tensor", input_tensor, written=False)
         check_like("output_tensor", output_tensor, "input_tensor", input_tensor, call.ranks)
         if not is_slot(input_tensor, output_tensor, call.rank):
             check_apart({"output_tensor": output_tensor}, {"input_tensor": input_tensor})
         choose = _choice(call, "all_gather", algorithm, input_tensor, output_tensor.nbytes)
+        yield
+        with flat_view(output_tensor, group) as flat:
+            name = choose()
+            if name == "shared_memory":
+                in_memory.shared_all_gather(flat, flat_copy(input_tensor, flat.device), group)
+                return
+            if len(flat):
+                flat.view(call.ranks, -1)[call.rank] = input_tensor.reshape(-1)
+            call.execute(algorithms.ALL_GATHER[name], {}, flat)
 
-        def run() -> None:
-            with flat_view(output_tensor, group) as flat:
-                name = choose()
-                if name == "shared_memory":
-                    shared_all_gather(flat, flat_copy(input_tensor, flat.device), group)
-                    return
-                if len(flat):
-                    flat.view(call.ranks, -1)[call.rank] = input_tensor.reshape(-1)
-                call.execute(ALL_GATHER[name], {}, flat)
-
-        return run
-
-    return collective("all_gather_into_tensor", group, async_op, check, prepare)
+    return collective("all_gather_into_tensor", group, async_op, check, steps)
 
 
 def broadcast(
@@ -206,28 +176,24 @@ def broadcast(
 ) -> Work | None:
     """Give every rank of the group what is in rank `src`'s `tensor`.
 
-    As `torch.distributed.broadcast`, in place, by a binomial tree.
+    In place, by a binomial tree.
 
     Args:
         tensor: any shape and dtype, alike on all ranks. Only read on the root, so there it may
             require grad or be expanded.
         src: the root's global rank, also in a sub-group; 0 if neither it nor `group_src` is given.
         group_src: the root's rank in the group, instead of `src`.
-        group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 
-    def prepare(call: Call) -> Run:
+    def steps(call: Call) -> Iterator[None]:
         root = call.root("src", src, group_src)
         written = call.rank != root
         call.takes("tensor", tensor, written=written)
+        yield
+        with flat_view(tensor, group, written=written) as flat:
+            call.execute(algorithms.tree_broadcast, {"root": root}, flat)
 
-        def run() -> None:
-            with flat_view(tensor, group, written=written) as flat:
-                call.execute(tree_broadcast, {"root": root}, flat)
-
-        return run
-
-    return collective("broadcast", group, async_op, check, prepare)
+    return collective("broadcast", group, async_op, check, steps)
 
 
 def reduce(
@@ -242,34 +208,44 @@ def reduce(
 ) -> Work | None:
     """Reduce `tensor` over the ranks of the group; rank `dst` gets the result, in place.
 
-    As `torch.distributed.reduce`, by a binomial tree. On the other ranks `tensor` is left as it was
-    (torch leaves anything there): a rank inside the tree adds in a copy.
+    By a binomial tree. On the other ranks `tensor` is left as it was (torch leaves anything there):
+    a rank inside the tree adds in a copy.
 
     Args:
         tensor: as for `all_reduce`. Only read on ranks other than the root.
         dst, group_dst: the root, as for `broadcast`.
-        op, group, async_op, check: as for `all_reduce`, which also says what is raised.
     """
 
-    def prepare(call: Call) -> Run:
+    def steps(call: Call) -> Iterator[None]:
         call.agree_on("op", op_name(op))
         root = call.root("dst", dst, group_dst)
         written = call.rank == root
         call.takes("tensor", tensor, written=written)
         add, finish = reduction(op, tensor.dtype, call.ranks)
-        prog = program_of(tree_reduce, call.ranks, call.rank, root=root)
+        prog = program_of(algorithms.tree_reduce, call.ranks, call.rank, root=root)
         inside = not written and any(step.receives for step in prog.steps)
+        yield
+        with flat_view(tensor, group, written=written) as flat:
+            sums = flat.clone() if inside else flat
+            call.execute(algorithms.tree_reduce, {"root": root}, sums, add)
+            if written:
+                finish(sums)
 
-        def run() -> None:
-            with flat_view(tensor, group, written=written) as flat:
-                sums = flat.clone() if inside else flat
-                call.execute(tree_reduce, {"root": root}, sums, add)
-                if written:
-                    finish(sums)
+    return collective("reduce", group, async_op, check, steps)
 
-        return run
 
-    return collective("reduce", group, async_op, check, prepare)
+def barrier(
+    group: ProcessGroup | None = None, async_op: bool = False, *, check: bool | None = None
+) -> Work | None:
+    """Return when all ranks have called it, or raise when the group's time is over."""
+
+    def steps(call: Call) -> Iterator[None]:
+        yield
+        token = torch.zeros(1, dtype=torch.uint8, device=call.device)
+        call.execute(algorithms.recursive_doubling_all_reduce, {}, token, torch.Tensor.add_)
+        token.cpu()  # on a GPU: wait for it
+
+    return collective("barrier", group, async_op, check, steps)
 
 
 def _choice(
@@ -277,29 +253,21 @@ def _choice(
 ) -> Callable[[], str]:
     """What says which algorithm to run, to be asked when all ranks have come to the call."""
     call.agree_on("algorithm", algorithm)
-    known = [*TABLES[collective], *CHOSEN, *(["native"] if collective == "all_reduce" else [])]
+    known = [*TABLES[collective], *CHOSEN]
     if algorithm not in known:
         raise ValueError(f"algorithm must be one of {', '.join(known)}, got {algorithm!r}")
-    device = flat_device(tensor, call.group)
+    group = call.group  # `choose` must not hold the call, or tensors would wait for gc
+    device = flat_device(tensor, group)
     if algorithm == "shared_memory" and device.type != "cpu":
         raise ValueError(f"algorithm: shared_memory is for the CPU, but it is on {tensor.device}")
-    choose = partial(settle, algorithm, collective, nbytes, device, call.group)
+
+    def choose(measure: bool = True) -> str:
+        if algorithm != "auto":
+            return algorithm
+        return fastest(collective, nbytes, device, group, measure)
+
     call.meets_first = lambda: nbytes > 0 and choose(measure=False) == "shared_memory"
     return choose
-
-
-def _native_all_reduce(flat: torch.Tensor, op: Op, group: ProcessGroup | None) -> None:
-    """Reduce by the backend's own; the average is left to the caller, as for every algorithm."""
-    own = ReduceOp.SUM if op == ReduceOp.AVG else op
-    if flat.dtype == torch.bool and own == ReduceOp.SUM:
-        own = ReduceOp.MAX  # Gloo adds the bytes: True and True would be 2, no bool at all
-    try:
-        dist.all_reduce(flat, own, group)
-    except (RuntimeError, ValueError) as error:
-        raise CommunicationError(
-            f"rank {dist.get_rank()}: the backend's own all_reduce of {flat.dtype} by "
-            f"{op_name(op)} failed: {error}"
-        ) from error
 
 
 # torch 2.13 has renamed them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from statistics import median
 from weakref import WeakKeyDictionary
 
@@ -21,11 +21,7 @@ from torch.distributed import ProcessGroup
 from minidist.collectives.runtime.executor import execute
 from minidist.collectives.runtime.group import members, wire_device
 from minidist.collectives.runtime.notes import exchange_notes
-from minidist.collectives.shared_memory.collectives import (
-    shared_all_gather,
-    shared_all_reduce,
-    shared_reduce_scatter,
-)
+from minidist.collectives.shared_memory import collectives as in_memory
 from minidist.collectives.shared_memory.segments import shared_or_none
 from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
 from minidist.schedule.cost import Measurement, Topology, fit, seconds, shared, switch
@@ -89,84 +85,70 @@ def explain(
     if (ranks is None) != (topology is None):
         raise ValueError("ranks and topology go together: give both, or neither")
     if ranks is None or topology is None:
-        return _calibration(group, wire_device(group)).explain(collective, nbytes)
+        return _calibrated(group, wire_device(group))(collective, nbytes)
     found = _predicted(collective, nbytes, ranks, topology)
     return Explanation(collective, nbytes, ranks, found, f"the model: {topology.name}")
 
 
-def settle(
-    algorithm: str,
-    collective: str,
-    nbytes: int,
-    device: torch.device,
-    group: ProcessGroup | None,
-    *,
-    measure: bool = True,
+def fastest(
+    collective: str, nbytes: int, device: torch.device, group: ProcessGroup | None, measure: bool
 ) -> str:
-    """The algorithm to run: the one asked for, or for "auto" the fastest here.
+    """The algorithm that "auto" takes; all ranks of the group must ask at the same time.
 
-    All ranks of the group must ask at the same time; unless none is to `measure`: then the answer
-    is "auto" until it is known.
+    Unless none is to `measure`: then it is "auto" until it is known.
     """
-    if algorithm != "auto":
-        return algorithm
     if nbytes == 0 or dist.get_world_size(group) == 1:
         return "ring"
     if not (measure or device.type in _known.get(members(group), ())):
         return "auto"
-    return _calibration(group, device).best(collective, nbytes)
+    return _calibrated(group, device)(collective, nbytes).choice
 
 
-class _Calibration:
-    """Prices fitted to what was measured between the ranks of a group, on tensors on `device`."""
-
-    def __init__(self, group: ProcessGroup, device: torch.device) -> None:
-        self.ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-        if self.ranks == 1:
-            raise ValueError("explain: one rank has nobody to send to")
-        in_memory = device.type == "cpu" and shared_or_none(group) is not None
-        network = shared if in_memory else switch
-        measured = []
-        for make in (ALL_REDUCE["ring"], ALL_REDUCE["tree"]):
-            prog = program_of(make, self.ranks, rank)
-            for nbytes in SIZES:
-                flat = torch.zeros(nbytes // 4, device=device)
-                run = partial(execute, prog, flat, torch.Tensor.add_, group)
-                took = _slowest(run, device, group)
-                measured.append(Measurement(make(self.ranks), nbytes, took))
-        found = fit(measured, network)
-        self.basis = (
-            f"fitted here: {1e6 * found.link.alpha:.0f} us a message and "
-            f"{1e9 * found.link.beta:.2f} ns a byte, wrong by {found.median_error:.0%} (median) "
-            f"and {found.worst_error:.0%} (worst)"
-        )
-        self.topology = network(found.link)
-        self.in_memory = _in_memory(group) if in_memory else {}
-        self._choices: dict[tuple[str, int], str] = {}
-
-    def explain(self, collective: str, nbytes: int) -> Explanation:
-        found = _predicted(collective, nbytes, self.ranks, self.topology)
-        if self.in_memory:
-            start, slope = self.in_memory[collective]
-            found["shared_memory"] = start + slope * nbytes
-        return Explanation(collective, nbytes, self.ranks, found, self.basis)
-
-    def best(self, collective: str, nbytes: int) -> str:
-        """The fastest; remembered, since a training step comes back with the same sizes."""
-        if (key := (collective, nbytes)) not in self._choices:
-            self._choices[key] = self.explain(collective, nbytes).choice
-        return self._choices[key]
+Explain = Callable[[str, int], Explanation]  # collective, bytes
+_known: WeakKeyDictionary[ProcessGroup, dict[str, Explain]] = WeakKeyDictionary()
 
 
-_known: WeakKeyDictionary[ProcessGroup, dict[str, _Calibration]] = WeakKeyDictionary()
+def _calibrated(group: ProcessGroup | None, device: torch.device) -> Explain:
+    """What explains a choice of the group; the first call measures, so all its ranks must make it.
 
-
-def _calibration(group: ProcessGroup | None, device: torch.device) -> _Calibration:
-    """What is known about a group; the first call measures, so all its ranks must make it."""
+    It remembers: a training step comes back with the same sizes.
+    """
     known = _known.setdefault(members(group), {})
     if device.type not in known:
-        known[device.type] = _Calibration(members(group), device)
+        known[device.type] = lru_cache(maxsize=None)(_calibrate(group, device))
     return known[device.type]
+
+
+def _calibrate(group: ProcessGroup | None, device: torch.device) -> Explain:
+    """Fit prices to what is measured between the ranks of a group, on tensors on `device`."""
+    ranks = dist.get_world_size(group)
+    if ranks == 1:
+        raise ValueError("explain: one rank has nobody to send to")
+    one_memory = device.type == "cpu" and shared_or_none(group) is not None
+    network = shared if one_memory else switch
+    measured = []
+    for make in (ALL_REDUCE["ring"], ALL_REDUCE["tree"]):
+        prog = program_of(make, ranks, dist.get_rank(group))
+        for nbytes in SIZES:
+            flat = torch.zeros(nbytes // 4, device=device)
+            took = _slowest(partial(execute, prog, flat, torch.Tensor.add_, group), device, group)
+            measured.append(Measurement(make(ranks), nbytes, took))
+    fitted = fit(measured, network)
+    basis = (
+        f"fitted here: {1e6 * fitted.link.alpha:.0f} us a message and "
+        f"{1e9 * fitted.link.beta:.2f} ns a byte, wrong by {fitted.median_error:.0%} (median) "
+        f"and {fitted.worst_error:.0%} (worst)"
+    )
+    lines = _in_memory(group) if one_memory else {}
+
+    def explained(collective: str, nbytes: int) -> Explanation:
+        found = _predicted(collective, nbytes, ranks, network(fitted.link))
+        if lines:
+            start, slope = lines[collective]
+            found["shared_memory"] = start + slope * nbytes
+        return Explanation(collective, nbytes, ranks, found, basis)
+
+    return explained
 
 
 def _predicted(collective: str, nbytes: int, ranks: int, topology: Topology) -> dict[str, float]:
@@ -179,7 +161,7 @@ def _predicted(collective: str, nbytes: int, ranks: int, topology: Topology) -> 
     return found
 
 
-def _in_memory(group: ProcessGroup) -> dict[str, tuple[float, float]]:
+def _in_memory(group: ProcessGroup | None) -> dict[str, tuple[float, float]]:
     """Shared memory: the seconds of a call and of a byte, as a line through the measurements."""
     ranks, rank, add = dist.get_world_size(group), dist.get_rank(group), torch.Tensor.add_
     times: dict[str, list[float]] = {name: [] for name in TABLES}
@@ -187,9 +169,9 @@ def _in_memory(group: ProcessGroup) -> dict[str, tuple[float, float]]:
         whole = torch.zeros(nbytes // 4 // ranks * ranks)
         part = whole.view(ranks, -1)[rank].clone()
         calls: dict[str, Callable[[], object]] = {
-            "all_reduce": partial(shared_all_reduce, whole, add, group),
-            "reduce_scatter": partial(shared_reduce_scatter, part, whole, add, group),
-            "all_gather": partial(shared_all_gather, whole, part, group),
+            "all_reduce": partial(in_memory.shared_all_reduce, whole, add, group),
+            "reduce_scatter": partial(in_memory.shared_reduce_scatter, part, whole, add, group),
+            "all_gather": partial(in_memory.shared_all_gather, whole, part, group),
         }
         for name, run in calls.items():
             times[name].append(_slowest(run, whole.device, group))
@@ -200,7 +182,7 @@ def _in_memory(group: ProcessGroup) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _slowest(run: Callable[[], object], device: torch.device, group: ProcessGroup) -> float:
+def _slowest(run: Callable[[], object], device: torch.device, group: ProcessGroup | None) -> float:
     """The seconds of the slowest rank, of each the median of some runs after some that warm up."""
     times = []
     for _ in range(WARM + TIMES):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from minidist.collectives.call import Call, Run, collective
+from minidist.collectives.call import Call, collective
 from minidist.collectives.checks.agreement import wanted
 from minidist.comm.comm import Comm, Handle
 
@@ -44,14 +44,14 @@ def agree_on(
     if problem is None and not wanted(check):
         return None
 
-    def prepare(call: Call) -> Run:
+    def steps(call: Call) -> Iterator[None]:
         for name, value in (facts or {}).items():
             call.agree_on(name, value)
         if problem is not None:
             raise problem
-        return lambda: None
+        yield
 
-    return collective(what, comm.group, async_op, check, prepare)
+    return collective(what, comm.group, async_op, check, steps)
 
 
 @contextmanager

@@ -130,7 +130,7 @@ class Ours:
     ) -> None:
         self.group, self._algorithm, self._check = group, algorithm, check
         self.rank, self.ranks = _place(group)
-        known = [*ALL_REDUCE, *CHOSEN, "native"]
+        known = [*ALL_REDUCE, *CHOSEN]
         if algorithm not in known:
             where = f"rank {dist.get_rank()}: algorithm"
             raise ValueError(f"{where} must be one of {', '.join(known)}, got {algorithm!r}")

@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
-import torch
 import torch.distributed as dist
 
 from minidist.collectives.runtime.group import global_rank
-from minidist.collectives.runtime.notes import Note, encode, exchange_notes, gather_rows
+from minidist.collectives.runtime.notes import Note, encode, exchange_notes
 from minidist.collectives.shared_memory.segments import DIGEST, shared_or_none
-from minidist.errors import MismatchError
+from minidist.errors import MismatchError, name_ranks
 
 
 def wanted(check: bool | None) -> bool:
@@ -37,14 +36,12 @@ def agree(
     group: dist.ProcessGroup | None,
     meets_first: Callable[[], bool],
 ) -> None:
-    """Compare this call with those of the other ranks of the group; all of them must come here.
-
-    Raises MismatchError on every rank, with the argument and who passed which value; or, on the
-    others, with the problem of the rank that has one.
+    """Raise MismatchError on every rank unless all have called this with the same facts.
 
     Args:
-        facts: argument name → description. "the call" names the collective.
-        problem: what is wrong with this rank's own input, if anything; the caller raises it.
+        facts: argument name → value. "the call" names the collective.
+        problem: of this rank's own input: the other ranks raise it, and this one leaves it to the
+            caller.
         meets_first: whether the collective begins with a barrier in shared memory: then the
             digests wait for that.
     """
@@ -59,29 +56,6 @@ def agree(
         segments.barrier()
 
 
-def match(
-    name: str,
-    given: str,
-    gives: Sequence[int],
-    wanted: str,
-    wants: Sequence[int],
-    group: dist.ProcessGroup | None,
-) -> None:
-    """Raise MismatchError on every rank unless each rank wants what the others give it."""
-    ranks = dist.get_world_size(group)
-    table = torch.zeros(ranks, 2, ranks, dtype=torch.int64)
-    table[dist.get_rank(group)] = torch.tensor([gives, wants])
-    table = gather_rows(table, group)
-    sent, taken = table[:, 0], table[:, 1].t()  # both by sender and receiver
-    wrong = (sent != taken).nonzero().tolist()
-    if wrong:
-        src, dst = wrong[0]
-        raise MismatchError(
-            f"{name}: rank {global_rank(src, group)}'s {given} has {sent[src, dst]} elements for "
-            f"rank {global_rank(dst, group)}, whose {wanted} has room for {taken[src, dst]}"
-        )
-
-
 def _compare(note: Note, group: dist.ProcessGroup | None) -> None:
     """Send the call to all, and raise for what differs; see `agree`."""
     notes = exchange_notes(note, group)
@@ -92,12 +66,12 @@ def _compare(note: Note, group: dist.ProcessGroup | None) -> None:
             where = f"on rank {global_rank(other, group)}"
             raise MismatchError(f"{note['the call']}: {where}: {theirs['problem']}")
     for name in notes[0] | notes[dist.get_rank(group)]:
-        sides: dict[str, list[str]] = {}  # value → the ranks that passed it
+        sides: dict[str, list[int]] = {}  # value → the ranks that passed it
         for other, theirs in enumerate(notes):
-            sides.setdefault(theirs.get(name, "nothing"), []).append(str(global_rank(other, group)))
+            sides.setdefault(theirs.get(name, "nothing"), []).append(global_rank(other, group))
         if len(sides) > 1:
             said = "; ".join(
-                f"rank{'s' if len(who) > 1 else ''} {', '.join(who)} passed {value}"
+                f"{name_ranks(who)} passed {value}"
                 for value, who in sorted(sides.items(), key=lambda side: len(side[1]))
             )
             raise MismatchError(f"{note['the call']}: the ranks disagree on {name}: {said}")

@@ -39,10 +39,7 @@ def check_tensor(
 def check_like(
     argument: str, tensor: torch.Tensor, name: str, other: torch.Tensor, times: int = 1
 ) -> None:
-    """Raise if a tensor has not `times` the elements of another one, or is not like it otherwise.
-
-    With 0 `times` any number of elements will do.
-    """
+    """Raise unless a tensor is like another one, of `times` its size; with 0 of any size."""
     if tensor.dtype != other.dtype:
         raise TypeError(f"{argument}: expected {other.dtype}, as {name} has, got {tensor.dtype}")
     if tensor.device != other.device:
@@ -95,10 +92,9 @@ def check_apart(written: Mapping[str, torch.Tensor], read: Mapping[str, torch.Te
     Two may share it if the intervals do that they span.
     """
     furthest: dict[bool, tuple[int, str]] = {}  # written or read → the last end, and whose it is
-    every = [
-        (tensor.data_ptr(), name, tensor) for name, tensor in (*written.items(), *read.items())
-    ]
-    for start, name, tensor in sorted(every, key=lambda each: each[0]):
+    every = {**written, **read}
+    for name in sorted(every, key=lambda name: every[name].data_ptr()):
+        tensor, start = every[name], every[name].data_ptr()
         if not tensor.numel():
             continue
         for is_written, (end, other) in furthest.items():
@@ -116,11 +112,6 @@ def same_place(one: torch.Tensor, other: torch.Tensor) -> bool:
         and one.shape == other.shape
         and one.stride() == other.stride()
     )
-
-
-def except_own(own: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Those that are not `own` itself: a rank's part may be in its place already."""
-    return {name: each for name, each in tensors.items() if not same_place(own, each)}
 
 
 def is_slot(part: torch.Tensor, whole: torch.Tensor, rank: int) -> bool:

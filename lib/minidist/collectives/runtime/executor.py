@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -43,7 +43,7 @@ from minidist.schedule.program import Post, Program
 TAG = 0x6D64  # keeps our messages apart from those that the caller sends in the same group
 Message = tuple[torch.Tensor, int]  # bytes, peer
 Both = tuple[torch.Tensor, torch.Tensor]  # elements, and their bytes: these go on any backend
-_Memory = Sequence[Both] | Mapping[int, Both]  # of each chunk, the tensor that it lies in
+_Memory = Mapping[int, Both]  # chunk → the tensor that it lies in
 
 
 class Sent(NamedTuple):
@@ -85,7 +85,10 @@ def execute(
             if turn + 1 < len(loads) and loads[turn + 1].post.early:
                 flight.receive(loads[turn + 1])
             if log is not None:
-                log.extend(flight.sent(load.post))
+                log.extend(
+                    Sent(load.post.step, prog.rank, peer, chunk, (high - low) * flight.itemsize)
+                    for peer, low, high, chunk, _ in load.post.sends
+                )
         while flight.tasks:
             flight.land()
     except RuntimeError as error:
@@ -132,9 +135,9 @@ class _Flight:
         self.members = members(group)
         self.tasks: deque[_Load] = deque()
         self.at: Post | None = None  # whose messages we post or wait for; None while reducing
-        memory: _Memory
         if isinstance(tensor, torch.Tensor):
-            like, memory = tensor, [(tensor, tensor.view(torch.uint8))] * prog.chunks
+            like, both = tensor, (tensor, tensor.view(torch.uint8))
+            memory = dict.fromkeys(range(prog.chunks), both)
             size: int | tuple[tuple[int, int], ...] = len(like)
         else:
             like = next(iter(tensor.values()), torch.empty(0))
@@ -186,25 +189,13 @@ class _Flight:
                 wire.set_()  # type: ignore[call-overload]
             _late[self.members] = before + after
 
-    def sent(self, post: Post) -> list[Sent]:
-        """The messages of a post that this rank sends."""
-        return [
-            Sent(post.step, self.prog.rank, peer, chunk, (high - low) * self.itemsize)
-            for peer, low, high, chunk, _ in post.sends
-        ]
-
     def failure(self, post: Post, error: RuntimeError) -> CommunicationError:
         """What the transport raised, with a word about where."""
-
-        def rank(of_group: int) -> str:
-            return f"rank {global_rank(of_group, self.group)}"
-
-        peers = [f"to {rank(each.peer)}" for each in post.sends]
-        peers += [f"from {rank(each.peer)}" for each in post.receives]
-        step = f"step {post.step + 1} of {len(self.prog.steps)}"
+        peers = [f"to rank {global_rank(each.peer, self.group)}" for each in post.sends]
+        peers += [f"from rank {global_rank(each.peer, self.group)}" for each in post.receives]
         return CommunicationError(
-            f"{rank(self.prog.rank)}: {self.prog.name}, {step}: a message "
-            f"{' or '.join(peers)} failed: {error}"
+            f"rank {dist.get_rank()}: {self.prog.name}, step {post.step + 1} of "
+            f"{len(self.prog.steps)}: a message {' or '.join(peers)} failed: {error}"
         )
 
 

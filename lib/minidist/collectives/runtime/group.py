@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 
-def check_group(group: object, call: str = "") -> None:
+def check_group(group: Any, call: str = "") -> None:
     """Raise TypeError for what no process group is, ValueError if this rank is not in the group."""
     where = f"rank {dist.get_rank()}: {call}group"
     outside = group == dist.GroupMember.NON_GROUP_MEMBER  # what new_group returns there
-    if group is None or isinstance(group, ProcessGroup):
-        outside = dist.get_rank(group) < 0
-    elif not outside:
+    if not (outside or group is None or isinstance(group, ProcessGroup)):
         raise TypeError(
             f"{where}: expected a process group, as dist.new_group makes it, or None, got {group!r}"
         )
-    if outside:
+    if outside or dist.get_rank(group) < 0:
         raise ValueError(f"{where}: this rank is not a member of it")
 
 
@@ -39,11 +37,7 @@ def global_rank(rank: int, group: ProcessGroup | None) -> int:
 
 def backends(group: ProcessGroup | None) -> dict[str, str]:
     """Device type → backend that moves its tensors, such as {"cpu": "gloo", "cuda": "nccl"}."""
-    return _parsed(str(dist.get_backend_config(group)))
-
-
-@lru_cache
-def _parsed(config: str) -> dict[str, str]:
+    config = str(dist.get_backend_config(group))
     return dict(part.split(":") for part in config.split(","))
 
 
@@ -89,11 +83,8 @@ def flat_view(
 
 @contextmanager
 def flat_views(
-    tensors: Mapping[int, torch.Tensor], group: ProcessGroup | None, *, written: bool
-) -> Iterator[dict[int, torch.Tensor]]:
-    """The same for several, by their keys."""
+    tensors: Sequence[torch.Tensor], group: ProcessGroup | None, *, written: bool
+) -> Iterator[list[torch.Tensor]]:
+    """The same for several."""
     with ExitStack() as stack:
-        yield {
-            key: stack.enter_context(flat_view(tensor, group, written=written))
-            for key, tensor in tensors.items()
-        }
+        yield [stack.enter_context(flat_view(each, group, written=written)) for each in tensors]

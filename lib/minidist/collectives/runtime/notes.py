@@ -20,8 +20,13 @@ Note = dict[str, str]
 
 
 def encode(note: Note) -> bytes:
-    """The note as it travels: JSON, with long values cut."""
-    return json.dumps({key: _short(value) for key, value in note.items()}).encode()
+    """The note as it travels: JSON. Long values are cut; those that differ stay different."""
+    plain = {}
+    for key, value in note.items():
+        if len(value) > LONGEST:
+            value = f"{value[: LONGEST - 12]}... {zlib.crc32(value.encode()):08x}"
+        plain[key] = "".join(c if c.isascii() and c.isprintable() else "?" for c in value)
+    return json.dumps(plain).encode()
 
 
 def exchange_notes(note: Note, group: ProcessGroup | None) -> list[Note]:
@@ -39,10 +44,3 @@ def gather_rows(board: torch.Tensor, group: ProcessGroup | None) -> torch.Tensor
     flat = board.to(wire_device(group)).view(-1)
     execute(program_of(ring_all_gather, ranks, rank), flat, torch.Tensor.add_, group)
     return flat.view(board.shape).cpu()
-
-
-def _short(value: str) -> str:
-    """The value in at most `LONGEST` plain characters; long ones that differ stay different."""
-    if len(value) > LONGEST:
-        value = f"{value[: LONGEST - 12]}... {zlib.crc32(value.encode()):08x}"
-    return "".join(c if c.isascii() and c.isprintable() else "?" for c in value)

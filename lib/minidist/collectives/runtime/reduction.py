@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch.distributed import ReduceOp
@@ -37,24 +37,21 @@ def reduction(op: Op, dtype: torch.dtype, ranks: int) -> tuple[Reduce, Finish]:
         raise ValueError(f"op must be one of {', '.join(_REDUCE)}, got {name}")
     if not _can_reduce(name, dtype):
         raise TypeError(f"op {name} has no meaning for {dtype}, or torch has no kernel for it")
-    return _REDUCE[name], _finish(name, dtype, ranks)
+    return _REDUCE[name], partial(_divide, ranks=ranks) if name == "AVG" else lambda result: None
 
 
-def _finish(name: str, dtype: torch.dtype, ranks: int) -> Finish:
-    if name != "AVG":
-        return lambda result: None
-    rounding = None if dtype.is_floating_point or dtype.is_complex else "trunc"
-    return lambda result: result.div_(ranks, rounding_mode=rounding)
+def _divide(total: torch.Tensor, ranks: int) -> None:
+    exact = total.is_floating_point() or total.is_complex()
+    total.div_(ranks, rounding_mode=None if exact else "trunc")
 
 
 @lru_cache
 def _can_reduce(name: str, dtype: torch.dtype) -> bool:
-    if name == "AVG" and dtype == torch.bool:
-        return False
+    one = torch.zeros(1, dtype=dtype)
     try:
-        one = torch.zeros(1, dtype=dtype)
-        _REDUCE[name](one, torch.zeros(1, dtype=dtype))
-        _finish(name, dtype, 1)(one)
-    except RuntimeError:  # no kernel, or no order among complex numbers
+        _REDUCE[name](one, one.clone())
+        if name == "AVG":
+            _divide(one, 1)
+    except RuntimeError:  # no kernel, no order among complex numbers, or no half of a bool
         return False
     return True

@@ -74,8 +74,7 @@ class Work:
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that are written, done when the collective is; or its error.
 
-        Raises:
-            NotImplementedError: for tensors on a GPU.
+        Raises NotImplementedError for tensors on a GPU.
         """
         outputs = [tensor for each in self.outputs if (tensor := each()) is not None]
         if any(tensor.is_cuda for tensor in outputs):
@@ -98,9 +97,8 @@ class Work:
 
         It starts when its turn comes. Waiting for the other ranks to come counts.
         """
-        if not self.is_completed():
-            return None
-        return interval(self._task.started, self._task.ended)
+        task = self._task
+        return interval(task.started, task.ended) if self.is_completed() else None
 
 
 class _Queue:

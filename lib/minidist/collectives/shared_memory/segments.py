@@ -19,6 +19,7 @@ import os
 import platform
 import secrets
 import select
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -36,7 +37,7 @@ BLOCK = 4 << 20  # bytes in a buffer: smaller means more barriers, larger leaves
 BUFFERS = 3
 SIZE = PAGESIZE + BUFFERS * BLOCK  # bytes of a segment
 DIGEST = 16  # bytes that are compared at a barrier
-LOOK = 0.2  # seconds between looks at whether the peers are alive
+LOOK = struct.pack("ll", 0, 200_000_000)  # s, ns between looks at whether the peers are alive
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)  # the system call's number
 _WAIT, _WAKE, _WAKE_OP = 0, 1, 5
@@ -87,14 +88,9 @@ class SharedSegments:
         if comparing:
             self._maps[self.rank][place] = comparing[0]  # [Note: digests at the barrier]
         self._counter.arrive(self.rank, self._barriers)
-        self._wait()
-        if comparing and any(each[place] != comparing[0] for each in self._maps):
-            comparing[1]()
-
-    def _wait(self) -> None:
         end = time.monotonic() + self._seconds
         while not self._counter.reached(self._barriers):
-            self._counter.sleep(self._barriers, LOOK)
+            self._counter.sleep(self._barriers)
             gone, late = self._exits.poll(0), time.monotonic() > end
             if not self._counter.reached(self._barriers) and (gone or late):
                 why = "a rank is gone" if gone else f"waited for {self._seconds:g} s"
@@ -104,13 +100,11 @@ class SharedSegments:
                     f"{why}; not there: rank {', '.join(names)}"
                 )
                 raise CommunicationError(self._broken)
+        if comparing and any(each[place] != comparing[0] for each in self._maps):
+            comparing[1]()
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
 class _Counter:
@@ -135,18 +129,19 @@ class _Counter:
         missing = (barrier * self._ranks - self._count.value) & 0xFFFFFFFF
         return missing == 0 or missing > self._ranks
 
-    def sleep(self, barrier: int, seconds: float) -> None:
-        """Sleep until a rank's arrival completes the barrier, but no longer than `seconds`."""
+    def sleep(self, barrier: int) -> None:
+        """Sleep until a rank's arrival completes the barrier, but no longer than `LOOK`."""
         seen = self._count.value
         if not self.reached(barrier):
-            limit = ctypes.byref(_Timespec(int(seconds), int(seconds % 1 * 1e9)))
-            self._futex(self._at, _WAIT, seen, limit, 0, 0)
+            self._futex(self._at, _WAIT, seen, LOOK, 0, 0)
 
     def late(self, barrier: int) -> list[int]:
         """The ranks that have not come to this barrier."""
         return [r for r, seen in enumerate(self._seen) if (barrier - seen) & 0xFFFFFFFF == 1]
 
-    def _futex(self, at: int, what: int, value: int, limit: object, other: int, op: int) -> None:
+    def _futex(
+        self, at: int, what: int, value: int, limit: bytes | None, other: int, op: int
+    ) -> None:
         done = _libc.syscall(
             _FUTEX, ctypes.c_void_p(at), what, value, limit, ctypes.c_void_p(other), op
         )
@@ -208,7 +203,7 @@ def _map_all(group: dist.ProcessGroup, rank: int) -> tuple[list[mmap], list[int]
         if answer["problem"]:
             for end in ends:
                 os.close(end)
-            raise ValueError(f"shared memory: {answer['problem']}")
+            raise ValueError(f"algorithm shared_memory: {answer['problem']}")
     return maps, ends
 
 
@@ -216,8 +211,5 @@ def _map(offer: Note) -> mmap:
     path = f"/proc/{offer['pid']}/fd/{offer['fd']}"
     if not os.readlink(path).startswith(f"/memfd:{offer['name']}"):
         raise ValueError(f"{path} is another host's")
-    fd = os.open(path, os.O_RDWR)
-    try:
-        return mmap(fd, SIZE)
-    finally:
-        os.close(fd)
+    with open(path, "r+b", buffering=0) as file:
+        return mmap(file.fileno(), SIZE)
