@@ -30,7 +30,8 @@ test: book ## run every test: library, labs, the rendered book, lint and types
 
 lab: $(READY) ## copy the labs to work/, which nothing overwrites, and open them in JupyterLab
 	@$(VENV)/python -m tools.work
-	@PYTHONPATH=$(CURDIR)/work $(VENV)/jupyter lab --notebook-dir=work
+	@PYTHONPATH=$(CURDIR)/work $(VENV)/jupyter lab --notebook-dir=work \
+		--LabApp.default_url=/lab/tree/START.ipynb $(if $(filter 0,$(shell id -u)),--allow-root)
 
 grade: $(READY) ## grade what you have written in work/mine
 	@PYTHONPATH=$(CURDIR)/work $(VENV)/python -m course.project mine

@@ -1,6 +1,7 @@
 """Fill `work/`: the labs and chapters to work in, and `mine`, the files that the reader writes.
 
-Labs come without the cells that only hold the book to what it says. Nothing in `work/` is ever
+Chapters come as notebooks; labs without the cells that only hold the book to what it says.
+Nothing in `work/` is ever
 overwritten, and neither the book nor a test reads it. When a lab has changed since it was copied, a
 copy that nobody has touched is brought up to date; beside one that somebody has, the new lab is put
 as `NAME.newer.ipynb`.
@@ -9,13 +10,20 @@ as `NAME.newer.ipynb`.
 import ast
 import hashlib
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+
+import nbformat
+from myst_nb.core.read import read_myst_markdown_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "work"
 SOURCES = {"notebooks": "*.ipynb", "book": "*.md"}
 CHECKS, SOLUTIONS = "remove-cell", "solution-"  # tags of cells
 LESSON = ("ring", "ddp", "zero", "zero3", "fsdp")
+LINK = re.compile(r"\]\(((?:\.\./book/)?\w+)\.md")
+ROLE = re.compile(r"\{([\w:]+)\}`([^`<]*?)\s*(?:<[^`]*>)?`")
 
 
 def digest(data: bytes) -> str:
@@ -47,9 +55,44 @@ def without(source: Path, *tags: str) -> bytes:
     return (json.dumps(lab, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def copy(source: Path, target: Path, copied: dict[str, str]) -> str:
+def chapter(source: Path) -> bytes:
+    """A chapter as a notebook. What a lab has measured, `glue`, is for the book to show."""
+    book = read_myst_markdown_notebook(source.read_text())
+    for cell in book.cells:
+        if CHECKS in cell.metadata.get("tags", []):
+            cell.metadata["jupyter"] = {"source_hidden": True}
+    for cell in (each for each in book.cells if each.cell_type == "markdown"):
+        text = ROLE.sub(lambda m: "…" if m[1].startswith("glue") else m[2], cell.source)
+        cell.source = LINK.sub(r"](\1.ipynb", text)
+    for number, cell in enumerate(book.cells):
+        cell.id = str(number)
+    return str(nbformat.writes(book)).encode()
+
+
+def contents() -> bytes:
+    """The page to start from: chapters and labs in the order of the book."""
+    files = re.findall(r"file: (book|notebooks)/(\w+)", (ROOT / "_toc.yml").read_text())
+    labs = [name for folder, name in files if folder == "notebooks"]
+    lines = [
+        f"1. [{name}: chapter](book/{name}.ipynb), [lab](notebooks/{name}.ipynb)" for name in labs
+    ]
+    text = "# Where to begin\n\n" + "\n".join(lines) + "\n\nWhat you write yourself is in `mine/`."
+    page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text, id="contents")])
+    return str(nbformat.writes(page)).encode()
+
+
+def files() -> Iterator[tuple[str, bytes]]:
+    """Name and content of what is copied."""
+    for lab in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        text = without(lab, CHECKS).decode()
+        yield f"notebooks/{lab.name}", LINK.sub(r"](\1.ipynb", text).encode()
+        yield f"book/{lab.name}", chapter(ROOT / "book" / f"{lab.stem}.md")
+    yield "START.ipynb", contents()
+
+
+def copy(name: str, new: bytes, copied: dict[str, str]) -> str:
     """Bring a file to `work/`; what there is to say about it, or nothing."""
-    name, new = str(target.relative_to(WORK)), without(source, CHECKS)
+    target = WORK / name
     last, copied[name] = copied.get(name), digest(new)
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -69,10 +112,7 @@ def fill() -> list[str]:
     """Copy what is missing; return what there is to say."""
     record = WORK / ".copied.json"
     copied: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
-    said = []
-    for folder, pattern in SOURCES.items():
-        for source in sorted((ROOT / folder).glob(pattern)):
-            said.append(copy(source, WORK / folder / source.name, copied))
+    said = [copy(name, new, copied) for name, new in files()]
     mine = WORK / "mine"
     mine.mkdir(parents=True, exist_ok=True)
     front = (ROOT / "lib" / "from_scratch" / "__init__.py").read_text()

@@ -20,6 +20,23 @@ def lab(text: str, *tags: str) -> str:
     return json.dumps({"cells": cells}, indent=1) + "\n"
 
 
+CHAPTER = """---
+jupytext: {text_representation: {format_name: myst}}
+kernelspec: {name: python3}
+---
+A {term}`rank`, {glue:text}`ms:.1f` ms, {ref}`the ring <ring>`, see [the next](ddp.md#x).
+
+```{code-cell} python
+print(1)
+```
+
+```{code-cell} python
+:tags: [remove-cell]
+assert 1
+```
+"""
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A course with one lab, and the lesson."""
@@ -27,6 +44,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in ("notebooks", "book", "lib"):
         (course / folder).mkdir(parents=True)
     (course / "notebooks" / "ring.ipynb").write_text(lab("first"))
+    (course / "book" / "ring.md").write_text(CHAPTER)
+    (course / "_toc.yml").write_text("file: notebooks/ring")
     (course / "lib" / "from_scratch").symlink_to(work.ROOT / "lib" / "from_scratch")
     monkeypatch.setattr(work, "ROOT", course)
     monkeypatch.setattr(work, "WORK", course / "work")
@@ -48,6 +67,16 @@ def test_a_lab_is_copied_once_and_kept(place: Path) -> None:
     assert mine.read_text() == "what I tried"
     assert mine.with_suffix(".newer.ipynb").read_text() == source.read_text()
     assert work.fill() == [], "it is said once"
+
+
+def test_a_chapter_becomes_a_notebook(place: Path) -> None:
+    work.fill()
+    text, code, check = json.loads((place / "work" / "book" / "ring.ipynb").read_text())["cells"]
+    assert "".join(text["source"]) == "A rank, … ms, the ring, see [the next](ddp.ipynb#x)."
+    assert code["source"] == ["print(1)"]
+    assert check["metadata"]["jupyter"] == {"source_hidden": True}
+    (page,) = json.loads((place / "work" / "START.ipynb").read_text())["cells"]
+    assert "1. [ring: chapter](book/ring.ipynb), [lab](notebooks/ring.ipynb)\n" in page["source"]
 
 
 def test_stubs_have_all_names_of_the_lesson_and_nothing_in_them(
