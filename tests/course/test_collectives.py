@@ -211,7 +211,11 @@ WRONG[grade.all_gather] = [
         r"rank 0 has ended, but others wait for it: rank 1 broadcast\(src=1\)",
     ),
     ("off by one", gather(roots=lambda n, _: [n]), r"ValueError: src must be .* 0\.\.3, got 4"),
-    ("these sizes", gather(copy=only_small), r"4 real processes rank . raised ValueError: too la"),
+    (
+        "these sizes",
+        gather(copy=only_small),
+        r"4 real processes ranks? .* raised ValueError: too la",
+    ),
     ("two ranks", for_two, r"With 4 ranks: on rank 0 nothing was written into parts\[2\]"),
     ("these sizes", for_four, "With 2 ranks: on rank . it raised IndexError"),
     ("constant", numbers, r"on rank 0 parts\[0\] holds 0 everywhere, expected rank 0's"),
@@ -259,7 +263,6 @@ WRONG[grade.reduce_scatter] = [
         on_real_ranks(scatter(), lambda output, parts, _: minidist.reduce_scatter(output, parts)),
         "is right, with 0 calls of all_to_all .* expected 1",
     ),
-    ("hangs", spins, "With 4 ranks: rank 0 does not come to an end"),
 ]
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, get_args
+from unittest.mock import Mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 import minidist
-from course.graders.verdict import LIMIT, Wrong, alone, ask, formula, grader
+from course.graders.verdict import Wrong, alone, ask, formula, grader
 from course.sandbox.forbidden import without_torch
-from course.sandbox.ranks import on_ranks
+from course.sandbox.ranks import compared
 from course.sandbox.threads import Endless, Failed, Mismatch, Rank, Threads
 from minidist.schedule import algorithms
 from minidist.schedule.schedule import Collective, Schedule
@@ -40,13 +41,13 @@ def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadc
     def work() -> _Seen:
         rank, ranks = dist.get_rank(), dist.get_world_size()
         mine, parts, theirs = torch.randn(1000), *torch.full((2, ranks, 1000), UNTOUCHED)
-        before, calls = mine.clone(), _Calls(minidist.broadcast)
+        before, calls = mine.clone(), Mock(wraps=minidist.broadcast)
         with without_torch("`broadcast`"), minidist.record() as by_broadcasts:
             function(list(parts), mine, rank, calls)
         with minidist.record() as at_once:
             minidist.all_gather(list(theirs), before)
         same = torch.equal(parts, theirs) and torch.equal(mine, before)
-        return _Seen(same, calls.made, _bytes(by_broadcasts), _bytes(at_once))
+        return _Seen(same, calls.call_count, _bytes(by_broadcasts), _bytes(at_once))
 
     sent = _on_ranks(work, 4, "broadcast", "minidist.all_gather")
     return (
@@ -118,14 +119,14 @@ def reduce_scatter(
 
     def work() -> _Seen:
         inputs = torch.randn(dist.get_world_size(), 1000)
-        before, calls = inputs.clone(), _Calls(minidist.all_to_all)
+        before, calls = inputs.clone(), Mock(wraps=minidist.all_to_all)
         mine, theirs = torch.full((2, 1000), UNTOUCHED)
         with without_torch("`all_to_all`"), minidist.record() as by_exchange:
             function(mine, list(inputs), calls)
         with minidist.record() as at_once:
             minidist.reduce_scatter(theirs, list(before))
         same = torch.allclose(mine, theirs, atol=1e-5) and torch.equal(inputs, before)
-        return _Seen(same, calls.made, _bytes(by_exchange), _bytes(at_once))
+        return _Seen(same, calls.call_count, _bytes(by_exchange), _bytes(at_once))
 
     sent = _on_ranks(work, 1, "all_to_all", "minidist.reduce_scatter")
     return (
@@ -186,17 +187,6 @@ def _run(ranks: int, body: Callable[[int, Rank], None], where: str) -> Threads:
     return threads
 
 
-class _Calls:
-    """Passes calls on, and counts them."""
-
-    def __init__(self, call: Callable[..., object]) -> None:
-        self.call, self.made = call, 0
-
-    def __call__(self, *args: object) -> None:
-        self.made += 1
-        self.call(*args)
-
-
 class _Seen(NamedTuple):
     """What one real rank has seen: the result, and what the learner's way and the twin cost."""
 
@@ -208,14 +198,13 @@ class _Seen(NamedTuple):
 
 def _on_ranks(work: Callable[[], _Seen], calls: int, call: str, twin: str) -> int:
     """Run it on 4 real ranks; return the bytes that they sent in all."""
-    seen: list[_Seen] = on_ranks(work, 4, timeout=LIMIT)
-    if wrong := [rank for rank, each in enumerate(seen) if not each.right]:
-        raise Wrong(f"On 4 real processes the result differs from {twin}'s on ranks {wrong}.")
-    sent, directly = (sum(column) for column in list(zip(*seen, strict=True))[2:])
-    if (seen[0].calls, sent) != (calls, directly):
+    found = compared(work, 4, f"the result differs from {twin}'s")
+    (made, *_), sents, directs = zip(*found, strict=True)
+    sent, directly = sum(sents), sum(directs)
+    if (made, sent) != (calls, directly):
         raise Wrong(
-            f"On 4 real processes the result is right, with {seen[0].calls} calls of {call} and "
-            f"{sent:,} bytes; expected {calls} and {directly:,}. Use {call} and nothing else."
+            f"On 4 real processes the result is right, with {made} calls of {call} and {sent:,} "
+            f"bytes; expected {calls} and {directly:,}. Use {call} and nothing else."
         )
     return int(sent)
 

@@ -6,15 +6,15 @@ import html
 import math
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import wraps
 from inspect import unwrap
-from io import TextIOBase
+from io import StringIO
 from numbers import Real
 from operator import index
-from typing import Any, Literal, ParamSpec, TextIO, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -168,13 +168,18 @@ def grader(grade: Callable[P, str]) -> Callable[P, Verdict]:
 
     @wraps(grade)
     def verdict(*args: P.args, **kwargs: P.kwargs) -> Verdict:
+        printed = StringIO()
         try:
-            with _shortened(sys.stdout) as short, redirect_stdout(short):
+            with redirect_stdout(printed):
                 return Verdict("right", grade(*args, **kwargs))
         except NotImplementedError:
             return NOT_YET
         except Wrong as wrong:
             return Verdict("wrong", str(wrong))
+        finally:
+            text = printed.getvalue()
+            more = f"\n... and {len(text) - PRINTED:,} characters more\n"
+            print(text[:PRINTED], end=more if len(text) > PRINTED else "")
 
     return verdict
 
@@ -227,28 +232,3 @@ def _with_alarm(call: Callable[..., T], args: tuple[Any, ...], limit: float) -> 
         raise Wrong(f"your function did not come to an end within {limit:g} s.") from error
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-class _Shortened(TextIOBase):
-    """Passes on the first characters that are written, and counts them all."""
-
-    def __init__(self, out: TextIO) -> None:
-        self.out, self.written = out, 0
-
-    def write(self, text: str) -> int:
-        self.out.write(text[: max(0, PRINTED - self.written)])
-        self.written += len(text)
-        return len(text)
-
-    def flush(self) -> None:
-        self.out.flush()
-
-
-@contextmanager
-def _shortened(out: TextIO) -> Iterator[TextIO]:
-    short = _Shortened(out)
-    try:
-        yield short  # type: ignore[misc]
-    finally:
-        if short.written > PRINTED:
-            out.write(f"\n... and {short.written - PRINTED:,} characters more\n")
