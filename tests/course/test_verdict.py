@@ -75,6 +75,7 @@ SHARED: dict[Any, list[tuple[str, Any, str]]] = {
         ("raises", leaves(lambda: os._exit(3)), "your function left with exit code 3"),
         ("type", lambda n: n == 0, r"for \(0,\) you return True; expected a number"),
         ("type", lambda n: torch.zeros(1), "expected a number"),
+        ("type", lambda n: torch.tensor(n == 0), r"return tensor\(True\); expected a number"),
         ("type", lambda n: float("nan"), "expected a number"),
         ("type", unpicklable(), "cannot be sent to another process"),
         ("mistake", prints_much, "3 of 3"),

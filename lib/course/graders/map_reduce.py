@@ -85,7 +85,7 @@ def _pairs(mapper: Callable[[str], Iterable[tuple[str, Any]]], text: str) -> Pai
         what = "for one text the mapper must give pairs (letter, value)"
         raise Wrong(f"{what}; for {text!r} it does not: {error}.") from error
     if len(pairs) == most:
-        raise Wrong(f"for {text!r:.80} the mapper gives pair after pair; one for each word is due.")
+        raise Wrong(f"for {text!r:.80} the mapper gives {most} pairs or more; expected one a word.")
     return pairs
 
 
