@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 import minidist
 from course.graders.verdict import Wrong
+from minidist.collectives.runtime.executor import Sent
 
+TIMEOUT = 15.0  # seconds until ranks that hang are killed
+PRINTED = 40  # lines that a launch may print
 SAME_CALLS = " All ranks must make the same calls."
 IN_ORDER = " All ranks must make the same calls, in the same order."
+LIBRARIES = re.compile(r"/(site-packages|lib/(minidist|course|python[\d.]+))/|<frozen")
+CALL = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
 
 
 def on_ranks(
     function: Callable[..., Any],
     ranks: int,
     *args: object,
-    timeout: float = 20,
+    timeout: float | None = None,
     hints: Mapping[str, str] | None = None,
 ) -> list[Any]:
     """As minidist.launch; what a learner's function raises there is a wrong answer.
@@ -28,20 +38,46 @@ def on_ranks(
         function: what each rank runs; it calls the learner's function.
         ranks: the number of ranks.
         args: arguments of the function.
-        timeout: seconds until ranks that wait for each other are killed.
+        timeout: seconds until ranks that have not ended are killed; `TIMEOUT` if None.
         hints: part of a failure's text → what to add to it.
     """
     try:
-        return minidist.launch(function, ranks, *args, device="cpu", timeout=timeout)
+        with _few_lines():
+            return minidist.launch(function, ranks, *args, device="cpu", timeout=timeout or TIMEOUT)
     except minidist.RankError as error:
         if isinstance(error.__cause__, NotImplementedError):
             raise error.__cause__ from error
         if isinstance(error.__cause__, Wrong):
-            raise Wrong(f"On rank {error.ranks[0]} {error.__cause__}") from error
+            where = f"On rank {error.ranks[0]} of {ranks} " if ranks > 1 else ""
+            raise Wrong(f"{where}{error.__cause__}") from error
         first = str(error).split("\n\n")[0].replace("\n", "; ")
-        hints = hints or {"did not end": SAME_CALLS}
+        hints = hints or {"did not end": SAME_CALLS if ranks > 1 else ""}
         fitting = dict.fromkeys(hint for part, hint in hints.items() if part in first)
-        raise Wrong(f"On {ranks} real processes {first}.{''.join(fitting)}") from error
+        where = f"On {ranks} real processes" if ranks > 1 else "In a process of its own"
+        raise Wrong(f"{where} {first}{_learners_line(str(error))}.{''.join(fitting)}") from error
+
+
+@contextmanager
+def _few_lines() -> Iterator[None]:
+    """Of what is printed within it, print the first lines only."""
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        lines = printed.getvalue().splitlines()
+        more = [f"... {len(lines) - PRINTED:,} more lines"] if len(lines) > PRINTED else []
+        for line in [*lines[:PRINTED], *more]:
+            print(line)
+
+
+def _learners_line(error: str) -> str:
+    """Where in the learner's code a rank raised or hung: ", in line 3 of my_ring", or ""."""
+    calls = [(line, name) for file, line, name in CALL.findall(error) if not LIBRARIES.search(file)]
+    if not calls:
+        return ""
+    line, name = calls[0] if "innermost call first" in error else calls[-1]
+    return f" (line {line}, in {name})"
 
 
 def compared(work: Callable[[], tuple[Any, ...]], ranks: int, complaint: str) -> list[Any]:
@@ -51,6 +87,99 @@ def compared(work: Callable[[], tuple[Any, ...]], ranks: int, complaint: str) ->
     if wrong:
         raise Wrong(f"On {ranks} real processes {complaint} on ranks {wrong}.")
     return [found for _, *found in results]
+
+
+# ---- traffic ----
+
+COLLECTIVES = re.compile(
+    r"(all_(gather|reduce|to_all)|broadcast|gather|reduce(_scatter)?|scatter)"
+    r"(_coalesced|_into_tensor|_object|_object_list|_single|_tensor)?"
+)
+MESSAGES = re.compile(r"(batch_isend_irecv|i?send|i?recv|(send|recv)_object_list)")
+
+
+@contextmanager
+def without_torchs_own(instead: str = "minidist's", *, messages: bool = False) -> Iterator[None]:
+    """Within it this rank's calls of torch.distributed's own collectives raise `Wrong`.
+
+    Whoever calls them in another way sends nothing that is counted, so `check_traffic` finds too
+    little.
+
+    Args:
+        instead: whose collectives to use.
+        messages: whether torch.distributed's send, recv and the like may be called.
+    """
+
+    def forbid(name: str) -> Callable[..., None]:
+        def forbidden(*_: object, **__: object) -> None:
+            raise Wrong(
+                f"you call torch.distributed.{name}, which this exercise forbids. Use {instead}."
+            )
+
+        return forbidden
+
+    kinds = [COLLECTIVES] if messages else [COLLECTIVES, MESSAGES]
+    names = [name for name in vars(dist) if any(kind.fullmatch(name) for kind in kinds)]
+    forbidden = {name: forbid(name) for name in names}
+    with patch.dict(vars(dist), forbidden), patch.dict(vars(distributed_c10d), forbidden):
+        yield
+
+
+class Traffic(NamedTuple):
+    """What one rank has sent."""
+
+    nbytes: int
+    messages: int
+
+    @classmethod
+    def of(cls, log: Sequence[Sent]) -> Traffic:
+        """Of the messages that `minidist.record` or a counted comm has noted."""
+        return cls(sum(message.nbytes for message in log), len(log))
+
+
+def check_traffic(
+    sent: Sequence[Traffic],
+    least: int,
+    messages: int,
+    *,
+    so_far: str,
+    advice: str = "",
+    too_little: str = "Call minidist's collectives, by their default algorithm, and nothing else.",
+    shared: bool = True,
+) -> None:
+    """Raise Wrong where the ranks send more than they need to, or less than the result takes.
+
+    Args:
+        sent: by each rank.
+        least: the bytes that all ranks together must send.
+        messages: that each rank may send.
+        so_far: what is right: "the weights are right".
+        advice: what to add where it is too much.
+        too_little: what to add where it is too little, which means that it was not counted.
+        shared: whether all ranks must send about as much.
+    """
+    total, ranks = sum(each.nbytes for each in sent), len(sent)
+    busiest = max(range(ranks), key=lambda rank: sent[rank].nbytes)
+    most, share = sent[busiest].nbytes, least / ranks
+    here = f"On {ranks} real processes {so_far}, but"
+    if total < 0.99 * least:
+        raise Wrong(
+            f"{here} only {total:,} of the {least:,} bytes that it takes were counted. {too_little}"
+        )
+    if total > 1.01 * least:
+        raise Wrong(
+            f"{here} together they send {total:,} bytes, {total / least:.2g} times the "
+            f"{least:,} that are enough. {advice}".rstrip()
+        )
+    if shared and most > 1.3 * share:
+        raise Wrong(
+            f"{here} rank {busiest} sends {most:,} bytes, and {share:,.0f} for each rank are "
+            f"enough. {advice}".rstrip()
+        )
+    if (count := max(each.messages for each in sent)) > messages:
+        raise Wrong(
+            f"{here} a rank sends {count} messages where {messages} are enough: make fewer calls."
+        )
 
 
 def exchange(tensor: torch.Tensor, to: int, source: int) -> torch.Tensor:
