@@ -12,6 +12,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
 from course.graders.verdict import Wrong
@@ -195,3 +196,11 @@ def _both(out: torch.Tensor, to: int, into: torch.Tensor, source: int) -> None:
     ops = [dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
+
+
+def takes_memory(storage: StorageWeakRef) -> bool:
+    """Whether what a weak reference points at is still there, and not resized to nothing."""
+    if storage.expired():  # type: ignore[no-untyped-call]
+        return False
+    alive = torch.UntypedStorage._new_with_weak_ptr(storage.cdata)
+    return alive is not None and alive.nbytes() > 0
