@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +12,9 @@ from torch import nn
 
 import minidist
 from course.graders.averages import near, why_not
-from course.graders.verdict import Wrong, ask, ask_as, grader, hint
-from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks, without_torchs_own
+from course.graders.verdict import Wrong, ask_as, ask_number, formula, grader, hint, number, whole
+from course.sandbox.forbidden import without_torch
+from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks
 from minidist.parallel.sharding.partition import assign
 
 __all__ = ["buckets", "by_hand", "exposed", "factors"]
@@ -84,7 +85,7 @@ def _gradient(model: nn.Module, step: int, rank: int | None, ranks: int) -> None
 
 
 def _train_each(function: Callable[[nn.Module], object]) -> list[_Seen]:
-    with without_torchs_own():
+    with without_torch("minidist's collectives"):
         return [_train(function, kind) for kind in range(len(MODELS))]
 
 
@@ -170,7 +171,7 @@ def _check_step(kind: int, seen: Sequence[_Seen], step: int) -> None:
             )
 
 
-@grader
+@formula
 def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) -> str:
     """Grade function(sizes, first, cap): the parameters' numbers in each bucket, in bytes."""
     cases: list[tuple[list[int], float, float]] = [
@@ -182,6 +183,9 @@ def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) 
         ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3], 1, 10),
         ([1] * 40, 1, 25),
     ]
+    draw = Random(14)
+    cases += [([draw.randrange(1, 30) for _ in range(17)], draw.randrange(1, 9), 40)]
+    cases += [([draw.randrange(1, 9) for _ in range(50)], 3, draw.randrange(9, 30))]
     for sizes, first, cap in cases:
         _check_buckets(function, [MIB * size for size in sizes], int(first * MIB), int(cap * MIB))
     return (
@@ -192,7 +196,7 @@ def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) 
 
 
 def _numbers(answer: Any) -> list[list[int]]:
-    return [[int(number) for number in bucket] for bucket in answer]
+    return [[whole(number) for number in bucket] for bucket in answer]
 
 
 def _check_buckets(function: Callable[..., object], sizes: list[int], first: int, cap: int) -> None:
@@ -229,7 +233,7 @@ def _check_buckets(function: Callable[..., object], sizes: list[int], first: int
 Spans = list[tuple[float, float]]
 
 
-@grader
+@formula
 def exposed(function: Callable[[Spans, Spans], float]) -> str:
     """Grade function(computing, talking): seconds in which the rank communicates and computes not.
 
@@ -246,26 +250,30 @@ def exposed(function: Callable[[Spans, Spans], float]) -> str:
         ([(5, 9), (0, 6)], [(12, 14), (3, 10)]),
         ([(0, 3)], []),
     ]
+    draw = Random(15)
+    for _ in range(12):
+        starts = [[draw.randrange(15) for _ in range(draw.randrange(6))] for _ in range(2)]
+        first, second = ([(at, at + draw.randrange(1, 6)) for at in each] for each in starts)
+        cases.append((first, second))
     for computing, talking in cases:
         right = sum(
             any(a <= second < b for a, b in talking)
             and not any(a <= second < b for a, b in computing)
             for second in range(20)
         )
-        answer = ask(function, list(computing), list(talking))
-        if not isinstance(answer, int | float) or not math.isfinite(answer):
-            raise Wrong(f"you return {answer!r}; expected a number of seconds.")
-        whole, busy = (sum(end - start for start, end in each) for each in (talking, computing))
+        spans = list(computing), list(talking)
+        answer = ask_number(function, *spans, expected="a number of seconds")
+        total, busy = (sum(end - start for start, end in each) for each in (talking, computing))
         hints = [
-            (whole - busy, "A difference of sums does not know what lies over what."),
-            (whole - right, "That is what is hidden."),
-            (whole, "That is all communication; some of it is hidden."),
+            (total - busy, "A difference of sums does not know what lies over what."),
+            (total - right, "That is what is hidden."),
+            (total, "That is all communication; some of it is hidden."),
         ]
         cut = " Cut each span of communication where computing starts or ends, and count no second "
         if abs(answer - right) > 1e-6:
             raise Wrong(
                 f"computing in {computing} and communicating in {talking} you say {answer:g} s, "
-                f"expected {right}.{hint(int(answer), hints) or cut + 'twice.'}"
+                f"expected {right}.{hint(answer, hints) or cut + 'twice.'}"
             )
     return (
         f"right for {len(cases)} timelines. What is exposed is what a step takes longer than "
@@ -274,23 +282,24 @@ def exposed(function: Callable[[Spans, Spans], float]) -> str:
     )
 
 
-@grader
+def _factors(answer: Any) -> list[float]:
+    return [number(factor) for factor in answer]
+
+
+@formula
 def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
     """Grade function(samples): by what each rank multiplies its mean gradient, which is averaged.
 
     `samples` says how many samples each rank has. The judge is the gradient of the whole batch.
     """
-    cases = [[3, 1], [4, 4, 4], [5, 0, 1], [1, 2, 3, 4], [7]]
+    cases = [[3, 1], [4, 4, 4], [5, 0, 1], [1, 2, 3, 4], [7], [9, 2, 0, 0, 6, 1, 8], [64, 48] * 8]
     for samples in cases:
         generator = torch.Generator().manual_seed(sum(samples))
         parts = [torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in samples]
-        answer = ask(function, list(samples))
-        try:
-            given = [float(factor) for factor in answer]  # type: ignore[attr-defined]
-        except (TypeError, ValueError):
-            given = []
+        case, expected = f"for {samples} ", "a factor for each rank"
+        given = ask_as(_factors, expected, function, list(samples), case=case)
         if len(given) != len(samples):
-            raise Wrong(f"for {samples} you return {answer!r}; expected a factor for each rank.")
+            raise Wrong(f"{case}you return {len(given)} factors; expected {expected}.")
         means = [part.mean(0) if len(part) else part.sum(0) for part in parts]
         total = torch.as_tensor(sum(f * mean for f, mean in zip(given, means, strict=True)))
         right = torch.cat(parts).mean(0)
@@ -305,6 +314,6 @@ def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
                 f"whole batch. {why}"
             )
     return (
-        f"right for {len(cases)} ways to cut a batch. Where all ranks have as many samples every "
-        "factor is 1: that is why nobody misses them."
+        f"right for {len(cases)} ways to cut a batch, on 1 to 16 ranks. Where all ranks have "
+        "as many samples every factor is 1: that is why nobody misses them."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, product
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
@@ -16,13 +17,13 @@ from torch.optim import SGD, Optimizer
 
 import minidist
 from course.graders.averages import near, why_not
-from course.graders.verdict import Wrong, ask_number, ask_pairs, grader
+from course.graders.verdict import Wrong, ask_number, ask_pairs, formula, grader
+from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import (
     Traffic,
     check_traffic,
     on_ranks,
     takes_memory,
-    without_torchs_own,
 )
 from minidist.parallel.sharding.layouts import Flat
 
@@ -35,7 +36,7 @@ Range = tuple[int, int]
 # ---- who owns what ----
 
 
-@grader
+@formula
 def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
     """Grade function(sizes, ranks, rank): of each parameter the elements [start, end) of a rank.
 
@@ -43,6 +44,8 @@ def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
     `minidist.parallel.sharding.layouts`.
     """
     cases = [([5, 2], 4), ([4, 4], 2), ([10], 3), ([3, 1, 4, 1, 5, 9], 4), ([2, 1], 5), ([7], 1)]
+    draw = Random(16)
+    cases += [([draw.randrange(1, 40) for _ in range(ranks)], ranks) for ranks in (3, 6, 11)]
     for (sizes, ranks), rank in ((case, rank) for case in cases for rank in range(case[1])):
         case = f"For parameters of {sizes} elements on {ranks} ranks, rank {rank}: "
         expected = "a list of (start, end)"
@@ -52,8 +55,8 @@ def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
             why = _why_slices(found, sizes, ranks, rank)
             raise Wrong(f"{case}you say {found}, expected {right}. {why}")
     return (
-        f"right for every rank of {len(cases)} models. The cuts fall anywhere, also inside a "
-        "parameter, and a rank may own padding alone: that is the price of equal slices."
+        f"right for every rank of {len(cases)} models, on 1 to 11 ranks. The cuts fall anywhere, "
+        "also inside a parameter, and a rank may own padding alone: slices are equal, and cost it."
     )
 
 
@@ -83,9 +86,7 @@ def _why_slices(found: list[Range], sizes: list[int], ranks: int, rank: int) -> 
 # ---- ZeRO-1 by hand ----
 
 
-class _Seen(NamedTuple):
-    """What one rank has seen of a learner's ZeRO-1 of one model."""
-
+class _Seen(NamedTuple):  # by one rank, of a learner's ZeRO-1 of one model
     weights: list[torch.Tensor]  # flat: at the start, and after each step
     own: list[torch.Tensor]  # its own gradient in each step
     sent: list[Traffic]  # in each step
@@ -132,7 +133,7 @@ def _gradient(model: nn.Sequential, step: int, rank: int | None, ranks: int) -> 
 
 
 def _train_each(function: Callable[..., Any]) -> list[_Seen]:
-    with without_torchs_own():
+    with without_torch("minidist's collectives"):
         return [_train(function, kind) for kind in range(len(MODELS))]
 
 
@@ -231,9 +232,7 @@ def _why_a_slice(seen: Sequence[_Seen], rank: int, mean: torch.Tensor, update: t
 # ---- gradients that are freed during backward ----
 
 
-class _Freed(NamedTuple):
-    """What one rank has seen of a learner's hooks, parameter by parameter."""
-
+class _Freed(NamedTuple):  # of what a learner's hooks do on one rank, parameter by parameter
     slices: list[torch.Tensor]
     own: list[list[torch.Tensor]]  # the gradients of each backward, flat
     held: int  # the most gradients that were there at once
@@ -304,7 +303,7 @@ def _two_backwards(function: Callable[..., object]) -> _Freed:
             parameter.register_post_accumulate_grad_hook(function)  # type: ignore[no-untyped-call]
 
     hook(came)
-    with without_torchs_own():
+    with without_torch("minidist's collectives"):
         function(parameters, seen.slices)
         hook(watch)
         for number in range(2):
@@ -362,11 +361,11 @@ def _units(strategy: str, micro: int) -> int:
     }[strategy]
 
 
-@grader
+@formula
 def wire(function: Callable[[str, int, int, int], float]) -> str:
     """Grade function(strategy, nbytes, ranks, micro): bytes that each rank sends in a step."""
-    nbytes = 64 * 10**6
-    for micro, ranks, strategy in product((1, 3), (4, 1, 8, 64), STRATEGIES):
+    sizes = 64 * 10**6, 7 * 2**20, 3 * 10**9
+    for nbytes, micro, ranks, strategy in product(sizes, (1, 3, 5), (4, 1, 8, 64, 3), STRATEGIES):
         answer = ask_number(function, strategy, nbytes, ranks, micro)
         right = _units(strategy, micro) * (ranks - 1) / ranks * nbytes
         if not math.isclose(answer, right, rel_tol=1e-9, abs_tol=1e-6):
@@ -376,9 +375,9 @@ def wire(function: Callable[[str, int, int, int], float]) -> str:
                 f"{_why_wire(answer, strategy, nbytes, ranks, micro)}"
             )
     return (
-        f"right for {len(STRATEGIES)} strategies, from 1 to 64 ranks, with and without "
-        "accumulation. With one backward to a step ZeRO-2 sends what DDP sends; with three, ZeRO-3 "
-        "sends four and a half times as much."
+        f"right for {len(STRATEGIES)} strategies, from 1 to 64 ranks, with one, three and "
+        "five backwards to a step. With one, ZeRO-2 sends what DDP sends; with three, ZeRO-3 sends "
+        "four and a half times as much."
     )
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
@@ -19,7 +15,6 @@ from course.graders.verdict import Wrong
 from minidist.collectives.runtime.executor import Sent
 
 TIMEOUT = 15.0  # seconds until ranks that hang are killed
-PRINTED = 40  # lines that a launch may print
 SAME_CALLS = " All ranks must make the same calls."
 IN_ORDER = " All ranks must make the same calls, in the same order."
 LIBRARIES = re.compile(r"/(site-packages|lib/(minidist|course|python[\d.]+))/|<frozen")
@@ -43,8 +38,7 @@ def on_ranks(
         hints: part of a failure's text → what to add to it.
     """
     try:
-        with _few_lines():
-            return minidist.launch(function, ranks, *args, device="cpu", timeout=timeout or TIMEOUT)
+        return minidist.launch(function, ranks, *args, device="cpu", timeout=timeout or TIMEOUT)
     except minidist.RankError as error:
         if isinstance(error.__cause__, NotImplementedError):
             raise error.__cause__ from error
@@ -56,20 +50,6 @@ def on_ranks(
         fitting = dict.fromkeys(hint for part, hint in hints.items() if part in first)
         where = f"On {ranks} real processes" if ranks > 1 else "In a process of its own"
         raise Wrong(f"{where} {first}{_learners_line(str(error))}.{''.join(fitting)}") from error
-
-
-@contextmanager
-def _few_lines() -> Iterator[None]:
-    """Of what is printed within it, print the first lines only."""
-    printed = io.StringIO()
-    try:
-        with redirect_stdout(printed):
-            yield
-    finally:
-        lines = printed.getvalue().splitlines()
-        more = [f"... {len(lines) - PRINTED:,} more lines"] if len(lines) > PRINTED else []
-        for line in [*lines[:PRINTED], *more]:
-            print(line)
 
 
 def _learners_line(error: str) -> str:
@@ -91,39 +71,6 @@ def compared(work: Callable[[], tuple[Any, ...]], ranks: int, complaint: str) ->
 
 
 # ---- traffic ----
-
-COLLECTIVES = re.compile(
-    r"(all_(gather|reduce|to_all)|broadcast|gather|reduce(_scatter)?|scatter)"
-    r"(_coalesced|_into_tensor|_object|_object_list|_single|_tensor)?"
-)
-MESSAGES = re.compile(r"(batch_isend_irecv|i?send|i?recv|(send|recv)_object_list)")
-
-
-@contextmanager
-def without_torchs_own(instead: str = "minidist's", *, messages: bool = False) -> Iterator[None]:
-    """Within it this rank's calls of torch.distributed's own collectives raise `Wrong`.
-
-    Whoever calls them in another way sends nothing that is counted, so `check_traffic` finds too
-    little.
-
-    Args:
-        instead: whose collectives to use.
-        messages: whether torch.distributed's send, recv and the like may be called.
-    """
-
-    def forbid(name: str) -> Callable[..., None]:
-        def forbidden(*_: object, **__: object) -> None:
-            raise Wrong(
-                f"you call torch.distributed.{name}, which this exercise forbids. Use {instead}."
-            )
-
-        return forbidden
-
-    kinds = [COLLECTIVES] if messages else [COLLECTIVES, MESSAGES]
-    names = [name for name in vars(dist) if any(kind.fullmatch(name) for kind in kinds)]
-    forbidden = {name: forbid(name) for name in names}
-    with patch.dict(vars(dist), forbidden), patch.dict(vars(distributed_c10d), forbidden):
-        yield
 
 
 class Traffic(NamedTuple):
