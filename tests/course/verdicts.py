@@ -6,6 +6,7 @@ expression. `python -m tests.course.verdicts` prints how many there are of each 
 """
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cloudpickle import register_pickle_by_value
 
 from course.graders.verdict import Verdict
 
@@ -49,6 +51,11 @@ def _raises(*_: object) -> None:
 def each_wrong(tables: Wrongs) -> pytest.MarkDecorator:
     """Every (grader, answer, diagnosis); that a function raises is wrong to every grader."""
     cases = []
+    for name in [
+        __name__,
+        *(each for each in sys.modules if each.startswith("tests.course.test_")),
+    ]:
+        register_pickle_by_value(sys.modules[name])  # or every process would import pytest
     for grader, table in tables.items():
         (_, first, _), *_ = table
         raises = (_raises,) * len(first) if isinstance(first, tuple) else _raises

@@ -272,7 +272,7 @@ def _check_norms(case: int, answers: Sequence[tuple[object, Traffic]]) -> None:
     for rank, (answer, _) in enumerate(answers):
         _check_norm(rank, answer, norms)
     sent, numbers = [traffic for _, traffic in answers], 2 * (ranks - 1)
-    size = 4 if sum(each.nbytes for each in sent) < 6 * numbers else 8  # float64 is as well
+    size = 8 if sum(each.nbytes for each in sent) == 8 * numbers else 4  # float64 is right as well
     check_traffic(
         sent, size * numbers, numbers, so_far="the norm is right", too_little=COMM, shared=False,
         advice="One number from each rank is enough, in one all-reduce.",
@@ -320,7 +320,8 @@ def peak(function: Callable[[list[int], int, bool], float]) -> str:
         cases += [([ranks * draw.randrange(9) for _ in range(blocks)], ranks) for blocks in (3, 9)]
     for units, ranks in cases:
         for prefetch in (False, True):
-            answer = ask_number(function, list(units), ranks, prefetch)
+            asked = list(units), ranks, prefetch
+            answer = ask_number(function, *asked, expected="a number of weights")
             right = _walk(units, ranks, prefetch)
             if answer != right:
                 ahead = "with" if prefetch else "without"

@@ -146,7 +146,7 @@ def _train(function: Callable[..., Any], kind: int) -> _Seen:
 
     step = function(list(model.parameters()), make)
     if not callable(step):
-        raise Wrong(f"you return {step!r:.80}, expected a function that takes a step.")
+        raise Wrong(f"you return a {type(step).__name__}, expected a function that takes a step.")
     seen = _Seen([_flat(model)], [], [], 0)
     for number in range(STEPS):
         model.zero_grad()
