@@ -17,8 +17,7 @@ from minidist.collectives.runtime.executor import Sent
 TIMEOUT = 15.0  # seconds until ranks that hang are killed
 SAME_CALLS = " All ranks must make the same calls."
 IN_ORDER = " All ranks must make the same calls, in the same order."
-LIBRARIES = re.compile(r"/(site-packages|lib/(minidist|course|python[\d.]+))/|<frozen")
-CALL = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
+CALL = re.compile(r"^  (.+), (line \d+, in .+)$", re.M)
 
 
 def on_ranks(
@@ -53,12 +52,14 @@ def on_ranks(
 
 
 def _learners_line(error: str) -> str:
-    """Where in the learner's code a rank raised or hung: ", in line 3 of my_ring", or ""."""
-    calls = [(line, name) for file, line, name in CALL.findall(error) if not LIBRARIES.search(file)]
-    if not calls:
-        return ""
-    line, name = calls[0] if "innermost call first" in error else calls[-1]
-    return f" (line {line}, in {name})"
+    """Where in the learner's code the odd rank raised or hung: " (line 3, in my_ring)", or ""."""
+    first = [
+        each
+        for each in re.split(r"^(?:ranks? [\d, ]+:|which .+)?$", error, flags=re.M)[1:]
+        if each.strip()
+    ]
+    calls = [call for file, call in CALL.findall("".join(first[:1])) if "/lib/course/" not in file]
+    return f" ({calls[-1]})" if calls else ""
 
 
 def compared(work: Callable[[], tuple[Any, ...]], ranks: int, complaint: str) -> list[Any]:
