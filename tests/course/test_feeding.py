@@ -16,6 +16,8 @@ from tests.course.by_hand.feeding import (
     by_torch,
     elsewhere,
     gathered,
+    in_memory_first,
+    keeps_a_backup,
     of_two,
     removes_first,
     saver,
@@ -109,6 +111,8 @@ WRONG[grade.accumulate] = [
 ]
 WRONG[grade.save] = [
     ("mistake", at_once, "a reader finds a file that cannot be read"),
+    ("mistake", in_memory_first, "a reader finds the new file at path"),
+    ("memory", saver(move=keeps_a_backup), "removed first: for a moment there is none"),
     ("mistake", saver(move=shutil.copyfile), "a reader finds the new file at path"),
     ("mistake", saver(move=removes_first), "removed first: for a moment there is none"),
     ("mistake", elsewhere, "If that is another disk"),

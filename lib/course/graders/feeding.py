@@ -310,7 +310,7 @@ def _save(function: Callable[..., object], path: Path) -> _Saw:
     removed, moved = list[bool](), list[str]()
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
-        if event == "os.remove" and Path(args[0]) == path:
+        if event in ("os.remove", "os.rename") and Path(args[0]) == path:
             removed.append(True)
         if event == "os.rename" and Path(args[1]) == path:
             moved.append(str(Path(args[0]).absolute().parent))
