@@ -90,8 +90,6 @@ WRONG = dict(tables())
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES)
 def test_each_exercise_has_six_wrong_answers_of_four_kinds(lab: str, exercise: str) -> None:
-    if not WRONG[lab]:
-        pytest.skip(f"test_{lab} has no table WRONG yet")
     last = ast.parse(cell(lab, f"exercise-{exercise}").source).body[-1]
     assert isinstance(last, ast.Expr)
     assert isinstance(last.value, ast.Call)

@@ -51,11 +51,11 @@ def _raises(*_: object) -> None:
 def each_wrong(tables: Wrongs) -> pytest.MarkDecorator:
     """Every (grader, answer, diagnosis); that a function raises is wrong to every grader."""
     cases = []
-    for name in [
-        __name__,
-        *(each for each in sys.modules if each.startswith("tests.course.test_")),
-    ]:
-        register_pickle_by_value(sys.modules[name])  # or every process would import pytest
+    answers = [answer for table in tables.values() for _, answer, _ in table]
+    theirs = {getattr(answer, "__module__", "") for answer in answers}
+    for name in {__name__, *theirs} - {grader.__module__ for grader in tables}:
+        if re.match(r"tests\.course\.(test_|verdicts)", name):
+            register_pickle_by_value(sys.modules[name])  # or each process would import pytest
     for grader, table in tables.items():
         (_, first, _), *_ = table
         raises = (_raises,) * len(first) if isinstance(first, tuple) else _raises
@@ -71,18 +71,11 @@ def refuses(grader: Any, answer: Any, diagnosis: str) -> None:
     says(diagnosis, grader(*answer) if isinstance(answer, tuple) else grader(answer))
 
 
-def each_mistake(tables: Mapping[Any, Sequence[tuple[Any, str]]]) -> pytest.MarkDecorator:
-    """The same for tables without kinds."""
-    kinds = {grader: [("mistake", *row) for row in table] for grader, table in tables.items()}
-    mark = each_wrong(kinds)
-    return pytest.mark.parametrize(("grader", "mistake", "diagnosis"), mark.args[1])
-
-
 def tables() -> Iterator[tuple[str, Wrongs]]:
     """(lab, its table) of every lab."""
     for path in sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb")):
         module = import_module(f"tests.course.test_{path.stem}")
-        yield path.stem, getattr(module, "WRONG", {})
+        yield path.stem, module.WRONG
 
 
 def lines() -> Iterator[str]:

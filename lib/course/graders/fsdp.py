@@ -134,7 +134,9 @@ def _live(function: Unit, part: int) -> _Seen:
     minidist.barrier()  # or the last call's tensors are still that call's
     left, kept = layer.in_memory(), torch.equal(shard, _drawn(100 + rank, part))
     answer = answer.detach().clone() if isinstance(answer, Tensor) else answer
-    return _Seen(answer, layer.given, layer.held, left, Traffic.of(comm.sent), kept)
+    return _Seen(
+        answer, layer.given, layer.held, left, Traffic(comm.bytes_sent, comm.messages_sent), kept
+    )
 
 
 def _check_life(rank: int, seen: _Seen, whole: Tensor) -> None:
@@ -218,6 +220,12 @@ def _why_rows(found: list[list[int]], right: list[list[int]], count: int) -> str
     return f"Expected {sizes} rows, in order."
 
 
+class _Norm(NamedTuple):
+    answer: object
+    sent: Traffic
+    calls: int
+
+
 @grader
 def norm(function: Callable[[list[Tensor | None], Comm], object]) -> str:
     """Grade function(gradients, comm): the 2-norm of the whole gradient, from every rank's parts.
@@ -243,7 +251,7 @@ def _parts(rank: int, ranks: int, case: int) -> list[Tensor | None]:
     return [part[:0] if case == 1 and rank == ranks - 1 else part for part in parts]
 
 
-def _norms(function: Callable[[list[Tensor | None], Comm], object]) -> list[tuple[object, Traffic]]:
+def _norms(function: Callable[[list[Tensor | None], Comm], object]) -> list[_Norm]:
     """What this rank answers in each case, and sends."""
     rank, comm, answers = dist.get_rank(), Counted(Ours(algorithm="ring")), []
     with without_torch("comm"):
@@ -255,7 +263,9 @@ def _norms(function: Callable[[list[Tensor | None], Comm], object]) -> list[tupl
                 raise Wrong("the gradients have been changed. The norm alone is asked for.")
             one = isinstance(answer, Tensor) and answer.numel() == 1
             answer = answer.item() if one else answer  # type: ignore[attr-defined]
-            answers.append((answer, Traffic.of(comm.sent)))
+            answers.append(
+                _Norm(answer, Traffic(comm.bytes_sent, comm.messages_sent), len(comm.calls))
+            )
     return answers
 
 
@@ -263,15 +273,17 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
     return one is other if one is None or other is None else torch.equal(one, other)
 
 
-def _check_norms(case: int, answers: Sequence[tuple[object, Traffic]]) -> None:
+def _check_norms(case: int, answers: Sequence[_Norm]) -> None:
     ranks = len(answers)
     norms = [
         math.sqrt(sum(p.square().sum().item() for p in _parts(r, ranks, case) if p is not None))
         for r in range(ranks)
     ]
-    for rank, (answer, _) in enumerate(answers):
-        _check_norm(rank, answer, norms)
-    sent, numbers = [traffic for _, traffic in answers], 2 * (ranks - 1)
+    for rank, each in enumerate(answers):
+        _check_norm(rank, each.answer, norms)
+    if (calls := max(each.calls for each in answers)) > 1:
+        raise Wrong(f"the norm is right, but it takes {calls} calls of comm; one is enough.")
+    sent, numbers = [each.sent for each in answers], 2 * (ranks - 1)
     size = 8 if sum(each.nbytes for each in sent) == 8 * numbers else 4  # float64 is right as well
     check_traffic(
         sent, size * numbers, numbers, so_far="the norm is right", too_little=COMM, shared=False,
