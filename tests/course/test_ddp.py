@@ -167,11 +167,6 @@ WRONG[grade.by_hand] = [
     ),
     ("torch's own", hand.by_hand(average=hand.by_torch), "calls torch.distributed's all_reduce"),
     ("torch's own", hand.by_hand(average=hand.by_torch_in_secret), "torch.distributed's all_red"),
-    (
-        "torch's own",
-        hand.by_hand(average=lambda p: minidist.all_reduce(p.grad, algorithm="native")),
-        "torch.distributed's all_reduce",
-    ),
     ("raises", lambda model: os._exit(3), "left with exit code 3"),
 ]
 WRONG[grade.buckets] = [

@@ -277,8 +277,8 @@ def exposed(function: Callable[[Spans, Spans], float]) -> str:
             )
     return (
         f"right for {len(cases)} timelines. What is exposed is what a step takes longer than "
-        "computing alone; the rest of the communication costs nothing, as long as somebody else "
-        "than the one who computes can carry it."
+        "computing alone; the rest of the communication is free, as long as it does not slow the "
+        "computing down."
     )
 
 
