@@ -52,8 +52,8 @@ def by_hand(function: Callable[[nn.Module], object]) -> str:
     return (
         f"on {WORLDS[0]} and on {WORLDS[1]} real processes, with {len(MODELS)} models, every "
         f"gradient is the whole batch's in one process, up to rounding, in {STEPS} steps. The "
-        "ranks send what an all-reduce of the gradients takes, with no more calls than parameters. "
-        "Fewer and larger calls would be faster: that is what buckets are for."
+        "ranks send what an all-reduce of every gradient takes, in no more messages. Fewer and "
+        "larger calls would be faster: that is what buckets are for."
     )
 
 
