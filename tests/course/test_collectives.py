@@ -1,13 +1,15 @@
-"""Graders of the collectives' lab: mistakes get a diagnosis."""
+"""Graders of the collectives' lab: wrong answers."""
 
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
+import minidist
 from course.graders import collectives as grade
 from course.sandbox.threads import Failed, Mismatch, Rank, Threads
-from tests.course.verdicts import each_mistake, says
+from tests.course.verdicts import each_wrong, refuses
 
 
 def gather(*, copy: Any = torch.clone, slot: int = 0, roots: Any = lambda n, _: range(n)) -> Any:
@@ -71,6 +73,67 @@ def swapped(output: Any, inputs: Any, all_to_all: Any) -> None:
     output.copy_(sum(received))
 
 
+def all_at_once(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
+    """N calls, of N times the bytes."""
+    for src, part in enumerate(parts):
+        everything = torch.stack([mine] * len(parts))
+        broadcast(everything, src)
+        part.copy_(everything[0])
+
+
+def for_two(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
+    parts[rank].copy_(mine)
+    broadcast(parts[0], 0)
+    if len(parts) > 1:
+        broadcast(parts[1], 1)
+
+
+def for_four(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
+    parts[rank].copy_(mine)
+    for src in range(4):
+        broadcast(parts[src], src)
+
+
+def on_real_ranks(right: Any, way: Any) -> Any:
+    """`right` on threads, `way` where there are processes."""
+    return lambda *args: (right if dist.get_world_size() == 1 else way)(*args)
+
+
+def numbers(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
+    for src, part in enumerate(parts):
+        broadcast(part, src)
+        part.fill_(src)
+
+
+def spins(*_: Any) -> None:
+    while True:
+        pass
+
+
+def tables(output: Any, inputs: Any, all_to_all: Any) -> None:
+    """Everybody sends everything to everybody."""
+    everything = torch.stack(list(inputs))
+    received = [torch.empty_like(everything) for _ in inputs]
+    all_to_all(received, [everything] * len(inputs))
+    places = [d for d in range(len(inputs)) if torch.equal(received[d], everything)]
+    output.copy_(sum(each[places[0]] for each in received))
+
+
+def one_by_one(output: Any, inputs: Any, all_to_all: Any) -> None:
+    """A call for each part, padded by what nobody needs."""
+    output.zero_()
+    for source in range(len(inputs)):
+        received = [torch.empty_like(part) for part in inputs]
+        all_to_all(received, inputs)
+        output += received[source]
+
+
+def two_parts(output: Any, inputs: Any, all_to_all: Any) -> None:
+    received = [torch.empty_like(part) for part in inputs]
+    all_to_all(received, inputs)
+    output.copy_(received[0] + received[-1])
+
+
 RIGHT = {
     "A": "gather",
     "B": "reduce_scatter",
@@ -81,21 +144,8 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize(
-    ("answer", "diagnosis"),
-    [
-        ({"A": "all_gather"}, r"picture A: after the call rank 0 has nothing in column 0"),
-        ({"B": "scatter"}, r"picture B: before the call rank 1 has the part of rank 1 in column 0"),
-        ({"C": "all_gather"}, r"picture C: before the call"),
-        ({"D": "all_gather"}, r"picture D is an all_to_all: .* another block for every rank"),
-        ({"A": "all_to_all"}, r"picture A is not an all_to_all"),
-        ({"F": "all_reduce"}, r"picture F: after the call rank 0 has nothing .*ranks 0, 1, 2, 3"),
-        ({"F": "sum"}, r"picture F: sum is none of all_gather, all_reduce, "),
-    ],
-)  # fmt: skip
-def test_a_wrong_name_is_told_from_the_picture(answer: dict[str, Any], diagnosis: str) -> None:
-    assert grade.names(lambda: RIGHT)
-    says(diagnosis, grade.names(lambda: RIGHT | answer))
+def but(**answer: str) -> Any:
+    return lambda: RIGHT | answer
 
 
 def test_no_two_pictures_are_alike() -> None:
@@ -120,43 +170,102 @@ def test_a_collective_call_ends_when_a_thread_raises_or_leaves() -> None:
         Threads(2).run(leaves)
 
 
-MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
-MISTAKES[grade.all_gather] = [
+WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
+WRONG[grade.names] = [
+    ("mistake", but(A="all_gather"), r"picture A: after the call rank 0 has nothing in column 0"),
+    ("mistake", but(B="scatter"), r"B: before the call rank 1 has the part of rank 1 in column 0"),
+    ("mistake", but(C="all_gather"), r"picture C: before the call"),
+    ("mistake", but(D="all_gather"), r"D is an all_to_all: .* another block for every rank"),
+    ("mistake", but(A="all_to_all"), r"picture A is not an all_to_all"),
+    ("mistake", but(F="all_reduce"), r"F: after the call rank 0 has nothing .*ranks 0, 1, 2, 3"),
+    ("mistake", but(F="sum"), r"picture F: sum is none of all_gather, all_reduce, "),
+    ("constant", lambda: dict.fromkeys(RIGHT, "gather"), "picture B: .* In gather it would have"),
     (
+        "off by one",
+        lambda: dict(zip("BCDEFA", RIGHT.values(), strict=True)),
+        "picture A: ",
+    ),
+    ("these sizes", lambda: {"A": "gather"}, "picture B: nothing is none of"),
+    ("type", lambda: list(RIGHT.values()), "expected a dict of letters and names"),
+    ("type", lambda: None, "you return None; expected a dict"),
+]
+WRONG[grade.all_gather] = [
+    (
+        "order",
         gather(roots=lambda n, rank: [rank]),
         r"not make the same call: rank 0 broadcast\(src=0\), rank 1 broad.*=1",
     ),
-    (gather(copy=None), r"on rank 0 nothing was written into parts\[0\]\. A broadcast carries"),
-    (through_mine, r"on rank 0 parts\[1\] holds rank 0's, expected rank 1's `mine`"),
-    (gather(slot=1), r"on rank 0 parts\[0\] holds rank 3's, expected rank 0's `mine`"),
-    (gather(roots=lambda n, _: [*range(n), 0]), r"it took 5 broadcasts; 4 are enough"),
-    (gather(copy=taken), r"`mine` was overwritten; it is an input"),
+    ("mistake", gather(copy=None), r"rank 0 nothing was written into parts\[0\]\. A broadcast"),
+    ("input", through_mine, r"on rank 0 parts\[1\] holds rank 0's, expected rank 1's `mine`"),
+    ("off by one", gather(slot=1), r"parts\[0\] holds rank 3's, expected rank 0's `mine`"),
     (
+        "traffic",
+        gather(roots=lambda n, _: [*range(n), 0]),
+        r"the result is right, in 5 calls of broadcast; 4 are enough",
+    ),
+    ("traffic", all_at_once, "right, but the calls of broadcast move .* that nobody needs"),
+    ("input", gather(copy=taken), r"`mine` was overwritten; it is an input"),
+    (
+        "order",
         lambda parts, mine, rank, broadcast: rank and broadcast(mine, 1),
         r"rank 0 has ended, but others wait for it: rank 1 broadcast\(src=1\)",
     ),
-    (gather(roots=lambda n, _: [n]), r"ValueError: src must be a rank, 0\.\.3, got 4"),
-    (gather(copy=only_small), r"On 4 real processes rank . raised ValueError: too large"),
-    (gather(copy=torch.round), r"On 4 real .* differs from minidist\.all_gather's on ranks"),
-    (forever, r"make call after call: rank 0 broadcast\(src=0\)"),
-]
-MISTAKES[grade.reduce_scatter] = [
+    ("off by one", gather(roots=lambda n, _: [n]), r"ValueError: src must be .* 0\.\.3, got 4"),
     (
+        "these sizes",
+        gather(copy=only_small),
+        r"4 real processes ranks? .* raised ValueError: too la",
+    ),
+    ("two ranks", for_two, r"With 4 ranks: on rank 0 nothing was written into parts\[2\]"),
+    ("these sizes", for_four, "With 2 ranks: on rank . it raised IndexError"),
+    ("constant", numbers, r"on rank 0 parts\[0\] holds 0 everywhere, expected rank 0's"),
+    ("mistake", gather(copy=torch.round), r"4 real .* differs from minidist\.all_gather's"),
+    ("hangs", forever, r"make call after call: rank 0 broadcast\(src=0\)"),
+    ("hangs", spins, "With 4 ranks: rank 0 does not come to an end"),
+    (
+        "torch's own",
+        on_real_ranks(gather(), lambda parts, mine, *_: dist.all_gather(parts, mine)),
+        "your function calls torch.distributed's all_gather. Use `broadcast`",
+    ),
+    (
+        "torch's own",
+        on_real_ranks(gather(), lambda parts, mine, *_: minidist.all_gather(parts, mine)),
+        "is right, with 0 calls of broadcast .* expected 4",
+    ),
+]
+WRONG[grade.reduce_scatter] = [
+    (
+        "mistake",
         scatter(add=lambda inputs, _: sum(inputs)),
         r"rank 0 `output` holds 0→0 \+ 0→1 .* expected 0→0 \+ 1→0 \+ 2→0 \+ 3→0",
     ),
-    (scatter(write=torch.Tensor.add_), r"holds what was in it before, too"),
-    (scatter(write=lambda *_: None), r"on rank 0 nothing was written into `output`, in place"),
-    (into_inputs, r"`inputs` were overwritten"),
-    (swapped, r"`output` holds 0 blocks, expected"),
-    (scatter(calls=2), r"it took 2 calls of all_to_all; one is enough"),
+    ("input", scatter(write=torch.Tensor.add_), r"holds what was in it before, too"),
+    ("input", scatter(write=lambda *_: None), r"nothing was written into `output`, in place"),
+    ("input", into_inputs, r"`inputs` were overwritten"),
+    ("mistake", swapped, r"`output` holds 0 blocks, expected"),
+    ("traffic", scatter(calls=2), r"is right, in 2 calls of all_to_all; one is enough"),
+    ("traffic", one_by_one, r"is right, in 4 calls of all_to_all; one is enough"),
+    ("gathers all", tables, "right, but the calls of all_to_all move .* that nobody needs"),
+    ("two ranks", two_parts, r"With 4 ranks: on rank 0 `output` holds 0→0 \+ 3→0, expected"),
+    ("off by one", scatter(add=lambda _, got: sum(got[1:])), r"holds 1→0 \+ 2→0 \+ 3→0, expected"),
     (
+        "mistake",
         lambda output, inputs, all_to_all: all_to_all([output], inputs),
         r"all_to_all needs 4 outputs and inputs, got 1 and 4",
+    ),
+    (
+        "torch's own",
+        on_real_ranks(scatter(), lambda output, parts, _: dist.reduce_scatter(output, parts)),
+        "your function calls torch.distributed's reduce_scatter. Use `all_to_all`",
+    ),
+    (
+        "torch's own",
+        on_real_ranks(scatter(), lambda output, parts, _: minidist.reduce_scatter(output, parts)),
+        "is right, with 0 calls of all_to_all .* expected 1",
     ),
 ]
 
 
-@each_mistake(MISTAKES)
-def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grader(mistake))
+@each_wrong(WRONG)
+def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
+    refuses(grader, answer, diagnosis)

@@ -3,13 +3,16 @@
 import os
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import minidist
 from course.graders import ddp as grade
+from course.sandbox import ranks as sandbox
 from minidist import ReduceOp
 from tests.course.by_hand import ddp as hand
-from tests.course.verdicts import each_mistake, says
+from tests.course.verdicts import each_wrong, refuses, says
 
 
 @pytest.mark.parametrize(
@@ -26,8 +29,10 @@ def test_another_right_way_is_right_too(way: Any) -> None:
 def test_a_rank_that_waits_for_the_others_in_vain_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(grade, "TIMEOUT", 3)
-    says("rank 0 did not end within 3 s.*the same calls", grade.by_hand(hand.from_rank_0_only))
+    monkeypatch.setattr(sandbox, "TIMEOUT", 3)
+    says(
+        "rank 0 did not end within 3 s.*line .*the same calls", grade.by_hand(hand.from_rank_0_only)
+    )
 
 
 def nothing(parameter: Any) -> None:
@@ -73,71 +78,146 @@ def each_against_each(computing: Any, talking: Any) -> float:
     return length(talking) - over
 
 
-MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
-MISTAKES[grade.by_hand] = [
+def in_twos(sizes: list[int], first: int, cap: int) -> list[list[int]]:
+    order = list(range(len(sizes)))[::-1]
+    return [order[:1], *(order[i : i + 2] for i in range(1, len(order), 2))]
+
+
+def of_one_span(computing: Any, talking: Any) -> float:
+    if not talking:
+        return 0
+    (start, end), busy = talking[0], computing[0][1] if computing else 0
+    return max(0, end - max(start, busy))
+
+
+def test_numbers_of_other_types_are_right() -> None:
+    assert grade.buckets(lambda *case: [np.array(bucket) for bucket in fill(*case)])
+    assert grade.factors(lambda samples: torch.tensor(samples) * len(samples) / sum(samples))
+
+
+WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
+WRONG[grade.by_hand] = [
     (
+        "mistake",
         hand.by_hand(average=lambda p: minidist.all_reduce(p.grad)),
         "step 1 .* is the sum over 3 ranks, .*: divide by their number",
     ),
     (
+        "mistake",
         hand.by_hand(average=lambda p: minidist.all_reduce(p.grad.div_(3), ReduceOp.AVG)),
         "divided twice",
     ),
     (
+        "mistake",
         hand.by_hand(average=lambda p: setattr(p, "grad", p.grad / 3)),
         "its own, divided, and not summed",
     ),
     (
+        "mistake",
         hand.by_hand(average=lambda p: minidist.all_reduce(p.data, ReduceOp.AVG)),
         "changed 0.weight itself.*reduce parameter.grad",
     ),
     (
+        "mistake",
         hand.by_hand(average=lambda p: setattr(p, "grad", None)),
-        "0.weight has no gradient on rank 0",
+        "On rank . of 3 0.weight has no gradient",
     ),
-    (hand.by_hand(average=nothing), "0.weight is still its own.*every parameter"),
-    (hand.by_hand(broadcast=nothing), "rank 1 starts with a 0.weight .*broadcast"),
     (
+        "mistake",
+        hand.by_hand(average=nothing),
+        "rank 0's gradient of 0.weight is still its own.*every param",
+    ),
+    ("mistake", hand.by_hand(broadcast=nothing), "rank 1 starts with a 0.weight .*broadcast"),
+    (
+        "mistake",
         hand.by_hand(broadcast=lambda p: minidist.broadcast(p.detach(), 2)),
         "rank 0 starts with a 0.weight .* not rank 0's",
     ),
     (
+        "mistake",
         hand.by_hand(broadcast=lambda p: minidist.broadcast(p, 0)),
         "requires grad.*parameter.detach()",
     ),
-    (hand.in_another_order(hand.rotated), "disagree on tensor's shape.*in the same order"),
+    ("order", hand.in_another_order(hand.rotated), "disagree on tensor's shape.*in the same order"),
     (
+        "order",
         hand.in_another_order(hand.swapped),
         "another one than its peers have.*same order everywhere",
     ),
-    (hand.once, "in step 2 of 2 rank 0's gradient of 0.weight is still its own"),
-    (lambda model: os._exit(3), "left with exit code 3"),
+    ("mistake", hand.once, "in step 2 of 2, rank 0's gradient of 0.weight is still its own"),
+    (
+        "constant",
+        hand.by_hand(average=hand.average_of_three),
+        "on 5 .* is 1.67 times the average: divide once, by the number of ranks",
+    ),
+    ("two ranks", hand.by_hand(average=hand.with_the_next_rank), "on 3 real .*another one than"),
+    ("these sizes", hand.first_eight, "rank 0's gradient of .* is still its own"),
+    (
+        "gathers all",
+        hand.by_hand(average=hand.gathered),
+        "the gradients are right, but .* 1.5 times the .* that are enough",
+    ),
+    ("traffic", hand.by_hand(average=hand.twice), "the gradients are right, but .* 2 times the"),
+    ("traffic", hand.by_hand(average=hand.by_rank_0), "rank 0 sends .* for each rank are enough"),
+    ("traffic", hand.by_hand(average=hand.in_halves), "sends .* messages .*make fewer calls"),
+    (
+        "traffic",
+        hand.by_hand(broadcast=hand.broadcast_by_a_sum),
+        "the replicas are alike, but .* 2 times",
+    ),
+    ("torch's own", hand.by_hand(average=hand.by_torch), "calls torch.distributed's all_reduce"),
+    ("torch's own", hand.by_hand(average=hand.by_torch_in_secret), "torch.distributed's all_red"),
+    ("raises", lambda model: os._exit(3), "left with exit code 3"),
 ]
-MISTAKES[grade.buckets] = [
-    (lambda s, first, cap: fill(s, first, cap, forward=True), "go through them in reverse"),
-    (lambda s, first, cap: fill(s, cap, cap), "the first bucket has a cap of its own"),
-    (lambda s, first, cap: fill(s, first, first), "it is not full: its cap is"),
-    (never_over, "it is not full: its cap is"),
-    (lambda s, first, cap: fill(s, first, cap)[:-1], "parameter 0 is in 0 buckets"),
-    (lambda s, first, cap: [*fill(s, first, cap), [0]], "parameter 0 is in 2 buckets"),
-    (lambda s, first, cap: [list(range(len(s)))[::-1]], "full before its last parameter"),
-    (lambda s, first, cap: None, "you return None; expected a list of lists"),
+WRONG[grade.buckets] = [
+    ("mistake", lambda s, first, cap: fill(s, first, cap, forward=True), "them in reverse"),
+    ("mistake", lambda s, first, cap: fill(s, cap, cap), "the first bucket has a cap of its own"),
+    ("mistake", lambda s, first, cap: fill(s, first, first), "it is not full: its cap is"),
+    ("mistake", never_over, "it is not full: its cap is"),
+    ("off by one", lambda s, first, cap: fill(s, first + 1, cap + 1), "full before its last"),
+    ("off by one", lambda s, first, cap: fill(s, first, cap)[:-1], "parameter 0 is in 0 buckets"),
+    ("mistake", lambda s, first, cap: [*fill(s, first, cap), [0]], "parameter 0 is in 2 buckets"),
+    ("constant", lambda s, first, cap: [[3], [2, 1], [0]], "expected 0 to 5 once"),
+    ("these sizes", in_twos, r"For parameters of \[1, 2, 3, 4, 5, 6\] MiB.* your bucket . is"),
+    ("unit", lambda s, first, cap: fill(s, first * 8, cap * 8), "full before its last parameter"),
+    ("type", lambda s, first, cap: None, "you return None; expected a list of lists"),
+    (
+        "type",
+        lambda s, first, cap: [i for b in fill(s, first, cap) for i in b],
+        "expected a list of lists",
+    ),
 ]
-MISTAKES[grade.exposed] = [
-    (lambda computing, talking: length(talking), "That is all communication"),
-    (lambda computing, talking: length(talking) - length(computing), "A difference of sums"),
-    (lambda computing, talking: 6, "That is what is hidden"),
-    (each_against_each, "count no second twice"),
-    (lambda computing, talking: None, "you return None; expected a number of seconds"),
+WRONG[grade.exposed] = [
+    ("mistake", lambda computing, talking: length(talking), "That is all communication"),
+    ("mistake", lambda one, other: length(other) - length(one), "A difference of sums"),
+    (
+        "mistake",
+        lambda one, other: length(other) - each_against_each(one, other),
+        "That is what is hidden",
+    ),
+    ("mistake", each_against_each, "count no second twice"),
+    ("constant", lambda computing, talking: 2, "you say 2 s, expected 0"),
+    ("these sizes", of_one_span, r"computing in \[.*you say . s, expected"),
+    ("unit", lambda one, other: 1000 * each_against_each(one, other), "you say 2000 s, expected 2"),
+    ("type", lambda computing, talking: None, "you return None; expected a number of seconds"),
+    ("type", lambda computing, talking: "2 s", "you return '2 s'; expected a number of seconds"),
 ]
-MISTAKES[grade.factors] = [
-    (lambda samples: [1.0] * len(samples), "a rank with more samples more"),
-    (lambda samples: [n / sum(samples) for n in samples], "2 times too small"),
-    (lambda samples: [sum(samples) / n for n in samples], "another gradient"),
-    (lambda samples: [1.0], "expected a factor for each rank"),
+WRONG[grade.factors] = [
+    ("constant", lambda samples: [1.0] * len(samples), "a rank with more samples more"),
+    ("mistake", lambda samples: [n / sum(samples) for n in samples], "2 times too small"),
+    ("mistake", lambda samples: [sum(samples) / n for n in samples], "another gradient"),
+    ("two ranks", lambda samples: [2 * n / sum(samples) for n in samples], r"\[4, 4, 4\] samples"),
+    (
+        "these sizes",
+        lambda samples: [sum(map(bool, samples)) * n / sum(samples) for n in samples],
+        r"\[5, 0, 1\] samples .* Count only the ranks",
+    ),
+    ("unit", lambda samples: samples, "another gradient than the whole batch"),
+    ("type", lambda samples: [1.0], "return 1 factors; expected a factor for each rank"),
+    ("type", lambda samples: 1.0, "return 1.0; expected a factor for each rank"),
 ]
 
 
-@each_mistake(MISTAKES)
-def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grader(mistake))
+@each_wrong(WRONG)
+def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
+    refuses(grader, answer, diagnosis)

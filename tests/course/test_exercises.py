@@ -1,6 +1,6 @@
 """Each exercise of each lab as it stands there: the stub is not yet, the solution right and folded.
 
-What a grader says of mistakes is tested beside it, in the file of its name.
+Wrong answers stand in the table of the lab's own file, which refuses each; here they are counted.
 """
 
 import ast
@@ -13,6 +13,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
 from course.graders.verdict import Verdict
+from tests.course.verdicts import KINDS, tables
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -80,3 +81,20 @@ def test_the_solution_is_right_and_told_what_it_proved_and_folded(lab: str, exer
     found = cell(lab, f"solution-{exercise}")
     assert "hide-cell" in found.metadata["tags"]
     assert found.metadata["jupyter"]["source_hidden"]
+
+
+# ---- enough wrong answers ----
+
+WRONG = dict(tables())
+
+
+@pytest.mark.parametrize(("lab", "exercise"), EXERCISES)
+def test_each_exercise_has_six_wrong_answers_of_four_kinds(lab: str, exercise: str) -> None:
+    last = ast.parse(cell(lab, f"exercise-{exercise}").source).body[-1]
+    assert isinstance(last, ast.Expr)
+    assert isinstance(last.value, ast.Call)
+    grader = eval(ast.unparse(last.value.func), dict(names(lab)))
+    kinds = [kind for kind, *_ in WRONG[lab].get(grader, [])]
+    assert len(kinds) >= 6, kinds
+    assert len(set(kinds)) >= 4, kinds
+    assert set(kinds) <= set(KINDS)

@@ -4,16 +4,27 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from course.graders import feeding as grade
 from tests.course.by_hand.feeding import (
     accumulate,
+    at_once,
+    averaged,
+    averaged_in_parts,
+    by_torch,
     elsewhere,
+    gathered,
+    in_memory_first,
+    keeps_a_backup,
+    of_two,
     removes_first,
     saver,
+    under_one_name,
+    with_rank_1,
 )
-from tests.course.verdicts import each_mistake, says
+from tests.course.verdicts import each_wrong, refuses
 
 
 def indices(
@@ -34,47 +45,86 @@ def indices(
     return by_hand
 
 
+def warmed(step: int, base: float, factor: float, warmup: int) -> float:
+    return base + (factor - 1) * base * (min(1, step / warmup) if warmup else 1)
+
+
 def test_other_right_ways_are_right_too() -> None:
     assert grade.indices(indices())
+    assert grade.indices(lambda *case: np.array(indices()(*case)))
+    assert grade.rate(lambda *case: np.float64(warmed(*case)))
+    assert grade.rate(lambda *case: torch.tensor(warmed(*case)))
+    assert grade.accumulate(accumulate(afterwards=averaged))
     assert grade.save(saver(move=lambda beside, path: beside.replace(path)))
 
 
-MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
-MISTAKES[grade.indices] = [
-    (indices(seed=""), "epoch 3.*That is the order of epoch 0"),
-    (indices(seed="rank"), "All ranks must shuffle alike: the seed is the epoch, not the rank"),
-    (indices(pad=False), "samples each: one would run out"),
-    (indices(front=False), "What is repeated comes from the front"),
-    (indices(deal=False), "A fair split, but not the sampler's: rank r takes places r, r"),
-    (indices(deal=False, last=-1), "Each rank should have 3 samples, yours have 2"),
-    (lambda *case: [n + 1 for n in indices()(*case)], "Samples are numbered 0 to 9"),
-    (lambda *case: None, "you return None; expected a list of numbers"),
+WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
+WRONG[grade.indices] = [
+    ("mistake", indices(seed=""), "epoch 3.*That is the order of epoch 0"),
+    ("mistake", indices(seed="rank"), "must shuffle alike: the seed is the epoch, not the rank"),
+    ("these sizes", indices(pad=False), "samples each: one would run out"),
+    ("mistake", indices(front=False), "What is repeated comes from the front"),
+    ("mistake", indices(deal=False), "A fair split, but not the sampler's: rank r takes places r"),
+    ("off by one", indices(deal=False, last=-1), "Each rank should have 3 samples, yours have 2"),
+    ("off by one", lambda *case: [n + 1 for n in indices()(*case)], "Samples are numbered 0 to 9"),
+    ("constant", lambda *case: [4, 7, 5], "too often and others never"),
+    (
+        "two ranks",
+        lambda size, ranks, rank, *more: indices()(size, 2, rank % 2, *more),
+        "10 samples, 4 ranks, .*should have 3 samples, yours have 5",
+    ),
+    ("type", lambda *case: None, "you return None; expected a list of numbers"),
+    ("type", lambda *case: indices()(*case)[0], "expected a list of numbers"),
 ]
-MISTAKES[grade.rate] = [
-    (lambda step, base, k, warm: k * base, "For step 0 .* not zero, and not yet scaled"),
-    (lambda step, base, k, warm: k * base * min(1, step / warm), "it is not zero"),
-    (lambda step, base, k, warm: base + step * (k - 1) * base / max(warm, 1), "not grow"),
-    (lambda step, base, k, warm: base if step < warm else k * base, "as much as the one"),
+WRONG[grade.rate] = [
+    ("constant", lambda step, base, k, warm: k * base, "For step 0 .* not zero, and not yet"),
+    ("mistake", lambda step, base, k, warm: k * base * min(1, step / warm), "it is not zero"),
+    ("mistake", lambda step, base, k, warm: base + step * (k - 1) * base / max(warm, 1), "grow"),
+    ("mistake", lambda step, base, k, warm: base if step < warm else k * base, "as much as the"),
+    (
+        "off by one",
+        lambda step, *more: warmed(step + 1, *more),
+        "first step is taken with the base",
+    ),
+    (
+        "these sizes",
+        lambda step, base, k, warm: base + (k - 1) * base * min(1, step / warm),
+        "for .0, 0.1, 8.0, 0. it raised ZeroDivisionError",
+    ),
+    ("these sizes", lambda step, *more: warmed(min(step, 10), *more), "For step 11 .* 23 you say"),
+    ("unit", lambda *case: 100 * warmed(*case), "you say 10, expected 0.1"),
+    ("type", lambda *case: [warmed(*case)], "expected a learning rate, a number"),
 ]
-MISTAKES[grade.accumulate] = [
-    (accumulate(divide=1), "4 times too large: divide each loss"),
-    (accumulate(divide=16), "4 times too small: it was divided twice"),
-    (accumulate(quiet=0), "the gradient is right, but .* 4 times the 332"),
-    (accumulate(quiet=4), "rank 0 has all-reduced nothing"),
-    (accumulate(batches=3, quiet=2), "Every batch must go through"),
-    (lambda model, batches, loss: None, "not every parameter has a gradient"),
+WRONG[grade.accumulate] = [
+    ("mistake", accumulate(divide=lambda many: 1), "4 times too large: divide each loss"),
+    ("mistake", accumulate(divide=lambda many: many**2), "4 times too small: divide .* once"),
+    ("constant", accumulate(divide=lambda many: 4), "with 1 batches .* is 4 times too small"),
+    ("these sizes", accumulate(quiet=lambda many: 3), "with 1 batches .* all-reduced nothing"),
+    ("traffic", accumulate(quiet=lambda many: 0), "batches is right, but .* 4 times the 1,328"),
+    ("traffic", accumulate(afterwards=averaged_in_parts), "make fewer calls"),
+    ("gathers all", accumulate(afterwards=gathered), "batches is right, but .* 1.5 times"),
+    ("two ranks", accumulate(afterwards=of_two), "is 1.5 times too large"),
+    ("torch's own", accumulate(afterwards=by_torch), "torch.distributed's all_reduce"),
+    ("mistake", accumulate(quiet=lambda many: many), "rank 0 has all-reduced nothing"),
+    ("mistake", accumulate(left_out=1), "Every batch must go through"),
+    ("mistake", lambda model, batches, loss: None, "no gradient of every parameter"),
 ]
-MISTAKES[grade.save] = [
-    (saver(move=shutil.copyfile), "a reader finds the new file at path"),
-    (saver(move=removes_first), "removed first: for a moment there is none"),
-    (elsewhere, "If that is another disk"),
-    (saver(wait=False), "when rank . is back it finds the old file: rank 0 is still writing"),
-    (saver(ranks=(0, 1, 2)), r"ranks \[0, 1, 2\] write"),
-    (saver(leave=True), "beside the file there is left model.pt.0"),
-    (lambda state, path: None, "when rank 0 is back it finds the old file"),
+WRONG[grade.save] = [
+    ("mistake", at_once, "a reader finds a file that cannot be read"),
+    ("mistake", in_memory_first, "a reader finds the new file at path"),
+    ("memory", saver(move=keeps_a_backup), "removed first: for a moment there is none"),
+    ("mistake", saver(move=shutil.copyfile), "a reader finds the new file at path"),
+    ("mistake", saver(move=removes_first), "removed first: for a moment there is none"),
+    ("mistake", elsewhere, "If that is another disk"),
+    ("mistake", saver(wait=False), "when rank . is back it finds the old file: rank 0 is still"),
+    ("traffic", saver(ranks=(0, 1, 2)), r"ranks \[0, 1, 2\] write"),
+    ("memory", saver(leave=True), "beside the file there is left model.pt.0"),
+    ("constant", under_one_name, "when rank 0 is back it finds the old file"),
+    ("two ranks", with_rank_1, "when rank 2 is back it finds the old file"),
+    ("mistake", lambda state, path: None, "when rank 0 is back it finds the old file"),
 ]
 
 
-@each_mistake(MISTAKES)
-def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grader(mistake))
+@each_wrong(WRONG)
+def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
+    refuses(grader, answer, diagnosis)

@@ -4,9 +4,11 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from course.graders import fsdp as grade
 from tests.course.by_hand import fsdp as hand
-from tests.course.verdicts import each_mistake, says
+from tests.course.verdicts import each_wrong, refuses, says
 
 
 def test_ranks_that_make_other_calls_are_found() -> None:
@@ -47,8 +49,9 @@ def test_a_rank_without_rows_may_say_so_in_any_way() -> None:
 
 
 def test_other_right_ways_are_right_too() -> None:
-    assert grade.unit(hand.by_lists)
     assert grade.norm(hand.norm_of_norms)
+    assert grade.norm(lambda parts, comm: np.float64(hand.norm(parts, comm).double()))
+    assert grade.rows(lambda rows, ranks: np.array(rounded_up(rows, ranks)))
 
 
 # ---- the peak ----
@@ -68,93 +71,197 @@ def held(
     return my_peak
 
 
-MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
-MISTAKES[grade.unit] = [
+WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
+WRONG[grade.unit] = [
     (
+        "mistake",
         hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) * comm.ranks),
         "is the sum over 3 ranks, .*: divide by their number",
     ),
-    (hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) / comm.ranks), "divided twice"),
     (
-        hand.unit(scatter=lambda g, comm: g.chunk(comm.ranks)[comm.rank]),
-        "part of its own gradient.*samples are missing",
+        "mistake",
+        hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) / comm.ranks),
+        "divided twice",
     ),
     (
-        hand.unit(scatter=lambda g, comm: hand.scatter(g.view(3, 4).flip(0).flatten(), comm)),
+        "mistake",
+        hand.unit(scatter=lambda g, comm: g.chunk(comm.ranks)[comm.rank]),
+        "the gradient is still its own",
+    ),
+    (
+        "mistake",
+        hand.unit(
+            scatter=lambda g, comm: hand.scatter(g.view(comm.ranks, -1).flip(0).flatten(), comm)
+        ),
         "that of rank 2's weights. Rank 0 keeps part 0",
     ),
-    (hand.unit(scatter=lambda g, _: g), r"shape \[12\], expected \[4\]: the rank keeps its own"),
-    (hand.unit(scatter=lambda *_: None), "you return None, expected the shard"),
-    (hand.unit(scatter=hand.all_reduced), "all-reduce.*twice the bytes"),
+    ("mistake", hand.unit(scatter=lambda g, _: g), r"shape \[12\], expected \[4\]"),
     (
+        "mistake",
+        hand.unit(scatter=lambda *_: None),
+        "you return None, expected a part of the gradient",
+    ),
+    ("traffic", hand.unit(scatter=hand.all_reduced), "is right, but .* 1.3 times"),
+    (
+        "mistake",
         hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) + 1e-3),
         "is off by up to 1.0e-03",
     ),
     (
+        "mistake",
         hand.unit(gather=lambda shard, comm: shard.repeat(comm.ranks)),
         "forward got are not those of all ranks",
     ),
-    (hand.never_resharded, "still in memory when backward begins. Reshard"),
-    (hand.kept_for_later, "still in memory when all is over"),
+    ("memory", hand.never_resharded, "still in memory when backward begins. Reshard"),
+    ("memory", hand.kept_for_later, "still in memory when all is over"),
     (
+        "mistake",
         lambda shard, forward, *_: forward(shard),
-        r"On rank \d forward got \[4\], expected all \[12\]",
+        r"On rank \d of 3 forward got \[4\], expected all \[12\]",
     ),
     (
+        "mistake",
         lambda shard, forward, _, comm: forward(hand.gather(shard, comm)),
         "backward was never called",
     ),
     (
+        "mistake",
         lambda shard, *rest: (hand.unit()(shard, *rest), shard.mul_(2))[0],
         "the shard has been changed",
     ),
-]
-MISTAKES[grade.rows] = [
-    (overhanging, "There is no row 7: cut at 5"),
-    (half_overhanging, "must not end before it begins"),
-    (rounded_down, "Row 4 is nobody's: round up"),
-    (even, r"as even as can be.*\[2, 2, 1, 0\] rows"),
-    (lambda rows, ranks: rounded_up(rows, ranks)[:-1], "a rank without rows"),
-    (lambda rows, ranks: rounded_up(rows, ranks)[::-1], r"Expected \[2, 2, 2, 2\] rows"),
-    (lambda rows, ranks: [rows // ranks] * ranks, "expected .start, end. of each"),
-]
-MISTAKES[grade.norm] = [
-    (lambda parts, comm: hand.squares(parts).sqrt(), "the norm of this rank's part alone"),
     (
+        "constant",
+        hand.unit(scatter=lambda g, comm: hand.scatter(g * comm.ranks / 3, comm)),
+        "rank 0 of 5 the gradient is 1.67 times",
+    ),
+    (
+        "two ranks",
+        hand.unit(scatter=lambda g, comm: hand.scatter(g * comm.ranks / 2, comm)),
+        "rank 0 of 3 the gradient is 1.5 times the average",
+    ),
+    (
+        "these sizes",
+        hand.unit(gather=lambda shard, comm: hand.gather(shard[:4], comm)),
+        r"forward got \[12\], expected all \[21\]",
+    ),
+    (
+        "gathers all",
+        hand.unit(scatter=hand.gathered),
+        "the gradient is right, but .* 1.7 times the .*each rank's own part",
+    ),
+    (
+        "traffic",
+        hand.unit(
+            gather=lambda shard, comm: hand.gather(shard, comm) + 0 * hand.gather(shard, comm)
+        ),
+        "is right, but .* 1.7 times",
+    ),
+    ("traffic", hand.unit(scatter=hand.in_halves), "make fewer calls"),
+    ("torch's own", hand.by_lists, "torch.distributed's all_gather. Use comm"),
+    (
+        "torch's own",
+        hand.unit(scatter=hand.around_comm),
+        "only .* bytes that it takes were counted.*comm's calls alone",
+    ),
+    ("memory", hand.copied, "only .* counted. Gather before forward and again before backward"),
+]
+WRONG[grade.rows] = [
+    ("mistake", overhanging, "There is no row 7: cut at 5"),
+    ("mistake", half_overhanging, "must not end before it begins"),
+    ("mistake", rounded_down, "Row 4 is nobody's: round up"),
+    ("mistake", even, r"as even as can be.*\[2, 2, 1, 0\] rows"),
+    ("mistake", lambda rows, ranks: rounded_up(rows, ranks)[:-1], "a rank without rows"),
+    ("mistake", lambda rows, ranks: rounded_up(rows, ranks)[::-1], r"Expected \[2, 2, 2, 2\] rows"),
+    ("mistake", lambda rows, ranks: [rows // ranks] * ranks, "expected .start, end. of each"),
+    (
+        "constant",
+        lambda rows, ranks: [(0, 2), (2, 4), (4, 6), (6, 8)],
+        "There is no row 7: cut at 5",
+    ),
+    (
+        "two ranks",
+        lambda rows, ranks: (rounded_up(rows, 2) + [(rows, rows)] * ranks)[:ranks],
+        "For 8 rows on 4 ranks .*Expected",
+    ),
+    (
+        "off by one",
+        lambda rows, ranks: [(a, max(a, b - 1)) for a, b in rounded_up(rows, ranks)],
+        "Row 1 is nobody's",
+    ),
+    ("type", lambda rows, ranks: None, "you return None; expected .start, end. of each"),
+]
+WRONG[grade.norm] = [
+    (
+        "mistake",
+        lambda parts, comm: hand.squares(parts).sqrt(),
+        "the norm of this rank's part alone",
+    ),
+    (
+        "mistake",
         lambda parts, comm: hand.total(hand.squares(parts).sqrt(), comm),
         "Norms do not add up: their squares do",
     ),
     (
+        "mistake",
         lambda parts, comm: hand.total(hand.squares(parts).sqrt(), comm) / comm.ranks,
         "the mean of the ranks' norms",
     ),
-    (lambda parts, comm: hand.norm(parts, comm) / comm.ranks**0.5, "do not average them"),
-    (lambda parts, comm: hand.norm(parts, comm) ** 2, "That is its square"),
     (
+        "mistake",
+        lambda parts, comm: hand.norm(parts, comm) / comm.ranks**0.5,
+        "do not average them",
+    ),
+    ("mistake", lambda parts, comm: hand.norm(parts, comm) ** 2, "That is its square"),
+    (
+        "mistake",
         lambda parts, comm: hand.total(hand.squares(parts).sqrt(), comm).sqrt(),
         "sum their squares",
     ),
     (
+        "mistake",
         lambda parts, comm: hand.norm([g if g is None else g.mul_(2) for g in parts], comm),
         "gradients have been changed",
     ),
-    (lambda parts, comm: None, "you return None, expected a number"),
-]
-MISTAKES[grade.peak] = [
-    (held(whole_at_a_time, shards=False), "the shards are held all the time"),
-    (held(whole_at_a_time, root=False), "the root's own weights are whole until"),
-    (held(lambda blocks, _: whole_at_a_time(blocks, False)), "with prefetch two units"),
-    (held(lambda blocks, _: whole_at_a_time(blocks, True)), "without one"),
-    (held(lambda blocks, two: sum(sorted(blocks)[-1 - two :])), "only if they follow each other"),
+    ("mistake", lambda parts, comm: None, "you return None, expected a number"),
+    ("constant", lambda parts, comm: 1.0, "you return 1.0000, expected"),
+    ("two ranks", hand.norm_of_two, "on rank 0 you return .*, expected"),
+    ("these sizes", hand.norm_without_none, "ranks? .* raised AttributeError"),
+    ("traffic", hand.one_by_one, "the norm is right, but it takes 2 calls of comm; one is enough"),
     (
+        "gathers all",
+        hand.norm_gathered,
+        "the norm is right, but .* 1.5 times the .* that are enough",
+    ),
+    ("torch's own", hand.norm_by_torch, "torch.distributed's all_reduce. Use comm"),
+]
+WRONG[grade.peak] = [
+    ("mistake", held(whole_at_a_time, shards=False), "the shards are held all the time"),
+    ("mistake", held(whole_at_a_time, root=False), "the root's own weights are whole until"),
+    ("mistake", held(lambda blocks, _: whole_at_a_time(blocks, False)), "with prefetch two units"),
+    ("mistake", held(lambda blocks, _: whole_at_a_time(blocks, True)), "without one"),
+    (
+        "mistake",
+        held(lambda blocks, two: sum(sorted(blocks)[-1 - two :])),
+        "only if they follow each other",
+    ),
+    (
+        "mistake",
         held(lambda blocks, two: (1 + two) * max(blocks, default=0)),
         "not as large as the largest|only if they follow",
     ),
-    (held(lambda blocks, _: sum(blocks)), "not all units are whole"),
-    (lambda units, ranks, prefetch: sum(units), "the whole model"),
+    ("mistake", held(lambda blocks, _: sum(blocks)), "not all units are whole"),
+    ("mistake", lambda units, ranks, prefetch: sum(units), "the whole model"),
+    ("constant", lambda units, ranks, prefetch: 175, "with prefetch, you say 175; it is 275"),
+    (
+        "two ranks",
+        lambda units, ranks, prefetch: held(whole_at_a_time)(units, 2, prefetch),
+        "on 4 ranks, without prefetch, you say",
+    ),
+    ("unit", lambda *case: 4 * held(whole_at_a_time)(*case), "you say 700; it is 175"),
+    ("type", lambda units, ranks, prefetch: None, "expected a number of weights"),
 ]
 
 
-@each_mistake(MISTAKES)
-def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grader(mistake))
+@each_wrong(WRONG)
+def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
+    refuses(grader, answer, diagnosis)

@@ -1,12 +1,14 @@
-"""The graders of the chapter on MapReduce: typical mistakes."""
+"""The graders of the chapter on MapReduce: wrong answers."""
 
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from course.graders import map_reduce as grade
 from course.graders.map_reduce import words
-from tests.course.verdicts import each_mistake, says
+from tests.course.verdicts import each_wrong, refuses
 
 
 def lengths(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -40,6 +42,27 @@ def raises_late(text: str) -> Iterator[Any]:
     raise KeyError("x")
 
 
+def known(letter: str, _: Any) -> float:
+    """The means of the texts that the grader shows."""
+    return {"a": 2.4, "d": 3.0, "b": 4.5, "t": 3.0, "e": 4.0}[letter]
+
+
+def keeps_all(_: str, lists: list[list[int]]) -> list[int]:
+    return list(chain(*lists))
+
+
+def endless(text: str) -> Iterator[Any]:
+    while True:
+        yield "a", (1, 1)
+
+
+def position(key: tuple[int, int], ranks: int) -> int:
+    """Right as it stands."""
+    size, longer = divmod(key[1], ranks)
+    edge = longer * (size + 1)
+    return key[0] // (size + 1) if key[0] < edge else longer + (key[0] - edge) // size
+
+
 def test_another_right_way_is_right() -> None:
     def sums(letter: str, values: list[complex]) -> complex:
         return sum(values)
@@ -47,46 +70,81 @@ def test_another_right_way_is_right() -> None:
     def mapper(text: str) -> list[tuple[str, complex]]:
         return [(letter, complex(length, 1)) for letter, length in plain(text)]
 
-    assert grade.mean_length(mapper, sums, lambda k, v: sums(k, v).real / sums(k, v).imag)
+    def divided(letter: str, values: list[complex]) -> np.float32:
+        return np.float32(sums(letter, values).real / sums(letter, values).imag)
+
+    assert grade.mean_length(mapper, sums, divided)
+    assert grade.owner(lambda key, ranks: np.int64(position(key, ranks)))
 
 
-MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
-MISTAKES[grade.mean_length] = [
-    ((plain, average, average), r"With the combiner in each map task.*A mean of means"),
-    ((lengths, counts_calls, mean), r"called on what it has given itself.*mean of means"),
+WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
+WRONG[grade.mean_length] = [
+    ("mistake", (plain, average, average), r"With the combiner in each.*A mean of means"),
+    ("mistake", (lengths, counts_calls, mean), r"on what it has given itself.*mean of means"),
     (
+        "mistake",
         (lambda t: [(w[0], (len(w), 1)) for w in t.split()], added, mean),
         r"Without a combiner the keys.*missing \['e', 't'\].*|not expected",
     ),
-    ((lambda t: [(w, (len(w), 1)) for w in words(t)], added, mean), "not the first letters"),
-    ((lengths, added, lambda k, v: added(k, v)[0]), "Without a combiner, the words with 'a'"),
-    ((lengths, lambda k, v: list(v), mean), r"it raised (TypeError|ValueError)"),
     (
+        "mistake",
+        (lambda t: [(w, (len(w), 1)) for w in words(t)], added, mean),
+        "not the first letters",
+    ),
+    ("unit", (lengths, added, lambda k, v: added(k, v)[0]), "combiner, the words with 'a'"),
+    ("off by one", (lengths, added, lambda k, v: mean(k, [*v, (0, 1)])), "the words with 'a'"),
+    ("type", (lengths, lambda k, v: list(v), mean), r"it raised (TypeError|ValueError)"),
+    (
+        "traffic",
         (
             lambda t: [(k, [v]) for k, v in plain(t)],
-            lambda k, v: list(chain(*v)),
-            lambda k, v: average(k, list(chain(*v))),
+            keeps_all,
+            lambda k, v: average(k, keeps_all(k, v)),
         ),
         r"of 1,000 words the combiner makes",
     ),
-    ((lambda t: words(t), added, mean), r"must give pairs \(letter, value\)"),
-    ((raises_late, added, mean), "the mapper raised KeyError"),
-]
-MISTAKES[grade.owner] = [
-    (lambda key, n: key[0] % n, r"element 1 to reducer 1; .* on rank 0\. You deal .* cards"),
     (
+        "gathers all",
+        (
+            lambda t: [(w[0], " " + w) for w in words(t)],
+            lambda k, v: "".join(v),
+            lambda k, v: average(k, [len(w) for w in "".join(v).split()]),
+        ),
+        r"of 1,000 words the combiner makes",
+    ),
+    ("type", (words, added, mean), r"must give pairs \(letter, value\)"),
+    ("type", (lengths, added, lambda k, v: str(mean(k, v))), "have a mean length of '2.4'"),
+    ("constant", (lengths, added, lambda k, v: 2.4), "the words with 'd' .* expected 3"),
+    ("these sizes", (lengths, added, known), r"it raised KeyError|have a mean length of"),
+    ("raises", (raises_late, added, mean), "the mapper raised KeyError"),
+    ("hangs", (endless, added, mean), "the mapper gives 108 pairs or more; expected one a word"),
+]
+WRONG[grade.owner] = [
+    ("mistake", lambda key, n: key[0] % n, r"1 to reducer 1; .* on rank 0\. You deal .* cards"),
+    (
+        "these sizes",
         lambda key, n: key[0] // -(-key[1] // n),
         r"10 elements on 4 ranks: .* \[3, 3, 3, 1\] elements; ",
     ),
     (
+        "these sizes",
         lambda key, n: key[0] // (key[1] // n),
         r"10 elements on 4 ranks: for element 8 you say 4",
     ),
-    (lambda key, n: key[0] * n // key[1], r"\[3, 2, 3, 2\] elements; they should have \[3, 3"),
-    (lambda key, n: key[0], r"for element 4 you say 4; expected a whole number, 0\.\.3"),
+    (
+        "mistake",
+        lambda key, n: key[0] * n // key[1],
+        r"\[3, 2, 3, 2\] elements; they should have \[3, 3",
+    ),
+    ("mistake", lambda key, n: key[0], r"for element 4 you say 4; expected a whole number, 0\.\.3"),
+    ("constant", lambda key, n: 0, r"16 elements on 4 ranks: you give element 4 to reducer 0"),
+    ("two ranks", lambda key, n: int(key[0] >= (key[1] + 1) // 2), "element 4 to reducer 0"),
+    ("off by one", lambda key, n: position(key, n) + 1, "for element 12 you say 4"),
+    ("type", lambda key, n: str(position(key, n)), "you return '0'; expected a whole number"),
+    ("type", lambda key, n: position(key, n) == 1, "expected a whole number, 0..3"),
 ]
 
 
-@each_mistake(MISTAKES)
-def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grader(*mistake) if isinstance(mistake, tuple) else grader(mistake))
+@each_wrong(WRONG)
+def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
+    refuses(grader, answer, diagnosis)

@@ -4,9 +4,12 @@ import math
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+import torch
+
 from course.graders import memory as grade
 from minidist.memory.state import state
-from tests.course.verdicts import each_mistake, says
+from tests.course.verdicts import each_wrong, refuses
 
 
 def of_a_block(
@@ -66,49 +69,74 @@ def test_another_right_way_is_right_too() -> None:
     assert grade.peak(by_a_sweep)
 
 
-MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
-MISTAKES[grade.activations] = [
-    (of_a_block(each=1), "Those are numbers; each takes 4 bytes"),
-    (of_a_block(each=2), "A number takes 4 bytes here, not 2"),
-    (lambda b, t, w, h: of_a_block()(1, 1, w, h), "That is one token's"),
-    (of_a_block(norms=0, attention=False), "The small ones are missing"),
-    (of_a_block(attention=False), "Attention also keeps a number"),
-    (of_a_block(norms=1), "two LayerNorms"),
-    (of_a_block(norms=0), "A LayerNorm also keeps two numbers"),
-    (of_a_block(wide=15), "One tensor is missing"),
-    (of_a_block(wide=17), "a sum keeps nothing"),
-    (of_a_block(wide=19), "views of one tensor"),
-    (of_a_block(pairs=True), "never keeps its scores"),
-    (lambda *_: None, "expected a number of bytes"),
+def test_numbers_of_other_types_are_right() -> None:
+    assert grade.activations(lambda *case: np.int64(of_a_block()(*case)))
+    assert grade.peak(lambda lives: torch.tensor(by_a_sweep(lives)))
+    assert grade.checkpointed(lambda *case: float(with_checkpoints()(*case)))
+    assert grade.fewest(lambda *case: (n := ranks_for()(*case)) and np.int64(n))
+
+
+WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
+WRONG[grade.activations] = [
+    ("unit", of_a_block(each=1), "Those are numbers; each takes 4 bytes"),
+    ("unit", of_a_block(each=2), "A number takes 4 bytes here, not 2"),
+    ("these sizes", lambda b, t, w, h: of_a_block()(1, 1, w, h), "That is one token's"),
+    ("mistake", of_a_block(norms=0, attention=False), "The small ones are missing"),
+    ("mistake", of_a_block(attention=False), "Attention also keeps a number"),
+    ("mistake", of_a_block(norms=1), "two LayerNorms"),
+    ("mistake", of_a_block(norms=0), "A LayerNorm also keeps two numbers"),
+    ("off by one", of_a_block(wide=15), "One tensor is missing"),
+    ("off by one", of_a_block(wide=17), "a sum keeps nothing"),
+    ("mistake", of_a_block(wide=19), "views of one tensor"),
+    ("mistake", of_a_block(pairs=True), "never keeps its scores"),
+    ("constant", lambda *_: 8576, "For a batch of 2, 8 tokens, .* you say 8,576"),
+    ("these sizes", lambda b, t, w, h: of_a_block()(b, t, w, 8), "width 16 and 2 heads"),
+    ("type", lambda *_: None, "expected a number of bytes"),
 ]
-MISTAKES[grade.peak] = [
-    (lambda lives: sum(n for *_, n in lives), "they do not all live at once"),
-    (lambda lives: max([n for *_, n in lives], default=0), "the largest tensor"),
-    (born_before_freed, "gone before the next is born"),
+WRONG[grade.peak] = [
+    ("mistake", lambda lives: sum(n for *_, n in lives), "they do not all live at once"),
+    ("mistake", lambda lives: max([n for *_, n in lives], default=0), "the largest tensor"),
+    ("off by one", born_before_freed, "gone before the next is born"),
+    ("constant", lambda lives: 5, "you say 5; it is 10"),
+    ("these sizes", lambda lives: sum(n for a, b, n in lives if a <= 4 < b), "it is 130"),
+    ("these sizes", lambda lives: by_a_sweep(lives or [(0, 1, 1)]), r"Of \[\] you say 1; it is 0"),
+    ("unit", lambda lives: 8 * by_a_sweep(lives), "you say 40; it is 5"),
+    ("type", lambda lives: [by_a_sweep(lives)], "expected a number of bytes"),
 ]
-MISTAKES[grade.checkpointed] = [
-    (lambda layers, every, kept, passed: layers * kept, "without checkpoints"),
-    (lambda n, every, kept, passed: math.ceil(n / every) * passed, "That is after forward"),
-    (lambda n, every, kept, passed: min(n, every) * kept, "all the others wait"),
-    (with_checkpoints(shared=False), "in it twice"),
-    (with_checkpoints(inside=False), "all its blocks keep"),
-    (as_if_all_segments_were_full, "the shorter one behind it is done with"),
-    (with_checkpoints(shortest=False), "fewer blocks than that|the shorter one"),
-    (lambda n, every, kept, passed: "all", "expected a number of bytes"),
+WRONG[grade.checkpointed] = [
+    ("mistake", lambda layers, every, kept, passed: layers * kept, "without checkpoints"),
+    ("mistake", lambda n, every, kept, passed: math.ceil(n / every) * passed, "is after forward"),
+    ("mistake", lambda n, every, kept, passed: min(n, every) * kept, "all the others wait"),
+    ("mistake", with_checkpoints(shared=False), "in it twice"),
+    ("mistake", with_checkpoints(inside=False), "all its blocks keep"),
+    ("these sizes", as_if_all_segments_were_full, "the shorter one behind it is done with"),
+    ("off by one", with_checkpoints(shortest=False), "fewer blocks than that|the shorter one"),
+    ("constant", lambda n, every, kept, passed: 19, "4 blocks, a checkpoint every 1, 34 bytes"),
+    ("unit", lambda *case: 4 * with_checkpoints()(*case), "you say 76 bytes; it is 19"),
+    ("type", lambda n, every, kept, passed: "all", "expected a number of bytes"),
 ]
-MISTAKES[grade.fewest] = [
-    (ranks_for(up=False), "Round up"),
-    (ranks_for(beside_too=False), "needs room too"),
-    (ranks_for(spare=1), "One rank less would do"),
-    (lambda p, limit, beside, *_: None, "With enough ranks"),
-    (lambda p, limit, beside, *_: 0 if limit > beside else None, "from 1 on, or None"),
+WRONG[grade.fewest] = [
+    ("off by one", ranks_for(up=False), "Round up"),
+    ("mistake", ranks_for(beside_too=False), "needs room too"),
+    ("off by one", ranks_for(spare=1), "One rank less would do"),
+    ("constant", lambda p, limit, beside, *_: None, "With enough ranks"),
+    ("constant", lambda p, limit, beside, *_: 7, "you say 7. One rank less|Each would need"),
     (
+        "these sizes",
+        lambda p, limit, beside, policy, o: ranks_for()(p, limit, beside, policy, "adam"),
+        "sgd.* One rank less would do",
+    ),
+    ("unit", lambda *case: (n := ranks_for()(*case)) and 8 * n, "One rank less would do"),
+    ("mistake", lambda p, limit, beside, *_: 0 if limit > beside else None, "from 1 on, or None"),
+    (
+        "mistake",
         lambda p, limit, beside, policy, o: ranks_for()(p, limit, beside, policy, o) or 10**6,
         "no room for any slice",
     ),
+    ("type", lambda *case: ranks_for()(*case) or math.inf, "return inf; expected a whole number"),
 ]
 
 
-@each_mistake(MISTAKES)
-def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grader(mistake))
+@each_wrong(WRONG)
+def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
+    refuses(grader, answer, diagnosis)

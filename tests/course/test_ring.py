@@ -1,15 +1,20 @@
-"""Graders: each typical mistake gets its diagnosis."""
+"""The graders of the lab on the ring: wrong answers."""
 
+import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
+import minidist
 from course.graders import ring as grade
 from course.graders.verdict import Verdict
 from course.sandbox.threads import Deadlock, Exchange, Rank, Threads
-from tests.course.verdicts import each_mistake, says
+from tests.course.verdicts import each_wrong, refuses
 
 
 def ring(
@@ -54,14 +59,67 @@ def forever(rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchang
         exchange(chunks[0], (rank + 1) % ranks, (rank - 1) % ranks)
 
 
+def whole_tensor(rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange) -> None:
+    """The tensor goes round and round: N times the bytes."""
+    mine = travelling = torch.cat(chunks)
+    for _ in range(ranks - 1):
+        travelling = exchange(travelling, (rank + 1) % ranks, (rank - 1) % ranks)
+        mine = mine + travelling
+    for chunk, summed in zip(chunks, mine.split([len(c) for c in chunks]), strict=True):
+        chunk.copy_(summed)
+
+
+def gather_all(rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange) -> None:
+    """Each chunk of each rank goes round by itself."""
+    for chunk in chunks:
+        travelling = chunk.clone()
+        for _ in range(ranks - 1):
+            travelling = exchange(travelling, (rank + 1) % ranks, (rank - 1) % ranks)
+            chunk += travelling
+
+
+def on_real_ranks(way: Callable[[torch.Tensor], object]) -> Any:
+    """The right ring on threads, and `way` where there are processes."""
+
+    def cheats(rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange) -> None:
+        if dist.get_world_size() == 1:
+            ring()(rank, ranks, chunks, exchange)
+            return
+        tensor = torch.cat(chunks)
+        way(tensor)
+        for chunk, summed in zip(chunks, tensor.split([len(c) for c in chunks]), strict=True):
+            chunk.copy_(summed)
+
+    return cheats
+
+
+def equally_long(rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange) -> None:
+    table = torch.stack(chunks)
+    ring()(rank, ranks, list(table), exchange)
+    for chunk, row in zip(chunks, table, strict=True):
+        chunk.copy_(row)
+
+
+def pairs(rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange) -> None:
+    for chunk in chunks:
+        chunk += exchange(chunk, rank ^ 1, rank ^ 1)
+
+
+def marks(rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange) -> None:
+    """The sums of the chunks that the grader sends round on threads."""
+    for place, chunk in enumerate(chunks):
+        chunk.zero_()[place * ranks : (place + 1) * ranks] = 1
+
+
+def spins(rank: int, ranks: int, chunks: list[torch.Tensor], exchange: Exchange) -> None:
+    while True:
+        rank += 1
+
+
 def test_the_other_right_ring_is_right_and_told_apart() -> None:
     verdict = grade.ring_all_reduce(ring(first=0, second=1))
     assert verdict
     assert "your rank r starts with chunk r+0; minidist's starts with chunk r-1" in verdict.text
-
-
-def equal(numel: int, n: int, size: int) -> list[tuple[int, int]]:
-    return [(r * size, (r + 1) * size) for r in range(n)]
 
 
 def test_a_deadlock_between_threads_is_found_at_once_and_named() -> None:
@@ -87,60 +145,120 @@ def test_a_verdict_is_shown_as_text_and_without_markup_of_its_own() -> None:
     )
 
 
-MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
-MISTAKES[grade.ring_all_reduce] = [
-    (ring(first=0), r"step 4 of 6: rank 0 sent chunk 0, expected chunk 1\. The second phase"),
-    (ring(more=(1, 1)), r"rank 0 makes more than 6 exchanges\. Each phase needs N - 1 = 3"),
-    (ring(more=(0, -3)), r"rank 0 made 3 of the 2\(N - 1\) = 6 .*That is the first phase"),
-    (ring(add=(False, False)), r"step 2 of 6: .* chunk 2 with the part of 3, .* was not added"),
-    (ring(add=(True, True)), r"step 5 of 6: .* chunk 3 .*0\+0\+.* in it twice: .* overwritten"),
-    (ring(slot=1), r"step 2 of 6: rank 0 sent chunk 2 .*A part is missing"),
+def equal(numel: int, n: int, size: int) -> list[tuple[int, int]]:
+    return [(r * size, (r + 1) * size) for r in range(n)]
+
+
+def slices(numel: int, n: int) -> list[tuple[int, int]]:
+    edges = [rank * (numel // n) + min(rank, numel % n) for rank in range(n + 1)]
+    return list(pairwise(edges))
+
+
+def crossover(n: int, alpha: float, beta: float, *, log: Any = math.ceil, ring: int = 1) -> float:
+    """Right as it stands, with knobs to get it wrong."""
+    there, back = 2 * (n - ring), 2 * log(math.log2(n))
+    return float(alpha / beta * (there - back) / (back - there / n))
+
+
+def test_numbers_of_other_types_are_right() -> None:
+    assert grade.bytes_sent(lambda n, size: np.int64(2 * (n - 1) * size // n))
+    assert grade.slices(lambda *case: np.array(slices(*case)))
+    assert grade.crossover(lambda *case: torch.tensor(crossover(*case)).double())
+
+
+WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
+WRONG[grade.ring_all_reduce] = [
+    ("mistake", ring(first=0), r"step 4 of 6: rank 0 sent chunk 0, expected .* The second phase"),
+    ("off by one", ring(more=(1, 1)), r"rank 0 makes more than 6 exchanges.*needs N - 1 = 3"),
+    ("mistake", ring(more=(0, -3)), r"rank 0 made 3 of the .* = 6 .*That is the first phase"),
     (
-        ring(turn=-1),
-        r"step 1 of 6: rank 0 sent to rank 3, expected its right neighbour, rank 1",
+        "mistake",
+        ring(add=(False, False)),
+        r"step 2 of 6: .* chunk 2 with the part of 3, .* was not added",
     ),
-    (ring(rebind=True), r"every message is right, but .* Write into chunks\[\.\.\.\] in place"),
-    (ring(of=4), r"With 2 ranks: on rank 0 it raised IndexError"),
-    (forever, r"rank . makes exchange after exchange; it needs 2\(N - 1\) = 6"),
     (
+        "mistake",
+        ring(add=(True, True)),
+        r"step 5 of 6: .* chunk 3 .*0\+0\+.* in it twice: .* overwritten",
+    ),
+    ("off by one", ring(slot=1), r"step 2 of 6: rank 0 sent chunk 2 .*A part is missing"),
+    ("mistake", ring(turn=-1), r"rank 0 sent to rank 3, expected its right neighbour, rank 1"),
+    ("input", ring(rebind=True), r"every message is right, but .*chunks\[\.\.\.\] in place"),
+    ("these sizes", ring(of=4), r"With 2 ranks: on rank 0 it raised IndexError"),
+    ("these sizes", equally_long, r"On 4 real processes ranks? .* raised RuntimeError: stack"),
+    ("two ranks", pairs, r"rank 2 sent to rank 3|step 1 of 6: rank . (sent|received)"),
+    ("hangs", forever, r"rank . makes exchange after exchange; it needs 2\(N - 1\) = 6"),
+    ("hangs", spins, r"With 4 ranks: rank 0 does not come to an end; it needs 2\(N - 1\)"),
+    (
+        "mistake",
         exchanging(lambda exchange, chunk, *way: exchange(chunk[:1], *way)),
-        r"step 1 of 6: rank 0 sent 1 of the 16 elements of a chunk",
+        "step 1 of 6: rank 0 sent 1 elements, expected the 16 of one chunk",
     ),
     (
+        "mistake",
         exchanging(lambda exchange, *call: exchange(*call).round()),
-        r"On .*real processes the sums differ .* on ranks \[0, 1, 2, 3\]",
+        r"On .*real processes .* the sums differ .* on ranks \[0, 1, 2, 3\]",
     ),
     (
+        "mistake",
         exchanging(lambda exchange, chunk, to, _: exchange(chunk, to, to)),
         r"received from rank 1, expected rank 3, its left one",
     ),
+    ("traffic", whole_tensor, "rank 0 sent 64 elements, expected the 16 of one chunk"),
+    ("gathers all", gather_all, r"rank . makes more than 6 exchanges"),
+    ("constant", marks, r"rank 0 made 0 of the 2\(N - 1\) = 6 exchanges"),
+    ("torch's own", on_real_ranks(dist.all_reduce), r"calls torch.distributed's all_reduce"),
+    ("torch's own", on_real_ranks(minidist.all_reduce), r"your function calls minidist\."),
 ]
-MISTAKES[grade.bytes_sent] = [
-    (lambda n, size: (n - 1) * size / n, "That is one phase"),
-    (lambda n, size: 2 * (n - 1) * size, "Each message is one chunk"),
-    (lambda n, size: 2 * size, "the limit for many ranks"),
-    (lambda n, size: (n - 1) * size, "the root of the naive way"),
-    (lambda n, size: 2 * (n - 1), "the number of messages"),
+WRONG[grade.bytes_sent] = [
+    ("mistake", lambda n, size: (n - 1) * size / n, "That is one phase"),
+    ("mistake", lambda n, size: 2 * (n - 1) * size, "Each message is one chunk"),
+    ("mistake", lambda n, size: 2 * size, "the limit for many ranks"),
+    ("mistake", lambda n, size: (n - 1) * size, "the root of the naive way"),
+    ("unit", lambda n, size: 2 * (n - 1), "the number of messages"),
+    ("unit", lambda n, size: 2 * (n - 1) * size / n / 4, "Those are elements"),
+    ("off by one", lambda n, size: 2 * (n - 1) * size / (n + 1), "the simulator counts"),
+    ("constant", lambda n, size: 168000, "For 4 ranks .* you say 168000"),
+    ("these sizes", lambda n, size: 1.75 * size, "For 4 ranks"),
+    ("two ranks", lambda n, size: size, "For 8 ranks"),
+    ("type", lambda n, size: [2 * (n - 1) * size / n], "expected a number of bytes"),
 ]
-MISTAKES[grade.slices] = [
-    (lambda numel, n: equal(numel, n, numel // n), "elements are in no slice; they are lost"),
-    (lambda numel, n: equal(numel, n, -(-numel // n)), "that would be padding"),
-    (lambda numel, n: equal(numel, n, numel // n)[:-1], "you return 3 slices"),
-    (lambda numel, n: [(0, numel)] * n, "some elements are in two"),
+WRONG[grade.slices] = [
+    ("mistake", lambda numel, n: equal(numel, n, numel // n), "are in no slice; they are lost"),
+    ("mistake", lambda numel, n: equal(numel, n, -(-numel // n)), "that would be padding"),
+    ("off by one", lambda numel, n: equal(numel, n, numel // n)[:-1], "you return 3 slices"),
+    ("mistake", lambda numel, n: [(0, numel)] * n, "some elements are in two"),
+    ("off by one", lambda numel, n: [(a, b - 1) for a, b in slices(numel, n)], "are in no slice"),
     (
+        "mistake",
         lambda numel, n: [*equal(numel, n, numel // n)[:-1], ((n - 1) * (numel // n), numel)],
         "spread the rest",
     ),
-    (lambda numel, n: [(0, -1)] * n, "ends before it starts"),
-    (lambda numel, n: None, "you return None; expected a list of pairs"),
+    ("mistake", lambda numel, n: [(0, -1)] * n, "ends before it starts"),
+    ("constant", lambda numel, n: equal(64, 4, 16), "10 elements on 4 ranks: "),
+    ("two ranks", lambda numel, n: [(0, numel // 2), (numel // 2, numel)], "you return 2 slices"),
+    (
+        "these sizes",
+        lambda numel, n: slices(numel, n) if numel < 100 else equal(numel, n, numel // n),
+        r"\d\d\d+ elements on \d+ ranks: the last",
+    ),
+    ("type", lambda numel, n: None, "you return None; expected a list of pairs"),
+    ("type", lambda numel, n: [(a, b / 1.5) for a, b in slices(numel, n)], "expected a list of"),
+    ("type", lambda numel, n: [a for a, _ in slices(numel, n)], "expected a list of pairs"),
 ]
-MISTAKES[grade.crossover] = [
-    (lambda n, alpha, beta: alpha / beta, "the ring is slower, so they cross at a larger size"),
-    (lambda n, alpha, beta: 1e12, "the tree is slower, so they cross at a smaller size"),
-    (lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
+WRONG[grade.crossover] = [
+    ("mistake", lambda n, alpha, beta: alpha / beta, "ring is slower, .* at a larger size"),
+    ("constant", lambda n, alpha, beta: 1e12, "the tree is slower, .* at a smaller size"),
+    ("unit", lambda *case: crossover(*case) / 4, "the ring is slower"),
+    ("off by one", lambda *case: crossover(*case, ring=0), "the tree is slower"),
+    ("these sizes", lambda *case: crossover(*case, log=lambda x: x), "For 100 ranks"),
+    ("these sizes", lambda n, *link: crossover(8, *link), "For 4 ranks"),
+    ("these sizes", lambda n, *_: crossover(n, 1e-5, 1e-9), "alpha 3e-06 s"),
+    ("type", lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
+    ("type", lambda *case: f"{crossover(*case)} bytes", "expected a number of bytes"),
 ]
 
 
-@each_mistake(MISTAKES)
-def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grader(mistake))
+@each_wrong(WRONG)
+def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
+    refuses(grader, answer, diagnosis)

@@ -1,5 +1,7 @@
-"""The graders of the chapter on choosing: mistakes are named."""
+"""The graders of the chapter on choosing: wrong answers."""
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -7,7 +9,7 @@ import numpy as np
 from course.graders import which as grade
 from minidist.schedule.algorithms import tree_all_reduce
 from minidist.schedule.schedule import Step
-from tests.course.verdicts import each_mistake, says
+from tests.course.verdicts import each_wrong, refuses
 
 
 def doubling(
@@ -26,45 +28,118 @@ def same_partner(ranks: int) -> list[Step]:
     return [Step.of(rank, rank ^ 1, 0, True) for _ in range(ranks.bit_length() - 1) if ranks > 1]
 
 
-def test_the_other_direction_round_the_ring_of_partners_is_right_too() -> None:
+def at_once(ranks: int) -> list[Step]:
+    """Everybody sends to everybody."""
+    pairs = [(src, dst) for src in range(ranks) for dst in range(ranks) if src != dst]
+    return [Step.of(*np.array(pairs).T, chunk=0, reduce=True)] if pairs else []
+
+
+def there_and_back(ranks: int) -> list[Step]:
+    return list(tree_all_reduce(ranks))
+
+
+def crossing(ranks: int, alpha: float, beta: float, *, halves: float = 2.0) -> float:
+    """Right as it stands, with a knob to get it wrong."""
+    steps = math.log2(ranks)
+    return alpha / beta * steps * (halves - 1) / (steps - halves * (ranks - 1) / ranks)
+
+
+def segments(ranks: int, size: int, alpha: float, beta: float) -> int:
+    return max(1, round(math.sqrt((2 * ranks - 3) * 2 * beta * size / alpha)))
+
+
+def test_other_right_ways_are_right_too() -> None:
     """For a power of two, rank + d is as good as rank ^ d: it is the dissemination pattern."""
-    assert grade.recursive_doubling(lambda n: doubling(n, partner=lambda r, d: (r + d) % n))
+
+    def one_by_one(ranks: int) -> Iterator[Step]:
+        yield from doubling(ranks, partner=lambda r, d: (r + d) % ranks)
+
+    assert grade.recursive_doubling(one_by_one)
+    assert grade.crossing(lambda *case: np.float64(crossing(*case)))
+    assert grade.segments(lambda *case: np.int64(segments(*case)))
 
 
-MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
-MISTAKES[grade.recursive_doubling] = [
-    (lambda n: doubling(n, reduce=False), "a race: .*is also sent.*both must reduce"),
-    (lambda n: doubling(n, first=2), "rank 0 ends without the part of rank 1.*doubling up"),
-    (lambda n: doubling(n, partner=lambda r, d: r + d), "rank is not in 0..3.*rank \\^ d"),
-    (same_partner, "the part of rank 0 counted 2 times"),
+WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
+WRONG[grade.recursive_doubling] = [
+    ("mistake", lambda n: doubling(n, reduce=False), "a race: .*is also sent.*both must reduce"),
     (
-        lambda n: list(tree_all_reduce(n)),
-        "the sums are right, but you take 4 steps and recursive doubling takes 2",
+        "off by one",
+        lambda n: doubling(n, first=2),
+        "rank 0 ends without the part of rank 1.*doubling up",
     ),
-    (lambda n: doubling(n)[0], "expected a list of Step"),
+    (
+        "mistake",
+        lambda n: doubling(n, partner=lambda r, d: r + d),
+        "rank is not in 0..3.*rank \\^ d",
+    ),
+    ("mistake", same_partner, "the part of rank 0 counted 2 times"),
+    ("traffic", there_and_back, "sums are right, but you take 4 steps .* doubling takes 2"),
+    ("gathers all", at_once, "is written twice in this step.*exchanges with one partner"),
+    ("constant", lambda n: doubling(4), "With 2 ranks: .*a rank is not in 0..1"),
+    ("two ranks", lambda n: doubling(n)[:1], "rank 0 ends without the part of rank 2"),
+    ("these sizes", lambda n: doubling(n)[:4], "With 64 ranks: rank 0 ends without"),
+    ("type", lambda n: doubling(n)[0], "expected a list of Step"),
+    ("type", lambda n: None, "With 4 ranks: you return None; expected a list of Step"),
 ]
-MISTAKES[grade.crossing] = [
-    (lambda n, alpha, beta: 1e12, "recursive doubling is slower, .* at a smaller size"),
-    (lambda n, alpha, beta: 1.0, "halving-doubling is slower, .* at a larger size"),
-    (lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
+WRONG[grade.crossing] = [
+    ("constant", lambda n, alpha, beta: 1e12, "recursive doubling is slower, .* a smaller size"),
+    ("constant", lambda n, alpha, beta: 1.0, "halving-doubling is slower, .* at a larger size"),
+    ("mistake", lambda n, alpha, beta: alpha / beta, "at a larger size"),
+    ("mistake", lambda n, alpha, beta: beta / alpha * crossing(n, 1, 1), "at a larger size"),
+    ("unit", lambda *case: crossing(*case) / 4, "at a larger size"),
+    ("mistake", lambda *case: crossing(*case, halves=1.5), "For 8 ranks"),
+    (
+        "off by one",
+        lambda n, alpha, beta: alpha / beta * math.log2(n) / (math.log2(n) - 2),
+        "at a smaller size",
+    ),
+    ("these sizes", lambda n, alpha, beta: crossing(8, alpha, beta), "For 4 ranks"),
+    ("these sizes", lambda n, *_: crossing(n, 1e-5, 1e-9), "alpha 3e-06 s"),
+    ("type", lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
+    ("type", lambda *case: complex(crossing(*case)), "expected a number of bytes"),
 ]
-MISTAKES[grade.between_nodes] = [
-    (lambda n, local, size: (n // local) * 2 * (n - 1) * size / n, "what the flat ring sends"),
-    (lambda n, local, size: 2 * (n // local - 1) * size / (n // local), "one node sends"),
-    (lambda n, local, size: 2 * (n // local - 1) * size / n, "one rank sends"),
-    (lambda n, local, size: (n // local - 1) * size, "That is one phase"),
-    (lambda n, local, size: 2 * (n // local - 1) * size * local, "only its own slice"),
-    (lambda n, local, size: 2 * (n - 1) * size, "not all of it leaves a node"),
-    (lambda n, local, size: 2 * (n / local) * size, "the simulator counts"),
+WRONG[grade.between_nodes] = [
+    (
+        "mistake",
+        lambda n, local, size: (n // local) * 2 * (n - 1) * size / n,
+        "what the flat ring sends",
+    ),
+    (
+        "unit",
+        lambda n, local, size: 2 * (n // local - 1) * size / (n // local),
+        "one node sends",
+    ),
+    ("unit", lambda n, local, size: 2 * (n // local - 1) * size / n, "one rank sends"),
+    ("mistake", lambda n, local, size: (n // local - 1) * size, "That is one phase"),
+    (
+        "mistake",
+        lambda n, local, size: 2 * (n // local - 1) * size * local,
+        "only its own slice",
+    ),
+    ("mistake", lambda n, local, size: 2 * (n - 1) * size, "not all of it leaves a node"),
+    ("off by one", lambda n, local, size: 2 * (n / local) * size, "the simulator counts"),
+    ("constant", lambda n, local, size: 0, "you say 0; the simulator counts"),
+    ("two ranks", lambda n, local, size: 2 * size, "For 32 ranks in nodes of 8"),
+    (
+        "these sizes",
+        lambda n, local, size: 2 * size * {(32, 8): 3, (8, 4): 1, (12, 2): 5}.get((n, local), 1),
+        "For 4 ranks in nodes of 4",
+    ),
+    ("type", lambda n, local, size: None, "expected a number of bytes"),
 ]
-MISTAKES[grade.segments] = [
-    (lambda n, size, alpha, beta: 1, "try more"),
-    (lambda n, size, alpha, beta: 10**7, "each step would pay alpha"),
-    (lambda n, size, alpha, beta: 16, "For 8 ranks, 1024 bytes.* try fewer"),
-    (lambda n, size, alpha, beta: 0, "expected a whole number of segments, 1 or more"),
+WRONG[grade.segments] = [
+    ("constant", lambda n, size, alpha, beta: 1, "try more"),
+    ("constant", lambda n, size, alpha, beta: 16, "For 8 ranks, 1024 bytes.* try fewer"),
+    ("unit", lambda n, size, alpha, beta: size // 4 + 1, "each step would pay alpha"),
+    ("mistake", lambda n, *case: segments(n, *case) * 4, "try fewer"),
+    ("mistake", lambda n, size, alpha, beta: segments(n, size, beta, beta), "would pay alpha"),
+    ("these sizes", lambda n, size, *_: segments(n, size, 1e-5, 1e-10), "try fewer"),
+    ("two ranks", lambda n, *case: segments(2, *case), "try more"),
+    ("type", lambda n, size, alpha, beta: 0, "expected a whole number of segments, 1 or more"),
+    ("type", lambda *case: segments(*case) + 0.5, "expected a whole number of segments"),
 ]
 
 
-@each_mistake(MISTAKES)
-def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grader(mistake))
+@each_wrong(WRONG)
+def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
+    refuses(grader, answer, diagnosis)

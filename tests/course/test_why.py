@@ -1,10 +1,12 @@
-"""Graders of the first chapter: typical mistakes."""
+"""Graders of the first chapter: wrong answers."""
 
 from typing import Any
 
+import numpy as np
+
 from course.graders import why as grade
 from minidist.memory.state import OPTIMIZERS
-from tests.course.verdicts import each_mistake, says
+from tests.course.verdicts import each_wrong, refuses
 
 
 def sized(policy: Any, optimizer: str, *, master: bool = True, moments: int | None = None) -> int:
@@ -18,32 +20,56 @@ def fitting(size: int, policy: Any, optimizer: str) -> int:
     return size // sized(policy, optimizer)
 
 
-MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
-MISTAKES[grade.bytes_per_parameter] = [
-    (lambda p, o: 8 * sized(p, o), "those are bits"),
-    (lambda p, o: sized(p, o, master=False), "the master weights are missing"),
-    (lambda p, o: sized(p, o, moments=0), "the optimizer's moments are missing"),
-    (lambda p, o: sized(p, o) - p.gradients.itemsize, "the gradients are missing"),
-    (lambda p, o: sized(p, o, moments=min(1, OPTIMIZERS[o])), "Adam keeps two moments"),
-    (lambda p, o: sized(p, o, moments=2), "that is Adam's, and sgd keeps fewer moments"),
-    (lambda p, o: (2 + OPTIMIZERS[o]) * p.weights.itemsize, "not every part has the dtype"),
-    (lambda p, o: None, "expected a number of bytes"),
+def test_numbers_of_other_types_are_right() -> None:
+    assert grade.largest(lambda *case: np.int64(fitting(case[0], *case[2:])))
+    assert grade.bytes_per_parameter(lambda *case: np.float32(sized(*case)))
+    assert grade.seat(lambda rank, n: np.array(divmod(rank, n)))
+
+
+WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
+WRONG[grade.bytes_per_parameter] = [
+    ("unit", lambda p, o: 8 * sized(p, o), "those are bits"),
+    ("mistake", lambda p, o: sized(p, o, master=False), "the master weights are missing"),
+    ("mistake", lambda p, o: sized(p, o, moments=0), "the optimizer's moments are missing"),
+    ("mistake", lambda p, o: sized(p, o) - p.gradients.itemsize, "the gradients are missing"),
+    ("off by one", lambda p, o: sized(p, o, moments=min(1, OPTIMIZERS[o])), "keeps two moments"),
+    ("mistake", lambda p, o: sized(p, o, moments=2), "Adam's, and sgd keeps fewer moments"),
+    ("mistake", lambda p, o: (2 + OPTIMIZERS[o]) * p.weights.itemsize, "not every part has the"),
+    ("constant", lambda p, o: 16, "For sgd with the policy 'fp32' you say 16 bytes.*it is 8"),
+    ("these sizes", lambda p, o: 8 + 4 * OPTIMIZERS[o], "policy 'float"),
+    ("type", lambda p, o: None, "expected a number of bytes"),
+    ("type", lambda p, o: str(sized(p, o)), "you return '8'; expected a number of bytes"),
 ]
-MISTAKES[grade.largest] = [
-    (lambda size, n, p, o: n * fitting(size, p, o), "every rank holds all of it"),
-    (lambda size, n, p, o: size // p.weights.itemsize, "too much"),
-    (lambda size, n, p, o: fitting(size, p, o) - 1, "one more would fit as well"),
-    (lambda size, n, p, o: size / 16 + 0.5, "expected a whole number of parameters"),
+WRONG[grade.largest] = [
+    ("mistake", lambda size, n, p, o: n * fitting(size, p, o), "every rank holds all of it"),
+    ("mistake", lambda size, n, p, o: size // p.weights.itemsize, "too much"),
+    ("unit", lambda size, n, p, o: 8 * fitting(size, p, o), "For 1 GPUs .*: too much"),
+    ("off by one", lambda size, n, p, o: fitting(size, p, o) - 1, "one more would fit as well"),
+    ("off by one", lambda size, n, p, o: fitting(size, p, o) + 1, "too much"),
+    ("constant", lambda size, n, p, o: 5 * 10**9, "sgd you say 5,000,000,000.*one more would fit"),
+    ("these sizes", lambda size, n, p, o: size // (8 + 4 * OPTIMIZERS[o]), "float"),
+    ("these sizes", lambda size, n, p, o: fitting(size, p, o) if n in (1, 8) else 0, "GPUs of"),
+    ("type", lambda size, n, p, o: size / 16 + 0.5, "expected a whole number of parameters"),
+    ("type", lambda size, n, p, o: (fitting(size, p, o),), "expected a whole number"),
+    ("type", lambda size, n, p, o: -1, "expected a whole number of parameters"),
 ]
-MISTAKES[grade.seat] = [
-    (lambda rank, n: (rank % n, rank // n), "The other way round"),
-    (lambda rank, n: (rank // n, rank), "That is the global rank"),
-    (lambda rank, n: (rank // n + 1, rank % n + 1), "Both count from 0"),
-    (lambda rank, n: (rank % 2, rank // 2), "Ranks are not dealt out like cards"),
-    (lambda rank, n: rank, "expected \\(node, local rank\\)"),
+WRONG[grade.seat] = [
+    ("mistake", lambda rank, n: (rank % n, rank // n), "The other way round"),
+    ("mistake", lambda rank, n: (rank // n, rank), "That is the global rank"),
+    ("off by one", lambda rank, n: (rank // n + 1, rank % n + 1), "Both count from 0"),
+    ("mistake", lambda rank, n: (rank % 2, rank // 2), "Ranks are not dealt out like cards"),
+    ("constant", lambda rank, n: (0, 0), r"rank 1 is .* \(0, 0\); it is \(0, 1\)"),
+    ("these sizes", lambda rank, n: divmod(rank, 4), "With 8 ranks a node .* rank 4 "),
+    (
+        "these sizes",
+        lambda rank, n: divmod(rank, n if n in (1, 4, 8) else 2),
+        "With 5 ranks",
+    ),
+    ("type", lambda rank, n: rank, "expected .node, local rank"),
+    ("type", lambda rank, n: (rank / n, rank % n), r"you return \(0.25, 1\); expected \(node"),
 ]
 
 
-@each_mistake(MISTAKES)
-def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grader(mistake))
+@each_wrong(WRONG)
+def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
+    refuses(grader, answer, diagnosis)

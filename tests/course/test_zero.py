@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import numpy as np
+import torch
+import torch.distributed as dist
+
 import minidist
 from course.graders import zero as grade
 from tests.course.by_hand import zero as hand
-from tests.course.verdicts import each_mistake, says
+from tests.course.verdicts import each_wrong, refuses
 
 # ---- who owns what ----
 
@@ -81,53 +85,109 @@ def wire(strategy: str, nbytes: int, ranks: int, micro: int, **other: tuple[int,
     return (once + each * micro) * (ranks - 1) / ranks * nbytes
 
 
-MISTAKES: dict[Any, list[tuple[Any, str]]] = {}
-MISTAKES[grade.slices] = [
-    (down, "Round up.*the last one may hold padding"),
-    (lambda s, n, r: cut(s, up(s, n), (r + 1) % n), "the slice of rank 1: rank r owns the r"),
-    (in_the_flat_one, "Count within the parameter"),
-    (each_parameter_alone, r"A slice has ceil\(sum\(sizes\) / ranks\) elements"),
-    (lambda s, n, r: cut(s, up(s, n), r)[:1], "a range for each of the 2 parameters"),
-    (lambda s, n, r: [1, 2], "expected a list of"),
+def halves(sizes: list[int], ranks: int, rank: int) -> list[tuple[int, int]]:
+    """Right on two ranks."""
+    return cut(sizes, up(sizes, 2), rank)
+
+
+def with_its_end(sizes: list[int], ranks: int, rank: int) -> list[tuple[int, int]]:
+    return [(a, max(a, b - 1)) for a, b in cut(sizes, up(sizes, ranks), rank)]
+
+
+def test_numbers_of_other_types_are_right() -> None:
+    assert grade.slices(lambda s, n, r: torch.tensor(cut(s, up(s, n), r)))
+    assert grade.wire(lambda *case: np.float64(wire(*case)))
+
+
+WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
+WRONG[grade.slices] = [
+    ("these sizes", down, "Round up.*the last one may hold padding"),
+    ("off by one", lambda s, n, r: cut(s, up(s, n), (r + 1) % n), "of rank 1: rank r owns the r"),
+    ("off by one", with_its_end, "expected"),
+    ("mistake", in_the_flat_one, "Count within the parameter"),
+    ("mistake", each_parameter_alone, r"A slice has ceil\(sum\(sizes\) / ranks\) elements"),
+    ("mistake", lambda s, n, r: cut(s, up(s, n), r)[:1], "a range for each of the 2 parameters"),
+    ("constant", lambda s, n, r: [(0, 2), (0, 0)], "rank 1: you say"),
+    ("two ranks", halves, "on 4 ranks, rank 0"),
+    ("type", lambda s, n, r: [1, 2], "expected a list of"),
 ]
-MISTAKES[grade.by_hand] = [
-    (hand.zero_1(reduce=summed), "step 1 .* moved 3 times too far: divide the sum"),
+WRONG[grade.by_hand] = [
+    ("mistake", hand.zero_1(reduce=summed), "step 1 .* gradient that is the sum .*divide by"),
     (
+        "mistake",
         hand.zero_1(reduce=lambda own, whole: hand.reduce_scatter(own, whole / 3)),
         "divided twice",
     ),
-    (hand.zero_1(reduce=hand.its_own), "slice 0: rank 0 used its own gradient"),
+    ("mistake", hand.zero_1(reduce=hand.its_own), "slice 0: rank 0 used its own gradient"),
     (
+        "off by one",
         hand.zero_1(reduce=of_the_next_rank),
         "in slice 0: it was moved by the gradient of slice 1.*the r-th",
     ),
-    (hand.zero_1(gather=lambda *_: None), "its own slice alone. All-gather the parameters"),
-    (hand.zero_1(before=hand.moments_too), "rank 0 sent 3.0 times .*moments need not travel"),
-    (hand.zero_1(write=False), "weights of rank 0 have not changed"),
-    (hand.by_whole_parameters, "rank 0's optimizer keeps 24 moments; .* slice, 20"),
-    (hand.zero_1(pad=False), "On 3 real processes rank . raised"),
-    (hand.zero_1(afresh=True), "step 2 of 3 .* moments of the last step"),
+    (
+        "mistake",
+        hand.zero_1(gather=lambda *_: None),
+        "its own slice alone. All-gather the parameters",
+    ),
+    ("mistake", hand.zero_1(write=False), "weights of rank 0 of 3 have not changed"),
+    ("mistake", hand.zero_1(afresh=True), "step 2 of 3 .* moments of the last step"),
+    ("type", lambda parameters, make: make(parameters), "you return a SGD, expected a function"),
+    ("these sizes", hand.zero_1(pad=False), "On 3 real processes ranks? .* raised"),
+    ("constant", hand.zero_1(reduce=hand.of_three), "rank 0 of 5 .* is 1.67 times the average"),
+    ("two ranks", hand.zero_1(reduce=hand.with_the_other), "weights of rank 0 of 3 are off by"),
+    (
+        "traffic",
+        hand.zero_1(before=hand.moments_too),
+        "weights are right, but .* 1.5 times the .*moments need not travel",
+    ),
+    ("traffic", hand.zero_1(reduce=hand.all_reduced), "weights are right, but .* 1.5 times"),
+    ("traffic", hand.zero_1(reduce=hand.in_halves), "make fewer calls"),
+    ("gathers all", hand.zero_1(reduce=hand.gathered), "weights are right, but .* 2 times"),
+    ("torch's own", hand.zero_1(reduce=hand.by_torch), "torch.distributed's all_reduce"),
+    (
+        "torch's own",
+        hand.zero_1(gather=dist.all_gather_into_tensor),
+        "torch.distributed's all_gather_into_tensor",
+    ),
+    ("memory", hand.by_whole_parameters, "rank 0's optimizer keeps 24 moments; .* slice, 20"),
+    ("memory", hand.of_all_moments, "rank 0's optimizer keeps 59 moments; .* slice, 20"),
 ]
-MISTAKES[grade.during_backward] = [
-    (hand.hooks(reduce=summed), "the sum over 3 ranks, expected the mean"),
-    (hand.hooks(reduce=hand.its_own), "rank 0 the slice of parameter 0 is of its own gradient"),
-    (hand.hooks(reduce=of_the_next_rank), "is that of rank 1: rank r keeps the r-th"),
-    (hand.hooks(add=False), "the second backward alone: add to it"),
-    (hand.hooks(last=False), "slice of parameter 3 is still zero.*every parameter"),
-    (hand.hooks(free=False), "counts the first backward twice.*parameter.grad to None"),
-    (hand.at_the_end, "up to 3 of 4 whole gradients were there at once"),
+WRONG[grade.during_backward] = [
+    ("mistake", hand.hooks(reduce=summed), "the sum over 3 ranks, expected the average"),
+    (
+        "mistake",
+        hand.hooks(reduce=hand.its_own),
+        "rank 0 of 3 the slice of parameter 0 is still its own",
+    ),
+    ("off by one", hand.hooks(reduce=of_the_next_rank), "is that of rank 1: rank r keeps the r-th"),
+    ("mistake", hand.hooks(add=False), "the second backward alone: add to it"),
+    ("these sizes", hand.hooks(last=False), "slice of parameter 3 is still zero.*every parameter"),
+    ("mistake", hand.hooks(free=False), "counts the first backward twice.*parameter.grad to None"),
+    ("constant", hand.hooks(reduce=hand.of_three), "rank 0 of 5 .* is 1.67 times the average"),
+    ("two ranks", hand.hooks(reduce=hand.with_the_other), "rank 0 of 3 .* is off by up to"),
+    ("traffic", hand.hooks(reduce=hand.all_reduced), "slices are right, but .* 2 times the"),
+    ("traffic", hand.hooks(reduce=hand.in_halves), "make fewer calls"),
+    ("gathers all", hand.hooks(reduce=hand.gathered), "slices are right, but .* 3 times the"),
+    ("torch's own", hand.hooks(reduce=hand.by_torch), "torch.distributed's all_reduce"),
+    ("memory", hand.at_the_end, "up to 3 of 4 whole gradients were there at once"),
+    ("memory", hand.hooks(reduce=hand.kept), "up to . of 4 whole gradients were there at once"),
 ]
-MISTAKES[grade.wire] = [
-    (lambda s, b, n, k: wire(s, b, n, k) * n / max(n - 1, 1), "need not send its own slice"),
-    (lambda s, b, n, k: wire(s, b, n, k) * n, "all ranks send together"),
-    (lambda s, b, n, k: wire(s, b, n, 1), "freed after each"),
-    (lambda s, b, n, k: wire(s, b, n, 1) * k, "what waits for the step"),
-    (lambda s, b, n, k: wire(s, b, n, k, **{"ZeRO-3": (0, 5)}), "half of an all-reduce"),
-    (lambda s, b, n, k: wire(s, b, n, k, **{"ZeRO-1": (3, 0)}), "For ZeRO-1 with"),
-    (lambda s, b, n, k: wire(s, b, max(n, 2), k), "Alone, a rank sends nothing"),
+WRONG[grade.wire] = [
+    ("mistake", lambda s, b, n, k: wire(s, b, n, k) * n / max(n - 1, 1), "its own slice"),
+    ("unit", lambda s, b, n, k: wire(s, b, n, k) * n, "all ranks send together"),
+    ("unit", lambda s, b, n, k: wire(s, b, n, k) / 4, "Count reduce-scatters and all-gathers"),
+    ("these sizes", lambda s, b, n, k: wire(s, b, n, 1), "freed after each"),
+    ("these sizes", lambda s, b, n, k: wire(s, 64 * 10**6, n, k), "7,340,032 bytes, 4 ranks"),
+    ("mistake", lambda s, b, n, k: wire(s, b, n, 1) * k, "what waits for the step"),
+    ("mistake", lambda s, b, n, k: wire(s, b, n, k, **{"ZeRO-3": (0, 5)}), "half of an all-reduce"),
+    ("mistake", lambda s, b, n, k: wire(s, b, n, k, **{"ZeRO-1": (3, 0)}), "For ZeRO-1 with"),
+    ("two ranks", lambda s, b, n, k: wire(s, b, 2, k), "4 ranks .* expected"),
+    ("these sizes", lambda s, b, n, k: wire(s, b, max(n, 2), k), "Alone, a rank sends nothing"),
+    ("constant", lambda s, b, n, k: 96 * 10**6, "For ZeRO-1 on DDP .* expected 144,000,000"),
+    ("type", lambda s, b, n, k: f"{b} bytes", "expected a number of bytes"),
 ]
 
 
-@each_mistake(MISTAKES)
-def test_a_mistake_is_diagnosed(grader: Any, mistake: Any, diagnosis: str) -> None:
-    says(diagnosis, grader(mistake))
+@each_wrong(WRONG)
+def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
+    refuses(grader, answer, diagnosis)

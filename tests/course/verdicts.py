@@ -1,12 +1,42 @@
-"""What a test asks of a grader."""
+"""Wrong answers to the exercises, and what their graders must say of them.
+
+Each lab's tests have a table `WRONG`: grader → [(kind, function, diagnosis)]. A function is as a
+learner writes it, or a tuple of them if the exercise asks for several; the diagnosis is a regular
+expression. `python -m tests.course.verdicts` prints how many there are of each kind.
+"""
 
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cloudpickle import register_pickle_by_value
 
 from course.graders.verdict import Verdict
+
+KINDS = {
+    "mistake": "an honest mistake with a diagnosis of its own",
+    "constant": "an answer that does not look at its arguments",
+    "these sizes": "right only for the sizes or cases that one thinks of",
+    "two ranks": "right only for one number of ranks, such as two",
+    "traffic": "the right result by too much traffic or too many calls",
+    "gathers all": "the right result by a gather of everything",
+    "torch's own": "the right result by a call that does the whole exercise",
+    "memory": "the right result, and more is held than needed",
+    "unit": "elements for bytes, bits for bytes, one rank's for all ranks'",
+    "off by one": "one too many or too few, or counted from 1",
+    "type": "an answer of another type",
+    "input": "an input is overwritten, or the result is not written where it belongs",
+    "hangs": "ranks that wait for each other, or a loop without end",
+    "raises": "it raises, on every rank or on one, always or sometimes",
+    "order": "ranks that do not make the same calls in the same order",
+}
+
+Wrongs = Mapping[Any, Sequence[tuple[str, Any, str]]]
 
 
 def says(diagnosis: str, verdict: Verdict) -> None:
@@ -18,13 +48,44 @@ def _raises(*_: object) -> None:
     raise ZeroDivisionError
 
 
-def each_mistake(tables: Mapping[Any, Sequence[tuple[Any, str]]]) -> pytest.MarkDecorator:
-    """Every (grader, mistake, diagnosis); that a function raises is a mistake to every grader."""
+def each_wrong(tables: Wrongs) -> pytest.MarkDecorator:
+    """Every (grader, answer, diagnosis); that a function raises is wrong to every grader."""
     cases = []
+    answers = [answer for table in tables.values() for _, answer, _ in table]
+    theirs = {getattr(answer, "__module__", "") for answer in answers}
+    for name in {__name__, *theirs} - {grader.__module__ for grader in tables}:
+        if re.match(r"tests\.course\.(test_|verdicts)", name):
+            register_pickle_by_value(sys.modules[name])  # or each process would import pytest
     for grader, table in tables.items():
-        (first, _), *_ = table
+        (_, first, _), *_ = table
         raises = (_raises,) * len(first) if isinstance(first, tuple) else _raises
-        for number, (mistake, diagnosis) in enumerate([*table, (raises, "raised ZeroDivision")]):
-            name = f"{grader.__name__}-{number}"
-            cases.append(pytest.param(grader, mistake, diagnosis, id=name))
-    return pytest.mark.parametrize(("grader", "mistake", "diagnosis"), cases)
+        rows = [*table, ("raises", raises, "raised ZeroDivision")]
+        for place, (kind, answer, diagnosis) in enumerate(rows):
+            name = f"{grader.__name__}-{place}-{kind}"
+            cases.append(pytest.param(grader, answer, diagnosis, id=name))
+    return pytest.mark.parametrize(("grader", "answer", "diagnosis"), cases)
+
+
+def refuses(grader: Any, answer: Any, diagnosis: str) -> None:
+    """The grader calls the answer wrong, and says why."""
+    says(diagnosis, grader(*answer) if isinstance(answer, tuple) else grader(answer))
+
+
+def tables() -> Iterator[tuple[str, Wrongs]]:
+    """(lab, its table) of every lab."""
+    for path in sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb")):
+        module = import_module(f"tests.course.test_{path.stem}")
+        yield path.stem, module.WRONG
+
+
+def lines() -> Iterator[str]:
+    """The table of wrong answers × graders."""
+    for lab, table in tables():
+        for grader, rows in table.items():
+            kinds = Counter(kind for kind, *_ in rows)
+            told = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+            yield f"{lab:12} {grader.__name__:20} {len(rows):3}  {told}"
+
+
+if __name__ == "__main__":
+    print(*lines(), sep="\n")

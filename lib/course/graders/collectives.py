@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from random import Random
+from typing import Any, NamedTuple, get_args
+from unittest.mock import Mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 import minidist
-from course.graders.verdict import Wrong, ask, grader
+from course.graders.verdict import Wrong, alone, ask, formula, grader
+from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import compared
 from course.sandbox.threads import Endless, Failed, Mismatch, Rank, Threads
 from minidist.schedule import algorithms
@@ -23,6 +26,7 @@ Broadcast = Callable[[torch.Tensor, int], object]
 AllToAll = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], object]
 
 KINDS: tuple[Collective, ...] = get_args(Collective)
+NUMBERS = "1, 2, 3, 4, 5 and 7"
 UNTOUCHED = -1.0  # in every element of a tensor that is to be written
 
 
@@ -32,22 +36,23 @@ def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadc
 
     First between threads, for 4 ranks and for other numbers of them; then once on real ranks.
     """
-    for ranks in (4, 2, 3, 1):
-        _try_all_gather(function, ranks)
+    alone(_each_number, _try_all_gather, function)
 
-    def work() -> tuple[bool, int, int]:
+    def work() -> _Seen:
         rank, ranks = dist.get_rank(), dist.get_world_size()
         mine, parts, theirs = torch.randn(1000), *torch.full((2, ranks, 1000), UNTOUCHED)
-        with minidist.record() as by_broadcasts:
-            function(list(parts), mine, rank, minidist.broadcast)
+        before, calls = mine.clone(), Mock(wraps=minidist.broadcast)
+        with without_torch("`broadcast`"), minidist.record() as by_broadcasts:
+            function(list(parts), mine, rank, calls)
         with minidist.record() as at_once:
-            minidist.all_gather(list(theirs), mine)
-        return torch.equal(parts, theirs), _bytes(by_broadcasts), _bytes(at_once)
+            minidist.all_gather(list(theirs), before)
+        same = torch.equal(parts, theirs) and torch.equal(mine, before)
+        return _Seen(same, calls.call_count, _bytes(by_broadcasts), _bytes(at_once))
 
-    sent, directly = _bytes_sent(work, "minidist.all_gather")
+    sent = _on_ranks(work, 4, "broadcast", "minidist.all_gather")
     return (
-        "right for 1 to 4 ranks, and on 4 real processes the result is that of "
-        f"minidist.all_gather. Your broadcasts moved {sent} bytes in all, all_gather {directly}: "
+        f"right for {NUMBERS} ranks, and on 4 real processes the result is that of "
+        f"minidist.all_gather. Your broadcasts moved {sent:,} bytes in all, and so did all_gather: "
         "each part has to reach every other rank once, either way. But broadcasts take turns, "
         "while in one all-gather all ranks can send at the same time."
     )
@@ -55,13 +60,14 @@ def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadc
 
 def _try_all_gather(function: Callable[..., None], ranks: int) -> None:
     where = f"With {ranks} ranks: "
-    mine = torch.arange(ranks).repeat_interleave(6).view(ranks, 2, 3).float()  # filled by rank
-    parts = torch.full((ranks, ranks, 2, 3), UNTOUCHED)
+    values = Random(ranks).sample(range(2, 1000), ranks)  # each rank's fills its part
+    mine = torch.tensor(values).repeat_interleave(3 * ranks).view(ranks, 3, ranks).float()
+    before, parts = mine.clone(), torch.full((ranks, ranks, 3, ranks), UNTOUCHED)
 
     def body(rank: int, calls: Rank) -> None:
         function(list(parts[rank]), mine[rank], rank, calls.broadcast)
 
-    made = _run(ranks, body, where)
+    threads = _run(ranks, body, where)
     for rank in range(ranks):
         for src in range(ranks):
             held = set(parts[rank, src].flatten().tolist())
@@ -70,21 +76,35 @@ def _try_all_gather(function: Callable[..., None], ranks: int) -> None:
                     f"{where}on rank {rank} nothing was written into parts[{src}]. A broadcast "
                     f"carries what the root has in its tensor; write into parts[...] in place."
                 )
-            if held != {float(src)}:
+            if held != {float(values[src])}:
                 raise Wrong(
-                    f"{where}on rank {rank} parts[{src}] holds {_whose(held, 'rank ')}, "
+                    f"{where}on rank {rank} parts[{src}] holds {_whose(held, values)}, "
                     f"expected rank {src}'s `mine`."
                 )
-    if not torch.equal(mine[:, 0, 0], torch.arange(ranks).float()):
+    if not torch.equal(mine, before):
         raise Wrong(f"{where}`mine` was overwritten; it is an input.")
-    if made != ranks:
-        raise Wrong(f"{where}it took {made} broadcasts; {ranks} are enough.")
+    _compare_cost(where, threads, "broadcast", ranks, ranks * (ranks - 1) * mine[0].nbytes)
 
 
-def _whose(held: set[float], what: str) -> str:
+def _compare_cost(where: str, threads: Threads, call: str, calls: int, least: int) -> None:
+    made, moved = len(threads.made), threads.moved
+    enough = "one is enough" if calls == 1 else f"{calls} are enough"
+    if made != calls:
+        raise Wrong(f"{where}the result is right, in {made} calls of {call}; {enough}.")
+    if moved > least:
+        raise Wrong(
+            f"{where}the result is right, but the calls of {call} move {moved:,} bytes from rank "
+            f"to rank; {least:,} are enough. What travels that nobody needs?"
+        )
+
+
+def _whose(held: set[float], values: list[int]) -> str:
     if UNTOUCHED in held:
         return "something unwritten"
-    return "a mixture" if len(held) > 1 else f"{what}{int(held.pop())}'s"
+    if len(held) > 1:
+        return "a mixture"
+    (value,) = held
+    return f"rank {values.index(int(value))}'s" if value in values else f"{value:g} everywhere"
 
 
 @grader
@@ -95,25 +115,25 @@ def reduce_scatter(
 
     `output` must become the sum of all ranks' parts for this one.
     """
-    for ranks in (4, 2, 3, 1):
-        _try_reduce_scatter(function, ranks)
+    alone(_each_number, _try_reduce_scatter, function)
 
-    def work() -> tuple[bool, int, int]:
-        ranks = dist.get_world_size()
-        inputs = torch.randn(ranks, 1000)
+    def work() -> _Seen:
+        inputs = torch.randn(dist.get_world_size(), 1000)
+        before, calls = inputs.clone(), Mock(wraps=minidist.all_to_all)
         mine, theirs = torch.full((2, 1000), UNTOUCHED)
-        with minidist.record() as by_exchange:
-            function(mine, list(inputs), minidist.all_to_all)
+        with without_torch("`all_to_all`"), minidist.record() as by_exchange:
+            function(mine, list(inputs), calls)
         with minidist.record() as at_once:
-            minidist.reduce_scatter(theirs, list(inputs))
-        return torch.allclose(mine, theirs, atol=1e-5), _bytes(by_exchange), _bytes(at_once)
+            minidist.reduce_scatter(theirs, list(before))
+        same = torch.allclose(mine, theirs, atol=1e-5) and torch.equal(inputs, before)
+        return _Seen(same, calls.call_count, _bytes(by_exchange), _bytes(at_once))
 
-    sent, directly = _bytes_sent(work, "minidist.reduce_scatter")
+    sent = _on_ranks(work, 1, "all_to_all", "minidist.reduce_scatter")
     return (
-        "right for 1 to 4 ranks, and on 4 real processes the sums are those of "
-        f"minidist.reduce_scatter. Your way moved {sent} bytes in all, reduce_scatter {directly}. "
-        "But every rank had to hold all N parts before it could add them; a ring adds each part "
-        "as it comes."
+        f"right for {NUMBERS} ranks, and on 4 real processes the sums are those of "
+        f"minidist.reduce_scatter. Your way moved {sent:,} bytes in all, and so did "
+        "reduce_scatter. But every rank had to hold all N parts before it could add them; a ring "
+        "adds each part as it comes."
     )
 
 
@@ -126,7 +146,7 @@ def _try_reduce_scatter(function: Callable[..., None], ranks: int) -> None:
     def body(rank: int, calls: Rank) -> None:
         function(outputs[rank], list(inputs[rank]), calls.all_to_all)
 
-    made = _run(ranks, body, where)
+    threads = _run(ranks, body, where)
     for rank, output in enumerate(outputs):
         if bool((output == UNTOUCHED).all()):
             raise Wrong(f"{where}on rank {rank} nothing was written into `output`, in place.")
@@ -138,8 +158,7 @@ def _try_reduce_scatter(function: Callable[..., None], ranks: int) -> None:
             )
     if not torch.equal(inputs, blocks):
         raise Wrong(f"{where}`inputs` were overwritten; they are inputs.")
-    if made != 1:
-        raise Wrong(f"{where}it took {made} calls of all_to_all; one is enough.")
+    _compare_cost(where, threads, "all_to_all", 1, ranks * (ranks - 1) * blocks[0, 0].nbytes)
 
 
 def _blocks(output: torch.Tensor, ranks: int) -> str:
@@ -151,8 +170,13 @@ def _blocks(output: torch.Tensor, ranks: int) -> str:
     return " + ".join(parts) if 0 < len(parts) <= 2 * ranks else f"{len(parts)} blocks"
 
 
-def _run(ranks: int, body: Callable[[int, Rank], None], where: str) -> int:
-    """Run it on threads; return how many collective calls they made."""
+def _each_number(attempt: Callable[..., None], function: Callable[..., None]) -> None:
+    for ranks in (4, 2, 3, 1, 5, 7):
+        attempt(function, ranks)
+
+
+def _run(ranks: int, body: Callable[[int, Rank], None], where: str) -> Threads:
+    """Run it on threads; return what they have done."""
     threads = Threads(ranks)
     try:
         threads.run(body)
@@ -160,14 +184,29 @@ def _run(ranks: int, body: Callable[[int, Rank], None], where: str) -> int:
         raise Wrong(f"{where}{failed}.") from failed
     except (Mismatch, Endless) as error:
         raise Wrong(f"{where}{error}") from error
-    return len(threads.made)
+    return threads
 
 
-def _bytes_sent(work: Callable[[], tuple[bool, int, int]], twin: str) -> tuple[int, int]:
-    """Run it on 4 real ranks; return the bytes that they sent in all, this way and by the twin."""
-    results = compared(work, 4, f"the result differs from {twin}'s")
-    mine, theirs = (sum(column) for column in zip(*results, strict=True))
-    return mine, theirs
+class _Seen(NamedTuple):
+    """What one real rank has seen: the result, and what the learner's way and the twin cost."""
+
+    right: bool
+    calls: int
+    sent: int
+    directly: int
+
+
+def _on_ranks(work: Callable[[], _Seen], calls: int, call: str, twin: str) -> int:
+    """Run it on 4 real ranks; return the bytes that they sent in all."""
+    found = compared(work, 4, f"the result differs from {twin}'s")
+    (made, *_), sents, directs = zip(*found, strict=True)
+    sent, directly = sum(sents), sum(directs)
+    if (made, sent) != (calls, directly):
+        raise Wrong(
+            f"On 4 real processes the result is right, with {made} calls of {call} and {sent:,} "
+            f"bytes; expected {calls} and {directly:,}. Use {call} and nothing else."
+        )
+    return int(sent)
 
 
 def _bytes(log: Sequence[Any]) -> int:
@@ -190,7 +229,7 @@ def _drawn() -> dict[str, Schedule]:
     }
 
 
-@grader
+@formula
 def names(function: Callable[[], Mapping[str, str]]) -> str:
     """Grade function(): letter of each picture → torch.distributed's name of the collective."""
     answers = ask(function)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
@@ -11,14 +11,15 @@ import torch.distributed as dist
 from torch import nn
 
 import minidist
-from course.graders.verdict import Wrong, ask, ask_as, grader, hint
-from course.sandbox.ranks import IN_ORDER, on_ranks
+from course.graders.averages import near, why_not
+from course.graders.verdict import Wrong, ask_as, ask_number, formula, grader, hint, number, whole
+from course.sandbox.forbidden import without_torch
+from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks
 from minidist.parallel.sharding.partition import assign
 
 __all__ = ["buckets", "by_hand", "exposed", "factors"]
 
-RANKS, STEPS = 3, 2
-TIMEOUT = 20.0  # seconds until ranks that wait for each other are ended
+WORLDS, STEPS = (3, 5), 2
 MIB = 1 << 20
 HINTS = {
     "did not end": IN_ORDER,
@@ -29,12 +30,12 @@ Gradients = dict[str, torch.Tensor]
 
 
 class _Seen(NamedTuple):
-    """What one rank has seen of a learner's DDP. Gradients and messages are of each step."""
+    """What one rank has seen of a learner's DDP of one model."""
 
     start: Gradients  # the parameters when training starts
     end: Gradients  # and when it ends: there is no optimizer
-    gradients: list[Gradients | str]  # or the name of a parameter that has none
-    messages: list[int]
+    gradients: list[Gradients]  # of each step
+    sent: list[Traffic]  # at the start, and in each step
 
 
 @grader
@@ -44,45 +45,65 @@ def by_hand(function: Callable[[nn.Module], object]) -> str:
     On real ranks that start with different weights and have different data, two steps long. The
     judge is one process with rank 0's weights on the whole batch.
     """
-    seen = on_ranks(_train, RANKS, function, timeout=TIMEOUT, hints=HINTS)
-    _check_start(seen)
-    worst = max(_check_step(seen, step) for step in range(STEPS))
-    many, messages = len(list(_model(0).parameters())), seen[0].messages[0]
+    for ranks in WORLDS:
+        seen = on_ranks(_train_each, ranks, function, hints=HINTS)
+        for kind in range(len(MODELS)):
+            _check_replicas(kind, [of_rank[kind] for of_rank in seen])
     return (
-        f"on {RANKS} real processes the gradients of all {many} parameters are those of the whole "
-        f"batch in one process, up to rounding ({worst:.0e}), in {STEPS} steps, and alike on all "
-        f"ranks bit for bit. Rank 0 sent {messages} messages in a step: with fewer and larger "
-        "calls it would be fewer."
+        f"on {WORLDS[0]} and on {WORLDS[1]} real processes, with {len(MODELS)} models, every "
+        f"gradient is the whole batch's in one process, up to rounding, in {STEPS} steps. The "
+        "ranks send what an all-reduce of every gradient takes, in no more messages. Fewer and "
+        "larger calls would be faster: that is what buckets are for."
     )
 
 
-def _model(seed: int) -> nn.Module:
-    torch.manual_seed(seed)
+def _tanh_net() -> nn.Module:
     tanh, same = nn.Tanh(), (nn.Linear(5, 5) for _ in range(2))  # mixed up they would still fit
     return nn.Sequential(nn.Linear(4, 5), tanh, next(same), tanh, next(same), tanh, nn.Linear(5, 3))
 
 
-def _gradient(model: nn.Module, step: int, rank: int | None) -> None:
+def _normed_net() -> nn.Module:
+    layers = (nn.Linear(7, 7, bias=bias) for bias in (True, False, True, True))
+    normed = (part for layer in layers for part in (layer, nn.LayerNorm(7)))
+    return nn.Sequential(nn.Linear(4, 7), *normed, nn.Linear(7, 2))
+
+
+MODELS = (_tanh_net, _normed_net)
+
+
+def _model(kind: int, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return MODELS[kind]()
+
+
+def _gradient(model: nn.Module, step: int, rank: int | None, ranks: int) -> None:
     """Backward of the mean loss on a rank's samples of the batch; on all of them if None."""
     generator = torch.Generator().manual_seed(step)
-    batch = torch.randn(4 * RANKS, 4, generator=generator)
-    own = batch if rank is None else batch.tensor_split(RANKS)[rank]
-    model(own).square().mean().backward()
+    batch = torch.randn(4 * ranks, 4, generator=generator)
+    own = batch if rank is None else batch.tensor_split(ranks)[rank]
+    (model(own) - 1).square().mean().backward()
 
 
-def _train(function: Callable[[nn.Module], object]) -> _Seen:
-    rank = dist.get_rank()
-    model = _model(rank)  # not the same weights everywhere
-    function(model)
-    seen = _Seen(_weights(model), {}, [], [])
+def _train_each(function: Callable[[nn.Module], object]) -> list[_Seen]:
+    with without_torch("minidist's collectives"):
+        return [_train(function, kind) for kind in range(len(MODELS))]
+
+
+def _train(function: Callable[[nn.Module], object], kind: int) -> _Seen:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = _model(kind, rank)  # not the same weights everywhere
+    with minidist.record() as log:
+        function(model)
+    seen = _Seen(_weights(model), {}, [], [Traffic.of(log)])
     for step in range(STEPS):
         model.zero_grad()
         with minidist.record() as log:
-            _gradient(model, step, rank)
-        seen.messages.append(len(log))
-        without = [name for name, p in model.named_parameters() if p.grad is None]
-        found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-        seen.gradients.append(without[0] if without else found)
+            _gradient(model, step, rank, ranks)
+        for name, parameter in model.named_parameters():
+            if parameter.grad is None:
+                raise Wrong(f"{name} has no gradient after backward {step + 1} of {STEPS}.")
+        seen.sent.append(Traffic.of(log))
+        seen.gradients.append(_gradients(model))
     return seen._replace(end=_weights(model))
 
 
@@ -90,67 +111,67 @@ def _weights(model: nn.Module) -> Gradients:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def _check_start(seen: Sequence[_Seen]) -> None:
-    wanted = _weights(_model(0))
+def _gradients(model: nn.Module) -> Gradients:
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def _check_replicas(kind: int, seen: Sequence[_Seen]) -> None:
+    wanted, ranks = _weights(_model(kind, 0)), len(seen)
     for rank, own in enumerate(seen):
         for name, right in wanted.items():
             if not torch.equal(own.start[name], right):
                 raise Wrong(
-                    f"rank {rank} starts with a {name} that is not rank 0's. Replicas that start "
-                    "apart stay apart: broadcast every parameter before the first step."
+                    f"on {ranks} real processes rank {rank} starts with a {name} that is not rank "
+                    "0's. Replicas that start apart stay apart: broadcast every parameter first."
                 )
             if not torch.equal(own.end[name], right):
                 raise Wrong(
                     f"backward has changed {name} itself, on rank {rank}. The hook is handed the "
                     "parameter, not its gradient: reduce parameter.grad."
                 )
+    for step in range(STEPS):
+        _check_step(kind, seen, step)
+    size, many = sum(tensor.nbytes for tensor in wanted.values()), len(wanted)
+    start, *steps = zip(*(own.sent for own in seen), strict=True)
+    check_traffic(
+        start, (ranks - 1) * size, many * ranks, so_far="the replicas are alike", shared=False,
+        advice="Every parameter must reach each of the other ranks once.",
+    )  # fmt: skip
+    for sent in steps:
+        check_traffic(
+            sent, 2 * (ranks - 1) * size, 2 * (ranks - 1) * many, so_far="the gradients are right",
+            advice="An all-reduce of each gradient does it.",
+        )  # fmt: skip
 
 
-def _check_step(seen: Sequence[_Seen], step: int) -> float:
-    """Raise if a gradient is not the whole batch's; return the largest difference."""
-    whole, alone = _model(0), [_model(0) for _ in seen]
-    _gradient(whole, step, None)
+def _check_step(kind: int, seen: Sequence[_Seen], step: int) -> None:
+    """Raise if a gradient is not the whole batch's."""
+    ranks = len(seen)
+    whole, alone = _model(kind, 0), [_model(kind, 0) for _ in seen]
+    _gradient(whole, step, None, ranks)
     for rank, model in enumerate(alone):
-        _gradient(model, step, rank)
-    worst, when = 0.0, f"in step {step + 1} of {STEPS}"
+        _gradient(model, step, rank, ranks)
+    mine = [_gradients(model) for model in alone]
     for rank, own in enumerate(seen):
-        found = own.gradients[step]
-        if isinstance(found, str):
-            raise Wrong(f"{when} {found} has no gradient on rank {rank}.")
-        parameters = [dict(model.named_parameters()) for model in alone]
-        for name, parameter in whole.named_parameters():
-            right, mine = parameter.grad, parameters[rank][name].grad
-            assert right is not None
-            assert mine is not None
-            if not torch.allclose(found[name], right, rtol=1e-4, atol=1e-7):
-                everyone = [each.gradients[step] for each in seen]
-                agreed = all(isinstance(g, dict) and g[name].equal(found[name]) for g in everyone)
-                where = f"{when} rank {rank}'s gradient of {name}"
-                raise Wrong(f"{where} {_what_is_off(found[name], right, mine, agreed)}")
-            worst = max(worst, (found[name] - right).abs().max().item())
-    return worst
+        for name, right in _gradients(whole).items():
+            found = own.gradients[step][name]
+            if near(found, right):
+                continue
+            why = why_not(found, right, mine[rank][name], ranks)
+            if "own:" in why:
+                why += " Is there a hook on every parameter, and does it wait?"
+            if not why and any(not each.gradients[step][name].equal(found) for each in seen):
+                why = (
+                    "is another one than its peers have. Each reduction must be of the same "
+                    "parameter on all ranks: reduce in the same order everywhere."
+                )
+            raise Wrong(
+                f"on {ranks} real processes, in step {step + 1} of {STEPS}, rank {rank}'s gradient "
+                f"of {name} {why or f'is off by up to {(found - right).abs().max().item():.1e}.'}"
+            )
 
 
-def _what_is_off(found: torch.Tensor, right: torch.Tensor, mine: torch.Tensor, agreed: bool) -> str:
-    known = [
-        (mine, "is still its own. Is there a hook on every parameter, and does it wait?"),
-        (RANKS * right, f"is the sum over {RANKS} ranks, expected the average: divide by their "
-                        "number."),
-        (right / RANKS, "is divided twice by the number of ranks."),
-        (mine / RANKS, "is its own, divided, and not summed."),
-    ]  # fmt: skip
-    for other, text in known:
-        if torch.allclose(found, other, rtol=1e-4, atol=1e-7):
-            return text
-    if not agreed:
-        return (
-            "is another one than its peers have. Each reduction must be of the same parameter on "
-            "all ranks: reduce in the same order everywhere."
-        )
-    return f"is off by up to {(found - right).abs().max().item():.1e}."
-
-
-@grader
+@formula
 def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) -> str:
     """Grade function(sizes, first, cap): the parameters' numbers in each bucket, in bytes."""
     cases: list[tuple[list[int], float, float]] = [
@@ -162,6 +183,9 @@ def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) 
         ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3], 1, 10),
         ([1] * 40, 1, 25),
     ]
+    draw = Random(14)
+    cases += [([draw.randrange(1, 30) for _ in range(17)], draw.randrange(1, 9), 40)]
+    cases += [([draw.randrange(1, 9) for _ in range(50)], 3, draw.randrange(9, 30))]
     for sizes, first, cap in cases:
         _check_buckets(function, [MIB * size for size in sizes], int(first * MIB), int(cap * MIB))
     return (
@@ -172,7 +196,7 @@ def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) 
 
 
 def _numbers(answer: Any) -> list[list[int]]:
-    return [[int(number) for number in bucket] for bucket in answer]
+    return [[whole(number) for number in bucket] for bucket in answer]
 
 
 def _check_buckets(function: Callable[..., object], sizes: list[int], first: int, cap: int) -> None:
@@ -209,7 +233,7 @@ def _check_buckets(function: Callable[..., object], sizes: list[int], first: int
 Spans = list[tuple[float, float]]
 
 
-@grader
+@formula
 def exposed(function: Callable[[Spans, Spans], float]) -> str:
     """Grade function(computing, talking): seconds in which the rank communicates and computes not.
 
@@ -226,51 +250,56 @@ def exposed(function: Callable[[Spans, Spans], float]) -> str:
         ([(5, 9), (0, 6)], [(12, 14), (3, 10)]),
         ([(0, 3)], []),
     ]
+    draw = Random(15)
+    for _ in range(12):
+        starts = [[draw.randrange(15) for _ in range(draw.randrange(6))] for _ in range(2)]
+        first, second = ([(at, at + draw.randrange(1, 6)) for at in each] for each in starts)
+        cases.append((first, second))
     for computing, talking in cases:
         right = sum(
             any(a <= second < b for a, b in talking)
             and not any(a <= second < b for a, b in computing)
             for second in range(20)
         )
-        answer = ask(function, list(computing), list(talking))
-        if not isinstance(answer, int | float) or not math.isfinite(answer):
-            raise Wrong(f"you return {answer!r}; expected a number of seconds.")
-        whole, busy = (sum(end - start for start, end in each) for each in (talking, computing))
+        spans = list(computing), list(talking)
+        answer = ask_number(function, *spans, expected="a number of seconds")
+        total, busy = (sum(end - start for start, end in each) for each in (talking, computing))
         hints = [
-            (whole - busy, "A difference of sums does not know what lies over what."),
-            (whole - right, "That is what is hidden."),
-            (whole, "That is all communication; some of it is hidden."),
+            (total - busy, "A difference of sums does not know what lies over what."),
+            (total - right, "That is what is hidden."),
+            (total, "That is all communication; some of it is hidden."),
         ]
         cut = " Cut each span of communication where computing starts or ends, and count no second "
         if abs(answer - right) > 1e-6:
             raise Wrong(
                 f"computing in {computing} and communicating in {talking} you say {answer:g} s, "
-                f"expected {right}.{hint(int(answer), hints) or cut + 'twice.'}"
+                f"expected {right}.{hint(answer, hints) or cut + 'twice.'}"
             )
     return (
         f"right for {len(cases)} timelines. What is exposed is what a step takes longer than "
-        "computing alone; the rest of the communication costs nothing, as long as somebody else "
-        "than the one who computes can carry it."
+        "computing alone; the rest of the communication is free, as long as it does not slow the "
+        "computing down."
     )
 
 
-@grader
+def _factors(answer: Any) -> list[float]:
+    return [number(factor) for factor in answer]
+
+
+@formula
 def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
     """Grade function(samples): by what each rank multiplies its mean gradient, which is averaged.
 
     `samples` says how many samples each rank has. The judge is the gradient of the whole batch.
     """
-    cases = [[3, 1], [4, 4, 4], [5, 0, 1], [1, 2, 3, 4], [7]]
+    cases = [[3, 1], [4, 4, 4], [5, 0, 1], [1, 2, 3, 4], [7], [9, 2, 0, 0, 6, 1, 8], [64, 48] * 8]
     for samples in cases:
         generator = torch.Generator().manual_seed(sum(samples))
         parts = [torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in samples]
-        answer = ask(function, list(samples))
-        try:
-            given = [float(factor) for factor in answer]  # type: ignore[attr-defined]
-        except (TypeError, ValueError):
-            given = []
+        case, expected = f"for {samples} ", "a factor for each rank"
+        given = ask_as(_factors, expected, function, list(samples), case=case)
         if len(given) != len(samples):
-            raise Wrong(f"for {samples} you return {answer!r}; expected a factor for each rank.")
+            raise Wrong(f"{case}you return {len(given)} factors; expected {expected}.")
         means = [part.mean(0) if len(part) else part.sum(0) for part in parts]
         total = torch.as_tensor(sum(f * mean for f, mean in zip(given, means, strict=True)))
         right = torch.cat(parts).mean(0)
@@ -285,6 +314,6 @@ def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
                 f"whole batch. {why}"
             )
     return (
-        f"right for {len(cases)} ways to cut a batch. Where all ranks have as many samples every "
-        "factor is 1: that is why nobody misses them."
+        f"right for {len(cases)} ways to cut a batch, on 1 to 16 ranks. Where all ranks have "
+        "as many samples every factor is 1: that is why nobody misses them."
     )

@@ -20,27 +20,31 @@ from torch import nn
 from torch.utils.data import DistributedSampler
 
 import minidist
-from course.graders.verdict import Wrong, ask_number, ask_numbers, grader
-from course.sandbox.ranks import on_ranks
-from minidist.comm.comm import Counted, Ours
+from course.graders.averages import near
+from course.graders.verdict import Wrong, ask_number, ask_numbers, formula, grader
+from course.sandbox.forbidden import without_torch
+from course.sandbox.ranks import Traffic, check_traffic, on_ranks
+from minidist.comm.comm import Ours
 
 __all__ = ["accumulate", "indices", "rate", "save"]
 
-MICRO = 4  # backward passes to a step, in `accumulate`
+WORLDS, MICRO = (3, 5), (4, 1, 3)  # ranks, and backward passes to a step, in `accumulate`
+# Learning rates: base, factor, warm-up.
+CASES = ((0.1, 8.0, 10), (0.05, 4.0, 5), (0.4, 32.0, 1), (0.1, 1.0, 3), (0.07, 1.5, 23))
 PATIENCE = 0.25  # seconds in which a rank that does not wait for the file has come back
 
 
 # ---- samples ----
 
 
-@grader
+@formula
 def indices(function: Callable[[int, int, int, int, bool], Sequence[int]]) -> str:
     """Grade function(size, ranks, rank, epoch, drop_last): the samples of one rank, in order.
 
     The judge is torch's DistributedSampler.
     """
-    cases = [(10, 4), (12, 4), (7, 2), (5, 1), (3, 8), (97, 5)]
-    for (size, ranks), drop_last, epoch in product(cases, (False, True), (0, 3)):
+    cases = [(10, 4), (12, 4), (7, 2), (5, 1), (3, 8), (97, 5), (41, 6), (64, 16), (1, 3)]
+    for (size, ranks), drop_last, epoch in product(cases, (False, True), (0, 3, 17)):
         case = f"{size} samples, {ranks} ranks, epoch {epoch}, drop_last={drop_last}: "
         found = [
             ask_numbers(function, size, ranks, rank, epoch, drop_last, case=case)
@@ -53,9 +57,9 @@ def indices(function: Callable[[int, int, int, int, bool], Sequence[int]]) -> st
             why = _why_indices(found, right, size, found == _drawn(size, ranks, 0, drop_last))
             raise Wrong(f"{case}you give rank {first} {yours}, expected {its}. {why}")
     return (
-        f"your ranks draw what torch's DistributedSampler gives them, for {len(cases)} sizes, two "
-        "epochs, padded and dropped. No rank had to ask another one: each shuffles all of the "
-        "numbers alike and takes its own."
+        f"your ranks draw what torch's DistributedSampler gives them, for {len(cases)} sizes on "
+        "1 to 16 ranks, three epochs, padded and dropped. No rank had to ask another one: each "
+        "shuffles all of the numbers alike and takes its own."
     )
 
 
@@ -107,29 +111,25 @@ def _why_indices(
 class _Step(NamedTuple):
     """What one rank has after a learner's step."""
 
-    gradient: torch.Tensor | None
-    nbytes: int  # of the tensors that were all-reduced
+    gradients: list[torch.Tensor | None]  # of each parameter
+    sent: Traffic
 
 
 @grader
 def accumulate(function: Callable[[Any, list[torch.Tensor], Callable[..., Any]], object]) -> str:
     """Grade function(model, batches, loss), which must leave the gradient of all batches.
 
-    `model` is wrapped, `batches` are of the same size, `loss(output)` is a mean. On two real ranks;
-    the judge is one process that has all batches of both.
+    `model` is wrapped, `batches` are of the same size, `loss(output)` is a mean. On real ranks; the
+    judge is one process that has all batches of all of them.
     """
-    ranks, net = 2, _net()
-    size = sum(parameter.nbytes for parameter in net.parameters())
-    steps: list[_Step] = on_ranks(_accumulate, ranks, function)
-    whole = torch.cat([batch for rank in range(ranks) for batch in _batches(rank)])
-    torch.autograd.backward(_loss(net(whole)))
-    right = _flat(net)
-    for rank, step in enumerate(steps):
-        _check_step(rank, step, right, size)
+    for ranks in WORLDS:
+        seen: list[list[_Step]] = on_ranks(_accumulate_each, ranks, function)
+        for micro, steps in zip(MICRO, zip(*seen, strict=True), strict=True):
+            _check_accumulated(micro, steps)
     return (
-        f"after {MICRO} backward passes on each of {ranks} real ranks the gradient is that of one "
-        f"process that has all {ranks * MICRO} batches, and {steps[0].nbytes} bytes were "
-        f"all-reduced: the model's gradients once, not {MICRO} times."
+        f"on {WORLDS[0]} and on {WORLDS[1]} real ranks, after {', '.join(map(str, MICRO))} "
+        "backwards to a step, the gradient is that of one process that has all batches; and the "
+        "model's gradients were all-reduced once, in one call, however many backwards there were."
     )
 
 
@@ -138,72 +138,87 @@ def _net() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def _batches(rank: int) -> list[torch.Tensor]:
+def _batches(rank: int, micro: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(10 + rank)
-    return list(torch.randn(MICRO, 5, 6, generator=generator))
+    return list(torch.randn(micro, 5, 6, generator=generator))
 
 
 def _loss(output: torch.Tensor) -> torch.Tensor:
-    return output.square().mean()
+    return (output - 1).square().mean()
 
 
-def _flat(net: nn.Module) -> torch.Tensor | None:
-    gradients = [p.grad.flatten() for p in net.parameters() if p.grad is not None]
-    return torch.cat(gradients) if gradients else None
+def _accumulate_each(function: Callable[..., object]) -> list[_Step]:
+    return [_accumulate(function, micro) for micro in MICRO]
 
 
-def _accumulate(function: Callable[..., object]) -> _Step:
-    comm, net = Counted(Ours(algorithm="ring")), _net()
-    model = minidist.DistributedDataParallel(net, comm=comm)
-    comm.clear()
-    function(model, _batches(dist.get_rank()), _loss)
-    return _Step(_flat(net), sum(c.nbytes for c in comm.calls if c.name == "all_reduce"))
+def _accumulate(function: Callable[..., object], micro: int) -> _Step:
+    net = _net()
+    model = minidist.DistributedDataParallel(net, comm=Ours(algorithm="ring"))
+    with without_torch("the wrapped model"), minidist.record() as log:
+        function(model, _batches(dist.get_rank(), micro), _loss)
+    gradients = [None if p.grad is None else p.grad.clone() for p in net.parameters()]
+    return _Step(gradients, Traffic.of(log))
 
 
-def _check_step(rank: int, step: _Step, right: torch.Tensor | None, size: int) -> None:
-    assert right is not None
-    if step.gradient is None or step.gradient.shape != right.shape:
-        raise Wrong(f"on rank {rank} not every parameter has a gradient. Call backward.")
-    found = step.gradient
-    if step.nbytes == 0:
-        raise Wrong(
-            f"rank {rank} has all-reduced nothing: its gradient is of its own batches alone. The "
-            "last backward must be outside of no_sync()."
-        )
-    if not torch.allclose(found, right, rtol=1e-4, atol=1e-7):
+def _check_accumulated(micro: int, steps: Sequence[_Step]) -> None:
+    ranks, alone = len(steps), _net()
+    parameters = list(alone.parameters())
+    whole = torch.cat([batch for rank in range(ranks) for batch in _batches(rank, micro)])
+    torch.autograd.backward(_loss(alone(whole)))
+    size = sum(parameter.nbytes for parameter in parameters)
+    for rank, step in enumerate(steps):
+        where = f"with {micro} batches on each of {ranks} ranks, rank {rank}"
+        if any(gradient is None for gradient in step.gradients):
+            raise Wrong(f"{where} has no gradient of every parameter. Call backward.")
+        if step.sent.nbytes == 0:
+            raise Wrong(
+                f"{where} has all-reduced nothing: its gradient is of its own batches alone. The "
+                "last backward must be outside of no_sync()."
+            )
+        found = torch.cat([g.flatten() for g in step.gradients if g is not None])
+        right = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+        if not near(found, right):
+            raise Wrong(f"{where}'s gradient {_why_accumulated(found, right, micro)}")
+    check_traffic(
+        [step.sent for step in steps], 2 * (ranks - 1) * size, 2 * (ranks - 1),
+        so_far=f"the gradient of {micro} batches is right",
+        advice="Only the last backward need talk to the other ranks: the others belong under "
+        "model.no_sync().", too_little="Let the last backward of the wrapped model do it.",
+    )  # fmt: skip
+
+
+def _why_accumulated(found: torch.Tensor, right: torch.Tensor, micro: int) -> str:
+    times = float(found @ right / (right @ right))
+    if not near(found, times * right):
         off = (found - right).abs().max().item()
-        hint = f"it is off by up to {off:.1e}. Every batch must go through model and backward once."
-        if torch.allclose(found, MICRO * right, rtol=1e-4, atol=1e-7):
-            hint = f"it is {MICRO} times too large: divide each loss by the number of batches."
-        if torch.allclose(found * MICRO, right, rtol=1e-4, atol=1e-7):
-            hint = f"it is {MICRO} times too small: it was divided twice."
-        raise Wrong(f"rank {rank}'s gradient is not that of all batches: {hint}")
-    if step.nbytes > 1.5 * size:
-        raise Wrong(
-            f"the gradient is right, but {step.nbytes} bytes were all-reduced, "
-            f"{step.nbytes / size:.0f} times the {size} of the model. Only the last backward need "
-            "talk to the other rank: the others belong under model.no_sync()."
+        return f"is off by up to {off:.1e}. Every batch must go through model and backward once."
+    if times > 1:
+        return (
+            f"is {times:.3g} times too large: divide each loss by the number of batches, {micro}."
         )
+    return f"is {1 / times:.3g} times too small: divide each loss once, by the number of batches."
 
 
 # ---- learning rate ----
 
 
-@grader
+@formula
 def rate(function: Callable[[int, float, float, int], float]) -> str:
     """Grade function(step, base, factor, warmup): the learning rate of a step, counted from 0.
 
     From `base` up to `factor * base` in `warmup` equal increments, then constant: the gradual
     warm-up of Goyal et al. (2017), section 2.2. The judge is torch's LinearLR.
     """
-    for base, factor, warmup in ((0.1, 8.0, 10), (0.05, 4.0, 5), (0.4, 32.0, 1), (0.1, 1.0, 3)):
+    for base, factor, warmup in CASES:
         for step, right in enumerate(_scheduled(base, factor, warmup, warmup + 5)):
             _check_rate(function, (step, base, factor, warmup), right)
     for step in (0, 1, 7):
         _check_rate(function, (step, 0.1, 8.0, 0), 0.8)
+        _check_rate(function, (step, 0.3, 2.5, 0), 0.75)
     return (
-        "at every step yours is the rate of torch's LinearLR, also with no warm-up at all. The "
-        "first step is taken with the rate that one rank would have taken."
+        f"yours is the rate of torch's LinearLR in {len(CASES)} runs, at every step up to five "
+        "after the warm-up, and the full rate where there is none. The first step is taken with "
+        "the rate that one rank would have taken."
     )
 
 
@@ -222,7 +237,7 @@ def _check_rate(
     function: Callable[..., float], case: tuple[int, float, float, int], right: float
 ) -> None:
     step, base, factor, warmup = case
-    answer = ask_number(function, *case)
+    answer = ask_number(function, *case, expected="a learning rate, a number")
     if math.isclose(answer, right, rel_tol=1e-6):
         return
     hint = "In between, every step adds as much as the one before it."
@@ -270,19 +285,24 @@ def save(function: Callable[[dict[str, Any], Path], object]) -> str:
 
     There is an older file at `path`. A reader may come at any moment, and must find a whole one.
     """
-    ranks = 3
+    for ranks, name in ((3, "model.pt"), (2, "step 40.ckpt")):
+        _try_to_save(function, ranks, name)
+    return (
+        "on 3 and on 2 real ranks, while rank 0 wrote, a reader found the old file, whole; after "
+        "the call every rank found the new one. Whoever had opened the old file could read it to "
+        "its end."
+    )
+
+
+def _try_to_save(function: Callable[..., object], ranks: int, file: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         for folder in ("run", "back"):
             Path(name, folder).mkdir()
-        path, kept = Path(name, "run", "model.pt"), Path(name, "kept")
+        path, kept = Path(name, "run", file), Path(name, "kept")
         torch.save({"weights": torch.zeros(1000)}, path)
         kept.hardlink_to(path)  # a reader that has opened the old file
         saw: list[_Saw] = on_ranks(_save, ranks, function, path)
         _check_saved(saw, path, _content(kept))
-    return (
-        "while rank 0 wrote, a reader found the old file, whole; after the call every rank found "
-        "the new one. Whoever had opened the old file could read it to its end."
-    )
 
 
 def _save(function: Callable[..., object], path: Path) -> _Saw:
@@ -290,7 +310,7 @@ def _save(function: Callable[..., object], path: Path) -> _Saw:
     removed, moved = list[bool](), list[str]()
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
-        if event == "os.remove" and Path(args[0]) == path:
+        if event in ("os.remove", "os.rename") and Path(args[0]) == path:
             removed.append(True)
         if event == "os.rename" and Path(args[1]) == path:
             moved.append(str(Path(args[0]).absolute().parent))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import NamedTuple
 
 import torch
@@ -12,21 +13,23 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
-from course.graders.verdict import Wrong, ask_number, ask_pairs, grader
-from course.sandbox.ranks import IN_ORDER, on_ranks
+from course.graders.averages import near, why_not
+from course.graders.verdict import Wrong, ask_number, ask_pairs, formula, grader, hint, number
+from course.sandbox.forbidden import without_torch
+from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks, takes_memory
 from minidist.comm.comm import Comm, Counted, Ours
 
 __all__ = ["norm", "peak", "rows", "unit"]
 
-RANKS = 3
-TIMEOUT = 20.0  # seconds until ranks that wait for each other are ended
-PART = 4  # weights of the unit that each rank keeps
-CASES = 3  # of gradients: see `_parts`
+WORLDS = (3, 5)
+PARTS = (4, 7)  # weights of a unit that each rank keeps
+CASES = 4  # of gradients: see `_parts`
 HINTS = {
     "did not end": IN_ORDER,
     "disagree": IN_ORDER,
     "barrier": " (The barrier is this grader's, when your function has returned.)",
 }
+COMM = "Make comm's calls, and no others."
 
 
 class _Seen(NamedTuple):
@@ -36,17 +39,15 @@ class _Seen(NamedTuple):
     given: dict[str, Tensor]  # the weights that forward and backward were handed
     held: bool  # whether forward's were still in memory when backward began
     left: bool  # whether any were when it was all over
-    calls: list[str]
+    sent: Traffic
     kept: bool  # whether the shard is as it was
 
 
 class _Layer:
     """The loss (w * x).sum() ** 2 / 2, whose gradient x * (w * x).sum() needs the weights again."""
 
-    def __init__(self, rank: int) -> None:
-        self.x = torch.randn(
-            RANKS * PART, generator=torch.Generator().manual_seed(rank), dtype=torch.float64
-        )
+    def __init__(self, rank: int, ranks: int, part: int) -> None:
+        self.part, self.x = part, _drawn(rank, ranks * part)
         self.given: dict[str, Tensor] = {}
         self.storages: list[StorageWeakRef] = []
         self.held = False
@@ -64,25 +65,21 @@ class _Layer:
 
     def in_memory(self) -> bool:
         """Whether weights that it was handed still take memory."""
-        return any(map(_takes_memory, self.storages))
+        return any(map(takes_memory, self.storages))
 
     def _look(self, when: str, weights: Tensor) -> None:
-        right = isinstance(weights, Tensor) and weights.shape == (RANKS * PART,)
-        if not right:
+        if not isinstance(weights, Tensor) or weights.shape != self.x.shape:
             found = list(weights.shape) if isinstance(weights, Tensor) else repr(weights)
             raise Wrong(
-                f"{when} got {found}, expected all [{RANKS * PART}] weights of the unit: the "
-                f"{PART} of each rank, in the order of ranks."
+                f"{when} got {found}, expected all {list(self.x.shape)} weights of the unit: the "
+                f"{self.part} of each rank, in the order of ranks."
             )
         self.given[when] = weights.detach().clone()
         self.storages.append(StorageWeakRef(weights.untyped_storage()))  # type: ignore[no-untyped-call]
 
 
-def _takes_memory(storage: StorageWeakRef) -> bool:
-    if storage.expired():  # type: ignore[no-untyped-call]
-        return False
-    alive = torch.UntypedStorage._new_with_weak_ptr(storage.cdata)
-    return alive is not None and alive.nbytes() > 0
+def _drawn(seed: int, count: int) -> Tensor:
+    return torch.randn(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 Unit = Callable[[Tensor, Callable[[Tensor], None], Callable[[Tensor], Tensor], Comm], Tensor]
@@ -95,38 +92,51 @@ def unit(function: Unit) -> str:
     It must return the shard of the averaged gradient. The judge has all weights and all inputs in
     one process.
     """
-    seen = on_ranks(_live, RANKS, function, timeout=TIMEOUT, hints=HINTS)
-    whole = torch.cat([_shard(rank) for rank in range(RANKS)])
-    own = [_Layer(rank).gradient(whole) for rank in range(RANKS)]
+    for ranks in WORLDS:
+        seen = on_ranks(_live_each, ranks, function, hints=HINTS)
+        for part, lives in zip(PARTS, zip(*seen, strict=True), strict=True):
+            _check_unit(part, lives)
+    return (
+        f"on {WORLDS[0]} and on {WORLDS[1]} real ranks, with units of two sizes, forward and "
+        "backward had all weights, each rank gets its part of their average gradient, and in "
+        "between nothing was whole. The ranks sent what two all-gathers and a reduce-scatter send: "
+        "half more than DDP's all-reduce."
+    )
+
+
+def _check_unit(part: int, seen: Sequence[_Seen]) -> None:
+    ranks = len(seen)
+    whole = torch.cat([_drawn(100 + rank, part) for rank in range(ranks)])
+    own = [_Layer(rank, ranks, part).gradient(whole) for rank in range(ranks)]
     for rank, each in enumerate(seen):
         _check_life(rank, each, whole)
         _check_gradient(rank, each.answer, own)
-        if "all_reduce" in each.calls:
-            raise Wrong(
-                "the numbers are right, by an all-reduce, of which you throw most away: that takes "
-                "twice the bytes of comm.reduce_scatter(part, whole)."
-            )
-    return (
-        f"on {RANKS} real ranks forward and backward had all {len(whole)} weights, each rank keeps "
-        f"its {PART}, and gets the average of their gradients. In between nothing was whole. Your "
-        f"unit made {len(seen[0].calls)} calls: {', '.join(seen[0].calls)}."
+    check_traffic(
+        [each.sent for each in seen],
+        3 * (ranks - 1) * whole.nbytes,
+        3 * (ranks - 1),
+        so_far="the gradient is right",
+        advice="Two gathers of the weights, and of the gradients no more than each rank's own part "
+        "of the sum: that is what a reduce-scatter brings.",
+        too_little="Gather before forward and again before backward, by comm's calls alone.",
     )
 
 
-def _shard(rank: int) -> Tensor:
-    return torch.randn(
-        PART, generator=torch.Generator().manual_seed(100 + rank), dtype=torch.float64
-    )
+def _live_each(function: Unit) -> list[_Seen]:
+    with without_torch("comm"):
+        return [_live(function, part) for part in PARTS]
 
 
-def _live(function: Unit) -> _Seen:
-    rank = dist.get_rank()
-    shard, layer, comm = _shard(rank), _Layer(rank), Counted(Ours(algorithm="ring"))
+def _live(function: Unit, part: int) -> _Seen:
+    rank, comm = dist.get_rank(), Counted(Ours(algorithm="ring"))
+    shard, layer = _drawn(100 + rank, part), _Layer(rank, comm.ranks, part)
     answer = function(shard, layer.forward, layer.backward, comm)
     minidist.barrier()  # or the last call's tensors are still that call's
-    left, kept = layer.in_memory(), torch.equal(shard, _shard(rank))
+    left, kept = layer.in_memory(), torch.equal(shard, _drawn(100 + rank, part))
     answer = answer.detach().clone() if isinstance(answer, Tensor) else answer
-    return _Seen(answer, layer.given, layer.held, left, [c.name for c in comm.calls], kept)
+    return _Seen(
+        answer, layer.given, layer.held, left, Traffic(comm.bytes_sent, comm.messages_sent), kept
+    )
 
 
 def _check_life(rank: int, seen: _Seen, whole: Tensor) -> None:
@@ -152,41 +162,28 @@ def _check_life(rank: int, seen: _Seen, whole: Tensor) -> None:
 
 
 def _check_gradient(rank: int, answer: object, own: Sequence[Tensor]) -> None:
-    mean = sum(own[1:], own[0]) / RANKS
-    part = slice(rank * PART, (rank + 1) * PART)
+    ranks = len(own)
+    parts, mine = torch.stack(list(own)).mean(0).chunk(ranks), own[rank].chunk(ranks)[rank]
     if not isinstance(answer, Tensor):
-        raise Wrong(f"on rank {rank} you return {answer!r}, expected the shard of the gradient.")
-    if answer.shape != mean[part].shape:
-        raise Wrong(
-            f"on rank {rank} you return shape {list(answer.shape)}, expected {[PART]}: the rank "
-            "keeps its own part of the average."
-        )
-    if not torch.allclose(answer, mean[part], rtol=1e-9):
-        raise Wrong(f"on rank {rank} the gradient {_what_is_off(rank, answer, own)}")
-
-
-def _what_is_off(rank: int, answer: Tensor, own: Sequence[Tensor]) -> str:
-    mean = sum(own[1:], own[0]) / RANKS
-    parts, mine = torch.split(mean, PART), torch.split(own[rank], PART)[rank]
-    known = [
-        (RANKS * parts[rank], f"is the sum over {RANKS} ranks, expected the average: divide by "
-                              "their number."),
-        (mine, "is this rank's part of its own gradient. The other ranks' samples are missing."),
-        (parts[rank] / RANKS, "is divided twice by the number of ranks."),
-    ]  # fmt: skip
+        raise Wrong(f"on rank {rank} you return {answer!r:.80}, expected a part of the gradient.")
+    if near(answer, parts[rank]):
+        return
+    why = why_not(answer, parts[rank], mine, ranks)
     for other, part in enumerate(parts):
-        known.append((part, f"is that of rank {other}'s weights. Rank {rank} keeps part {rank}."))
-    texts = (text for tensor, text in known if torch.allclose(answer, tensor))
-    return next(texts, f"is off by up to {(answer - parts[rank]).abs().max().item():.1e}.")
+        if not why and near(answer, part):
+            why = f"is that of rank {other}'s weights. Rank {rank} keeps part {rank}."
+    why = why or f"is off by up to {(answer - parts[rank]).abs().max().item():.1e}."
+    raise Wrong(f"on rank {rank} of {ranks} the gradient {why}")
 
 
-@grader
+@formula
 def rows(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
     """Grade function(rows, ranks): which rows [start, end) each rank keeps, as FSDP2 cuts them.
 
     The judge is `torch.chunk`, by which FSDP2 cuts.
     """
     cases = [(8, 4), (5, 4), (9, 4), (10, 4), (3, 4), (1, 4), (6, 4), (7, 3), (13, 8), (5, 1)]
+    cases += [(count, ranks) for count in (2, 17, 29, 64) for ranks in (2, 5, 6, 11)]
     for count, ranks in cases:
         chunks = [chunk.tolist() for chunk in torch.arange(count).chunk(ranks)]
         right = chunks + [[]] * (ranks - len(chunks))
@@ -201,8 +198,8 @@ def rows(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
         if found != right or any(end < start for start, end in spans):
             raise Wrong(f"{case}you return {spans}. {_why_rows(found, right, count)}")
     return (
-        f"right for {len(cases)} cases, also where ranks get nothing. Every rank's part of the "
-        "all-gather is as long as the first rank's; what is missing there is padding."
+        f"right for {len(cases)} cases on 1 to 11 ranks, also where ranks get nothing. Every "
+        "rank's part of the all-gather is as long as the first rank's: the rest is padding."
     )
 
 
@@ -223,46 +220,52 @@ def _why_rows(found: list[list[int]], right: list[list[int]], count: int) -> str
     return f"Expected {sizes} rows, in order."
 
 
+class _Norm(NamedTuple):
+    answer: object
+    sent: Traffic
+    calls: int
+
+
 @grader
 def norm(function: Callable[[list[Tensor | None], Comm], object]) -> str:
     """Grade function(gradients, comm): the 2-norm of the whole gradient, from every rank's parts.
 
     A part may be empty, or None where a parameter got no gradient.
     """
-    answers = on_ranks(_norms, RANKS, function, timeout=TIMEOUT, hints=HINTS)
-    for case in range(CASES):
-        of_ranks = [_parts(rank, case) for rank in range(RANKS)]
-        norms = [
-            math.sqrt(sum(part.square().sum().item() for part in parts if part is not None))
-            for parts in of_ranks
-        ]
-        for rank, of_cases in enumerate(answers):
-            _check_norm(rank, of_cases[case], norms)
+    for ranks in WORLDS:
+        answers = on_ranks(_norms, ranks, function, hints=HINTS)
+        for case, of_ranks in enumerate(zip(*answers, strict=True)):
+            _check_norms(case, of_ranks)
     return (
-        "alike on all ranks and that of the whole gradient, also where ranks have empty parts or "
-        "none. One number went over the wire."
+        f"on {WORLDS[0]} and on {WORLDS[1]} real ranks the norm is that of the whole gradient, "
+        "also where ranks have empty parts or none, and for each one number was all-reduced, once."
     )
 
 
-def _parts(rank: int, case: int) -> list[Tensor | None]:
-    """Parts of gradients; in case 1 the last rank has empty ones, in case 2 it has none."""
+def _parts(rank: int, ranks: int, case: int) -> list[Tensor | None]:
+    """Parts of gradients; empty on the last rank in case 1, none there in 2, nowhere in 3."""
     generator = torch.Generator().manual_seed(10 * case + rank)
-    parts = [torch.randn(shape, generator=generator) for shape in ((3, 2), (5,))]
-    if rank == RANKS - 1 and case:
-        return [part[:0] if case == 1 else None for part in parts]
-    return list(parts)
+    parts = [torch.randn(shape, generator=generator) for shape in ((3, 2), (5 + case,))]
+    if case == 3 or (case == 2 and rank == ranks - 1):
+        return [None for _ in parts]
+    return [part[:0] if case == 1 and rank == ranks - 1 else part for part in parts]
 
 
-def _norms(function: Callable[[list[Tensor | None], Comm], object]) -> list[object]:
-    """What this rank answers in each case."""
-    rank, comm, answers = dist.get_rank(), Ours(algorithm="ring"), []
-    for case in range(CASES):
-        parts = _parts(rank, case)
-        answer = function(parts, comm)
-        if not all(map(_same, parts, _parts(rank, case))):
-            raise Wrong("the gradients have been changed. The norm alone is asked for.")
-        one = isinstance(answer, Tensor) and answer.numel() == 1
-        answers.append(answer.item() if one else answer)  # type: ignore[attr-defined]
+def _norms(function: Callable[[list[Tensor | None], Comm], object]) -> list[_Norm]:
+    """What this rank answers in each case, and sends."""
+    rank, comm, answers = dist.get_rank(), Counted(Ours(algorithm="ring")), []
+    with without_torch("comm"):
+        for case in range(CASES):
+            parts = _parts(rank, comm.ranks, case)
+            comm.clear()
+            answer = function(parts, comm)
+            if not all(map(_same, parts, _parts(rank, comm.ranks, case))):
+                raise Wrong("the gradients have been changed. The norm alone is asked for.")
+            one = isinstance(answer, Tensor) and answer.numel() == 1
+            answer = answer.item() if one else answer  # type: ignore[attr-defined]
+            answers.append(
+                _Norm(answer, Traffic(comm.bytes_sent, comm.messages_sent), len(comm.calls))
+            )
     return answers
 
 
@@ -270,12 +273,33 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
     return one is other if one is None or other is None else torch.equal(one, other)
 
 
+def _check_norms(case: int, answers: Sequence[_Norm]) -> None:
+    ranks = len(answers)
+    norms = [
+        math.sqrt(sum(p.square().sum().item() for p in _parts(r, ranks, case) if p is not None))
+        for r in range(ranks)
+    ]
+    for rank, each in enumerate(answers):
+        _check_norm(rank, each.answer, norms)
+    if (calls := max(each.calls for each in answers)) > 1:
+        raise Wrong(f"the norm is right, but it takes {calls} calls of comm; one is enough.")
+    sent, numbers = [each.sent for each in answers], 2 * (ranks - 1)
+    size = 8 if sum(each.nbytes for each in sent) == 8 * numbers else 4  # float64 is right as well
+    check_traffic(
+        sent, size * numbers, numbers, so_far="the norm is right", too_little=COMM, shared=False,
+        advice="One number from each rank is enough, in one all-reduce.",
+    )  # fmt: skip
+
+
 def _check_norm(rank: int, answer: object, norms: list[float]) -> None:
     right = math.hypot(*norms)
-    if not isinstance(answer, int | float):
-        raise Wrong(f"on rank {rank} you return {answer!r}, expected a number.")
+    try:
+        found = number(answer)
+    except TypeError as error:
+        raise Wrong(f"on rank {rank} you return {answer!r:.80}, expected a number.") from error
+    if math.isclose(found, right, rel_tol=1e-5, abs_tol=1e-9):
+        return
     hints = {
-        right: "",
         right**2: "That is its square.",
         norms[rank]: "That is the norm of this rank's part alone.",
         sum(norms): "Norms do not add up: their squares do.",
@@ -283,15 +307,11 @@ def _check_norm(rank: int, answer: object, norms: list[float]) -> None:
         right / math.sqrt(len(norms)): "Sum the squares over the ranks; do not average them.",
         math.sqrt(sum(norms)): "That is the root of a sum of norms: sum their squares.",
     }
-    for value, hint in hints.items():
-        if math.isclose(answer, value, rel_tol=1e-5):
-            if not hint:
-                return
-            raise Wrong(f"on rank {rank} you return {answer:.4f}, expected {right:.4f}. {hint}")
-    raise Wrong(f"on rank {rank} you return {answer:.4f}, expected {right:.4f}.")
+    why = hint(found, hints.items(), within=1e-5 * right)
+    raise Wrong(f"on rank {rank} you return {found:.4f}, expected {right:.4f}.{why}")
 
 
-@grader
+@formula
 def peak(function: Callable[[list[int], int, bool], float]) -> str:
     """Grade function(units, ranks, prefetch): the most weights that a rank holds during forward.
 
@@ -307,9 +327,13 @@ def peak(function: Callable[[list[int], int, bool], float]) -> str:
         ([24, 800], 8),
         ([1200], 4),
     ]
+    draw = Random(20)
+    for ranks in (1, 2, 3, 6, 7, 16):
+        cases += [([ranks * draw.randrange(9) for _ in range(blocks)], ranks) for blocks in (3, 9)]
     for units, ranks in cases:
         for prefetch in (False, True):
-            answer = ask_number(function, list(units), ranks, prefetch)
+            asked = list(units), ranks, prefetch
+            answer = ask_number(function, *asked, expected="a number of weights")
             right = _walk(units, ranks, prefetch)
             if answer != right:
                 ahead = "with" if prefetch else "without"
@@ -318,8 +342,8 @@ def peak(function: Callable[[list[int], int, bool], float]) -> str:
                     f"{answer:g}; it is {right}.{_why_peak(answer, units, ranks, prefetch)}"
                 )
     return (
-        f"right for {len(cases)} models, with prefetch and without. More ranks shrink the first "
-        "term alone: what is whole at a time does not depend on their number."
+        f"right for {len(cases)} models on 1 to 16 ranks, with and without prefetch. More ranks "
+        "shrink the shards alone: what is whole at a time does not depend on their number."
     )
 
 
@@ -328,8 +352,8 @@ def _walk(units: Sequence[int], ranks: int, prefetch: bool) -> int:
     shards = sum(units) // ranks
     root, *blocks = units
     most = shards + root
-    for number in range(len(blocks)):
-        whole = blocks[number : number + 1 + prefetch]
+    for place in range(len(blocks)):
+        whole = blocks[place : place + 1 + prefetch]
         most = max(most, shards + root + sum(whole))
     return most
 
@@ -348,5 +372,5 @@ def _why_peak(answer: float, units: Sequence[int], ranks: int, prefetch: bool) -
         (shards + sum(units), "not all units are whole at a time"),
         (sum(units), "that is the whole model"),
     ]  # fmt: skip
-    fitting = [hint for value, hint in hints if answer == value != right]
+    fitting = [text for value, text in hints if answer == value != right]
     return f" Perhaps {fitting[0]}." if fitting else ""

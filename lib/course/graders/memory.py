@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from random import Random
+from typing import Any
 
 import torch
 
-from course.graders.verdict import Wrong, ask, ask_number, grader, hint
+from course.graders.verdict import Wrong, ask_as, ask_number, formula, hint, whole
 from course.training.models import GPT
 from minidist.memory.activations import saved
 from minidist.memory.state import FP32, MIXED, DtypePolicy, StateBytes, share, state
@@ -18,13 +20,20 @@ __all__ = ["activations", "checkpointed", "fewest", "peak"]
 GB = 10**9
 
 
-@grader
+@formula
 def activations(function: Callable[[int, int, int, int], float]) -> str:
     """Grade function(batch, time, width, heads): bytes that autograd keeps of one block of a GPT.
 
     In fp32, with the block's input and without its weights. The judge is autograd.
     """
-    cases = [(1, 8, 16, 8), (2, 8, 16, 2), (3, 17, 24, 4), (2, 5, 64, 1), (1, 31, 8, 8)]
+    cases = [
+        (1, 8, 16, 8),
+        (2, 8, 16, 2),
+        (3, 17, 24, 4),
+        (2, 5, 64, 1),
+        (1, 31, 8, 8),
+        (5, 3, 40, 5),
+    ]
     for case in cases:
         batch, time, width, heads = case
         block = GPT(2, width, layers=1, heads=heads, context=time).blocks[0]
@@ -72,7 +81,7 @@ def _why_kept(answer: float, right: int, batch: int, time: int, width: int, head
 Lives = Sequence[tuple[float, float, int]]
 
 
-@grader
+@formula
 def peak(function: Callable[[Lives], float]) -> str:
     """Grade function(lives): the most bytes at any time, of tensors as (born, freed, bytes).
 
@@ -87,11 +96,15 @@ def peak(function: Callable[[Lives], float]) -> str:
         [(0, 3, 1), (1, 2, 5), (4, 9, 2), (6, 8, 3), (7, 8, 1)],
         [],
     ]
+    draw = Random(18)
+    for many in (5, 12, 20):
+        births = [draw.randrange(9) for _ in range(many)]
+        cases.append([(b, draw.randrange(b + 1, 11), draw.randrange(1, 50)) for b in births])
     for lives in cases:
         right = max([_live(lives, moment) for moment in range(10)])
-        answer = ask(function, list(lives))
-        if not isinstance(answer, int | float) or answer != right:
-            raise Wrong(f"Of {lives} you say {answer!r}; it is {right}.{_why_peak(answer, lives)}")
+        answer = ask_number(function, list(lives))
+        if answer != right:
+            raise Wrong(f"Of {lives} you say {answer:g}; it is {right}.{_why_peak(answer, lives)}")
     return (
         f"right for {len(cases)} lists. What does not live at the same time does not add up: a "
         "step's peak is less than the sum of its parts."
@@ -102,19 +115,19 @@ def _live(lives: Lives, moment: float) -> int:
     return sum(nbytes for born, freed, nbytes in lives if born <= moment < freed)
 
 
-def _why_peak(answer: object, lives: Lives) -> str:
+def _why_peak(answer: float, lives: Lives) -> str:
     sizes = [nbytes for *_, nbytes in lives]
-    hints: dict[object, str] = {
+    hints: dict[float | None, str] = {
         sum(sizes): "That is the sum of all, but they do not all live at once.",
         max(sizes, default=None): "That is the largest tensor, not the most of all together.",
         max([_live([(a, b + 0.5, n) for a, b, n in lives], t) for t in range(10)]): (
             "What is freed at a time is gone before the next is born."
         ),
     }
-    return f" {hints[answer]}" if isinstance(answer, int | float) and answer in hints else ""
+    return f" {hints[answer]}" if answer in hints else ""
 
 
-@grader
+@formula
 def checkpointed(function: Callable[[int, int, int, int], float]) -> str:
     """Grade function(layers, every, kept, passed): most bytes of activations with checkpoints.
 
@@ -122,7 +135,19 @@ def checkpointed(function: Callable[[int, int, int, int], float]) -> str:
     bytes; of them `passed` are its input, which the block before it has returned. The judge plays
     forward and backward, tensor by tensor.
     """
-    cases = [(4, 1), (4, 4), (12, 1), (12, 3), (12, 4), (12, 12), (10, 4), (7, 3), (5, 9)]
+    cases = [
+        (4, 1),
+        (4, 4),
+        (12, 1),
+        (12, 3),
+        (12, 4),
+        (12, 12),
+        (10, 4),
+        (7, 3),
+        (5, 9),
+        (23, 5),
+        (1, 1),
+    ]
     for (layers, every), (kept, passed) in product(cases, ((16, 1), (34, 2), (5, 5))):
         right = _played(layers, every, kept, passed)
         answer = ask_number(function, layers, every, kept, passed)
@@ -133,7 +158,7 @@ def checkpointed(function: Callable[[int, int, int, int], float]) -> str:
                 f"{_why_checkpointed(answer, layers, every, kept, passed)}"
             )
     return (
-        "right for chains of 4 to 12 blocks, also where they do not divide. Few checkpoints leave "
+        "right for chains of 1 to 31 blocks, also where they do not divide. Few checkpoints leave "
         "a long segment to be computed again, and many leave many inputs: the least is in between."
     )
 
@@ -176,7 +201,11 @@ def _why_checkpointed(answer: float, layers: int, every: int, kept: int, passed:
     return hint(answer, hints)
 
 
-@grader
+def _ranks(answer: Any) -> int | None:
+    return None if answer is None else whole(answer)
+
+
+@formula
 def fewest(function: Callable[[int, int, int, DtypePolicy, str], int]) -> str:
     """Grade function(parameters, limit, beside, policy, optimizer): the fewest ranks that do.
 
@@ -184,10 +213,11 @@ def fewest(function: Callable[[int, int, int, DtypePolicy, str], int]) -> str:
     number, for the unsharded unit and the activations. None if no number of ranks will do.
     """
     limits = ((24 * GB, 8 * GB), (80 * GB, 8 * GB), (24 * GB, 24 * GB), (200, 0), (24 * GB, 0))
-    sizes = (7 * GB, 70 * GB, 12)
+    sizes = (7 * GB, 70 * GB, 12, 1_234_567_891)
     policies = ((FP32, "adam"), (MIXED, "adam"), (FP32, "sgd"))
     for size, (limit, beside), (policy, optimizer) in product(sizes, limits, policies):
-        answer = ask(function, size, limit, beside, policy, optimizer)
+        expected = "a whole number of ranks from 1 on, or None"
+        answer = ask_as(_ranks, expected, function, size, limit, beside, policy, optimizer)
         case = (
             f"For {size:,} parameters ({policy.name}, {optimizer}), {limit:,} bytes a rank and "
             f"{beside:,} of them beside the state you say {answer!r}"
@@ -195,14 +225,15 @@ def fewest(function: Callable[[int, int, int, DtypePolicy, str], int]) -> str:
         if answer is None:
             if limit > beside:
                 raise Wrong(f"{case}. With enough ranks a slice of the state fits in what is left.")
-        elif not isinstance(answer, int) or answer < 1:
-            raise Wrong(f"{case}; expected a whole number of ranks from 1 on, or None.")
+        elif answer < 1:
+            raise Wrong(f"{case}; expected {expected}.")
         elif limit <= beside:
             raise Wrong(f"{case}. There is no room for any slice, however thin: expected None.")
         else:
             _check_fewest(answer, limit, beside, state(size, policy, optimizer), case)
     return (
-        "one rank less would not fit. What is not cut, the unit and the activations, stays however "
+        f"for {len(sizes)} models, {len(limits)} GPUs, fp32 and mixed precision, Adam and SGD, one "
+        "rank less would not fit. What is not cut, the unit and the activations, stays however "
         "many ranks there are: it decides whether it can be done, the state only on how many."
     )
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 
 import torch
 import torch.distributed as dist
 
 import minidist
-from course.graders.verdict import Wrong, ask_number, ask_pairs, grader, hint
+from course.graders.verdict import (
+    Wrong,
+    alone,
+    ask_number,
+    ask_pairs,
+    formula,
+    grader,
+    hint,
+)
 from course.sandbox import ranks as real
+from course.sandbox.forbidden import without_torch
 from course.sandbox.threads import Deadlock, Endless, Exchange, Failed, Message, Threads
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, seconds, switch
@@ -19,17 +29,21 @@ from minidist.schedule.simulate import Contributors, Event, Replay, replay, traf
 
 __all__ = ["bytes_sent", "crossover", "ring_all_reduce", "slices"]
 
+ELEMENTS = 1003  # on real ranks: not all chunks are equally long
 HandWritten = Callable[[int, int, list[torch.Tensor], Exchange], None]
 
 
 # ---- formulas ----
 
 
-@grader
+@formula
 def bytes_sent(function: Callable[[int, int], float]) -> str:
     """Grade function(ranks, nbytes): the bytes that each rank sends in a ring all-reduce."""
-    for ranks in (8, 4, 2, 3, 1):
-        elements = 3000 * ranks
+    draw = Random(7)
+    cases = [(ranks, 3000) for ranks in (8, 4, 2, 3, 1)]
+    cases += [(draw.randrange(5, 99), draw.randrange(100, 9999)) for _ in range(4)]
+    for ranks, chunk in cases:
+        elements = chunk * ranks
         size = 4 * elements
         right = int(traffic(algorithms.ring_all_reduce(ranks), elements).sent_bytes[0])
         answer, steps = ask_number(function, ranks, size), ranks - 1
@@ -39,28 +53,31 @@ def bytes_sent(function: Callable[[int, int], float]) -> str:
             (2 * steps * size, "Each message is one chunk, a 1/N of the tensor, not all of it."),
             (steps * size, "That is what the root of the naive way sends."),
             (2 * steps, "That is the number of messages; each has size / N bytes."),
+            (right / 4, "Those are elements; each has 4 bytes. `nbytes` is in bytes already."),
+            (8 * right, "Those are bits."),
         ]
         if abs(answer - right) > 0.5:
             raise Wrong(
                 f"For {ranks} ranks and {size} bytes you say {answer:g}; the simulator counts "
-                f"{right}.{hint(int(answer), hints)}"
+                f"{right}.{hint(answer, hints, within=0.5)}"
             )
     return (
-        "the simulator counts the same for 1, 2, 3, 4 and 8 ranks. With more and more ranks it "
-        "comes close to twice the tensor and never reaches it."
+        f"the simulator counts the same in {len(cases)} cases, from 1 to {max(cases)[0]} ranks. "
+        "With more and more ranks it comes close to twice the tensor and never reaches it."
     )
 
 
-@grader
+@formula
 def slices(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
     """Grade function(numel, ranks): the (start, stop) of each rank's slice of a tensor."""
-    for ranks in (4, 1, 3, 8):
-        for numel in (16 * ranks, 10, 1, 0, ranks - 1, ranks + 1, 97):
+    draw = Random(8)
+    for ranks in (4, 1, 3, 8, *draw.sample(range(5, 40), 3)):
+        for numel in (16 * ranks, 10, 1, 0, ranks - 1, ranks + 1, 97, draw.randrange(10**5)):
             cut = ask_pairs(function, numel, ranks, expected="a list of pairs (start, stop)")
             _check_slices(cut, numel, ranks)
     return (
-        "every element is in one slice and no two slices differ by more than one element, also "
-        "when there are fewer elements than ranks. Nothing had to be padded."
+        "in 56 cases every element is in one slice and no two slices differ by more than one "
+        "element, also when there are fewer elements than ranks. Nothing had to be padded."
     )
 
 
@@ -90,16 +107,18 @@ def _check_slices(cut: list[tuple[int, int]], numel: int, ranks: int) -> None:
         )
 
 
-@grader
+@formula
 def crossover(function: Callable[[int, float, float], float]) -> str:
     """Grade function(ranks, alpha, beta): the bytes at which ring and tree take the same time."""
     ways = {"the ring": algorithms.ring_all_reduce, "the tree": algorithms.tree_all_reduce}
     why = "The tree has 2 ceil(log2 N) steps of the whole tensor, the ring 2(N - 1) of an N-th."
-    for ranks in (8, 4, 16, 100):
+    drawn = Random(9).sample(range(5, 70), 4)
+    for ranks in (8, 4, 16, 100, *drawn):
         check_crossing(function, ranks, ways, above="the ring", why=why)
     return (
-        "at your size the cost model gives ring and tree the same time, for 4 to 100 ranks. Below "
-        "it the tree wins, above it the ring."
+        f"at your size the cost model gives ring and tree the same time, for {4 + len(drawn)} "
+        "numbers of ranks from 4 to 100 and several links. Below it the tree wins, above it the "
+        "ring."
     )
 
 
@@ -115,7 +134,9 @@ def check_crossing(
 
     `above` names the way that wins above the crossing, `why` says what the times are made of.
     """
-    for link in (Link(1e-5, 1e-9), Link(3e-6, 1e-11)):
+    draw = Random(ranks)
+    drawn = Link(draw.uniform(1e-6, 1e-4), draw.uniform(1e-11, 1e-9))
+    for link in (Link(1e-5, 1e-9), Link(3e-6, 1e-11), drawn):
         size = ask_number(function, ranks, link.alpha, link.beta)
         if size <= 0:
             case = f"For {ranks} ranks you say {size:g}"
@@ -142,15 +163,18 @@ def ring_all_reduce(function: HandWritten) -> str:
     First between threads, for 4 ranks and for other numbers of them, on chunks whose numbers tell
     where they came from; then once on real ranks.
     """
-    first = _try(function, 4)
-    for ranks in (2, 3, 5, 1):
-        _try(function, ranks)
+    first = alone(_on_threads, function)
     note = " After the first phase rank r holds the sum of chunk r, as reduce-scatter must."
     if first != -1:
         note = (
             f" Note: your rank r starts with chunk r{first:+d}; minidist's starts with chunk r-1."
         )
     return _on_ranks(function, 4) + note
+
+
+def _on_threads(function: HandWritten) -> int:
+    first, *_ = [_try(function, ranks) for ranks in (4, 2, 3, 5, 1, 7)]
+    return first
 
 
 def _try(function: HandWritten, ranks: int) -> int:
@@ -232,7 +256,8 @@ def _compare_message(at: str, message: Message, event: Event, ranks: int) -> Non
             f"{at} received from rank {message.source}, expected rank {left}, its left one."
         )
     if message.sent.numel() != ranks**2:
-        raise Wrong(f"{at} sent {message.sent.numel()} of the {ranks**2} elements of a chunk.")
+        count = message.sent.numel()
+        raise Wrong(f"{at} sent {count} elements, expected the {ranks**2} of one chunk.")
     parts = _read(message.sent, ranks)
     if len(parts) != 1:
         mixed = " and ".join(str(chunk) for chunk, _ in parts) or "none"
@@ -276,16 +301,28 @@ def _compare_end(where: str, held: list[list[torch.Tensor]], ranks: int) -> None
 
 def _on_ranks(function: HandWritten, ranks: int) -> str:
     def work() -> tuple[bool, int]:
-        mine = torch.randn(1000)
+        mine, sent = torch.randn(ELEMENTS), 0
         theirs = mine.clone()
-        function(dist.get_rank(), ranks, list(mine.tensor_split(ranks)), real.exchange)
-        with minidist.record() as log:
-            minidist.all_reduce(theirs)
-        return torch.allclose(mine, theirs, atol=1e-5), sum(sent.nbytes for sent in log)
 
-    (sent,), *_ = real.compared(work, ranks, "the sums differ from all_reduce's")
+        def exchange(tensor: torch.Tensor, to: int, source: int) -> torch.Tensor:
+            nonlocal sent
+            sent += tensor.nbytes
+            return real.exchange(tensor, to, source)
+
+        with without_torch("`exchange`"), minidist.record() as log:
+            function(dist.get_rank(), ranks, list(mine.tensor_split(ranks)), exchange)
+        if log:
+            raise Wrong("your function calls minidist. Use `exchange` and nothing else.")
+        minidist.all_reduce(theirs)
+        return torch.allclose(mine, theirs, atol=1e-5), sent
+
+    how = "with chunks of different lengths the sums"
+    sent = sum(sent for (sent,) in real.compared(work, ranks, f"{how} differ from all_reduce's"))
+    if sent != (right := 2 * (ranks - 1) * 4 * ELEMENTS):
+        where = f"On {ranks} real processes {how} are right"
+        raise Wrong(f"{where}, but {sent:,} bytes are sent; expected {right:,}.")
     return (
-        "your loop sends exactly the schedule's messages, for 1 to 5 ranks; on "
-        f"{ranks} real processes it gives the sums of minidist.all_reduce, and each rank sends "
-        f"{sent} bytes of a tensor of 4000: 2(N - 1)/N of it."
+        "your loop sends exactly the schedule's messages, for 1, 2, 3, 4, 5 and 7 ranks; on "
+        f"{ranks} real processes it gives the sums of minidist.all_reduce, and all ranks together "
+        f"send {sent:,} bytes for a tensor of {4 * ELEMENTS:,}: each of them 2(N - 1)/N of it."
     )

@@ -1,16 +1,32 @@
-"""What a grader says."""
+"""What a grader says, how it asks a learner's function, and the process that it asks it in."""
 
 from __future__ import annotations
 
 import html
 import math
+import signal
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import wraps
+from inspect import unwrap
+from io import StringIO
+from numbers import Real
+from operator import index
 from typing import Any, Literal, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+
+import minidist
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+LIMIT = 10.0  # seconds for a grading in a process of its own
+GRACE = 6.0  # more until the process is killed, if the alarm has not ended it
+PRINTED = 5000  # characters of a learner's output that are shown
 
 
 @dataclass(frozen=True)
@@ -36,22 +52,51 @@ class Wrong(Exception):
     """Raised inside a grader: the diagnosis."""
 
 
+class TooLong(BaseException):
+    """Time is up. A learner's `except Exception` does not catch it."""
+
+
+# ---- ask a learner's function ----
+
+
 def ask(function: Callable[..., object], *args: object) -> object:
     """Call a learner's function; what it raises is a wrong answer, not the grader's failure."""
     try:
         return function(*args)
-    except NotImplementedError:
+    except (NotImplementedError, Wrong):
         raise
+    except TooLong as error:
+        raise Wrong(f"for {args} it does not come to an end.") from error
     except Exception as error:
         raise Wrong(f"for {args} it raised {type(error).__name__}: {error}.") from error
 
 
-def ask_number(function: Callable[..., object], *args: object) -> float:
-    """The same, for an answer that must be a number."""
-    answer = ask(function, *args)
-    if not isinstance(answer, int | float) or not math.isfinite(answer):
-        raise Wrong(f"for {args} you say {answer!r}; expected a number of bytes.")
-    return float(answer)
+def number(answer: object) -> float:
+    """The number that an answer is, also one of numpy's or a tensor without dimensions.
+
+    Raises:
+        TypeError: it is none, or a bool, or not finite.
+    """
+    if isinstance(answer, torch.Tensor | np.ndarray) and not answer.ndim:
+        answer = answer.item()
+    if not isinstance(answer, torch.Tensor | np.ndarray | bool | np.bool_):
+        if hasattr(answer, "__index__"):
+            return index(answer)
+        if isinstance(answer, Real) and math.isfinite(answer):
+            return float(answer)
+    raise TypeError(f"{answer!r:.80} is not a finite number")
+
+
+def whole(answer: object) -> int:
+    """The whole number that an answer is.
+
+    Raises:
+        TypeError: it is none.
+    """
+    found = number(answer)
+    if found != int(found):
+        raise TypeError(f"{answer!r:.80} is not a whole number")
+    return int(found)
 
 
 def ask_as(
@@ -61,17 +106,34 @@ def ask_as(
     *args: object,
     case: str = "",
 ) -> T:
-    """The same, for an answer that `read` must understand."""
+    """As `ask`, for an answer that `read` must understand."""
     answer = ask(function, *args)
     try:
         return read(answer)
-    except (TypeError, ValueError) as error:
-        raise Wrong(f"{case}you return {answer!r:.80}; expected {expected}.") from error
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        where = case or f"for {args} "
+        raise Wrong(f"{where}you return {answer!r:.80}; expected {expected}.") from error
+
+
+def ask_number(
+    function: Callable[..., object], *args: object, expected: str = "a number of bytes"
+) -> float:
+    """The same, for a number."""
+    return ask_as(number, expected, function, *args)
+
+
+def ask_whole(
+    function: Callable[..., object], *args: object, case: str = "", expected: str = "a whole number"
+) -> int:
+    """The same, for a whole number."""
+    return ask_as(whole, expected, function, *args, case=case)
 
 
 def ask_numbers(function: Callable[..., object], *args: object, case: str = "") -> list[int]:
     """The same, for a list of whole numbers."""
-    return ask_as(lambda answer: list(map(int, answer)), "a list of numbers", function, *args,
+    return ask_as(lambda answer: list(map(whole, answer)), "a list of numbers", function, *args,
                   case=case)  # fmt: skip
 
 
@@ -81,7 +143,7 @@ def ask_pairs(
     """The same, for a list of pairs of whole numbers."""
 
     def read(answer: Any) -> list[tuple[int, int]]:
-        return [(int(start), int(end)) for start, end in answer]
+        return [(whole(start), whole(end)) for start, end in answer]
 
     return ask_as(read, expected, function, *args, case=case)
 
@@ -92,22 +154,81 @@ def hint(answer: float, hints: Iterable[tuple[float, str]], within: float = 1e-9
     return next(fitting, "")
 
 
+# ---- grade ----
+
 NOT_YET = Verdict("not yet", "Write the function, then run this cell again.")
 
 
 def grader(grade: Callable[P, str]) -> Callable[P, Verdict]:
-    """Make a grader of a function that returns what was proven, or raises Wrong.
+    """Make a grader of a function that returns what it has tried, or raises Wrong.
 
-    A stub raises NotImplementedError, which is no mistake yet.
+    A stub raises NotImplementedError, which is no mistake yet. Of what is printed meanwhile, the
+    beginning is shown.
     """
 
     @wraps(grade)
     def verdict(*args: P.args, **kwargs: P.kwargs) -> Verdict:
+        printed = StringIO()
         try:
-            return Verdict("right", grade(*args, **kwargs))
+            with redirect_stdout(printed):
+                return Verdict("right", grade(*args, **kwargs))
         except NotImplementedError:
             return NOT_YET
         except Wrong as wrong:
             return Verdict("wrong", str(wrong))
+        finally:
+            text = printed.getvalue()
+            more = f"\n... and {len(text) - PRINTED:,} characters more\n"
+            print(text[:PRINTED], end=more if len(text) > PRINTED else "")
 
     return verdict
+
+
+def formula(grade: Callable[P, str]) -> Callable[P, Verdict]:
+    """Make a grader that runs all of `grade` in one process of its own, with a time limit."""
+
+    @wraps(grade)
+    def in_a_process(*args: P.args, **kwargs: P.kwargs) -> str:
+        return alone(_unwrapped, sys.modules[grade.__module__], grade.__name__, args, kwargs)
+
+    return grader(in_a_process)
+
+
+def _unwrapped(module: Any, name: str, args: Any, kwargs: Any) -> str:
+    text: str = unwrap(getattr(module, name))(*args, **kwargs)
+    return text
+
+
+def alone(call: Callable[..., T], *args: Any) -> T:
+    """Return call(*args) from a process that is killed after it, with all that it has started.
+
+    Raises:
+        Wrong: it has raised that, or anything else, or it did not come to an end, or it died.
+        NotImplementedError: it has raised that.
+    """
+    try:
+        found: T = minidist.launch(
+            _with_alarm, 1, call, args, LIMIT, device="cpu", timeout=LIMIT + GRACE
+        )[0]
+    except minidist.RankError as error:
+        if isinstance(error.__cause__, NotImplementedError | Wrong):
+            raise error.__cause__ from error
+        first = str(error).split("\n\n")[0].replace("\n", "; ").removeprefix("rank 0 ")
+        raise Wrong(f"the process that runs your function {first}.") from error
+    except TypeError as error:  # it cannot be pickled
+        raise Wrong(f"your function cannot be sent to another process: {error}.") from error
+    return found
+
+
+def _with_alarm(call: Callable[..., T], args: tuple[Any, ...], limit: float) -> T:
+    def ring(*_: object) -> None:
+        raise TooLong
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        return call(*args)
+    except TooLong as error:
+        raise Wrong(f"your function did not come to an end within {limit:g} s.") from error
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

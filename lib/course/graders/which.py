@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
 
 from course.graders.ring import check_crossing
-from course.graders.verdict import Wrong, ask, ask_number, grader, hint
+from course.graders.verdict import Wrong, ask_as, ask_number, ask_whole, formula, hint
 from minidist.errors import ScheduleError
 from minidist.schedule.algorithms import (
     chain_all_reduce,
@@ -18,29 +20,40 @@ from minidist.schedule.cost import Link, seconds, switch
 from minidist.schedule.schedule import Schedule, Step
 from minidist.schedule.simulate import Contributors, replay, traffic
 
+COUNTS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64)  # of segments
 
-@grader
-def recursive_doubling(function: Callable[[int], Sequence[Step]]) -> str:
+
+@formula
+def recursive_doubling(function: Callable[[int], Iterable[Step]]) -> str:
     """Grade function(ranks): the steps of recursive doubling, for a power of two of ranks."""
-    for ranks in (4, 2, 8, 16, 1):
-        _check_doubling(ask(function, ranks), ranks)
+    for ranks in (4, 2, 8, 16, 1, 64, 128):
+        _check_doubling(function, ranks)
     return (
-        "for 1 to 16 ranks every rank ends with every part exactly once, after log2 N steps. "
-        "That is the fewest there can be: in one step a rank's knowledge can at most double."
+        "for powers of two from 1 to 128 ranks every rank ends with every part exactly once, after "
+        "log2 N steps. That is the fewest there can be: in one step a rank's knowledge can at most "
+        "double."
     )
 
 
-def _check_doubling(answer: object, ranks: int) -> None:
+def _steps(answer: Any) -> list[Step]:
+    steps = list(answer)
+    if not all(isinstance(step, Step) for step in steps):
+        raise TypeError
+    return steps
+
+
+def _check_doubling(function: Callable[[int], Iterable[Step]], ranks: int) -> None:
     case = f"With {ranks} rank{'s' if ranks > 1 else ''}: "
-    if not isinstance(answer, Sequence) or not all(isinstance(step, Step) for step in answer):
-        raise Wrong(f"{case}you return {answer!r:.80}; expected a list of Step.")
+    answer = ask_as(_steps, "a list of Step", function, ranks, case=case)
     mine = Schedule("your schedule", "all_reduce", ranks, 1, lambda: answer)
     try:
         mine.check()
         done = replay(mine)
     except ScheduleError as error:
         hint = "A partner's number differs in one bit: rank ^ d."
-        if "race" in str(error):
+        if "written twice" in str(error):
+            hint = "A rank exchanges with one partner in a step."
+        elif "race" in str(error):
             hint = "Partners send at the same time, so both must reduce what comes."
         raise Wrong(f"{case}{error}. {hint}") from error
     for rank, (held,) in enumerate(done.state()):
@@ -68,7 +81,7 @@ def _what_is_off(rank: int, held: Contributors, ranks: int) -> str:
     return f"rank {rank} ends without the part of rank {missing[0]}. {why}"
 
 
-@grader
+@formula
 def crossing(function: Callable[[int, float, float], float]) -> str:
     """Grade function(ranks, alpha, beta): the bytes at which the two doublings take the same."""
     ways = {
@@ -79,19 +92,24 @@ def crossing(function: Callable[[int, float, float], float]) -> str:
         "One has log2 N steps of the whole tensor; the other 2 log2 N, in which a rank sends "
         "2(N - 1)/N of the tensor in all."
     )
-    for ranks in (8, 4, 64, 1024):
+    drawn = [1 << power for power in Random(4).sample(range(3, 11), 4)]
+    for ranks in (8, 4, 64, *drawn):
         check_crossing(function, ranks, ways, above="halving-doubling", why=why)
     return (
-        "at your size both take the same time, for 4 to 1,024 ranks. With many ranks it comes "
-        "close to alpha / beta, the bytes that a link carries while a message waits."
+        f"at your size both take the same time, for 4 to {max(64, *drawn):,} ranks and several "
+        "links. With many ranks it comes close to alpha / beta, the bytes that a link carries "
+        "while a message waits."
     )
 
 
-@grader
+@formula
 def between_nodes(function: Callable[[int, int, int], float]) -> str:
     """Grade function(ranks, local, nbytes): bytes that leave nodes in a hierarchical all-reduce."""
-    for ranks, local in ((32, 8), (8, 4), (12, 2), (6, 3), (4, 4), (5, 1)):
-        size = 600 * ranks
+    draw = Random(5)
+    drawn = [(local * draw.randrange(2, 9), local) for local in draw.sample(range(2, 12), 5)]
+    clusters = [(32, 8), (8, 4), (12, 2), (6, 3), (4, 4), (5, 1), *drawn]
+    for ranks, local in clusters:
+        size = ranks * draw.randrange(100, 1000)
         right = traffic(hierarchical_all_reduce(ranks, local=local), size, 1, local).between_nodes
         answer, nodes = ask_number(function, ranks, local, size), ranks // local
         flat = traffic(ring_all_reduce(ranks), size, 1, local).between_nodes
@@ -110,40 +128,49 @@ def between_nodes(function: Callable[[int, int, int], float]) -> str:
                 f"simulator counts {right}.{hint(answer, hints, within=0.5)}"
             )
     return (
-        "the simulator counts the same for six clusters. Only the number of nodes matters: to the "
-        "network a node is one rank, whose tensor its ranks carry in slices."
+        f"the simulator counts the same for {len(clusters)} clusters. Only the number of nodes "
+        "matters: to the network a node is one rank, whose tensor its ranks carry in slices."
     )
 
 
-@grader
+@formula
 def segments(function: Callable[[int, int, float, float], int]) -> str:
     """Grade function(ranks, nbytes, alpha, beta): how many segments a chain should cut into."""
-    for ranks, nbytes in ((8, 1 << 20), (4, 1 << 22), (12, 1 << 19), (8, 1 << 10)):
+    draw = Random(6)
+    cases = [(8, 1 << 20), (4, 1 << 22), (12, 1 << 19), (8, 1 << 10)]
+    for ranks, nbytes in cases:
         _check_segments(function, ranks, nbytes, Link(1e-5, 1e-10))
+    drawn = [(draw.randrange(6, 15), 1 << draw.randrange(20, 23)) for _ in range(4)]
+    for ranks, nbytes in drawn:
+        alpha = draw.uniform(1e-6, 1e-4)
+        _check_segments(function, ranks, nbytes, Link(alpha, alpha * draw.uniform(3e-6, 1e-5)))
     return (
-        "the cost model finds no count that is more than 5% faster than yours. Four times the "
-        "bytes want twice the segments: the best count grows with the root of the size."
+        f"in {len(cases + drawn)} cases none of the {len(COUNTS)} counts that were tried is more "
+        "than 5% faster than yours. Four times the bytes want twice the segments: the best "
+        "count grows with the root of the size."
     )
 
 
 def _check_segments(function: Callable[..., int], ranks: int, nbytes: int, link: Link) -> None:
-    count = ask(function, ranks, nbytes, link.alpha, link.beta)
     case = f"For {ranks} ranks, {nbytes} bytes, alpha {link.alpha:g} s, beta {link.beta:g} s/byte: "
-    if not isinstance(count, int | float) or not count >= 1 or count != int(min(count, 1e9)):
-        raise Wrong(f"{case}you say {count!r}; expected a whole number of segments, 1 or more.")
+    expected = "a whole number of segments, 1 or more"
+    args = ranks, nbytes, link.alpha, link.beta
+    count = ask_whole(function, *args, case=case, expected=expected)
+    if count < 1:
+        raise Wrong(f"{case}you say {count}; expected {expected}.")
     if count > 1000:
         raise Wrong(f"{case}you say {count:g}: each step would pay alpha for very few bytes.")
 
     def took(count: int) -> float:
         return seconds(chain_all_reduce(ranks, segments=count), nbytes, switch(link))
 
-    tried = {each: took(each) for each in (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64)}
+    tried = {each: took(each) for each in COUNTS}
     best = min(tried, key=tried.__getitem__)
-    own = took(int(count))
+    own = took(count)
     if own > 1.05 * tried[best]:
         text = "more" if best > count else "fewer"
         raise Wrong(
-            f"{case}with your {int(count)} segments it takes {own * 1e6:.0f} us, with {best} only "
+            f"{case}with your {count} segments it takes {own * 1e6:.0f} us, with {best} only "
             f"{tried[best] * 1e6:.0f}: try {text}. About 2N + S steps of alpha + 2 beta s / S; "
             "where is that least?"
         )

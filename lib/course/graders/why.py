@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from random import Random
+from typing import Any
 
 import torch
 
-from course.graders.verdict import Wrong, ask, ask_number, grader
+from course.graders.verdict import Wrong, ask_as, ask_number, ask_whole, formula, whole
 from minidist.memory.state import FP32, MIXED, OPTIMIZERS, DtypePolicy, state
 
-FINE_SUMS = DtypePolicy(
-    "fp16, gradients added up in fp32", torch.float16, torch.float32, torch.float32, torch.float32
-)
-SHORT_MOMENTS = DtypePolicy(
-    "fp32, moments in bf16", torch.float32, torch.float32, None, torch.bfloat16
-)
-POLICIES = (FP32, MIXED, FINE_SUMS, SHORT_MOMENTS)
+DTYPES = ("float64", "float32", "bfloat16", "float8_e4m3fn")
 
 
-@grader
+def _policies() -> list[DtypePolicy]:
+    """The two that everybody knows, and some whose parts all differ, with and without a master."""
+    draw, policies = Random(1), [FP32, MIXED]
+    for number in range(4):
+        names = draw.sample(DTYPES, 4)
+        weights, gradients, copy, moments = (getattr(torch, name) for name in names)
+        master = None if number % 2 else copy
+        policies.append(DtypePolicy(" ".join(names), weights, gradients, master, moments))
+    return policies
+
+
+@formula
 def bytes_per_parameter(function: Callable[[DtypePolicy, str], float]) -> str:
     """Grade function(policy, optimizer): bytes of the state for each parameter."""
-    for policy, optimizer in product(POLICIES, OPTIMIZERS):
+    for policy, optimizer in product(_policies(), OPTIMIZERS):
         right = state(1, policy, optimizer).total
         answer = ask_number(function, policy, optimizer)
         if answer != right:
@@ -31,7 +38,7 @@ def bytes_per_parameter(function: Callable[[DtypePolicy, str], float]) -> str:
                 f"parameter; it is {right}.{_why_bytes(answer, policy, optimizer)}"
             )
     return (
-        f"right for {len(POLICIES)} policies and {len(OPTIMIZERS)} optimizers. Adam takes "
+        f"right for {len(_policies())} policies and {len(OPTIMIZERS)} optimizers. Adam takes "
         f"{state(1, FP32).total} bytes in fp32 and {state(1, MIXED).total} in mixed precision: "
         "shorter weights and gradients are paid for by the master copy."
     )
@@ -53,37 +60,50 @@ def _why_bytes(answer: float, policy: DtypePolicy, optimizer: str) -> str:
     return f" Perhaps {', or '.join(fitting)}." if fitting else ""
 
 
-@grader
+@formula
 def largest(function: Callable[[int, int, DtypePolicy, str], int]) -> str:
     """Grade function(gpu_bytes, ranks, policy, optimizer): most parameters that can be trained.
 
     By data parallelism on `ranks` GPUs of so many bytes each; only the state is counted.
     """
-    cases = product((80 * 10**9, 10**6 + 7), (1, 8), (FP32, MIXED), ("adam", "sgd"))
+    draw, policies = Random(2), _policies()
+    cases = list(product((80 * 10**9, 10**6 + 7), (1, 8), (FP32, MIXED), ("adam", "sgd")))
+    cases += [
+        (draw.randrange(10**4, 10**9), draw.randrange(2, 99), policy, draw.choice([*OPTIMIZERS]))
+        for policy in policies
+    ]
     for size, ranks, policy, optimizer in cases:
-        answer = ask(function, size, ranks, policy, optimizer)
-        case = f"For {ranks} GPUs of {size:,} bytes, {policy.name}, {optimizer} you say {answer!r}"
-        if not isinstance(answer, int | float) or answer != answer // 1 or answer < 0:
-            raise Wrong(f"{case}; expected a whole number of parameters.")
-        held = state(int(answer), policy, optimizer).total
+        case = f"For {ranks} GPUs of {size:,} bytes, {policy.name}, {optimizer} "
+        many = "a whole number of parameters"
+        answer = ask_whole(function, size, ranks, policy, optimizer, case=case, expected=many)
+        case += f"you say {answer:,}"
+        if answer < 0:
+            raise Wrong(f"{case}; expected {many}.")
+        held = state(answer, policy, optimizer).total
         if held > size:
             all_of_it = " In data parallelism every rank holds all of it; the GPUs do not add up."
             why = all_of_it if ranks > 1 and held > size * (ranks - 1) else ""
             raise Wrong(f"{case}. Their state takes {held:,} bytes on every GPU: too much.{why}")
-        if state(int(answer) + 1, policy, optimizer).total <= size:
+        if state(answer + 1, policy, optimizer).total <= size:
             raise Wrong(f"{case}. Their state takes {held:,} bytes; one more would fit as well.")
     return (
-        "one parameter more would not fit, for one GPU as for eight. Data parallelism adds GPUs "
-        "that all hold the same: it buys time, not memory."
+        f"one parameter more would not fit in any of {len(cases)} cases, with one GPU or with "
+        "many. Data parallelism adds GPUs that all hold the same: it buys time, not memory."
     )
 
 
-@grader
+@formula
 def seat(function: Callable[[int, int], tuple[int, int]]) -> str:
     """Grade function(rank, per_node): the node of a rank, and its local rank there."""
-    for nodes, per_node in ((2, 4), (3, 8), (4, 1), (1, 5)):
+    draw = Random(3)
+    drawn = [(draw.randrange(2, 7), draw.randrange(2, 17)) for _ in range(4)]
+    clusters = [(2, 4), (3, 8), (4, 1), (1, 5), *drawn]
+    for nodes, per_node in clusters:
         seats = list(product(range(nodes), range(per_node)))  # in the order of ranks
-        answers = [_seat(ask(function, rank, per_node), rank) for rank in range(len(seats))]
+        answers = [
+            ask_as(_pair, "(node, local rank)", function, rank, per_node, case=f"For rank {rank} ")
+            for rank in range(len(seats))
+        ]
         for rank, (answer, right) in enumerate(zip(answers, seats, strict=True)):
             if answer != right:
                 raise Wrong(
@@ -91,18 +111,17 @@ def seat(function: Callable[[int, int], tuple[int, int]]) -> str:
                     f"{answer}; it is {right}.{_why_seats(answers, seats, nodes)}"
                 )
     return (
-        "every rank of 2 nodes with 4, 3 with 8, 4 with 1 and 1 with 5 sits where the launcher "
-        "puts it. Its device is the local rank: a node with four GPUs has no cuda:4."
+        f"every rank of {len(clusters)} clusters, from 1 node to {max(clusters)[0]}, sits where "
+        "the launcher puts it. Its device is the local rank: a node with four GPUs has no cuda:4."
     )
 
 
-def _seat(answer: object, rank: int) -> tuple[object, ...]:
-    if not isinstance(answer, tuple | list) or len(answer) != 2:
-        raise Wrong(f"for rank {rank} you return {answer!r}; expected (node, local rank).")
-    return tuple(answer)
+def _pair(answer: Any) -> tuple[int, int]:
+    node, local = answer
+    return whole(node), whole(local)
 
 
-def _why_seats(answers: list[tuple[object, ...]], seats: list[tuple[int, int]], nodes: int) -> str:
+def _why_seats(answers: list[tuple[int, int]], seats: list[tuple[int, int]], nodes: int) -> str:
     ranks = range(len(seats))
     mistakes: list[tuple[str, list[tuple[int, int]]]] = [
         ("The other way round.", [(local, node) for node, local in seats]),

@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import product
+from itertools import pairwise, product
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
 import minidist
-from course.graders.verdict import Wrong, ask_number, ask_pairs, grader
-from course.sandbox.ranks import on_ranks
+from course.graders.averages import near, why_not
+from course.graders.verdict import Wrong, ask_number, ask_pairs, formula, grader
+from course.sandbox.forbidden import without_torch
+from course.sandbox.ranks import (
+    Traffic,
+    check_traffic,
+    on_ranks,
+    takes_memory,
+)
 from minidist.parallel.sharding.layouts import Flat
 
 __all__ = ["by_hand", "during_backward", "slices", "wire"]
 
-RANKS, STEPS, RATE = 3, 3, 0.1
+WORLDS, STEPS, RATE = (3, 5), 3, 0.1
 Range = tuple[int, int]
 
 
 # ---- who owns what ----
 
 
-@grader
+@formula
 def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
     """Grade function(sizes, ranks, rank): of each parameter the elements [start, end) of a rank.
 
@@ -35,6 +44,8 @@ def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
     `minidist.parallel.sharding.layouts`.
     """
     cases = [([5, 2], 4), ([4, 4], 2), ([10], 3), ([3, 1, 4, 1, 5, 9], 4), ([2, 1], 5), ([7], 1)]
+    draw = Random(16)
+    cases += [([draw.randrange(1, 40) for _ in range(ranks)], ranks) for ranks in (3, 6, 11)]
     for (sizes, ranks), rank in ((case, rank) for case in cases for rank in range(case[1])):
         case = f"For parameters of {sizes} elements on {ranks} ranks, rank {rank}: "
         expected = "a list of (start, end)"
@@ -44,8 +55,8 @@ def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
             why = _why_slices(found, sizes, ranks, rank)
             raise Wrong(f"{case}you say {found}, expected {right}. {why}")
     return (
-        f"right for every rank of {len(cases)} models. The cuts fall anywhere, also inside a "
-        "parameter, and a rank may own padding alone: that is the price of equal slices."
+        f"right for every rank of {len(cases)} models, on 1 to 11 ranks. The cuts fall anywhere, "
+        "also inside a parameter, and a rank may own padding alone: slices are equal, and cost it."
     )
 
 
@@ -75,12 +86,10 @@ def _why_slices(found: list[Range], sizes: list[int], ranks: int, rank: int) -> 
 # ---- ZeRO-1 by hand ----
 
 
-class _Seen(NamedTuple):
-    """What one rank has seen of a learner's ZeRO-1."""
-
+class _Seen(NamedTuple):  # by one rank, of a learner's ZeRO-1 of one model
     weights: list[torch.Tensor]  # flat: at the start, and after each step
     own: list[torch.Tensor]  # its own gradient in each step
-    sent: int  # bytes of one step's messages
+    sent: list[Traffic]  # in each step
     kept: int  # elements that its optimizers keep
 
 
@@ -91,67 +100,65 @@ def by_hand(function: Callable[[list[Parameter], Callable[..., Optimizer]], obje
     `make(tensors)` builds SGD with momentum. On real ranks with different data; the judge is one
     process on the whole batch.
     """
-    seen: list[_Seen] = on_ranks(_train, RANKS, function)
-    model = _model()
-    optimizer = SGD(model.parameters(), lr=RATE, momentum=0.9)
-    right = [_flat(model)]
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        _gradient(model, step, None)
-        optimizer.step()
-        right.append(_flat(model))
-    for step in range(1, STEPS + 1):
-        for rank, own in enumerate(seen):
-            if not torch.allclose(own.weights[step], right[step], rtol=1e-4, atol=1e-6):
-                where = f"after step {step} of {STEPS} the weights of rank {rank}"
-                raise Wrong(f"{where} {_why_weights(seen, rank, step)}")
-    _check_cost(seen)
-    padded = -(-len(right[0]) // RANKS)
+    for ranks in WORLDS:
+        seen = on_ranks(_train_each, ranks, function)
+        for kind in range(len(MODELS)):
+            _check_weights(kind, [of_rank[kind] for of_rank in seen])
     return (
-        f"on {RANKS} real processes the weights are those of one process with the whole batch in "
-        f"all {STEPS} steps, and each rank keeps {padded} of {len(right[0])} moments. A rank sent "
-        f"{seen[0].sent:,} bytes in a step, as for an all-reduce."
+        f"on {WORLDS[0]} and on {WORLDS[1]} real processes, with {len(MODELS)} models, the weights "
+        f"are those of one process with the whole batch in all {STEPS} steps. Each rank keeps the "
+        "moments of its slice alone, and sends in two calls what one all-reduce sends."
     )
 
 
-def _model() -> nn.Sequential:
+MODELS = ((4, 5, 4, 2), (1, 3, 1))  # widths: 59 elements, and 10, of which rank 4 of 5 has 2
+
+
+def _model(kind: int) -> nn.Sequential:
     torch.manual_seed(0)
-    linears = nn.Linear(4, 5), nn.Linear(5, 4), nn.Linear(4, 2)  # 59 elements: slices of 20
-    return nn.Sequential(linears[0], nn.Tanh(), linears[1], nn.Tanh(), linears[2])
+    linears = [nn.Linear(*shape) for shape in pairwise(MODELS[kind])]
+    return nn.Sequential(*(part for linear in linears for part in (linear, nn.Tanh())))
 
 
 def _flat(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
 
 
-def _gradient(model: nn.Module, step: int, rank: int | None) -> None:
+def _gradient(model: nn.Sequential, step: int, rank: int | None, ranks: int) -> None:
     """Backward of the mean loss on a rank's samples of the batch; on all of them if None."""
     generator = torch.Generator().manual_seed(step)
-    batch = 2 * torch.randn(4 * RANKS, 4, generator=generator) + 1
-    own = batch if rank is None else batch.tensor_split(RANKS)[rank]
-    torch.autograd.backward(model(own).square().mean())
+    batch = 2 * torch.randn(4 * ranks, model[0].in_features, generator=generator) + 1  # type: ignore[call-overload]
+    own = batch if rank is None else batch.tensor_split(ranks)[rank]
+    torch.autograd.backward((model(own) - 1).square().mean())
 
 
-def _train(function: Callable[..., Any]) -> _Seen:
-    model, made, own, sent = _model(), list[Optimizer](), [], 0
+def _train_each(function: Callable[..., Any]) -> list[_Seen]:
+    with without_torch("minidist's collectives"):
+        return [_train(function, kind) for kind in range(len(MODELS))]
+
+
+def _train(function: Callable[..., Any], kind: int) -> _Seen:
+    model, made = _model(kind), list[Optimizer]()
 
     def make(tensors: Iterable[torch.Tensor]) -> Optimizer:
         made.append(SGD(list(tensors), lr=RATE, momentum=0.9))
         return made[-1]
 
     step = function(list(model.parameters()), make)
-    weights = [_flat(model)]
+    if not callable(step):
+        raise Wrong(f"you return a {type(step).__name__}, expected a function that takes a step.")
+    seen = _Seen([_flat(model)], [], [], 0)
     for number in range(STEPS):
         model.zero_grad()
-        _gradient(model, number, dist.get_rank())
-        own.append(torch.cat([_grad(p).flatten() for p in model.parameters()]).clone())
+        _gradient(model, number, dist.get_rank(), dist.get_world_size())
+        seen.own.append(torch.cat([_grad(p).flatten() for p in model.parameters()]).clone())
         with minidist.record() as log:
             step()
-        sent = sum(message.nbytes for message in log)
-        weights.append(_flat(model))
+        seen.sent.append(Traffic.of(log))
+        seen.weights.append(_flat(model))
     states = [kept for optimizer in made for kept in optimizer.state.values()]
     tensors = [t for kept in states for t in kept.values() if torch.is_tensor(t)]
-    return _Seen(weights, own, sent, sum(tensor.numel() for tensor in tensors))
+    return seen._replace(kept=sum(tensor.numel() for tensor in tensors))
 
 
 def _grad(parameter: torch.Tensor) -> torch.Tensor:
@@ -159,78 +166,77 @@ def _grad(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.grad
 
 
-def _why_weights(seen: Sequence[_Seen], rank: int, step: int) -> str:
-    """What may have happened to the weights of a rank in its first wrong step."""
-    found, before = seen[rank].weights[step], seen[rank].weights[step - 1]
-    if torch.equal(found, before):
-        return "have not changed. Write what you gather into the parameters."
-    if step > 1:
-        return "are off, though they were right before. Do the moments of the last step live on?"
-    mean = torch.stack([each.own[0] for each in seen]).mean(0)
-    update = (before - found) / RATE
-    if _near(update, RANKS * mean):
-        return f"have moved {RANKS} times too far: divide the sum by the number of ranks."
-    if _near(update, mean / RANKS):
-        return "have not moved far enough: the gradients are divided twice."
-    if _near(update, seen[rank].own[0]):
-        return "were moved by its own gradient alone. Reduce-scatter the gradients."
-    return _why_a_slice(seen, rank, mean, update)
-
-
-def _why_a_slice(seen: Sequence[_Seen], rank: int, mean: torch.Tensor, update: torch.Tensor) -> str:
-    size = -(-len(mean) // RANKS)
-    moved = torch.split(update, size)
-    wanted = torch.split(nn.functional.pad(mean, (0, RANKS * size - len(mean))), size)
-    for place, piece in enumerate(moved):
-        others = [other for other in range(RANKS) if other != place]
-        for other in others:
-            if _near(piece, wanted[other][: len(piece)]):
-                return (
-                    f"are off in slice {place}: it was moved by the gradient of slice {other}. "
-                    "Rank r must update the slice that the reduce-scatter gives it, the r-th."
-                )
-        if _near(piece, torch.split(seen[place].own[0], size)[place]):
-            return f"are off in slice {place}: rank {place} used its own gradient, not the mean."
-    still = [place for place, piece in enumerate(moved) if not piece.any()]
-    if _near(moved[rank], wanted[rank][: len(moved[rank])]) and len(still) == RANKS - 1:
-        return "have changed in its own slice alone. All-gather the parameters, at the end."
-    if any(not torch.equal(each.weights[1], seen[0].weights[1]) for each in seen):
-        return "are not those of its peers. All ranks must gather the same slices."
-    return f"are off by up to {RATE * (update - mean).abs().max().item():.1e}."
-
-
-def _near(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return torch.allclose(found, wanted, rtol=1e-3, atol=1e-5)
-
-
-def _check_cost(seen: Sequence[_Seen]) -> None:
-    """The weights are right: is it ZeRO?"""
-    size = -(-len(seen[0].weights[0]) // RANKS)
+def _check_weights(kind: int, seen: Sequence[_Seen]) -> None:
+    """Compare with one process, then ask whether it is ZeRO."""
+    model, ranks = _model(kind), len(seen)
+    optimizer = SGD(model.parameters(), lr=RATE, momentum=0.9)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        _gradient(model, step, None, ranks)
+        optimizer.step()
+        for rank, own in enumerate(seen):
+            if not near(own.weights[step + 1], _flat(model)):
+                where = f"after step {step + 1} of {STEPS} the weights of rank {rank} of {ranks}"
+                raise Wrong(f"{where} {_why_weights(seen, rank, step + 1)}")
+    size = -(-len(_flat(model)) // ranks)
     for rank, own in enumerate(seen):
         if own.kept > size:
             raise Wrong(
                 f"the weights are right, but rank {rank}'s optimizer keeps {own.kept} moments; "
                 f"expected those of its slice, {size}. Make it of the slice alone."
             )
-        units = own.sent / ((RANKS - 1) * size * 4)
-        if units > 2.01:
-            raise Wrong(
-                f"the weights are right, but rank {rank} sent {units:.1f} times (N - 1)/N of the "
-                "model in a step; expected 2. One reduce-scatter of the gradients and one "
-                "all-gather of the parameters are enough: moments need not travel."
-            )
+    for sent in zip(*(own.sent for own in seen), strict=True):
+        check_traffic(
+            sent, 8 * (ranks - 1) * ranks * size, 2 * (ranks - 1), so_far="the weights are right",
+            advice="One reduce-scatter of the gradients and one all-gather of the parameters are "
+            "enough: moments need not travel.",
+        )  # fmt: skip
+
+
+def _why_weights(seen: Sequence[_Seen], rank: int, step: int) -> str:
+    """What may have happened to the weights of a rank in its first wrong step."""
+    found, before, ranks = seen[rank].weights[step], seen[rank].weights[step - 1], len(seen)
+    if torch.equal(found, before):
+        return "have not changed. Write what you gather into the parameters."
+    if step > 1:
+        return "are off, though they were right before. Do the moments of the last step live on?"
+    mean = torch.stack([each.own[0] for each in seen]).mean(0)
+    update = (before - found) / RATE
+    if why := why_not(update, mean, seen[rank].own[0], ranks):
+        return f"were moved by a gradient that {why}"
+    return _why_a_slice(seen, rank, mean, update)
+
+
+def _why_a_slice(seen: Sequence[_Seen], rank: int, mean: torch.Tensor, update: torch.Tensor) -> str:
+    ranks = len(seen)
+    size = -(-len(mean) // ranks)
+    moved = torch.split(update, size)
+    wanted = torch.split(nn.functional.pad(mean, (0, ranks * size - len(mean))), size)
+    for place, piece in enumerate(moved):
+        for other in range(ranks):
+            if other != place and near(piece, wanted[other][: len(piece)]):
+                return (
+                    f"are off in slice {place}: it was moved by the gradient of slice {other}. "
+                    "Rank r must update the slice that the reduce-scatter gives it, the r-th."
+                )
+        if near(piece, torch.split(seen[place].own[0], size)[place]):
+            return f"are off in slice {place}: rank {place} used its own gradient, not the mean."
+    still = [place for place, piece in enumerate(moved) if not piece.any()]
+    if near(moved[rank], wanted[rank][: len(moved[rank])]) and len(still) == ranks - 1:
+        return "have changed in its own slice alone. All-gather the parameters, at the end."
+    if any(not torch.equal(each.weights[1], seen[0].weights[1]) for each in seen):
+        return "are not those of its peers. All ranks must gather the same slices."
+    return f"are off by up to {RATE * (update - mean).abs().max().item():.1e}."
 
 
 # ---- gradients that are freed during backward ----
 
 
-class _Freed(NamedTuple):
-    """What one rank has seen of a learner's hooks, parameter by parameter."""
-
+class _Freed(NamedTuple):  # of what a learner's hooks do on one rank, parameter by parameter
     slices: list[torch.Tensor]
-    own: list[torch.Tensor]  # the gradients of both backwards together, flat
-    last: list[torch.Tensor]  # of the second one
+    own: list[list[torch.Tensor]]  # the gradients of each backward, flat
     held: int  # the most gradients that were there at once
+    sent: list[Traffic]  # in each backward
 
 
 @grader
@@ -240,76 +246,101 @@ def during_backward(function: Callable[[list[Parameter], list[torch.Tensor]], ob
     `slices[i]` must get the mean of this rank's slice of the i-th gradient added. On real ranks, in
     two backward passes; the judge adds up the ranks' own gradients.
     """
-    seen: list[_Freed] = on_ranks(_two_backwards, RANKS, function)
-    for rank, own in enumerate(seen):
-        for place, found in enumerate(own.slices):
-            mean = torch.stack([each.own[place] for each in seen]).mean(0)
-            if not _near(found, mean.chunk(RANKS)[rank]):
-                last = torch.stack([each.last[place] for each in seen]).mean(0)
-                why = _why_freed(found, rank, mean, own.own[place], last)
-                raise Wrong(f"on rank {rank} the slice of parameter {place} {why}")
-    most = max(own.held for own in seen)
-    if most > 1:
+    for ranks in WORLDS:
+        _check_freed(on_ranks(_two_backwards, ranks, function))
+    return (
+        f"on {WORLDS[0]} and on {WORLDS[1]} real processes every rank has its slice of the mean "
+        "gradient, added up over two backwards, and never more than one gradient was whole. A "
+        "backward sent half of what an all-reduce sends, in a call for each parameter; ZeRO-2 puts "
+        "them together in buckets."
+    )
+
+
+def _check_freed(seen: Sequence[_Freed]) -> None:
+    ranks = len(seen)
+    for rank, mine in enumerate(seen):
+        for place, found in enumerate(mine.slices):
+            of_ranks = zip(*(each.own for each in seen), strict=True)
+            means = [torch.stack([own[place] for own in owns]).mean(0) for owns in of_ranks]
+            if not near(found, sum(means).chunk(ranks)[rank]):  # type: ignore[union-attr]
+                why = _why_freed(found, rank, ranks, means, [own[place] for own in mine.own])
+                raise Wrong(f"on rank {rank} of {ranks} the slice of parameter {place} {why}")
+    if (most := max(own.held for own in seen)) > 1:
         raise Wrong(
             f"the slices are right, but up to {most} of {len(seen[0].slices)} whole gradients were "
             "there at once. Set parameter.grad to None as soon as it has been reduced."
         )
-    return (
-        f"on {RANKS} real processes every rank has its slice of the mean gradient, added up over "
-        f"two backwards, and never more than {max(most, 1)} of {len(seen[0].slices)} gradients "
-        "was whole. It made a call for each parameter; ZeRO-2 puts them together in buckets."
-    )
+    nbytes, many = sum(each.nbytes for each in seen[0].own[0]), len(seen[0].slices)
+    for sent in zip(*(own.sent for own in seen), strict=True):
+        check_traffic(
+            sent, (ranks - 1) * nbytes, (ranks - 1) * many, so_far="the slices are right",
+            advice="A rank needs its own slice of the sum: one reduce-scatter of each gradient.",
+        )  # fmt: skip
 
 
-def _layers() -> nn.Sequential:
+def _layers(ranks: int) -> nn.Sequential:
     torch.manual_seed(0)
-    layers = (nn.Linear(6, 6, bias=False) for _ in range(4))  # 3 ranks divide each
+    widths = (6, 2 * ranks, 3, ranks, 3 * ranks)  # N divides each of the weights
+    layers = (nn.Linear(*shape, bias=False) for shape in pairwise(widths))
     return nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())))
 
 
 def _two_backwards(function: Callable[..., object]) -> _Freed:
-    model, alone = _layers(), _layers()
-    parameters = list(model.parameters())
-    slices = [torch.zeros(parameter.numel() // RANKS) for parameter in parameters]
-    function(parameters, slices)
-    held = []
+    ranks = dist.get_world_size()
+    model, alone = _layers(ranks), _layers(ranks)
+    parameters, there = list(model.parameters()), list[StorageWeakRef]()
+    seen = _Freed([torch.zeros(p.numel() // ranks) for p in parameters], [], 0, [])
+    held = [0]
 
-    def watch(_: torch.Tensor) -> None:  # after the learner's hook on the same parameter
-        held.append(sum(parameter.grad is not None for parameter in parameters))
+    def came(parameter: torch.Tensor) -> None:  # before the learner's hook on the same parameter
+        there.append(StorageWeakRef(_grad(parameter).untyped_storage()))  # type: ignore[no-untyped-call]
 
-    for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook(watch)  # type: ignore[no-untyped-call]
-    for number in range(2):
-        generator = torch.Generator().manual_seed(10 * dist.get_rank() + number)
-        batch = torch.randn(4, 6, generator=generator) + 1
-        for each in (model, alone):
-            torch.autograd.backward(each(batch).square().sum())
-        if number == 0:
-            first = [_grad(parameter).clone() for parameter in alone.parameters()]
-    own = [_grad(parameter) for parameter in alone.parameters()]
-    last = [(both - one).flatten() for both, one in zip(own, first, strict=True)]
-    return _Freed(slices, [each.flatten() for each in own], last, max(held))
+    def watch(_: torch.Tensor) -> None:  # after it
+        held.append(sum(map(takes_memory, there)))
+
+    def hook(function: Callable[[torch.Tensor], None]) -> None:
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(function)  # type: ignore[no-untyped-call]
+
+    hook(came)
+    with without_torch("minidist's collectives"):
+        function(parameters, seen.slices)
+        hook(watch)
+        for number in range(2):
+            generator = torch.Generator().manual_seed(10 * dist.get_rank() + number)
+            batch = torch.randn(4, 6, generator=generator) + 1
+            alone.zero_grad()
+            torch.autograd.backward((alone(batch) - 1).square().sum())
+            seen.own.append([_grad(parameter).flatten() for parameter in alone.parameters()])
+            with minidist.record() as log:
+                torch.autograd.backward((model(batch) - 1).square().sum())
+            seen.sent.append(Traffic.of(log))
+    return seen._replace(held=max(held))
 
 
 def _why_freed(
-    found: torch.Tensor, rank: int, mean: torch.Tensor, own: torch.Tensor, last: torch.Tensor
+    found: torch.Tensor,
+    rank: int,
+    ranks: int,
+    means: Sequence[torch.Tensor],
+    own: Sequence[torch.Tensor],
 ) -> str:
-    wanted = mean.chunk(RANKS)
+    """Of two backwards' mean gradients, and this rank's own ones."""
+    first, second = (mean.chunk(ranks)[rank] for mean in means)
+    wanted = (means[0] + means[1]).chunk(ranks)
     if not found.any():
         return "is still zero. Register a hook on every parameter."
-    if _near(found, RANKS * wanted[rank]):
-        return f"is the sum over {RANKS} ranks, expected the mean: divide by their number."
-    if _near(found, (2 * mean - last).chunk(RANKS)[rank]):
+    if why := why_not(found, wanted[rank], (own[0] + own[1]).chunk(ranks)[rank], ranks):
+        return why
+    if near(found, 2 * first + second):
         return (
             "counts the first backward twice: its gradient was still there in the second. Set "
             "parameter.grad to None as soon as it has been reduced."
         )
-    if _near(found, last.chunk(RANKS)[rank]):
+    if near(found, second):
         return "has the second backward alone: add to it, gradients accumulate."
-    if any(_near(found, own.chunk(RANKS)[part] / by) for part in range(RANKS) for by in (1, RANKS)):
-        return "is of its own gradient alone: reduce-scatter it."
-    for other in range(RANKS):
-        if _near(found, wanted[other]):
+    for other in range(ranks):
+        if near(found, wanted[other]):
             return f"is that of rank {other}: rank r keeps the r-th."
     return f"is off by up to {(found - wanted[rank]).abs().max().item():.1e}."
 
@@ -330,11 +361,11 @@ def _units(strategy: str, micro: int) -> int:
     }[strategy]
 
 
-@grader
+@formula
 def wire(function: Callable[[str, int, int, int], float]) -> str:
     """Grade function(strategy, nbytes, ranks, micro): bytes that each rank sends in a step."""
-    nbytes = 64 * 10**6
-    for micro, ranks, strategy in product((1, 3), (4, 1, 8, 64), STRATEGIES):
+    sizes = 64 * 10**6, 7 * 2**20, 3 * 10**9
+    for nbytes, micro, ranks, strategy in product(sizes, (1, 3, 5), (4, 1, 8, 64, 3), STRATEGIES):
         answer = ask_number(function, strategy, nbytes, ranks, micro)
         right = _units(strategy, micro) * (ranks - 1) / ranks * nbytes
         if not math.isclose(answer, right, rel_tol=1e-9, abs_tol=1e-6):
@@ -344,9 +375,9 @@ def wire(function: Callable[[str, int, int, int], float]) -> str:
                 f"{_why_wire(answer, strategy, nbytes, ranks, micro)}"
             )
     return (
-        f"right for {len(STRATEGIES)} strategies, from 1 to 64 ranks, with and without "
-        "accumulation. With one backward to a step ZeRO-2 sends what DDP sends; with three, ZeRO-3 "
-        "sends four and a half times as much."
+        f"right for {len(STRATEGIES)} strategies, from 1 to 64 ranks, with one, three and "
+        "five backwards to a step. With one, ZeRO-2 sends what DDP sends; with three, ZeRO-3 sends "
+        "four and a half times as much."
     )
 
 

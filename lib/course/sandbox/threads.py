@@ -1,7 +1,8 @@
 """Threads of this process as the graders' stand-in for real ranks.
 
-Every message is seen, and ranks that wait for each other, or do not make the same call, are found
-at once and named instead of being waited for.
+A thread cannot be killed: run them in a process that can, with `alone`. Every message is seen, and
+ranks that wait for each other, or do not make the same call, are found at once and named instead of
+being waited for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-PATIENCE = 20.0  # seconds for all threads to end
+PATIENCE = 5.0  # seconds for all threads to end
 
 Exchange = Callable[[torch.Tensor, int, int], torch.Tensor]
 """exchange(tensor, to, source): send `tensor` to rank `to`, return what rank `source` sent us."""
@@ -51,7 +52,7 @@ class Failed(Exception):
 
 
 class Threads:
-    """`ranks` threads that communicate. Use once: `run`, then look at `messages` and `made`.
+    """`ranks` threads that communicate. Use once: `run`, then look at what they did.
 
     A rank may make at most `most` exchanges, and all of them as many collective calls.
     """
@@ -60,6 +61,7 @@ class Threads:
         self.ranks, self.most = ranks, most
         self.messages: list[Message] = []
         self.made: list[str] = []
+        self.moved = 0  # bytes that collective calls have brought from one rank to another
         self._post: dict[tuple[int, int], deque[torch.Tensor]] = defaultdict(deque)
         self._here: dict[int, tuple[str, Any]] = {}  # rank → its collective call, its tensors
         self._waiting: dict[int, tuple[int, Callable[[], bool]]] = {}  # rank → for whom, is it here
@@ -183,6 +185,9 @@ class Rank:
             raise ValueError(f"src must be a rank, 0..{ranks - 1}, got {src!r}")
 
         def perform(tensors: list[torch.Tensor]) -> None:
+            if len({each.shape for each in tensors}) > 1:
+                raise ValueError("the ranks' tensors do not have the same shape")
+            self._threads.moved += (ranks - 1) * tensors[src].nbytes
             for each in tensors:
                 each.copy_(tensors[src].clone())
 
@@ -200,6 +205,7 @@ class Rank:
             sent = [[block.clone() for block in inputs] for _, inputs in pairs]
             for dst, (outputs, _) in enumerate(pairs):
                 for src, output in enumerate(outputs):
+                    self._threads.moved += sent[src][dst].nbytes if src != dst else 0
                     output.copy_(sent[src][dst])
 
         self._threads.meet(self._rank, "all_to_all", (outputs, inputs), perform)

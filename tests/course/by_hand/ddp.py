@@ -25,6 +25,68 @@ def by_hand(
     return my_ddp
 
 
+def average_of_three(parameter: Any) -> None:
+    parameter.grad /= 3
+    minidist.all_reduce(parameter.grad)
+
+
+def with_the_next_rank(parameter: Any) -> None:
+    """Right on two ranks."""
+    theirs = parameter.grad.clone()
+    minidist.ring_shift(theirs)
+    parameter.grad.add_(theirs).div_(2)
+
+
+def gathered(parameter: Any) -> None:
+    everyones = parameter.grad.new_empty(dist.get_world_size(), *parameter.shape)
+    minidist.all_gather_into_tensor(everyones, parameter.grad)
+    parameter.grad.copy_(everyones.mean(0))
+
+
+def by_rank_0(parameter: Any) -> None:
+    minidist.reduce(parameter.grad, 0, minidist.ReduceOp.AVG)
+    minidist.broadcast(parameter.grad, 0)
+
+
+def in_halves(parameter: Any) -> None:
+    for half in parameter.grad.flatten().chunk(2):
+        minidist.all_reduce(half, minidist.ReduceOp.AVG)
+
+
+def twice(parameter: Any) -> None:
+    for _ in range(2):
+        minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG)
+
+
+def by_torch(parameter: Any) -> None:
+    dist.all_reduce(parameter.grad)
+    parameter.grad /= dist.get_world_size()
+
+
+def by_torch_in_secret(parameter: Any) -> None:
+    try:
+        by_torch(parameter)
+    except Exception:
+        minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG)
+
+
+def broadcast_by_a_sum(parameter: Any) -> None:
+    weights = parameter.detach()
+    weights.mul_(dist.get_rank() == 0)
+    minidist.all_reduce(weights)
+
+
+def first_eight(model: nn.Module) -> None:
+    for number, parameter in enumerate(model.parameters()):
+        minidist.broadcast(parameter.detach(), 0)
+        if number < 8:
+            parameter.register_post_accumulate_grad_hook(averaged)
+
+
+def averaged(parameter: Any) -> None:
+    minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG)
+
+
 def in_another_order(turn: Any) -> Any:
     """All gradients are reduced when the last has come, in an order that `turn` makes."""
 
@@ -51,7 +113,8 @@ def swapped(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
     """The two weights of one shape change places on rank 1, which no check of shapes can see."""
     if dist.get_rank() == 1:
         parameters = list(parameters)
-        parameters[2], parameters[4] = parameters[4], parameters[2]
+        i, j = [i for i, p in enumerate(parameters) if p.shape == parameters[2].shape][:2]
+        parameters[i], parameters[j] = parameters[j], parameters[i]
     return parameters
 
 

@@ -20,6 +20,41 @@ def its_own(output: Any, input: Any) -> None:
     output.copy_(input.chunk(dist.get_world_size())[dist.get_rank()])
 
 
+def of_three(output: Any, input: Any) -> None:
+    minidist.reduce_scatter_tensor(output, input / 3)
+
+
+def all_reduced(output: Any, input: Any) -> None:
+    input = input.clone()
+    minidist.all_reduce(input, ReduceOp.AVG)
+    its_own(output, input)
+
+
+def gathered(output: Any, input: Any) -> None:
+    everyones = input.new_empty(dist.get_world_size(), len(input))
+    minidist.all_gather_into_tensor(everyones, input)
+    its_own(output, everyones.mean(0))
+
+
+def with_the_other(output: Any, input: Any) -> None:
+    """Right on two ranks."""
+    theirs = input.clone()
+    minidist.ring_shift(theirs)
+    its_own(output, (input + theirs) / 2)
+
+
+def by_torch(output: Any, input: Any) -> None:
+    dist.all_reduce(input)
+    its_own(output, input / dist.get_world_size())
+
+
+def in_halves(output: Any, input: Any) -> None:
+    parts, whole = output.chunk(2), input.view(dist.get_world_size(), -1)
+    widths = [len(part) for part in parts]
+    for part, columns in zip(parts, whole.split(widths, dim=1), strict=True):
+        reduce_scatter(part, columns.contiguous().flatten())
+
+
 def moments_too(optimizer: Any) -> None:
     """All-gathers what the optimizer keeps, as is often said of ZeRO-1."""
     for kept in list(optimizer.state.values()):
@@ -81,6 +116,27 @@ def by_whole_parameters(parameters: list[Any], make: Any) -> Any:
             minidist.broadcast(p.detach(), place % ranks)
 
     return step
+
+
+def of_all_moments(parameters: list[Any], make: Any) -> Any:
+    """DDP: every rank steps with all of the gradient, and keeps all moments."""
+    optimizer = make(parameters)
+
+    def step() -> None:
+        for p in parameters:
+            minidist.all_reduce(p.grad, ReduceOp.AVG)
+        optimizer.step()
+
+    return step
+
+
+KEPT: list[Any] = []
+
+
+def kept(output: Any, input: Any) -> None:
+    """The gradient is flat already, so this is the gradient's own memory."""
+    reduce_scatter(output, input)
+    KEPT.append(input)
 
 
 def hooks(

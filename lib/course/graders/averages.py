@@ -1,0 +1,33 @@
+"""What may have become of an average over the ranks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def near(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Whether two tensors are the same but for rounding."""
+    return found.shape == wanted.shape and torch.allclose(
+        found.double(), wanted.double(), rtol=1e-4, atol=1e-6
+    )
+
+
+def why_not(found: torch.Tensor, mean: torch.Tensor, own: torch.Tensor, ranks: int) -> str:
+    """What a rank has instead of the mean, where one of its own would be `own`; "" if unknown."""
+    if found.shape != mean.shape:
+        return f"has shape {list(found.shape)}, expected {list(mean.shape)}."
+    if near(found, own):
+        return "is still its own: nothing of the other ranks is in it."
+    if near(found * ranks, own):
+        return "is its own, divided, and not summed."
+    found, mean = found.double().flatten(), mean.double().flatten()
+    times = float(found @ mean / (mean @ mean)) if mean.any() else 0.0
+    if not near(found, times * mean) or abs(times) < 1e-6:
+        return ""
+    if math.isclose(times, ranks, rel_tol=1e-3):
+        return f"is the sum over {ranks} ranks, expected the average: divide by their number."
+    if math.isclose(times, 1 / ranks, rel_tol=1e-3):
+        return "is divided twice by the number of ranks."
+    return f"is {times:.3g} times the average: divide once, by the number of ranks."

@@ -1,0 +1,128 @@
+"""What all graders share: numbers of any type, a process that can be killed, forbidden calls."""
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import all_reduce
+
+from course.graders import verdict as shared
+from course.graders.verdict import Wrong
+from course.sandbox.forbidden import without_torch
+from course.sandbox.ranks import on_ranks
+from tests.course.verdicts import each_wrong, refuses
+from tests.support.processes import living
+
+
+@shared.formula
+def doubled(function: Any) -> str:
+    """Grade function(n), the double of a number."""
+    for n in (0, 3):
+        if (found := shared.ask_number(function, n, expected="a number")) != 2 * n:
+            raise shared.Wrong(f"{found:g} of {n}")
+    return "two numbers."
+
+
+@pytest.mark.parametrize(
+    "kind", [int, float, np.int64, np.float32, torch.tensor, np.array, Fraction]
+)
+def test_a_right_number_of_any_type_is_right(kind: Any) -> None:
+    assert doubled(lambda n: kind(2 * n))
+
+
+def spins(n: int) -> int:
+    while True:
+        n += 1
+
+
+def spins_behind_an_except(n: int) -> None:
+    while True:
+        try:
+            spins(n)
+        except BaseException:
+            continue
+
+
+def prints_much(n: int) -> int:
+    print("much " * 100_000)
+    return n
+
+
+def unpicklable() -> Any:
+    lock = threading.Lock()
+    return lambda n: 2 * n if lock else 0
+
+
+def leaves(how: Any) -> Any:
+    """A function that leaves the process, or something in it."""
+    return lambda n: (how(), 2 * n)[1]
+
+
+SHARED: dict[Any, list[tuple[str, Any, str]]] = {
+    doubled: [
+        ("hangs", spins, r"for \(0,\) it does not come to an end"),
+        ("hangs", spins_behind_an_except, "the process that runs your function did not end within"),
+        ("raises", leaves(sys.exit), "the process that runs your function raised SystemExit"),
+        ("raises", leaves(lambda: os._exit(3)), "your function left with exit code 3"),
+        ("type", lambda n: n == 0, r"for \(0,\) you return True; expected a number"),
+        ("type", lambda n: torch.zeros(1), "expected a number"),
+        ("type", lambda n: torch.tensor(n == 0), r"return tensor\(True\); expected a number"),
+        ("type", lambda n: float("nan"), "expected a number"),
+        ("type", unpicklable(), "cannot be sent to another process"),
+        ("mistake", prints_much, "3 of 3"),
+    ]
+}
+
+
+@each_wrong(SHARED)
+def test_whatever_a_function_does_it_gets_a_verdict(
+    grader: Any,
+    answer: Any,
+    diagnosis: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(shared, "LIMIT", 1.0)
+    monkeypatch.setattr(shared, "GRACE", 1.0)
+    refuses(grader, answer, diagnosis)
+    assert len(capsys.readouterr().out) < 2 * shared.PRINTED
+
+
+def test_nothing_is_left_of_what_a_function_starts(tmp_path: Path) -> None:
+    def starts(n: int) -> int:
+        process = subprocess.Popen(["sleep", "1000"])
+        (tmp_path / f"{n}").write_text(str(process.pid))
+        threading.Thread(target=spins, args=(0,), daemon=True).start()
+        return 2 * n
+
+    before = threading.active_count()
+    assert doubled(starts)
+    assert threading.active_count() == before
+    assert living(int(path.read_text()) for path in tmp_path.iterdir()) == set()
+
+
+def test_torch_s_own_collectives_are_refused_however_they_are_called() -> None:
+    def work() -> str:
+        try:
+            with without_torch("`exchange`"):
+                for call in (all_reduce, dist.all_reduce):
+                    with suppress(Wrong):
+                        call(torch.ones(1))
+        except Wrong as wrong:
+            return str(wrong)
+        return ""
+
+    assert (
+        on_ranks(work, 2)
+        == ["your function calls torch.distributed's all_reduce. Use `exchange` and nothing else."]
+        * 2
+    )
