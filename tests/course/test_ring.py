@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import minidist
 from course.graders import ring as grade
-from course.graders.verdict import Verdict
+from course.graders.verdict import Grader, Verdict
 from course.sandbox.threads import Deadlock, Exchange, Rank, Threads
 from tests.course.verdicts import each_wrong, refuses
 
@@ -140,9 +140,25 @@ def test_a_deadlock_between_threads_is_found_at_once_and_named() -> None:
 def test_a_verdict_is_shown_as_text_and_without_markup_of_its_own() -> None:
     verdict = Verdict("wrong", "a < b\nand more")
     assert str(verdict) == "Wrong: a < b\nand more"
-    assert (
-        verdict._repr_html_() == '<p class="verdict wrong"><b>Wrong.</b> a &lt; b<br>and more</p>'
-    )
+    shown = verdict._repr_html_()
+    assert shown.endswith('"><b>Wrong.</b> a &lt; b<br>and more</p>')
+    assert "#cf222e" in shown, "red, in Jupyter too"
+
+
+def test_a_grader_remembers_what_was_right_first() -> None:
+    grade_it = Grader(lambda function: function())
+    with pytest.raises(RuntimeError, match="solve the exercise first"):
+        _ = grade_it.solved
+
+    def mine() -> str:
+        return "tried"
+
+    def solution() -> str:
+        return "tried too"
+
+    assert grade_it(mine)
+    assert grade_it(solution)
+    assert grade_it.solved is mine
 
 
 def equal(numel: int, n: int, size: int) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from course.graders.verdict import Wrong, alone, ask, formula, grader
+from course.graders.verdict import Grader, Wrong, alone, ask, formula
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import compared
 from course.sandbox.threads import Endless, Failed, Mismatch, Rank, Threads
@@ -30,7 +30,7 @@ NUMBERS = "1, 2, 3, 4, 5 and 7"
 UNTOUCHED = -1.0  # in every element of a tensor that is to be written
 
 
-@grader
+@Grader
 def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadcast], None]) -> str:
     """Grade function(parts, mine, rank, broadcast): parts[r] must become rank r's `mine`.
 
@@ -107,7 +107,7 @@ def _whose(held: set[float], values: list[int]) -> str:
     return f"rank {values.index(int(value))}'s" if value in values else f"{value:g} everywhere"
 
 
-@grader
+@Grader
 def reduce_scatter(
     function: Callable[[torch.Tensor, list[torch.Tensor], AllToAll], None],
 ) -> str:

@@ -12,7 +12,7 @@ from torch import nn
 
 import minidist
 from course.graders.averages import near, why_not
-from course.graders.verdict import Wrong, ask_as, ask_number, formula, grader, hint, number, whole
+from course.graders.verdict import Grader, Wrong, ask_as, ask_number, formula, hint, number, whole
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks
 from minidist.parallel.sharding.partition import assign
@@ -38,7 +38,7 @@ class _Seen(NamedTuple):
     sent: list[Traffic]  # at the start, and in each step
 
 
-@grader
+@Grader
 def by_hand(function: Callable[[nn.Module], object]) -> str:
     """Grade function(model), which must make replicas of the ranks' models.
 

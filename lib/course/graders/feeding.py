@@ -21,7 +21,7 @@ from torch.utils.data import DistributedSampler
 
 import minidist
 from course.graders.averages import near
-from course.graders.verdict import Wrong, ask_number, ask_numbers, formula, grader
+from course.graders.verdict import Grader, Wrong, ask_number, ask_numbers, formula
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import Traffic, check_traffic, on_ranks
 from minidist.comm.comm import Ours
@@ -115,7 +115,7 @@ class _Step(NamedTuple):
     sent: Traffic
 
 
-@grader
+@Grader
 def accumulate(function: Callable[[Any, list[torch.Tensor], Callable[..., Any]], object]) -> str:
     """Grade function(model, batches, loss), which must leave the gradient of all batches.
 
@@ -279,7 +279,7 @@ class _Spy:
         return int, (1,)
 
 
-@grader
+@Grader
 def save(function: Callable[[dict[str, Any], Path], object]) -> str:
     """Grade function(state, path), which all ranks call to save rank 0's state.
 

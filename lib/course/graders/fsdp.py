@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
 from course.graders.averages import near, why_not
-from course.graders.verdict import Wrong, ask_number, ask_pairs, formula, grader, hint, number
+from course.graders.verdict import Grader, Wrong, ask_number, ask_pairs, formula, hint, number
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks, takes_memory
 from minidist.comm.comm import Comm, Counted, Ours
@@ -85,7 +85,7 @@ def _drawn(seed: int, count: int) -> Tensor:
 Unit = Callable[[Tensor, Callable[[Tensor], None], Callable[[Tensor], Tensor], Comm], Tensor]
 
 
-@grader
+@Grader
 def unit(function: Unit) -> str:
     """Grade function(shard, forward, backward, comm): one unit's life on real ranks.
 
@@ -226,7 +226,7 @@ class _Norm(NamedTuple):
     calls: int
 
 
-@grader
+@Grader
 def norm(function: Callable[[list[Tensor | None], Comm], object]) -> str:
     """Grade function(gradients, comm): the 2-norm of the whole gradient, from every rank's parts.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from course.graders.verdict import LIMIT, Wrong, alone, ask, ask_whole, formula, grader, number
+from course.graders.verdict import LIMIT, Grader, Wrong, alone, ask, ask_whole, formula, number
 from minidist.errors import TaskError
 from minidist.mapreduce.map_reduce import map_reduce
 from minidist.schedule.schedule import bounds
@@ -42,7 +42,7 @@ def words(text: str) -> list[str]:
     return re.findall("[a-z]+", text.lower())
 
 
-@grader
+@Grader
 def mean_length(
     mapper: Callable[[str], Iterable[tuple[str, Any]]], combiner: Reducer, reducer: Reducer
 ) -> str:

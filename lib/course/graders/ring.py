@@ -11,12 +11,12 @@ import torch.distributed as dist
 
 import minidist
 from course.graders.verdict import (
+    Grader,
     Wrong,
     alone,
     ask_number,
     ask_pairs,
     formula,
-    grader,
     hint,
 )
 from course.sandbox import ranks as real
@@ -156,7 +156,7 @@ def check_crossing(
 # ---- the ring by hand ----
 
 
-@grader
+@Grader
 def ring_all_reduce(function: HandWritten) -> str:
     """Grade function(rank, ranks, chunks, exchange), which must sum `chunks` over all ranks.
 

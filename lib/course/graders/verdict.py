@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import wraps
+from functools import update_wrapper, wraps
 from inspect import unwrap
 from io import StringIO
 from numbers import Real
 from operator import index
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ T = TypeVar("T")
 LIMIT = 10.0  # seconds for a grading in a process of its own
 GRACE = 6.0  # more until the process is killed, if the alarm has not ended it
 PRINTED = 5000  # characters of a learner's output that are shown
+COLORS = {"right": "#1a7f37", "wrong": "#cf222e", "not yet": "#8c959f"}
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class Verdict:
         return f"{self.status.capitalize()}: {self.text}"
 
     def _repr_html_(self) -> str:
-        kind = self.status.replace(" ", "-")
         text = html.escape(self.text).replace("\n", "<br>")
-        return f'<p class="verdict {kind}"><b>{self.status.capitalize()}.</b> {text}</p>'
+        style = f"border-left: 0.5em solid {COLORS[self.status]}; padding: 0.5em 1em"
+        return f'<p style="{style}"><b>{self.status.capitalize()}.</b> {text}</p>'
 
 
 class Wrong(Exception):
@@ -159,19 +160,26 @@ def hint(answer: float, hints: Iterable[tuple[float, str]], within: float = 1e-9
 NOT_YET = Verdict("not yet", "Write the function, then run this cell again.")
 
 
-def grader(grade: Callable[P, str]) -> Callable[P, Verdict]:
-    """Make a grader of a function that returns what it has tried, or raises Wrong.
+class Grader(Generic[P]):
+    """A grader made of a function that returns what it has tried, or raises Wrong.
 
     A stub raises NotImplementedError, which is no mistake yet. Of what is printed meanwhile, the
     beginning is shown.
     """
 
-    @wraps(grade)
-    def verdict(*args: P.args, **kwargs: P.kwargs) -> Verdict:
+    def __init__(self, grade: Callable[P, str]) -> None:
+        self._grade = grade
+        self._solved: Any = None
+        update_wrapper(self, grade)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Verdict:
+        """Grade a learner's function."""
         printed = StringIO()
         try:
             with redirect_stdout(printed):
-                return Verdict("right", grade(*args, **kwargs))
+                verdict = Verdict("right", self._grade(*args, **kwargs))
+            self._solved = self._solved or args[0]
+            return verdict
         except NotImplementedError:
             return NOT_YET
         except Wrong as wrong:
@@ -181,17 +189,22 @@ def grader(grade: Callable[P, str]) -> Callable[P, Verdict]:
             more = f"\n... and {len(text) - PRINTED:,} characters more\n"
             print(text[:PRINTED], end=more if len(text) > PRINTED else "")
 
-    return verdict
+    @property
+    def solved(self) -> Any:
+        """The first function that was right, for the cells below: the reader's, or the solution."""
+        if self._solved is None:
+            raise RuntimeError("solve the exercise first, or run its folded solution")
+        return self._solved
 
 
-def formula(grade: Callable[P, str]) -> Callable[P, Verdict]:
+def formula(grade: Callable[P, str]) -> Grader[P]:
     """Make a grader that runs all of `grade` in one process of its own, with a time limit."""
 
     @wraps(grade)
     def in_a_process(*args: P.args, **kwargs: P.kwargs) -> str:
         return alone(_unwrapped, sys.modules[grade.__module__], grade.__name__, args, kwargs)
 
-    return grader(in_a_process)
+    return Grader(in_a_process)
 
 
 def _unwrapped(module: Any, name: str, args: Any, kwargs: Any) -> str:

@@ -17,7 +17,7 @@ from torch.optim import SGD, Optimizer
 
 import minidist
 from course.graders.averages import near, why_not
-from course.graders.verdict import Wrong, ask_number, ask_pairs, formula, grader
+from course.graders.verdict import Grader, Wrong, ask_number, ask_pairs, formula
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import (
     Traffic,
@@ -93,7 +93,7 @@ class _Seen(NamedTuple):  # by one rank, of a learner's ZeRO-1 of one model
     kept: int  # elements that its optimizers keep
 
 
-@grader
+@Grader
 def by_hand(function: Callable[[list[Parameter], Callable[..., Optimizer]], object]) -> str:
     """Grade function(parameters, make), which returns step(): ZeRO-1 of local gradients.
 
@@ -239,7 +239,7 @@ class _Freed(NamedTuple):  # of what a learner's hooks do on one rank, parameter
     sent: list[Traffic]  # in each backward
 
 
-@grader
+@Grader
 def during_backward(function: Callable[[list[Parameter], list[torch.Tensor]], object]) -> str:
     """Grade function(parameters, slices): hooks that reduce each gradient and let it go.
 

@@ -12,7 +12,7 @@ from typing import Any
 from IPython.display import Markdown
 
 import minidist
-from course.graders.verdict import Verdict, Wrong, grader
+from course.graders.verdict import Grader, Verdict, Wrong
 from course.pages.table import table
 from course.project.milestones import MILESTONES, Milestone, by_name
 from course.project.models import MODELS
@@ -60,7 +60,7 @@ def found(package: str, file: str, target: str) -> Any:
         raise NotImplementedError(f"{package}/{file}.py has no {target}") from error
 
 
-@grader
+@Grader
 def ring(package: str) -> str:
     """Grade `ring.py`."""
     found(package, "ring", "all_reduce")
@@ -70,7 +70,7 @@ def ring(package: str) -> str:
     return f"all three collectives, on {', '.join(map(str, RING_RANKS))} ranks."
 
 
-@grader
+@Grader
 def trains(package: str, milestone: Milestone) -> str:
     """Grade a milestone: the training, then what a step sends and holds."""
     kind = found(package, milestone.file, milestone.target)
