@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools.work import ROOT, SOLUTIONS, without
+from tools.work import ROOT, is_solution, without
 
 LEFT_OUT = ("tests/", ".ci/")
 
@@ -28,7 +28,7 @@ def write(target: Path) -> None:
     for name in listed.stdout.decode().rstrip("\0").split("\0"):
         if not name.startswith(LEFT_OUT) and (ROOT / name).exists():
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
-            (aside / name).write_bytes(without(ROOT / name, SOLUTIONS))
+            (aside / name).write_bytes(without(is_solution, ROOT / name))
             (aside / name).chmod((ROOT / name).stat().st_mode)
     aside.rename(target)
 

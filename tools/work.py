@@ -11,8 +11,9 @@ import ast
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from myst_nb.core.read import read_myst_markdown_notebook
@@ -20,7 +21,7 @@ from myst_nb.core.read import read_myst_markdown_notebook
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "work"
 SOURCES = {"notebooks": "*.ipynb", "book": "*.md"}
-CHECKS, SOLUTIONS = "remove-cell", "solution-"  # tags of cells
+CHECKS = "remove-cell"  # the tag of their cells
 LESSON = ("ring", "ddp", "zero", "zero3", "fsdp")
 LINK = re.compile(r"\]\(((?:\.\./book/)?\w+)\.md")
 ROLE = re.compile(r"\{([\w:]+)\}`([^`<]*?)\s*(?:<[^`]*>)?`")
@@ -42,16 +43,25 @@ def stub(source: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def without(source: Path, *tags: str) -> bytes:
-    """A notebook without its cells of these tags, or of those that begin so; any other file."""
+def is_check(cell: Any) -> bool:
+    """Whether it only holds the book to what it says."""
+    return CHECKS in cell["metadata"].get("tags", [])
+
+
+def is_solution(cell: Any) -> bool:
+    """Whether it is a folded solution, of an exercise or of anything else."""
+    tags = cell["metadata"].get("tags", [])
+    return "".join(cell["source"]).startswith("# Solution") or any(
+        tag.startswith("solution-") for tag in tags
+    )
+
+
+def without(drop: Callable[[Any], bool], source: Path) -> bytes:
+    """A notebook without some of its cells; any other file as it is."""
     if source.suffix != ".ipynb":
         return source.read_bytes()
     lab = json.loads(source.read_text())
-    lab["cells"] = [
-        cell
-        for cell in lab["cells"]
-        if not any(tag.startswith(tags) for tag in cell["metadata"].get("tags", []))
-    ]
+    lab["cells"] = [cell for cell in lab["cells"] if not drop(cell)]
     return (json.dumps(lab, indent=1, ensure_ascii=False) + "\n").encode()
 
 
@@ -59,7 +69,7 @@ def chapter(source: Path) -> bytes:
     """A chapter as a notebook. What a lab has measured, `glue`, is for the book to show."""
     book = read_myst_markdown_notebook(source.read_text())
     for cell in book.cells:
-        if CHECKS in cell.metadata.get("tags", []):
+        if is_check(cell):
             cell.metadata["jupyter"] = {"source_hidden": True}
     for cell in (each for each in book.cells if each.cell_type == "markdown"):
         text = ROLE.sub(lambda m: "…" if m[1].startswith("glue") else m[2], cell.source)
@@ -84,7 +94,7 @@ def contents() -> bytes:
 def files() -> Iterator[tuple[str, bytes]]:
     """Name and content of what is copied."""
     for lab in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        text = without(lab, CHECKS).decode()
+        text = without(is_check, lab).decode()
         yield f"notebooks/{lab.name}", LINK.sub(r"](\1.ipynb", text).encode()
         yield f"book/{lab.name}", chapter(ROOT / "book" / f"{lab.stem}.md")
     yield "START.ipynb", contents()

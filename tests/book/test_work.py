@@ -124,10 +124,10 @@ def test_a_handout_is_the_course_without_solutions(tmp_path: Path) -> None:
         p.name for p in work.ROOT.glob("notebooks/*.ipynb")
     )
     for each in labs:
-        tags = [
-            t for c in json.loads(each.read_text())["cells"] for t in c["metadata"].get("tags", [])
-        ]
+        cells = json.loads(each.read_text())["cells"]
+        tags = [tag for cell in cells for tag in cell["metadata"].get("tags", [])]
         assert any(tag.startswith("exercise-") for tag in tags), each.name
         assert not any(tag.startswith("solution-") for tag in tags), each.name
+        assert "# Solution" not in each.read_text(), each.name
     with pytest.raises(FileExistsError, match="class is there already"):
         handout.write(tmp_path / "class")
