@@ -36,9 +36,15 @@ def marked_tests() -> dict[str, list[str]]:
 
 @cache
 def tagged_cells(notebook: str) -> dict[str, str]:
-    """Tag → source of the cell that has it."""
+    """Tag → source of the cell that has it, and of its checks: the next cell, if removed."""
     cells = nbformat.read(ROOT / notebook, as_version=4).cells
-    return {tag: cell.source for cell in cells for tag in cell.metadata.get("tags", [])}
+    found: dict[str, str] = {}
+    checks = ""
+    for cell in reversed(cells):
+        tags = cell.metadata.get("tags", [])
+        found |= dict.fromkeys(tags, f"{cell.source}\n{checks}")
+        checks = cell.source if "remove-cell" in tags else ""
+    return found
 
 
 @pytest.mark.parametrize(("claim", "evidence"), PAIRS, ids=[f"{c.id}-{e}" for c, e in PAIRS])
