@@ -4,8 +4,6 @@ The first question about a group measures a few small collectives, some tenths o
 All ranks then hold the same figures, those of the slowest rank, so all choose alike.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

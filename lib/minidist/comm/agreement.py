@@ -5,8 +5,6 @@ collectives may still match one by one and give nonsense. So at its landmarks (c
 forward, a backward, a step) a wrapper compares facts between the ranks, where checks are on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 

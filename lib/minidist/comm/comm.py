@@ -5,8 +5,6 @@ schedules (`Ours`), over the backend's own collectives (`Native`), or over eithe
 done `Around` each call, such as counting it (`Counted`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Protocol

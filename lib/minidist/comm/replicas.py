@@ -4,8 +4,6 @@ Each rank has an entry for each parameter and buffer, with a digest of its bytes
 entries are exchanged once, and every rank looks for the first that differs.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import chain, zip_longest

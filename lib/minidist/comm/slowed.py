@@ -9,8 +9,6 @@ What it does not have of a real link: other traffic, failures, a rate that depen
 message, and network cards that take some of the host's memory bandwidth.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import NamedTuple

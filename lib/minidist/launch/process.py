@@ -1,7 +1,5 @@
 """Processes forked from a server that has torch loaded: how they are started, heard and killed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

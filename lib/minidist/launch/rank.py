@@ -1,7 +1,5 @@
 """What runs in each process that `launch` starts: set the rank up, run the function, report."""
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import os

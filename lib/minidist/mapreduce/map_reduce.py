@@ -8,8 +8,6 @@ In the paper a map task's boxes lie on its worker's own disk, and are lost with 
 finished map tasks are done again too. Here they outlive the worker, since only a process can die.
 """
 
-from __future__ import annotations
-
 import pickle
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence

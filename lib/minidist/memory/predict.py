@@ -6,8 +6,6 @@ What is there from step to step is exact, padding included; what is unsharded fo
 is modelled by `_buckets_in_flight` and `_units_in_flight`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Weights, gradients, and what the optimizer keeps: Rajbhandari et al. (2020), "Ze
 count them in the same parts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

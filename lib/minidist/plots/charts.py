@@ -1,7 +1,5 @@
 """Line charts of what was measured and predicted: over any quantity, and memory over a step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The picture of what ran when: spans on the lanes of ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

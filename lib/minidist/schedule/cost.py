@@ -7,8 +7,6 @@ has reduced what came, at gamma seconds per byte (Thakur, Rabenseifner and Gropp
 one starts then.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

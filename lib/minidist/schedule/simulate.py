@@ -5,8 +5,6 @@ it. A sum is right when every rank is in it once. The idea of symbolic chunks th
 they came from is that of MSCCLang (Cowan et al., 2023).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -10,8 +10,6 @@ A collective that goes through shared memory has a barrier at its start anyway, 
 compared there: then the check costs next to nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable

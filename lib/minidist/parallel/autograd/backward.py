@@ -19,8 +19,6 @@ a notebook that wraps twice the old wrapper would still be at work. A graph that
 holds its wrapper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol

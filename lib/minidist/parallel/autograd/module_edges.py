@@ -12,8 +12,6 @@ writes its history anew, without us; so there is a hook also on what made the te
 if that was made in the module.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What DDP refuses: arguments, modules, and gradients that cannot be averaged."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Mapping, Sequence
 from typing import Any

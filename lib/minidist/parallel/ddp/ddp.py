@@ -10,8 +10,6 @@ part with zeros. Each announcement is one all-reduce of an integer for each rank
 forwards only, and takes for granted that one backward follows each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

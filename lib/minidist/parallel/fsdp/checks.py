@@ -1,7 +1,5 @@
 """What `fully_shard` refuses: arguments, modules, ranks that wrap differently, and later misuse."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any

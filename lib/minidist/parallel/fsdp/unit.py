@@ -26,8 +26,6 @@ After Rajbhandari et al. (2020), *ZeRO*, stage 3; Zhao et al. (2023), *PyTorch F
 `torch.distributed.fsdp.fully_shard`, whose words these are.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext

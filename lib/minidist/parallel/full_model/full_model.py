@@ -8,8 +8,6 @@ otherwise or not at all.
 takes that of its shards, and one number of each rank is gathered.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

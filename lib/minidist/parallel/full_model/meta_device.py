@@ -6,8 +6,6 @@ one unit after another gets them: it is initialised whole on every rank, rank 0'
 broadcast, and each rank keeps its shard of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

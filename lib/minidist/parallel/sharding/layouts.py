@@ -29,8 +29,6 @@ they are copied once more to make each tensor contiguous.
 As PyTorch's `torch.distributed.fsdp.fully_shard` does it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 

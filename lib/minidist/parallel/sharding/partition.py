@@ -6,8 +6,6 @@ out gradients as it does parameters. So copying a gradient of a channels_last we
 nothing, and a view may take the gradient's place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -3,8 +3,6 @@
 Parameters are views of the buffer, so the all-gather that ends a step writes right into them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

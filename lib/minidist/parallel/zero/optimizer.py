@@ -1,7 +1,5 @@
 """`ZeroOptimizer`, to be used in place of an optimizer: state and work are 1/N on each rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial

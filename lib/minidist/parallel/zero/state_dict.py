@@ -6,8 +6,6 @@ an element for each of its own, as moments are, and is sharded as the parameter 
 such as the count of steps, which is the same on all ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
