@@ -10,8 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves
 
-from minidist.comm.agreement import agree_on
-from minidist.comm.comm import Comm, Ours, check_comm
+from minidist.comm.comm import Comm, Ours, agree_on, check_comm
 from minidist.parallel.autograd.module_edges import tensors
 from minidist.parallel.checks import check_module, check_tensors
 from minidist.parallel.fsdp.param_group import (

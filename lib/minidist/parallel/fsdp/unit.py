@@ -38,8 +38,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import ReduceOp
 
-from minidist.comm.agreement import agree_on
-from minidist.comm.comm import Comm, Handle
+from minidist.comm.comm import Comm, Handle, agree_on
 from minidist.parallel.autograd.backward import BackwardPass, in_backward
 from minidist.parallel.autograd.module_edges import cast, on_entry, on_exit
 from minidist.parallel.fsdp.param_group import DtypePolicy, ParamGroup, ParamInfo

@@ -14,8 +14,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from minidist.comm.agreement import agree_on, agreed, checks_are_on
-from minidist.comm.comm import Comm
+from minidist.comm.comm import Comm, agree_on, agreed, checks_are_on
 from minidist.comm.replicas import digest
 from minidist.parallel.checks import choose_comm
 from minidist.parallel.sharding.partition import MIB, assign_alike
