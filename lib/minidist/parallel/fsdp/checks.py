@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves
 
 from minidist.comm.comm import Comm, Ours, agree_on, check_comm
-from minidist.parallel.autograd.module_edges import tensors
+from minidist.parallel.autograd.backward import tensors
 from minidist.parallel.checks import check_module, check_tensors
 from minidist.parallel.fsdp.param_group import (
     Replaced,

@@ -39,8 +39,7 @@ from torch import nn
 from torch.distributed import ReduceOp
 
 from minidist.comm.comm import Comm, Handle, agree_on
-from minidist.parallel.autograd.backward import BackwardPass, in_backward
-from minidist.parallel.autograd.module_edges import cast, on_entry, on_exit
+from minidist.parallel.autograd.backward import BackwardPass, cast, in_backward, on_entry, on_exit
 from minidist.parallel.fsdp.param_group import DtypePolicy, ParamGroup, ParamInfo
 from minidist.profiler.spans import COMMUNICATION, COMPUTE
 from minidist.profiler.timeline import NOTHING, Mark, mark, note
