@@ -107,10 +107,7 @@ _known: WeakKeyDictionary[ProcessGroup, dict[str, Explain]] = WeakKeyDictionary(
 
 
 def _calibrated(group: ProcessGroup | None, device: torch.device) -> Explain:
-    """What explains a choice of the group; the first call measures, so all its ranks must make it.
-
-    It remembers: a training step comes back with the same sizes.
-    """
+    """What explains the group's choices, and keeps them; the first call, on all ranks, measures."""
     known = _known.setdefault(members(group), {})
     if device.type not in known:
         known[device.type] = lru_cache(maxsize=None)(_calibrate(group, device))

@@ -125,10 +125,7 @@ Side = tuple[Entry, list[int]]  # an entry, and the global ranks that have it
 
 
 def _first_difference(entries: Sequence[Entry], comm: Comm) -> list[Side]:
-    """The sides at the first place where not all ranks have the same; empty if all do.
-
-    What most have comes first; among equals, what the first rank has.
-    """
+    """The sides at the first place where ranks differ: what most have, or else the first, leads."""
     everywhere: list[list[Entry]] = gather_objects(comm, entries)
     for place in zip_longest(*everywhere, fillvalue=_NOTHING):
         if len(set(place)) > 1:

@@ -36,8 +36,7 @@ def main(
 
     It must not leave by itself: its peers may still be receiving from it.
 
-    Args:
-        folder: it has `call`, cloudpickle of (fn, args); `RANK.stack` says where the rank hangs.
+    In the folder `call` is cloudpickle of (fn, args), and `RANK.stack` says where the rank hangs.
     """
     redirect(output)
     os.environ.clear()
