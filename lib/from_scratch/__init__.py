@@ -14,7 +14,7 @@ clipping, checkpoints of model and optimizer        `parallel.full_model`, `zero
 mixed precision, a shard for each parameter         `parallel.fsdp.param_group`
 activation checkpointing                            `parallel.fsdp.unit`
 waiting for the last gradients without being told   `parallel.autograd.backward`
-finding out that ranks disagree, and how            `comm.agreement`, `parallel.checks`
+finding out that ranks disagree, and how            `comm.comm`, `parallel.checks`
 ==================================================  ============================================
 """
 

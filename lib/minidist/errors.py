@@ -1,7 +1,5 @@
 """The exceptions, on the ground floor: whoever raises or catches one imports nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 

@@ -4,8 +4,7 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from minidist.parallel.autograd.backward import Backward
-from minidist.parallel.autograd.module_edges import on_entry
+from minidist.parallel.autograd.backward import Backward, on_entry
 
 
 class Owner:

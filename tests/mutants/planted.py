@@ -338,7 +338,7 @@ MUTANTS = [
     # ---- autograd ----
     Mutant(  # a forward that returns a view of its input waits for a foreign gradient
         "autograd",
-        "lib/minidist/parallel/autograd/module_edges.py",
+        "lib/minidist/parallel/autograd/backward.py",
         "if under is not None and under.grad_fn and under not in given:",
         "if under is not None and under.grad_fn:",
         ["tests/autograd/test_backward.py"],

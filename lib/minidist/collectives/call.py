@@ -4,8 +4,6 @@ A collective is a generator with one `yield`. Before it, the collective checks t
 and raises for what is wrong; behind it, all ranks have made the same call, and it sends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from weakref import ref

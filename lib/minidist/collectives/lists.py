@@ -4,8 +4,6 @@ Arguments are torch's: `op`, `group` and `async_op` as in `all_reduce`, which al
 raised; `src` and `dst` as in `broadcast`. The environment says whether ranks compare their calls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

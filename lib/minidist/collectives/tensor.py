@@ -5,8 +5,6 @@ the result in place. All take `op`, `group`, `async_op` and `check` as `all_redu
 says what is raised.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 

@@ -4,8 +4,6 @@ The first question about a group measures a few small collectives, some tenths o
 All ranks then hold the same figures, those of the slowest rank, so all choose alike.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -109,10 +107,7 @@ _known: WeakKeyDictionary[ProcessGroup, dict[str, Explain]] = WeakKeyDictionary(
 
 
 def _calibrated(group: ProcessGroup | None, device: torch.device) -> Explain:
-    """What explains a choice of the group; the first call measures, so all its ranks must make it.
-
-    It remembers: a training step comes back with the same sizes.
-    """
+    """What explains the group's choices, and keeps them; the first call, on all ranks, measures."""
     known = _known.setdefault(members(group), {})
     if device.type not in known:
         known[device.type] = lru_cache(maxsize=None)(_calibrate(group, device))

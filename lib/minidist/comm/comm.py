@@ -5,9 +5,8 @@ schedules (`Ours`), over the backend's own collectives (`Native`), or over eithe
 done `Around` each call, such as counting it (`Counted`).
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from minidist.collectives.call import record
+from minidist.collectives.call import Call, collective, record
+from minidist.collectives.checks.agreement import wanted
 from minidist.collectives.runtime.executor import Sent
 from minidist.collectives.runtime.group import check_group, members, wire_device
 from minidist.collectives.runtime.reduction import Op
@@ -108,6 +108,66 @@ def broadcast_coalesced(tensors: Iterable[Tensor], comm: Comm, group_src: int = 
                 tensor.data.copy_(part.view(tensor.shape))
 
 
+# ---- before they do something together, ranks agree that they all are about to ----
+
+# A wrapper's work spans many collectives. If one rank wraps another model, or is a step ahead, the
+# collectives may still match one by one and give nonsense. So at its landmarks (construction, a
+# forward, a backward, a step) a wrapper compares facts between the ranks, where checks are on.
+
+
+def checks_are_on() -> bool:
+    """True if ranks compare their calls by default; `launch` switches that on."""
+    return wanted(None)
+
+
+def agree_on(
+    comm: Comm,
+    what: str,
+    facts: Mapping[str, object] | None = None,
+    problem: Exception | None = None,
+    *,
+    check: bool | None = None,
+    async_op: bool = False,
+) -> Handle | None:
+    """Raise on every rank unless all ranks make this call with the same facts.
+
+    Args:
+        facts: name → value; compared as text.
+        problem: what is wrong on this rank, found before the call; the other ranks learn of it.
+        check: compare the facts even if checks are off; None for what `launch` has set.
+        async_op: return a handle at once; its `wait()` raises what this call would raise.
+
+    Raises:
+        MismatchError: the ranks differ, or another rank has a problem. Only where checks are on.
+        TypeError, ValueError, RuntimeError: this rank's own problem, with its number in front.
+    """
+    if problem is None and not wanted(check):
+        return None
+
+    def steps(call: Call) -> Iterator[None]:
+        for name, value in (facts or {}).items():
+            call.agree_on(name, value)
+        if problem is not None:
+            raise problem
+        yield
+
+    return collective(what, comm.group, async_op, check, steps)
+
+
+@contextmanager
+def agreed(comm: Comm, what: str, facts: Mapping[str, object] | None = None) -> Iterator[None]:
+    """Run the block, then `agree_on`: if it raises on one rank, all raise."""
+    problem: Exception | None = None
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError) as error:
+        problem = error
+    agree_on(comm, what, facts, problem)
+
+
+# ---- who makes the calls ----
+
+
 class Ours:
     """minidist's own collectives.
 
@@ -117,8 +177,7 @@ class Ours:
             "shared_memory"; with any other they go by the ring. Broadcasts go by the tree.
         check: whether the ranks agree before each call, as in `minidist.all_reduce`.
 
-    Raises:
-        TypeError, ValueError: this rank is not in the group, or there is no such algorithm.
+    Raises TypeError or ValueError if this rank is not in the group, or for an unknown algorithm.
     """
 
     def __init__(

@@ -4,8 +4,6 @@ Each rank has an entry for each parameter and buffer, with a digest of its bytes
 entries are exchanged once, and every rank looks for the first that differs.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import chain, zip_longest
@@ -127,10 +125,7 @@ Side = tuple[Entry, list[int]]  # an entry, and the global ranks that have it
 
 
 def _first_difference(entries: Sequence[Entry], comm: Comm) -> list[Side]:
-    """The sides at the first place where not all ranks have the same; empty if all do.
-
-    What most have comes first; among equals, what the first rank has.
-    """
+    """The sides at the first place where ranks differ: what most have, or else the first, leads."""
     everywhere: list[list[Entry]] = gather_objects(comm, entries)
     for place in zip_longest(*everywhere, fillvalue=_NOTHING):
         if len(set(place)) > 1:

@@ -9,8 +9,6 @@ What it does not have of a real link: other traffic, failures, a rate that depen
 message, and network cards that take some of the host's memory bandwidth.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -41,11 +39,7 @@ class Slowed(Around):
 
     Each rank has such a link to a switch, and the algorithms are the ring, and the tree for
     broadcasts. A call takes what `minidist.seconds` predicts for its bytes, from the moment when
-    this rank makes it and the one before it is done.
-
-    Args:
-        comm: makes the real calls, in less time than the link takes.
-        link: its latency in seconds, and its seconds for a byte.
+    this rank makes it and the one before it is done; `comm` has to make it in less time.
     """
 
     def __init__(self, comm: Comm, link: Link) -> None:

@@ -1,7 +1,5 @@
 """What lets a launch leave nothing behind: Ctrl-C that waits its turn, and a job's folder."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import tempfile
@@ -10,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from minidist.launch.process import ForkedProcess
 
@@ -27,7 +25,7 @@ class Interrupts:
         self._allowed = False
         self._waiting: tuple[int, FrameType | None] | None = None
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> Self:
         self._before = signal.getsignal(signal.SIGINT)
         in_main = threading.current_thread() is threading.main_thread()
         self._ours = in_main and callable(self._before)

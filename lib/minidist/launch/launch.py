@@ -6,8 +6,6 @@ port, and talk over the loopback interface only. For several hosts, and for scri
 on one host or many, use torchrun.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

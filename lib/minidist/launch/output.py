@@ -1,7 +1,5 @@
 """What a rank prints: a pipe, of which the launcher keeps the first lines and the last."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

@@ -5,8 +5,6 @@ place. It takes what an importable module defines by name; not a lambda, or what
 notebook's cell defines.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import sys

@@ -1,7 +1,5 @@
 """Processes forked from a server that has torch loaded: how they are started, heard and killed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle
@@ -14,9 +12,8 @@ import time
 import types
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +129,9 @@ def _start(target: Callable[..., Any], *args: Any) -> ForkServerProcess:
     The main module is hidden from multiprocessing, which would run a script again in every process.
     cloudpickle packs what the function needs of it, so scripts need no `__main__` guard.
     """
-    process = _context().Process(target=target, args=args)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    process = context.Process(target=target, args=args)
     with _starting:  # or a launch in another thread would take the stand-in for the real one
         main = sys.modules["__main__"]
         sys.modules["__main__"] = types.ModuleType("__main__")
@@ -166,10 +165,3 @@ def _ensure_server() -> None:
         ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@cache
-def _context() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    return context

@@ -1,7 +1,5 @@
 """What runs in each process that `launch` starts: set the rank up, run the function, report."""
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import os
@@ -38,8 +36,7 @@ def main(
 
     It must not leave by itself: its peers may still be receiving from it.
 
-    Args:
-        folder: it has `call`, cloudpickle of (fn, args); `RANK.stack` says where the rank hangs.
+    In the folder `call` is cloudpickle of (fn, args), and `RANK.stack` says where the rank hangs.
     """
     redirect(output)
     os.environ.clear()
@@ -54,7 +51,20 @@ def main(
 def _run(folder: Path, backend: str, timeout: float) -> object:
     try:
         device = torch.device(os.environ["MINIDIST_DEVICE"])
-        _join_group(folder, backend, device, timeout)
+        rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(rank)
+        torch.set_num_threads(1)  # ranks share the cores
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            backend,
+            store=FileStore(str(folder / "rendezvous"), ranks),
+            rank=rank,
+            world_size=ranks,
+            timeout=timedelta(seconds=timeout + SLACK),
+            device_id=device if "nccl" in backend else None,
+        )
         fn, args = pickling.loads((folder / "call").read_bytes())
         value = fn(*args)
         if device.type == "cuda":
@@ -62,20 +72,3 @@ def _run(folder: Path, backend: str, timeout: float) -> object:
         return value
     finally:
         ctypes.CDLL(None).fflush(None)  # what C code has printed; the launcher kills, unflushed
-
-
-def _join_group(folder: Path, backend: str, device: torch.device, timeout: float) -> None:
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    for seed in (torch.manual_seed, np.random.seed, random.seed):
-        seed(rank)
-    torch.set_num_threads(1)  # ranks share the cores
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group(
-        backend,
-        store=FileStore(str(folder / "rendezvous"), ranks),
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=timeout + SLACK),
-        device_id=device if "nccl" in backend else None,
-    )

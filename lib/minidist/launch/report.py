@@ -4,8 +4,6 @@ Ranks in the same place are named together, the odd ones first. Calls inside min
 Python's library are left to the error's `details`.
 """
 
-from __future__ import annotations
-
 import linecache
 import os
 import re

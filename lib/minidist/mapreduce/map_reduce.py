@@ -8,8 +8,6 @@ In the paper a map task's boxes lie on its worker's own disk, and are lost with 
 finished map tasks are done again too. Here they outlive the worker, since only a process can die.
 """
 
-from __future__ import annotations
-
 import pickle
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -37,25 +35,15 @@ Partition = Callable[[Any, int], int]
 
 @dataclass(frozen=True, eq=False)
 class MapReduced:
-    """What a job has made, and what it has moved.
+    """What a job has made, and what it has moved."""
 
-    Attributes:
-        parts: parts[r] is what reducer r made: key → value, in the order of the inputs.
-        emitted: pairs that the mapper gave, before the combiner.
-        records: array (inputs, reducers): pairs that went from a map task to a reducer.
-        nbytes: the bytes of those pairs, pickled.
-        shipped: bytes of functions and inputs that went to workers.
-        returned: bytes of results that came back.
-        recomputed: tasks that were done again, since their worker died or they raised.
-    """
-
-    parts: list[dict[Any, Any]]
-    emitted: int
-    records: Ints
-    nbytes: Ints
-    shipped: int
-    returned: int
-    recomputed: tuple[str, ...]
+    parts: list[dict[Any, Any]]  #: parts[r]: what reducer r made, in the order of the inputs
+    emitted: int  #: pairs that the mapper gave, before the combiner
+    records: Ints  #: array (inputs, reducers): pairs that went from a map task to a reducer
+    nbytes: Ints  #: the bytes of those pairs, pickled
+    shipped: int  #: bytes of functions and inputs that went to workers
+    returned: int  #: bytes of results that came back
+    recomputed: tuple[str, ...]  #: tasks done again, since their worker died or they raised
 
     @property
     def whole(self) -> dict[Any, Any]:
@@ -69,8 +57,7 @@ class MapReduced:
 def hash_partition(key: object, reducers: int) -> int:
     """The reducer for a key: its hash, modulo their number. The same in every process and run.
 
-    Raises:
-        TypeError: the key is no str, no number, and no tuple of these.
+    Raises TypeError if the key is no str, no number, and no tuple of these.
     """
     if isinstance(key, str):  # Python's own hash of it is another one in each interpreter
         number = zlib.crc32(key.encode("utf-8", "surrogatepass"))

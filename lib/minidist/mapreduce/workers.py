@@ -4,8 +4,6 @@ Workers share nothing. Each is given one task at a time and answers with a value
 function raised. That is all it takes to recover: a task without an answer goes back in the queue.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence

@@ -20,8 +20,6 @@ and does not see a storage that is resized: on FSDP it misses 8 to 15 percent of
 On a GPU the caching allocator itself keeps how much was requested, by all threads, and the most.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

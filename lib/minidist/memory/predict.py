@@ -6,8 +6,6 @@ What is there from step to step is exact, padding included; what is unsharded fo
 is modelled by `_buckets_in_flight` and `_units_in_flight`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -26,19 +24,16 @@ LAYOUTS = ("rows", "flat")
 class RankBytes(NamedTuple):
     """Bytes that one rank takes; of the state with padding, of activations as they were passed.
 
-    Attributes:
-        unsharded: the most that is unsharded for part of a step: of units, or of buckets in flight.
-        buckets: in which gradients travel, where they are kept beside the gradients.
-        at_begin: what of `unsharded` is there when backward begins, with all activations; and of
-            gradients, if they are views of buckets.
+    `at_begin` is what of `unsharded` is there when backward begins, with all activations; and of
+    gradients, if they are views of buckets.
     """
 
     parameters: int
     gradients: int
     master: int
     moments: int
-    unsharded: int = 0
-    buckets: int = 0
+    unsharded: int = 0  #: for part of a step, the most: of units, or of buckets in flight
+    buckets: int = 0  #: in which gradients travel, where they are kept beside the gradients
     activations: int = 0
     at_begin: int = 0
 

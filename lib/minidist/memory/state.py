@@ -4,8 +4,6 @@ Weights, gradients, and what the optimizer keeps: Rajbhandari et al. (2020), "Ze
 count them in the same parts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -19,17 +17,15 @@ from minidist.schedule.checks import whole_number
 class DtypePolicy:
     """Which dtype each part of the state has.
 
-    Attributes:
-        master: of a second, finer copy of the weights, to which the optimizer adds its small
-            updates; None: there is none, the optimizer updates the weights themselves.
-        moments: of the optimizer's running averages.
+    `master` is that of a second, finer copy of the weights, to which the optimizer adds its small
+    updates; None: there is none, the optimizer updates the weights themselves.
     """
 
     name: str
     weights: torch.dtype
     gradients: torch.dtype
     master: torch.dtype | None
-    moments: torch.dtype
+    moments: torch.dtype  #: of the optimizer's running averages
 
 
 FP32 = DtypePolicy("fp32", torch.float32, torch.float32, None, torch.float32)

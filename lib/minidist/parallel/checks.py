@@ -4,8 +4,6 @@ Called once, by the public entry of each wrapper, before anything is changed. Me
 argument; whoever calls adds the rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TypeGuard
 

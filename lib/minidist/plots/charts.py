@@ -1,16 +1,15 @@
-"""Line charts of what was measured and predicted: over any quantity, and memory over a step."""
-
-from __future__ import annotations
+"""Charts of what was measured and predicted: over any quantity, and over the time of a step."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
 
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, MARKERS
-from minidist.profiler.spans import COMPUTE
+from minidist.profiler.spans import COMPUTE, Span, rows
 
 UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
 PHASES = {"forward": 0, "backward": 1, "optimizer": 2}  # name → colour, as on a timeline
@@ -87,3 +86,73 @@ def memory_curve(
     grid[0, 0].set_ylim(bottom=0)
     style.legend_below(figure, 3)
     return figure
+
+
+# ---- what ran when ----
+
+BAR = 0.74  # of a row's height
+GAP = 0.5  # rows between two ranks
+FREE = 0.9  # of a bar that its name may fill
+KNOWN = ("forward", "backward", "bucket", "optimizer")  # they have the first colours
+
+
+def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figure:
+    """What ran when: for each rank a row for each lane, in milliseconds since the first span.
+
+    A bar has its name in it where there is room, or else only the last word of it ("3" of
+    "bucket 3"); its colour says which kind it is of. Bars of a lane that overlap are on rows of
+    their own.
+
+    Args:
+        spans: of any number of ranks of one host, as `Timeline.spans` has them; at least one.
+        names: what to call rank 0, 1, ... if they are something else, such as strategies.
+    """
+    lines = rows(spans)
+    if not lines:
+        raise ValueError("gantt: expected at least one span")
+    ranks = [row[0].rank for row in lines]  # downward, with a gap between two
+    heights = [at + GAP * len(set(ranks[: at + 1]) - {ranks[0]}) for at in range(len(ranks))]
+    there = dict.fromkeys(_kind(span.name) for row in lines for span in row)
+    order = enumerate(dict.fromkeys([*KNOWN, *there]))  # so a kind has its colour in all pictures
+    look: dict[str, Any] = {"edgecolor": "black", "lw": 0.4, "alpha": 0.6}
+    looks = {kind: {"facecolor": COLORS[i % 7], **look} for i, kind in order if kind in there}
+    figure, grid = style.subplots(size=(7.2, 0.3 * (heights[-1] + 1) + 1.2))
+    axes: Axes = grid[0, 0]
+    zero, bars = min(row[0].start for row in lines), []
+    for row, height in zip(lines, heights, strict=True):
+        for *_, name, start, end in row:
+            corner, length = ((start - zero) * 1e3, height - BAR / 2), (end - start) * 1e3
+            bars.append((name, Rectangle(corner, length, BAR, **looks[_kind(name)])))
+            axes.add_patch(bars[-1][1])
+    called = names or [f"rank {rank}" for rank in range(max(ranks) + 1)]
+    first: dict[str, float] = {}  # the height at which a lane is named: that of its first row
+    for row, height in zip(lines, heights, strict=True):
+        first.setdefault(f"{called[row[0].rank]}: {row[0].lane}", height)
+    axes.set_yticks(list(first.values()), list(first))
+    axes.autoscale_view()
+    axes.set_xlim(left=0)
+    axes.set_ylim(heights[-1] + 0.6, -0.6)
+    axes.set_xlabel("milliseconds")
+    axes.tick_params(axis="y", length=0)
+    style.chart(axes, labelsize=8)
+    style.legend_below(figure, 4, [Patch(label=kind, **each) for kind, each in looks.items()])
+    figure.draw_without_rendering()  # only now is it known how wide a bar is
+    for name, bar in bars:
+        _write(axes, name, bar)
+    return figure
+
+
+def _kind(name: str) -> str:
+    """What bars of one colour have in common: "bucket" of "bucket 3"."""
+    first, _, number = name.rpartition(" ")
+    return first if number.isdigit() and first else name
+
+
+def _write(axes: Axes, name: str, bar: Rectangle) -> None:
+    """Put the name into the bar, whole or its last word, if there is room for it."""
+    x, y = bar.get_center()
+    for words in (name, name.split()[-1] if name.split() else ""):
+        text = axes.text(x, y, words, ha="center", va="center_baseline", fontsize=8)
+        if text.get_window_extent().width <= FREE * bar.get_window_extent().width:
+            return
+        text.remove()

@@ -4,8 +4,6 @@ For the second one Python writes the trace and every sentence about it, and `sta
 makes the picture from them. Where no script runs, the sentences are there to read, as a table.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable

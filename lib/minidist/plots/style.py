@@ -1,7 +1,5 @@
 """What all pictures share: colours, transparent figures, bare axes, a legend below them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

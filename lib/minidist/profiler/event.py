@@ -5,8 +5,6 @@ is an event, queued in the stream behind the work before it. Work on another str
 after it waits for the event there, and the host goes on.
 """
 
-from __future__ import annotations
-
 import time
 
 import torch

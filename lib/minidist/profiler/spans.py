@@ -1,7 +1,5 @@
 """What ran when, on which lane of which rank: spans, what is computed from them, a file of them."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable

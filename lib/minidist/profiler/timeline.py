@@ -15,11 +15,9 @@ synchronized once, and they are compared with an event whose time on the host is
 of a rank are on one clock, and those of all ranks of a host too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -60,7 +58,7 @@ class Mark:
         """As of anything `Timed`."""
         return interval(self._started, self._ended)
 
-    def __enter__(self) -> Mark:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

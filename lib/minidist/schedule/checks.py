@@ -1,7 +1,5 @@
 """Numbers that a formula would take without complaint, and answer wrongly: refused by name."""
 
-from __future__ import annotations
-
 import math
 import operator
 from typing import SupportsFloat, SupportsIndex

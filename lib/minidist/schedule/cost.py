@@ -7,8 +7,6 @@ has reduced what came, at gamma seconds per byte (Thakur, Rabenseifner and Gropp
 one starts then.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,17 +37,15 @@ class Link:
 class Topology:
     """Which links a message crosses, and what it costs to reduce.
 
-    Attributes:
-        lanes: given the arrays `src` and `dst` of a step, yields (link, number): the messages with
-            the same number share one copy of that link; -1 marks those that do not use it.
-        gamma: seconds that a receiver takes to reduce one byte into its own.
-        cores: if not 0, so many cores do all ranks' work: messages are work, not waiting, and take
-            turns for their alpha too, as receivers do for what they reduce.
+    `lanes`, given the arrays `src` and `dst` of a step, yields (link, number): the messages with
+    the same number share one copy of that link; -1 marks those that do not use it. If `cores` is
+    not 0, so many do all ranks' work: messages are work, not waiting, and take turns for their
+    alpha too, as receivers do for what they reduce.
     """
 
     name: str
     lanes: Callable[[Ints, Ints], Iterator[tuple[Link, Ints]]]
-    gamma: float = 0.0
+    gamma: float = 0.0  #: seconds that a receiver takes to reduce one byte into its own
     cores: int = 0
 
     def __post_init__(self) -> None:
@@ -193,8 +189,7 @@ def fit(
         topology: `switch` or `shared`: a topology of one link.
         gamma: find out what reducing costs, too.
 
-    Raises:
-        ValueError: a time is not above zero, or the measurements are too few or too alike.
+    Raises ValueError if a time is not above zero, or the measurements are too few or too alike.
     """
     if not all(each.seconds > 0 for each in measured):
         raise ValueError("fit: each measurement must be longer than zero seconds")

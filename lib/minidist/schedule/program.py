@@ -12,8 +12,6 @@ the step before, where it may: what comes in is reduced from an inbox, or overwr
 this rank neither received in the step before nor sent then, except to the rank that now sends it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise

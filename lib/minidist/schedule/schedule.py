@@ -89,27 +89,18 @@ class Step:
 class Schedule:
     """A named collective among `ranks` ranks, on a tensor split into `chunks` chunks.
 
-    Attributes:
-        collective: which pre- and postcondition it promises; see `simulate.start` and `goal`.
-        make_steps: called for a fresh iterator over the steps, so that they may be lazy.
-        root: the rank that a broadcast, reduce, gather or scatter is from or to.
-        by: how many ranks a shift goes on.
-        alike: number of steps if they differ in nothing but which chunks they carry, else 0.
-        phases: the schedules that this one is joined of, if it is; see `outline`.
-
-    Raises:
-        ValueError: `ranks` or `chunks` is below 1, or `root` is none of the ranks.
+    Raises ValueError if `ranks` or `chunks` is below 1, or `root` is none of the ranks.
     """
 
     name: str
-    collective: Collective
+    collective: Collective  #: what it promises; see `simulate.start` and `goal`
     ranks: int
     chunks: int
-    make_steps: Callable[[], Iterable[Step]]
-    root: int = 0
-    by: int = 0
-    alike: int = 0
-    phases: tuple[Schedule, ...] = ()
+    make_steps: Callable[[], Iterable[Step]]  #: a fresh iterator each time, so they may be lazy
+    root: int = 0  #: the rank that a broadcast, reduce, gather or scatter is from or to
+    by: int = 0  #: how many ranks a shift goes on
+    alike: int = 0  #: number of steps if they differ in their chunks alone, else 0
+    phases: tuple[Schedule, ...] = ()  #: the schedules that this one is joined of; see `outline`
 
     def __post_init__(self) -> None:
         whole_number("ranks", self.ranks, 1)

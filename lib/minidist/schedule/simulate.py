@@ -5,8 +5,6 @@ it. A sum is right when every rank is in it once. The idea of symbolic chunks th
 they came from is that of MSCCLang (Cowan et al., 2023).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -180,8 +178,7 @@ def prove_all_reduce(schedule: Schedule) -> None:
     `BLOCK` at a time, with ranks x BLOCK x ranks / 8 bytes of memory. The schedule must have passed
     `check()`.
 
-    Raises:
-        ScheduleError: a part is missing in the end, or would be counted twice.
+    Raises ScheduleError if a part is missing in the end, or would be counted twice.
     """
     n, name = schedule.ranks, schedule.name
     own = np.packbits(np.eye(n, -(-n // 64) * 64, dtype=bool), axis=1).view(np.uint64)

@@ -10,8 +10,6 @@ A collective that goes through shared memory has a barrier at its start anyway, 
 compared there: then the check costs next to nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable
@@ -38,12 +36,9 @@ def agree(
 ) -> None:
     """Raise MismatchError on every rank unless all have called this with the same facts.
 
-    Args:
-        facts: argument name → value. "the call" names the collective.
-        problem: of this rank's own input: the other ranks raise it, and this one leaves it to the
-            caller.
-        meets_first: whether the collective begins with a barrier in shared memory: then the
-            digests wait for that.
+    `facts` are by argument; "the call" names the collective. A `problem` with this rank's own input
+    is raised by the other ranks, and left to the caller here. If the collective `meets_first`, at a
+    barrier in shared memory, the digests wait for that.
     """
     note = facts | ({"problem": str(problem)} if problem else {})
     segments = shared_or_none(group)

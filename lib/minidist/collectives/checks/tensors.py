@@ -1,7 +1,5 @@
 """What a collective accepts as tensors, and the exceptions for what it does not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import prod
 

@@ -22,8 +22,6 @@ But the order of operands shows in the sign of a zero, in a NaN's payload and in
 So there both reduce the higher rank's operand into the lower rank's.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Mapping

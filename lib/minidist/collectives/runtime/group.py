@@ -1,7 +1,5 @@
 """A process group: its ranks, and the memory that its backend can send and receive."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any

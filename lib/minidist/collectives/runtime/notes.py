@@ -1,7 +1,5 @@
 """Short notes between the ranks of a group, over messages that never mix with the caller's."""
 
-from __future__ import annotations
-
 import json
 import zlib
 

@@ -1,7 +1,5 @@
 """ReduceOp → the function that reduces one tensor into another."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache, partial
 

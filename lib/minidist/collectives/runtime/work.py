@@ -16,8 +16,6 @@ tensors are held until `wait()`, or for a `Work` that nobody waits for, until th
 and the group's next call comes.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

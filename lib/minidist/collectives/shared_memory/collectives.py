@@ -10,8 +10,6 @@ the barrier of a block knows that all have copied it in, and that all have copie
 the last one out. So three buffers in turn are enough, and one barrier for each block.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 

@@ -11,8 +11,6 @@ the next barrier knows that all have read the first.
 futex(2): the addition is atomic, and what a rank wrote before it is seen by whoever has waited.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """What DDP refuses: arguments, modules, and gradients that cannot be averaged."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
@@ -11,8 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import Parameter
 
-from minidist.comm.agreement import agreed
-from minidist.comm.comm import Comm
+from minidist.comm.comm import Comm, agreed
 from minidist.parallel.checks import check_module, check_tensors, is_number
 
 NAME = "DistributedDataParallel"

@@ -17,8 +17,6 @@ smaller than 3e-8 N, and that is next to nothing: so all hooks divide first. To 
 is not. bfloat16 overflows only where float32 does, but has 8 bits of precision, float16 has 11.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -10,8 +10,6 @@ part with zeros. Each announcement is one all-reduce of an integer for each rank
 forwards only, and takes for granted that one backward follows each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -26,8 +24,7 @@ from torch.nn import Parameter
 from torch.utils._pytree import tree_map_only
 
 from minidist.collectives.runtime.group import wire_device
-from minidist.comm.agreement import agree_on, agreed
-from minidist.comm.comm import Comm, broadcast_coalesced
+from minidist.comm.comm import Comm, agree_on, agreed, broadcast_coalesced
 from minidist.comm.replicas import same_model
 from minidist.parallel.autograd.backward import Backward
 from minidist.parallel.checks import choose_comm

@@ -8,8 +8,6 @@ gradient. With the mean's Q (torch's way) what is kept also sums up, without end
 gradients are from the mean.
 """
 
-from __future__ import annotations
-
 import torch
 
 from minidist.comm.comm import Comm

@@ -3,8 +3,6 @@
 After Li et al., *PyTorch Distributed* (VLDB 2020), 3.2. What it does not handle is in `ddp.py`.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Container, Iterable
 from itertools import compress

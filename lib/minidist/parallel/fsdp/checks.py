@@ -1,7 +1,5 @@
 """What `fully_shard` refuses: arguments, modules, ranks that wrap differently, and later misuse."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
@@ -12,9 +10,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves
 
-from minidist.comm.agreement import agree_on
-from minidist.comm.comm import Comm, Ours, check_comm
-from minidist.parallel.autograd.module_edges import tensors
+from minidist.comm.comm import Comm, Ours, agree_on, check_comm
+from minidist.parallel.autograd.backward import tensors
 from minidist.parallel.checks import check_module, check_tensors
 from minidist.parallel.fsdp.param_group import (
     Replaced,

@@ -14,8 +14,6 @@ norms and copies do without recording gradients, and refuses to take part in a l
 or in anything that autograd would record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -26,8 +26,6 @@ After Rajbhandari et al. (2020), *ZeRO*, stage 3; Zhao et al. (2023), *PyTorch F
 `torch.distributed.fsdp.fully_shard`, whose words these are.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -40,10 +38,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import ReduceOp
 
-from minidist.comm.agreement import agree_on
-from minidist.comm.comm import Comm, Handle
-from minidist.parallel.autograd.backward import BackwardPass, in_backward
-from minidist.parallel.autograd.module_edges import cast, on_entry, on_exit
+from minidist.comm.comm import Comm, Handle, agree_on
+from minidist.parallel.autograd.backward import BackwardPass, cast, in_backward, on_entry, on_exit
 from minidist.parallel.fsdp.param_group import DtypePolicy, ParamGroup, ParamInfo
 from minidist.profiler.spans import COMMUNICATION, COMPUTE
 from minidist.profiler.timeline import NOTHING, Mark, mark, note

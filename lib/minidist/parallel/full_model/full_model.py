@@ -8,8 +8,6 @@ otherwise or not at all.
 takes that of its shards, and one number of each rank is gathered.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +21,7 @@ from torch import nn
 from torch.distributed import ReduceOp
 from torch.nn import Parameter
 
-from minidist.comm.agreement import agree_on
-from minidist.comm.comm import Comm, Ours, gather_objects
+from minidist.comm.comm import Comm, Ours, agree_on, gather_objects
 from minidist.parallel.ddp.ddp import PREFIX, DistributedDataParallel
 from minidist.parallel.fsdp.fully_shard import LABEL, units
 from minidist.parallel.fsdp.param_group import Shard, plain
@@ -139,8 +136,7 @@ def full_state_dict(
             a ZeroOptimizer may hold its parameters.
         device: where the tensors go, such as "cpu"; where they are if None.
 
-    Raises:
-        ValueError: `module` is a part of a unit.
+    Raises ValueError if `module` is a part of a unit.
     """
     inner = bare(module)
     copies: dict[torch.Tensor, torch.Tensor] = {}

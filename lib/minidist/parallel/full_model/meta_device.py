@@ -6,8 +6,6 @@ one unit after another gets them: it is initialised whole on every rank, rank 0'
 broadcast, and each rank keeps its shard of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -40,8 +38,7 @@ def materialize(
             `reset_parameters`, or else `_reset_parameters`. A tensor that two submodules share is
             initialised by both: the later one counts.
 
-    Raises:
-        ValueError: without `init`, a submodule has neither method.
+    Raises ValueError if, without `init`, a submodule has neither method.
     """
     device = own_device() if device is None else torch.device(device)
     parts_of: dict[Unit | None, list[nn.Module]] = {}

@@ -29,8 +29,6 @@ they are copied once more to make each tensor contiguous.
 As PyTorch's `torch.distributed.fsdp.fully_shard` does it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
@@ -41,11 +39,6 @@ class Flat:
     """Where each of a few tensors lies in a flat one, and which slice each rank owns: [Note: flat].
 
     It holds no memory: its methods return views of memory that others hold.
-
-    Attributes:
-        numel: elements of all tensors, without padding.
-        padded: the same, rounded up to a multiple of `ranks`: the size of the flat tensor.
-        shard_numel: elements of a slice, `padded / ranks`.
     """
 
     def __init__(self, shapes: Sequence[torch.Size], ranks: int, rank: int) -> None:
@@ -53,8 +46,8 @@ class Flat:
         self.shapes = [torch.Size(shape) for shape in shapes]
         self.sizes = [shape.numel() for shape in self.shapes]
         *self.offsets, self.numel = accumulate(self.sizes, initial=0)
-        self.shard_numel = -(-self.numel // ranks)
-        self.padded = self.shard_numel * ranks
+        self.shard_numel = -(-self.numel // ranks)  #: elements of a slice
+        self.padded = self.shard_numel * ranks  #: elements of the flat tensor
 
     # ---- the whole tensors in a flat one, 1-D [padded] ----
 
@@ -94,11 +87,8 @@ class Flat:
 class RowLayout:
     """Where the rows of a few tensors lie in the ranks' shards: see [Note: rows].
 
-    A tensor without dimensions counts as one row.
-
-    Attributes:
-        shard_numel: elements of one rank's shard, padding included.
-        padded: `ranks * shard_numel`, the elements that an all-gather returns.
+    A tensor without dimensions counts as one row. `shard_numel` is the elements of one rank's
+    shard, padding included; `padded` those of all, which an all-gather returns.
     """
 
     def __init__(self, shapes: Sequence[torch.Size], ranks: int, rank: int) -> None:

@@ -6,8 +6,6 @@ out gradients as it does parameters. So copying a gradient of a channels_last we
 nothing, and a view may take the gradient's place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -20,17 +18,10 @@ Named = tuple[str, Parameter]
 def assign(nbytes: Sequence[int], first: float, cap: float) -> list[list[int]]:
     """Which gradients share a bucket, as `torch.nn.parallel.DistributedDataParallel` does it.
 
-    Gradients arrive from the last layer to the first, so buckets are filled from the end. One is
-    closed as soon as it holds at least so many bytes. A small first one lets communication begin
-    early.
-
-    Args:
-        nbytes: the size of each gradient, in the order in which forward uses the parameters.
-        first: bytes that close the first bucket.
-        cap: bytes that close each later one.
-
-    Returns:
-        indexes into `nbytes`: `assign([4, 4, 4, 4], 4, 8)` is `[[3], [2, 1], [0]]`.
+    Gradients arrive from the last layer to the first, so buckets are filled from the end: the first
+    one until it holds at least `first` bytes, so that communication begins early, each later one
+    until it holds `cap`. `nbytes` is in the order in which forward uses the parameters. Returned
+    are indexes into it: `assign([4, 4, 4, 4], 4, 8)` is `[[3], [2, 1], [0]]`.
     """
     buckets: list[list[int]] = [[]]
     held = 0

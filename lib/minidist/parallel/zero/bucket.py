@@ -3,8 +3,6 @@
 Parameters are views of the buffer, so the all-gather that ends a step writes right into them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -18,10 +16,8 @@ from minidist.parallel.sharding.partition import Named, shaped
 class ShardedBucket:
     """Parameters of one group, dtype and device, their buffer, and this rank's shard of it.
 
-    Args:
-        named: the parameters; their values move into the bucket's buffer.
-        depth: how far from the model's beginning they are; backward fills the deepest first.
-        ranks, rank: as for `Flat`.
+    The parameters' values move into the buffer. `depth` is how far they are from the model's
+    beginning; backward fills the deepest first.
     """
 
     def __init__(self, named: Sequence[Named], depth: float, ranks: int, rank: int) -> None:

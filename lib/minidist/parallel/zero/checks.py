@@ -1,7 +1,5 @@
 """What a ZeroOptimizer refuses, and what must be alike on all ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch.distributed import ProcessGroup

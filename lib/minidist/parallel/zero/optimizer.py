@@ -1,7 +1,5 @@
 """`ZeroOptimizer`, to be used in place of an optimizer: state and work are 1/N on each rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,8 +14,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from minidist.comm.agreement import agree_on, agreed, checks_are_on
-from minidist.comm.comm import Comm
+from minidist.comm.comm import Comm, agree_on, agreed, checks_are_on
 from minidist.comm.replicas import digest
 from minidist.parallel.checks import choose_comm
 from minidist.parallel.sharding.partition import MIB, assign_alike

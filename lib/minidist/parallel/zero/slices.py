@@ -12,8 +12,6 @@ reduce-scatter and an all-gather; ZeRO steps between the two, and gathers parame
 After Rajbhandari et al., *ZeRO* (2020), sections 5.1, 5.2 and 7.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from weakref import finalize, proxy

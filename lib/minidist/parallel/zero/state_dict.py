@@ -6,8 +6,6 @@ an element for each of its own, as moments are, and is sharded as the parameter 
 such as the count of steps, which is the same on all ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -83,11 +81,7 @@ def shard_state(
     bucket_of: Mapping[Parameter, ShardedBucket],
     make: Make,
 ) -> State:
-    """This rank's part of a full state.
-
-    Raises:
-        TypeError, ValueError: it is not a full state of these groups and this optimizer.
-    """
+    """This rank's part of a full state; TypeError or ValueError if it is none of this optimizer."""
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         raise TypeError(
             f"state_dict: expected a dict with 'state' and 'param_groups', got {state_dict!r:.80}"

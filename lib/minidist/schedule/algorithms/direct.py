@@ -4,8 +4,6 @@
 to another partner. N ranks, G bytes in the whole tensor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -4,8 +4,6 @@ Other numbers of ranks are folded into P, the largest power of two in N, which c
 see `Fold`. Source: Thakur, Rabenseifner and Gropp (2005). G bytes in the whole tensor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

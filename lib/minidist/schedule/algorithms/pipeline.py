@@ -3,8 +3,6 @@
 Along a chain, and along two binary trees at once; both from Sanders, Speck and Träff (2009).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Rings, in which every rank talks to its two neighbours only; and rings of rings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 

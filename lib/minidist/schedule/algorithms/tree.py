@@ -4,8 +4,6 @@ Places are counted from the root. The child at place v, v an odd multiple of d, 
 Source of all: Thakur, Rabenseifner and Gropp (2005). N ranks, G bytes in the whole tensor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
