@@ -30,6 +30,17 @@ def test_panels_show_curves_over_the_same_axes() -> None:
     assert few.get_ylim() == many.get_ylim()
 
 
+def test_what_was_measured_has_markers_and_its_prediction_is_dashed() -> None:
+    pairs = {"2 ranks": ([2.0, 4.0], [1.0, 3.0]), "4 ranks": ([5.0, 6.0], [7.0, 8.0])}
+    figure = figures.measured_and_predicted([4, 8], pairs, x_label="bytes", y_label="seconds")
+    (axes,) = figure.axes
+    drawn = {str(line.get_label()): line for line in axes.lines}
+    assert list(drawn["4 ranks, predicted"].get_ydata()) == [7, 8]
+    assert [line.get_linestyle() for line in drawn.values()] == ["-", "--"] * 2
+    assert [line.get_marker() == "None" for line in drawn.values()] == [False, True] * 2
+    assert len({line.get_color() for line in drawn.values()}) == 2
+
+
 def test_bars_stand_on_each_other_and_lack_what_they_lack() -> None:
     small = {"a": {"w": 1.0, "g": 2.0, "o": 4.0}, "b": {"g": 5.0}}
     other, marks = {"c": {"w": 100.0}}, ("measured", {"a": 6.5, "b": 3.0})

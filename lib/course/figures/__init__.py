@@ -1,6 +1,12 @@
 """Pictures that only pages of the book need; what a user of minidist needs is in `plots`."""
 
-from course.figures.amounts import curve_panels, grouped_bars, level, stacked_bars
+from course.figures.amounts import (
+    curve_panels,
+    grouped_bars,
+    level,
+    measured_and_predicted,
+    stacked_bars,
+)
 from course.figures.before_after import before_after
 from course.figures.data import batch_shares, epoch, shuffle
 from course.figures.shards import gradients, holdings
@@ -15,6 +21,7 @@ __all__ = [
     "grouped_bars",
     "holdings",
     "level",
+    "measured_and_predicted",
     "shuffle",
     "stacked_bars",
     "winners",

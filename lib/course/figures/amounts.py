@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from minidist.plots import Curve, style
+from minidist.plots import Curve, curves, style
 from minidist.plots.style import COLORS, HATCHES
 
 
@@ -84,6 +84,28 @@ def curve_panels(data: Mapping[str, Sequence[Curve]], *, x_label: str, y_label: 
     grid[0, 0].set_ylabel(y_label)
     style.legend_below(figure, 4)
     return figure
+
+
+def measured_and_predicted(
+    x: Sequence[float],
+    pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    *,
+    x_label: str,
+    y_label: str,
+) -> Figure:
+    """Over the same x, in powers of 2: what was measured, and dashed what was predicted.
+
+    Args:
+        x: of all points, such as sizes in bytes.
+        pairs: label → (measured, predicted).
+        x_label: what x is.
+        y_label: what was measured.
+    """
+    lines = []
+    for color, (label, (measured, predicted)) in enumerate(pairs.items()):
+        lines.append(Curve(f"{label}, measured", x, measured, color))
+        lines.append(Curve(f"{label}, predicted", x, predicted, color, predicted=True))
+    return curves(lines, x_label=x_label, y_label=y_label, x_base=2)
 
 
 def level(
