@@ -1,0 +1,49 @@
+"""An emulated accelerator: layers take their time by waiting, and leave the core to others."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class OnDevice(nn.Module):
+    """A network whose layers with parameters take `seconds` in forward, twice that in backward.
+
+    The device works without a pause, as a GPU does when its host runs ahead: what the host needs
+    for a layer is part of that layer's time. A layer's gradients are complete after its backward.
+    """
+
+    def __init__(self, net: nn.Sequential, seconds: float) -> None:
+        super().__init__()
+        self.net, self.seconds = net, seconds
+        self._free = 0.0  # when the device has done what it was given
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The network's output."""
+        self._free = time.monotonic()
+        for layer in self.net:
+            x = layer(x)
+            if any(True for _ in layer.parameters()):
+                x = _Wait.apply(x, self)  # type: ignore[no-untyped-call]
+        return x
+
+    def work(self, seconds: float) -> None:
+        """Wait until the device has done so much more."""
+        self._free += seconds
+        time.sleep(max(0.0, self._free - time.monotonic()))
+
+
+class _Wait(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, device: OnDevice) -> Tensor:
+        ctx.device = device
+        device.work(device.seconds)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        ctx.device.work(2 * ctx.device.seconds)
+        return gradients[0], None
