@@ -1,0 +1,104 @@
+"""When the units of an FSDP model travel, and when a rank stands still because it waits for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from course.training.turns import Round
+from from_scratch import Comm, Work
+from from_scratch.fsdp import FSDP
+from minidist.profiler.spans import COMMUNICATION, COMPUTE, Span
+from minidist.profiler.timeline import mark, note
+
+WAITING = "waiting"
+
+
+class Awaited(NamedTuple):
+    """A handle that records how long the rank waits for it."""
+
+    inner: Work
+
+    def wait(self) -> None:
+        """Return when the result is in place."""
+        with mark(WAITING, WAITING):
+            self.inner.wait()
+
+
+class Recorded:
+    """A unit's comm that records its calls in the timeline, with the unit's number."""
+
+    def __init__(self, comm: Comm, number: int) -> None:
+        self.comm, self.number = comm, number
+        self.rank, self.ranks = comm.rank, comm.ranks
+
+    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Awaited | None:
+        """Start it, and record it."""
+        return self._record(
+            "all-gather", self.comm.all_gather(output, input, async_op=True), async_op
+        )
+
+    def reduce_scatter(
+        self, output: Tensor, input: Tensor, async_op: bool = False
+    ) -> Awaited | None:
+        """Start it, and record it."""
+        work = self.comm.reduce_scatter(output, input, async_op=True)
+        return self._record("reduce-scatter", work, async_op)
+
+    def _record(self, name: str, work: Any, async_op: bool) -> Awaited | None:
+        note(f"{name} {self.number}", COMMUNICATION, work)
+        handle = Awaited(work)
+        if async_op:
+            return handle
+        handle.wait()
+        return None
+
+
+def record(model: FSDP) -> FSDP:
+    """Let the units report their calls: the root as number 0, the blocks as 1, 2, ... in order."""
+    *blocks, root = model.units
+    for number, unit in enumerate([root, *blocks]):
+        unit.comm = Recorded(unit.comm, number)  # type: ignore[assignment]
+    return model
+
+
+def without_waits(spans: Iterable[Span]) -> list[Span]:
+    """The same spans, with forward and backward cut where their rank waits."""
+    spans = list(spans)
+    cut = [span for span in spans if span.lane != WAITING]
+    for wait in (span for span in spans if span.lane == WAITING):
+        pieces = []
+        for span in cut:
+            inside = span.start < wait.end and wait.start < span.end
+            if (span.rank, span.lane) == (wait.rank, COMPUTE) and inside:
+                before = span._replace(end=max(span.start, wait.start))
+                after = span._replace(start=min(span.end, wait.end))
+                pieces += [part for part in (before, after) if part.start < part.end]
+            else:
+                pieces.append(span)
+        cut = pieces
+    return sorted(cut, key=lambda span: span.start)
+
+
+def exposed_ms(spans: Iterable[Span]) -> float:
+    """Milliseconds in which a rank waits while it communicates, the mean of all ranks."""
+    spans = list(spans)
+    seconds = sum(
+        max(0.0, min(wait.end, sent.end) - max(wait.start, sent.start))
+        for wait in spans
+        for sent in spans
+        if (wait.lane, sent.lane) == (WAITING, COMMUNICATION) and wait.rank == sent.rank
+    )
+    return 1e3 * seconds / len({span.rank for span in spans})
+
+
+def side_by_side(rounds: Iterable[Round]) -> list[Span]:
+    """Rank 0's spans in several rounds, as those of ranks 0, 1, ... that start at the same time."""
+    return [
+        span._replace(rank=index, start=span.start - each.start, end=span.end - each.start)
+        for index, each in enumerate(rounds)
+        for span in without_waits(each.spans)
+        if span.rank == 0
+    ]

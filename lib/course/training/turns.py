@@ -1,0 +1,68 @@
+"""How long steps take on several ranks, one kind after the other, and what ran when in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from minidist.profiler.spans import Span
+from minidist.profiler.timeline import timeline
+
+WARM_UP = 3  # rounds that do not count
+PATIENCE = 3.0  # seconds between two lines of progress
+
+
+class Round(NamedTuple):
+    """One step, in seconds of a clock that all ranks of a host share."""
+
+    start: float
+    end: float
+    spans: list[Span]  # what ran when, as far as it was marked
+
+    @property
+    def ms(self) -> float:
+        """Its time in milliseconds."""
+        return 1e3 * (self.end - self.start)
+
+
+def take_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[Round]]:
+    """On a rank: run each step in turn, so that a busy moment of the machine hits all kinds alike.
+
+    Args:
+        steps: by name, the same on all ranks.
+        rounds: how often each one is run.
+    """
+    took: dict[str, list[Round]] = {name: [] for name in steps}
+    said = time.monotonic()
+    for turn in range(1 - WARM_UP, rounds + 1):
+        for name, step in steps.items():
+            dist.barrier()
+            with timeline() as line:
+                start = time.monotonic()
+                step()
+                end = time.monotonic()
+            if turn > 0:
+                took[name].append(Round(start, end, line.spans))
+        if dist.get_rank() == 0 and time.monotonic() - said > PATIENCE:
+            said = time.monotonic()
+            print(f"round {max(turn, 0)} of {rounds}", flush=True)
+    return took
+
+
+def fastest(of_ranks: Sequence[Mapping[str, Sequence[Round]]]) -> dict[str, Round]:
+    """The fastest round of each kind on all ranks: what slows one down is other work."""
+    return {
+        name: min(
+            (_together(each) for each in zip(*(took[name] for took in of_ranks), strict=True)),
+            key=lambda each: each.ms,
+        )
+        for name in of_ranks[0]
+    }
+
+
+def _together(ranks: Sequence[Round]) -> Round:
+    starts, ends, spans = zip(*ranks, strict=True)
+    return Round(min(starts), max(ends), [span for own in spans for span in own])
