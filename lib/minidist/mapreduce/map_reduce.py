@@ -37,9 +37,9 @@ Partition = Callable[[Any, int], int]
 class MapReduced:
     """What a job has made, and what it has moved."""
 
-    parts: list[dict[Any, Any]]  #: parts[r]: what reducer r made, in the order of the inputs
+    parts: list[dict[Any, Any]]  #: what each reducer made, in the order of the inputs
     emitted: int  #: pairs that the mapper gave, before the combiner
-    records: Ints  #: array (inputs, reducers): pairs that went from a map task to a reducer
+    records: Ints  #: for each input and reducer, the pairs that went there
     nbytes: Ints  #: the bytes of those pairs, pickled
     shipped: int  #: bytes of functions and inputs that went to workers
     returned: int  #: bytes of results that came back
