@@ -36,6 +36,17 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
+def _without_calls(error: BaseException) -> list[str]:
+    """What IPython prints in place of a traceback, which goes through `launch`."""
+    return [f"\x1b[31m{type(error).__name__}\x1b[0m: {error}"]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while ranks ran: the message says where they stood."""
+
+    _render_traceback_ = _without_calls
+
+
 class RankError(RuntimeError):
     """A rank failed.
 
@@ -48,9 +59,7 @@ class RankError(RuntimeError):
         super().__init__(message)
         self.ranks, self.details = tuple(ranks), details
 
-    def _render_traceback_(self) -> list[str]:
-        """What IPython prints, in place of the calls inside `launch`."""
-        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"]
+    _render_traceback_ = _without_calls
 
     @property
     def rank(self) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from minidist.errors import Interrupted
 from minidist.launch import pickling
 from minidist.launch import rank as rank_process
 from minidist.launch.cleanup import Interrupts, job
@@ -73,20 +74,22 @@ def launch(
             interrupts.allowed(),
         ):
             (ours.folder / "call").write_bytes(payload)
-            for r, on in enumerate(devices):
-                environment = _environment(r, ranks, on)
-                outputs.append(output := Output())
-                after.callback(output.close)
-                how = ours.folder, environment, backend, timeout
-                ours.start(rank_process.main, output.writer, *how)
-                output.writer.close()  # the rank has it now
-            outcomes: list[Outcome | None] = [None] * ranks
+            outcomes: list[Outcome | None] = []
             try:
+                for r, on in enumerate(devices):
+                    environment = _environment(r, ranks, on)
+                    outputs.append(output := Output())
+                    after.callback(output.close)
+                    how = ours.folder, environment, backend, timeout
+                    ours.start(rank_process.main, output.writer, *how)
+                    outcomes.append(None)
+                    output.writer.close()  # the rank has it now
                 _collect(outcomes, ours.processes, outputs, timeout)
-            except KeyboardInterrupt as error:
+            except KeyboardInterrupt:
                 stacks = stacks_of(ours.processes, outcomes, ours.folder, patience=0.5)
-                error.add_note("\n".join(["Where the ranks stood:", *where(stacks)]))
-                raise error.with_traceback(None) from None
+                raise Interrupted(
+                    "\n".join(["where the ranks stood", "", *where(stacks)])
+                ) from None
             failed = any(isinstance(outcome, Raised | Died) for outcome in outcomes)
             stacks = {} if failed else stacks_of(ours.processes, outcomes, ours.folder, patience=2)
         values = [each.value for each in outcomes if isinstance(each, Returned)]
