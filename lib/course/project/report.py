@@ -126,7 +126,7 @@ def scoreboard(name: str, package: str = "mine") -> Markdown:
     """What a step of a milestone costs, in this package, in `from_scratch` and in libraries."""
     milestone = by_name(name)
     target = milestone.file, milestone.target
-    ways = {"yours": (milestone, found(package, *target))} if package != "from_scratch" else {}
+    ways = {"yourself": (milestone, found(package, *target))} if package != "from_scratch" else {}
     ways["from_scratch"] = milestone, found("from_scratch", *target)
     for library, train in PEERS[milestone.file].items():
         ways[library] = replace(milestone, train=train), None
@@ -135,7 +135,7 @@ def scoreboard(name: str, package: str = "mine") -> Markdown:
         of_ranks = minidist.launch(cost_and_seconds, COST_RANKS, how, kind, timeout=TIMEOUT)
         (calls, nbytes, peak), _ = of_ranks[0]
         rows.append([who, calls, nbytes, peak, 1e3 * max(seconds for _, seconds in of_ranks)])
-    return table(["", "calls", "bytes sent", "bytes at the peak", "ms on the link"], rows)
+    return table(["code of", "calls", "bytes sent", "bytes at the peak", "ms on the link"], rows)
 
 
 def lines(package: str, only: str = "") -> Iterator[str]:

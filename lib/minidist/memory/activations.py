@@ -8,6 +8,8 @@ may keep one tensor, as a ReLU its output and the next layer its input: it is th
 there before, such as weights and inputs, is not an activation.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
