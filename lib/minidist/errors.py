@@ -48,11 +48,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 class RankError(RuntimeError):
-    """A rank failed.
+    """A rank failed. `ranks`: the one that failed first, or all those that did not end in time.
 
-    Attributes:
-        ranks: the one that failed first, or all those that did not end in time.
-        details: every call on each rank, also those inside libraries, which the message leaves out.
+    `details`: every call on each rank, also those inside libraries.
     """
 
     def __init__(self, message: str, ranks: Iterable[int], details: str = "") -> None:

@@ -132,5 +132,6 @@ def _cell(file: str) -> str:
 
 def _short(lines: Sequence[str]) -> str:
     lines = "\n".join(lines).splitlines()
-    left_out = [f"... {len(lines) - LONGEST + 1} lines more are in the error's `details`"]
-    return "\n".join(lines if len(lines) <= LONGEST else lines[: LONGEST - 1] + left_out)
+    if (more := len(lines) - LONGEST) > 0:
+        lines[LONGEST - 1 :] = [f"... {more + 1} lines more are in the error's `details`"]
+    return "\n".join(lines)
