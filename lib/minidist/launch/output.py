@@ -35,10 +35,7 @@ class Output:
         return bool(data)
 
     def lines(self) -> list[str]:
-        """The lines since the last call: whole ones, and once the pipe is closed all the rest.
-
-        Of endless output they are the first and the last, and between them what is missing.
-        """
+        """The whole lines since the last call; once the pipe is closed, all that is left."""
         if self.reader.closed:
             gap = f"\n... {self._dropped:,} bytes left out ...\n".encode() if self._dropped else b""
             new = self._first[self._shown :] + gap + self._last
