@@ -1,10 +1,9 @@
 """Fill `work/`: the labs and chapters to work in, and `mine`, the files that the reader writes.
 
-Chapters come as notebooks; labs without the cells that only hold the book to what it says.
-Nothing in `work/` is ever
-overwritten, and neither the book nor a test reads it. When a lab has changed since it was copied, a
-copy that nobody has touched is brought up to date; beside one that somebody has, the new lab is put
-as `NAME.newer.ipynb`.
+Chapters come as notebooks; labs without the cells that only hold the book to what it says. Nothing
+in `work/` is ever overwritten, and neither the book nor a test reads it. When a lab has changed
+since it was copied, a copy that nobody has touched is brought up to date; beside one that somebody
+has, the new lab is put as `NAME.newer.ipynb`.
 """
 
 import ast
@@ -20,7 +19,6 @@ from myst_nb.core.read import read_myst_markdown_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "work"
-SOURCES = {"notebooks": "*.ipynb", "book": "*.md"}
 CHECKS = "remove-cell"  # the tag of their cells
 LESSON = ("ring", "ddp", "zero", "zero3", "fsdp")
 LINK = re.compile(r"\]\(((?:\.\./book/)?\w+)\.md")
@@ -81,8 +79,7 @@ def chapter(source: Path) -> bytes:
 
 def contents() -> bytes:
     """The page to start from: chapters and labs in the order of the book."""
-    files = re.findall(r"file: (book|notebooks)/(\w+)", (ROOT / "_toc.yml").read_text())
-    labs = [name for folder, name in files if folder == "notebooks"]
+    labs = re.findall(r"file: notebooks/(\w+)", (ROOT / "_toc.yml").read_text())
     lines = [
         f"1. [{name}: chapter](book/{name}.ipynb), [lab](notebooks/{name}.ipynb)" for name in labs
     ]

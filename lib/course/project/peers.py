@@ -16,13 +16,13 @@ from minidist.comm.comm import Comm
 
 
 def minidist_ddp(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
-    """Minidist's DDP."""
+    """DDP of minidist."""
     model = minidist.DistributedDataParallel(net, comm=comm, bucket_cap_mb=cap_mb)
     return Trained(model, AdamW(groups(net), RATE), nothing, lambda: dict(net.named_parameters()))
 
 
 def torch_ddp(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
-    """Torch's DDP, whose buckets go through `comm` by a communication hook."""
+    """DDP of torch, whose buckets go through `comm` by a communication hook."""
     model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=cap_mb)
     model.register_comm_hook(comm, lambda _, bucket: _all_reduce(comm, bucket.buffer()))
     return Trained(model, AdamW(groups(net), RATE), nothing, lambda: dict(net.named_parameters()))
@@ -43,14 +43,14 @@ def _all_reduce(comm: Comm, flat: Tensor) -> Future[Tensor]:
 
 
 def minidist_zero(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
-    """Minidist's ZeRO, with gradients sharded."""
+    """ZeRO of minidist, with gradients sharded."""
     more: dict[str, Any] = {"stage": 2, "comm": comm, "bucket_cap_mb": cap_mb}
     optimizer = minidist.ZeroOptimizer(groups(net), AdamW, lr=RATE, **more)
     return Trained(net, optimizer, nothing, lambda: dict(net.named_parameters()))
 
 
 def minidist_fsdp(_: object, net: nn.Module, comm: Comm, __: float) -> Trained:
-    """Minidist's FSDP."""
+    """FSDP of minidist."""
     for block in reversed(blocks(net)[1:]):  # inner ones before the outer ones
         minidist.fully_shard(block, comm=comm)
     model = minidist.fully_shard(net, comm=comm)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, cast
 
 from torch import Tensor
 
 from course.training.turns import Round
-from from_scratch import Comm, Work
 from from_scratch.fsdp import FSDP
+from minidist.comm.comm import Around, Comm, Handle, Pending
+from minidist.profiler.event import Interval
 from minidist.profiler.spans import COMMUNICATION, COMPUTE, Span
 from minidist.profiler.timeline import mark, note
 
@@ -19,36 +20,33 @@ WAITING = "waiting"
 class Awaited(NamedTuple):
     """A handle that records how long the rank waits for it."""
 
-    inner: Work
+    inner: Handle
 
     def wait(self) -> None:
         """Return when the result is in place."""
         with mark(WAITING, WAITING):
             self.inner.wait()
 
+    @property
+    def span(self) -> Interval | None:
+        """When the call was on the link."""
+        return self.inner.span
 
-class Recorded:
+
+class Recorded(Around):
     """A unit's comm that records its calls in the timeline, with the unit's number."""
 
     def __init__(self, comm: Comm, number: int) -> None:
-        self.comm, self.number = comm, number
-        self.rank, self.ranks = comm.rank, comm.ranks
+        super().__init__(comm)
+        self.number = number
 
-    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Awaited | None:
-        """Start it, and record it."""
-        return self._record(
-            "all-gather", self.comm.all_gather(output, input, async_op=True), async_op
-        )
-
-    def reduce_scatter(
-        self, output: Tensor, input: Tensor, async_op: bool = False
-    ) -> Awaited | None:
-        """Start it, and record it."""
-        work = self.comm.reduce_scatter(output, input, async_op=True)
-        return self._record("reduce-scatter", work, async_op)
-
-    def _record(self, name: str, work: Any, async_op: bool) -> Awaited | None:
-        note(f"{name} {self.number}", COMMUNICATION, work)
+    def around(
+        self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
+    ) -> Pending:
+        """Start the call, and record it."""
+        work = call(True)
+        assert work is not None
+        note(f"{name.replace('_', '-')} {self.number}", COMMUNICATION, work)
         handle = Awaited(work)
         if async_op:
             return handle
@@ -60,7 +58,7 @@ def record(model: FSDP) -> FSDP:
     """Let the units report their calls: the root as number 0, the blocks as 1, 2, ... in order."""
     *blocks, root = model.units
     for number, unit in enumerate([root, *blocks]):
-        unit.comm = Recorded(unit.comm, number)  # type: ignore[assignment]
+        unit.comm = Recorded(cast("Comm", unit.comm), number)
     return model
 
 
