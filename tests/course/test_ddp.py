@@ -29,10 +29,12 @@ def test_another_right_way_is_right_too(way: Any) -> None:
 def test_a_rank_that_waits_for_the_others_in_vain_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sandbox, "TIMEOUT", 3)
-    says(
-        "rank 0 did not end within 3 s.*line .*the same calls", grade.by_hand(hand.from_rank_0_only)
-    )
+    for timeout in (3, 10, 60):  # on a busy machine ranks may take a while to begin
+        monkeypatch.setattr(sandbox, "TIMEOUT", timeout)
+        verdict = grade.by_hand(hand.from_rank_0_only)
+        if "rank 0 did" in verdict.text:
+            break
+    says(f"rank 0 did not end within {timeout} s.*line .*the same calls", verdict)
 
 
 def nothing(parameter: Any) -> None:
