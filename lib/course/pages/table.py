@@ -8,9 +8,10 @@ from IPython.display import Markdown
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markdown:
-    """A table with these column names. Numbers stand to the right."""
+    """A table with these column names. Numbers stand to the right; a cell may be ""."""
     body = [list(row) for row in rows]
-    numbers = [all(isinstance(row[i], int | float) for row in body) for i in range(len(head))]
+    numbers = [all(isinstance(row[i], int | float) or row[i] == "" for row in body)
+               for i in range(len(head))]  # fmt: skip
     lines = [head, ["---:" if number else "---" for number in numbers], *body]
     text = "\n".join(f"| {' | '.join(map(_text, line))} |" for line in lines)
     return Markdown(text)  # type: ignore[no-untyped-call]

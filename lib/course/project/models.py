@@ -1,4 +1,4 @@
-"""What the project's code must train: three models, each with its data."""
+"""What the project's code must train: some models, each with its data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -34,6 +35,21 @@ def tied_gpt() -> nn.Module:
     return GPT(vocab=17, width=12, layers=3, heads=2, context=7).double()
 
 
+class Branches(nn.Module):
+    """Two branches that even ranks run in one order and odd ranks in the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(mlp(5, 6) for _ in range(2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Run both."""
+        step = 1 if dist.get_rank() % 2 else -1
+        first, second = self.branches[::step]
+        outputs: torch.Tensor = first(inputs) * second(inputs)
+        return outputs
+
+
 def draw(step: int, *shape: int) -> torch.Tensor:
     """The batch of a step."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(step)).double()
@@ -51,10 +67,12 @@ def next_token(model: Any, step: int, rows: slice) -> torch.Tensor:
     return cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
 
+EITHER_ORDER = "branches in either order"
 MODELS: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
     "three layers": (lambda: mlp(5, 7, 3, 1), squares),
     "nested modules": (nested, squares),
     "a GPT with tied weights": (tied_gpt, next_token),
+    EITHER_ORDER: (Branches, squares),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -12,9 +13,11 @@ from torch import nn
 
 from course.project.milestones import Milestone, Trained
 from course.project.models import mlp
-from minidist.comm.comm import Comm, Counted, Ours
+from course.project.ring import sends_recorded
+from minidist.comm.comm import Around, Comm, Counted, Handle, Ours, Pending
 from minidist.comm.slowed import Slowed
 from minidist.memory.meter import Meter
+from minidist.profiler.event import Interval
 from minidist.schedule.cost import Link
 
 LINK = Link(alpha=100e-6, beta=1 / 250e6)  # 100 µs and 250 MB/s: what a laptop's cores can hide
@@ -27,8 +30,59 @@ class Cost(NamedTuple):
     """Of one step, on one rank."""
 
     calls: int
-    nbytes: int  # that its messages carry
+    messages: int
+    nbytes: int  # that they carry
     peak: int  # the most bytes that it holds, parameters and optimizer state among them
+    overlaps: int  # how often a call is on its way when a layer computes or another call is made
+
+
+class OnItsWay(NamedTuple):
+    """A handle that counts as on its way until somebody waits for it."""
+
+    inner: Handle
+    number: int
+    under_way: dict[int, str]
+
+    def wait(self) -> None:
+        """Return when the result is in place."""
+        self.inner.wait()
+        self.under_way.pop(self.number, None)
+
+    @property
+    def span(self) -> Interval | None:
+        """When the call was on the link."""
+        return self.inner.span
+
+
+class Watched(Around):
+    """A comm that counts how often a call is on its way when something else happens."""
+
+    def __init__(self, comm: Comm) -> None:
+        super().__init__(comm)
+        self.under_way: dict[int, str] = {}  # a call's number → its name
+        self.calls = 0
+        self.overlaps = 0
+
+    def look(self, *_: object) -> None:
+        """Count the kinds of calls that are on their way."""
+        self.overlaps += len(set(self.under_way.values()))
+
+    def watch(self, _: nn.Module, __: object, output: torch.Tensor) -> None:
+        """A forward hook: look after a layer's forward, and before its backward."""
+        self.look()
+        output.register_hook(self.look)  # type: ignore[no-untyped-call]
+
+    def around(
+        self, name: str, full: torch.Tensor, call: Callable[[bool], Pending], async_op: bool
+    ) -> Pending:
+        """Make the call, and remember it until its wait."""
+        self.look()
+        work = call(async_op)
+        if work is None:
+            return None
+        self.calls += 1
+        self.under_way[self.calls] = name
+        return OnItsWay(work, self.calls, self.under_way)
 
 
 def build() -> nn.Module:
@@ -44,14 +98,19 @@ def step(trained: Trained, inputs: torch.Tensor) -> None:
     trained.optimizer.zero_grad()
 
 
-def traffic(milestone: Milestone, kind: type, rows: torch.Tensor) -> Counted:
-    """The calls and messages of the third step."""
-    comm = Counted(Ours(algorithm="ring"))
-    trained = milestone.train(kind, build(), comm, CAP)
+def traffic(milestone: Milestone, kind: type, rows: torch.Tensor) -> tuple[Counted, int]:
+    """The calls and messages of the third step, and what they overlap with."""
+    watched, net = Watched(Ours(algorithm="ring")), build()
+    for layer in net.modules():
+        if isinstance(layer, nn.Linear):
+            layer.register_forward_hook(watched.watch)
+    comm = Counted(watched)
+    trained = milestone.train(kind, net, comm, CAP)
     for _ in range(STEPS):
         comm.clear()
+        watched.overlaps = 0
         step(trained, rows)
-    return comm
+    return comm, watched.overlaps
 
 
 def peak(milestone: Milestone, kind: type, rows: torch.Tensor) -> int:
@@ -79,8 +138,9 @@ def seconds(milestone: Milestone, kind: type, comm: Comm, rows: torch.Tensor) ->
 def cost(milestone: Milestone, kind: type) -> Cost:
     """On a rank: what a step of a milestone's class sends and holds."""
     one = torch.ones(1, WIDTH).double()
-    counted = traffic(milestone, kind, one)
-    return Cost(len(counted.calls), counted.bytes_sent, peak(milestone, kind, one))
+    counted, overlaps = traffic(milestone, kind, one)
+    sent = counted.messages_sent, counted.bytes_sent
+    return Cost(len(counted.calls), *sent, peak(milestone, kind, one), overlaps)
 
 
 def on_slow_link(milestone: Milestone, kind: type) -> float:
@@ -92,3 +152,20 @@ def on_slow_link(milestone: Milestone, kind: type) -> float:
 def cost_and_seconds(milestone: Milestone, kind: type) -> tuple[Cost, float]:
     """On a rank: both."""
     return cost(milestone, kind), on_slow_link(milestone, kind)
+
+
+# ---- the ring's ----
+
+RING_BYTES = 2**20
+
+
+def ring_cost(all_reduce: Callable[[torch.Tensor], object]) -> tuple[int, int, float]:
+    """On a rank: messages and bytes of an all-reduce of 1 MiB, and its seconds on the link."""
+    tensor, took = torch.ones(RING_BYTES // 4), []
+    for _ in range(ROUNDS):
+        dist.barrier()
+        start = time.perf_counter()
+        with sends_recorded(LINK) as sent:
+            all_reduce(tensor)
+        took.append(time.perf_counter() - start)
+    return len(sent), sum(sent), statistics.median(took)

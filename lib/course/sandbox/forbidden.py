@@ -1,15 +1,18 @@
-"""torch's own collectives, while a learner's function must do without them."""
+"""torch's and minidist's own, while a learner's function must do without them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch.distributed as dist
 
+import minidist
 from course.graders.verdict import Wrong
+from minidist.collectives.call import Call
+from minidist.parallel.fsdp.unit import Unit
 
 # Method of a process group, through which torch's function goes however it was imported → its name.
 METHODS = {
@@ -33,8 +36,7 @@ METHODS = {
 }
 
 
-@contextmanager
-def without_torch(instead: str, allowed: Sequence[str] = ()) -> Iterator[None]:
+def without_torch(instead: str, allowed: Sequence[str] = ()) -> AbstractContextManager[None]:
     """Inside `with`, torch.distributed's collectives raise Wrong; so does the end of the block.
 
     Args:
@@ -44,6 +46,32 @@ def without_torch(instead: str, allowed: Sequence[str] = ()) -> Iterator[None]:
     Raises:
         Wrong: one of them was called, even if the function has caught what that raised.
     """
+    methods = [
+        (dist.ProcessGroup, method, f"torch.distributed's {name}")
+        for method, name in METHODS.items()
+        if name not in allowed and hasattr(dist.ProcessGroup, method)
+    ]
+    return _without(methods, instead)
+
+
+def without_minidist(instead: str) -> AbstractContextManager[None]:
+    """The same for minidist's collectives."""
+    return _without([(Call, "__init__", "minidist's collectives")], instead)
+
+
+def without_wrappers(instead: str) -> AbstractContextManager[None]:
+    """The same for the classes of minidist that wrap a model or an optimizer."""
+    kinds = {
+        "DistributedDataParallel": minidist.DistributedDataParallel,
+        "ZeroOptimizer": minidist.ZeroOptimizer,
+        "fully_shard": Unit,
+    }
+    methods = [(kind, "__init__", f"minidist's {name}") for name, kind in kinds.items()]
+    return _without(methods, instead)
+
+
+@contextmanager
+def _without(methods: Iterable[tuple[type, str, str]], instead: str) -> Iterator[None]:
     called: list[str] = []
 
     def forbid(name: str) -> Any:
@@ -54,13 +82,12 @@ def without_torch(instead: str, allowed: Sequence[str] = ()) -> Iterator[None]:
         return call
 
     with ExitStack() as patches:
-        for method, name in METHODS.items():
-            if name not in allowed and hasattr(dist.ProcessGroup, method):
-                patches.enter_context(patch.object(dist.ProcessGroup, method, forbid(name)))
+        for kind, method, name in methods:
+            patches.enter_context(patch.object(kind, method, forbid(name)))
         yield
     if called:
         raise Wrong(_text(called[0], instead))
 
 
 def _text(name: str, instead: str) -> str:
-    return f"your function calls torch.distributed's {name}. Use {instead} and nothing else."
+    return f"your function calls {name}. Use {instead} and nothing else."

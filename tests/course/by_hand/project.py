@@ -1,0 +1,330 @@
+"""Files of the project as a learner may write them, wrong in the typical ways.
+
+They run on the ranks, so this module imports little.
+"""
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, misc"
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+
+import minidist
+from from_scratch import ring
+from from_scratch.ddp import (
+    BucketedDDP,
+    FlatDDP,
+    OverlappedDDP,
+    PerParameterDDP,
+    flatten_gradients,
+    set_gradients,
+)
+from from_scratch.fsdp import FSDP, Unit
+from from_scratch.zero import FlatParameters, ZeRO1, ZeRO2
+
+# ---- ring.py: (all_reduce, reduce_scatter, all_gather) ----
+
+
+def gathered(tensor: Any) -> None:
+    """N - 1 messages of everything."""
+    total, passing = tensor.clone(), tensor.clone()
+    for _ in range(dist.get_world_size() - 1):
+        received = torch.empty_like(passing)
+        ring.send_right_receive_left(passing, received)
+        passing = received
+        total += passing
+    tensor.copy_(total)
+
+
+def with_the_other(tensor: Any) -> None:
+    """Right on two ranks."""
+    if dist.get_world_size() > 1:
+        theirs = torch.empty_like(tensor)
+        ring.send_right_receive_left(tensor, theirs)
+        tensor += theirs
+
+
+def in_equal_chunks(tensor: Any) -> None:
+    """Right where N divides the number of elements."""
+    rest = tensor.numel() % dist.get_world_size()
+    ring.all_reduce(tensor[: tensor.numel() - rest])
+
+
+def by_torch(tensor: Any) -> None:
+    dist.all_reduce(tensor)
+
+
+def by_minidist(tensor: Any) -> None:
+    minidist.all_reduce(tensor, algorithm="ring")
+
+
+def in_two_rings(tensor: Any) -> None:
+    for half in tensor.view(-1).tensor_split(2):
+        ring.all_reduce(half)
+
+
+def overwrites_its_input(output: Any, input: Any) -> None:
+    chunks = list(input.view(-1).chunk(dist.get_world_size()))
+    ring.reduce_scatter_chunks(chunks)
+    output.view(-1).copy_(chunks[dist.get_rank()])
+
+
+def by_an_all_reduce(output: Any, input: Any) -> None:
+    whole = input.clone()
+    ring.all_reduce(whole)
+    output.view(-1).copy_(whole.view(-1).chunk(dist.get_world_size())[dist.get_rank()])
+
+
+# ---- ddp.py ----
+
+
+class Sums(FlatDDP):
+    def synchronize(self) -> None:
+        flat = flatten_gradients(self.parameters)
+        self.comm.all_reduce(flat)
+        set_gradients(self.parameters, flat)
+
+
+class NotBroadcast(FlatDDP):
+    def __init__(self, module, comm):
+        self.module, self.comm = module, comm
+        self.parameters = list(module.parameters())
+
+
+class HalvesOnAnyRanks(FlatDDP):
+    def synchronize(self) -> None:
+        flat = flatten_gradients(self.parameters) / 2
+        self.comm.all_reduce(flat)
+        set_gradients(self.parameters, flat)
+
+
+class ByTorch(FlatDDP):
+    def synchronize(self) -> None:
+        flat = flatten_gradients(self.parameters).div_(self.comm.ranks)
+        dist.all_reduce(flat)
+        set_gradients(self.parameters, flat)
+
+
+class GathersGradients(FlatDDP):
+    def synchronize(self) -> None:
+        flat = flatten_gradients(self.parameters)
+        every = flat.new_empty(self.comm.ranks * len(flat))
+        self.comm.all_gather(every, flat)
+        set_gradients(self.parameters, every.view(self.comm.ranks, -1).mean(0))
+
+
+class OneCallEach(PerParameterDDP):
+    """For the flat milestone: right, in a call for each parameter."""
+
+
+class Minidists(FlatDDP):
+    def __init__(self, module, comm):
+        self.module = minidist.DistributedDataParallel(module, comm=comm, bucket_cap_mb=1000)
+
+    def synchronize(self) -> None:
+        pass
+
+
+class KeepsACopy(FlatDDP):
+    def synchronize(self) -> None:
+        super().synchronize()
+        self.kept = [flatten_gradients(self.parameters) for _ in range(2)]
+
+
+class WaitsAtOnce(BucketedDDP):
+    def launch_next(self) -> None:
+        super().launch_next()
+        self.in_flight[-1][1].wait()  # type: ignore[union-attr]
+
+
+class NeverEarly(OverlappedDDP):
+    def gradient_ready(self, _: Any) -> None:
+        pass
+
+
+class AsTheyFill(OverlappedDDP):
+    """Launches the bucket that is full, not the next one in order."""
+
+    def gradient_ready(self, parameter: Any) -> None:
+        number = self.bucket_of[parameter]
+        self.missing[number].remove(parameter)
+        if not self.missing[number]:
+            self.launch(number)
+
+    def launch(self, number: int) -> None:
+        flat = flatten_gradients(self.buckets[number]).div_(self.comm.ranks)
+        self.in_flight.append((number, flat, self.comm.all_reduce(flat, async_op=True)))  # type: ignore
+
+    def synchronize(self) -> None:
+        for number, flat, work in self.in_flight:  # type: ignore
+            work.wait()
+            set_gradients(self.buckets[number], flat)
+        self.in_flight.clear()
+        self.missing = [set(bucket) for bucket in self.buckets]
+
+
+class NotAfresh(OverlappedDDP):
+    """Right in the first step."""
+
+    def synchronize(self) -> None:
+        BucketedDDP.synchronize(self)
+
+
+class OnRank0Only(FlatDDP):
+    def synchronize(self) -> None:
+        if self.comm.rank == 0:
+            super().synchronize()
+
+
+# ---- zero.py ----
+
+
+class ByAllReduce(FlatParameters):
+    def reduce_gradients(self, async_op: bool = False) -> None:
+        flat = torch.zeros_like(self.buffer)
+        for parameter, view in self.views(flat):
+            view.copy_(parameter.grad / self.comm.ranks)
+            parameter.grad = None
+        self.comm.all_reduce(flat)
+        self.shard.grad = flat.chunk(self.comm.ranks)[self.comm.rank]
+
+
+class AllReduces(ZeRO1):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for flat in self.flats:
+            flat.__class__ = ByAllReduce
+
+
+class SumsOfShards(ZeRO1):
+    def reduce_gradients(self) -> None:
+        super().reduce_gradients()
+        for flat in self.flats:
+            flat.shard.grad *= flat.comm.ranks  # type: ignore[operator]
+
+
+class OneGroup(ZeRO1):
+    """Takes the first group's options for all parameters."""
+
+    def __init__(self, params, optimizer_class, comm, bucket_cap_mb=25, **options):
+        first, *others = list(params)
+        every = [p for group in (first, *others) for p in group["params"]]
+        one = {**first, "params": every}
+        super().__init__([one], optimizer_class, comm, bucket_cap_mb, **options)
+
+
+class NeverGathers(ZeRO1):
+    def step(self) -> None:
+        self.reduce_gradients()
+        self.inner.step()
+
+
+class KeepsWholeState(ZeRO1):
+    """Right, and as much state as without ZeRO."""
+
+    def step(self) -> None:
+        super().step()
+        self.kept = [torch.empty_like(flat.buffer) for flat in self.flats for _ in range(2)]
+
+
+class Stage1(ZeRO1):
+    """For ZeRO-2: gradients stay whole until the step."""
+
+    def __init__(self, *args: Any, bucket_cap_mb: float = 25, **options: Any) -> None:
+        super().__init__(*args, bucket_cap_mb, **options)
+
+
+class Waits(ZeRO2):
+    """For ZeRO-2: reduces in backward, and stands still for it."""
+
+    def gradient_ready(self, flat: Any, parameter: Any) -> None:
+        super().gradient_ready(flat, parameter)
+        self.reduce_gradients()
+        self.in_flight = None
+
+
+class MinidistsZero(ZeRO1):
+    def __init__(self, params, optimizer_class, comm, bucket_cap_mb=25, **options):
+        more: Any = {"stage": 2, "comm": comm, "bucket_cap_mb": bucket_cap_mb}
+        self.inner = minidist.ZeroOptimizer(params, optimizer_class, **options, **more)
+
+    def step(self) -> None:
+        self.inner.step()
+
+
+# ---- fsdp.py ----
+
+
+def with_units(kind: type) -> type:
+    """An FSDP with other units."""
+
+    class Changed(FSDP):
+        def __init__(self, *args: Any) -> None:
+            with patch("from_scratch.fsdp.Unit", kind):
+                super().__init__(*args)
+
+    return Changed
+
+
+class GathersWholeGradients(Unit):
+    def reduce_gradients(self, async_op: bool = False) -> None:
+        flat = torch.zeros(len(self.shard) * self.comm.ranks, dtype=self.shard.dtype)
+        for parameter, view in self.views(flat):
+            view.copy_(parameter.grad)
+            parameter.grad = None
+        every = flat.new_empty(self.comm.ranks * len(flat))
+        self.comm.all_gather(every, flat)
+        mean = every.view(self.comm.ranks, -1).mean(0)
+        self.shard.grad = mean.chunk(self.comm.ranks)[self.comm.rank].clone()
+
+
+class StaysWhole(Unit):
+    """Gathers once in a step, for forward, and keeps the weights until backward is over."""
+
+    def post_forward(self, _: Any, args: Any, output: Any) -> None:
+        if output.requires_grad:
+            output.register_hook(self.pre_backward)
+
+
+class FreesNothing(Unit):
+    """Keeps a second copy of the weights when it frees them."""
+
+    def reshard(self) -> None:
+        if self.buffer.untyped_storage().size():
+            self.kept = self.buffer.clone()
+        super().reshard()
+
+
+class LocalGradients(Unit):
+    def reduce_gradients(self, async_op: bool = False) -> None:
+        flat = torch.zeros(len(self.shard) * self.comm.ranks, dtype=self.shard.dtype)
+        for parameter, view in self.views(flat):
+            view.copy_(parameter.grad)
+            parameter.grad = None
+        self.shard.grad = flat.chunk(self.comm.ranks)[self.comm.rank].clone()
+
+
+class OnlyForward(FSDP):
+    """Prefetches in forward alone."""
+
+    def start_next(self, unit: Any, order: Any) -> None:
+        if order is self.forward_order:
+            super().start_next(unit, order)
+
+
+class NoPrefetch(FSDP):
+    def __init__(self, module: Any, blocks: Any, comm: Any, prefetch: bool = True) -> None:
+        super().__init__(module, blocks, comm, prefetch=False)
+
+
+class MinidistsFSDP(FSDP):
+    def __init__(self, module: Any, blocks: Any, comm: Any, prefetch: bool = True) -> None:
+        self.module = minidist.fully_shard(module, comm=comm)
+
+
+class OneUnit(FSDP):
+    """The whole model is one unit."""
+
+    def __init__(self, module: Any, blocks: Any, comm: Any, prefetch: bool = True) -> None:
+        super().__init__(module, [], comm, prefetch)

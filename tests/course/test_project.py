@@ -1,0 +1,124 @@
+"""The project's graders: wrong files get a diagnosis, right ones are in tests/from_scratch."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from course.graders.verdict import Verdict
+from course.project import report
+from from_scratch import ring as right
+from tests.course.by_hand import project as hand
+from tests.course.verdicts import says
+
+
+def graded(name: str, answer: Any, monkeypatch: pytest.MonkeyPatch) -> Verdict:
+    """The verdict on a class; or, for "ring", on functions that stand in ring.py instead."""
+    if name == "ring":
+        names = "all_reduce", "reduce_scatter", "all_gather"
+        answer = SimpleNamespace(**{each: getattr(right, each) for each in names} | answer)
+        monkeypatch.setattr(report, "load", lambda *_: answer)
+    real = report.found
+    monkeypatch.setattr(
+        report, "found", lambda *where: answer if where[0] == "mine" else real(*where)
+    )
+    return report.grade(name)
+
+
+WRONG = {
+    "ring": [
+        (
+            "gathers all",
+            {"all_reduce": hand.gathered},
+            "sends .* bytes; .* are enough",
+        ),
+        (
+            "two ranks",
+            {"all_reduce": hand.with_the_other},
+            "On rank . of 3 all_reduce of 1",
+        ),
+        (
+            "these sizes",
+            {"all_reduce": hand.in_equal_chunks},
+            "of 2 all_reduce of 1 elements",
+        ),
+        ("torch's own", {"all_reduce": hand.by_torch}, "calls torch.distributed's all_reduce"),
+        ("torch's own", {"all_reduce": hand.by_minidist}, "calls minidist's collectives"),
+        ("traffic", {"all_reduce": hand.in_two_rings}, "all_reduce .* with 4 messages .* 2 are"),
+        ("traffic", {"reduce_scatter": hand.by_an_all_reduce}, "reduce_scatter .* 2 messages .* 1"),
+        (
+            "input",
+            {"reduce_scatter": hand.overwrites_its_input},
+            "input afterwards",
+        ),
+    ],
+    "DDP, flat": [
+        ("mistake", hand.Sums, r"On rank \d of 2 three layers, 2 ranks, .* is off by"),
+        ("mistake", hand.NotBroadcast, "step 0: the mean loss of all ranks is off"),
+        ("two ranks", hand.HalvesOnAnyRanks, "1 ranks, .* is off by|On rank . of 3"),
+        ("torch's own", hand.ByTorch, "0 of the 4,743,168 bytes .* went through `comm`"),
+        ("torch's own", hand.Minidists, "calls minidist's DistributedDataParallel"),
+        ("traffic", hand.OneCallEach, "in 16 calls a step; 1 are enough"),
+        ("memory", hand.KeepsACopy, "holds .* bytes at the peak of a step; .* are enough"),
+    ],
+    "DDP, bucketed": [("mistake", hand.WaitsAtOnce, "0 times in a step a call is on its way .* 7")],
+    "DDP, overlapped": [
+        ("mistake", hand.NeverEarly, "7 times in a step .* it could be 14 times"),
+        ("mistake", hand.NotAfresh, "raised KeyError"),
+        ("order", hand.AsTheyFill, "branches in either order, 2 ranks, step"),
+    ],
+    "ZeRO-1": [
+        (
+            "traffic",
+            hand.AllReduces,
+            "send 7,114,752 bytes .* 4,743,168 are enough",
+        ),
+        ("mistake", hand.SumsOfShards, "2 ranks, .* is off by"),
+        ("mistake", hand.OneGroup, "1 ranks, .* is off by"),
+        ("mistake", hand.NeverGathers, "2 ranks, .* is off by"),
+        ("memory", hand.KeepsWholeState, "at the peak of a step; .* are enough"),
+        ("torch's own", hand.MinidistsZero, "calls minidist's ZeroOptimizer"),
+    ],
+    "ZeRO-2": [
+        ("memory", hand.Stage1, "at the peak of a step; .* are enough|0 times in a step"),
+        ("mistake", hand.Waits, "times in a step a call is on its way"),
+    ],
+    "FSDP": [
+        ("gathers all", hand.with_units(hand.GathersWholeGradients), "together send .* are enough"),
+        ("mistake", hand.with_units(hand.LocalGradients), "2 ranks, .* is off by"),
+        ("memory", hand.with_units(hand.FreesNothing), "at the peak of a step; .* are enough"),
+        ("memory", hand.with_units(hand.StaysWhole), "at the peak of a step; .* are enough"),
+        ("memory", hand.OneUnit, "at the peak of a step; .* are enough"),
+        ("torch's own", hand.MinidistsFSDP, "calls minidist's fully_shard"),
+    ],
+    "FSDP, prefetch": [
+        ("mistake", hand.NoPrefetch, "times in a step a call is on its way"),
+        ("mistake", hand.OnlyForward, "times in a step a call is on its way"),
+    ],
+}
+CASES = [(name, *row) for name, rows in WRONG.items() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "diagnosis"),
+    [(name, answer, diagnosis) for name, _, answer, diagnosis in CASES],
+    ids=[f"{name}-{place}-{kind}" for place, (name, kind, *_) in enumerate(CASES)],
+)
+def test_a_wrong_file_is_called_wrong_and_told_why(
+    name: str, answer: Any, diagnosis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says(diagnosis, graded(name, answer, monkeypatch))
+
+
+def test_nothing_written_is_no_mistake_yet() -> None:
+    assert report.grade("ring", "no_such_package").status == "not yet"
+    assert report.grade("DDP, flat", "no_such_package").status == "not yet"
+
+
+def test_a_class_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for timeout in (3, 10, 60):  # on a busy machine ranks may take a while to begin
+        monkeypatch.setattr(report, "TIMEOUT", timeout)
+        verdict = graded("DDP, flat", hand.OnRank0Only, monkeypatch)
+        if "synchronize" in verdict.text:
+            break
+    says(r"did not end within .*\(line .*, in synchronize\).*the same calls", verdict)
