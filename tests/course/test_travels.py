@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import minidist
-from course.training import metered, travels, turns
-from course.training.turns import Round
+from course.timing import travels, turns
+from course.timing.turns import Round
+from course.training import metered
 from from_scratch.fsdp import FSDP
 from minidist import Ours
 from minidist.profiler.spans import Span

@@ -2,47 +2,43 @@
 
 import time
 
-import pytest
 import torch
 from torch import nn
 
 import minidist
-from course import timing
-from course.timing.turns import Times
+from course.timing import turns
+from course.timing.turns import Round
 from course.training.emulated import OnDevice
+from minidist.profiler.spans import Span
+from minidist.profiler.timeline import mark
 
 
-class Sleeper:
-    """Computes and synchronizes for a while."""
+def run() -> dict[str, list[Round]]:
+    def step() -> None:
+        with mark("compute"):
+            time.sleep(0.01)
+        time.sleep(0.02)
 
-    def __init__(self, computes: float, waits: float) -> None:
-        self.module, self.computes, self.waits = nn.Linear(1, 1), computes, waits
-
-    def synchronize(self) -> None:
-        time.sleep(self.waits)
-
-
-def run() -> dict[str, list[Times]]:
-    models = {"quick": Sleeper(0, 0), "exposed": Sleeper(0.01, 0.02)}
-    return timing.take_turns(models, lambda model: time.sleep(model.computes), 3)
+    return turns.take_turns({"quick": lambda: None, "exposed": step}, 3)
 
 
-def test_every_model_has_its_rounds_and_no_less_than_its_time(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_every_step_has_its_rounds_and_no_less_than_its_time() -> None:
     of_ranks = minidist.launch(run, 2)
-    assert "round 3 of 3" in capfd.readouterr().out
-    assert [len(times) for took in of_ranks for times in took.values()] == [3] * 4
-    found = timing.best(of_ranks)
+    assert [len(rounds) for took in of_ranks for rounds in took.values()] == [3] * 4
+    found = turns.fastest(of_ranks)
     assert list(found) == ["quick", "exposed"]
-    assert found["exposed"].took >= 30
-    assert found["exposed"].exposed >= 20
+    assert found["exposed"].ms >= 30
+    assert found["exposed"].after("compute") >= 20
 
 
-def test_a_step_starts_with_the_first_rank_and_ends_with_the_last_and_the_best_counts() -> None:
-    first = [Times(0, 9, 9), Times(1, 3, 4)]
-    other = [Times(0, 1, 2), Times(0.5, 2, 4.5)]
-    assert timing.best([{"a": first}, {"a": other}]) == {"a": (4000, 1500)}
+def test_a_round_starts_with_the_first_rank_and_ends_with_the_last_and_the_fastest_counts() -> None:
+    def took(start: float, computed: float, end: float) -> Round:
+        return Round(start, end, [Span(0, "compute", "compute", start, computed)])
+
+    first = [took(0, 9, 9), took(1, 3, 4)]
+    other = [took(0, 1, 2), took(0.5, 2, 4.5)]
+    found = turns.fastest([{"a": first}, {"a": other}])["a"]
+    assert (found.ms, found.after("compute")) == (4000, 1500)
 
 
 def test_an_emulated_layer_takes_its_time_before_its_gradients_are_there() -> None:

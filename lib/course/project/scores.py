@@ -54,7 +54,7 @@ class OnItsWay(NamedTuple):
         return self.inner.span
 
 
-class Watched(Around):
+class Overlapping(Around):
     """A comm that counts how often a call is on its way when something else happens."""
 
     def __init__(self, comm: Comm) -> None:
@@ -100,17 +100,17 @@ def step(trained: Trained, inputs: torch.Tensor) -> None:
 
 def traffic(milestone: Milestone, kind: type, rows: torch.Tensor) -> tuple[Counted, int]:
     """The calls and messages of the third step, and what they overlap with."""
-    watched, net = Watched(Ours(algorithm="ring")), build()
+    overlapping, net = Overlapping(Ours(algorithm="ring")), build()
     for layer in net.modules():
         if isinstance(layer, nn.Linear):
-            layer.register_forward_hook(watched.watch)
-    comm = Counted(watched)
+            layer.register_forward_hook(overlapping.watch)
+    comm = Counted(overlapping)
     trained = milestone.train(kind, net, comm, CAP)
     for _ in range(STEPS):
         comm.clear()
-        watched.overlaps = 0
+        overlapping.overlaps = 0
         step(trained, rows)
-    return comm, watched.overlaps
+    return comm, overlapping.overlaps
 
 
 def peak(milestone: Milestone, kind: type, rows: torch.Tensor) -> int:

@@ -1,64 +1,72 @@
-"""How long forward and backward take on several ranks, of several models that take turns."""
+"""How long steps take on several ranks, one kind after the other, and what ran when in them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch.distributed as dist
 
-WARM_UP = 2  # rounds that do not count
-EVERY = 3  # rounds between two lines of progress
+from minidist.profiler.spans import Span
+from minidist.profiler.timeline import timeline
+
+WARM_UP = 3  # rounds that do not count
+PATIENCE = 3.0  # seconds between two lines of progress
 
 
-class Times(NamedTuple):
-    """Of one rank, in seconds of a clock that all ranks of a host share."""
+class Round(NamedTuple):
+    """One step, in seconds of a clock that all ranks of a host share."""
 
     start: float
-    computed: float  # forward and backward are over
-    end: float  # and the gradients are averaged
+    end: float
+    spans: list[Span]  # what ran when, as far as it was marked
+
+    @property
+    def ms(self) -> float:
+        """Its time in milliseconds."""
+        return 1e3 * (self.end - self.start)
+
+    def after(self, name: str) -> float:
+        """The milliseconds that are left when the last rank has come to the end of this mark."""
+        return 1e3 * (self.end - max(span.end for span in self.spans if span.name == name))
 
 
-class Step(NamedTuple):
-    """Of all ranks together, in milliseconds."""
+def take_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[Round]]:
+    """On a rank: run each step in turn, so that a busy moment of the machine hits all kinds alike.
 
-    took: float
-    exposed: float  # what is left to do once the slowest rank has computed
-
-
-def take_turns(
-    models: Mapping[str, Any], compute: Callable[[Any], object], rounds: int
-) -> dict[str, list[Times]]:
-    """On a rank: time `compute(model)` and `model.synchronize()`, one model after the other.
-
-    They take turns so that a busy moment of the machine hits all of them alike.
+    Args:
+        steps: by name, the same on all ranks.
+        rounds: how often each one is run.
     """
-    took: dict[str, list[Times]] = {name: [] for name in models}
+    took: dict[str, list[Round]] = {name: [] for name in steps}
+    said = time.monotonic()
     for turn in range(1 - WARM_UP, rounds + 1):
-        for name, model in models.items():
+        for name, step in steps.items():
             dist.barrier()
-            start = time.monotonic()
-            compute(model)
-            computed = time.monotonic()
-            model.synchronize()
-            times = Times(start, computed, time.monotonic())
+            with timeline() as line:
+                start = time.monotonic()
+                step()
+                end = time.monotonic()
             if turn > 0:
-                took[name].append(times)
-            model.module.zero_grad()
-        if dist.get_rank() == 0 and turn > 0 and turn % EVERY == 0:
-            print(f"round {turn} of {rounds}", flush=True)
+                took[name].append(Round(start, end, line.spans))
+        if dist.get_rank() == 0 and time.monotonic() - said > PATIENCE:
+            said = time.monotonic()
+            print(f"round {max(turn, 0)} of {rounds}", flush=True)
     return took
 
 
-def best(of_ranks: Sequence[Mapping[str, Sequence[Times]]]) -> dict[str, Step]:
-    """The fastest round of each model: what slows one down is other work on the machine."""
+def fastest(of_ranks: Sequence[Mapping[str, Sequence[Round]]]) -> dict[str, Round]:
+    """The fastest round of each kind on all ranks: what slows one down is other work."""
     return {
-        name: min(map(_step, zip(*(took[name] for took in of_ranks), strict=True)))
+        name: min(
+            (_together(each) for each in zip(*(took[name] for took in of_ranks), strict=True)),
+            key=lambda each: each.ms,
+        )
         for name in of_ranks[0]
     }
 
 
-def _step(ranks: Sequence[Times]) -> Step:
-    start, computed, end = zip(*ranks, strict=True)
-    return Step(1e3 * (max(end) - min(start)), 1e3 * (max(end) - max(computed)))
+def _together(ranks: Sequence[Round]) -> Round:
+    starts, ends, spans = zip(*ranks, strict=True)
+    return Round(min(starts), max(ends), [span for own in spans for span in own])

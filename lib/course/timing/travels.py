@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 
 from torch import Tensor
 
-from course.training.turns import Round
+from course.timing.turns import Round
 from from_scratch.fsdp import FSDP
 from minidist.comm.comm import Around, Comm, Handle, Pending
 from minidist.profiler.event import Interval
