@@ -25,6 +25,7 @@ So there both reduce the higher rank's operand into the lower rank's.
 import threading
 from collections import deque
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -39,9 +40,6 @@ from minidist.schedule import program as plan
 from minidist.schedule.program import Post, Program
 
 TAG = 0x6D64  # keeps our messages apart from those that the caller sends in the same group
-Message = tuple[torch.Tensor, int]  # bytes, peer
-Both = tuple[torch.Tensor, torch.Tensor]  # elements, and their bytes: these go on any backend
-_Memory = Mapping[int, Both]  # chunk → the tensor that it lies in
 
 
 class Sent(NamedTuple):
@@ -72,22 +70,33 @@ def execute(
     Raises CommunicationError, naming this rank, the step and the peers. The group must be made anew
     after it: late messages may still be on their way.
     """
-    flight = _Flight(prog, tensor, reduce, group)
-    loads = flight.loads
+    size: int | tuple[tuple[int, int], ...]
+    if isinstance(tensor, torch.Tensor):
+        like, size, memory = tensor, len(tensor), dict.fromkeys(range(prog.chunks), tensor)
+    else:
+        like, memory = next(iter(tensor.values()), torch.empty(0)), dict(tensor)
+        size = tuple((chunk, len(each)) for chunk, each in memory.items())
+    itemsize = like.element_size()
+    layout = plan.lay_out(prog, size, itemsize, plan.MAX_MESSAGE)
+    rows = _inboxes(like, layout.window + 1, layout.inbox)
+    loads = [  # [Note: views first]
+        _Load(post, memory, rows[turn % len(rows)]) for turn, post in enumerate(layout.posts)
+    ]
+    flight = _Flight(prog, reduce, group, like.is_cuda)
     try:
-        for turn, load in enumerate(loads):
-            while len(flight.tasks) == flight.window or (load.post.alone and flight.tasks):
+        for load, following in zip_longest(loads, loads[1:]):
+            while len(flight.loads) == layout.window or (load.post.alone and flight.loads):
                 flight.land()
             flight.receive(load)
             flight.send(load)
-            if turn + 1 < len(loads) and loads[turn + 1].post.early:
-                flight.receive(loads[turn + 1])
+            if following and following.post.early:
+                flight.receive(following)
             if log is not None:
                 log.extend(
-                    Sent(load.post.step, prog.rank, peer, chunk, (high - low) * flight.itemsize)
+                    Sent(load.post.step, prog.rank, peer, chunk, (high - low) * itemsize)
                     for peer, low, high, chunk, _ in load.post.sends
                 )
-        while flight.tasks:
+        while flight.loads:
             flight.land()
     except RuntimeError as error:
         if flight.at is None:
@@ -99,20 +108,18 @@ def execute(
 class _Load:
     """A post with its places in memory; and its handles, when it is on its way."""
 
-    def __init__(self, post: Post, memory: _Memory, inbox: torch.Tensor) -> None:
-        self.post, size = post, inbox.element_size()
-        self.incoming: list[Message] = []
+    def __init__(self, post: Post, memory: Mapping[int, torch.Tensor], inbox: torch.Tensor) -> None:
+        self.post = post
+        self.incoming: list[tuple[torch.Tensor, int]] = []  # bytes, which go on any backend; peer
         self.arriving: list[tuple[torch.Tensor, torch.Tensor, int]] = []  # mine, theirs, whose
         for peer, low, high, chunk, reduce in post.receives:
-            elements, wire = memory[chunk]
+            place = mine = memory[chunk][low:high]
             if reduce:
-                theirs = inbox[: high - low]
-                self.arriving.append((elements[low:high], theirs, peer))
-                self.incoming.append((theirs.view(torch.uint8), peer))
-            else:
-                self.incoming.append((wire[low * size : high * size], peer))
-        self.outgoing: list[Message] = [
-            (memory[chunk][1][low * size : high * size], peer)
+                place = inbox[: high - low]
+                self.arriving.append((mine, place, peer))
+            self.incoming.append((place.view(torch.uint8), peer))
+        self.outgoing = [
+            (memory[chunk][low:high].view(torch.uint8), peer)
             for peer, low, high, chunk, _ in post.sends
         ]
         self.received: list[dist.Work] | None = None  # None: the receives are not posted yet
@@ -120,36 +127,18 @@ class _Load:
 
 
 class _Flight:
-    """Posts on their way; they land, and are reduced, in the order of posting."""
+    """Loads on their way; they land, and are reduced, in the order of posting."""
 
     def __init__(
-        self,
-        prog: Program,
-        tensor: torch.Tensor | Mapping[int, torch.Tensor],
-        reduce: Reduce,
-        group: ProcessGroup | None,
+        self, prog: Program, reduce: Reduce, group: ProcessGroup | None, on_gpu: bool
     ) -> None:
-        self.prog, self.reduce, self.group = prog, reduce, group
+        self.prog, self.reduce, self.group, self.on_gpu = prog, reduce, group, on_gpu
         self.members = members(group)
-        self.tasks: deque[_Load] = deque()
+        self.loads: deque[_Load] = deque()
         self.at: Post | None = None  # whose messages we post or wait for; None while reducing
-        if isinstance(tensor, torch.Tensor):
-            like, both = tensor, (tensor, tensor.view(torch.uint8))
-            memory = dict.fromkeys(range(prog.chunks), both)
-            size: int | tuple[tuple[int, int], ...] = len(like)
-        else:
-            like = next(iter(tensor.values()), torch.empty(0))
-            memory = {chunk: (each, each.view(torch.uint8)) for chunk, each in tensor.items()}
-            size = tuple((chunk, len(each)) for chunk, each in tensor.items())
-        layout = plan.lay_out(prog, size, like.element_size(), plan.MAX_MESSAGE)
-        self.window, self.on_gpu, self.itemsize = layout.window, like.is_cuda, like.element_size()
-        rows = _inboxes(like, layout.window + 1, layout.inbox)
-        self.loads = [  # [Note: views first]
-            _Load(post, memory, rows[turn % len(rows)]) for turn, post in enumerate(layout.posts)
-        ]
 
     def receive(self, load: _Load) -> None:
-        """Post the receives, if they are not; on CUDA they go with the sends, see `_grouped`."""
+        """Post the receives, if they are not; on CUDA they go with the sends."""
         if load.received is None and not self.on_gpu:
             self.at = load.post
             load.received = [self.members.recv([wire], peer, TAG) for wire, peer in load.incoming]
@@ -157,15 +146,20 @@ class _Flight:
     def send(self, load: _Load) -> None:
         """Post the sends; the receives are posted."""
         self.at = load.post
-        if self.on_gpu:
-            load.received = _grouped(load.incoming, load.outgoing, self.group)
+        if self.on_gpu:  # all in one group, or with NCCL they can deadlock
+            ops = [
+                dist.P2POp(call, wire, group=self.group, group_peer=peer)
+                for call, messages in ((dist.irecv, load.incoming), (dist.isend, load.outgoing))
+                for wire, peer in messages
+            ]
+            load.received = dist.batch_isend_irecv(ops) if ops else []
         else:
             load.sent = [self.members.send([wire], peer, TAG) for wire, peer in load.outgoing]
-        self.tasks.append(load)
+        self.loads.append(load)
 
     def land(self) -> None:
-        """Wait for the earliest post and reduce what it brought."""
-        load = self.tasks.popleft()
+        """Wait for the earliest load and reduce what it brought."""
+        load = self.loads.popleft()
         self.at = load.post
         before, after = load.received or [], load.sent
         if load.post.swaps:  # what arrives is reduced into what leaves
@@ -198,17 +192,6 @@ class _Flight:
 
 
 _late: WeakKeyDictionary[ProcessGroup, list[dist.Work]] = WeakKeyDictionary()
-
-
-def _grouped(
-    receives: list[Message], sends: list[Message], group: ProcessGroup | None
-) -> list[dist.Work]:
-    """Post receives and sends in one group, or with NCCL they can deadlock; what to wait for."""
-    ops = [dist.P2POp(dist.irecv, wire, group=group, group_peer=peer) for wire, peer in receives]
-    ops += [dist.P2POp(dist.isend, wire, group=group, group_peer=peer) for wire, peer in sends]
-    return dist.batch_isend_irecv(ops) if ops else []
-
-
 _kept = threading.local()
 
 

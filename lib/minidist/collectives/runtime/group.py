@@ -65,18 +65,15 @@ def flat_view(
 
     It is a view, or a copy that is copied back at the end; unless it is not `written`.
     """
-    plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-    if flat_device(tensor, group) != tensor.device:
-        flat = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
-        flat.copy_(tensor.reshape(-1))
-    elif plain:
+    device = flat_device(tensor, group)
+    staged = device != tensor.device
+    if tensor.is_contiguous() and not (staged or tensor.is_conj() or tensor.is_neg()):
         yield tensor.detach().as_strided((tensor.numel(),), (1,))  # one number may have any stride
         return
-    else:
-        flat = flat_copy(tensor, tensor.device)
-    yield flat
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=device, pin_memory=staged)
+    yield copy.copy_(tensor.detach()).view(-1)
     if written:
-        tensor.copy_(flat.view(tensor.shape))
+        tensor.copy_(copy)
 
 
 @contextmanager

@@ -19,7 +19,8 @@ and the group's next call comes.
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from functools import lru_cache
 from threading import Lock, RLock
 from weakref import WeakKeyDictionary, ref
 
@@ -32,10 +33,10 @@ Body = Callable[[], None]
 
 
 class _Task:
-    """A body that waits or runs, with all that it uses."""
+    """A body that waits or runs; apart from its `Work`, whose failure holds on to its group."""
 
     def __init__(self, body: Body, device: torch.device) -> None:
-        self.body: Body | None = body
+        self.body: Body | None = body  # with all that it uses
         self.called = StreamEvent(device)
         self.started: StreamEvent | None = None
         self.ended: StreamEvent | None = None
@@ -95,8 +96,7 @@ class Work:
 
         It starts when its turn comes. Waiting for the other ranks to come counts.
         """
-        task = self._task
-        return interval(task.started, task.ended) if self.is_completed() else None
+        return interval(self._task.started, self._task.ended) if self.is_completed() else None
 
 
 class _Queue:
@@ -108,9 +108,10 @@ class _Queue:
         self.last: ref[Future[None]] | None = None  # weak: a failure holds on to its group
         self.ended: StreamEvent | None = None  # the last one on a GPU
         self.held: deque[_Task] = deque()  # [Note: held until done]; empty on the CPU
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self.stream = lru_cache(torch.cuda.Stream)  # of a device: [Note: streams]
 
-    def append(self, task: _Task, device: torch.device) -> Work:
+    def append(self, body: Body, device: torch.device) -> Work:
+        task = _Task(body, device)
         while self.held and (not self.held[0].body or self.held[0].done()):
             self.held.popleft()
         if device.type == "cuda":
@@ -124,7 +125,8 @@ class _Queue:
         return last is not None and not last.done()
 
     def _fly(self, task: _Task, device: torch.device) -> None:
-        with self.turn, self._stream(device):  # [Note: streams]
+        on_gpu = device.type == "cuda"
+        with self.turn, torch.cuda.stream(self.stream(device)) if on_gpu else nullcontext():
             task.called.block_current_stream()
             task.started = StreamEvent(device)
             try:
@@ -132,15 +134,8 @@ class _Queue:
                 task.body()
             finally:
                 task.ended = StreamEvent(device)
-                if device.type == "cuda":  # what the host has done, no stream has to wait for
+                if on_gpu:  # what the host has done, no stream has to wait for
                     self.ended = task.ended
-
-    def _stream(self, device: torch.device) -> AbstractContextManager[object]:
-        if device.type != "cuda":
-            return nullcontext()
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        return torch.cuda.stream(self._streams[device])
 
 
 _queues: WeakKeyDictionary[ProcessGroup, _Queue] = WeakKeyDictionary()
@@ -159,7 +154,7 @@ def in_order(group: ProcessGroup, body: Body, device: torch.device, async_op: bo
                 queue.ended.block_current_stream()
             body()
         return None
-    work = queue.append(_Task(body, device), device)
+    work = queue.append(body, device)
     if async_op:
         return work
     work.wait()
