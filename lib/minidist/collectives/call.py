@@ -6,6 +6,7 @@ and raises for what is wrong; behind it, all ranks have made the same call, and 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from weakref import ref
 
 import torch
@@ -21,7 +22,7 @@ from minidist.collectives.checks.tensors import (
     same_place,
 )
 from minidist.collectives.runtime.executor import Sent, execute
-from minidist.collectives.runtime.group import check_group, global_rank, members, wire_device
+from minidist.collectives.runtime.group import check_group, members, wire_device
 from minidist.collectives.runtime.notes import gather_rows
 from minidist.collectives.runtime.reduction import Reduce
 from minidist.collectives.runtime.work import Work, in_order
@@ -70,14 +71,14 @@ class Call:
         """The group's number of the rank that all name, by its global or its group's number."""
         if rank is not None and group_rank is not None:
             raise ValueError(f"{argument} and group_{argument}: pass one of them, not both")
-        known = dist.get_process_group_ranks(members(self.group))
+        ranks = known = dist.get_process_group_ranks(self.group)
         if group_rank is not None:
             argument, rank, known = f"group_{argument}", group_rank, list(range(self.ranks))
         root = 0 if rank is None else rank
         if root not in known:
             raise ValueError(f"{argument} must be one of the group's ranks {known}, got {root!r}")
         found = known.index(root)
-        self.agree_on("the root", f"rank {global_rank(found, self.group)}")
+        self.agree_on("the root", f"rank {ranks[found]}")
         return found
 
     def takes(
@@ -120,39 +121,33 @@ class Call:
 
     def match(self, given: str, gives: Sequence[int], wanted: str, wants: Sequence[int]) -> None:
         """Raise unless each rank wants as many elements as the others give it; all come here."""
-        if not self.checked and gives[self.rank] == wants[self.rank]:
-            return  # the others' numbers are not known
-        table = torch.zeros(self.ranks, 2, self.ranks, dtype=torch.int64)
-        table[self.rank] = torch.tensor([gives, wants])
+        rows = {self.rank: [gives, wants]}  # unchecked, the others' numbers are not known
         if self.checked:
-            table = gather_rows(table, self.group)
-        wrong = table[:, 0] != table[:, 1].t()  # both by sender and receiver
-        pairs = wrong.nonzero().tolist() if self.checked else [(self.rank, self.rank)]
-        for src, dst in pairs:
-            sender, receiver = (f"rank {global_rank(r, self.group)}" for r in (src, dst))
-            raise MismatchError(
-                f"{self.name}: {sender}'s {given} has {table[src, 0, dst]} elements for "
-                f"{receiver}, whose {wanted} has room for {table[dst, 1, src]}"
-            )
+            table = torch.zeros(self.ranks, 2, self.ranks, dtype=torch.int64)
+            table[self.rank] = torch.tensor([gives, wants])
+            rows = dict(enumerate(gather_rows(table, self.group).tolist()))
+        for (src, (sent, _)), (dst, (_, room)) in product(rows.items(), repeat=2):
+            if sent[dst] != room[src]:
+                ranks = dist.get_process_group_ranks(self.group)
+                raise MismatchError(
+                    f"{self.name}: rank {ranks[src]}'s {given} has {sent[dst]} elements for "
+                    f"rank {ranks[dst]}, whose {wanted} has room for {room[src]}"
+                )
 
     def execute(
         self,
         algorithm: Algorithm,
-        options: Mapping[str, int],
         tensor: torch.Tensor | Mapping[int, torch.Tensor],
         reduce: Reduce = torch.Tensor.copy_,  # never called where the schedule reduces nothing
+        **options: int,
     ) -> None:
-        """Run this rank's program of the algorithm on flat memory, in place."""
+        """Run this rank's program of `algorithm(ranks, **options)` on flat memory, in place."""
         prog = program_of(algorithm, self.ranks, self.rank, **options)
         execute(prog, tensor, reduce, self.group, self.log)
 
 
 def collective(
-    name: str,
-    group: ProcessGroup | None,
-    async_op: bool,
-    check: bool | None,
-    steps: Steps,
+    name: str, group: ProcessGroup | None, async_op: bool, check: bool | None, steps: Steps
 ) -> Work | None:
     """Run a collective, written as above, on all ranks or on none."""
     call = Call(name, group, check, steps)

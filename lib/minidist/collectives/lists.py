@@ -37,7 +37,7 @@ def all_gather(
         yield
         with flat_views(slots, group, written=True) as flats:
             flats[call.rank].copy_(tensor.reshape(-1))
-            call.execute(algorithms.ring_all_gather, {}, dict(enumerate(flats)))
+            call.execute(algorithms.ring_all_gather, dict(enumerate(flats)))
 
     return collective("all_gather", group, async_op, None, steps)
 
@@ -66,7 +66,7 @@ def reduce_scatter(
         yield
         copies = [each.clone(memory_format=torch.contiguous_format) for each in given]
         with flat_views(copies, group, written=False) as sums:
-            call.execute(algorithms.ring_reduce_scatter, {}, dict(enumerate(sums)), reduce)
+            call.execute(algorithms.ring_reduce_scatter, dict(enumerate(sums)), reduce)
             finish(mine := sums[call.rank])
             output.copy_(mine.view(output.shape))
 
@@ -102,7 +102,7 @@ def gather(
             if slots:
                 flats[root].copy_(tensor.reshape(-1))
             parts = dict(enumerate(flats)) if slots else {call.rank: flats[0]}
-            call.execute(algorithms.direct_gather, {"root": root}, parts)
+            call.execute(algorithms.direct_gather, parts, root=root)
 
     return collective("gather", group, async_op, None, steps)
 
@@ -134,7 +134,7 @@ def scatter(
         yield
         with flat_views(given or [tensor], group, written=not given) as flats:
             parts = dict(enumerate(flats)) if given else {call.rank: flats[0]}
-            call.execute(algorithms.direct_scatter, {"root": root}, parts)
+            call.execute(algorithms.direct_scatter, parts, root=root)
             if given:
                 tensor.copy_(flats[root].view(tensor.shape))
 
@@ -214,7 +214,7 @@ def _exchange(call: Call, received: Sequence[torch.Tensor], sent: Sequence[torch
     received[rank].copy_(sent[rank])
     parts = {rank * ranks + dst: block for dst, block in enumerate(sent) if dst != rank}
     parts |= {src * ranks + rank: block for src, block in enumerate(received) if src != rank}
-    call.execute(algorithms.pairwise_all_to_all, {}, parts)
+    call.execute(algorithms.pairwise_all_to_all, parts)
 
 
 def ring_shift(
@@ -237,6 +237,6 @@ def ring_shift(
         if places:
             with flat_view(tensor, group) as flat:
                 parts = {call.rank: flat.clone(), (call.rank - places) % call.ranks: flat}
-                call.execute(algorithms.ring_shift, {"by": places}, parts)
+                call.execute(algorithms.ring_shift, parts, by=places)
 
     return collective("ring_shift", group, async_op, None, steps)

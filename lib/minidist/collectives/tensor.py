@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from minidist.collectives.call import Call, collective
 from minidist.collectives.checks.tensors import check_apart, check_like, is_slot
-from minidist.collectives.runtime.group import flat_copy, flat_device, flat_view
+from minidist.collectives.runtime.group import flat_device, flat_view
 from minidist.collectives.runtime.reduction import Op, op_name, reduction
 from minidist.collectives.runtime.work import Work
 from minidist.collectives.shared_memory import collectives as in_memory
@@ -72,7 +72,7 @@ def all_reduce(
             else:
                 if name == "double_tree":
                     options["segments"] = algorithms.segments(flat.nbytes)
-                call.execute(algorithms.ALL_REDUCE[name], options, flat, reduce)
+                call.execute(algorithms.ALL_REDUCE[name], flat, reduce, **options)
             finish(flat)
 
     return collective("all_reduce", group, async_op, check, steps)
@@ -111,14 +111,14 @@ def reduce_scatter_tensor(
         yield
         name = choose()
         if name == "shared_memory":
-            with flat_view(output, group) as mine:
-                in_memory.shared_reduce_scatter(mine, flat_copy(input, mine.device), reduce, group)
+            with flat_view(output, group) as mine, flat_view(input, group, written=False) as parts:
+                in_memory.shared_reduce_scatter(mine, parts, reduce, group)
                 finish(mine)
             return
         sums = input.clone(memory_format=torch.contiguous_format)  # they grow in a copy
         with flat_view(sums, group, written=False) as flat:
-            call.execute(algorithms.REDUCE_SCATTER[name], {}, flat, reduce)
-            mine = flat.view(call.ranks, -1)[call.rank] if len(flat) else flat
+            call.execute(algorithms.REDUCE_SCATTER[name], flat, reduce)
+            mine = flat.tensor_split(call.ranks)[call.rank]
             finish(mine)
             output.copy_(mine.view(output.shape))
 
@@ -154,11 +154,11 @@ def all_gather_into_tensor(
         with flat_view(output_tensor, group) as flat:
             name = choose()
             if name == "shared_memory":
-                in_memory.shared_all_gather(flat, flat_copy(input_tensor, flat.device), group)
+                with flat_view(input_tensor, group, written=False) as mine:
+                    in_memory.shared_all_gather(flat, mine, group)
                 return
-            if len(flat):
-                flat.view(call.ranks, -1)[call.rank] = input_tensor.reshape(-1)
-            call.execute(algorithms.ALL_GATHER[name], {}, flat)
+            flat.tensor_split(call.ranks)[call.rank].copy_(input_tensor.reshape(-1))
+            call.execute(algorithms.ALL_GATHER[name], flat)
 
     return collective("all_gather_into_tensor", group, async_op, check, steps)
 
@@ -189,7 +189,7 @@ def broadcast(
         call.takes("tensor", tensor, written=written)
         yield
         with flat_view(tensor, group, written=written) as flat:
-            call.execute(algorithms.tree_broadcast, {"root": root}, flat)
+            call.execute(algorithms.tree_broadcast, flat, root=root)
 
     return collective("broadcast", group, async_op, check, steps)
 
@@ -225,7 +225,7 @@ def reduce(
         yield
         with flat_view(tensor, group, written=written) as flat:
             sums = flat.clone() if inside else flat
-            call.execute(algorithms.tree_reduce, {"root": root}, sums, add)
+            call.execute(algorithms.tree_reduce, sums, add, root=root)
             if written:
                 finish(sums)
 
@@ -240,7 +240,7 @@ def barrier(
     def steps(call: Call) -> Iterator[None]:
         yield
         token = torch.zeros(1, dtype=torch.uint8, device=call.device)
-        call.execute(algorithms.recursive_doubling_all_reduce, {}, token, torch.Tensor.add_)
+        call.execute(algorithms.recursive_doubling_all_reduce, token, torch.Tensor.add_)
         token.cpu()  # on a GPU: wait for it
 
     return collective("barrier", group, async_op, check, steps)

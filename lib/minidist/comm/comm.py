@@ -40,6 +40,7 @@ class Handle(Timed, Protocol):
 
 
 Pending = Handle | None  # of an asynchronous call; None when the result is in place
+Start = Callable[[bool], Pending]  # a call that still wants its `async_op`
 
 
 class Comm(Protocol):
@@ -80,11 +81,8 @@ def gather_objects(comm: Comm, mine: object) -> list[Any]:
     """One object of every rank, of any size, in the order of ranks; not counted as traffic."""
     found: list[Any] = [None] * comm.ranks
     group = members(comm.group)
-
-    def body() -> None:
-        dist.all_gather_object(found, mine, group)
-
-    in_order(group, body, wire_device(group), async_op=False)
+    gather = partial(dist.all_gather_object, found, mine, group)
+    in_order(group, gather, wire_device(group), async_op=False)
     return found
 
 
@@ -187,8 +185,9 @@ class Ours:
         algorithm: str = "auto",
         check: bool | None = None,
     ) -> None:
+        check_group(group)
         self.group, self._algorithm, self._check = group, algorithm, check
-        self.rank, self.ranks = _place(group)
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         known = [*ALL_REDUCE, *CHOSEN]
         if algorithm not in known:
             where = f"rank {dist.get_rank()}: algorithm"
@@ -243,8 +242,9 @@ class Native:
     """
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
+        check_group(group)
         self.group = group
-        self.rank, self.ranks = _place(group)
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
 
     def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
         """As `torch.distributed.broadcast`."""
@@ -261,8 +261,7 @@ class Native:
     ) -> Pending:
         """As `torch.distributed.reduce_scatter_tensor`."""
         _check_contiguous(output=output, input=input)  # flat, for Gloo wants shapes that fit
-        work = _reduce_scatter(output.view(-1), input.view(-1), op, self.group, async_op)
-        return _handle(work)
+        return _handle(_reduce_scatter(output.view(-1), input.view(-1), op, self.group, async_op))
 
     def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
         """As `torch.distributed.all_gather_into_tensor`."""
@@ -286,12 +285,6 @@ def _handle(work: dist.Work | None) -> NativeWork | None:
     return NativeWork(work) if work else None  # None: it is done
 
 
-def _place(group: ProcessGroup | None) -> tuple[int, int]:
-    """This rank's number in the group and the number of ranks; raise if it is not in it."""
-    check_group(group)
-    return dist.get_rank(group), dist.get_world_size(group)
-
-
 class Around:
     """A `Comm` that hands each call to another one; a subclass says what happens around it."""
 
@@ -299,9 +292,7 @@ class Around:
         self.group, self.rank, self.ranks = comm.group, comm.rank, comm.ranks
         self._comm = comm
 
-    def around(
-        self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
-    ) -> Pending:
+    def around(self, name: str, full: Tensor, call: Start, async_op: bool) -> Pending:
         """Make the call. `full`: an all-gather's output, or else what is reduced or sent."""
         raise NotImplementedError
 
@@ -358,9 +349,7 @@ class Counted(Around):
         self.calls.clear()
         self._logs.clear()
 
-    def around(
-        self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
-    ) -> Pending:
+    def around(self, name: str, full: Tensor, call: Start, async_op: bool) -> Pending:
         """Note the call, and the messages that it sends."""
         self.calls.append(CountedCall(name, full.nbytes))
         with record() as log:

@@ -17,7 +17,6 @@ from functools import partial
 
 import torch.distributed as dist
 
-from minidist.collectives.runtime.group import global_rank
 from minidist.collectives.runtime.notes import Note, encode, exchange_notes
 from minidist.collectives.shared_memory.segments import DIGEST, shared_or_none
 from minidist.errors import MismatchError, name_ranks
@@ -56,14 +55,14 @@ def _compare(note: Note, group: dist.ProcessGroup | None) -> None:
     notes = exchange_notes(note, group)
     if "problem" in note:
         return
-    for other, theirs in enumerate(notes):
+    ranks = dist.get_process_group_ranks(group)
+    for other, theirs in zip(ranks, notes, strict=True):
         if "problem" in theirs:
-            where = f"on rank {global_rank(other, group)}"
-            raise MismatchError(f"{note['the call']}: {where}: {theirs['problem']}")
+            raise MismatchError(f"{note['the call']}: on rank {other}: {theirs['problem']}")
     for name in notes[0] | notes[dist.get_rank(group)]:
         sides: dict[str, list[int]] = {}  # value → the ranks that passed it
-        for other, theirs in enumerate(notes):
-            sides.setdefault(theirs.get(name, "nothing"), []).append(global_rank(other, group))
+        for other, theirs in zip(ranks, notes, strict=True):
+            sides.setdefault(theirs.get(name, "nothing"), []).append(other)
         if len(sides) > 1:
             said = "; ".join(
                 f"{name_ranks(who)} passed {value}"

@@ -33,7 +33,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from minidist.collectives.runtime.group import global_rank, members
+from minidist.collectives.runtime.group import members
 from minidist.collectives.runtime.reduction import Reduce
 from minidist.errors import CommunicationError
 from minidist.schedule import program as plan
@@ -183,8 +183,9 @@ class _Flight:
 
     def failure(self, post: Post, error: RuntimeError) -> CommunicationError:
         """What the transport raised, with a word about where."""
-        peers = [f"to rank {global_rank(each.peer, self.group)}" for each in post.sends]
-        peers += [f"from rank {global_rank(each.peer, self.group)}" for each in post.receives]
+        ranks = dist.get_process_group_ranks(self.group)  # users know them by their global numbers
+        peers = [f"to rank {ranks[each.peer]}" for each in post.sends]
+        peers += [f"from rank {ranks[each.peer]}" for each in post.receives]
         return CommunicationError(
             f"rank {dist.get_rank()}: {self.prog.name}, step {post.step + 1} of "
             f"{len(self.prog.steps)}: a message {' or '.join(peers)} failed: {error}"

@@ -28,11 +28,6 @@ def members(group: ProcessGroup | None) -> ProcessGroup:
     return chosen
 
 
-def global_rank(rank: int, group: ProcessGroup | None) -> int:
-    """The global number of a rank of the group; messages to the user use it."""
-    return rank if group is None else dist.get_global_rank(group, rank)
-
-
 def backends(group: ProcessGroup | None) -> dict[str, str]:
     """Device type → backend that moves its tensors, such as {"cpu": "gloo", "cuda": "nccl"}."""
     config = str(dist.get_backend_config(group))
@@ -50,11 +45,6 @@ def flat_device(tensor: torch.Tensor, group: ProcessGroup | None) -> torch.devic
     """Where `flat_view` of the tensor is: Gloo cannot send from GPU memory."""
     staged = tensor.is_cuda and backends(group)["cuda"] == "gloo"
     return torch.device("cpu") if staged else tensor.device
-
-
-def flat_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor as 1-D, contiguous memory on `device`, to be read only: itself where it can be."""
-    return tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().to(device)
 
 
 @contextmanager

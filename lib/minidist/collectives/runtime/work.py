@@ -144,10 +144,8 @@ _making = Lock()  # two threads must not make two queues for one group
 
 def in_order(group: ProcessGroup, body: Body, device: torch.device, async_op: bool) -> Work | None:
     """Call `body` after all earlier ones of the group: now, or in the group's thread."""
-    queue = _queues.get(group)
-    if queue is None:
-        with _making:
-            queue = _queues.setdefault(group, _Queue())
+    with _making:
+        queue = _queues.get(group) or _queues.setdefault(group, _Queue())
     if not (async_op or queue.busy()):
         with queue.turn:
             if queue.ended and device.type == "cuda":

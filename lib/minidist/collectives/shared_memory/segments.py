@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary, finalize
 import torch
 import torch.distributed as dist
 
-from minidist.collectives.runtime.group import global_rank, members, wire_device
+from minidist.collectives.runtime.group import members, wire_device
 from minidist.collectives.runtime.notes import Note, exchange_notes
 from minidist.errors import CommunicationError
 
@@ -48,7 +48,7 @@ class SharedSegments:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.peers = [r for r in range(self.ranks) if r != self.rank]
-        self._names = [str(global_rank(r, group)) for r in range(self.ranks)]
+        self._names = [str(rank) for rank in dist.get_process_group_ranks(group)]
         options = group._get_backend(torch.device("cpu")).options
         self._seconds = options._timeout.total_seconds()  # as long as messages may take
         self._maps, ends = _map_all(group, self.rank)
@@ -193,7 +193,8 @@ def _map_all(group: dist.ProcessGroup, rank: int) -> tuple[list[mmap], list[int]
             if peer != rank:
                 ends.append(os.pidfd_open(int(theirs["pid"])))
     except (OSError, ValueError, KeyError) as error:
-        problem = f"cannot map the memory of rank {global_rank(len(maps), group)}: {error!r}"
+        other = dist.get_process_group_ranks(group)[len(maps)]
+        problem = f"cannot map the memory of rank {other}: {error!r}"
     answers = exchange_notes({"problem": problem}, group)
     if fd >= 0:
         os.close(fd)
