@@ -260,9 +260,8 @@ def _choice(
         raise ValueError(f"algorithm: shared_memory is for the CPU, but it is on {tensor.device}")
 
     def choose(measure: bool = True) -> str:
-        if algorithm != "auto":
-            return algorithm
-        return fastest(collective, nbytes, device, group, measure)
+        auto = algorithm == "auto"
+        return fastest(collective, nbytes, device, group, measure) if auto else algorithm
 
     call.meets_first = lambda: nbytes > 0 and choose(measure=False) == "shared_memory"
     return choose

@@ -122,8 +122,7 @@ class _Load:
             (memory[chunk][low:high].view(torch.uint8), peer)
             for peer, low, high, chunk, _ in post.sends
         ]
-        self.received: list[dist.Work] | None = None  # None: the receives are not posted yet
-        self.sent: list[dist.Work] = []
+        self.received, self.sent = list[dist.Work](), list[dist.Work]()  # empty: not posted yet
 
 
 class _Flight:
@@ -139,7 +138,7 @@ class _Flight:
 
     def receive(self, load: _Load) -> None:
         """Post the receives, if they are not; on CUDA they go with the sends."""
-        if load.received is None and not self.on_gpu:
+        if not (load.received or self.on_gpu):
             self.at = load.post
             load.received = [self.members.recv([wire], peer, TAG) for wire, peer in load.incoming]
 
@@ -161,7 +160,7 @@ class _Flight:
         """Wait for the earliest load and reduce what it brought."""
         load = self.loads.popleft()
         self.at = load.post
-        before, after = load.received or [], load.sent
+        before, after = load.received, load.sent
         if load.post.swaps:  # what arrives is reduced into what leaves
             before, after = before + after, []
         for message in before:
@@ -202,7 +201,7 @@ def _inboxes(like: torch.Tensor, rows: int, inbox: int) -> torch.Tensor:
     most = (plan.WINDOW + 1) * plan.MAX_MESSAGE
     if like.is_cuda or size > most:  # CUDA's allocator keeps its own memory
         return like.new_empty((rows, inbox))
-    if getattr(_kept, "inboxes", None) is None or len(_kept.inboxes) < size:
-        _kept.inboxes = torch.empty(size, dtype=torch.uint8)
-    kept: torch.Tensor = _kept.inboxes
+    kept: torch.Tensor | None = getattr(_kept, "inboxes", None)
+    if kept is None or len(kept) < size:
+        kept = _kept.inboxes = torch.empty(size, dtype=torch.uint8)
     return kept[:size].view(like.dtype).view(rows, inbox)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -23,9 +23,7 @@ def check_group(group: Any, call: str = "") -> None:
 
 def members(group: ProcessGroup | None) -> ProcessGroup:
     """The group itself; the default group for None."""
-    chosen = group or dist.group.WORLD
-    assert chosen is not None  # get_rank has raised where there is no default group
-    return chosen
+    return group or cast(ProcessGroup, dist.group.WORLD)  # get_rank has raised if there is none
 
 
 def backends(group: ProcessGroup | None) -> dict[str, str]:

@@ -29,11 +29,10 @@ def encode(note: Note) -> bytes:
 
 def exchange_notes(note: Note, group: ProcessGroup | None) -> list[Note]:
     """Every rank's note, of at most `ROOM` bytes when encoded, in the order of ranks."""
-    text = encode(note)
+    padded = bytearray(encode(note).ljust(ROOM))  # JSON may end in spaces
     board = torch.zeros(get_world_size(group), ROOM, dtype=torch.uint8)
-    board[get_rank(group), : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    rows = gather_rows(board, group).numpy()
-    return [json.loads(row.tobytes().rstrip(b"\0")) for row in rows]
+    board[get_rank(group)] = torch.frombuffer(padded, dtype=torch.uint8)
+    return [json.loads(row.tobytes()) for row in gather_rows(board, group).numpy()]
 
 
 def gather_rows(board: torch.Tensor, group: ProcessGroup | None) -> torch.Tensor:
