@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import threading
-import time
 import weakref
 from typing import Any
 
@@ -157,20 +156,29 @@ def test_groups_do_not_wait_for_each_other_and_messages_of_the_caller_are_kept_a
     assert [rank["crossed"] for rank in two] == [[True] * 4] * 2
 
 
-def held_until_wait() -> bool:
-    """A tensor that is read outlives its caller's name: on a GPU kernels may only be queued."""
-    given = weakref.ref(whole := torch.ones(dist.get_world_size()))
-    work = started(minidist.reduce_scatter_tensor(torch.empty(1), whole, async_op=True))
-    del whole
-    while not work.is_completed():
-        time.sleep(0.001)
-    held = given() is not None
+def futures() -> tuple[bool, bool, bool, str]:
+    """torch's idiom; a future taken after the end; what is held; and a call that fails."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    work = started(minidist.all_reduce(tensor := data(rank, 5), async_op=True))
+    half = work.get_future().then(lambda done: done.value()[0] / 2).wait()
+    right = torch.equal(half, all_reduced(ranks, 5) / 2)
     work.wait()
-    return held and given() is None
+    (late,) = work.get_future().wait()
+    given = weakref.ref(whole := torch.ones(ranks))
+    part = torch.empty(1)
+    work = started(minidist.reduce_scatter_tensor(part, whole, async_op=True))
+    del whole
+    work.get_future().wait()
+    held = given() is not None  # on a GPU its kernels may only be queued
+    work.wait()
+    bad = torch.ones(1, requires_grad=True)
+    with pytest.raises(Exception, match="requires grad") as caught:
+        started(minidist.all_reduce(bad, async_op=True)).get_future().wait()
+    return right, late is tensor, held and given() is None, type(caught.value).__name__
 
 
-def test_what_a_collective_reads_is_held_until_wait(two: OfRanks) -> None:
-    assert [rank["held_until_wait"] for rank in two] == [True, True]
+def test_a_work_has_torchs_future(two: OfRanks) -> None:
+    assert [rank["futures"] for rank in two] == [(True, True, True, "ValueError")] * 2
 
 
 def from_many_threads() -> list[bool]:
@@ -196,6 +204,5 @@ def test_threads_of_one_rank_take_turns_in_a_group(two: OfRanks) -> None:
 
 
 def on_two_ranks() -> dict[str, Any]:
-    first = errors_at_wait  # it wants no other queue
-    every = (first, crossed, held_until_wait, from_many_threads)
+    every = (errors_at_wait, crossed, futures, from_many_threads)  # the first wants no other queue
     return {each.__name__: each() for each in every}

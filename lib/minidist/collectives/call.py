@@ -7,6 +7,7 @@ and raises for what is wrong; behind it, all ranks have made the same call, and 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -59,10 +60,12 @@ class Call:
         # Whether it begins with a barrier in shared memory; asked when all earlier calls are done.
         self.meets_first: Callable[[], bool] = lambda: False
         self.device = wire_device(group)
+        self.outputs: list[torch.Tensor] = []  # the tensors that are written
 
     def agree_on(self, argument: str, value: object) -> None:
         """Note a value that must be the same on all ranks."""
-        self.facts[argument] = str(value)
+        if self.checked:
+            self.facts[argument] = str(value)
 
     def root(self, argument: str, rank: int | None, group_rank: int | None) -> int:
         """The group's number of the rank that all name, by its global or its group's number."""
@@ -84,6 +87,7 @@ class Call:
         """A tensor that is alike on all ranks; with `any_shape`, but for its shape."""
         check_tensor(argument, tensor, self.group, written=written)
         self.device = tensor.device
+        self.outputs += [tensor] if written else []
         if not any_shape:
             self.agree_on(f"{argument}'s shape", tuple(tensor.shape))
         self.agree_on(f"{argument}'s dtype", tensor.dtype)
@@ -112,6 +116,7 @@ class Call:
             check_apart(named, {} if same_place(other, tensors[self.rank]) else like)
         elif like:
             check_apart(like, {n: each for n, each in named.items() if not same_place(other, each)})
+        self.outputs += tensors if written else ()
         return list(tensors)
 
     def match(self, given: str, gives: Sequence[int], wanted: str, wants: Sequence[int]) -> None:
@@ -168,4 +173,7 @@ def collective(
             except ValueError as error:  # that all find out together: they share no memory
                 raise ValueError(f"{where}: {error}") from error
 
-    return in_order(members(group), body, call.device, async_op)
+    work = in_order(members(group), body, call.device, async_op)
+    if work:
+        work.outputs = [ref(tensor) for tensor in call.outputs]
+    return work

@@ -51,6 +51,7 @@ class Work:
 
     def __init__(self, future: Future[None], task: _Task) -> None:
         self._future, self._task = future, task
+        self.outputs: list[ref[torch.Tensor]] = []  # weak: they belong to the caller
 
     def wait(self) -> bool:
         """Return True when the result is in place, or raise what the collective raised.
@@ -68,6 +69,26 @@ class Work:
     def is_completed(self) -> bool:
         """Whether it has ended, well or not; on a GPU, there."""
         return self._future.done() and self._task.done()
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the tensors that are written, done when the collective is; or its error.
+
+        Raises NotImplementedError for tensors on a GPU.
+        """
+        outputs = [tensor for each in self.outputs if (tensor := each()) is not None]
+        if any(tensor.is_cuda for tensor in outputs):
+            raise NotImplementedError("get_future is for tensors on the CPU; on a GPU call wait()")
+        done = torch.futures.Future[list[torch.Tensor]]()
+
+        def end(future: Future[None]) -> None:
+            error = future.exception()
+            if isinstance(error, Exception):
+                done.set_exception(error)  # type: ignore[arg-type]
+            else:
+                done.set_result(outputs)
+
+        self._future.add_done_callback(end)
+        return done
 
     @property
     def span(self) -> Interval | None:
