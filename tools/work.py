@@ -22,6 +22,7 @@ WORK = ROOT / "work"
 CHECKS = "remove-cell"  # the tag of their cells
 LESSON = ("ring", "ddp", "zero", "zero3", "fsdp")
 LINK = re.compile(r"\]\(((?:\.\./book/)?\w+)\.md")
+FIGURE = re.compile(r"```\{lab-figure\} [\w-]+\n```")
 ROLE = re.compile(r"\{([\w:]+)\}`([^`<]*?)\s*(?:<[^`]*>)?`")
 
 
@@ -70,7 +71,8 @@ def chapter(source: Path) -> bytes:
         if is_check(cell):
             cell.metadata["jupyter"] = {"source_hidden": True}
     for cell in (each for each in book.cells if each.cell_type == "markdown"):
-        text = ROLE.sub(lambda m: "…" if m[1].startswith("glue") else m[2], cell.source)
+        text = FIGURE.sub("*(The lab draws a figure here.)*", cell.source)
+        text = ROLE.sub(lambda m: "…" if m[1].startswith("glue") else m[2], text)
         cell.source = LINK.sub(r"](\1.ipynb", text)
     for number, cell in enumerate(book.cells):
         cell.id = str(number)

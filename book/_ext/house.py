@@ -1,11 +1,14 @@
-"""What this book needs beyond Sphinx: its own MathJax, and an API page that reads well."""
+"""What this book needs beyond Sphinx: MathJax, a readable API page, labs' figures in chapters."""
 
 from importlib.resources import as_file, files
 
+from docutils import nodes
 from docutils.nodes import Element
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util.docutils import SphinxDirective
 from sphinx.util.fileutil import copy_asset
 
 # The one script that reads TeX, and its fonts: 1.6 of the package's 35 MB.
@@ -42,8 +45,47 @@ def find_elsewhere(
     return python.resolve_xref(env, node["refdoc"], app.builder, "obj", found.pop(), node, content)
 
 
+class LabFigure(SphinxDirective):
+    """`{lab-figure} NAME`: show a lab's figure in a chapter too, with its number and caption."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Leave a note; labs that come later have not been read yet."""
+        place = PlaceForFigure(name=self.arguments[0])
+        self.set_source_info(place)
+        return [place]
+
+
+class PlaceForFigure(nodes.General, nodes.Element):
+    """Where a lab's figure goes."""
+
+
+class ShowLabFigures(SphinxPostTransform):
+    """Put a copy of the figure where a chapter asks for it."""
+
+    default_priority = 5  # before Sphinx chooses among an output's formats
+
+    def run(self, **_: object) -> None:
+        """Replace each note."""
+        here = self.env.docname
+        for place in list(self.document.findall(PlaceForFigure)):
+            labels = self.env.get_domain("std").anonlabels
+            lab, name = labels[place["name"]]
+            doctree = self.env.get_doctree(lab)
+            figure = next(f for f in doctree.findall(nodes.figure) if name in f["ids"]).deepcopy()
+            number = self.env.toc_fignumbers[lab]["figure"][name]
+            address = f"{self.app.builder.get_relative_uri(here, lab)}#{name}"
+            link = nodes.reference("", f"Fig. {'.'.join(map(str, number))}", refuri=address)
+            caption = next(figure.findall(nodes.caption))
+            caption.insert(0, [link, nodes.Text(", in the lab. ")])
+            place.replace_self(figure)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", copy_mathjax)
     app.connect("autodoc-skip-member", skip_field)
     app.connect("missing-reference", find_elsewhere)
+    app.add_directive("lab-figure", LabFigure)
+    app.add_post_transform(ShowLabFigures)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

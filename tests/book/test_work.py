@@ -26,6 +26,9 @@ kernelspec: {name: python3}
 ---
 A {term}`rank`, {glue:text}`ms:.1f` ms, {ref}`the ring <ring>`, see [the next](ddp.md#x).
 
+```{lab-figure} fig-lab-ring
+```
+
 ```{code-cell} python
 print(1)
 ```
@@ -72,7 +75,9 @@ def test_a_lab_is_copied_once_and_kept(place: Path) -> None:
 def test_a_chapter_becomes_a_notebook(place: Path) -> None:
     work.fill()
     text, code, check = json.loads((place / "work" / "book" / "ring.ipynb").read_text())["cells"]
-    assert "".join(text["source"]) == "A rank, … ms, the ring, see [the next](ddp.ipynb#x)."
+    assert "".join(text["source"]) == (
+        "A rank, … ms, the ring, see [the next](ddp.ipynb#x).\n\n*(The lab draws a figure here.)*"
+    )
     assert code["source"] == ["print(1)"]
     assert check["metadata"]["jupyter"] == {"source_hidden": True}
     (page,) = json.loads((place / "work" / "START.ipynb").read_text())["cells"]
