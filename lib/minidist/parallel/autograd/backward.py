@@ -33,7 +33,7 @@ if that was made in the module.
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
@@ -96,26 +96,17 @@ class BackwardPass:
         self._callback = None
 
 
-class Owner(Protocol):
-    """The wrapper that hears of every backward."""
-
-    def backward_begins(self, sync: bool) -> None:
-        """The first gradient of a parameter is there."""
-
-    def gradient_arrives(self, parameter: Parameter, sync: bool) -> None:
-        """Autograd has reached the parameter: `parameter.grad` is final, unless it comes twice."""
-
-    def backward_ends(self, sync: bool) -> None:
-        """All gradients are there. What it raises, `backward()` raises."""
-
-
 class Backward(BackwardPass):
-    """Tells its owner when a backward begins, of each gradient, and when it ends.
+    """Tells the wrapper that owns it when a backward begins, of each gradient, and when it ends.
+
+    It calls the owner's `backward_begins(sync)` at the first gradient of a parameter; then, for
+    each, `gradient_arrives(parameter, sync)`, whose `grad` is final, unless it comes twice; and
+    last `backward_ends(sync)`. What that raises, `backward()` raises.
 
     Its `hook` is for `register_post_accumulate_grad_hook` of each parameter.
     """
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Any) -> None:
         super().__init__()
         self._owner = ref(owner)  # [Note: who holds whom]
         self.hook: Callable[[Parameter], None] = partial(_arrive, ref(self))
@@ -129,9 +120,7 @@ class Backward(BackwardPass):
 
     def expect(self, output: object, sync: bool) -> None:
         """A forward has returned `output`: see [Note: where backward begins]."""
-        owner = self._owner()
-        assert owner is not None  # it calls us
-        first = partial(self._first, owner, sync)
+        first = partial(self._first, self._owner(), sync)
         self._expected, self._opaque = sync, True
         for tensor in tensors(output):
             # A hook on a leaf would stay for good, and it may be a parameter.
@@ -147,7 +136,7 @@ class Backward(BackwardPass):
                 f"ranks: {self.problem}. Zero the gradients and wrap the module anew, on all ranks"
             )
 
-    def arrive(self, owner: Owner, parameter: Parameter) -> None:
+    def arrive(self, owner: Any, parameter: Parameter) -> None:
         """Autograd has made a gradient."""
         if not self.under_way:
             if self._expected is None:  # it is a backward round the wrapper
@@ -159,7 +148,7 @@ class Backward(BackwardPass):
         self.arrivals[parameter] = None
         owner.gradient_arrives(parameter, self._sync)
 
-    def _first(self, owner: Owner, sync: bool, gradient: torch.Tensor) -> None:
+    def _first(self, owner: Any, sync: bool, gradient: torch.Tensor) -> None:
         """An output has its gradient; it may not be the first in this pass."""
         if not self.under_way:
             self._begin(owner, sync, gradient)
@@ -168,14 +157,14 @@ class Backward(BackwardPass):
             if self._announced:  # what has arrived before is averaged too, at the end
                 owner.backward_begins(True)
 
-    def _begin(self, owner: Owner, sync: bool, where: torch.Tensor) -> None:
+    def _begin(self, owner: Any, sync: bool, where: torch.Tensor) -> None:
         self.check()
         self._last, self._expected = self._expected, None
         self._mark = mark("backward", COMPUTE, where.device)
         self._sync, self._announced = sync, False
         self.begin(partial(self._end, owner))
 
-    def _end(self, owner: Owner) -> None:
+    def _end(self, owner: Any) -> None:
         if self._announced:
             self._mark.end()
             owner.backward_ends(self._sync)
@@ -214,17 +203,11 @@ def on_entry(output: object, inputs: object, callback: Callable[[], None]) -> bo
 
 def on_exit(inputs: Any, callback: Callable[[], None]) -> Any:
     """Call back when backward has left by all inputs; return the inputs to use instead."""
-    views: list[torch.Tensor] = []
-
-    def watch(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.requires_grad:
-            tensor = tensor.view_as(tensor)
-            views.append(tensor)
-        return tensor
-
-    if torch.is_grad_enabled():
-        inputs = tree_map_only(torch.Tensor, watch, inputs)
-    if views:
+    if not torch.is_grad_enabled():
+        return inputs
+    inputs = tree_map_only(torch.Tensor, lambda t: t.view_as(t) if t.requires_grad else t, inputs)
+    leaves = (each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor))
+    if views := [each for each in leaves if each.requires_grad]:
         register_multi_grad_hook(views, lambda _: callback())
     return inputs
 

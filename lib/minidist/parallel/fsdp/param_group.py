@@ -292,10 +292,5 @@ def own_parameters(module: nn.Module) -> list[ParamInfo]:
 
 def own_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The parts of a module that are not in a unit inside it, with their names; itself first."""
-    inside: set[nn.Module] = set()
-    for part in module.modules():
-        if part is not module and "_unit" in vars(part):
-            inside.update(part.modules())
-    for name, part in module.named_modules():
-        if part not in inside:
-            yield name, part
+    units = [part for part in module.modules() if part is not module and "_unit" in vars(part)]
+    yield from module.named_modules(memo={part for unit in units for part in unit.modules()})

@@ -42,28 +42,15 @@ class Flat:
     """
 
     def __init__(self, shapes: Sequence[torch.Size], ranks: int, rank: int) -> None:
-        self.ranks, self.rank = ranks, rank
-        self.shapes = [torch.Size(shape) for shape in shapes]
-        self.sizes = [shape.numel() for shape in self.shapes]
+        self.rank = rank
+        self.sizes = [shape.numel() for shape in shapes]
         *self.offsets, self.numel = accumulate(self.sizes, initial=0)
         self.shard_numel = -(-self.numel // ranks)  #: elements of a slice
         self.padded = self.shard_numel * ranks  #: elements of the flat tensor
 
-    # ---- the whole tensors in a flat one, 1-D [padded] ----
-
     def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Each tensor's place in `flat`, 1-D."""
+        """Each tensor's place in `flat`, which is 1-D [padded]; 1-D too."""
         return list(torch.split(flat, [*self.sizes, self.padded - self.numel])[:-1])
-
-    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Each tensor's place in `flat`, in the tensor's shape."""
-        return [part.view(shape) for part, shape in zip(self.parts(flat), self.shapes, strict=True)]
-
-    def padding(self, flat: torch.Tensor) -> torch.Tensor:
-        """What is behind the last tensor, maybe nothing."""
-        return flat[self.numel :]
-
-    # ---- a rank's slice ----
 
     def ranges(self) -> list[tuple[int, int]]:
         """For each tensor which of its elements this rank owns: from start to before end."""

@@ -92,7 +92,7 @@ class ShardedBucket:
             self.pack(parameter, scale)
             if parameter not in self._packed:
                 self.view(self.flat_grad, parameter).zero_()
-        self.flat.padding(self.flat_grad).zero_()
+        self.flat_grad[self.flat.numel :].zero_()  # the padding
         self.used |= self._packed
         return self.flat_grad
 
