@@ -1,6 +1,7 @@
 """What a ZeroOptimizer refuses, and what must be alike on all ranks."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
@@ -19,10 +20,10 @@ NAME = "ZeroOptimizer"
 NOT_ELEMENTWISE = {"adafactor", "lamb", "lars", "lbfgs", "muon", "shampoo", "soap", "sparseadam"}
 
 
-def named_in(groups: Sequence[Group], first: int) -> list[list[Named]]:
-    """The parameters of the groups from number `first` on, by name or else by place."""
+def named_in(groups: Sequence[Group]) -> list[list[Named]]:
+    """The parameters of each group, by name or else by place."""
     found = []
-    for number, group in enumerate(groups[first:], start=first):
+    for number, group in enumerate(groups):
         places = [f"parameter {place} of group {number}" for place in range(len(group["params"]))]
         found.append(list(zip(group.get("param_names") or places, group["params"], strict=True)))
     return found
@@ -57,8 +58,9 @@ def check_arguments(
         raise ValueError(f"bucket_cap_mb: expected a number of MiB above 0, got {bucket_cap_mb!r}")
 
 
-def check_parameters(named: Sequence[Named], group: ProcessGroup | None, local: bool) -> None:
+def check_parameters(groups: Sequence[Group], group: ProcessGroup | None, local: bool) -> None:
     """Raise TypeError or ValueError if these parameters cannot be put into buckets."""
+    named = list(chain.from_iterable(named_in(groups)))
     check_tensors("params", dict(named), group)
     check_apart(dict(named), {})
     for name, parameter in named:
@@ -69,10 +71,10 @@ def check_parameters(named: Sequence[Named], group: ProcessGroup | None, local: 
             )
 
 
-def check_same_groups(kind: str, groups: Sequence[Group], first: int, comm: Comm) -> None:
-    """Raise MismatchError on every rank unless all have the same groups, from number `first` on."""
+def check_same_groups(kind: str, groups: Sequence[Group], comm: Comm) -> None:
+    """Raise MismatchError on every rank unless all have the same groups."""
     entries = []
-    for number, named in enumerate(named_in(groups, first), start=first):
+    for number, named in enumerate(named_in(groups)):
         entries.append(Entry("", f"group {number} of {kind}", f" with {described(groups[number])}"))
         for name, parameter in named:
             entries.append(Entry(name, f"{name} in group {number}", looks(parameter)))
@@ -90,8 +92,8 @@ def replaced(groups: Sequence[Group], buckets: Sequence[ShardedBucket]) -> Runti
     given = {id(parameter) for group in groups for parameter in group["params"]}
     if given != {id(parameter) for bucket in buckets for parameter in bucket.parameters}:
         return RuntimeError(
-            f"param_groups have other parameters than the {NAME} was built on; build it anew, or "
-            "call add_param_group, on all ranks"
+            f"param_groups have other parameters than the {NAME} was built on; build it anew, on "
+            "all ranks"
         )
     for bucket in buckets:
         for parameter, view in bucket.views.items():

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from typing import Any, NoReturn, cast
 from weakref import ref
 
@@ -35,8 +34,8 @@ class ZeroOptimizer(Optimizer):
     After Rajbhandari et al., *ZeRO* (2020), sections 5.1, 5.2 and 7.
 
     Args:
-        params: as for any optimizer, alike on all ranks. If another ZeroOptimizer has them, this
-            one takes over.
+        params: as for any optimizer, alike on all ranks; no group can be added later. If another
+            ZeroOptimizer has them, this one takes over.
         optimizer_class: one that treats each element alone, as SGD, Adam and AdamW do.
         process_group: the default group if None.
         parameters_as_bucket_view, overlap_with_ddp: torch's; the one is always so, the other never.
@@ -84,11 +83,38 @@ class ZeroOptimizer(Optimizer):
             checks.check_arguments(optimizer_class, overlap_with_ddp, **facts)
             self._make: partial[Any] = partial(optimizer_class, **defaults)
             super().__init__(params, {})
-            self._check_groups(0)
-        self._cap, self._compared = bucket_cap_mb * MIB, False
-        self._slices = Slices(self.comm, not self._local, self._agree_to_average)
-        self._add_groups(0)
+            checks.check_parameters(self.param_groups, self.comm.group, self._local)
+            copy_hyper(shrunk(self._make, self.param_groups).param_groups, self.param_groups)
+        checks.check_same_groups(optimizer_class.__name__, self.param_groups, self.comm)
+        buckets = self._lay_out(bucket_cap_mb * MIB)
+        self._slices = Slices(self.comm, buckets, stage, not self._local, self._agree_to_average)
+        self._compared = False
         self.state, self.defaults = self.inner.state, self.inner.defaults
+
+    def _lay_out(self, cap: float) -> list[ShardedBucket]:
+        """Move the parameters into buckets, and build the optimizer over this rank's shards."""
+        buckets: list[ShardedBucket] = []
+        shard_of: dict[Parameter, Parameter] = {}
+        for named in checks.named_in(self.param_groups):
+            for indexes in assign_alike([parameter for _, parameter in named], cap, cap):
+                # Groups lie side by side, as those with and without weight decay do.
+                chosen, depth = [named[index] for index in indexes], min(indexes) / len(named)
+                bucket = ShardedBucket(chosen, depth, self.comm.ranks, self.comm.rank)
+                if self._local and bucket.flat.numel:
+                    self.comm.broadcast(bucket.buffer)
+                shard_of.update(zip(bucket.parameters, bucket.shards, strict=True))
+                buckets.append(bucket)
+        groups = [
+            {**group, "params": [shard_of[parameter] for parameter in group["params"]]}
+            for group in self.param_groups
+        ]
+        self.inner = self._make(groups)
+        for parameter in shard_of:
+            if before := holder_of(parameter):
+                before._slices.remove_hooks()
+                before._taken_over = True
+            _holders[parameter] = ref(self)
+        return buckets
 
     # ---- a step ----
 
@@ -178,62 +204,6 @@ class ZeroOptimizer(Optimizer):
             f"rank {dist.get_rank()}: {NAME}.state_dict: this rank has shards of the state alone; "
             "call full_state_dict() on all ranks"
         )
-
-    # ---- its parameters ----
-
-    def add_param_group(self, param_group: Group) -> None:
-        """Train these parameters too, on all ranks; it raises as the constructor does."""
-        if not hasattr(self, "inner"):  # torch's constructor calls this for each group
-            super().add_param_group(param_group)
-            return
-        first = len(self.param_groups)
-        try:
-            with agreed(self.comm, f"{NAME}.add_param_group"):
-                super().add_param_group(param_group)
-                self._check_groups(first)
-            self._add_groups(first)
-        except Exception:
-            del self.param_groups[first:]
-            raise
-
-    def _check_groups(self, first: int) -> None:
-        """Raise if groups from number `first` on cannot be trained; no parameter is touched."""
-        new = self.param_groups[first:]
-        named = list(chain.from_iterable(checks.named_in(self.param_groups, first)))
-        checks.check_parameters(named, self.comm.group, self._local)
-        copy_hyper(shrunk(self._make, new).param_groups, new)
-
-    def _add_groups(self, first: int) -> None:
-        """Lay the groups from number `first` on out in buckets, and step on them from now on."""
-        checks.check_same_groups(self._make.func.__name__, self.param_groups, first, self.comm)
-        new: list[ShardedBucket] = []
-        shard_of: dict[Parameter, Parameter] = {}
-        for named in checks.named_in(self.param_groups, first):
-            parameters = [parameter for _, parameter in named]
-            for indexes in assign_alike(parameters, self._cap, self._cap):
-                # Groups lie side by side, as those with and without weight decay do.
-                chosen, depth = [named[index] for index in indexes], min(indexes) / len(named)
-                bucket = ShardedBucket(chosen, depth, self.comm.ranks, self.comm.rank)
-                if self._local and bucket.flat.numel:
-                    self.comm.broadcast(bucket.buffer)
-                shard_of.update(zip(bucket.parameters, bucket.shards, strict=True))
-                new.append(bucket)
-        groups = [
-            {**group, "params": [shard_of[parameter] for parameter in group["params"]]}
-            for group in self.param_groups[first:]
-        ]
-        if first:
-            self.inner.add_param_group(*groups)
-        else:
-            self.inner = self._make(groups)
-        self._slices.set_buckets([*self.buckets, *new])
-        for parameter in shard_of:
-            if before := holder_of(parameter):
-                before._slices.remove_hooks()
-                before._taken_over = True
-            _holders[parameter] = ref(self)
-            if self.stage == 2:
-                self._slices.register_hook(parameter)
 
     # ---- guards ----
 

@@ -33,26 +33,37 @@ class Slices:
     """A training step whose optimizer state is sharded: by rank, in each bucket.
 
     Args:
+        stage: 1: gradients are reduced in the step; 2: during backward.
         averaged: DDP puts the mean of all ranks' gradients into `parameter.grad`.
         agree: called before gradients are reduced; raises unless all ranks are about to.
     """
 
-    def __init__(self, comm: Comm, averaged: bool, agree: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        buckets: Sequence[ShardedBucket],
+        stage: int,
+        averaged: bool,
+        agree: Callable[[], None],
+    ) -> None:
         self.comm, self.averaged, self.agree = comm, averaged, agree
-        self.set_buckets([])
+        # They travel in the order in which backward fills them.
+        self.buckets = sorted(buckets, key=lambda bucket: bucket.depth, reverse=True)
+        self.bucket_of = {each: bucket for bucket in buckets for each in bucket.parameters}
         self.sync = True  # or backward leaves gradients where they are, for a later one
         self.backward = BackwardPass()
         self._hooks: list[finalize[[], Slices]] = []
+        slices = proxy(self)  # parameters may outlive us, but then without their hooks
+        for parameter in self.bucket_of:
+            if stage == 2 and parameter.requires_grad:  # called once its gradient is accumulated
+                hook = lambda each: slices.gradient_ready(each)  # noqa: E731
+                handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                self._hooks.append(finalize(self, handle.remove))
         self._mark: Mark = NOTHING
         self._pending: deque[ShardedBucket] = deque()  # of this backward, not yet sent
         self._in_flight: tuple[ShardedBucket, Handle, torch.Tensor] | None = None
         self._reduced = False  # the gradients, since the last step
         self._unused_dropped = False  # since they were reduced
-
-    def set_buckets(self, buckets: Sequence[ShardedBucket]) -> None:
-        """Step on these from now on; they travel in the order in which backward fills them."""
-        self.buckets = sorted(buckets, key=lambda bucket: bucket.depth, reverse=True)
-        self.bucket_of = {each: bucket for bucket in buckets for each in bucket.parameters}
 
     def step(self, inner: Optimizer) -> None:
         """Step with an optimizer over the shards; afterwards all ranks have the same parameters."""
@@ -90,14 +101,6 @@ class Slices:
             self._drop_unused()
 
     # ---- reducing gradients: in the step, or, in stage 2, during backward ----
-
-    def register_hook(self, parameter: Parameter) -> None:
-        """Stage 2: autograd calls us as soon as it has accumulated the parameter's gradient."""
-        if parameter.requires_grad:
-            slices = proxy(self)  # the parameter may outlive us, but then without its hook
-            hook = lambda each: slices.gradient_ready(each)  # noqa: E731
-            handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-            self._hooks.append(finalize(self, handle.remove))
 
     def remove_hooks(self) -> None:
         """Leave gradients to another optimizer."""
