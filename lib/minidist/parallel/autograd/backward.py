@@ -1,9 +1,8 @@
 """When autograd goes back through a module: where it begins, each gradient, where it ends.
 
-[Note: where backward begins] At the first gradient of an output of the module, or at the first
-gradient of a parameter, if no output was found or the loss went round it. The forward before
-decides whether the backward is synchronized, as in PyTorch. Of an output that we cannot look into
-it is not known how many backwards follow: all do as the last forward says.
+[Note: where backward begins] At the first gradient of an output of the module; or of a parameter,
+if no output was found or the loss went round it. As in PyTorch, the forward decides whether its
+backward is synchronized. If no output could be found, all backwards do as the last forward says.
 
 [Note: where backward ends] Autograd offers no hook for the end of a backward, only for the end of
 the pass in which one asks: `queue_callback`. DDP, FSDP2 and this file use that. A pass that raises
@@ -18,16 +17,15 @@ ranks do together must not depend on what one of them asks for alone.
 a notebook that wraps twice the old wrapper would still be at work. A graph that can go backward
 holds its wrapper.
 
-[Note: in and out] Backward comes into a module where the gradient of one of its outputs is there: a
-hook on that tensor is called. It has left the module when the gradients of all its inputs are
-there; but an input may be used elsewhere too, so the module is given a view of it, of which the
-gradient is complete when the module's own share is. Autograd takes what was recorded last first: so
-when it comes to that view it has been everywhere in the module, at the parameters too.
+[Note: in and out] Backward enters a module when one of its outputs has its gradient: we hook that
+tensor. It has left when all inputs have theirs. But an input may be used elsewhere too, so the
+module gets a view of it, whose gradient is complete as soon as the module's own share is. Autograd
+visits last what was recorded first: when it reaches that view, it has been everywhere in the
+module, at the parameters too.
 
-[Note: outputs that are views] A write into a tensor, as `x += y`, takes the place of what
-made it. Our hook stays with what it was on, and is called. But if the tensor was a view, autograd
-writes its history anew, without us; so there is a hook also on what made the tensor under the view,
-if that was made in the module.
+[Note: outputs that are views] A write into a tensor, as `x += y`, replaces what made it. Our hook
+stays with what it was on, and is still called. But a view's history is written anew, without us, so
+we also hook what made the tensor under the view, if that was made in the module.
 """
 
 from collections.abc import Callable, Iterator
@@ -58,6 +56,7 @@ class BackwardPass:
 
     def __init__(self) -> None:
         self._callback: ReferenceType[Callable[[], None]] | None = None  # None: closed
+        self.mark: Mark = NOTHING  # of the last pass, in the timeline; whoever began it ends it
 
     @property
     def under_way(self) -> bool:
@@ -78,7 +77,7 @@ class BackwardPass:
             return "its last backward raised, so its gradients were not averaged, or not all"
         return ""
 
-    def begin(self, at_end: Callable[[], object]) -> None:
+    def begin(self, at_end: Callable[[], object], device: torch.device) -> None:
         """Call `at_end` when the pass that runs now is over; what it raises, `backward()` raises.
 
         Call it inside a hook of autograd, once a pass: not while it is `under_way`.
@@ -88,7 +87,7 @@ class BackwardPass:
             at_end()
             self.close()
 
-        self._callback = ref(callback)
+        self._callback, self.mark = ref(callback), mark("backward", COMPUTE, device)
         Variable._execution_engine.queue_callback(callback)
 
     def close(self) -> None:
@@ -97,12 +96,10 @@ class BackwardPass:
 
 
 class Backward(BackwardPass):
-    """Tells the wrapper that owns it when a backward begins, of each gradient, and when it ends.
+    """Tells its owner, a wrapper, when a backward begins, of each gradient, and when it ends.
 
-    It calls the owner's `backward_begins(sync)` at the first gradient of a parameter; then, for
-    each, `gradient_arrives(parameter, sync)`, whose `grad` is final, unless it comes twice; and
-    last `backward_ends(sync)`. What that raises, `backward()` raises.
-
+    It calls the owner's `backward_begins(sync)`, `gradient_arrives(parameter, sync)`, where `grad`
+    is final unless it comes twice, and `backward_ends(sync)`. What they raise, `backward()` raises.
     Its `hook` is for `register_post_accumulate_grad_hook` of each parameter.
     """
 
@@ -116,7 +113,6 @@ class Backward(BackwardPass):
         self._opaque = False  # no tensor was found in the last forward's output
         self._sync = False  # the present pass is synchronized
         self._announced = False  # the owner has heard of it
-        self._mark: Mark = NOTHING
 
     def expect(self, output: object, sync: bool) -> None:
         """A forward has returned `output`: see [Note: where backward begins]."""
@@ -160,13 +156,12 @@ class Backward(BackwardPass):
     def _begin(self, owner: Any, sync: bool, where: torch.Tensor) -> None:
         self.check()
         self._last, self._expected = self._expected, None
-        self._mark = mark("backward", COMPUTE, where.device)
         self._sync, self._announced = sync, False
-        self.begin(partial(self._end, owner))
+        self.begin(partial(self._end, owner), where.device)
 
     def _end(self, owner: Any) -> None:
         if self._announced:
-            self._mark.end()
+            self.mark.end()
             owner.backward_ends(self._sync)
         if self._opaque or not self._announced:  # another may follow; this one was none
             self._expected = self._last

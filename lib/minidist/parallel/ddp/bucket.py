@@ -8,8 +8,6 @@ need not wait for what will not come. We do not: once the buckets are in the ord
 that never arrived on rank 0 are in the last ones, and all others leave early without a walk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -17,29 +15,6 @@ from torch.nn import Parameter
 
 from minidist.comm.comm import Comm
 from minidist.parallel.sharding.partition import Named, assign_alike, shaped
-
-
-def arrival_order(comm: Comm, named: Sequence[Named], arrivals: Iterable[Parameter]) -> list[Named]:
-    """Return the parameters in the order of forward: the reverse of rank 0's order of arrival.
-
-    Those that never arrived come first: see [Note: unused parameters].
-    """
-    index_of = {parameter: index for index, (_, parameter) in enumerate(named)}
-    came = [index_of[parameter] for parameter in arrivals]
-    missing = [index for index in range(len(named)) if index not in set(came)]
-    order = torch.tensor([*missing, *reversed(came)], device=named[0][1].device)
-    comm.broadcast(order)
-    return [named[index] for index in order.tolist()]
-
-
-def build_buckets(order: Sequence[Named], first: float, cap: float) -> list[Bucket]:
-    """Return buckets for parameters in the order of forward, each of one dtype and device."""
-    groups = assign_alike([parameter for _, parameter in order], first, cap)
-    groups.sort(key=min, reverse=True)  # by the gradient that arrives last and makes it full
-    return [
-        Bucket(place, [order[index] for index in group], last=place + 1 == len(groups))
-        for place, group in enumerate(groups)
-    ]
 
 
 class Bucket:
@@ -88,3 +63,26 @@ class Bucket:
     def parameters(self) -> list[Parameter]:
         """The parameters, in the order of the gradients."""
         return list(self.views)
+
+
+def arrival_order(comm: Comm, named: Sequence[Named], arrivals: Iterable[Parameter]) -> list[Named]:
+    """Return the parameters in the order of forward: the reverse of rank 0's order of arrival.
+
+    Those that never arrived come first: see [Note: unused parameters].
+    """
+    index_of = {parameter: index for index, (_, parameter) in enumerate(named)}
+    came = [index_of[parameter] for parameter in arrivals]
+    missing = [index for index in range(len(named)) if index not in set(came)]
+    order = torch.tensor([*missing, *reversed(came)], device=named[0][1].device)
+    comm.broadcast(order)
+    return [named[index] for index in order.tolist()]
+
+
+def build_buckets(order: Sequence[Named], first: float, cap: float) -> list[Bucket]:
+    """Return buckets for parameters in the order of forward, each of one dtype and device."""
+    groups = assign_alike([parameter for _, parameter in order], first, cap)
+    groups.sort(key=min, reverse=True)  # by the gradient that arrives last and makes it full
+    return [
+        Bucket(place, [order[index] for index in group], last=place + 1 == len(groups))
+        for place, group in enumerate(groups)
+    ]

@@ -93,9 +93,9 @@ class DistributedDataParallel(nn.Module):
         cap = 25 if bucket_cap_mb is None else bucket_cap_mb
         at_start = broadcast_buffers is not False or forward_sync_buffers is not None
         self.broadcast_buffers = at_start if forward_sync_buffers is None else forward_sync_buffers
-        find = find_unused_parameters or static_graph
+        self._find = find_unused_parameters or static_graph
         sizes = {"bucket_cap_mb": cap, "first_bucket_mb": first_bucket_mb}
-        flags = {"broadcast_buffers": self.broadcast_buffers, "find_unused_parameters": find}
+        flags = {"broadcast_buffers": self.broadcast_buffers, "find_unused_parameters": self._find}
         devices = [each for each in (*(device_ids or ()), output_device) if each is not None]
         checks.check_arguments(module, self.comm, sizes, flags, devices)
         if init_sync:
@@ -115,7 +115,6 @@ class DistributedDataParallel(nn.Module):
             self._backward.hook,
             gradient_as_bucket_view,
         )
-        self._find = find
         self._used: set[Parameter] = set()  # on this rank, since the last average
         self._going: list[int] = []  # in `join`: the ranks that had batches when they last spoke
         self._forwards, self._buffers_due = 0, False

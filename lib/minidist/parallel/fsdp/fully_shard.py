@@ -1,9 +1,7 @@
 """`fully_shard`: what users call to make a module a unit, and what the module gains by it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,9 +14,6 @@ from minidist.parallel.fsdp.param_group import DtypePolicy, own_modules, own_par
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.sharding.partition import alike
 
-if TYPE_CHECKING:
-    from torch.distributed.fsdp import MixedPrecisionPolicy
-
 LABEL = "shards"  # in a state dict's metadata: whose they are
 
 
@@ -27,7 +22,7 @@ def fully_shard(
     *,
     mesh: DeviceMesh | None = None,
     reshard_after_forward: bool | None = True,
-    mp_policy: MixedPrecisionPolicy | None = None,
+    mp_policy: Any = None,
     comm: Comm | tuple[Comm, Comm] | None = None,
     **torch_only: Any,
 ) -> Any:
@@ -44,8 +39,8 @@ def fully_shard(
             among the ranks of a row, the same on each row. All ranks in one row if None.
         reshard_after_forward: free the parameters after forward, and gather them again in backward.
             None keeps the outermost unit's, which backward needs first (PyTorch's default).
-        mp_policy: dtypes of gathered parameters, of gradients as they are reduced, of outputs; the
-            shards stay as they are.
+        mp_policy: torch's `MixedPrecisionPolicy`: dtypes of gathered parameters, of gradients as
+            they are reduced, of outputs; the shards stay as they are.
         comm: instead of a mesh: what the ranks communicate through, or a pair (replicate, shard).
         torch_only: arguments of PyTorch's that minidist lacks; refused with what to do instead.
 
@@ -56,7 +51,7 @@ def fully_shard(
         TypeError, ValueError: of this rank's arguments or module; it names the rank.
         MismatchError: the ranks wrap differently.
     """
-    policy: Any = DtypePolicy() if mp_policy is None else mp_policy  # torch's has the same fields
+    policy = DtypePolicy() if mp_policy is None else mp_policy  # torch's has the same fields
     options = {"reshard_after_forward": reshard_after_forward, "mp_policy": policy}
     try:
         for name in torch_only:
@@ -92,6 +87,12 @@ def fully_shard(
 def units(module: nn.Module) -> list[Unit]:
     """The units in a module, itself first, in the order of `modules()`."""
     return [part._unit for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+class UnshardHandle(NamedTuple):
+    """An asynchronous `unshard`: `wait()` returns when the parameters are whole."""
+
+    wait: Callable[[], None]
 
 
 class FSDPModule:
@@ -187,9 +188,3 @@ class FSDPModule:
         )
 
     __reduce_ex__ = __deepcopy__
-
-
-class UnshardHandle(NamedTuple):
-    """An asynchronous `unshard`: `wait()` returns when the parameters are whole."""
-
-    wait: Callable[[], None]

@@ -230,7 +230,6 @@ class FSDPContext:
         self._begun: list[Unit] = []  # in this forward, in order
         self._ended: list[Unit] = []  # in this forward, in order, if backward will come to them
         self._forward_mark: Mark = NOTHING
-        self._backward_mark: Mark = NOTHING
 
     def begin_forward(self, unit: Unit) -> None:
         """A unit's forward begins."""
@@ -266,8 +265,7 @@ class FSDPContext:
                 "back through this backward (create_graph=True) would need; train with "
                 "DistributedDataParallel"
             )
-        self._backward_mark = mark("backward", COMPUTE, self.units[0].device)
-        self._backward.begin(self.end_backward)
+        self._backward.begin(self.end_backward, self.units[0].device)
 
     @torch.no_grad()
     def end_backward(self) -> None:
@@ -278,7 +276,7 @@ class FSDPContext:
         while self._reductions:
             self._advance_reductions()
         self._write_unused()
-        self._backward_mark.end()
+        self._backward.mark.end()
 
     def begin_reduction(self, reduction: Iterator[None]) -> None:
         """Let a unit's gradients follow those that are on their way: at most one in each step."""

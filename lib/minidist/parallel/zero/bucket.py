@@ -14,14 +14,9 @@ from minidist.parallel.sharding.partition import Named, shaped
 
 
 class ShardedBucket:
-    """Parameters of one group, dtype and device, their buffer, and this rank's shard of it.
+    """Parameters of one group, dtype and device, moved into a buffer; this rank's shard of it."""
 
-    The parameters' values move into the buffer. `depth` is how far they are from the model's
-    beginning; backward fills the deepest first.
-    """
-
-    def __init__(self, named: Sequence[Named], depth: float, ranks: int, rank: int) -> None:
-        self.depth = depth
+    def __init__(self, named: Sequence[Named], ranks: int, rank: int) -> None:
         self.name_of = {parameter: name for name, parameter in named}
         self.parameters = tuple(self.name_of)
         first = self.parameters[0]

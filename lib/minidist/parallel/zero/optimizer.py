@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import Any, NoReturn, cast
 from weakref import ref
 
@@ -16,7 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from minidist.comm.comm import Comm, agree_on, agreed, checks_are_on
 from minidist.comm.replicas import digest
 from minidist.parallel.checks import choose_comm
-from minidist.parallel.sharding.partition import MIB, assign_alike
+from minidist.parallel.sharding.partition import MIB, Named, assign_alike
 from minidist.parallel.zero import checks
 from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.checks import NAME
@@ -93,17 +94,18 @@ class ZeroOptimizer(Optimizer):
 
     def _lay_out(self, cap: float) -> list[ShardedBucket]:
         """Move the parameters into buckets, and build the optimizer over this rank's shards."""
-        buckets: list[ShardedBucket] = []
-        shard_of: dict[Parameter, Parameter] = {}
+        chosen: list[tuple[float, list[Named]]] = []  # with the depth in the model
         for named in checks.named_in(self.param_groups):
             for indexes in assign_alike([parameter for _, parameter in named], cap, cap):
                 # Groups lie side by side, as those with and without weight decay do.
-                chosen, depth = [named[index] for index in indexes], min(indexes) / len(named)
-                bucket = ShardedBucket(chosen, depth, self.comm.ranks, self.comm.rank)
-                if self._local and bucket.flat.numel:
-                    self.comm.broadcast(bucket.buffer)
-                shard_of.update(zip(bucket.parameters, bucket.shards, strict=True))
-                buckets.append(bucket)
+                chosen.append((min(indexes) / len(named), [named[index] for index in indexes]))
+        chosen.sort(key=itemgetter(0), reverse=True)  # as backward fills them
+        buckets = [ShardedBucket(each, self.comm.ranks, self.comm.rank) for _, each in chosen]
+        shard_of: dict[Parameter, Parameter] = {}
+        for bucket in buckets:
+            if self._local and bucket.flat.numel:
+                self.comm.broadcast(bucket.buffer)
+            shard_of.update(zip(bucket.parameters, bucket.shards, strict=True))
         groups = [
             {**group, "params": [shard_of[parameter] for parameter in group["params"]]}
             for group in self.param_groups

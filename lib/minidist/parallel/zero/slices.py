@@ -13,7 +13,7 @@ After Rajbhandari et al., *ZeRO* (2020), sections 5.1, 5.2 and 7.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from weakref import finalize, proxy
 
 import torch
@@ -25,8 +25,8 @@ from torch.optim import Optimizer
 from minidist.comm.comm import Comm, Handle
 from minidist.parallel.autograd.backward import BackwardPass
 from minidist.parallel.zero.bucket import ShardedBucket
-from minidist.profiler.spans import COMMUNICATION, COMPUTE
-from minidist.profiler.timeline import NOTHING, Mark, mark, note
+from minidist.profiler.spans import COMMUNICATION
+from minidist.profiler.timeline import note
 
 
 class Slices:
@@ -41,17 +41,20 @@ class Slices:
     def __init__(
         self,
         comm: Comm,
-        buckets: Sequence[ShardedBucket],
+        buckets: list[ShardedBucket],
         stage: int,
         averaged: bool,
         agree: Callable[[], None],
     ) -> None:
         self.comm, self.averaged, self.agree = comm, averaged, agree
-        # They travel in the order in which backward fills them.
-        self.buckets = sorted(buckets, key=lambda bucket: bucket.depth, reverse=True)
+        self.buckets = buckets  # they travel in this order
         self.bucket_of = {each: bucket for bucket in buckets for each in bucket.parameters}
         self.sync = True  # or backward leaves gradients where they are, for a later one
         self.backward = BackwardPass()
+        self._pending: deque[ShardedBucket] = deque()  # of this backward, not yet sent
+        self._in_flight: tuple[ShardedBucket, Handle, torch.Tensor] | None = None
+        self._reduced = False  # the gradients, since the last step
+        self._unused_dropped = False  # since they were reduced
         self._hooks: list[finalize[[], Slices]] = []
         slices = proxy(self)  # parameters may outlive us, but then without their hooks
         for parameter in self.bucket_of:
@@ -59,11 +62,6 @@ class Slices:
                 hook = lambda each: slices.gradient_ready(each)  # noqa: E731
                 handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
                 self._hooks.append(finalize(self, handle.remove))
-        self._mark: Mark = NOTHING
-        self._pending: deque[ShardedBucket] = deque()  # of this backward, not yet sent
-        self._in_flight: tuple[ShardedBucket, Handle, torch.Tensor] | None = None
-        self._reduced = False  # the gradients, since the last step
-        self._unused_dropped = False  # since they were reduced
 
     def step(self, inner: Optimizer) -> None:
         """Step with an optimizer over the shards; afterwards all ranks have the same parameters."""
@@ -114,8 +112,7 @@ class Slices:
             return
         if not self.backward.under_way:
             self.prepare()
-            self._mark = mark("backward", COMPUTE, parameter.device)
-            self.backward.begin(self.finish)
+            self.backward.begin(self.finish, parameter.device)
         bucket = self.bucket_of[parameter]
         if bucket not in self._pending:  # it has left; a reentrant checkpoint's second gradient
             return  # waits for the step
@@ -151,7 +148,7 @@ class Slices:
     @torch.no_grad()
     def finish(self) -> None:
         """Reduce what is left, with zeros for gradients that did not come; wait for the last."""
-        self._mark.end()
+        self.backward.mark.end()
         while self._pending:
             self.reduce_scatter(self._pending.popleft())
         self._wait()
