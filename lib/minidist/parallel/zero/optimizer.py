@@ -60,7 +60,7 @@ class ZeroOptimizer(Optimizer):
     """
 
     inner: Optimizer  # the `optimizer_class` over this rank's shards; `state` is its
-    _taken_over = False
+    _taken_over = _compared = False
 
     def __init__(
         self,
@@ -89,7 +89,6 @@ class ZeroOptimizer(Optimizer):
         checks.check_same_groups(optimizer_class.__name__, self.param_groups, self.comm)
         buckets = self._lay_out(bucket_cap_mb * MIB)
         self._slices = Slices(self.comm, buckets, stage, not self._local, self._agree_to_average)
-        self._compared = False
         self.state, self.defaults = self.inner.state, self.inner.defaults
 
     def _lay_out(self, cap: float) -> list[ShardedBucket]:
