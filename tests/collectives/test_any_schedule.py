@@ -15,6 +15,7 @@ from minidist.schedule import program as plan
 from minidist.schedule.program import program
 from minidist.schedule.schedule import Schedule, Send, Step, bounds
 from tests.support.collectives import data, same
+from tests.support.schedules import step_of
 
 Parts = dict[int, torch.Tensor]
 
@@ -31,13 +32,13 @@ def any_schedule(seed: int, ranks: int) -> Schedule:
             chunk = dice.randrange(chunks)
             width = dice.randint(1, min(widest, chunks - chunk))
             send = Send(src, dst, chunk, dice.random() < 0.6, width)
-            step = Step.from_sends([*sends, send])
+            step = step_of([*sends, send])
             try:
                 Schedule("", "all_reduce", ranks, chunks, lambda step=step: [step]).check()
             except ScheduleError:
                 continue
             sends.append(send)
-        steps.append(Step.from_sends(sends))
+        steps.append(step_of(sends))
     return Schedule(f"schedule {seed}", "all_reduce", ranks, chunks, lambda: steps)
 
 

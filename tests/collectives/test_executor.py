@@ -18,9 +18,10 @@ from minidist.errors import ScheduleError
 from minidist.schedule import program as plan
 from minidist.schedule.algorithms import ALL_REDUCE, SEGMENT, segments
 from minidist.schedule.program import WINDOW, program
-from minidist.schedule.schedule import Schedule, Send, Step, bounds
+from minidist.schedule.schedule import Schedule, Send, bounds
 from minidist.schedule.simulate import traffic
 from tests.support.collectives import data
+from tests.support.schedules import step_of
 
 Counts = Counter[tuple[int, int, int, int]]  # (step, src, dst, chunk) → bytes
 
@@ -113,7 +114,7 @@ BY_CHUNKS = ("double_tree", "naive", "recursive_doubling", "ring", "tree")  # no
 
 
 def test_a_racing_schedule_is_refused_before_it_runs() -> None:
-    race = [Step.from_sends([Send(0, 1, 0, False), Send(1, 0, 0, False)])]
+    race = [step_of([Send(0, 1, 0, False), Send(1, 0, 0, False)])]
     with pytest.raises(ScheduleError, match="race"):
         program(Schedule("race", "all_reduce", 2, 1, lambda: race), 0)
 

@@ -9,8 +9,9 @@ import pytest
 
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, Measurement, fit, nodes, seconds, shared, switch
-from minidist.schedule.schedule import Schedule, Send, Step
+from minidist.schedule.schedule import Schedule, Send
 from tests.schedule.test_proof import everything
+from tests.support.schedules import step_of
 
 LINK = Link(alpha=1e-5, beta=1e-9)
 SIZE = 1 << 20
@@ -36,7 +37,7 @@ def test_hierarchical_on_nodes_is_three_rings() -> None:
 
 
 def one_step(ranks: int, *sends: Send) -> Schedule:
-    return Schedule("one step", "all_reduce", ranks, 4, lambda: [Step.from_sends(sends)])
+    return Schedule("one step", "all_reduce", ranks, 4, lambda: [step_of(sends)])
 
 
 def test_one_slow_link_sets_the_pace_of_the_ring_and_not_of_who_does_not_use_it() -> None:

@@ -9,8 +9,9 @@ import pytest
 from minidist.errors import ScheduleError
 from minidist.schedule import algorithms, simulate
 from minidist.schedule.cost import Link, seconds, switch
-from minidist.schedule.schedule import Schedule, Step
+from minidist.schedule.schedule import Schedule
 from minidist.schedule.simulate import prove_all_reduce, replay, traffic
+from tests.support.schedules import step_of
 
 EVERY: list[Callable[..., Schedule]] = [getattr(algorithms, name) for name in algorithms.__all__]
 
@@ -112,7 +113,7 @@ def mutants(schedule: Schedule) -> Iterator[Schedule]:
                 for value in (v for v in values if v != getattr(send, field)):
                     changed = [*step[:index], send._replace(**{field: value}), *step[index + 1 :]]
                     every = [*steps[:number], changed, *steps[number + 1 :]]
-                    arrays = list(map(Step.from_sends, every))
+                    arrays = list(map(step_of, every))
                     yield replace(schedule, make_steps=arrays.copy, alike=0, phases=())
 
 

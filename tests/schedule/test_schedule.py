@@ -15,17 +15,18 @@ from minidist.schedule.cost import Link, nodes, seconds, shared, switch
 from minidist.schedule.program import program
 from minidist.schedule.schedule import Collective, Schedule, Send, Step, bounds
 from minidist.schedule.simulate import goal, replay, start, traffic
+from tests.support.schedules import step_of
 
 
 def schedule_of(*steps: list[Send], ranks: int = 4, chunks: int = 4) -> Schedule:
-    made = [Step.from_sends(step) for step in steps]
+    made = [step_of(step) for step in steps]
     return Schedule("test", "all_reduce", ranks, chunks, lambda: made)
 
 
 def test_a_step_gives_back_the_messages_it_was_made_of() -> None:
     sends = [Send(0, 1, 2, True), Send(3, 2, 0, False, width=2)]
-    assert list(Step.from_sends(sends)) == sends
-    assert list(Step.from_sends([])) == []
+    assert list(step_of(sends)) == sends
+    assert list(step_of([])) == []
     assert len(Step.of(src=[0, 1], dst=2, chunk=0, reduce=True)) == 2
 
 
@@ -33,7 +34,7 @@ def test_a_step_gives_back_the_messages_it_was_made_of() -> None:
     ("steps", "message"),
     [
         ([[Send(0, 4, 0, True)]], r"step 1: rank 0 sends chunk 0 to rank 4.*not in 0\.\.3"),
-        ([[], [Send(-1, 0, 0, True)]], r"step 2: rank -1 .*a rank is not in 0\.\.3"),
+        ([[Send(0, 1, 0, True)], [], [Send(-1, 0, 0, True)]], r"step 2: rank -1 .*not in 0\.\.3"),
         ([[Send(0, 1, 4, True)]], r"chunk 4 .*a chunk is not in 0\.\.3"),
         ([[Send(0, 1, 3, True, width=2)]], r"chunks 3\.\.4 .*a chunk is not in 0\.\.3"),
         ([[Send(0, 1, 0, True, width=0)]], r"a message of no chunks"),
@@ -84,7 +85,7 @@ def test_what_a_collective_starts_from_and_promises(collective: Collective) -> N
 
 def test_replay_refuses_to_use_what_is_not_there() -> None:
     def gather(*sends: Send) -> Schedule:
-        steps = [Step.from_sends([send]) for send in sends]
+        steps = [step_of([send]) for send in sends]
         return Schedule("test", "gather", 3, 3, lambda: steps, root=1)
 
     with pytest.raises(ScheduleError, match=r"step 1: rank 0 sends chunk 2 .*: rank 0 does not"):

@@ -10,7 +10,7 @@ one starts then.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import product
 from statistics import median
 from typing import NamedTuple
 
@@ -120,8 +120,7 @@ def price(schedule: Schedule, topology: Topology) -> Callable[[float], float]:
                 busiest.append((link, latencies, _most(number[used], step.width[used])))
         receiver = step.dst[step.reduce]
         worker = np.arange(len(receiver)) % cores if cores else receiver
-        if busiest:
-            loads[tuple(busiest), _most(worker, step.width[step.reduce])] += times
+        loads[tuple(busiest), _most(worker, step.width[step.reduce])] += times
 
     def seconds(nbytes: float) -> float:
         chunk, total = amount("nbytes", nbytes) / schedule.chunks, 0.0
@@ -195,11 +194,12 @@ def fit(
         raise ValueError("fit: each measurement must be longer than zero seconds")
     # What each figure counts for: the time if it alone were 1, relative to the measured one.
     units = [topology(Link(1, 0), 0), topology(Link(0, 1), 0), topology(Link(0, 0), 1)]
-    rows = (
-        [seconds(each.schedule, each.nbytes, unit) / each.seconds for unit in units[: 2 + gamma]]
-        for each in measured
+    design = np.array(
+        [
+            [seconds(m.schedule, m.nbytes, unit) / m.seconds for unit in units[: 2 + gamma]]
+            for m in measured
+        ]
     )
-    design = np.array(list(rows))
     length = np.linalg.norm(design, axis=0)
     if not length.all() or np.linalg.matrix_rank(design / length) < len(length):
         more = "; and for gamma in the share that is reduced: ring and tree reduce half of them"
@@ -218,11 +218,9 @@ def _non_negative(design: npt.NDArray[np.float64]) -> list[float]:
     The best x is the plain least-squares solution for some of the columns, the others being zero.
     With two or three columns one can try them all.
     """
-    ones, columns, tried = np.ones(len(design)), range(design.shape[1]), []
-    for some in (list(c) for size in columns for c in combinations(columns, size + 1)):
-        x = np.zeros(len(columns))
-        x[some] = np.linalg.lstsq(design[:, some], ones, rcond=None)[0]
-        if (x >= 0).all():
-            tried.append(x)
-    best: list[float] = min(tried, key=lambda x: np.linalg.norm(design @ x - 1)).tolist()
+    ones = np.ones(len(design))
+    kept = map(np.array, product((0, 1), repeat=design.shape[1]))
+    tried = [np.linalg.lstsq(design * keep, ones, rcond=None)[0] * keep for keep in kept]
+    allowed = [x for x in tried if (x >= 0).all()]
+    best: list[float] = min(allowed, key=lambda x: np.linalg.norm(design @ x - 1)).tolist()
     return best

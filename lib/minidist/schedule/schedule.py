@@ -43,12 +43,10 @@ class Send(NamedTuple):
     width: int = 1
 
     def __str__(self) -> str:
-        what = f"chunk {self.chunk}"
-        if self.width > 1:
-            what = f"chunks {self.chunk}..{self.chunk + self.width - 1}"
-        return f"rank {self.src} sends {what} to rank {self.dst}, which " + (
-            "reduces it into its own" if self.reduce else "overwrites its own"
-        )
+        last = self.chunk + self.width - 1
+        what = f"chunks {self.chunk}..{last}" if self.width > 1 else f"chunk {self.chunk}"
+        then = "reduces it into its own" if self.reduce else "overwrites its own"
+        return f"rank {self.src} sends {what} to rank {self.dst}, which {then}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +70,6 @@ class Step:
             fields[name] = field.astype(np.bool_ if name == "reduce" else np.int64, copy=False)
         return cls(*np.broadcast_arrays(*fields.values()))
 
-    @classmethod
-    def from_sends(cls, sends: Iterable[Send]) -> Step:
-        """Build a step from single messages."""
-        return cls.of(*np.array(list(sends), dtype=np.int64).reshape(-1, 5).T)
-
     def __len__(self) -> int:
         return len(self.src)
 
@@ -96,7 +89,7 @@ class Schedule:
     collective: Collective  #: what it promises; see `simulate.start` and `goal`
     ranks: int
     chunks: int
-    make_steps: Callable[[], Iterable[Step]]  #: a fresh iterator each time, so they may be lazy
+    make_steps: Callable[[], Iterable[Step]]  #: afresh each time; one without messages is no step
     root: int = 0  #: the rank that a broadcast, reduce, gather or scatter is from or to
     by: int = 0  #: how many ranks a shift goes on
     alike: int = 0  #: number of steps if they differ in their chunks alone, else 0
@@ -110,7 +103,7 @@ class Schedule:
             raise ValueError(f"root must be in 0..{self.ranks - 1}, got {self.root}")
 
     def __iter__(self) -> Iterator[Step]:
-        return iter(self.make_steps())
+        return (step for step in self.make_steps() if len(step))
 
     def outline(self) -> Iterator[tuple[Step, int]]:
         """(step, times): a run of steps that differ only in their chunks, by its first.
@@ -127,6 +120,15 @@ class Schedule:
         """This schedule followed by `other`, over the same ranks and chunks."""
         joined, steps = (self, other), lambda: chain(self, other)
         return Schedule(name, collective, self.ranks, self.chunks, steps, self.root, phases=joined)
+
+    def backwards(self, name: str, collective: Collective, *, reduce: bool) -> Schedule:
+        """The same messages from the last step to the first, each the other way round."""
+
+        def steps() -> Iterator[Step]:
+            for step in reversed(list(self)):
+                yield Step.of(step.dst, step.src, step.chunk, reduce, step.width)
+
+        return Schedule(name, collective, self.ranks, self.chunks, steps, self.root)
 
     def check(self) -> Schedule:
         """Return self if every step is safe to run, else raise `ScheduleError`.

@@ -108,9 +108,8 @@ def replay(schedule: Schedule) -> Replay:
     kind, n, chunks, root = schedule.collective, schedule.ranks, schedule.chunks, schedule.root
     before = start(kind, n, chunks, root)
     held = [list(row) for row in before]
-    events: list[Event] = []
-    number = -1
-    for number, step in enumerate(schedule):
+    steps, events = list(schedule), list[Event]()
+    for number, step in enumerate(steps):
         arrivals = []
         for send in step:
             for chunk in range(send.chunk, send.chunk + send.width):
@@ -128,7 +127,7 @@ def replay(schedule: Schedule) -> Replay:
             held[event.dst][event.chunk] = event.result
         events += arrivals
     wanted = goal(kind, n, chunks, root, schedule.by)
-    return Replay(schedule.name, n, chunks, number + 1, before, wanted, tuple(events))
+    return Replay(schedule.name, n, chunks, len(steps), before, wanted, tuple(events))
 
 
 @dataclass(frozen=True)
@@ -154,8 +153,7 @@ def traffic(schedule: Schedule, numel: int, itemsize: int = 4, local: int | None
     """
     whole_number("numel", numel, 0)
     whole_number("itemsize", itemsize, 1)
-    if local is not None:
-        whole_number("local", local, 1)
+    local = whole_number("local", schedule.ranks if local is None else local, 1)
     edge = bounds(numel, schedule.chunks) * itemsize
     n = schedule.ranks
     messages, sent, received = (np.zeros(n, dtype=np.int64) for _ in range(3))
@@ -165,8 +163,7 @@ def traffic(schedule: Schedule, numel: int, itemsize: int = 4, local: int | None
         messages += np.bincount(step.src[size > 0], minlength=n)
         np.add.at(sent, step.src, size)
         np.add.at(received, step.dst, size)
-        if local is not None:
-            between += int(size[step.src // local != step.dst // local].sum())
+        between += int(size[step.src // local != step.dst // local].sum())
         steps += 1
     return Traffic(steps, messages, sent, received, between)
 

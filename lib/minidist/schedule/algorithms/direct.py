@@ -45,8 +45,8 @@ def direct_gather(ranks: int, *, root: int = 0) -> Schedule:
     1 step of N - 1 messages; the root receives (N - 1)/N of the gathered tensor.
     """
     others = (root + np.arange(1, ranks)) % ranks
-    steps = [Step.of(src=others, dst=root, chunk=others, reduce=False)] if ranks > 1 else []
-    return Schedule("direct gather", "gather", ranks, ranks, lambda: steps, root)
+    step = Step.of(src=others, dst=root, chunk=others, reduce=False)
+    return Schedule("direct gather", "gather", ranks, ranks, lambda: [step], root)
 
 
 def direct_scatter(ranks: int, *, root: int = 0) -> Schedule:
@@ -54,9 +54,7 @@ def direct_scatter(ranks: int, *, root: int = 0) -> Schedule:
 
     1 step of N - 1 messages; the root sends (N - 1)/N of its tensor.
     """
-    others = (root + np.arange(1, ranks)) % ranks
-    steps = [Step.of(src=root, dst=others, chunk=others, reduce=False)] if ranks > 1 else []
-    return Schedule("direct scatter", "scatter", ranks, ranks, lambda: steps, root)
+    return direct_gather(ranks, root=root).backwards("direct scatter", "scatter", reduce=False)
 
 
 def pairwise_all_to_all(ranks: int) -> Schedule:

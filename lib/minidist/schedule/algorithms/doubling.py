@@ -5,7 +5,6 @@ see `Fold`. Source: Thakur, Rabenseifner and Gropp (2005). G bytes in the whole 
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -23,10 +22,10 @@ def recursive_doubling_all_reduce(ranks: int) -> Schedule:
     place = np.arange(len(fold.members))
 
     def steps() -> Iterator[Step]:
-        yield from fold.enter(0, reduce=True)
+        yield Step.of(fold.out, fold.into, chunk=0, reduce=True)
         for d in powers_of_two(len(place)):
             yield Step.of(fold.members, fold.members[place ^ d], chunk=0, reduce=True)
-        yield from fold.leave(0)
+        yield Step.of(fold.into, fold.out, chunk=0, reduce=False)
 
     return Schedule("recursive doubling all-reduce", "all_reduce", ranks, 1, steps)
 
@@ -42,12 +41,12 @@ def halving_doubling_all_reduce(ranks: int) -> Schedule:
     who, edge = fold.members[_bits_reversed(power)], np.arange(power + 1)
 
     def steps() -> Iterator[Step]:
-        yield from fold.enter(0, True, width=power)
+        yield Step.of(fold.out, fold.into, chunk=0, reduce=True, width=power)
         yield from _halve(who, edge)
-        yield from _double(who, edge)
-        yield from fold.leave(0, width=power)
 
-    return Schedule("halving-doubling all-reduce", "all_reduce", ranks, power, steps)
+    halving = Schedule("halving", "reduce_scatter", ranks, power, steps)
+    doubling = halving.backwards("doubling", "all_gather", reduce=False)
+    return halving.then(doubling, "halving-doubling all-reduce", "all_reduce")
 
 
 def halving_reduce_scatter(ranks: int) -> Schedule:
@@ -59,27 +58,21 @@ def halving_reduce_scatter(ranks: int) -> Schedule:
     fold = Fold(ranks)
 
     def steps() -> Iterator[Step]:
-        yield from fold.enter(0, True, width=ranks)
+        yield Step.of(fold.out, fold.into, chunk=0, reduce=True, width=ranks)
         yield from _halve(fold.members, fold.edge)
-        yield from fold.leave(fold.out)
+        yield Step.of(fold.into, fold.out, chunk=fold.out, reduce=False)
 
     return Schedule("halving reduce-scatter", "reduce_scatter", ranks, ranks, steps)
 
 
 def doubling_all_gather(ranks: int) -> Schedule:
-    """In each step partners exchange all the chunks that they have.
+    """The halving backwards: in each step partners exchange all the chunks that they have.
 
     log2 N steps, each rank sends (N - 1)/N of G, if N is a power of two. Else 2 more steps: the
     folded ranks send their chunk first and get G last.
     """
-    fold = Fold(ranks)
-
-    def steps() -> Iterator[Step]:
-        yield from fold.enter(fold.out, reduce=False)
-        yield from _double(fold.members, fold.edge)
-        yield from fold.leave(0, width=ranks)
-
-    return Schedule("doubling all-gather", "all_gather", ranks, ranks, steps)
+    halving = halving_reduce_scatter(ranks)
+    return halving.backwards("doubling all-gather", "all_gather", reduce=False)
 
 
 class Fold:
@@ -97,16 +90,6 @@ class Fold:
         self.members = (place + np.minimum(place + 1, ranks - power))[:-1]
         self.edge = place + np.minimum(place, ranks - power)
 
-    def enter(self, chunk: Any, reduce: bool, width: Any = 1) -> Iterator[Step]:
-        """The first step, if any rank is too many."""
-        if len(self.out):
-            yield Step.of(self.out, self.into, chunk, reduce, width)
-
-    def leave(self, chunk: Any, width: Any = 1) -> Iterator[Step]:
-        """The last step, if any rank is too many."""
-        if len(self.out):
-            yield Step.of(self.into, self.out, chunk, False, width)
-
 
 def _halve(who: Ints, edge: Ints) -> Iterator[Step]:
     """Vector halving among the ranks `who`: place p ends with the chunks from edge[p] to edge[p+1].
@@ -118,15 +101,6 @@ def _halve(who: Ints, edge: Ints) -> Iterator[Step]:
         low = (place ^ d) // d * d
         run = edge[low + d] - edge[low]
         yield Step.of(who, who[place ^ d], edge[low], True, run)
-
-
-def _double(who: Ints, edge: Ints) -> Iterator[Step]:
-    """The halving backwards: each place sends all that it has."""
-    place = np.arange(len(who))
-    for d in powers_of_two(len(who)):
-        low = place // d * d
-        run = edge[low + d] - edge[low]
-        yield Step.of(who, who[place ^ d], edge[low], False, run)
 
 
 def _bits_reversed(power: int) -> Ints:

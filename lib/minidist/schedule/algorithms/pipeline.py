@@ -17,15 +17,11 @@ def chain_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
     2(N - 1) + S - 1 steps of G/S for S segments of a tensor of G bytes; each rank inside the chain
     sends 2G, once up and once down, and no message is smaller for there being more ranks.
     """
-    rank = np.arange(ranks)
-    up = np.arange(ranks - 1)
-    src = np.concatenate((rank[1:], rank[:-1]))
-    dst = np.concatenate((rank[:-1], rank[1:]))
+    up = np.arange(ranks - 1)  # the edge from rank up + 1 to rank up
     start = np.concatenate((up[::-1], ranks - 1 + up))
-    both = Step.of(src, dst, chunk=0, reduce=np.arange(len(src)) < len(up))
 
     def steps() -> Iterator[Step]:
-        return pipelined(both, start, segments)
+        return pipelined(up + 1, up, 0 * up, start, segments)
 
     return Schedule("chain all-reduce", "all_reduce", ranks, segments, steps)
 
@@ -41,30 +37,28 @@ def double_tree_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
     child, parent, tree = _edges(ranks)
     up = _start(child, parent, tree)
     down = 2 * int(up.max(initial=0)) + 1 - up  # in the opposite order
-    both = Step.of(
-        src=np.concatenate((child, parent)),
-        dst=np.concatenate((parent, child)),
-        chunk=np.tile(tree * segments, 2),
-        reduce=np.repeat([True, False], len(tree)),
-    )
+    start = np.concatenate((up, down))
 
     def steps() -> Iterator[Step]:
-        return pipelined(both, np.concatenate((up, down)), segments, period=2)
+        return pipelined(child, parent, tree * segments, start, segments, period=2)
 
     return Schedule("double tree all-reduce", "all_reduce", ranks, 2 * segments, steps)
 
 
-def pipelined(edges: Step, start: Ints, segments: int, period: int = 1) -> Iterator[Step]:
-    """Send `segments` chunks along every edge, one behind the other.
+def pipelined(
+    child: Ints, parent: Ints, first: Ints, start: Ints, segments: int, period: int = 1
+) -> Iterator[Step]:
+    """Send `segments` chunks up every edge, one behind the other, and their sums down again.
 
-    An edge sends its first chunk in step `start`, and the one after it every `period` steps.
+    An edge sends chunk `first` in step `start`, which is given for all edges up and then for all
+    edges down, and the chunk after it every `period` steps.
     """
+    src, dst = np.concatenate((child, parent)), np.concatenate((parent, child))
+    first, reduce = np.tile(first, 2), np.arange(len(src)) < len(child)
     for t in range(int(start.max(initial=-1)) + period * (segments - 1) + 1):
         number, waits = np.divmod(t - start, period)
         live = np.flatnonzero((waits == 0) & (number >= 0) & (number < segments))
-        if len(live):
-            chunk = edges.chunk[live] + number[live]
-            yield Step.of(edges.src[live], edges.dst[live], chunk, edges.reduce[live])
+        yield Step.of(src[live], dst[live], first[live] + number[live], reduce[live])
 
 
 def _edges(ranks: int) -> tuple[Ints, Ints, Ints]:
@@ -96,26 +90,23 @@ def _start(src: Ints, dst: Ints, tree: Ints) -> Ints:
     most, one in each tree, and two children, all in one tree. So edges that must differ form paths
     and even rings, and to alternate along them is enough.
     """
-    edges = list(zip(src.tolist(), dst.tolist(), tree.tolist(), strict=True))
     touching: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for edge, (child, parent, _) in enumerate(edges):
+    for edge, (child, parent) in enumerate(zip(src, dst, strict=True)):
         touching["from", child].append(edge)
         touching["to", parent].append(edge)
-    odd: dict[int, int] = {}
-    for first in range(len(edges)):
+    odd = np.full(len(src), -1)
+    for first in range(len(src)):
         todo = [(first, 0)]
         while todo:
             edge, own = todo.pop()
-            if edge not in odd:
+            if odd[edge] < 0:
                 odd[edge] = own
-                child, parent, _ = edges[edge]
-                todo += [
-                    (each, 1 - own) for each in touching["from", child] + touching["to", parent]
-                ]
+                near = touching["from", src[edge]] + touching["to", dst[edge]]
+                todo += [(each, 1 - own) for each in near]
     ready: dict[tuple[int, int], int] = defaultdict(int)  # (tree, rank): when it has all
-    start = np.zeros(len(edges), dtype=np.int64)
-    for edge, (child, parent, which) in enumerate(edges):
+    start = np.zeros_like(src)
+    for edge, (child, parent, which) in enumerate(zip(src, dst, tree, strict=True)):
         begin = ready[which, child]
         start[edge] = begin + (begin + odd[edge]) % 2
-        ready[which, parent] = max(ready[which, parent], int(start[edge]) + 1)
+        ready[which, parent] = max(ready[which, parent], start[edge] + 1)
     return start

@@ -31,14 +31,7 @@ def tree_reduce(ranks: int, *, root: int = 0) -> Schedule:
 
     ceil(log2 N) steps, each message the whole tensor; the root receives ceil(log2 N) G.
     """
-    rank = (root + np.arange(ranks)) % ranks
-
-    def steps() -> Iterator[Step]:
-        for d in powers_of_two(ranks):
-            child = np.arange(d, ranks, 2 * d)
-            yield Step.of(src=rank[child], dst=rank[child - d], chunk=0, reduce=True)
-
-    return Schedule("tree reduce", "reduce", ranks, 1, steps, root)
+    return tree_broadcast(ranks, root=root).backwards("tree reduce", "reduce", reduce=True)
 
 
 def tree_all_reduce(ranks: int) -> Schedule:
