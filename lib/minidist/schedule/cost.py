@@ -57,14 +57,14 @@ def switch(link: Link | Sequence[Link], gamma: float = 0.0) -> Topology:
 
     A list of links: those of rank 0, of rank 1, ...
     """
-    links = [link] if isinstance(link, Link) else list(link)
-    kinds = list(dict.fromkeys(links))
-    kind = np.array([kinds.index(each) for each in links])
 
     def lanes(src: Ints, dst: Ints) -> Iterator[tuple[Link, Ints]]:
         for end in (src, dst):
-            for index, each in enumerate(kinds):
-                yield each, np.where(kind[end] == index, end, -1) if len(kinds) > 1 else end
+            if isinstance(link, Link):
+                yield link, end
+            else:
+                for each in set(link):
+                    yield each, np.where([link[rank] == each for rank in end], end, -1)
 
     return Topology("switch", lanes, gamma)
 
@@ -193,12 +193,9 @@ def fit(
     if not all(each.seconds > 0 for each in measured):
         raise ValueError("fit: each measurement must be longer than zero seconds")
     # What each figure counts for: the time if it alone were 1, relative to the measured one.
-    units = [topology(Link(1, 0), 0), topology(Link(0, 1), 0), topology(Link(0, 0), 1)]
+    units = [topology(Link(a, b), g) for a, b, g in np.eye(3)[: 2 + gamma].tolist()]
     design = np.array(
-        [
-            [seconds(m.schedule, m.nbytes, unit) / m.seconds for unit in units[: 2 + gamma]]
-            for m in measured
-        ]
+        [[seconds(m.schedule, m.nbytes, unit) / m.seconds for unit in units] for m in measured]
     )
     length = np.linalg.norm(design, axis=0)
     if not length.all() or np.linalg.matrix_rank(design / length) < len(length):
@@ -208,8 +205,7 @@ def fit(
             f"in the bytes of a message{more * gamma}"
         )
     found = _non_negative(design)
-    errors = tuple(float(error) for error in design @ found - 1)
-    return AlphaBeta(Link(*found[:2]), errors, *found[2:])
+    return AlphaBeta(Link(*found[:2]), tuple((design @ found - 1).tolist()), *found[2:])
 
 
 def _non_negative(design: npt.NDArray[np.float64]) -> list[float]:

@@ -183,8 +183,6 @@ def _faults(schedule: Schedule, step: Step) -> Iterator[tuple[Bools, str]]:
 
 def spread(step: Step) -> tuple[Ints, Ints]:
     """The chunks of a step one by one: (index of the message, chunk), for runs of any length."""
-    if (step.width == 1).all():
-        return np.arange(len(step)), step.chunk
     message = np.repeat(np.arange(len(step)), step.width)
     offset = np.arange(len(message)) - np.repeat(np.cumsum(step.width) - step.width, step.width)
     return message, step.chunk[message] + offset

@@ -118,8 +118,7 @@ def replay(schedule: Schedule) -> Replay:
                     where = f"{schedule.name}, step {number + 1}: {send}"
                     without = send.dst if carried else send.src
                     raise ScheduleError(f"{where}: rank {without} does not hold it")
-                kept = own if send.reduce else ()
-                result = tuple(sorted(kept + carried))
+                result = tuple(sorted(own + carried)) if send.reduce else carried
                 arrivals.append(
                     Event(number, send.src, send.dst, chunk, send.reduce, carried, result)
                 )
@@ -171,37 +170,29 @@ def traffic(schedule: Schedule, numel: int, itemsize: int = 4, local: int | None
 def prove_all_reduce(schedule: Schedule) -> None:
     """Prove that every rank ends with every rank's part of every chunk exactly once.
 
-    The same replay on bit sets, for thousands of ranks: chunks never mix, so they are proven
-    `BLOCK` at a time, with ranks x BLOCK x ranks / 8 bytes of memory. The schedule must have passed
-    `check()`.
+    The same replay on bit sets, which are integers here, for thousands of ranks: chunks never mix,
+    so they are proven `BLOCK` at a time, with ranks x BLOCK x ranks / 8 bytes of memory. The
+    schedule must have passed `check()`.
 
     Raises ScheduleError if a part is missing in the end, or would be counted twice.
     """
     n, name = schedule.ranks, schedule.name
-    own = np.packbits(np.eye(n, -(-n // 64) * 64, dtype=bool), axis=1).view(np.uint64)
-    everyone = np.bitwise_or.reduce(own, axis=0)
-    # Chunk by chunk: what a ring needs is near. Taken once: new memory costs more than the copy.
-    memory = np.empty((min(BLOCK, schedule.chunks), *own.shape), dtype=np.uint64)
+    own, everyone = [1 << rank for rank in range(n)], (1 << n) - 1
     for low in range(0, schedule.chunks, BLOCK):
-        held = memory[: schedule.chunks - low]
-        held[:] = own
+        held = np.array([own] * min(BLOCK, schedule.chunks - low), dtype=np.object_)
         for number, step in enumerate(schedule):
             message, chunk = spread(step)
             near = np.flatnonzero((chunk >= low) & (chunk < low + BLOCK))
             message, chunk = message[near], chunk[near] - low
             src, dst, reduce = step.src[message], step.dst[message], step.reduce[message]
-            carried = held[chunk, src]
-            if reduce.any():
-                kept = held[chunk, dst]
-                kept[~reduce] = 0
-                for again in np.flatnonzero((kept & carried).any(axis=1)):
-                    raise ScheduleError(
-                        f"{name}, step {number + 1}: rank {dst[again]} would count a part of chunk "
-                        f"{low + chunk[again]} twice"
-                    )
-                carried |= kept
-            held[chunk, dst] = carried
-        for chunk, rank, _ in np.argwhere(held != everyone):
+            carried, kept = held[chunk, src], np.where(reduce, held[chunk, dst], 0)
+            for again in np.flatnonzero(carried & kept):
+                raise ScheduleError(
+                    f"{name}, step {number + 1}: rank {dst[again]} would count a part of chunk "
+                    f"{low + chunk[again]} twice"
+                )
+            held[chunk, dst] = carried | kept
+        for chunk, rank in np.argwhere(held != everyone):
             raise ScheduleError(
                 f"{name}: rank {rank} ends without every part of chunk {low + chunk}"
             )

@@ -16,11 +16,10 @@ def naive_broadcast(ranks: int, *, root: int = 0) -> Schedule:
 
     N - 1 steps; the root sends (N - 1)G.
     """
-    others = (root + np.arange(1, ranks)) % ranks
 
     def steps() -> Iterator[Step]:
-        for rank in others:
-            yield Step.of(src=root, dst=rank, chunk=0, reduce=False)
+        for t in range(1, ranks):
+            yield Step.of(src=root, dst=(root + t) % ranks, chunk=0, reduce=False)
 
     return Schedule("naive broadcast", "broadcast", ranks, 1, steps, root)
 

@@ -85,10 +85,11 @@ class Fold:
 
     def __init__(self, ranks: int) -> None:
         power = 1 << (whole_number("ranks", ranks, 1).bit_length() - 1)
-        self.out = 2 * np.arange(ranks - power)
-        self.into, place = self.out + 1, np.arange(power + 1)
-        self.members = (place + np.minimum(place + 1, ranks - power))[:-1]
+        place = np.arange(power + 1)
         self.edge = place + np.minimum(place, ranks - power)
+        self.members = self.edge[1:] - 1
+        self.out = 2 * np.arange(ranks - power)
+        self.into = self.out + 1
 
 
 def _halve(who: Ints, edge: Ints) -> Iterator[Step]:

@@ -5,6 +5,7 @@ Along a chain, and along two binary trees at once; both from Sanders, Speck and 
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -19,10 +20,7 @@ def chain_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
     """
     up = np.arange(ranks - 1)  # the edge from rank up + 1 to rank up
     start = np.concatenate((up[::-1], ranks - 1 + up))
-
-    def steps() -> Iterator[Step]:
-        return pipelined(up + 1, up, 0 * up, start, segments)
-
+    steps = partial(pipelined, up + 1, up, 0 * up, start, segments)
     return Schedule("chain all-reduce", "all_reduce", ranks, segments, steps)
 
 
@@ -38,10 +36,7 @@ def double_tree_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
     up = _start(child, parent, tree)
     down = 2 * int(up.max(initial=0)) + 1 - up  # in the opposite order
     start = np.concatenate((up, down))
-
-    def steps() -> Iterator[Step]:
-        return pipelined(child, parent, tree * segments, start, segments, period=2)
-
+    steps = partial(pipelined, child, parent, tree * segments, start, segments, period=2)
     return Schedule("double tree all-reduce", "all_reduce", ranks, 2 * segments, steps)
 
 
@@ -67,20 +62,16 @@ def _edges(ranks: int) -> tuple[Ints, Ints, Ints]:
     The second tree is the first one mirrored, or turned by one place if N is odd: as every other
     place of the first is a leaf, no rank is inside both.
     """
-    place = np.arange(ranks)
-    other = (place - 1) % ranks if ranks % 2 else place[::-1]
-    children = sorted(range(1, ranks + 1), key=lambda place: place & -place)
-    pairs = [(place - 1, up - 1) for place in children if (up := _parent(place, ranks))]
-    child, parent = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    place = np.arange(1, ranks + 1)  # in the binary tree whose in-order walk is 1, 2, ..., N
+    bit = place & -place
+    near, far = place ^ bit, place ^ bit | 2 * bit
+    above = np.where(far <= ranks, far, near)  # the root is below 0
+    order = np.argsort(bit, kind="stable")[:-1]  # leaves first; the root is last
+    child, parent = place[order] - 1, above[order] - 1
+    rank = place - 1
+    other = (rank - 1) % ranks if ranks % 2 else rank[::-1]
     src, dst = (np.concatenate((end, other[end])) for end in (child, parent))
     return src, dst, np.repeat([0, 1], len(child))
-
-
-def _parent(child: int, ranks: int) -> int:
-    """The parent in the binary tree whose in-order walk is 1, 2, ..., N; 0 for the root."""
-    bit = child & -child
-    parent = child ^ bit | 2 * bit
-    return parent if parent <= ranks else child ^ bit
 
 
 def _start(src: Ints, dst: Ints, tree: Ints) -> Ints:
