@@ -5,11 +5,9 @@ overwrites; each algorithm is stated once, as a function that returns one. Every
 
 - `simulate` *replays* it in one process: pictures, proofs, and the traffic of every rank;
 - `cost` *prices* it on a topology: seconds by latency, bandwidth and contention;
-- `program` takes out what one rank has to do, which `minidist.collectives` *runs* between real
-  ranks.
+- `program` takes out one rank's part, which `minidist.collectives` *runs* between real ranks.
 
-So what a page draws is what runs and what is priced. Nothing in this room imports
-torch.distributed.
+So what a page draws is what runs and what is priced. Nothing here imports torch.distributed.
 
 To read in this order: `schedule`, `algorithms.ring`, `simulate`, `cost`, `program`; then any of
 `algorithms` (`direct`, `tree`, `doubling`, `pipeline`).

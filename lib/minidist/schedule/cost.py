@@ -204,11 +204,11 @@ def fit(
             f"fit: {len(measured)} measurements cannot tell the figures apart: they must differ "
             f"in the bytes of a message{more * gamma}"
         )
-    found = _non_negative(design)
+    found = _non_negative(design).tolist()
     return AlphaBeta(Link(*found[:2]), tuple((design @ found - 1).tolist()), *found[2:])
 
 
-def _non_negative(design: npt.NDArray[np.float64]) -> list[float]:
+def _non_negative(design: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Least squares for design @ x = 1 with no x below zero.
 
     The best x is the plain least-squares solution for some of the columns, the others being zero.
@@ -218,5 +218,4 @@ def _non_negative(design: npt.NDArray[np.float64]) -> list[float]:
     kept = map(np.array, product((0, 1), repeat=design.shape[1]))
     tried = [np.linalg.lstsq(design * keep, ones, rcond=None)[0] * keep for keep in kept]
     allowed = [x for x in tried if (x >= 0).all()]
-    best: list[float] = min(allowed, key=lambda x: np.linalg.norm(design @ x - 1)).tolist()
-    return best
+    return min(allowed, key=lambda x: float(np.linalg.norm(design @ x - 1)))

@@ -55,7 +55,7 @@ def program(schedule: Schedule, rank: int) -> Program:
         sends = tuple(send for send in step if send.src == rank)
         receives = tuple(send for send in step if send.dst == rank)
         early = not steps or _early(steps[-1], receives)
-        steps.append(RankStep(int(step.width.max(initial=0)), swaps, early, sends, receives))
+        steps.append(RankStep(int(step.width.max()), swaps, early, sends, receives))
     return Program(schedule.name, rank, schedule.chunks, tuple(steps))
 
 
@@ -74,10 +74,7 @@ def program_of(algorithm: Algorithm, ranks: int, rank: int, **options: int) -> P
 
 
 class Elements(NamedTuple):
-    """Elements [low, high) of the tensor, sent to or received from `peer` as one message.
-
-    They are counted from the chunk's start where it is a tensor of its own.
-    """
+    """A message to or from `peer`: elements [low, high) of the tensor that the chunk lies in."""
 
     peer: int
     low: int

@@ -89,7 +89,7 @@ class Schedule:
     collective: Collective  #: what it promises; see `simulate.start` and `goal`
     ranks: int
     chunks: int
-    make_steps: Callable[[], Iterable[Step]]  #: afresh each time; one without messages is no step
+    make_steps: Callable[[], Iterable[Step]]  #: afresh each time; empty steps are left out
     root: int = 0  #: the rank that a broadcast, reduce, gather or scatter is from or to
     by: int = 0  #: how many ranks a shift goes on
     alike: int = 0  #: number of steps if they differ in their chunks alone, else 0
@@ -122,7 +122,7 @@ class Schedule:
         return Schedule(name, collective, self.ranks, self.chunks, steps, self.root, phases=joined)
 
     def backwards(self, name: str, collective: Collective, *, reduce: bool) -> Schedule:
-        """The same messages from the last step to the first, each the other way round."""
+        """The same messages, the last step first and each the other way round."""
 
         def steps() -> Iterator[Step]:
             for step in reversed(list(self)):

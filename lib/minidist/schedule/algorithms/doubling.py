@@ -38,7 +38,8 @@ def halving_doubling_all_reduce(ranks: int) -> Schedule:
     """
     fold = Fold(ranks)
     power = len(fold.members)
-    who, edge = fold.members[_bits_reversed(power)], np.arange(power + 1)
+    bits = [2] * (power.bit_length() - 1)  # the bits of a place; transposed, they are reversed
+    who, edge = fold.members.reshape(bits).T.ravel(), np.arange(power + 1)
 
     def steps() -> Iterator[Step]:
         yield Step.of(fold.out, fold.into, chunk=0, reduce=True, width=power)
@@ -102,10 +103,3 @@ def _halve(who: Ints, edge: Ints) -> Iterator[Step]:
         low = (place ^ d) // d * d
         run = edge[low + d] - edge[low]
         yield Step.of(who, who[place ^ d], edge[low], True, run)
-
-
-def _bits_reversed(power: int) -> Ints:
-    order = np.zeros(1, dtype=np.int64)
-    while len(order) < power:
-        order = np.concatenate((2 * order, 2 * order + 1))
-    return order

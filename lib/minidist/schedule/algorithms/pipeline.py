@@ -33,9 +33,7 @@ def double_tree_all_reduce(ranks: int, *, segments: int = 1) -> Schedule:
     bytes. Whatever N is, no rank sends more than 2G.
     """
     child, parent, tree = _edges(ranks)
-    up = _start(child, parent, tree)
-    down = 2 * int(up.max(initial=0)) + 1 - up  # in the opposite order
-    start = np.concatenate((up, down))
+    start = _start(child, parent, tree)
     steps = partial(pipelined, child, parent, tree * segments, start, segments, period=2)
     return Schedule("double tree all-reduce", "all_reduce", ranks, 2 * segments, steps)
 
@@ -68,18 +66,17 @@ def _edges(ranks: int) -> tuple[Ints, Ints, Ints]:
     above = np.where(far <= ranks, far, near)  # the root is below 0
     order = np.argsort(bit, kind="stable")[:-1]  # leaves first; the root is last
     child, parent = place[order] - 1, above[order] - 1
-    rank = place - 1
-    other = (rank - 1) % ranks if ranks % 2 else rank[::-1]
+    other = (place - 2) % ranks if ranks % 2 else ranks - place  # who has it in the second tree
     src, dst = (np.concatenate((end, other[end])) for end in (child, parent))
     return src, dst, np.repeat([0, 1], len(child))
 
 
 def _start(src: Ints, dst: Ints, tree: Ints) -> Ints:
-    """When each edge sends first: after those below it, in the even or the odd steps.
+    """When each edge sends first: up, after those below it; and down, in the opposite order.
 
-    Edges with one sender differ in that, and those with one receiver. A rank has two parents at
-    most, one in each tree, and two children, all in one tree. So edges that must differ form paths
-    and even rings, and to alternate along them is enough.
+    Edges with one sender must differ in whether that is an even or an odd step, and so must those
+    with one receiver. A rank has two parents at most, one in each tree, and two children, all in
+    one tree. So edges that must differ form paths and even rings: alternating along them is enough.
     """
     touching: dict[tuple[str, int], list[int]] = defaultdict(list)
     for edge, (child, parent) in enumerate(zip(src, dst, strict=True)):
@@ -100,4 +97,4 @@ def _start(src: Ints, dst: Ints, tree: Ints) -> Ints:
         begin = ready[which, child]
         start[edge] = begin + (begin + odd[edge]) % 2
         ready[which, parent] = max(ready[which, parent], start[edge] + 1)
-    return start
+    return np.concatenate((start, 2 * int(start.max(initial=0)) + 1 - start))
