@@ -123,12 +123,8 @@ class Schedule:
 
     def backwards(self, name: str, collective: Collective, *, reduce: bool) -> Schedule:
         """The same messages, the last step first and each the other way round."""
-
-        def steps() -> Iterator[Step]:
-            for step in reversed(list(self)):
-                yield Step.of(step.dst, step.src, step.chunk, reduce, step.width)
-
-        return Schedule(name, collective, self.ranks, self.chunks, steps, self.root)
+        steps = [Step.of(each.dst, each.src, each.chunk, reduce, each.width) for each in self][::-1]
+        return Schedule(name, collective, self.ranks, self.chunks, lambda: steps, self.root)
 
     def check(self) -> Schedule:
         """Return self if every step is safe to run, else raise `ScheduleError`.
@@ -183,6 +179,8 @@ def _faults(schedule: Schedule, step: Step) -> Iterator[tuple[Bools, str]]:
 
 def spread(step: Step) -> tuple[Ints, Ints]:
     """The chunks of a step one by one: (index of the message, chunk), for runs of any length."""
+    if (step.width == 1).all():
+        return np.arange(len(step)), step.chunk
     message = np.repeat(np.arange(len(step)), step.width)
     offset = np.arange(len(message)) - np.repeat(np.cumsum(step.width) - step.width, step.width)
     return message, step.chunk[message] + offset

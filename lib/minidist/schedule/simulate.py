@@ -171,7 +171,7 @@ def prove_all_reduce(schedule: Schedule) -> None:
     """Prove that every rank ends with every rank's part of every chunk exactly once.
 
     The same replay on bit sets, which are integers here, for thousands of ranks: chunks never mix,
-    so they are proven `BLOCK` at a time, with ranks x BLOCK x ranks / 8 bytes of memory. The
+    so they are proven `BLOCK` at a time, in about ranks x BLOCK x ranks / 7 bytes of memory. The
     schedule must have passed `check()`.
 
     Raises ScheduleError if a part is missing in the end, or would be counted twice.
@@ -185,7 +185,8 @@ def prove_all_reduce(schedule: Schedule) -> None:
             near = np.flatnonzero((chunk >= low) & (chunk < low + BLOCK))
             message, chunk = message[near], chunk[near] - low
             src, dst, reduce = step.src[message], step.dst[message], step.reduce[message]
-            carried, kept = held[chunk, src], np.where(reduce, held[chunk, dst], 0)
+            carried, kept = held[chunk, src], held[chunk, dst]
+            kept[~reduce] = 0
             for again in np.flatnonzero(carried & kept):
                 raise ScheduleError(
                     f"{name}, step {number + 1}: rank {dst[again]} would count a part of chunk "
