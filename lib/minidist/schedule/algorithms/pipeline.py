@@ -78,23 +78,25 @@ def _start(src: Ints, dst: Ints, tree: Ints) -> Ints:
     with one receiver. A rank has two parents at most, one in each tree, and two children, all in
     one tree. So edges that must differ form paths and even rings: alternating along them is enough.
     """
+    edges = list(zip(src.tolist(), dst.tolist(), tree.tolist(), strict=True))
     touching: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for edge, (child, parent) in enumerate(zip(src, dst, strict=True)):
+    for edge, (child, parent, _) in enumerate(edges):
         touching["from", child].append(edge)
         touching["to", parent].append(edge)
-    odd = np.full(len(src), -1)
-    for first in range(len(src)):
+    odd: dict[int, int] = {}
+    for first in range(len(edges)):
         todo = [(first, 0)]
         while todo:
             edge, own = todo.pop()
-            if odd[edge] < 0:
+            if edge not in odd:
                 odd[edge] = own
-                near = touching["from", src[edge]] + touching["to", dst[edge]]
+                child, parent, _ = edges[edge]
+                near = touching["from", child] + touching["to", parent]
                 todo += [(each, 1 - own) for each in near]
     ready: dict[tuple[int, int], int] = defaultdict(int)  # (tree, rank): when it has all
     start = np.zeros_like(src)
-    for edge, (child, parent, which) in enumerate(zip(src, dst, tree, strict=True)):
+    for edge, (child, parent, which) in enumerate(edges):
         begin = ready[which, child]
         start[edge] = begin + (begin + odd[edge]) % 2
-        ready[which, parent] = max(ready[which, parent], start[edge] + 1)
+        ready[which, parent] = max(ready[which, parent], int(start[edge]) + 1)
     return np.concatenate((start, 2 * int(start.max(initial=0)) + 1 - start))
