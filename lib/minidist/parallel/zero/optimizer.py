@@ -208,6 +208,12 @@ class ZeroOptimizer(Optimizer):
 
     # ---- guards ----
 
+    def add_param_group(self, param_group: Group) -> None:
+        """Take a group while it is built; later NotImplementedError: the buckets are laid out."""
+        if hasattr(self, "inner"):
+            raise NotImplementedError(f"{NAME}.add_param_group: build it anew, with all groups")
+        super().add_param_group(param_group)
+
     def _agree_to_average(self) -> None:
         agree_on(self.comm, f"{NAME}, averaging", problem=self._problem())
 
