@@ -76,9 +76,11 @@ class ShowLabFigures(SphinxPostTransform):
             figure = next(f for f in doctree.findall(nodes.figure) if name in f["ids"]).deepcopy()
             number = self.env.toc_fignumbers[lab]["figure"][name]
             address = f"{self.app.builder.get_relative_uri(here, lab)}#{name}"
-            link = nodes.reference("", f"Fig. {'.'.join(map(str, number))}", refuri=address)
-            caption = next(figure.findall(nodes.caption))
+            text = f"Fig. {'.'.join(map(str, number))}"
+            image, caption = (next(figure.findall(kind)) for kind in (nodes.image, nodes.caption))
+            link = nodes.reference("", text, refuri=address, internal=True)
             caption.insert(0, [link, nodes.Text(", in the lab. ")])
+            figure.children = [image, caption]  # without the output's other formats
             place.replace_self(figure)
 
 

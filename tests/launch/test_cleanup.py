@@ -38,7 +38,12 @@ def with_helpers(folder: Path, ending: str) -> None:
     if not stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(1000)
-    for pid in (os.getpid(), stubborn, *(helper.pid for helper in helpers)):
+    detached = []
+    if ending != "dies":  # one that kills itself leaves nobody who knows of these
+        detached.append(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
+        orphan = ["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $!"]
+        detached.append(int(subprocess.run(orphan, capture_output=True, check=True).stdout))
+    for pid in (os.getpid(), stubborn, *(helper.pid for helper in helpers), *detached):
         note(folder, pid)
     dist.barrier()
     if ending == "dies" and dist.get_rank() == 1:

@@ -1,5 +1,6 @@
 """Processes forked from a server that has torch loaded: how they are started, heard and killed."""
 
+import ctypes
 import multiprocessing
 import os
 import pickle
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess
@@ -22,6 +23,8 @@ from minidist.launch.outcome import Died, Outcome
 # What the server imports. torch imports the second with the first optimizer, which would take each
 # process a second. `preload` comes last.
 PRELOAD = ["minidist.launch.rank", "torch._dynamo", "minidist.launch.preload"]
+
+PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 
 _starting = threading.Lock()
 
@@ -70,7 +73,10 @@ class ForkedProcess:
         return Died(time.monotonic(), code)
 
     def kill(self) -> None:
-        """Kill the process and every process that it started."""
+        """Kill the process and every process that it started, also in a session of their own."""
+        for pid in _descendants(self.pid):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.kill()  # in case it had no group of its own yet
@@ -112,7 +118,18 @@ def _main(
 ) -> None:
     os.setsid()  # a group of its own: Ctrl-C reaches the launcher alone; helpers end with us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server had it blocked
+    if sys.platform == "linux":  # whatever we start stays our descendant, also as an orphan
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     target(Launcher(connection, folder), *args)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """The processes that it started, and those that these started; none where there is no /proc."""
+    with suppress(OSError):
+        for children in list(Path(f"/proc/{pid}/task").glob("*/children")):
+            for child in map(int, children.read_text().split()):
+                yield from _descendants(child)
+                yield child
 
 
 # ---- the server ----
