@@ -15,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import yaml
 from myst_nb.core.read import read_myst_markdown_notebook
+from sphinx.config import Config
+from sphinx.directives.code import LiteralIncludeReader
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "work"
 CHECKS = "remove-cell"  # the tag of their cells
 LESSON = ("ring", "ddp", "zero", "zero3", "fsdp")
 LINK = re.compile(r"\]\(((?:\.\./book/)?\w+)\.md")
+INCLUDE = re.compile(r"```\{literalinclude\} (\S+)\n((?::.*\n)*)```")
 FIGURE = re.compile(r"```\{lab-figure\} [\w-]+\n```")
 ROLE = re.compile(r"\{([\w:]+)\}`([^`<]*?)\s*(?:<[^`]*>)?`")
 
@@ -64,9 +68,23 @@ def without(drop: Callable[[Any], bool], source: Path) -> bytes:
     return (json.dumps(lab, indent=1, ensure_ascii=False) + "\n").encode()
 
 
+def included(source: Path, file: str, options: str) -> str:
+    """The piece of a file that a chapter shows, as Sphinx finds it."""
+    wanted = {key[1:]: value for key, value in map(_option, options.splitlines())}
+    text, _ = LiteralIncludeReader(str(source.parent / file), wanted, Config()).read()
+    return f"```python\n{text.rstrip()}\n```"
+
+
+def _option(line: str) -> tuple[str, Any]:
+    """`:name: value`, in YAML."""
+    name, value = line.split(": ", 1)
+    return name, yaml.safe_load(value)
+
+
 def chapter(source: Path) -> bytes:
     """A chapter as a notebook. What a lab has measured, `glue`, is for the book to show."""
-    book = read_myst_markdown_notebook(source.read_text())
+    text = INCLUDE.sub(lambda m: included(source, m[1], m[2]), source.read_text())
+    book = read_myst_markdown_notebook(text)
     for cell in book.cells:
         if is_check(cell):
             cell.metadata["jupyter"] = {"source_hidden": True}

@@ -29,6 +29,11 @@ A {term}`rank`, {glue:text}`ms:.1f` ms, {ref}`the ring <ring>`, see [the next](d
 ```{lab-figure} fig-lab-ring
 ```
 
+```{literalinclude} ../lib/from_scratch/ring.py
+:language: python
+:pyobject: all_reduce
+```
+
 ```{code-cell} python
 print(1)
 ```
@@ -75,9 +80,12 @@ def test_a_lab_is_copied_once_and_kept(place: Path) -> None:
 def test_a_chapter_becomes_a_notebook(place: Path) -> None:
     work.fill()
     text, code, check = json.loads((place / "work" / "book" / "ring.ipynb").read_text())["cells"]
-    assert "".join(text["source"]) == (
+    told, lesson = "".join(text["source"]).split("\n\n```python\n")
+    assert told == (
         "A rank, … ms, the ring, see [the next](ddp.ipynb#x).\n\n*(The lab draws a figure here.)*"
     )
+    assert lesson.startswith("def all_reduce(tensor: Tensor) -> None:\n")
+    assert lesson.endswith("    all_gather_chunks(chunks)\n```")
     assert code["source"] == ["print(1)"]
     assert check["metadata"]["jupyter"] == {"source_hidden": True}
     (page,) = json.loads((place / "work" / "START.ipynb").read_text())["cells"]

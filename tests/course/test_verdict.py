@@ -32,6 +32,15 @@ def doubled(function: Any) -> str:
     return "two numbers."
 
 
+def test_the_line_that_raised_is_named() -> None:
+    def fails(n: int) -> float:
+        return sum(1 / each for each in range(n))
+
+    line = fails.__code__.co_firstlineno + 1
+    told = doubled(lambda n: 2 * n if n == 0 else fails(n)).text
+    assert told == f"for (3,) it raised ZeroDivisionError in line {line}: division by zero."
+
+
 @pytest.mark.parametrize(
     "kind", [int, float, np.int64, np.float32, torch.tensor, np.array, Fraction]
 )

@@ -6,6 +6,7 @@ import html
 import math
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -69,7 +70,16 @@ def ask(function: Callable[..., object], *args: object) -> object:
     except TooLong as error:
         raise Wrong(f"for {args} it does not come to an end.") from error
     except Exception as error:
-        raise Wrong(f"for {args} it raised {type(error).__name__}: {error}.") from error
+        where = _line_in(function, error)
+        raise Wrong(f"for {args} it raised {type(error).__name__}{where}: {error}.") from error
+
+
+def _line_in(function: Callable[..., object], error: Exception) -> str:
+    """The last line of the learner's own cell or file that the error came through, if any."""
+    code = getattr(function, "__code__", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [each.lineno for each in frames if code and each.filename == code.co_filename]
+    return f" in line {lines[-1]}" if lines else ""
 
 
 def number(answer: object) -> float:
