@@ -11,6 +11,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from tests.mutants.__main__ import mutated
+from tests.mutants.planted import MUTANTS
+
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 LABS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -265,3 +268,8 @@ def test_help_lists_every_target() -> None:
     listed = re.findall(r"^make (\w+) +\S", told.stdout, re.MULTILINE)
     assert sorted(listed) == sorted(phony[1].split())
     assert sorted(listed) == sorted(re.findall(r"^(\w+):(?!=)", makefile, re.MULTILINE))
+
+
+def test_every_fault_to_plant_has_its_line() -> None:
+    lost = [m.old for m in MUTANTS if mutated((ROOT / m.file).read_text(), m) is None]
+    assert lost == []

@@ -324,8 +324,8 @@ MUTANTS = [
     Mutant(  # one element too many for each rank, where they would divide evenly
         "sharding",
         "lib/minidist/parallel/sharding/layouts.py",
-        "self.shard_numel = -(-self.numel // ranks)",
-        "self.shard_numel = self.numel // ranks + 1",
+        "self.shard_numel = -(-self.numel // ranks)  #: elements of a slice",
+        "self.shard_numel = self.numel // ranks + 1  #: elements of a slice",
         ["tests/sharding/test_layouts.py"],
     ),
     Mutant(  # a rank loads another one's shards
