@@ -25,6 +25,7 @@ from benchmarks.harness.setups import Scope, Setup
 from benchmarks.harness.training import CONTEXT, Comparison, Config, Trained, Training, Way, build
 from benchmarks.harness.turns import Repeats, Turns
 from course.training.models import GPT
+from from_scratch.fsdp import FSDP
 
 BF16 = MixedPrecisionPolicy(torch.bfloat16, torch.float32)  # gradients are summed in float32
 PREDICTED: dict[str, dict[str, Any] | None] = {
@@ -65,9 +66,18 @@ def torchs(**options: Any) -> Way:
     return way
 
 
+def lesson(module: GPT) -> Trained:
+    """From_scratch's, which waits for its last gradients before the optimizer's step."""
+    model = FSDP(module, module.blocks, minidist.Ours())
+    optimizer = AdamW(model.shards, RATE)
+    optimizer.register_step_pre_hook(lambda *_: model.synchronize())
+    return model, optimizer
+
+
 def ways(precision: str) -> dict[str, Way]:
     """On a rank: all that are compared. `kept`: parameters stay gathered until backward is over."""
     mixed = {"mp_policy": BF16} if precision == "bf16" else {}
+    plain = {} if mixed else {"from_scratch": lesson}  # it has one dtype
     return {
         "torch": torchs(**mixed),
         "torch, kept": torchs(reshard_after_forward=False, **mixed),
@@ -75,6 +85,7 @@ def ways(precision: str) -> dict[str, Way]:
         "fsdp": ours(**mixed),
         "fsdp, kept": ours(reshard_after_forward=False, **mixed),
         "fsdp, native": ours(comm=minidist.Native(), **mixed),
+        **plain,
     }
 
 

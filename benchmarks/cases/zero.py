@@ -5,6 +5,7 @@ In turns, in one process group. "ddp" shards nothing. Torch's comes twice: as on
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from benchmarks.harness.sections import Clock, in_each_setup
 from benchmarks.harness.setups import Scope, Setup
 from benchmarks.harness.training import Comparison, Config, Trained, Way, bucket_mib, build, compare
 from course.training.models import GPT
+from from_scratch.zero import ZeRO1, ZeRO2
 from minidist.comm.comm import Comm
 
 RATE = 1e-3
@@ -56,6 +58,13 @@ def ours(stage: int, local: bool, comm: Comm | None = None, cap_mib: float | Non
     return way
 
 
+def lesson(kind: type[ZeRO1], module: GPT) -> Trained:
+    """One of from_scratch's, which has what a training loop calls."""
+    how: dict[str, Any] = {"bucket_cap_mb": bucket_mib(module), "lr": RATE}
+    optimizer: Any = kind(module.parameters(), AdamW, minidist.Ours(), **how)
+    return module, optimizer
+
+
 def ways(precision: str) -> dict[str, Way]:
     """On a rank: all that are compared; in "bf16" forward is autocast."""
     return {
@@ -67,6 +76,8 @@ def ways(precision: str) -> dict[str, Way]:
         "stage 1, local": ours(1, local=True),
         "stage 2": ours(2, local=True),
         "stage 2, native": ours(2, local=True, comm=minidist.Native()),
+        "from_scratch, stage 1": partial(lesson, ZeRO1),
+        "from_scratch, stage 2": partial(lesson, ZeRO2),
     }
 
 
