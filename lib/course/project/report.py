@@ -21,8 +21,8 @@ from course.project.parity import check_parity
 from course.project.peers import PEERS
 from course.project.ring import check_ring
 from course.project.scores import (
-    LINK,
     RING_BYTES,
+    RING_LINK,
     Cost,
     build,
     cost,
@@ -94,10 +94,11 @@ def trains(package: str, milestone: Milestone) -> str:
         on_ranks(_train_each, ranks, milestone, kind, timeout=TIMEOUT, hints=HINTS)
     costs = on_ranks(cost, COST_RANKS, milestone, kind, timeout=TIMEOUT, hints=HINTS)
     _check_cost(costs, milestone)
-    tried = len(models_of(milestone))
+    tried, calls = len(models_of(milestone)), costs[0].calls
     return (
         f"trains {tried} models on {RANKS[0]} to {RANKS[-1]} ranks as one process does, "
-        f"with {costs[0].calls} calls and {costs[0].nbytes:,} bytes a step, the least there is."
+        f"with {calls} call{'s' * (calls > 1)} and {costs[0].nbytes:,} bytes a step, the least "
+        "there is."
     )
 
 
@@ -206,7 +207,7 @@ def _ring_rows(package: str) -> Iterator[list[object]]:
         yield [who, messages, nbytes, 1e3 * max(seconds for *_, seconds in of_ranks)]
     steps = 2 * (RING_COST_RANKS - 1)
     chunk = RING_BYTES // RING_COST_RANKS
-    ms = 1e3 * steps * (LINK.alpha + LINK.beta * chunk)
+    ms = 1e3 * steps * (RING_LINK.alpha + RING_LINK.beta * chunk)
     yield ["the cost model", steps, steps * chunk, ms]
 
 
