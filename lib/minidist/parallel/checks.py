@@ -5,7 +5,7 @@ argument; whoever calls adds the rank.
 """
 
 from collections.abc import Mapping
-from typing import TypeGuard
+from typing import NoReturn, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -36,6 +36,19 @@ def choose_comm(process_group: ProcessGroup | None, comm: Comm | None) -> Comm:
         )
     check_comm(f"{where}comm", comm)
     return comm
+
+
+class NotCopied:
+    """A wrapper that can be neither copied nor pickled; `instead` says what to do."""
+
+    instead: str
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Raise TypeError: hooks and the process group belong to this process."""
+        raise TypeError(
+            f"rank {dist.get_rank()}: a {type(self).__name__} cannot be copied or pickled: its "
+            f"hooks and its process group belong to this process; {self.instead}"
+        )
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -37,6 +37,17 @@ def check_torch_only(given: Mapping[str, object]) -> None:
             raise TypeError(f"rank {dist.get_rank()}: {NAME}: {name}: {instead}")
 
 
+def check_join(divide_by_initial_world_size: bool, enable: bool, throw: bool) -> None:
+    """Raise TypeError for an argument of torch's `join` that is not at its default."""
+    check_torch_only(
+        {
+            "divide_by_initial_world_size=False": not divide_by_initial_world_size,
+            "enable=False": not enable,
+            "throw_on_early_termination": throw,
+        }
+    )
+
+
 def check_arguments(
     module: nn.Module,
     comm: Comm,

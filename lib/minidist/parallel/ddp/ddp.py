@@ -27,7 +27,7 @@ from minidist.collectives.runtime.group import wire_device
 from minidist.comm.comm import Comm, agree_on, agreed, broadcast_coalesced
 from minidist.comm.replicas import same_model
 from minidist.parallel.autograd.backward import Backward
-from minidist.parallel.checks import choose_comm
+from minidist.parallel.checks import NotCopied, choose_comm
 from minidist.parallel.ddp import checks
 from minidist.parallel.ddp.bucket import Bucket, arrival_order
 from minidist.parallel.ddp.comm_hooks import Hook, HookCall, name_of
@@ -40,7 +40,7 @@ PREFIX = "module."
 CODES = OUT, FORWARD, BACKWARD = ["out of batches", "forward", "backward"]  # in `join`
 
 
-class DistributedDataParallel(nn.Module):
+class DistributedDataParallel(NotCopied, nn.Module):
     """A module of which each rank has a replica, fed by its own share of the batch.
 
     As `torch.nn.parallel.DistributedDataParallel`: after `backward()` every rank has the mean of
@@ -66,6 +66,8 @@ class DistributedDataParallel(nn.Module):
         TypeError, ValueError: of this rank's arguments or module; it names the rank.
         MismatchError: the models differ, or (where checks are on) the arguments do.
     """
+
+    instead = "take its .module, or state_dict()"
 
     def __init__(
         self,
@@ -239,13 +241,7 @@ class DistributedDataParallel(nn.Module):
         At the end all ranks have the model of the last one to run out, the highest if they are
         several; what its optimizer holds is not copied. See [Note: shadow passes].
         """
-        checks.check_torch_only(
-            {
-                "divide_by_initial_world_size=False": not divide_by_initial_world_size,
-                "enable=False": not enable,
-                "throw_on_early_termination": throw_on_early_termination,
-            }
-        )
+        checks.check_join(divide_by_initial_world_size, enable, throw_on_early_termination)
         self._going = list(range(self.comm.ranks))
         try:
             yield
@@ -310,10 +306,3 @@ class DistributedDataParallel(nn.Module):
         if not state_dict.keys() & self.module.state_dict().keys():
             state_dict = {name.removeprefix(PREFIX): each for name, each in state_dict.items()}
         return self.module.load_state_dict(state_dict, *args, **kwargs)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Neither pickle nor copy: hooks and the process group belong to this process."""
-        raise TypeError(
-            f"rank {dist.get_rank()}: a {checks.NAME} cannot be copied or pickled: its "
-            "hooks and its process group belong to this process; take its .module, or state_dict()"
-        )

@@ -1,14 +1,15 @@
 """What a ZeroOptimizer refuses, and what must be alike on all ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from torch.distributed import ProcessGroup
+from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from minidist.collectives.checks.tensors import check_apart, same_place
-from minidist.comm.comm import Comm
-from minidist.comm.replicas import Entry, looks, same
+from minidist.comm.comm import Comm, checks_are_on
+from minidist.comm.replicas import Entry, digest, looks, same
 from minidist.parallel.autograd.backward import watched
 from minidist.parallel.checks import check_tensors, is_number
 from minidist.parallel.sharding.partition import Named
@@ -85,6 +86,21 @@ def described(group: Group) -> str:
     """A group's hyper-parameters, such as "betas=(0.9, 0.999), lr=0.1"."""
     hyper = group.keys() - {"params", "param_names"}
     return ", ".join(f"{key}={group[key]}" for key in sorted(hyper))
+
+
+def facts_of_a_step(groups: Sequence[Group], averaged: Iterable[Parameter]) -> dict[str, object]:
+    """What must be alike on all ranks: hyper-parameters, and gradients that DDP has averaged."""
+    if not checks_are_on():
+        return {}
+    facts: dict[str, object] = {
+        f"the hyper-parameters of group {number}": described(group)
+        for number, group in enumerate(groups)
+    }
+    if parameters := list(averaged):
+        # Without DDP the replicas would stay alike, trained on gradients that nobody averaged.
+        what = "the gradients, which DDP makes alike (without it pass gradients='local')"
+        facts[what] = digest(each.grad for each in parameters if each.grad is not None)
+    return facts
 
 
 def replaced(groups: Sequence[Group], buckets: Sequence[ShardedBucket]) -> RuntimeError | None:

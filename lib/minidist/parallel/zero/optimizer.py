@@ -14,9 +14,8 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from minidist.comm.comm import Comm, agree_on, agreed, checks_are_on
-from minidist.comm.replicas import digest
-from minidist.parallel.checks import choose_comm
+from minidist.comm.comm import Comm, agree_on, agreed
+from minidist.parallel.checks import NotCopied, choose_comm
 from minidist.parallel.sharding.partition import MIB, Named, assign_alike
 from minidist.parallel.zero import checks
 from minidist.parallel.zero.bucket import ShardedBucket
@@ -27,7 +26,7 @@ from minidist.parallel.zero.state_dict import Group, State, gather_state, shard_
 _holders: Any = WeakIdKeyDictionary()  # parameter → a weak reference to its ZeroOptimizer
 
 
-class ZeroOptimizer(Optimizer):
+class ZeroOptimizer(NotCopied, Optimizer):
     """An optimizer of which each rank keeps the state, and does the work, for 1/N of the elements.
 
     After `step()` all ranks have the same parameters: those that `optimizer_class` makes with the
@@ -60,6 +59,7 @@ class ZeroOptimizer(Optimizer):
     """
 
     inner: Optimizer  # the `optimizer_class` over this rank's shards; `state` is its
+    instead = "save its full_state_dict()"
     _taken_over = _compared = False
 
     def __init__(
@@ -128,7 +128,10 @@ class ZeroOptimizer(Optimizer):
                 loss = closure()
         if self._local:  # before the ranks meet: others may have done it in their backward
             self.average()
-        agree_on(self.comm, f"{NAME}.step", self._facts_of_a_step(), self._problem())
+        averaged = () if self._local or self._compared else self._slices.bucket_of
+        facts = checks.facts_of_a_step(self.param_groups, averaged)
+        self._compared = True
+        agree_on(self.comm, f"{NAME}.step", facts, self._problem())
         copy_hyper(self.param_groups, self.inner.param_groups)
         self._slices.step(self.inner)
         copy_hyper(self.inner.param_groups, self.param_groups)
@@ -217,22 +220,6 @@ class ZeroOptimizer(Optimizer):
     def _agree_to_average(self) -> None:
         agree_on(self.comm, f"{NAME}, averaging", problem=self._problem())
 
-    def _facts_of_a_step(self) -> dict[str, object]:
-        """What must be alike on all ranks, where checks are on."""
-        if not checks_are_on():
-            return {}
-        facts: dict[str, object] = {
-            f"the hyper-parameters of group {number}": checks.described(group)
-            for number, group in enumerate(self.param_groups)
-        }
-        if not (self._local or self._compared):
-            # Without DDP the replicas would stay alike, trained on gradients that nobody averaged.
-            what = "the gradients, which DDP makes alike (without it pass gradients='local')"
-            found = (parameter.grad for parameter in self._slices.bucket_of)
-            facts[what] = digest(gradient for gradient in found if gradient is not None)
-            self._compared = True
-        return facts
-
     def _problem(self) -> RuntimeError | None:
         """Why this rank cannot average or step now; None if it can."""
         if problem := self._slices.backward.problem:
@@ -245,13 +232,6 @@ class ZeroOptimizer(Optimizer):
                 f"another {NAME} was built on its parameters, and has taken over; use that one"
             )
         return checks.replaced(self.param_groups, self.buckets)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Neither pickle nor copy: hooks and the process group belong to this process."""
-        raise TypeError(
-            f"rank {dist.get_rank()}: a {NAME} cannot be copied or pickled: its hooks and its "
-            "process group belong to this process; save its full_state_dict()"
-        )
 
 
 def copy_hyper(source: Sequence[Group], target: Sequence[Group]) -> None:
