@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -150,6 +150,7 @@ def least_bytes(milestone: Milestone) -> int:
     return milestone.moved * (COST_RANKS - 1) * weights
 
 
+@cache
 def reference(milestone: Milestone) -> Cost:
     """What a step of `from_scratch` costs on rank 0."""
     kind = found("from_scratch", milestone.file, milestone.target)
