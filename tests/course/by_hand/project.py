@@ -180,12 +180,18 @@ class OnRank0Only(FlatDDP):
 # ---- zero.py ----
 
 
+def taken_gradients(flats: FlatParameters) -> Any:
+    """Its parameters' gradients in one new tensor, padded; the parameters' own are dropped."""
+    flat = torch.zeros(len(flats.shard) * flats.comm.ranks, dtype=flats.shard.dtype)
+    for parameter, view in flats.views(flat):
+        view.copy_(parameter.grad)
+        parameter.grad = None
+    return flat
+
+
 class ByAllReduce(FlatParameters):
     def reduce_gradients(self, async_op: bool = False) -> None:
-        flat = torch.zeros_like(self.buffer)
-        for parameter, view in self.views(flat):
-            view.copy_(parameter.grad / self.comm.ranks)
-            parameter.grad = None
+        flat = taken_gradients(self).div_(self.comm.ranks)
         self.comm.all_reduce(flat)
         self.shard.grad = flat.chunk(self.comm.ranks)[self.comm.rank]
 
@@ -269,10 +275,7 @@ def with_units(kind: type) -> type:
 
 class GathersWholeGradients(Unit):
     def reduce_gradients(self, async_op: bool = False) -> None:
-        flat = torch.zeros(len(self.shard) * self.comm.ranks, dtype=self.shard.dtype)
-        for parameter, view in self.views(flat):
-            view.copy_(parameter.grad)
-            parameter.grad = None
+        flat = taken_gradients(self)
         every = flat.new_empty(self.comm.ranks * len(flat))
         self.comm.all_gather(every, flat)
         mean = every.view(self.comm.ranks, -1).mean(0)
@@ -298,10 +301,7 @@ class FreesNothing(Unit):
 
 class LocalGradients(Unit):
     def reduce_gradients(self, async_op: bool = False) -> None:
-        flat = torch.zeros(len(self.shard) * self.comm.ranks, dtype=self.shard.dtype)
-        for parameter, view in self.views(flat):
-            view.copy_(parameter.grad)
-            parameter.grad = None
+        flat = taken_gradients(self)
         self.shard.grad = flat.chunk(self.comm.ranks)[self.comm.rank].clone()
 
 
