@@ -8,8 +8,11 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.fileutil import copy_asset
+
+logger = logging.getLogger(__name__)
 
 # The one script that reads TeX, and its fonts: 1.6 of the package's 35 MB.
 MATHJAX = {"tex-mml-chtml.js": "", "output/chtml/fonts/woff-v2": "output/chtml/fonts/woff-v2"}
@@ -71,6 +74,10 @@ class ShowLabFigures(SphinxPostTransform):
         here = self.env.docname
         for place in list(self.document.findall(PlaceForFigure)):
             labels = self.env.get_domain("std").anonlabels
+            if place["name"] not in labels:
+                logger.warning("no lab has a figure %r", place["name"], location=place)
+                place.parent.remove(place)
+                continue
             lab, name = labels[place["name"]]
             doctree = self.env.get_doctree(lab)
             figure = next(f for f in doctree.findall(nodes.figure) if name in f["ids"]).deepcopy()

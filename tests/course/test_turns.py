@@ -8,7 +8,7 @@ from torch import nn
 import minidist
 from course.timing import turns
 from course.timing.turns import Round
-from course.training.emulated import OnDevice
+from course.training.emulated import OnDevice, slow_down
 from minidist.profiler.spans import Span
 from minidist.profiler.timeline import mark
 
@@ -54,3 +54,16 @@ def test_an_emulated_layer_takes_its_time_before_its_gradients_are_there() -> No
     assert arrived[0] - start >= 0.03
     assert layer.weight.grad is not None
     assert torch.allclose(layer.weight.grad, torch.full((1, 2), 3.0))
+
+
+def test_a_slowed_layer_waits_in_forward_and_before_its_gradients_are_there() -> None:
+    net, x, arrived = nn.Sequential(nn.Linear(2, 1)), torch.ones(3, 2), []
+    slow_down(net, 0.01)
+    net[0].weight.register_post_accumulate_grad_hook(lambda _: arrived.append(time.monotonic()))
+    start = time.monotonic()
+    output = net(x)
+    forward = time.monotonic()
+    output.sum().backward()
+    assert forward - start >= 0.01
+    assert arrived[0] - forward >= 0.02
+    assert torch.allclose(net[0].weight.grad, torch.full((1, 2), 3.0))

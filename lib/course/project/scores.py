@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,10 +15,10 @@ from torch import nn
 from course.project.milestones import Milestone, Trained
 from course.project.models import mlp
 from course.project.ring import sends_recorded
-from minidist.comm.comm import Around, Comm, Counted, Handle, Ours, Pending
+from course.timing.travels import Awaited
+from minidist.comm.comm import Around, Comm, Counted, Ours, Pending
 from minidist.comm.slowed import Slowed
 from minidist.memory.meter import Meter
-from minidist.profiler.event import Interval
 from minidist.schedule.cost import Link
 
 LINK = Link(alpha=100e-6, beta=1 / 250e6)  # 100 µs and 250 MB/s: what a laptop's cores can hide
@@ -33,24 +35,6 @@ class Cost(NamedTuple):
     nbytes: int  # that they carry
     peak: int  # the most bytes that it holds, parameters and optimizer state among them
     overlaps: int  # how often a call is on its way when a layer computes or another call is made
-
-
-class OnItsWay(NamedTuple):
-    """A handle that counts as on its way until somebody waits for it."""
-
-    inner: Handle
-    number: int
-    under_way: dict[int, str]
-
-    def wait(self) -> None:
-        """Return when the result is in place."""
-        self.inner.wait()
-        self.under_way.pop(self.number, None)
-
-    @property
-    def span(self) -> Interval | None:
-        """When the call was on the link."""
-        return self.inner.span
 
 
 class Overlapping(Around):
@@ -81,7 +65,13 @@ class Overlapping(Around):
             return None
         self.calls += 1
         self.under_way[self.calls] = name
-        return OnItsWay(work, self.calls, self.under_way)
+        return Awaited(work, partial(self.forgotten, self.calls))
+
+    @contextmanager
+    def forgotten(self, call: int) -> Iterator[None]:
+        """Count the call as on its way until somebody has waited for it."""
+        yield
+        self.under_way.pop(call, None)
 
 
 def build() -> nn.Module:

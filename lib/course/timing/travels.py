@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple, cast
 
 from torch import Tensor
@@ -18,13 +20,14 @@ WAITING = "waiting"
 
 
 class Awaited(NamedTuple):
-    """A handle that records how long the rank waits for it."""
+    """A handle whose wait happens in a context that records it."""
 
     inner: Handle
+    waiting: Callable[[], AbstractContextManager[object]]
 
     def wait(self) -> None:
         """Return when the result is in place."""
-        with mark(WAITING, WAITING):
+        with self.waiting():
             self.inner.wait()
 
     @property
@@ -47,7 +50,7 @@ class Recorded(Around):
         work = call(True)
         assert work is not None
         note(f"{name.replace('_', '-')} {self.number}", COMMUNICATION, work)
-        handle = Awaited(work)
+        handle = Awaited(work, partial(mark, WAITING, WAITING))
         if async_op:
             return handle
         handle.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ class OnDevice(nn.Module):
         for layer in self.net:
             x = layer(x)
             if any(True for _ in layer.parameters()):
-                x = _Wait.apply(x, self)  # type: ignore[no-untyped-call]
+                x = _Wait.apply(x, self.work, self.seconds)  # type: ignore[no-untyped-call]
         return x
 
     def work(self, seconds: float) -> None:
@@ -36,14 +37,24 @@ class OnDevice(nn.Module):
         time.sleep(max(0.0, self._free - time.monotonic()))
 
 
+def slow_down(layers: Iterable[nn.Module], seconds: float) -> None:
+    """Let each of these layers take `seconds` longer in forward, and twice that in backward."""
+
+    def wait(_: nn.Module, __: object, output: Tensor) -> Any:
+        return _Wait.apply(output, time.sleep, seconds)  # type: ignore[no-untyped-call]
+
+    for layer in layers:
+        layer.register_forward_hook(wait)
+
+
 class _Wait(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, device: OnDevice) -> Tensor:
-        ctx.device = device
-        device.work(device.seconds)
+    def forward(ctx: Any, x: Tensor, work: Callable[[float], None], seconds: float) -> Tensor:
+        ctx.work, ctx.seconds = work, seconds
+        work(seconds)
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        ctx.device.work(2 * ctx.device.seconds)
-        return gradients[0], None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        ctx.work(2 * ctx.seconds)
+        return gradients[0], None, None
