@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from minidist.plots import COLORS, Curve, curves, memory_curve
+from minidist.plots import Curve, curves, memory_curve
+from minidist.plots.style import PHASE
 from minidist.profiler.spans import Span
 
 SPANS = [
@@ -58,6 +59,9 @@ def test_phases_of_computing_are_shaded_in_their_colours_and_named_once() -> Non
     shaded = [patch for patch in figure.axes[0].patches if patch.get_alpha() == 0.14]
     edges = [(p.get_x(), round(p.get_x() + p.get_width(), 9)) for p in shaded]
     assert edges == [(1, 2), (2, 4)]
-    assert [to_hex(p.get_facecolor()).upper() for p in shaded] == [*COLORS[:2]]
+    assert [to_hex(p.get_facecolor()).upper() for p in shaded] == [
+        PHASE["forward"],
+        PHASE["backward"],
+    ]
     names = [text.get_text() for text in figure.legends[0].texts]
     assert sorted(names) == ["backward", "forward", "state"]

@@ -10,6 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from minidist.plots import COLORS, gantt
+from minidist.plots.style import PHASE
 from minidist.profiler.spans import Span
 from tests.profiler.test_timeline import SHIFTED, STEP
 
@@ -29,7 +30,8 @@ def test_a_bar_for_each_span_where_and_as_long_as_it_was() -> None:
     drawn = {
         (bar.get_x(), bar.get_width(), to_hex(bar.get_facecolor()).upper()) for bar in bars(axes)
     }
-    forward, backward, bucket, optimizer = COLORS[:4]
+    kinds = ("forward", "backward", "bucket", "optimizer")
+    forward, backward, bucket, optimizer = (PHASE[kind] for kind in kinds)
     one = [(0, 1, forward), (1, 3, backward), (2, 1, bucket), (3, 2, bucket), (5, 1, optimizer)]
     wanted = {((x + late) * 1e3, width * 1e3, c) for x, width, c in one for late in (0, 0.5)}
     assert drawn == wanted
@@ -46,7 +48,7 @@ def test_a_bar_for_each_span_where_and_as_long_as_it_was() -> None:
     assert low > high, "rank 0 is on top"
     (axes,) = gantt([STEP[4], Span(0, "communication", "sum", 16.0, 17.0)]).axes
     same = [to_hex(bar.get_facecolor()).upper() for bar in bars(axes)]
-    assert same == [COLORS[3], COLORS[4]], "a kind has its colour in every picture"
+    assert same == [PHASE["optimizer"], COLORS[3]], "a kind has its colour in every picture"
 
 
 def many(ranks: int, steps: int) -> list[Span]:

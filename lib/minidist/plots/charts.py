@@ -8,11 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, MARKERS
+from minidist.plots.style import COLORS, GREY, MARKERS, PHASE
 from minidist.profiler.spans import COMPUTE, Span, rows
 
 UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
-PHASES = {"forward": 0, "backward": 1, "optimizer": 2}  # name → colour, as on a timeline
 
 
 class Curve(NamedTuple):
@@ -69,9 +68,9 @@ def memory_curve(
     names = list(dict.fromkeys(name for own in heights.values() for name in own))
     for axes, (title, one) in zip(grid.flat, recorded.items(), strict=True):
         for span in one.spans:
-            if span.lane == COMPUTE and span.name in PHASES:
+            if span.lane == COMPUTE and span.name in PHASE:
                 phase = 1e3 * span.start, 1e3 * span.end
-                color = COLORS[PHASES[span.name]]
+                color = PHASE[span.name]
                 axes.axvspan(*phase, color=color, alpha=0.14, lw=0, label=span.name)
         when, held = zip(*((1e3 * t, nbytes / scale) for t, nbytes in one.points), strict=True)
         axes.fill_between(when, held, step="post", color=GREY, alpha=0.3, linewidth=0)
@@ -93,7 +92,6 @@ def memory_curve(
 BAR = 0.74  # of a row's height
 GAP = 0.5  # rows between two ranks
 FREE = 0.9  # of a bar that its name may fill
-KNOWN = ("forward", "backward", "bucket", "optimizer")  # they have the first colours
 
 
 def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figure:
@@ -113,9 +111,10 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
     ranks = [row[0].rank for row in lines]  # downward, with a gap between two
     heights = [at + GAP * len(set(ranks[: at + 1]) - {ranks[0]}) for at in range(len(ranks))]
     there = dict.fromkeys(_kind(span.name) for row in lines for span in row)
-    order = enumerate(dict.fromkeys([*KNOWN, *there]))  # so a kind has its colour in all pictures
+    others = (kind for kind in there if kind not in PHASE)
+    colors = PHASE | {kind: COLORS[(3, 6)[i % 2]] for i, kind in enumerate(others)}
     look: dict[str, Any] = {"edgecolor": "black", "lw": 0.4, "alpha": 0.6}
-    looks = {kind: {"facecolor": COLORS[i % 7], **look} for i, kind in order if kind in there}
+    looks = {kind: {"facecolor": colors[kind], **look} for kind in colors if kind in there}
     figure, grid = style.subplots(size=(7.2, 0.3 * (heights[-1] + 1) + 1.2))
     axes: Axes = grid[0, 0]
     zero, bars = min(row[0].start for row in lines), []

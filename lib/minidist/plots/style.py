@@ -13,6 +13,25 @@ from matplotlib.patches import Rectangle
 # enough for both themes. The grey is readable on white and on black.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#767676")
 GREY = COLORS[6]
+# A rank has its colour in every picture of messages, as in the stepper; what a rank holds and what
+# it does have theirs. No picture says anything by colour alone.
+RANK = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#E5D600", "#444B54")
+PART = {
+    "parameters": COLORS[0],
+    "gradients": COLORS[1],
+    "optimizer state": COLORS[2],
+    "activations": COLORS[3],
+}
+PART_HATCH = {"parameters": "", "gradients": "///", "optimizer state": "...", "activations": "xx"}
+PHASE = {
+    "forward": COLORS[5],
+    "backward": COLORS[0],
+    "bucket": COLORS[1],
+    "reduce-scatter": COLORS[1],
+    "all-gather": COLORS[4],
+    "optimizer": COLORS[2],
+}
+
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")  # parts differ without colour too
 

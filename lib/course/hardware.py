@@ -1,0 +1,26 @@
+"""Rates of common hardware, one statement for every worked problem; sources on the page "Rates"."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Accelerator(NamedTuple):
+    """A GPU and the links that it has to others, at their peak."""
+
+    name: str
+    flops: float  # dense bf16 operations a second
+    memory: float  # bytes
+    bandwidth: float  # of its memory, bytes a second
+    nvlink: float  # to GPUs of its node, bytes a second in each direction
+    network: float  # of its own network card, bytes a second in each direction
+
+
+A100 = Accelerator("A100 SXM", 312e12, 80e9, 2.039e12, 300e9, 25e9)
+H100 = Accelerator("H100 SXM", 989e12, 80e9, 3.35e12, 450e9, 50e9)
+H200 = Accelerator("H200 SXM", 989e12, 141e9, 4.8e12, 450e9, 50e9)
+B200 = Accelerator("B200 SXM", 2250e12, 180e9, 8e12, 900e9, 50e9)
+
+PCIE_5 = 64e9  # 16 lanes, bytes a second in each direction
+ETHERNET_100 = 12.5e9  # 100 Gb/s, bytes a second in each direction
+UTILIZATION = 0.4  # of the peak that training commonly reaches
