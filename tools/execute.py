@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 from jupyter_cache import get_cache
@@ -22,8 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "_build" / ".jupyter_cache"  # where Jupyter Book looks
 AT_ONCE = 3  # ranks wait for each other, so a few more than there are cores
 TIMEOUT = 300  # seconds for a cell
-# Without it each kernel remarks that it could be listened to.
-ENCRYPTED = Config(KernelManager={"transport_encryption": "required"})
 
 
 def documents() -> list[Path]:
@@ -56,10 +55,16 @@ def executed(path: Path) -> nbformat.NotebookNode | None:
 
 
 def run(path: Path) -> ExecutionResult:
-    """Run a document's cells in its own folder."""
-    return single_nb_execution(
-        read(path), cwd=str(path.parent), timeout=TIMEOUT, allow_errors=False, config=ENCRYPTED
-    )
+    """Run a document's cells in its own folder.
+
+    Its kernel is heard over sockets in files: a free TCP port may be gone when it gets to it, to
+    some other document's rank.
+    """
+    with TemporaryDirectory(prefix="kernel-") as sockets:
+        ipc = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/socket"})
+        return single_nb_execution(
+            read(path), cwd=str(path.parent), timeout=TIMEOUT, allow_errors=False, config=ipc
+        )
 
 
 def keep(cache: JupyterCacheAbstract, path: Path, result: ExecutionResult) -> None:
