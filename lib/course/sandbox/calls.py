@@ -48,7 +48,7 @@ def tried(library: Any, make: Make, ranks: int = 2) -> dict[str, str]:
 
 def _alone(name: str, library: Any, make: Make, ranks: int) -> list[Attempts]:
     try:
-        return minidist.launch(_attempts, ranks, library, make, [name], timeout=5)
+        return minidist.launch(_attempts, ranks, library, make, [name], timeout=20)
     except minidist.RankError as error:
         return [{name: f"failed: {str(error).splitlines()[0]}"}] * ranks
 
