@@ -28,7 +28,7 @@ book: $(READY) ## build the book and say where to open it
 test: book ## run every test: library, labs, the rendered book, lint and types
 	@$(VENV)/python -m pytest tests --claims -n 4 --dist loadfile
 
-lab: $(READY) ## copy the labs to work/, which nothing overwrites, and open them in JupyterLab
+lab: $(READY) ## copy labs and chapters to work/, which nothing overwrites, and open JupyterLab
 	@$(VENV)/python -m tools.work
 	@PYTHONPATH=$(CURDIR)/work $(VENV)/jupyter lab --notebook-dir=work \
 		--LabApp.default_url=/lab/tree/START.ipynb $(if $(filter 0,$(shell id -u)),--allow-root)

@@ -10,21 +10,22 @@ import ast
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import yaml
-from myst_nb.core.read import read_myst_markdown_notebook
+from myst_nb.core.read import is_myst_markdown_notebook, read_myst_markdown_notebook
 from sphinx.config import Config
 from sphinx.directives.code import LiteralIncludeReader
+from sphinx_external_toc.parsing import parse_toc_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "work"
 CHECKS = "remove-cell"  # the tag of their cells
 LESSON = ("ring", "ddp", "zero", "zero3", "fsdp")
-LINK = re.compile(r"\]\(((?:\.\./book/)?\w+)\.md")
+LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)?(?:book/)?[\w/]+)\.md(#[\w-]*)?\)")
 INCLUDE = re.compile(r"```\{literalinclude\} (\S+)\n((?::.*\n)*)```")
 FIGURE = re.compile(r"```\{lab-figure\} [\w-]+\n```")
 ROLE = re.compile(r"\{([\w:]+)\}`([^`<]*?)\s*(?:<[^`]*>)?`")
@@ -81,6 +82,28 @@ def _option(line: str) -> tuple[str, Any]:
     return name, yaml.safe_load(value)
 
 
+def pages() -> list[str]:
+    """The labs and the chapters that have cells, in the order of the book."""
+    names = parse_toc_yaml(ROOT / "_toc.yml")
+    return [
+        name
+        for name in names
+        if (ROOT / f"{name}.ipynb").exists()
+        or is_myst_markdown_notebook((ROOT / f"{name}.md").read_text())
+    ]
+
+
+def linked(text: str) -> str:
+    """The same text; its links lead to notebooks, and those to pages without cells are gone."""
+    here = {Path(name).name for name in pages()}
+
+    def link(found: re.Match[str]) -> str:
+        words, page, anchor = found.groups(default="")
+        return f"[{words}]({page}.ipynb{anchor})" if Path(page).name in here else words
+
+    return LINK.sub(link, text)
+
+
 def chapter(source: Path) -> bytes:
     """A chapter as a notebook. What a lab has measured, `glue`, is for the book to show."""
     text = INCLUDE.sub(lambda m: included(source, m[1], m[2]), source.read_text())
@@ -91,17 +114,24 @@ def chapter(source: Path) -> bytes:
     for cell in (each for each in book.cells if each.cell_type == "markdown"):
         text = FIGURE.sub("*(The lab draws a figure here.)*", cell.source)
         text = ROLE.sub(lambda m: "…" if m[1].startswith("glue") else m[2], text)
-        cell.source = LINK.sub(r"](\1.ipynb", text)
+        cell.source = linked(text)
     for number, cell in enumerate(book.cells):
         cell.id = str(number)
     return str(nbformat.writes(book)).encode()
 
 
-def contents() -> bytes:
-    """The page to start from: chapters and labs in the order of the book."""
-    labs = re.findall(r"file: notebooks/(\w+)", (ROOT / "_toc.yml").read_text())
+def title(page: bytes) -> str:
+    """The first heading of a notebook."""
+    cells = nbformat.reads(page.decode(), as_version=4).cells
+    found = re.search(r"^# (.*)", "\n".join(cell.source for cell in cells), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def contents(copied: Iterable[tuple[str, bytes]]) -> bytes:
+    """The page to start from: chapters, and under each its lab, in the order of the book."""
     lines = [
-        f"1. [{name}: chapter](book/{name}.ipynb), [lab](notebooks/{name}.ipynb)" for name in labs
+        f"{'   - ' if name.startswith('notebooks') else '1. '}[{title(page)}]({name})"
+        for name, page in copied
     ]
     text = "# Where to begin\n\n" + "\n".join(lines) + "\n\nWhat you write yourself is in `mine/`."
     page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text, id="contents")])
@@ -110,11 +140,13 @@ def contents() -> bytes:
 
 def files() -> Iterator[tuple[str, bytes]]:
     """Name and content of what is copied."""
-    for lab in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        text = without(is_check, lab).decode()
-        yield f"notebooks/{lab.name}", LINK.sub(r"](\1.ipynb", text).encode()
-        yield f"book/{lab.name}", chapter(ROOT / "book" / f"{lab.stem}.md")
-    yield "START.ipynb", contents()
+    copied = []
+    for name in pages():
+        lab = ROOT / f"{name}.ipynb"
+        page = without(is_check, lab) if lab.exists() else chapter(ROOT / f"{name}.md")
+        copied.append((f"{name}.ipynb", linked(page.decode()).encode() if lab.exists() else page))
+    yield from copied
+    yield "START.ipynb", contents(copied)
 
 
 def copy(name: str, new: bytes, copied: dict[str, str]) -> str:

@@ -1,7 +1,10 @@
 """CI's script gets a browser on Debian and on Ubuntu; what it calls only writes down its call."""
 
+import json
+import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,3 +80,15 @@ def test_the_tests_take_the_browser_that_was_named_or_installed_for_them(
     for path in (system, own, named):
         command(path)
         assert find_chromium(playwright) == str(path)
+
+
+def test_the_container_has_a_python_that_is_new_enough_and_calls_what_make_has() -> None:
+    root = RUN.parents[1]
+    container = json.loads((root / ".devcontainer" / "devcontainer.json").read_text())
+    name, major, minor = re.match(r"(\w+):(\d+)\.(\d+)\.\d+-", container["image"]).groups()  # type: ignore[union-attr]
+    wanted = tomllib.loads((root / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert (name, wanted) == ("python", ">=3.11")
+    assert (int(major), int(minor)) >= (3, 11)
+    targets = re.findall(r"^(\w+):", (root / "Makefile").read_text(), re.MULTILINE)
+    for when in ("postCreateCommand", "postAttachCommand"):
+        assert container[when].removeprefix("make ") in targets

@@ -15,16 +15,22 @@ from tools import handout, work
 
 def lab(text: str, *tags: str) -> str:
     """A lab with a cell, and another with tags."""
-    cells: list[dict[str, Any]] = [{"source": text, "metadata": {}}]
-    cells += [{"source": "tagged", "metadata": {"tags": list(tags)}}] if tags else []
-    return json.dumps({"cells": cells}, indent=1) + "\n"
+    title = {"id": "title", "cell_type": "markdown", "source": "# Lab: the ring", "metadata": {}}
+    cells: list[dict[str, Any]] = [title, title | {"id": "1", "source": text}]
+    cells += (
+        [title | {"id": "2", "source": "tagged", "metadata": {"tags": list(tags)}}] if tags else []
+    )
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}) + "\n"
 
 
 CHAPTER = """---
 jupytext: {text_representation: {format_name: myst}}
 kernelspec: {name: python3}
 ---
-A {term}`rank`, {glue:text}`ms:.1f` ms, {ref}`the ring <ring>`, see [the next](ddp.md#x).
+# The ring
+
+A {term}`rank`, {glue:text}`ms:.1f` ms, {ref}`the ring <ring>`, see
+[the lab](../notebooks/ring.ipynb), [the next](ddp.md#x) and [the words](glossary.md).
 
 ```{lab-figure} fig-lab-ring
 ```
@@ -45,6 +51,16 @@ assert 1
 """
 
 
+TOC = """
+format: jb-book
+root: book/glossary
+chapters:
+  - file: book/ring
+    sections: [{file: notebooks/ring}]
+  - file: book/ddp
+"""
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A course with one lab, and the lesson."""
@@ -53,7 +69,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (course / folder).mkdir(parents=True)
     (course / "notebooks" / "ring.ipynb").write_text(lab("first"))
     (course / "book" / "ring.md").write_text(CHAPTER)
-    (course / "_toc.yml").write_text("file: notebooks/ring")
+    (course / "book" / "ddp.md").write_text(CHAPTER.replace("The ring", "DDP"))
+    (course / "book" / "glossary.md").write_text("# Glossary")
+    (course / "_toc.yml").write_text(TOC)
     (course / "lib" / "from_scratch").symlink_to(work.ROOT / "lib" / "from_scratch")
     monkeypatch.setattr(work, "ROOT", course)
     monkeypatch.setattr(work, "WORK", course / "work")
@@ -63,17 +81,20 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_lab_is_copied_once_and_kept(place: Path) -> None:
     assert work.fill() == []
     source, mine = (place / each / "notebooks" / "ring.ipynb" for each in ("", "work"))
-    assert mine.read_text() == lab("first")
+    assert json.loads(mine.read_text()) == json.loads(lab("first"))
     source.write_text(lab("second", "claim-A1", "remove-cell"))
     assert work.fill() == ["notebooks/ring.ipynb is up to date again."]
-    assert mine.read_text() == lab("second"), "without what only the book needs"
+    assert json.loads(mine.read_text()) == json.loads(lab("second")), (
+        "without what only the book needs"
+    )
     mine.write_text("what I tried")
     assert work.fill() == []
     source.write_text(lab("third", "solution-x"))
     (said,) = work.fill()
     assert said.endswith("the new one is ring.newer.ipynb.")
     assert mine.read_text() == "what I tried"
-    assert mine.with_suffix(".newer.ipynb").read_text() == source.read_text()
+    newer = mine.with_suffix(".newer.ipynb").read_text()
+    assert json.loads(newer) == json.loads(source.read_text())
     assert work.fill() == [], "it is said once"
 
 
@@ -82,14 +103,19 @@ def test_a_chapter_becomes_a_notebook(place: Path) -> None:
     text, code, check = json.loads((place / "work" / "book" / "ring.ipynb").read_text())["cells"]
     told, lesson = "".join(text["source"]).split("\n\n```python\n")
     assert told == (
-        "A rank, … ms, the ring, see [the next](ddp.ipynb#x).\n\n*(The lab draws a figure here.)*"
+        "# The ring\n\nA rank, … ms, the ring, see\n[the lab](../notebooks/ring.ipynb), "
+        "[the next](ddp.ipynb#x) and the words.\n\n*(The lab draws a figure here.)*"
     )
     assert lesson.startswith("def all_reduce(tensor: Tensor) -> None:\n")
     assert lesson.endswith("    all_gather_chunks(chunks)\n```")
     assert code["source"] == ["print(1)"]
     assert check["metadata"]["jupyter"] == {"source_hidden": True}
     (page,) = json.loads((place / "work" / "START.ipynb").read_text())["cells"]
-    assert "1. [ring: chapter](book/ring.ipynb), [lab](notebooks/ring.ipynb)\n" in page["source"]
+    assert [line.strip() for line in page["source"] if "](" in line] == [
+        "1. [The ring](book/ring.ipynb)",
+        "- [Lab: the ring](notebooks/ring.ipynb)",
+        "1. [DDP](book/ddp.ipynb)",
+    ]
 
 
 def test_stubs_have_all_names_of_the_lesson_and_nothing_in_them(

@@ -11,7 +11,7 @@ import pytest
 from course.pages.claims import Claim, as_table, load, unproven
 
 ROOT = Path(__file__).parents[2]
-CLAIMS = load(ROOT / "book" / "claims.yml")
+CLAIMS = load()
 PAIRS = [(claim, evidence) for claim in CLAIMS for evidence in claim.evidence]
 
 
@@ -70,7 +70,7 @@ def test_no_marked_test_or_tagged_cell_is_left_out_of_the_table() -> None:
 def test_the_chapter_meets_exactly_its_claims_in_its_boxes(chapter: str) -> None:
     text = (ROOT / "book" / f"{chapter}.md").read_text()
     boxes = re.findall(r":::\{admonition\} Often said\n(.*?)\n:::", text, re.DOTALL)
-    met = re.findall(r"\(claim (\w+)\)", "\n".join(boxes))
+    met = re.findall(r"\{claim\}`[^`]*<(\w+)>`", "\n".join(boxes))
     assert sorted(met) == sorted(claim.id for claim in CLAIMS if claim.chapter == chapter)
 
 

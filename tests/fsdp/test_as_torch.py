@@ -77,7 +77,7 @@ def test_what_only_torch_has_is_refused_with_what_to_do_instead() -> None:
                 said[name] = says(lambda name=name: fully_shard(pair(), **{name: None}), TypeError)
         return [unknown, said]
 
-    table = (Path(__file__).parents[2] / "book" / "api.md").read_text()
+    table = (Path(__file__).parents[2] / "book" / "api" / "torch.md").read_text()
     for rank, (unknown, said) in enumerate(launch(run, 2)):
         assert unknown == []
         for name, message in said.items():

@@ -13,6 +13,7 @@ from IPython.display import Markdown
 
 from course.pages.table import table
 
+CLAIMS = Path(__file__).parents[3] / "book" / "claims.yml"
 VERDICTS = {"true": "true", "refine": "needs refining", "wrong": "wrong"}
 
 
@@ -28,7 +29,7 @@ class Claim:
     evidence: list[str]
 
 
-def load(path: Path) -> list[Claim]:
+def load(path: Path = CLAIMS) -> list[Claim]:
     """Read the claims; each must have evidence, a known verdict and an id of its own."""
     claims = [Claim(**row) for row in yaml.safe_load(path.read_text())]
     names = [claim.id for claim in claims]
@@ -51,11 +52,11 @@ def unproven(claims: Iterable[Claim], passed: Iterable[str]) -> dict[str, list[s
 
 
 def as_table(claims: Iterable[Claim]) -> Markdown:
-    """The appendix's table, for a page beside the chapters."""
+    """The appendix's table, for a page beside the chapters; each row has an anchor."""
     rows = [
         (
-            f"**{claim.id}** {claim.claim}",
-            f"**{VERDICTS[claim.verdict]}**",
+            f'<span id="claim-{claim.id}">**{claim.id}**</span> {claim.claim}',
+            f'<span class="verdict-{claim.verdict}">{VERDICTS[claim.verdict]}</span>',
             f"{claim.shown} ([chapter]({claim.chapter}.html))",
             "<br>".join(_evidence(each) for each in claim.evidence),
         )
@@ -68,5 +69,5 @@ def _evidence(evidence: str) -> str:
     file, _, name = evidence.replace("::", "#").partition("#")
     if file.endswith(".ipynb"):
         lab = Path(file).stem
-        return f"[lab]({Path('..', 'notebooks', lab)}.html), cell `{name}`"
+        return f"[a cell of the lab]({Path('..', 'notebooks', lab)}.html#{name})"
     return f"{Path(file).stem}: {name.removeprefix('test_').replace('_', ' ')}"

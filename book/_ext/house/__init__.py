@@ -1,0 +1,53 @@
+"""What this book needs beyond Sphinx: MathJax, a readable API, and links of its own."""
+
+from importlib.resources import as_file, files
+
+from docutils.nodes import Element
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.fileutil import copy_asset
+
+from house import claims, figures_list, first_uses, lab_figures, labs, run_it
+
+# The one script that reads TeX, and its fonts: 1.6 of the package's 35 MB.
+MATHJAX = {"tex-mml-chtml.js": "", "output/chtml/fonts/woff-v2": "output/chtml/fonts/woff-v2"}
+
+
+def copy_mathjax(app: Sphinx) -> None:
+    """Let the pages find MathJax beside them: they load nothing from elsewhere."""
+    target = app.outdir / "_static" / "mathjax"
+    with as_file(files("mathjax") / "static" / "mathjax" / "es5") as source:
+        for part, folder in MATHJAX.items():
+            (target / folder).mkdir(parents=True, exist_ok=True)
+            copy_asset(source / part, target / folder)
+
+
+def skip_field(
+    app: Sphinx, what: str, name: str, member: object, skip: bool, options: object
+) -> bool | None:
+    """Leave out what a NamedTuple says of its fields: "Alias for field number 0"."""
+    return True if (getattr(member, "__doc__", "") or "").startswith("Alias for field") else None
+
+
+def find_elsewhere(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: Element
+) -> Element | None:
+    """Link a bare name, as docstrings use it, to the one object of ours that has it."""
+    bare = node["reftarget"]
+    if node.get("refdomain") != "py" or "." in bare:
+        return None
+    python = env.get_domain("py")
+    found = {name for name, *_ in python.get_objects() if name.endswith(f".{bare}")}
+    if len(found) != 1:
+        return None
+    return python.resolve_xref(env, node["refdoc"], app.builder, "obj", found.pop(), node, content)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("builder-inited", copy_mathjax)
+    app.connect("autodoc-skip-member", skip_field)
+    app.connect("missing-reference", find_elsewhere)
+    for part in (labs, lab_figures, figures_list, claims, first_uses, run_it):
+        part.setup(app)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,55 @@
+"""`{figures}`: all numbered figures of the book, with their captions, in its order."""
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util.docutils import SphinxDirective
+
+
+class Figures(SphinxDirective):
+    """The directive."""
+
+    def run(self) -> list[nodes.Node]:
+        """Leave a note; pages that come later have not been read yet."""
+        return [PlaceForFigures()]
+
+
+class PlaceForFigures(nodes.General, nodes.Element):
+    """Where the list goes."""
+
+
+class ListFigures(SphinxPostTransform):
+    """Put the list where a page asks for it."""
+
+    default_priority = 5
+
+    def run(self, **_: object) -> None:
+        """Replace each note."""
+        for place in list(self.document.findall(PlaceForFigures)):
+            numbered = [
+                (number, page, name)
+                for page, kinds in self.env.toc_fignumbers.items()
+                for name, number in kinds.get("figure", {}).items()
+            ]
+            items = [self.item(*each) for each in sorted(numbered)]
+            place.replace_self(nodes.definition_list("", *items))
+
+    def item(self, number: tuple[int, ...], page: str, name: str) -> nodes.Node:
+        """A figure's number, which leads to it, and its caption."""
+        doctree = self.env.get_doctree(page)
+        figure = next(f for f in doctree.findall(nodes.figure) if name in f["ids"])
+        caption = next(figure.findall(nodes.caption)).deepcopy()
+        address = f"{self.app.builder.get_relative_uri(self.env.docname, page)}#{name}"
+        text = f"Fig. {'.'.join(map(str, number))}"
+        link = nodes.reference("", text, refuri=address, internal=True)
+        title = nodes.Text(f", {self.env.titles[page].astext()}")
+        return nodes.definition_list_item(
+            "",
+            nodes.term("", "", link, title),
+            nodes.definition("", nodes.paragraph("", "", *caption.children)),
+        )
+
+
+def setup(app: Sphinx) -> None:
+    app.add_directive("figures", Figures)
+    app.add_post_transform(ListFigures)

@@ -1,0 +1,47 @@
+"""Under each term of the glossary: the page that uses it first."""
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+
+class ShowFirstUses(SphinxPostTransform):
+    """Add a link to each definition."""
+
+    default_priority = 5
+
+    def run(self, **_: object) -> None:
+        """Look through the pages in the order of the book."""
+        glossaries = list(self.document.findall(addnodes.glossary))
+        if not glossaries:
+            return
+        first = self.first_uses()
+        for item in (i for each in glossaries for i in each.findall(nodes.definition_list_item)):
+            names = {term.astext().lower() for term in item.findall(nodes.term)}
+            pages = [page for term, page in first.items() if term in names]
+            for page in pages[:1]:
+                address = self.app.builder.get_relative_uri(self.env.docname, page)
+                link = nodes.reference(
+                    "", self.env.titles[page].astext(), refuri=address, internal=True
+                )
+                definition = next(item.findall(nodes.definition))
+                definition += nodes.paragraph("", "First used in ", link, classes=["first-use"])
+
+    def first_uses(self) -> dict[str, str]:
+        """Term, in small letters → page."""
+        first: dict[str, str] = {}
+        for page in in_order(self.env.toctree_includes, self.env.config.root_doc):
+            for use in self.env.get_doctree(page).findall(addnodes.pending_xref):
+                if use["reftype"] == "term":
+                    first.setdefault(use["reftarget"].lower(), page)
+        return first
+
+
+def in_order(includes: dict[str, list[str]], page: str) -> list[str]:
+    """A page and those below it, in the order of the table of contents."""
+    return [page, *(below for each in includes.get(page, []) for below in in_order(includes, each))]
+
+
+def setup(app: Sphinx) -> None:
+    app.add_post_transform(ShowFirstUses)
