@@ -8,21 +8,30 @@ from course.figures.amounts import (
     stacked_bars,
 )
 from course.figures.before_after import before_after
+from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch, shuffle
+from course.figures.mesh import mesh
 from course.figures.shards import gradients, holdings
+from course.figures.unit_life import unit_life
+from course.figures.unit_timeline import unit_timeline
 from course.figures.winners import winners
 
 __all__ = [
     "batch_shares",
     "before_after",
     "curve_panels",
+    "cuts",
+    "elements_kept",
     "epoch",
     "gradients",
     "grouped_bars",
     "holdings",
     "level",
     "measured_and_predicted",
+    "mesh",
     "shuffle",
     "stacked_bars",
+    "unit_life",
+    "unit_timeline",
     "winners",
 ]
