@@ -58,7 +58,7 @@ def _holding(axes: Axes, left: float, top: float, held: Holding, rank: int, rank
             corner = left + number * CELL, top + line * (BAR + 0.08)
             box = Rectangle(corner, CELL, BAR, linewidth=0.5, edgecolor=GREY, fill=there)
             if there:
-                box.set(facecolor=PART[part], hatch=PART_HATCH[part], alpha=0.85)
+                box.set(facecolor=PART[part], hatch=2 * PART_HATCH[part], edgecolor="black")
             axes.add_patch(box)
 
 
@@ -68,7 +68,7 @@ def _amount(axes: Axes, left: float, top: float, held: Holding, ranks: int) -> N
         count = {"shard": 1, "whole": ranks + (part == "parameters")}[how]  # the shard stays
         total += count
         box = Rectangle((start, top + 0.2), 0.11 * count, BAR, linewidth=0.5, edgecolor=GREY)
-        box.set(facecolor=PART[part], hatch=PART_HATCH[part], alpha=0.85)
+        box.set(facecolor=PART[part], hatch=2 * PART_HATCH[part], edgecolor="black")
         axes.add_patch(box)
         start += 0.11 * count
     axes.text(start + 0.06, top + 0.4, str(total), va="center", fontsize=8)

@@ -34,8 +34,8 @@ def _panel(axes: Axes, title: str, spans: list[Span]) -> None:
     for _, _, name, start, end in spans:
         kind, unit = name.rsplit(" ", 1)
         corner = 1e3 * start, LANES[kind] - BAR / 2
-        look = {"facecolor": PHASE[kind], "edgecolor": "black", "lw": 0.5, "alpha": 0.65}
-        box = Rectangle(corner, 1e3 * (end - start), BAR, **look)
+        box = Rectangle(corner, 1e3 * (end - start), BAR, edgecolor="black", lw=0.5, alpha=0.65)
+        box.set_facecolor(PHASE[kind])
         axes.add_patch(box)
         middle = 5e2 * (start + end)
         axes.text(middle, LANES[kind], unit, ha="center", va="center_baseline", fontsize=8)
