@@ -359,7 +359,7 @@ def test_a_unit_of_all_kinds_is_rebuilt_from_what_the_ranks_keep() -> None:
 def chapter() -> dict[str, Any]:
     """What the chapter's own cells define: its model of a step, and of both ways' speed."""
     cells = {"import table": None, "flops =": None, "class Lane(": None, "def step(": None}
-    cells["per_second("] = "\nrows ="
+    cells["def per_second("] = "\nrows ="
     return names_in("fsdp.md", cells)
 
 
