@@ -11,6 +11,10 @@ from course.figures.before_after import before_after
 from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch, shuffle
 from course.figures.mesh import mesh
+from course.figures.link_lanes import link_lanes, message_times
+from course.figures.named_curves import named_curves
+from course.figures.readings import readings
+from course.figures.ring_circle import chunk_tour, ring_circle
 from course.figures.shards import gradients, holdings
 from course.figures.unit_life import unit_life
 from course.figures.unit_timeline import unit_timeline
@@ -19,6 +23,7 @@ from course.figures.winners import winners
 __all__ = [
     "batch_shares",
     "before_after",
+    "chunk_tour",
     "curve_panels",
     "cuts",
     "elements_kept",
@@ -27,8 +32,13 @@ __all__ = [
     "grouped_bars",
     "holdings",
     "level",
+    "link_lanes",
     "measured_and_predicted",
     "mesh",
+    "message_times",
+    "named_curves",
+    "readings",
+    "ring_circle",
     "shuffle",
     "stacked_bars",
     "unit_life",
