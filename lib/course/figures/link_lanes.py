@@ -20,12 +20,12 @@ def message_times(link: Link, sizes: Mapping[str, float]) -> Figure:
 
     Behind it stands the time, and the rate that the message as a whole has had.
     """
-    figure, grid = style.subplots(size=(3.7, 0.36 * len(sizes) + 0.95))
+    figure, grid = style.subplots(size=(3.5, 0.36 * len(sizes) + 0.95))
     axes: Axes = grid[0, 0]
     alpha = 1e6 * link.alpha
     for row, nbytes in enumerate(sizes.values()):
         wire = 1e6 * link.beta * nbytes
-        axes.barh(row, alpha, BAR, color=GREY, alpha=0.35, hatch="////", edgecolor=GREY)
+        axes.barh(row, alpha, BAR, facecolor="none", hatch="////", edgecolor=GREY)
         axes.barh(row, wire, BAR, left=alpha, color=COLORS[0], alpha=0.75)
         rate = nbytes / (alpha + wire) / 1e3  # bytes in microseconds
         said = f" {alpha + wire:.0f} µs, {rate:.2g} GB/s"

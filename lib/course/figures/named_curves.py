@@ -1,4 +1,4 @@
-"""Curves whose names stand at their ends, so that no legend is needed."""
+"""Curves whose names stand beside them, so that no legend is needed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from minidist.plots.style import COLORS, MARKERS
 
 
 def named_curves(data: Iterable[Curve], *, x_label: str, y_label: str) -> Figure:
-    """Curves over logarithmic axes, x in powers of two; a curve's name stands behind its end."""
-    figure, grid = style.subplots(size=(4.6, 3.4))
+    """Curves over logarithmic axes, x in powers of two; a curve's name stands above its middle."""
+    figure, grid = style.subplots(size=(3.5, 3.3))
     axes: Axes = grid[0, 0]
     for curve in data:
         (line,) = axes.plot(curve.x, curve.y, "--" if curve.predicted else "-", linewidth=1.6)
         line.set(color=COLORS[curve.color], marker=MARKERS[curve.color], markersize=4)
-        axes.text(1.25 * curve.x[-1], curve.y[-1], curve.label, va="center", fontsize=8)
+        at = curve.x[len(curve.x) // 2], curve.y[len(curve.y) // 2]
+        text = axes.annotate(curve.label, at, (-3, 5), textcoords="offset points", fontsize=8)
+        text.set_horizontalalignment("right")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))

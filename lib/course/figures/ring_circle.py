@@ -37,7 +37,7 @@ def ring_circle(replay: Replay, panels: Mapping[str, Sequence[int]], *, columns:
         columns: panels side by side.
     """
     rows = -(-len(panels) // columns)
-    figure, grid = style.subplots(rows, columns, size=(1.85 * columns, 2.05 * rows))
+    figure, grid = style.subplots(rows, columns, size=(1.75 * columns, 2.0 * rows))
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     for axes, (title, steps) in zip(grid.flat, panels.items(), strict=False):
@@ -76,7 +76,9 @@ def _holdings(
         style.outline(axes, x, low, edge, width=CELL, height=0.36, linewidth=width)
         if who == tuple(range(replay.ranks)):
             style.write(axes, x + CELL / 2, low + 0.16, "Σ")
-    style.write(axes, middle, low + (0.53 if y > -0.5 else -0.2), f"rank {rank}")
+    aside = 0.9 * (middle > 0.5) - 0.9 * (middle < -0.5)  # clear of the arrows
+    above = 0.53 if y > -0.5 else -0.2
+    style.write(axes, middle + aside * CELL * (replay.chunks > 1), low + above, f"rank {rank}")
 
 
 def chunk_tour(replay: Replay, chunk: int) -> Figure:
@@ -84,7 +86,7 @@ def chunk_tour(replay: Replay, chunk: int) -> Figure:
 
     Beside each arrow stands its step, and which ranks' parts the message carries.
     """
-    figure, grid = style.subplots(size=(3.7, 3.5))
+    figure, grid = style.subplots(size=(3.5, 3.4))
     axes: Axes = grid[0, 0]
     for rank in range(replay.ranks):
         spot = place(rank, replay.ranks)
