@@ -59,7 +59,7 @@ def panel(axes: Axes, replay: Replay, steps: Sequence[int], title: str) -> None:
 def _message(axes: Axes, event: Event, replay: Replay) -> None:
     x, y = _arrow(axes, event, replay.ranks, bend=-0.2, width=2)
     if replay.chunks > 1:
-        style.write(axes, 2.12 * x, 1.4 * y, f"chunk {event.chunk}")
+        style.write(axes, 2.3 * x, 1.4 * y, f"chunk {event.chunk}")
 
 
 def _holdings(
