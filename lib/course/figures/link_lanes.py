@@ -20,7 +20,7 @@ def message_times(link: Link, sizes: Mapping[str, float]) -> Figure:
 
     Behind it stands the time, and the rate that the message as a whole has had.
     """
-    figure, grid = style.subplots(size=(3.5, 0.36 * len(sizes) + 0.95))
+    figure, grid = style.subplots(size=(3.3, 0.36 * len(sizes) + 0.95))
     axes: Axes = grid[0, 0]
     alpha = 1e6 * link.alpha
     for row, nbytes in enumerate(sizes.values()):

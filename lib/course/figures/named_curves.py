@@ -14,7 +14,7 @@ from minidist.plots.style import COLORS, MARKERS
 
 def named_curves(data: Iterable[Curve], *, x_label: str, y_label: str) -> Figure:
     """Curves over logarithmic axes, x in powers of two; a curve's name stands above its middle."""
-    figure, grid = style.subplots(size=(3.5, 3.3))
+    figure, grid = style.subplots(size=(3.3, 3.2))
     axes: Axes = grid[0, 0]
     for curve in data:
         (line,) = axes.plot(curve.x, curve.y, "--" if curve.predicted else "-", linewidth=1.6)

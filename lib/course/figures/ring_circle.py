@@ -37,7 +37,7 @@ def ring_circle(replay: Replay, panels: Mapping[str, Sequence[int]], *, columns:
         columns: panels side by side.
     """
     rows = -(-len(panels) // columns)
-    figure, grid = style.subplots(rows, columns, size=(1.75 * columns, 2.0 * rows))
+    figure, grid = style.subplots(rows, columns, size=(1.62 * columns, 1.9 * rows))
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     for axes, (title, steps) in zip(grid.flat, panels.items(), strict=False):
