@@ -10,8 +10,8 @@ from course.figures.amounts import (
 from course.figures.before_after import before_after
 from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch, shuffle
-from course.figures.mesh import mesh
 from course.figures.link_lanes import link_lanes, message_times
+from course.figures.mesh import mesh
 from course.figures.named_curves import named_curves
 from course.figures.readings import readings
 from course.figures.ring_circle import chunk_tour, ring_circle
