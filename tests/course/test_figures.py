@@ -12,6 +12,8 @@ from matplotlib.patches import Rectangle
 
 from course import figures
 from course.figures.shards import BINS
+from course.figures.zero_step import LAYERS, lay_out
+from minidist.memory.state import MIXED, share, state
 from minidist.plots import COLORS, Curve
 
 
@@ -162,35 +164,48 @@ def test_gradients_before_and_after_they_are_averaged_and_their_buckets() -> Non
     assert [label.get_text() for label in places.get_xticklabels()] == ["naive", "flat"]
 
 
-# ---- shards ----
+# ---- ZeRO ----
 
 
-ALL, ITS_OWN = [[True, True], [True, True]], [[True, False], [False, True]]
-ROWS = {
-    "DDP": {"forward": {"w": ALL, "m": ALL}, "step": {"w": ALL, "m": ALL}},
-    "ZeRO": {"forward": {"w": ALL, "m": ITS_OWN}, "step": {"w": ITS_OWN, "m": ITS_OWN}},
-}
+def test_a_rank_s_column_holds_what_share_says_and_its_slice_lies_as_high_as_its_number() -> None:
+    figure = figures.who_holds(MIXED, 4, {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2, "ZeRO-3": 3})
+    for stage, axes in enumerate(figure.axes):
+        bars = [p for p in axes.patches if p.get_facecolor()[3] > 0 and isinstance(p, Rectangle)]
+        held = sum(bar.get_height() for bar in bars if bar.get_fill())
+        assert held == 4 * share(state(4, MIXED), 4, stage).total
+    assert [a.get_title().split(": ")[1].split()[0] for a in figure.axes] == ["16", "7", "5.5", "4"]
+    slices = [p for p in figure.axes[3].patches if isinstance(p, Rectangle) and p.get_fill()]
+    assert [p.get_y() for p in slices if p.get_height() == 12] == [16, 28, 40, 52]
 
 
-def held(axes: Axes) -> list[list[bool]]:
-    """Of each rank, whether its shards are filled, from left to right."""
-    boxes = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
-    ranks = sorted({box.get_y() for box in boxes})
-    lines = [sorted((b.get_x(), b.get_fill()) for b in boxes if b.get_y() == r) for r in ranks]
-    return [[filled for _, filled in line] for line in lines]
-
-
-def test_each_panel_fills_and_numbers_what_its_ranks_hold() -> None:
-    figure = figures.holdings(ROWS)
-    whole, own = [True] * 4, [True, True, True, False]
-    assert [held(axes) for axes in figure.axes] == [
-        [whole, whole],
-        [whole, whole],
-        [own, [True, True, False, True]],
-        [[True, False, True, False], [False, True, False, True]],
+def test_the_flat_layout_pads_to_equal_shards() -> None:
+    (axes,) = figures.flat_layout({"a": 5, "b": 2}, 4).axes
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == [f"a[{i}]" for i in range(5)] + ["b[0]", "b[1]", "pad"] + [
+        f"rank {rank}" for rank in range(4)
     ]
-    last = figure.axes[-1]
-    found = {(round(t.get_position()[1]), t.get_text()) for t in last.texts}
-    assert found == {(0, "0"), (1, "1")}
-    places = [(patch.get_x(), patch.get_y()) for patch in last.patches]
-    assert len(set(places)) == len(places) == 8
+
+
+@pytest.mark.parametrize(("stage", "units", "peak"), [(0, 2, 12), (1, 2, 7.5), (2, 2, 6)])
+def test_a_step_sends_the_stage_s_units_and_ends_with_what_it_began(
+    stage: int, units: int, peak: float
+) -> None:
+    step = lay_out(stage)
+    messages = [box for box in step.boxes if box.lane]
+    curve = step.curve()
+    assert len(messages) == units * LAYERS
+    assert curve[-1][1] == pytest.approx(curve[0][1])
+    assert max(sum(held.values()) for _, held in curve) == pytest.approx(peak)
+    for lane in (0, 1):
+        own = sorted(box for box in step.boxes if box.lane == lane)
+        own.sort(key=lambda box: box.start)
+        assert all(one.end <= other.start for one, other in pairwise(own))
+
+
+def test_stage_3_gathers_twice_and_holds_one_layer_s_weights_at_a_time() -> None:
+    step = lay_out(3)
+    kinds = [box.kind for box in step.boxes if box.lane]
+    assert (kinds.count("all-gather"), kinds.count("reduce-scatter")) == (2 * LAYERS, LAYERS)
+    held = [held["parameters"] for _, held in step.curve()]
+    assert (max(held), held[-1]) == (LAYERS / 4 + 1, LAYERS / 4)
+    assert len(figures.zero_step([1, 3]).axes) == 4

@@ -19,6 +19,8 @@ from course.figures.shards import gradients, holdings
 from course.figures.unit_life import unit_life
 from course.figures.unit_timeline import unit_timeline
 from course.figures.winners import winners
+from course.figures.zero_state import flat_layout, who_holds
+from course.figures.zero_step import zero_step
 
 __all__ = [
     "batch_shares",
@@ -28,9 +30,9 @@ __all__ = [
     "cuts",
     "elements_kept",
     "epoch",
+    "flat_layout",
     "gradients",
     "grouped_bars",
-    "holdings",
     "level",
     "link_lanes",
     "measured_and_predicted",
@@ -43,5 +45,7 @@ __all__ = [
     "stacked_bars",
     "unit_life",
     "unit_timeline",
+    "who_holds",
     "winners",
+    "zero_step",
 ]

@@ -1,4 +1,4 @@
-"""Pictures of what each rank has: its gradients before and after averaging, its shards of state."""
+"""Pictures of what each rank has: its gradients before and after averaging."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from minidist.plots import style
 from minidist.plots.style import COLORS
 
 BINS = 16  # parts of a gradient that are shown, each by the mean of its elements
-Held = Mapping[str, Sequence[Sequence[bool]]]  # part → of each rank → of each shard: is it there?
-GAP = 0.8  # between two parts, in widths of a shard
 
 
 def gradients(
@@ -92,47 +90,3 @@ def _bare(axes: Axes, rows: int) -> None:
     axes.set_ylim(rows + 0.05, -0.05)
     axes.set_yticks([])
     style.table(axes)
-
-
-def holdings(rows: Mapping[str, Mapping[str, Held]]) -> Figure:
-    """What every rank holds: a row of panels for each strategy, a panel for each moment.
-
-    In a panel a line is a rank, and a strip is a part of the state, such as the weights, cut into
-    its shards. A shard that is held is filled with its number's colour; one that is not is blank.
-
-    Args:
-        rows: strategy → moment → part → of each rank → of each shard: whether it is held. All
-            strategies have the same moments, and all moments the same parts, ranks and shards.
-    """
-    moments = next(iter(rows.values()))
-    ranks = len(next(iter(moments[next(iter(moments))].values())))
-    size = 7.2, len(rows) * (0.17 * ranks + 0.22) + 0.4
-    figure, grid = style.subplots(len(rows), len(moments), size=size, gridspec_kw={"wspace": 0.12})
-    for line, (strategy, panels) in zip(grid, rows.items(), strict=True):
-        for axes, held in zip(line, panels.values(), strict=True):
-            _panel(axes, held)
-        line[0].set_ylabel(strategy, fontsize=9)
-    for axes, moment in zip(grid[0], moments, strict=True):
-        axes.set_title(moment, fontsize=9)
-        axes.tick_params(labeltop=True)
-    for axes in grid[:, 0]:
-        axes.tick_params(labelleft=True)
-    return figure
-
-
-def _panel(axes: Axes, held: Held) -> None:
-    left, middles, ranks = 0.0, [], 0
-    for lines in held.values():
-        ranks, shards = len(lines), len(lines[0])
-        for rank, number in np.ndindex(ranks, shards):
-            color = (COLORS[number % 6], 0.55) if lines[rank][number] else None
-            style.outline(axes, left + number, rank, height=0.86, linewidth=0.4, facecolor=color)
-            if color:
-                style.write(axes, left + number + 0.5, rank + 0.46, str(number), fontsize=5.5)
-        middles.append(left + shards / 2)
-        left += shards + GAP
-    axes.set_xlim(-0.1, left - GAP + 0.1)
-    axes.set_xticks(middles, list(held))
-    style.name_rows(axes, map(str, range(ranks)))
-    style.table(axes, labelsize=6)
-    axes.tick_params(labelbottom=False, labelleft=False, pad=1)

@@ -1,0 +1,152 @@
+"""One training step under DDP and each stage of ZeRO, as a flow: what runs, travels and is held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from minidist.plots import style
+from minidist.plots.style import PART, PART_HATCH, PHASE
+
+LAYERS, RANKS = 3, 4
+FORWARD, BACKWARD, MESSAGE, UPDATE = 1, 2, 1, 2  # how long each takes for a layer; UPDATE: for all
+COMPUTE, NETWORK = 0, 1  # lanes
+STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+MOMENTS = 2  # times a layer's weights
+
+
+class Box(NamedTuple):
+    """Something that runs or travels."""
+
+    lane: int
+    kind: str  # of PHASE
+    layer: int | None
+    start: float
+    end: float
+
+
+class Step:
+    """A step that is being laid out; each lane does one thing after another."""
+
+    def __init__(self, stage: int) -> None:
+        self.boxes: list[Box] = []
+        self.free = [0.0, 0.0]  # when each lane is
+        part = 1 / RANKS
+        self.held = {
+            "parameters": LAYERS * (part if stage == 3 else 1),
+            "gradients": 0.0,
+            "optimizer state": MOMENTS * LAYERS * (part if stage else 1),
+        }
+        self.changes: list[tuple[float, str, float]] = []
+
+    def add(
+        self, kind: str, layer: int | None, takes: float, after: float = 0, **change: float
+    ) -> float:
+        """Begin when the lane is free and not before `after`; at the end a part changes."""
+        lane = NETWORK if kind in ("reduce-scatter", "all-gather") else COMPUTE
+        start = max(self.free[lane], after)
+        self.free[lane] = end = start + takes
+        self.boxes.append(Box(lane, kind, layer, start, end))
+        self.changes += [(end, part, amount) for part, amount in change.items()]
+        return end
+
+    def curve(self) -> list[tuple[float, dict[str, float]]]:
+        """(Time, what is held from then on), in layers' weights."""
+        now, points = dict(self.held), {0.0: dict(self.held)}
+        for when, part, amount in sorted(self.changes, key=lambda change: change[0]):
+            now[part] += amount
+            points[when] = dict(now)
+        points[max(self.free)] = dict(now)
+        return [*points.items()]
+
+
+def lay_out(stage: int) -> Step:
+    """The plain form of each stage: a bucket for each layer, nothing gathered ahead."""
+    step, part, drop = Step(stage), 1 / RANKS, 1 / RANKS - 1
+    for layer in range(1, LAYERS + 1):
+        ready = _gathered(step, layer) if stage == 3 else 0.0
+        step.add("forward", layer, FORWARD, ready, **({"parameters": -1} if stage == 3 else {}))
+    for layer in range(LAYERS, 0, -1):
+        ready = _gathered(step, layer) if stage == 3 else 0.0
+        change = {"gradients": 1} | ({"parameters": -1} if stage == 3 else {})
+        done = step.add("backward", layer, BACKWARD, ready, **change)
+        if stage != 1:
+            change = {"gradients": drop} if stage else {}
+            step.add("reduce-scatter", layer, MESSAGE, done, **change)
+        if stage == 0:
+            step.add("all-gather", layer, MESSAGE)
+    for layer in range(LAYERS, 0, -1) if stage == 1 else ():
+        step.add("reduce-scatter", layer, MESSAGE, step.free[COMPUTE], gradients=drop)
+    left = -LAYERS * (part if stage else 1)
+    share = UPDATE * (part if stage else 1)
+    done = step.add("optimizer", None, share, step.free[NETWORK], gradients=left)
+    for layer in range(1, LAYERS + 1) if stage in (1, 2) else ():
+        step.add("all-gather", layer, MESSAGE, done)
+    return step
+
+
+def _gathered(step: Step, layer: int) -> float:
+    """Gather a layer's weights, which are not there before the layer needs them."""
+    start = max(step.free)
+    step.changes.append((start, "parameters", 1))
+    return step.add("all-gather", layer, MESSAGE, step.free[COMPUTE])
+
+
+def zero_step(stages: Iterable[int]) -> Figure:
+    """A step on one of four ranks: lanes for computing and network, and what is held below them."""
+    chosen = list(stages)
+    size = 6.2, 1.6 * len(chosen) + 0.5
+    figure, grid = style.subplots(
+        2 * len(chosen), 1, size=size, sharex=True, height_ratios=[1, 1] * len(chosen)
+    )
+    length = max(max(lay_out(stage).free) for stage in range(len(STAGES)))
+    for number, stage in enumerate(chosen):
+        step, (lanes, memory) = lay_out(stage), grid[2 * number : 2 * number + 2, 0]
+        _lanes(lanes, step)
+        _memory(memory, step)
+        lanes.set_title(STAGES[stage], fontsize=9, loc="left")
+    grid[0, 0].set_xlim(0, length + 1)
+    grid[-1, 0].set_xlabel("time")
+    legend = [
+        Patch(facecolor=PART[p], hatch=PART_HATCH[p], edgecolor="black", label=p)
+        for p in PART
+        if p != "activations"
+    ]
+    style.legend_below(figure, 3, legend)
+    return figure
+
+
+SHORT = {"forward": "F", "backward": "B", "reduce-scatter": "RS", "all-gather": "AG"}
+
+
+def _lanes(axes: Axes, step: Step) -> None:
+    for box in step.boxes:
+        width = box.end - box.start
+        color = PHASE[box.kind], 0.5
+        style.outline(axes, box.start, box.lane, width=width, height=0.9, facecolor=color)
+        if box.layer:
+            style.write(
+                axes, box.start + width / 2, box.lane + 0.47, f"{SHORT[box.kind]}{box.layer}"
+            )
+        else:
+            style.write(axes, box.end + 0.5, box.lane + 0.47, "opt")
+    style.name_rows(axes, ("compute", "network"), 0.45)
+    axes.set_xticks([])
+    style.table(axes)
+
+
+def _memory(axes: Axes, step: Step) -> None:
+    when = [time for time, _ in step.curve()]
+    bottom = [0.0] * len(when)
+    for part in ("parameters", "optimizer state", "gradients"):
+        top = [low + held[part] for low, (_, held) in zip(bottom, step.curve(), strict=True)]
+        look = {"facecolor": PART[part], "hatch": PART_HATCH[part], "edgecolor": "black"}
+        axes.fill_between(when, bottom, top, step="post", linewidth=0.4, alpha=0.7, **look)
+        bottom = top
+    axes.set_ylim(0, (2 + MOMENTS) * LAYERS)
+    axes.set_yticks([(2 + MOMENTS) * LAYERS / 2], ["memory"])
+    style.table(axes)
