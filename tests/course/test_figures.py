@@ -11,6 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from course import figures
+from course.figures.beyond import pipelined
 from course.figures.shards import BINS
 from course.figures.zero_step import LAYERS, lay_out
 from minidist.memory.state import MIXED, share, state
@@ -209,3 +210,34 @@ def test_stage_3_gathers_twice_and_holds_one_layer_s_weights_at_a_time() -> None
     held = [held["parameters"] for _, held in step.curve()]
     assert (max(held), held[-1]) == (LAYERS / 4 + 1, LAYERS / 4)
     assert len(figures.zero_step([1, 3]).axes) == 4
+
+
+# ---- beyond data parallelism ----
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokens", "weights"),
+    [
+        ("data", "0123", ["all ranks"]),
+        ("tensor", ["all ranks"], "0123"),
+        ("pipeline", ["all ranks"], "0123"),
+        ("context", "0123", ["all ranks"]),
+        ("expert", "0123", ["all ranks"] * 2 + [*"00112233"]),
+    ],
+)
+def test_each_kind_splits_tokens_or_weights(
+    kind: str, tokens: list[str], weights: list[str]
+) -> None:
+    left, right = figures.split(kind).axes
+    assert sorted(text.get_text() for text in left.texts) == sorted(tokens)
+    assert sorted(text.get_text() for text in right.texts) == sorted(weights)
+
+
+def test_a_pipeline_s_stage_does_one_thing_at_a_time_and_after_its_neighbour() -> None:
+    passes = {(p.kind, p.stage, p.micro): p.start for p in pipelined(4, 3)}
+    for (kind, stage, micro), start in passes.items():
+        takes, before = (1, stage - 1) if kind == "forward" else (2, stage + 1)
+        assert passes.get((kind, before, micro), -takes) + takes <= start
+        assert passes.get((kind, stage, micro - 1), -takes) + takes <= start
+    assert max(passes.values()) + 2 == 3 * (4 + 3 - 1)
+    assert len(figures.pipeline(4, 3).axes[0].patches) == len(passes) == 24

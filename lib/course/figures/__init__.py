@@ -8,6 +8,7 @@ from course.figures.amounts import (
     stacked_bars,
 )
 from course.figures.before_after import before_after
+from course.figures.beyond import pipeline, split
 from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch, shuffle
 from course.figures.link_lanes import link_lanes, message_times
@@ -39,9 +40,11 @@ __all__ = [
     "mesh",
     "message_times",
     "named_curves",
+    "pipeline",
     "readings",
     "ring_circle",
     "shuffle",
+    "split",
     "stacked_bars",
     "unit_life",
     "unit_timeline",
