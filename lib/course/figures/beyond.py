@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -69,7 +69,7 @@ def _grid(axes: Axes, owner: Owner, names: Sequence[str]) -> None:
         boxes.setdefault((rank, row if by_row else 0), []).append((row, column))
     for (rank, _), cells in boxes.items():
         (top, left), (bottom, right) = min(cells), max(cells)
-        size = {"width": right + 1 - left, "height": bottom + 1 - top}
+        size: dict[str, Any] = {"width": right + 1 - left, "height": bottom + 1 - top}
         if rank is not None:
             style.fill(axes, left, top, RANK[rank], alpha=0.45, **size)
         style.outline(axes, left, top, GREY, linewidth=0.8, **size)

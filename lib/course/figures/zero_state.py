@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -54,7 +55,11 @@ def _column(axes: Axes, rank: int, whole: StateBytes, own: StateBytes, ranks: in
     bottom, left = 0.0, rank - BAR / 2
     for name, part in PARTS.items():
         full, held = getattr(whole, part), getattr(own, part)
-        look = {"facecolor": PART[name], "hatch": PART_HATCH[name], "edgecolor": "black"}
+        look: dict[str, Any] = {
+            "facecolor": PART[name],
+            "hatch": PART_HATCH[name],
+            "edgecolor": "black",
+        }
         start = bottom + (full * rank / ranks if held < full else 0)
         axes.bar(left, held, BAR, start, align="edge", linewidth=0.4, alpha=0.85, **look)
         style.outline(axes, left, bottom, GREY, width=BAR, height=full, linewidth=0.6)
@@ -77,7 +82,7 @@ def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:
         style.outline(axes, x, 0, GREY, linewidth=0.8)
         style.write(axes, x + 0.5, 0.5, name)
     for rank in range(ranks):
-        box = {"width": shard - 0.08, "height": 1, "linewidth": 1.2}
+        box: dict[str, Any] = {"width": shard - 0.08, "height": 1, "linewidth": 1.2}
         style.outline(axes, rank * shard + 0.04, 1.45, RANK[rank], facecolor=None, **box)
         style.fill(axes, rank * shard + 0.04, 1.45, RANK[rank], width=shard - 0.08, alpha=0.35)
         style.write(axes, (rank + 0.5) * shard, 1.95, f"rank {rank}")

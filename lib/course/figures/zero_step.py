@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -144,7 +144,11 @@ def _memory(axes: Axes, step: Step) -> None:
     bottom = [0.0] * len(when)
     for part in ("parameters", "optimizer state", "gradients"):
         top = [low + held[part] for low, (_, held) in zip(bottom, step.curve(), strict=True)]
-        look = {"facecolor": PART[part], "hatch": PART_HATCH[part], "edgecolor": "black"}
+        look: dict[str, Any] = {
+            "facecolor": PART[part],
+            "hatch": PART_HATCH[part],
+            "edgecolor": "black",
+        }
         axes.fill_between(when, bottom, top, step="post", linewidth=0.4, alpha=0.7, **look)
         bottom = top
     axes.set_ylim(0, (2 + MOMENTS) * LAYERS)

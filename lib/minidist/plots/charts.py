@@ -53,7 +53,7 @@ def memory_curve(
     *,
     unit: str = "MB",
 ) -> Figure:
-    """Memory over a step, a panel for each recording, all on one scale of bytes.
+    """Memory over a step, a panel for each recording, all on one scale of bytes and of time.
 
     Forward, backward and optimizer are shaded, where they were recorded.
 
@@ -64,14 +64,12 @@ def memory_curve(
     """
     scale, heights = UNITS[unit], heights or {}
     size = 7.2, 0.9 + 1.9 * len(recorded)
-    figure, grid = style.subplots(len(recorded), 1, size=size, sharey=True)
+    figure, grid = style.subplots(len(recorded), 1, size=size, sharex=True, sharey=True)
     names = list(dict.fromkeys(name for own in heights.values() for name in own))
     for axes, (title, one) in zip(grid.flat, recorded.items(), strict=True):
-        for span in one.spans:
-            if span.lane == COMPUTE and span.name in PHASE:
-                phase = 1e3 * span.start, 1e3 * span.end
-                color = PHASE[span.name]
-                axes.axvspan(*phase, color=color, alpha=0.14, lw=0, label=span.name)
+        for span in _outermost(one.spans):
+            phase = 1e3 * span.start, 1e3 * span.end
+            axes.axvspan(*phase, color=PHASE[span.name], alpha=0.14, lw=0, label=span.name)
         when, held = zip(*((1e3 * t, nbytes / scale) for t, nbytes in one.points), strict=True)
         axes.fill_between(when, held, step="post", color=GREY, alpha=0.3, linewidth=0)
         axes.step(when, held, where="post", color=COLORS[0], linewidth=1)
@@ -85,6 +83,22 @@ def memory_curve(
     grid[0, 0].set_ylim(bottom=0)
     style.legend_below(figure, 3)
     return figure
+
+
+def _outermost(spans: Iterable[Span]) -> list[Span]:
+    """Phases of computing, without those that lie in another one of their name."""
+    phases = [span for span in spans if span.lane == COMPUTE and span.name in PHASE]
+    return [
+        one
+        for one in phases
+        if not any(
+            other is not one
+            and other.name == one.name
+            and other.start <= one.start
+            and one.end <= other.end
+            for other in phases
+        )
+    ]
 
 
 # ---- what ran when ----
