@@ -52,7 +52,7 @@ BLOCKS = ["attention", "experts"] * (HIGH // 2)
 
 def split(kind: str) -> Figure:
     """Tokens to the left, the model to the right, each cut among four ranks or whole on all."""
-    figure, (both,) = style.subplots(1, 2, size=(4.8, 1.35))
+    figure, (both,) = style.subplots(1, 2, size=(3.7, 1.25))
     tokens, model = both
     _grid(tokens, SPLITS[kind].tokens, [f"seq. {row}" for row in range(1, HIGH + 1)])
     _grid(model, SPLITS[kind].model, BLOCKS if kind == "expert" else LAYERS)

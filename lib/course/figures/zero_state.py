@@ -50,18 +50,19 @@ def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Fig
     return figure
 
 
+def part_look(name: str) -> dict[str, Any]:
+    """Colour and hatch of a part of the state, with a thin border."""
+    hatch, color = PART_HATCH[name], PART[name]
+    return {"facecolor": color, "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
+
+
 def _column(axes: Axes, rank: int, whole: StateBytes, own: StateBytes, ranks: int) -> None:
     """One rank: the parts on top of each other."""
     bottom, left = 0.0, rank - BAR / 2
     for name, part in PARTS.items():
         full, held = getattr(whole, part), getattr(own, part)
-        look: dict[str, Any] = {
-            "facecolor": PART[name],
-            "hatch": PART_HATCH[name],
-            "edgecolor": "black",
-        }
         start = bottom + (full * rank / ranks if held < full else 0)
-        axes.bar(left, held, BAR, start, align="edge", linewidth=0.4, alpha=0.85, **look)
+        axes.bar(left, held, BAR, start, align="edge", alpha=0.85, **part_look(name))
         style.outline(axes, left, bottom, GREY, width=BAR, height=full, linewidth=0.6)
         bottom += full
 

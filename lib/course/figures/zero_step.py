@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from course.figures.zero_state import part_look
 from minidist.plots import style
-from minidist.plots.style import PART, PART_HATCH, PHASE
+from minidist.plots.style import PHASE
 
 LAYERS, RANKS = 3, 4
 FORWARD, BACKWARD, MESSAGE, UPDATE = 1, 2, 1, 2  # how long each takes for a layer; UPDATE: for all
@@ -72,7 +73,7 @@ def lay_out(stage: int) -> Step:
         step.add("forward", layer, FORWARD, ready, **({"parameters": -1} if stage == 3 else {}))
     for layer in range(LAYERS, 0, -1):
         ready = _gathered(step, layer) if stage == 3 else 0.0
-        change = {"gradients": 1} | ({"parameters": -1} if stage == 3 else {})
+        change: dict[str, float] = {"gradients": 1, **({"parameters": -1} if stage == 3 else {})}
         done = step.add("backward", layer, BACKWARD, ready, **change)
         if stage != 1:
             change = {"gradients": drop} if stage else {}
@@ -111,11 +112,7 @@ def zero_step(stages: Iterable[int]) -> Figure:
         lanes.set_title(STAGES[stage], fontsize=9, loc="left")
     grid[0, 0].set_xlim(0, length + 1)
     grid[-1, 0].set_xlabel("time")
-    legend = [
-        Patch(facecolor=PART[p], hatch=PART_HATCH[p], edgecolor="black", label=p)
-        for p in PART
-        if p != "activations"
-    ]
+    legend = [Patch(label=part, **part_look(part)) for part in lay_out(0).held]
     style.legend_below(figure, 3, legend)
     return figure
 
@@ -129,9 +126,8 @@ def _lanes(axes: Axes, step: Step) -> None:
         color = PHASE[box.kind], 0.5
         style.outline(axes, box.start, box.lane, width=width, height=0.9, facecolor=color)
         if box.layer:
-            style.write(
-                axes, box.start + width / 2, box.lane + 0.47, f"{SHORT[box.kind]}{box.layer}"
-            )
+            name = f"{SHORT[box.kind]}{box.layer}"
+            style.write(axes, box.start + width / 2, box.lane + 0.47, name)
         else:
             style.write(axes, box.end + 0.5, box.lane + 0.47, "opt")
     style.name_rows(axes, ("compute", "network"), 0.45)
@@ -144,12 +140,7 @@ def _memory(axes: Axes, step: Step) -> None:
     bottom = [0.0] * len(when)
     for part in ("parameters", "optimizer state", "gradients"):
         top = [low + held[part] for low, (_, held) in zip(bottom, step.curve(), strict=True)]
-        look: dict[str, Any] = {
-            "facecolor": PART[part],
-            "hatch": PART_HATCH[part],
-            "edgecolor": "black",
-        }
-        axes.fill_between(when, bottom, top, step="post", linewidth=0.4, alpha=0.7, **look)
+        axes.fill_between(when, bottom, top, step="post", alpha=0.7, **part_look(part))
         bottom = top
     axes.set_ylim(0, (2 + MOMENTS) * LAYERS)
     axes.set_yticks([(2 + MOMENTS) * LAYERS / 2], ["memory"])
