@@ -52,7 +52,7 @@ BLOCKS = ["attention", "experts"] * (HIGH // 2)
 
 def split(kind: str) -> Figure:
     """Tokens to the left, the model to the right, each cut among four ranks or whole on all."""
-    figure, (both,) = style.subplots(1, 2, size=(3.7, 1.25))
+    figure, (both,) = style.subplots(1, 2, size=(3.4, 1.25))
     tokens, model = both
     _grid(tokens, SPLITS[kind].tokens, [f"seq. {row}" for row in range(1, HIGH + 1)])
     _grid(model, SPLITS[kind].model, BLOCKS if kind == "expert" else LAYERS)
@@ -75,7 +75,7 @@ def _grid(axes: Axes, owner: Owner, names: Sequence[str]) -> None:
         style.outline(axes, left, top, GREY, linewidth=0.8, **size)
         text = "all ranks" if rank is None else str(rank)
         style.write(axes, (left + right + 1) / 2, (top + bottom + 1) / 2 + 0.03, text)
-    axes.set_xlim(-0.05, WIDE + 0.05)
+    axes.set_xlim(-0.1, WIDE + 0.1)
     axes.set_xticks([])
     style.name_rows(axes, names)
     style.table(axes)

@@ -30,7 +30,7 @@ def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Fig
         stages: title → stage, as `share` takes it; 0 is data parallelism.
     """
     whole, rows = state(ranks, policy), -(-len(stages) // 2)  # a parameter for each rank
-    figure, grid = style.subplots(rows, 2, size=(3.7, 1.9 * rows), sharey=True)
+    figure, grid = style.subplots(rows, 2, size=(3.4, 1.9 * rows), sharey=True)
     for axes, (title, stage) in zip(grid.flat, stages.items(), strict=False):
         for rank in range(ranks):
             _column(axes, rank, whole, share(whole, ranks, stage), ranks)
@@ -74,7 +74,7 @@ def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:
         sizes: name → elements of each parameter.
         ranks: each owns a shard; what no parameter fills is padding.
     """
-    figure, grid = style.subplots(size=(3.7, 1.1))
+    figure, grid = style.subplots(size=(3.4, 1.1))
     axes: Axes = grid[0, 0]
     names = [f"{name}[{i}]" for name, size in sizes.items() for i in range(size)]
     shard = Flat([torch.Size([size]) for size in sizes.values()], ranks, 0).shard_numel
