@@ -16,7 +16,7 @@ from course.figures.mesh import mesh
 from course.figures.named_curves import named_curves
 from course.figures.readings import readings
 from course.figures.ring_circle import chunk_tour, ring_circle
-from course.figures.shards import gradients, holdings
+from course.figures.shards import gradients
 from course.figures.unit_life import unit_life
 from course.figures.unit_timeline import unit_timeline
 from course.figures.winners import winners
