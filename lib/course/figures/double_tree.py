@@ -21,7 +21,7 @@ def double_tree(schedule: Schedule) -> Figure:
     A rank stands at the same place from left to right in both.
     """
     trees = edges(schedule)
-    figure, grid = style.subplots(size=(min(4.8, 0.5 * schedule.ranks + 0.6), 3.4), layout="none")
+    figure, grid = style.subplots(size=(min(4.8, 0.4 * schedule.ranks + 0.5), 3.2), layout="none")
     figure.subplots_adjust(0.02, 0.02, 0.98, 0.98)
     axes: Axes = grid[0, 0]
     for parents, sign, name in zip(trees, (1, -1), NAMES, strict=True):

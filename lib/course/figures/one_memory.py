@@ -13,7 +13,7 @@ TITLES = ("1  copy in", "2  sum a column", "3  copy out")
 
 def one_memory(ranks: int = 4) -> Figure:
     """Three panels; a row is a rank's segment, a column a chunk, a colour the rank that acts."""
-    figure, grid = style.subplots(1, 3, size=(4.8, 2.0))
+    figure, grid = style.subplots(1, 3, size=(3.7, 1.75))
     for number, (axes, title) in enumerate(zip(grid[0], TITLES, strict=True)):
         for row in range(ranks):
             for column in range(ranks):

@@ -18,7 +18,7 @@ def pipeline(schedule: Schedule) -> Figure:
     sends = [(number, send) for number, step in enumerate(schedule) for send in step]
     links = list(dict.fromkeys((send.src, send.dst) for _, send in sends))
     steps = 1 + max(number for number, _ in sends)
-    figure, grid = style.subplots(size=(0.32 * steps + 1.5, 0.3 * len(links) + 0.75))
+    figure, grid = style.subplots(size=(0.28 * steps + 1.2, 0.3 * len(links) + 0.75))
     axes: Axes = grid[0, 0]
     for number, send in sends:
         row = links.index((send.src, send.dst))

@@ -23,7 +23,7 @@ def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
         between: what a hop from node to node costs, written there and at each such hop.
     """
     ranks = count * local
-    figure, grid = style.subplots(size=(4.4, 4.4), layout="none")
+    figure, grid = style.subplots(size=(3.7, 3.7), layout="none")
     figure.subplots_adjust(0, 0, 1, 1)
     axes: Axes = grid[0, 0]
     axes.set(xlim=(-1.55, 1.55), ylim=(-1.55, 1.55), aspect="equal")
@@ -43,7 +43,7 @@ def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
         if leaves:
             axes.text(*_at(rank + 0.5, ranks, 1.33), between,
                       ha="center", va="center", fontsize=9)  # fmt: skip
-        dot(axes, *_at(rank, ranks), rank, size=15)
+        dot(axes, *_at(rank, ranks), rank, size=13)
     middle = f"once round:\n{ranks - count} × {inside}\n+ {count} × {between}"
     axes.text(0, 0, middle, ha="center", va="center", fontsize=10)
     return figure

@@ -25,7 +25,7 @@ def rounds(schedule: Schedule, *, local: int = 0) -> Figure:
         local: ranks on each node, which then has a frame; 0 for none.
     """
     steps = list(schedule.outline())
-    width = 0.42 * schedule.ranks + 1.3
+    width = 0.35 * schedule.ranks + 0.9
     figure, grid = style.subplots(size=(width, HEIGHT * len(steps) + 0.75), layout="none")
     figure.subplots_adjust(0.02, 0.02, 0.98, 0.98)
     axes: Axes = grid[0, 0]

@@ -30,7 +30,7 @@ def winners(
         names: all names that may win; a name's place here gives its colour.
         marks: name → bytes that get a line from top to bottom.
     """
-    figure, grid = style.subplots(len(best), 1, size=(4.8, 2.7 * len(best) + 0.2), sharex=True)
+    figure, grid = style.subplots(len(best), 1, size=(3.7, 2.5 * len(best) + 0.2), sharex=True)
     for axes, (title, rows) in zip(grid[:, 0], best.items(), strict=True):
         _regions(axes, rows, sizes, names)
         axes.set_title(title, fontsize=10, loc="left")
