@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
+from itertools import product, repeat
 from typing import Any
 
 import numpy as np
@@ -41,11 +43,11 @@ def one_step(ranks: int, *sends: Send) -> Schedule:
 
 
 def test_one_slow_link_sets_the_pace_of_the_ring_and_not_of_who_does_not_use_it() -> None:
-    """Per-link figures: rank 2 is a straggler, out and in."""
+    """Rank 2 has a slow link: it carries a chunk in each step, and 4 of a path's 6 hops at most."""
     slow = Link(alpha=5e-5, beta=1e-8)
     uneven = switch([LINK, LINK, slow, LINK])
     ring = seconds(algorithms.ring_all_reduce(4), SIZE, uneven)
-    assert ring == pytest.approx(6 * (slow.alpha + slow.beta * SIZE / 4))
+    assert ring == pytest.approx(2 * LINK.alpha + 4 * slow.alpha + 6 * slow.beta * SIZE / 4)
     around = one_step(4, Send(0, 1, 0, True), Send(1, 3, 1, True))
     assert seconds(around, SIZE, uneven) == pytest.approx(LINK.alpha + LINK.beta * SIZE / 4)
     assert seconds(around, SIZE, switch([LINK] * 4)) == seconds(around, SIZE, switch(LINK))
@@ -72,6 +74,60 @@ def test_ranks_of_one_host_take_turns_on_its_cores() -> None:
     assert seconds(tree, SIZE, two) == pytest.approx(4 * whole + 2 * gamma * SIZE)
     many = shared(LINK, gamma, cores=64)
     assert seconds(ring, SIZE, many) == pytest.approx(seconds(ring, SIZE, switch(LINK, gamma)))
+
+
+# ---- latency adds up along paths ----
+
+
+@pytest.mark.parametrize(("count", "local"), [(2, 1), (4, 8), (3, 5), (128, 8)])
+def test_a_ring_over_nodes_pays_for_a_hop_out_once_in_each_node(count: int, local: int) -> None:
+    """The longest path has 2M hops out; NCCL counts 2(M - 1), which all paths have."""
+    slow, hops = Link(alpha=7e-5, beta=0.0), 2 * (count * local - 1)
+    network = nodes(local, LINK, slow)
+    out = min(2 * count, hops)
+    predicted = seconds(algorithms.ring_all_reduce(count * local), 0, network)
+    assert predicted == pytest.approx((hops - out) * LINK.alpha + out * slow.alpha)
+
+
+def longest_path(schedule: Schedule, local: int, inside: float, between: float) -> float:
+    """The most latency that any copy of any chunk has behind it, followed message by message."""
+    behind = np.zeros((schedule.ranks, schedule.chunks))
+    for step in schedule:
+        sent = behind.copy()
+        for src, dst, chunk, reduce, width in step:
+            run = slice(chunk, chunk + width)
+            comes = sent[src, run] + (inside if src // local == dst // local else between)
+            behind[dst, run] = np.maximum(behind[dst, run], comes) if reduce else comes
+    return float(behind.max())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        algorithms.ring_all_reduce,
+        algorithms.tree_all_reduce,
+        algorithms.recursive_doubling_all_reduce,
+        algorithms.halving_doubling_all_reduce,
+        partial(algorithms.hierarchical_all_reduce, local=8),
+    ],
+)
+@pytest.mark.parametrize("ranks", [8, 16, 64])
+def test_latency_is_that_of_the_longest_path_of_a_chunk(
+    make: Callable[[int], Schedule], ranks: int
+) -> None:
+    for inside, between, local in product((1e-6, 9e-6), (2e-6, 5e-6), (2, 8)):
+        network = nodes(local, Link(inside, 1e-9), Link(between, 1e-8))
+        by_path = longest_path(make(ranks), local, inside, between)
+        assert seconds(make(ranks), 0, network) == pytest.approx(by_path)
+
+
+def test_a_rank_that_hears_from_two_in_a_run_of_steps_is_as_late_as_the_later_one() -> None:
+    sends = Send(1, 0, 0, False), Send(2, 0, 1, False), Send(0, 1, 2, False), Send(0, 2, 3, False)
+    step, slow = step_of(sends), Link(alpha=1e-3, beta=0.0)
+    network = nodes(2, LINK, slow)  # ranks 0 and 1, and rank 2 by itself
+    for times in range(1, 6):
+        run = Schedule("run", "shift", 3, 4, partial(repeat, step, times), alike=times)
+        assert seconds(run, 0, network) == pytest.approx(times * slow.alpha)
 
 
 def message_by_message(schedule: Schedule, nbytes: float, link: Link, gamma: float) -> float:

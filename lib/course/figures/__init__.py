@@ -11,11 +11,18 @@ from course.figures.before_after import before_after
 from course.figures.beyond import pipeline, split
 from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch, shuffle
+from course.figures.double_tree import double_tree
+from course.figures.floors import floors
+from course.figures.labelled import Line, labelled
 from course.figures.link_lanes import link_lanes, message_times
 from course.figures.mesh import mesh
 from course.figures.named_curves import named_curves
+from course.figures.one_memory import one_memory
+from course.figures.pipeline import pipeline
 from course.figures.readings import readings
 from course.figures.ring_circle import chunk_tour, ring_circle
+from course.figures.ring_path import ring_path
+from course.figures.rounds import rounds
 from course.figures.shards import gradients
 from course.figures.unit_life import unit_life
 from course.figures.unit_timeline import unit_timeline
@@ -24,25 +31,32 @@ from course.figures.zero_state import flat_layout, who_holds
 from course.figures.zero_step import zero_step
 
 __all__ = [
+    "Line",
     "batch_shares",
     "before_after",
     "chunk_tour",
     "curve_panels",
     "cuts",
+    "double_tree",
     "elements_kept",
     "epoch",
     "flat_layout",
+    "floors",
     "gradients",
     "grouped_bars",
+    "labelled",
     "level",
     "link_lanes",
     "measured_and_predicted",
     "mesh",
     "message_times",
     "named_curves",
+    "one_memory",
     "pipeline",
     "readings",
     "ring_circle",
+    "ring_path",
+    "rounds",
     "shuffle",
     "split",
     "stacked_bars",

@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from minidist.plots import style
 from minidist.plots.style import COLORS
@@ -18,7 +17,10 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def winners(
-    best: Mapping[str, Mapping[int, Sequence[str]]], sizes: Sequence[float], names: Sequence[str]
+    best: Mapping[str, Mapping[int, Sequence[str]]],
+    sizes: Sequence[float],
+    names: Sequence[str],
+    marks: Mapping[str, float] | None = None,
 ) -> Figure:
     """Which algorithm is the fastest: tensor size to the right, ranks upward.
 
@@ -26,19 +28,17 @@ def winners(
         best: for each title a panel: number of ranks → the winner's name at each of `sizes`.
         sizes: bytes, ascending.
         names: all names that may win; a name's place here gives its colour.
+        marks: name → bytes that get a line from top to bottom.
     """
-    figure, grid = style.subplots(1, len(best), size=(4.4 * len(best), 3.9))
-    for axes, (title, rows) in zip(grid[0], best.items(), strict=True):
+    figure, grid = style.subplots(len(best), 1, size=(3.7, 2.5 * len(best) + 0.2), sharex=True)
+    for axes, (title, rows) in zip(grid[:, 0], best.items(), strict=True):
         _regions(axes, rows, sizes, names)
-        axes.set(title=title, xlabel="bytes in the tensor")
-    grid[0, 0].set_ylabel("ranks")
-    seen = {name for rows in best.values() for line in rows.values() for name in line}
-    patches = [
-        Patch(facecolor=COLORS[index], alpha=0.55, label=name)
-        for index, name in enumerate(names)
-        if name in seen
-    ]
-    style.legend_below(figure, 4, patches)
+        axes.set_title(title, fontsize=10, loc="left")
+        axes.set_ylabel("ranks", fontsize=9)
+        for name, at in (marks or {}).items():
+            axes.axvline(at, color="black", lw=1.2, ls="--")
+            axes.text(at, len(rows) - 0.45, name, ha="center", va="bottom", fontsize=8)
+    grid[-1, 0].set_xlabel("bytes in the tensor", fontsize=9)
     return figure
 
 
@@ -64,11 +64,13 @@ def _regions(
             x = np.sqrt(sizes[place[0]] * sizes[place[-1]])
             style.write(axes, x, int(wide.argmax()), names[int(which)])
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _bytes(value)))
+    axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(0, 51, 5)]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: in_bytes(value)))
     axes.set_yticks(range(len(rows)), [f"{ranks:,}" for ranks in rows])
     style.chart(axes, labelsize=8)
 
 
-def _bytes(value: float) -> str:
+def in_bytes(value: float) -> str:
+    """A number of bytes on an axis: 256 B, 64 KiB, 16 MiB."""
     power = min(int(np.log2(max(value, 1)) // 10), len(UNITS) - 1)
     return f"{value / 1024**power:g} {UNITS[power]}"

@@ -1,10 +1,14 @@
 """Price a schedule: how long it takes on links of known latency and bandwidth.
 
-The model is Hockney's (1994): a message of m bytes takes alpha + beta * m seconds on each link that
-it crosses. Messages of one step that share a link take turns for their bytes, while their latencies
-overlap; links work side by side; a step ends when its busiest link is done and its busiest receiver
-has reduced what came, at gamma seconds per byte (Thakur, Rabenseifner and Gropp, 2005); the next
-one starts then.
+The model is Hockney's (1994): a message of m bytes takes alpha + beta * m seconds on the links that
+it crosses. Links work side by side, and messages of one step that share a link take turns for their
+bytes, so a step takes as long as its busiest link needs; then its busiest receiver reduces what
+came, at gamma seconds per byte (Thakur, Rabenseifner and Gropp, 2005).
+
+Latency adds up along the paths that messages form. A step takes at least the latency of its
+quickest message. A slower message delays only its receiver, and later the ranks that hear from it.
+So a ring over nodes pays for a link between nodes once in each node that a chunk passes, not in
+every step; NCCL's model counts the same (tuning.cc).
 """
 
 from collections import Counter
@@ -18,7 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from minidist.schedule.checks import amount, whole_number
-from minidist.schedule.schedule import Ints, Schedule
+from minidist.schedule.schedule import Ints, Schedule, Step
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -108,28 +114,60 @@ def price(schedule: Schedule, topology: Topology) -> Callable[[float], float]:
     All chunks count as equally large: rounding to whole elements is left out.
     """
     cores = topology.cores
-    # What a step asks of the topology, and how many steps ask the same: for each link the latencies
-    # waited for and the chunks on its busiest copy; and the chunks that the busiest receiver adds.
-    loads: Counter[tuple[tuple[tuple[Link, int, int], ...], int]] = Counter()
+    # How many steps have the same loads: for each link, its beta and the chunks on its busiest
+    # copy; and the chunks that the busiest receiver reduces.
+    loads: Counter[tuple[tuple[tuple[float, int], ...], int]] = Counter()
+    latency, late = 0.0, np.zeros(schedule.ranks)
     for step, times in schedule.outline():
-        busiest = []
+        busiest, alpha = [], np.zeros(len(step))
         for link, number in topology.lanes(step.src, step.dst):
             used = number >= 0
             if used.any():
-                latencies = int(np.bincount(number[used]).max()) if cores else 1
-                busiest.append((link, latencies, _most(number[used], step.width[used])))
+                turns = int(np.bincount(number[used]).max()) if cores else 1
+                alpha[used] = np.maximum(alpha[used], link.alpha * turns)
+                busiest.append((link.beta, _most(number[used], step.width[used])))
+        latency += float(alpha.min()) * times
+        late = _delays(late, step, alpha - alpha.min(), times)
         receiver = step.dst[step.reduce]
         worker = np.arange(len(receiver)) % cores if cores else receiver
         loads[tuple(busiest), _most(worker, step.width[step.reduce])] += times
+    latency += float(late.max())
 
     def seconds(nbytes: float) -> float:
-        chunk, total = amount("nbytes", nbytes) / schedule.chunks, 0.0
+        chunk, total = amount("nbytes", nbytes) / schedule.chunks, latency
         for (links, reduced), times in loads.items():
-            busiest = max(link.alpha * m + link.beta * c * chunk for link, m, c in links)
-            total += times * (busiest + topology.gamma * reduced * chunk)
+            moved = max(beta * chunks for beta, chunks in links)
+            total += times * (moved + topology.gamma * reduced) * chunk
         return total
 
     return seconds
+
+
+def _delays(late: Floats, step: Step, extra: Floats, times: int) -> Floats:
+    """How late each rank is after `times` such steps, if each was `late` before them.
+
+    A rank is as late as it was, or as late as the rank it hears from, plus the `extra` of that
+    message. After a run of steps it is as late as the worst of the ranks up to `times` hops back
+    makes it. The worst of 1, 2, 4, ... hops is found from the one before.
+    """
+    if not (late.any() or extra.any()):
+        return late
+    if times == 1 or len(np.unique(step.dst)) < len(step):
+        for _ in range(times):
+            before, late = late, late.copy()
+            np.maximum.at(late, step.dst, before[step.src] + extra)
+        return late
+    source, hop = np.arange(len(late)), np.zeros(len(late))
+    source[step.dst], hop[step.dst] = step.src, extra
+    found, origin, way = late, np.arange(len(late)), np.zeros(len(late))  # no hops so far
+    worst = np.maximum(late, late[source] + hop)  # of at most one hop
+    while times:
+        if times % 2:
+            found = np.maximum(found, worst[origin] + way)
+            origin, way = source[origin], way + hop[origin]
+        worst = np.maximum(worst, worst[source] + hop)
+        source, hop, times = source[source], hop + hop[source], times // 2
+    return found
 
 
 def seconds(schedule: Schedule, nbytes: float, topology: Topology) -> float:
@@ -208,7 +246,7 @@ def fit(
     return AlphaBeta(Link(*found[:2]), tuple((design @ found - 1).tolist()), *found[2:])
 
 
-def _non_negative(design: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _non_negative(design: Floats) -> Floats:
     """Least squares for design @ x = 1 with no x below zero.
 
     The best x is the plain least-squares solution for some of the columns, the others being zero.
