@@ -8,7 +8,7 @@ from course.figures.amounts import (
     stacked_bars,
 )
 from course.figures.before_after import before_after
-from course.figures.beyond import pipeline, split
+from course.figures.beyond import pipeline_stages, split
 from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch, shuffle
 from course.figures.double_tree import double_tree
@@ -53,6 +53,7 @@ __all__ = [
     "named_curves",
     "one_memory",
     "pipeline",
+    "pipeline_stages",
     "readings",
     "ring_circle",
     "ring_path",

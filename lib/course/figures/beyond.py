@@ -102,7 +102,7 @@ def pipelined(stages: int, micro: int) -> list[Pass]:
     return forward + backward
 
 
-def pipeline(stages: int, micro: int) -> Figure:
+def pipeline_stages(stages: int, micro: int) -> Figure:
     """Who works on which micro-batch when; the rest is idle."""
     figure, grid = style.subplots(size=(4.8, 0.32 * stages + 0.35))
     axes: Axes = grid[0, 0]
