@@ -191,6 +191,7 @@ def test_a_pure_room_never_imports_torch_distributed(module: str) -> None:
 # ---- the course stands on the library, in rooms of its own ----
 
 COURSE_FLOORS = [
+    ["hardware"],
     ["graders.verdict", "figures", "hosts", "pages", "timing", "training"],
     ["sandbox"],
     ["graders", "project"],

@@ -20,7 +20,14 @@ A100 = Accelerator("A100 SXM", 312e12, 80e9, 2.039e12, 300e9, 25e9)
 H100 = Accelerator("H100 SXM", 989e12, 80e9, 3.35e12, 450e9, 50e9)
 H200 = Accelerator("H200 SXM", 989e12, 141e9, 4.8e12, 450e9, 50e9)
 B200 = Accelerator("B200 SXM", 2250e12, 180e9, 8e12, 900e9, 50e9)
+ACCELERATORS = (A100, H100, H200, B200)
 
-PCIE_5 = 64e9  # 16 lanes, bytes a second in each direction
+PCIE_4 = 32e9  # 16 lanes, bytes a second in each direction
+PCIE_5 = 64e9
 ETHERNET_100 = 12.5e9  # 100 Gb/s, bytes a second in each direction
+
+# Seconds that a message of any size takes: round figures.
+NVLINK_LATENCY = 3e-6
+NETWORK_LATENCY = 10e-6
+
 UTILIZATION = 0.4  # of the peak that training commonly reaches

@@ -1,21 +1,22 @@
 """Pictures that only the book's pages use: what is drawn is what was handed in."""
 
-from itertools import pairwise
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Circle, Rectangle
+from matplotlib.text import Annotation
 
 from course import figures
 from course.figures.beyond import pipelined
 from course.figures.shards import BINS
 from course.figures.zero_step import LAYERS, lay_out
+from course.hardware import H100, PCIE_5
 from minidist.memory.state import MIXED, share, state
-from minidist.plots import COLORS, Curve
+from minidist.plots import COLORS, Curve, style
+from minidist.schedule.algorithms import ring_all_reduce
 
 
 @pytest.fixture(autouse=True)
@@ -63,15 +64,66 @@ def test_bars_stand_on_each_other_and_lack_what_they_lack() -> None:
 @pytest.mark.parametrize(("parts", "local"), [([[0, 1], [2], []], 2), ([["x"]], 1)])
 def test_every_sample_is_in_one_box_of_its_rank(parts: list[list[object]], local: int) -> None:
     (axes,) = figures.batch_shares(parts, local).axes
-    boxes = [p.get_x() for p in axes.patches if isinstance(p, Rectangle)]
+    boxes = [p.get_xy() for p in axes.patches if isinstance(p, Rectangle)]
     texts = [text.get_text() for text in axes.texts]
     assert len(boxes) == sum(map(len, parts))
-    assert all(right - left >= 1 for left, right in pairwise(boxes)), "no box lies on another"
+    assert len(set(boxes)) == len(boxes), "no box lies on another"
     for rank, part in enumerate(parts):
-        assert f"rank {rank}\nlocal {rank % local}" in texts
+        assert f"rank {rank}" in texts
+        assert f"local {rank % local}" in texts
         assert all(str(sample) in texts for sample in part)
     nodes = [text for text in texts if text.startswith("node")]
     assert nodes == [f"node {node}" for node in range(-(-len(parts) // local))]
+
+
+def test_links_of_the_machine_are_as_wide_as_they_are_fast() -> None:
+    (axes,) = figures.machine(H100, PCIE_5).axes
+    bands = [p for p in axes.patches if isinstance(p, Rectangle) and p.get_gid() == "link"]
+    width = {round(max(band.get_width(), 0.0), 6) for band in bands}
+    rates = (H100.bandwidth, H100.nvlink, PCIE_5, H100.network)
+    assert sorted(width) == pytest.approx(sorted(52 * r / H100.bandwidth for r in rates), rel=1e-4)
+    assert len(bands) == 3 * len(rates)
+    texts = "\n".join(text.get_text() for text in axes.texts)
+    assert all(f"{rate / 1e9:.0f} GB/s" in texts for rate in rates[1:])
+
+
+def test_a_model_fills_as_many_gpus_as_it_takes() -> None:
+    models = {"a": {"parameters": 10.0, "gradients": 15.0}, "b": {"optimizer state": 4.0}}
+    (axes,) = figures.filled(models, 10.0, across=2).axes
+    squares = [p for p in axes.patches if isinstance(p, Rectangle) and not p.get_fill()]
+    assert len(squares) == 3 + 1
+    area: dict[str, float] = {}
+    for container in axes.containers:
+        area[str(container.get_label())] = area.get(str(container.get_label()), 0) + sum(
+            p.get_width() for p in container.patches
+        )
+    side = squares[0].get_width()
+    wanted = {"parameters": 1.0, "gradients": 1.5, "optimizer state": 0.4}
+    assert {name: wide / side for name, wide in area.items()} == pytest.approx(wanted)
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a\n2.5 GPUs", "b\n0.40 GPU"]
+
+
+def test_strong_scaling_adds_what_is_computed_and_what_is_moved() -> None:
+    counts, computing, moving = [1, 2, 4], [8.0, 4.0, 2.0], [0.0, 1.0, 1.5]
+    (axes,) = figures.strong_scaling(counts, computing, moving, crossing=3).axes
+    drawn = {str(line.get_label()): list(np.asarray(line.get_ydata())) for line in axes.lines}
+    assert drawn["computing"] == computing
+    assert drawn["moving"] == moving[1:], "one rank moves nothing"
+    assert drawn["both, one after the other"] == [8.0, 5.0, 3.5]
+    assert "3 ranks" in [text.get_text() for text in axes.texts]
+
+
+def test_each_message_of_a_step_is_an_arrow_in_its_sender_s_colour() -> None:
+    step = next(iter(ring_all_reduce(4)))
+    (axes,) = figures.idea(step, 4, [("Drawn", "step by step"), ("Run", "for real")]).axes
+    arrows = [note for note in axes.texts if isinstance(note, Annotation)]
+    drawn = [to_rgb(arrow.arrow_patch.get_edgecolor()) for arrow in arrows if arrow.arrow_patch]
+    assert drawn == [to_rgb(style.RANK[message.src]) for message in step]
+    rank_0, *others = (circle.get_center() for circle in axes.patches if isinstance(circle, Circle))
+    assert rank_0 == pytest.approx((0, 1))
+    assert others[0] == pytest.approx((1, 0)), "rank 1 follows clockwise"
+    texts = {text.get_text() for text in axes.texts}
+    assert {"Drawn", "Run", *(f"chunk {c}" for c in range(4))} <= texts
 
 
 # What each of four ranks draws of ten samples, in order.
@@ -239,4 +291,4 @@ def test_a_pipeline_s_stage_does_one_thing_at_a_time_and_after_its_neighbour() -
         assert passes.get((kind, before, micro), -takes) + takes <= start
         assert passes.get((kind, stage, micro - 1), -takes) + takes <= start
     assert max(passes.values()) + 2 == 3 * (4 + 3 - 1)
-    assert len(figures.pipeline(4, 3).axes[0].patches) == len(passes) == 24
+    assert len(figures.pipeline_stages(4, 3).axes[0].patches) == len(passes) == 24

@@ -12,9 +12,12 @@ from course.figures.beyond import pipeline_stages, split
 from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch, shuffle
 from course.figures.double_tree import double_tree
+from course.figures.fits import filled
 from course.figures.floors import floors
+from course.figures.idea import idea
 from course.figures.labelled import Line, labelled
 from course.figures.link_lanes import link_lanes, message_times
+from course.figures.machine import machine
 from course.figures.mesh import mesh
 from course.figures.named_curves import named_curves
 from course.figures.one_memory import one_memory
@@ -24,6 +27,7 @@ from course.figures.ring_circle import chunk_tour, ring_circle
 from course.figures.ring_path import ring_path
 from course.figures.rounds import rounds
 from course.figures.shards import gradients
+from course.figures.strong_scaling import strong_scaling
 from course.figures.unit_life import unit_life
 from course.figures.unit_timeline import unit_timeline
 from course.figures.winners import winners
@@ -40,13 +44,16 @@ __all__ = [
     "double_tree",
     "elements_kept",
     "epoch",
+    "filled",
     "flat_layout",
     "floors",
     "gradients",
     "grouped_bars",
+    "idea",
     "labelled",
     "level",
     "link_lanes",
+    "machine",
     "measured_and_predicted",
     "mesh",
     "message_times",
@@ -61,6 +68,7 @@ __all__ = [
     "shuffle",
     "split",
     "stacked_bars",
+    "strong_scaling",
     "unit_life",
     "unit_timeline",
     "who_holds",

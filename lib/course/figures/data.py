@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY
+from minidist.plots.style import COLORS, GREY, RANK
 
 GAP = 0.5  # between steps
 Pairs = Sequence[tuple[Any, Any]]
@@ -51,31 +51,28 @@ def epoch(drawn: Sequence[Sequence[int]], batch: int) -> Figure:
 
 
 def batch_shares(parts: Sequence[Sequence[object]], local: int) -> Figure:
-    """A batch cut into a part for each rank, and the ranks into nodes of `local`.
+    """A batch cut into a part for each rank; ranks of one node stand in one row.
 
     Args:
         parts: of each rank, the names of its samples.
         local: ranks in a node.
     """
-    figure, grid = style.subplots(size=(7.2, 1.8))
+    nodes = -(-len(parts) // local)
+    share = max(1, *(len(part) for part in parts))
+    width = local * (share + GAP)
+    figure, grid = style.subplots(size=(0.19 * width, 0.74 * nodes))
     axes: Axes = grid[0, 0]
-    edge = begin = 0.0
     for rank, part in enumerate(parts):
-        if rank % local == 0:
-            edge = begin = edge + 0.7 * (rank > 0)  # nodes stand further apart than ranks
+        left, top = rank % local * (share + GAP), 3.4 * (rank // local)
         for x, sample in enumerate(part):
-            color = COLORS[rank % local % 7], 0.55
-            style.outline(axes, edge + x, 0, "black", linewidth=1, facecolor=color)
-            style.write(axes, edge + x + 0.5, 0.5, str(sample), fontsize=7)
-        name = f"rank {rank}\nlocal {rank % local}"
-        axes.text(edge + len(part) / 2, -0.3, name, ha="center", va="top", fontsize=8)
-        edge += len(part)
-        if rank % local == local - 1 or rank == len(parts) - 1:
-            node = f"node {rank // local}"
-            axes.text((begin + edge) / 2, 1.3, node, ha="center", fontsize=9)
-        edge += 0.7
-    axes.set_xlim(-0.3, edge - 0.4)
-    axes.set_ylim(-1.5, 2.0)
+            color = RANK[rank % 8], 0.5
+            style.outline(axes, left + x, top, "black", linewidth=0.8, facecolor=color)
+            style.write(axes, left + x + 0.5, top + 0.52, str(sample))
+        style.write(axes, left + share / 2, top + 1.5, f"rank {rank}")
+        style.write(axes, left + share / 2, top + 2.15, f"local {rank % local}")
+        if rank % local == 0:
+            style.write(axes, -1.7, top + 0.52, f"node {rank // local}")
+    axes.set(xlim=(-3, width - GAP + 0.1), ylim=(3.4 * nodes - 0.8, -0.1))
     axes.set_axis_off()
     return figure
 
