@@ -1,5 +1,7 @@
 """Pictures that only the book's pages use: what is drawn is what was handed in."""
 
+from itertools import pairwise
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
