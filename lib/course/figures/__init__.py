@@ -8,8 +8,10 @@ from course.figures.amounts import (
     stacked_bars,
 )
 from course.figures.before_after import before_after
+from course.figures.bucket_timeline import Travel, bucket_timeline
 from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch, shuffle
+from course.figures.ddp_step import ddp_step
 from course.figures.mesh import mesh
 from course.figures.shards import gradients, holdings
 from course.figures.unit_life import unit_life
@@ -17,10 +19,13 @@ from course.figures.unit_timeline import unit_timeline
 from course.figures.winners import winners
 
 __all__ = [
+    "Travel",
     "batch_shares",
     "before_after",
+    "bucket_timeline",
     "curve_panels",
     "cuts",
+    "ddp_step",
     "elements_kept",
     "epoch",
     "gradients",
