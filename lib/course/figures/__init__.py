@@ -12,6 +12,7 @@ from course.figures.bucket_timeline import Travel, bucket_timeline
 from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch, shuffle
 from course.figures.ddp_step import ddp_step
+from course.figures.labelled_curves import Labelled, labelled_curves
 from course.figures.mesh import mesh
 from course.figures.shards import gradients, holdings
 from course.figures.unit_life import unit_life
@@ -19,6 +20,7 @@ from course.figures.unit_timeline import unit_timeline
 from course.figures.winners import winners
 
 __all__ = [
+    "Labelled",
     "Travel",
     "batch_shares",
     "before_after",
@@ -31,6 +33,7 @@ __all__ = [
     "gradients",
     "grouped_bars",
     "holdings",
+    "labelled_curves",
     "level",
     "measured_and_predicted",
     "mesh",

@@ -37,9 +37,9 @@ def bucket_timeline(
     """
     computed = backward[-1][1]
     last = max(travels[-1].end for travels in strategies.values())
-    figure, grid = style.subplots(len(strategies), 1, size=(4.8, 1.12 * len(strategies) + 0.4))
+    figure, grid = style.subplots(len(strategies), 1, size=(3.7, 1.12 * len(strategies) + 0.4))
     for axes, (name, travels) in zip(grid.flat, strategies.items(), strict=True):
-        axes.set_xlim(0, 1.18 * last)
+        axes.set_xlim(0, 1.2 * last)
         begin = 0.0
         for piece, end in backward:
             _bar(axes, begin, end, 0, PHASE["backward"], piece)
@@ -66,5 +66,5 @@ def _bar(axes: Axes, start: float, end: float, top: float, color: str, text: str
     whole = axes.get_xlim()[1]
     look: dict[str, Any] = {"facecolor": (color, 0.45), "edgecolor": color, "linewidth": 0.8}
     axes.barh(top, end - start - 0.003 * whole, HIGH, start, align="edge", **look)
-    if end - start > 0.03 * whole:
+    if end - start > 0.045 * whole:
         axes.text((start + end) / 2, top + HIGH / 2, text, ha="center", va="center", fontsize=8)

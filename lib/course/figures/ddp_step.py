@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from minidist.plots import style
 from minidist.plots.style import GREY, PART, PHASE
 
-WIDE, HIGH = 0.84, 0.62  # of a box, in columns and rows
+WIDE, HIGH = 0.86, 0.62  # of a box, in columns and rows
 OPACITY = 0.45
 
 
@@ -27,7 +27,7 @@ def ddp_step(
         after: the weights that all ranks end with.
     """
     ranks = len(parts)
-    figure, grid = style.subplots(size=(4.8, 4.1))
+    figure, grid = style.subplots(size=(3.7, 3.7))
     axes: Axes = grid[0, 0]
     rows = {
         "weights": ([before] * ranks, PART["parameters"]),
@@ -45,7 +45,7 @@ def ddp_step(
         for column, text in enumerate(texts):
             x, face = column + (1 - WIDE) / 2, (color, OPACITY)
             style.outline(axes, x, row, color, width=wide, height=HIGH, facecolor=face)
-            style.write(axes, x + wide / 2, row + HIGH / 2, text, fontsize=9)
+            style.write(axes, x + wide / 2, row + HIGH / 2, text, fontsize=8)
         for rank in range(ranks * (row > 0)):
             ends = (rank + 0.5, row - 0.02), (rank + 0.5, row - 1 + HIGH + 0.02)
             axes.annotate("", *ends, arrowprops={"arrowstyle": "->", "color": GREY})
@@ -54,5 +54,5 @@ def ddp_step(
     axes.set_xlim(0, ranks)
     style.name_rows(axes, rows, offset=HIGH / 2)
     axes.set_ylim(len(rows) - 0.2, -0.2)
-    style.table(axes, labelsize=9)
+    style.table(axes, labelsize=8)
     return figure
