@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -53,7 +53,8 @@ def labelled_curves(
         color = COLORS[each.color]
         axes.plot(each.x, each.y, DASHES[each.color % 4], color=color, linewidth=1.8)
         height = float(np.interp(np.log(each.at), np.log(each.x), each.y))
-        put = {"xytext": (0, 5 if each.above else -5), "textcoords": "offset points"}
+        away = (0, 5 if each.above else -5)
+        put: dict[str, Any] = {"xytext": away, "textcoords": "offset points"}
         side = "bottom" if each.above else "top"
         axes.annotate(each.name, (each.at, height), ha="center", va=side, fontsize=8, **put)
     for place, text in (marks or {}).items():
