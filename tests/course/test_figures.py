@@ -232,7 +232,7 @@ def test_a_step_of_ddp_has_a_column_for_each_rank_and_one_box_for_all() -> None:
 def test_a_curve_carries_its_name_and_a_mark_stands_where_it_says() -> None:
     lines = [
         figures.Labelled("one", [1, 4, 16], [1.0, 2.0, 3.0], 4),
-        figures.Labelled("two", [1, 4, 16], [4.0, 6.0, 9.0], 4, False, 1),
+        figures.Labelled("two", [1, 4, 16], [4.0, 6.0, 9.0], 4, "below", 1),
     ]
     ticks = {1: "1 KiB", 16: "16 KiB"}
     figure = figures.labelled_curves(

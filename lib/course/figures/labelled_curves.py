@@ -12,17 +12,18 @@ from matplotlib.figure import Figure
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY
 
+SIDES = {"above": (0, 1), "below": (0, -1), "left": (-1, 0), "right": (1, 0)}
 DASHES = ("-", "--", "-.", ":")  # curves differ without colour too
 
 
 class Labelled(NamedTuple):
-    """A curve, and the x at which its name stands, above it or below."""
+    """A curve, the x at which its name stands, and on which side: one of SIDES."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     at: float
-    above: bool = True
+    side: str = "above"
     color: int = 0
 
 
@@ -53,10 +54,10 @@ def labelled_curves(
         color = COLORS[each.color]
         axes.plot(each.x, each.y, DASHES[each.color % 4], color=color, linewidth=1.8)
         height = float(np.interp(np.log(each.at), np.log(each.x), each.y))
-        away = (0, 5 if each.above else -5)
-        put: dict[str, Any] = {"xytext": away, "textcoords": "offset points"}
-        side = "bottom" if each.above else "top"
-        axes.annotate(each.name, (each.at, height), ha="center", va=side, fontsize=8, **put)
+        right, up = SIDES[each.side]
+        put: dict[str, Any] = {"xytext": (5 * right, 5 * up), "textcoords": "offset points"}
+        put |= {"ha": ("center", "left", "right")[right], "va": ("center", "bottom", "top")[up]}
+        axes.annotate(each.name, (each.at, height), fontsize=8, **put)
     for place, text in (marks or {}).items():
         axes.axvline(place, color=GREY, linewidth=1, linestyle=":")
         top = axes.get_xaxis_transform()
