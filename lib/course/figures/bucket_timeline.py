@@ -37,7 +37,7 @@ def bucket_timeline(
     """
     computed = backward[-1][1]
     last = max(travels[-1].end for travels in strategies.values())
-    figure, grid = style.subplots(len(strategies), 1, size=(3.5, 1.12 * len(strategies) + 0.4))
+    figure, grid = style.subplots(len(strategies), 1, size=(3.3, 1.12 * len(strategies) + 0.4))
     for axes, (name, travels) in zip(grid.flat, strategies.items(), strict=True):
         axes.set_xlim(0, 1.2 * last)
         begin = 0.0

@@ -27,7 +27,7 @@ def ddp_step(
         after: the weights that all ranks end with.
     """
     ranks = len(parts)
-    figure, grid = style.subplots(size=(3.5, 3.7))
+    figure, grid = style.subplots(size=(3.3, 3.7))
     axes: Axes = grid[0, 0]
     rows = {
         "weights": ([before] * ranks, PART["parameters"]),

@@ -46,7 +46,7 @@ def labelled_curves(
         y_log: a logarithmic y axis.
         marks: x → what a vertical line there means.
     """
-    figure, grid = style.subplots(size=(3.5, 2.9))
+    figure, grid = style.subplots(size=(3.3, 2.9))
     axes: Axes = grid[0, 0]
     axes.set_xscale("log")
     axes.set_yscale("log" if y_log else "linear")
