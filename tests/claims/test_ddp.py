@@ -15,7 +15,7 @@ import minidist
 from course.training import data, models
 from minidist.comm.comm import Counted, Ours
 from minidist.comm.replicas import check_replicas
-from minidist.errors import ReplicaError
+from minidist.errors import RankError, ReplicaError
 from minidist.memory.meter import measured
 
 MIB = 2**20
@@ -328,14 +328,14 @@ def test_the_cap_settles_the_number_of_messages_and_not_that_of_bytes() -> None:
 
 
 class Forked(nn.Module):
-    """Uses one of its two layers."""
+    """Uses the layers that are named."""
 
     def __init__(self) -> None:
         super().__init__()
         self.left, self.right = nn.Linear(4, 1), nn.Linear(4, 1)
 
-    def forward(self, x: torch.Tensor, side: str) -> torch.Tensor:
-        return getattr(self, side)(x)
+    def forward(self, x: torch.Tensor, sides: str) -> torch.Tensor:
+        return torch.stack([getattr(self, side)(x) for side in sides.split()]).sum(0)
 
 
 def raised(call: Callable[[], object]) -> str:
@@ -360,6 +360,21 @@ def test_an_unused_parameter_raises_in_torch_at_the_next_forward_and_here_at_onc
         assert "left" not in said
 
     minidist.launch(run, 2, device="cpu")
+
+
+@pytest.mark.claim("C6")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_that_uses_all_waits_for_one_that_leaves_parameters_out(kind: str) -> None:
+    def two_steps(model: nn.Module) -> None:
+        for _ in range(2):
+            model(torch.ones(2, 4), "left right" if dist.get_rank() else "left").sum().backward()
+
+    def run() -> None:
+        model = KINDS[kind](Forked())
+        assert "right.weight" in raised(lambda: two_steps(model)) or kind == "torch"
+
+    with pytest.raises(RankError, match=r"rank 1 did not end(?s:.*)rank 0 had returned"):
+        minidist.launch(run, 2, device="cpu", timeout=5)
 
 
 # ---- C9 ----

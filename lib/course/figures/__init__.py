@@ -9,13 +9,16 @@ from course.figures.amounts import (
 )
 from course.figures.before_after import before_after
 from course.figures.beyond import pipeline_stages, split
+from course.figures.bucket_timeline import Travel, bucket_timeline
 from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch, shuffle
+from course.figures.ddp_step import ddp_step
 from course.figures.double_tree import double_tree
 from course.figures.fits import filled
 from course.figures.floors import floors
 from course.figures.idea import idea
 from course.figures.labelled import Line, labelled
+from course.figures.labelled_curves import Labelled, labelled_curves
 from course.figures.link_lanes import link_lanes, message_times
 from course.figures.machine import machine
 from course.figures.mesh import mesh
@@ -35,12 +38,16 @@ from course.figures.zero_state import flat_layout, who_holds
 from course.figures.zero_step import zero_step
 
 __all__ = [
+    "Labelled",
     "Line",
+    "Travel",
     "batch_shares",
     "before_after",
+    "bucket_timeline",
     "chunk_tour",
     "curve_panels",
     "cuts",
+    "ddp_step",
     "double_tree",
     "elements_kept",
     "epoch",
@@ -51,6 +58,7 @@ __all__ = [
     "grouped_bars",
     "idea",
     "labelled",
+    "labelled_curves",
     "level",
     "link_lanes",
     "machine",
