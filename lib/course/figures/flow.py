@@ -13,8 +13,8 @@ from minidist.plots import style
 from minidist.plots.style import GREY, RANK
 
 WIDE, GAP = 1.0, 0.1  # of a map task, and between two
-SLOT, BOX = 0.26, 0.95  # heights of a slot for a reducer, and of a task
-MAPPED, REDUCED = 1.25, 2.75  # where the slots begin, and the reducers
+SLOT, BOX = 0.26, 1.1  # heights of a slot for a reducer, and of a task
+MAPPED, REDUCED = 1.4, 2.85  # where the slots begin, and the reducers
 
 
 def map_shuffle_reduce(
@@ -42,7 +42,7 @@ def map_shuffle_reduce(
         left = m * (WIDE + GAP)
         style.outline(axes, left, 0.2, GREY, width=WIDE, height=BOX, linewidth=0.8)
         style.write(axes, left + WIDE / 2, 0.37, f"task {m}")
-        style.write(axes, left + WIDE / 2, 0.76, "\n".join(textwrap.wrap(text, 11)))
+        style.write(axes, left + WIDE / 2, 0.84, "\n".join(textwrap.wrap(text, 9)))
         for r, count in enumerate(row):
             x, width = left + r * WIDE / len(row), WIDE / len(row)
             _box(axes, x, MAPPED, width, SLOT, RANK[r])
@@ -51,7 +51,7 @@ def map_shuffle_reduce(
                 ends = x + width / 2, r * (wide + 2 * GAP) + wide * (m + 1) / (len(inputs) + 1)
                 heights = MAPPED + SLOT, REDUCED
                 axes.plot(ends, heights, color=RANK[r], linewidth=0.7 + 0.5 * count, alpha=0.8)
-    for y, name in ((0.68, "map"), ((MAPPED + SLOT + REDUCED) / 2, "shuffle"), (3.3, "reduce")):
+    for y, name in ((0.75, "map"), ((MAPPED + SLOT + REDUCED) / 2, "shuffle"), (3.42, "reduce")):
         axes.text(-0.12, y, name, ha="right", va="center", fontsize=9, fontweight="bold")
     axes.set_xlim(-0.85, across + 0.05)
     axes.set_ylim(REDUCED + 1.2, 0.1)
