@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from course.figures import before_after
-from minidist.plots import COLORS
+from minidist.plots.style import RANK
 from minidist.schedule import algorithms
 from minidist.schedule.schedule import Schedule
 from minidist.schedule.simulate import replay
@@ -84,8 +84,8 @@ def test_before_and_after_are_the_start_and_the_promise(
 def test_a_cell_is_striped_in_the_colours_of_its_contributors() -> None:
     left, right = before_after({"": replay(algorithms.ring_reduce_scatter(4))}).axes
     for rank in ALL:
-        assert stripes(left, 0, rank) == [COLORS[rank]]
-        assert stripes(right, rank, rank) == list(COLORS[:4])
+        assert stripes(left, 0, rank) == [RANK[rank]]
+        assert stripes(right, rank, rank) == list(RANK[:4])
     assert stripes(right, 1, 0) == []
 
 

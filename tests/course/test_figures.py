@@ -143,26 +143,6 @@ def test_the_picture_of_an_epoch_crosses_out_what_is_repeated() -> None:
     assert colors.count(colors[0]) == 8, "two samples of each of four ranks"
 
 
-def test_every_box_and_result_is_written_where_it_belongs() -> None:
-    mapped = [[[("a", 1), ("b", 1)], []], [[], [("c", 2)]], [[("a", 3)], [("c", 4)]]]
-    figure = figures.shuffle(mapped, [{"a": 4, "b": 1}, {"c": 6}])
-    (axes,) = figure.axes
-    texts = {text.get_position(): text.get_text() for text in axes.texts if text.get_text()}
-    places = {(int(x), int(y)): text for (x, y), text in texts.items()}
-    assert places == {
-        (0, 0): "a 1,  b 1",
-        (1, 1): "c 2",
-        (0, 2): "a 3",
-        (1, 2): "c 4",
-        (0, 3): "a 4,  b 1",
-        (1, 3): "c 6",
-    }
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["reducer 0", "reducer 1"]
-    rows = [tick.get_text() for tick in axes.get_yticklabels()]
-    assert rows == ["map task 0", "map task 1", "map task 2", "result"]
-    assert axes.get_ylim()[0] > axes.get_ylim()[1], "map task 0 is on top"
-
-
 def test_the_map_shows_each_winner_in_its_own_colour_and_names_it() -> None:
     best = {"a": {8: ["x", "x", "x", "z"], 16: ["x", "z", "z", "z"]}, "b": {8: ["x"] * 4}}
     figure = figures.winners(best, [2.0, 4.0, 8.0, 16.0], ["x", "y", "z"])

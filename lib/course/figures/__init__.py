@@ -9,19 +9,25 @@ from course.figures.amounts import (
 )
 from course.figures.before_after import before_after
 from course.figures.beyond import pipeline_stages, split
+from course.figures.blocks import uneven_blocks
 from course.figures.bucket_timeline import Travel, bucket_timeline
 from course.figures.cuts import cuts, elements_kept
-from course.figures.data import batch_shares, epoch, shuffle
+from course.figures.data import batch_shares, epoch
 from course.figures.ddp_step import ddp_step
+from course.figures.death import after_a_death
 from course.figures.double_tree import double_tree
 from course.figures.fits import filled
 from course.figures.floors import floors
+from course.figures.flow import map_shuffle_reduce
 from course.figures.idea import idea
+from course.figures.in_a_row import in_a_row
 from course.figures.labelled import Line, labelled
 from course.figures.labelled_curves import Labelled, labelled_curves
 from course.figures.link_lanes import link_lanes, message_times
 from course.figures.machine import machine
 from course.figures.mesh import mesh
+from course.figures.mesh_sums import mesh_sums
+from course.figures.messages import message_rounds, messages
 from course.figures.named_curves import named_curves
 from course.figures.one_memory import one_memory
 from course.figures.pipeline import pipeline
@@ -30,9 +36,11 @@ from course.figures.ring_circle import chunk_tour, ring_circle
 from course.figures.ring_path import ring_path
 from course.figures.rounds import rounds
 from course.figures.shards import gradients
+from course.figures.step_as_reduce import step_as_reduce
 from course.figures.strong_scaling import strong_scaling
 from course.figures.unit_life import unit_life
 from course.figures.unit_timeline import unit_timeline
+from course.figures.waiting import waiting
 from course.figures.winners import winners
 from course.figures.zero_state import flat_layout, who_holds
 from course.figures.zero_step import zero_step
@@ -41,6 +49,7 @@ __all__ = [
     "Labelled",
     "Line",
     "Travel",
+    "after_a_death",
     "batch_shares",
     "before_after",
     "bucket_timeline",
@@ -57,14 +66,19 @@ __all__ = [
     "gradients",
     "grouped_bars",
     "idea",
+    "in_a_row",
     "labelled",
     "labelled_curves",
     "level",
     "link_lanes",
     "machine",
+    "map_shuffle_reduce",
     "measured_and_predicted",
     "mesh",
+    "mesh_sums",
+    "message_rounds",
     "message_times",
+    "messages",
     "named_curves",
     "one_memory",
     "pipeline",
@@ -73,12 +87,14 @@ __all__ = [
     "ring_circle",
     "ring_path",
     "rounds",
-    "shuffle",
     "split",
     "stacked_bars",
+    "step_as_reduce",
     "strong_scaling",
+    "uneven_blocks",
     "unit_life",
     "unit_timeline",
+    "waiting",
     "who_holds",
     "winners",
     "zero_step",

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minidist.plots import style
-from minidist.plots.style import COLORS
+from minidist.plots.style import COLORS, RANK
 from minidist.schedule.simulate import Contributors, Replay, State
 
 
@@ -51,7 +51,7 @@ def _side(
         for x, chunk in enumerate(own) if blocks else zip(own, own, strict=True):
             who = held[rank][chunk]
             for i, contributor in enumerate(who):
-                color = COLORS[contributor % 6]  # the seventh is the grey of the lines
+                color = RANK[contributor % 8]
                 style.fill(axes, x + i / len(who), rank, color, width=1 / len(who))
             if who != wanted[chunk]:
                 style.outline(axes, x, rank, COLORS[1], linewidth=2)

@@ -1,19 +1,16 @@
-"""Pictures of data: which rank draws which sample, which node has which part, a shuffle."""
+"""Pictures of data: which rank draws which sample, and which node has which part."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, RANK
+from minidist.plots.style import COLORS, RANK
 
 GAP = 0.5  # between steps
-Pairs = Sequence[tuple[Any, Any]]
 
 
 def epoch(drawn: Sequence[Sequence[int]], batch: int) -> Figure:
@@ -75,41 +72,3 @@ def batch_shares(parts: Sequence[Sequence[object]], local: int) -> Figure:
     axes.set(xlim=(-3, width - GAP + 0.1), ylim=(3.4 * nodes - 0.8, -0.1))
     axes.set_axis_off()
     return figure
-
-
-def shuffle(mapped: Sequence[Sequence[Pairs]], parts: Sequence[Mapping[Any, Any]]) -> Figure:
-    """A shuffle as a table: a map task writes a row, a reducer reads a column.
-
-    Args:
-        mapped: mapped[m][r] are the pairs that map task m has for reducer r.
-        parts: parts[r] is what reducer r makes of them.
-    """
-    maps, reducers = len(mapped), len(parts)
-    size = 1.9 * reducers + 1.2, 0.62 * maps + 1.3
-    figure, grid = style.subplots(size=size, layout="tight")
-    axes: Axes = grid[0, 0]
-    for m, row in enumerate(mapped):
-        for r, pairs in enumerate(row):
-            _box(axes, r, m, pairs, 0.16)
-    for r, part in enumerate(parts):
-        _box(axes, r, maps + 0.45, list(part.items()), 0.42)
-        arrow = {"arrowstyle": "->", "color": GREY}
-        axes.annotate("", (r + 0.48, maps + 0.43), (r + 0.48, maps - 0.02), arrowprops=arrow)
-    axes.set_xlim(-0.02, reducers)
-    axes.set_ylim(maps + 1.45, -0.05)
-    axes.set_xticks(np.arange(reducers) + 0.48, [f"reducer {r}" for r in range(reducers)])
-    rows = [*(np.arange(maps) + 0.45), maps + 0.9]
-    axes.set_yticks(rows, [*(f"map task {m}" for m in range(maps)), "result"])
-    axes.xaxis.tick_top()
-    style.table(axes)
-    return figure
-
-
-def _box(axes: Axes, reducer: int, y: float, pairs: Pairs, alpha: float) -> None:
-    if pairs:
-        style.fill(axes, reducer, y, COLORS[reducer % 7], width=0.96, height=0.9, alpha=alpha)
-    style.outline(axes, reducer, y, width=0.96, height=0.9)
-    texts = [f"{key} {value}" for key, value in pairs]
-    middle = -(-len(texts) // 2) if len(texts) > 2 else len(texts)
-    lines = [",  ".join(line) for line in (texts[:middle], texts[middle:]) if line]
-    style.write(axes, reducer + 0.48, y + 0.45, "\n".join(lines), fontsize=7.5)

@@ -1,0 +1,116 @@
+"""Survivors of a dead rank go on without a checkpoint, each from what it has in its own memory.
+
+    python -m course.training.regroup
+
+Under data parallelism every rank holds all weights and all of the optimizer's state. So a death
+takes nothing away but the process group and the step in flight: the survivors make a new group
+and do that step again. Elastic Horovod and torchft do this for real jobs, with many more cases.
+"""
+
+# mypy: disable-error-code=no-untyped-call
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore  # exported by torch.distributed, but not typed
+from torch.distributed import DistStoreError
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS, DIES_AT, RANKS = 6, 3, 3
+GRACE = timedelta(seconds=5)  # in which a survivor comes to the new group
+
+
+def train(rank: int, store: Store) -> dict[str, Any]:
+    """Train on what is left of `RANKS` ranks; the last one kills itself before step `DIES_AT`."""
+    net, optimizer = begin()
+    members, groups, step = list(range(RANKS)), list[int](), 0
+    while step < STEPS:
+        _join(rank, members, PrefixStore(f"group {len(groups)}", store))
+        groups.append(len(members))
+        model = DistributedDataParallel(net)
+        try:
+            while step < STEPS:
+                if rank == RANKS - 1 and step == DIES_AT:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                optimizer.zero_grad()
+                loss_of(model, step, members.index(rank), len(members)).backward()
+                optimizer.step()
+                step += 1
+        except RuntimeError:  # a peer is gone: its part of this step never came
+            dist.destroy_process_group()
+            members = _who_is_left(rank, members, store)
+    weights = torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+    return {"groups": groups, "steps": step, "weights": weights.tolist()}
+
+
+def begin() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """The same network and optimizer on each rank."""
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 2)
+    return net, torch.optim.Adam(net.parameters(), lr=0.1)
+
+
+def loss_of(model: torch.nn.Module, step: int, part: int, parts: int) -> torch.Tensor:
+    """Of one part of a step's twelve samples, which depend on the step's number alone."""
+    generator = torch.Generator().manual_seed(step)
+    x, y = torch.randn(12, 4, generator=generator), torch.randn(12, 2, generator=generator)
+    return functional.mse_loss(model(x.tensor_split(parts)[part]), y.tensor_split(parts)[part])
+
+
+def _join(rank: int, members: list[int], store: Store) -> None:
+    """Make a group of `members`, in their order."""
+    order: dict[str, Any] = {"rank": members.index(rank), "world_size": len(members)}
+    dist.init_process_group("gloo", store=store, timeout=timedelta(seconds=30), **order)
+
+
+def _who_is_left(rank: int, members: list[int], store: Store) -> list[int]:
+    """Those of `members` that leave a mark in time."""
+    store.set(f"alive {rank}", "yes")
+    left = []
+    for member in members:
+        try:
+            store.wait([f"alive {member}"], GRACE)
+        except DistStoreError:  # it does not come: it is dead
+            continue
+        left.append(member)
+    return left
+
+
+def run() -> list[dict[str, Any]]:
+    """What each survivor has at the end."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "course.training.regroup"]
+    quiet: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(store.port)], env=environment, **quiet)
+        for rank in range(RANKS)
+    ]
+    said = [each.communicate(timeout=120)[0] for each in ranks]
+    return [json.loads(text) for text in said if text]
+
+
+def main() -> None:
+    """Start all ranks, or be one of them."""
+    if len(sys.argv) == 1:
+        for each in run():
+            print(f"groups of {each['groups']} ranks, {each['steps']} steps")
+        return
+    torch.set_num_threads(1)
+    store = TCPStore("127.0.0.1", int(sys.argv[2]), is_master=False)
+    print(json.dumps(train(int(sys.argv[1]), store)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
