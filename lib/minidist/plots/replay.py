@@ -7,7 +7,7 @@ there to read, as a table.
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cache
 from html import escape
@@ -99,10 +99,8 @@ class Stepper(NamedTuple):
         if not self.others:
             return _figure(self.replay) + files
         each = {(each.name, f"{each.ranks}"): each for each in (self.replay, *self.others)}
-        return (
-            choices(("Algorithm", "Ranks"), {key: _figure(r, key) for key, r in each.items()})
-            + files
-        )
+        figures = (_figure(replay, key) for key, replay in each.items())
+        return choices(("Algorithm", "Ranks"), figures) + files
 
 
 def stepper(replay: Replay, *others: Replay) -> Stepper:
@@ -135,12 +133,12 @@ def _figure(replay: Replay, choice: Sequence[str] = ()) -> str:
     )
 
 
-def choices(labels: Sequence[str], figures: Mapping[Sequence[str], str]) -> str:
+def choices(labels: Sequence[str], figures: Iterable[str]) -> str:
     """Figures of which one is shown at a time, with a list to choose from for each label.
 
-    Each of them carries its key as `choice_attribute` gives it. Without a script all are there.
+    Each figure carries its own as `choice_attribute` gives it. Without a script all are there.
     """
-    return CHOICES.format(labels=escape(_json(labels)), figures="".join(figures.values()))
+    return CHOICES.format(labels=escape(_json(labels)), figures="".join(figures))
 
 
 def choice_attribute(choice: Sequence[str]) -> str:

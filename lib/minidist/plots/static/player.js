@@ -172,6 +172,7 @@ globalThis.minidistPlayer ??= (() => {
   // ---- one of several, by lists to choose from ----
 
   function choose(box) {
+    if ("ready" in box.dataset) return;
     box.dataset.ready = "";
     const figures = [...box.querySelectorAll(":scope > figure")];
     const keys = figures.map((figure) => JSON.parse(figure.dataset.choice));
@@ -207,6 +208,7 @@ globalThis.minidistPlayer ??= (() => {
     for (const [kind, Kind] of Object.entries(kinds)) {
       const all = `.minidist-widget.${kind}:not([data-ready], [hidden])`;
       for (const figure of document.querySelectorAll(all)) {
+        if ("ready" in figure.dataset) continue; // meanwhile
         figure.dataset.ready = "";
         new Kind(figure);
       }
