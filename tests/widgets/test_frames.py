@@ -119,7 +119,10 @@ def test_a_unit_lives_as_fsdp_lets_it() -> None:
             f"A reduce-scatter averages the gradient of unit {n}",
         ]
     for frame in stepper.frames:
-        weights = [row[0][0] for row in cells(frame).values()]
+        rows = [row for name, row in cells(frame).items() if name != "in all"]
+        weights = [row[0][0] for row in rows]
+        shards = sum(bool(look) for row in rows for column in row for look in column[0])
+        assert f"{shards} shards take memory" in frame.picture
         assert all(strip[RANK] == "held" for strip in weights)
         assert sum(strip != own(RANK) for strip in weights) <= 2
         if re.match("Unit . is whole", frame.says):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.hardware import H100, UTILIZATION
+from course.hardware import H100
 from course.widgets.frames import Cell, Frame, FramesChoice, drawing, frames_stepper
-from course.widgets.overlap import TOKENS, Backward, backward
+from course.widgets.overlap import PER_TOKEN, TOKENS, Backward, backward
 from course.widgets.page import nbytes_text
 from minidist.parallel.sharding.partition import MIB
 from minidist.schedule.algorithms import ring_all_reduce
@@ -25,11 +25,10 @@ def bucket_stepper() -> FramesChoice:
     400 Gb/s link.
     """
     sizes = [4 * WIDTH * WIDTH] * LAYERS
-    per_byte = 4 * TOKENS / 4 / (H100.flops * UTILIZATION)
     ring = price(ring_all_reduce(RANKS), switch(LINK))
     steppers = {}
     for way, strategy in WAYS.items():
-        done = backward(sizes, per_byte, strategy, 25 * MIB, ring)
+        done = backward(sizes, TOKENS * PER_TOKEN, strategy, 25 * MIB, ring)
         title = f"Buckets of 25 MiB through backward, {RANKS} ranks"
         steppers[way] = frames_stepper(title, _frames(done, sizes), LOOKS)
     return FramesChoice("A bucket leaves", steppers)

@@ -17,7 +17,8 @@ from minidist.schedule.algorithms import ring_all_reduce
 from minidist.schedule.cost import Link, price, switch
 
 STRATEGIES = ("naive", "flat", "bucketed", "overlapped")
-TOKENS = 16_384  # that each rank has in a step
+TOKENS = 16_384  # that each rank has in a step, to start with
+PER_TOKEN = 4 / 4 / (H100.flops * UTILIZATION)  # 4 operations a parameter, of 4 bytes
 CAPS = sorted({25 * MIB, *(1 << exponent for exponent in range(17, 31))})
 
 
@@ -74,24 +75,29 @@ def backward(
 
 
 def overlap_slider(
-    ranks: int = 16, alpha: float = 10e-6, bandwidth: float = 50e9, cap: int = 25 * MIB
+    ranks: int = 16,
+    alpha: float = 10e-6,
+    bandwidth: float = 50e9,
+    cap: int = 25 * MIB,
+    tokens: int = TOKENS,
 ) -> Slider:
     """Four strategies of DDP as lanes over time; what of the communication backward does not hide.
 
     The model is a GPT of 24 blocks, 1,024 wide, whose gradients are float32, on an H100.
     """
     sizes = list(_sizes())
-    per_byte = 4 * TOKENS / 4 / (H100.flops * UTILIZATION)  # 4 operations a parameter and token
     texts = [f"{each // MIB} MiB" if each >= MIB else f"{each // 2**10} KiB" for each in CAPS]
     bucket = Control("cap", "Bucket", CAPS, texts, cap)
+    batches = [1 << exponent for exponent in range(9, 18)]
+    batch = Control("tokens", "Tokens per rank", batches, [f"{n:,}" for n in batches], tokens)
     ring = price(ring_all_reduce(ranks), switch(Link(alpha, 1 / bandwidth)))
     return Slider(
         "overlap",
         "One backward pass under four strategies",
-        [bucket, *link_controls(ranks, alpha, bandwidth)],
-        {"sizes": sizes, "perByte": per_byte},
+        [bucket, batch, *link_controls(ranks, alpha, bandwidth)],
+        {"sizes": sizes, "perToken": PER_TOKEN},
         ("strategy", "all-reduces", "backward", "exposed"),
-        list(_rows(sizes, per_byte, cap, ring)),
+        list(_rows(sizes, tokens * PER_TOKEN, cap, ring)),
     )
 
 

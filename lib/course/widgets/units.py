@@ -41,9 +41,8 @@ SAYS = {
 def unit_stepper() -> FramesStepper:
     """What a rank holds of three units while FSDP runs a step with prefetch."""
     notes = on_threads(_rank)[RANK]
-    return frames_stepper(
-        f"Three units through one step, on rank {RANK} of {RANKS}", _frames(notes)
-    )
+    title = f"Three units through one step, on rank {RANK} of {RANKS}"
+    return frames_stepper(title, _frames(notes), LOOKS)
 
 
 def _rank(comm: Threads) -> list[Note]:
@@ -109,17 +108,24 @@ def _frames(notes: list[Note]) -> Iterator[Frame]:
         most = max(most, UNITS - weights.count("own"))
         ahead = "all" in weights or weights.count("moving") > 1
         why = ", while another unit computes" if ahead else ", and the rank waits for it"
-        rows = {
+        rows: dict[str, list[Lines | str]] = {
             f"unit {n}": _row(whole, gradient)
             for n, (whole, gradient) in enumerate(zip(weights, note.held.gradients, strict=True))
         }
+        held = sum(map(_shards, [*weights, *note.held.gradients]))
+        rows["in all"] = [f"{held} shards take memory", ""]
         heads, words = ("weights", "gradients"), _description(weights, note.held.gradients)
         says = SAYS[note.what].format(n=note.layer, why=why, most=most)
         yield Frame(drawing(heads, rows, words), says, phase)
 
 
-def _row(weights: str, gradients: str) -> list[Lines]:
+def _row(weights: str, gradients: str) -> list[Lines | str]:
     return [[_strip("weights", weights)], [_strip("gradients", gradients)]]
+
+
+def _shards(how: str) -> int:
+    """How many shards take memory, of a unit's weights or gradients; those on their way do."""
+    return {"": 0, "own": 1}.get(how, RANKS)
 
 
 def _strip(part: str, how: str) -> list[Cell]:

@@ -167,9 +167,10 @@
 
   // ---- a backward pass over time ----
 
-  function drawOverlap({ cap, ranks, alpha, bandwidth }, data, width) {
+  function drawOverlap({ cap, tokens, ranks, alpha, bandwidth }, data, width) {
     const link = { alpha, beta: 1 / bandwidth };
-    const done = strategies.map((name) => overlap(data.sizes, data.perByte, name, cap, ranks, link));
+    const perByte = tokens * data.perToken;
+    const done = strategies.map((name) => overlap(data.sizes, perByte, name, cap, ranks, link));
     const never = !bandwidth && ranks > 1;
     const { backward } = done[0];
     const most = never ? 2 * backward : Math.max(...done.map(({ exposed }) => backward + exposed));
