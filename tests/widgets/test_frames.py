@@ -8,7 +8,7 @@ from bs4 import BeautifulSoup
 from playwright.sync_api import Page, expect
 
 from course.widgets import bucket_stepper, unit_stepper, zero_stepper
-from course.widgets.buckets import LAYERS
+from course.widgets.buckets import CAPS, LAYERS, WAYS
 from course.widgets.frames import Cell, Frame, FramesStepper, drawing, frames_stepper
 from course.widgets.recording import RANKS
 from course.widgets.stages import STAGES
@@ -48,7 +48,7 @@ def says(stepper: FramesStepper, start: str) -> list[Frame]:
 
 @pytest.fixture(scope="module")
 def stages() -> dict[str, FramesStepper]:
-    return dict(zero_stepper().steppers)
+    return {name: stepper for (name,), stepper in zero_stepper().steppers.items()}
 
 
 ALL, NONE = ["held"] * RANKS, [""] * RANKS
@@ -133,7 +133,11 @@ def test_a_unit_lives_as_fsdp_lets_it() -> None:
 
 
 def test_buckets_leave_when_they_may() -> None:
-    early, late = bucket_stepper().steppers.values()
+    steppers = bucket_stepper().steppers
+    early, late = (steppers[way, "25 MiB"] for way in WAYS)
+    assert [
+        len(cells(steppers["as soon as it is full", f"{cap} MiB"].frames[0])) for cap in CAPS
+    ] == [4, 6, 2]
     for stepper in (early, late):
         layers = [c for row in cells(stepper.frames[-1]).values() for c in row[0][0]]
         assert layers == ["done"] * LAYERS

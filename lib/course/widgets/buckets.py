@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from course.hardware import H100
-from course.widgets.frames import Cell, Frame, FramesChoice, drawing, frames_stepper
+from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, drawing, frames_stepper
 from course.widgets.overlap import PER_TOKEN, TOKENS, Backward, backward
 from course.widgets.page import nbytes_text
 from minidist.parallel.sharding.partition import MIB
@@ -14,24 +15,25 @@ from minidist.schedule.cost import Link, price, switch
 
 LAYERS, WIDTH, RANKS = 6, 2048, 16
 LINK = Link(10e-6, 1 / H100.network)
+CAPS = (25, 10, 100)  # MiB
 LOOKS = {"held": "ready", "moving": "on the link", "done": "averaged", "": "not there yet"}
 WAYS = {"as soon as it is full": "overlapped", "when backward is over": "bucketed"}
 
 
 def bucket_stepper() -> FramesChoice:
-    """Six layers' gradients in buckets of 25 MiB, that leave during backward or after it.
+    """Six layers' gradients in buckets of several sizes, that leave during backward or after it.
 
     The model is six linear layers of 2,048 x 2,048 in float32; 16 ranks, each an H100 on a
     400 Gb/s link.
     """
     sizes = [4 * WIDTH * WIDTH] * LAYERS
     ring = price(ring_all_reduce(RANKS), switch(LINK))
-    steppers = {}
-    for way, strategy in WAYS.items():
-        done = backward(sizes, TOKENS * PER_TOKEN, strategy, 25 * MIB, ring)
-        title = f"Buckets of 25 MiB through backward, {RANKS} ranks"
-        steppers[way] = frames_stepper(title, _frames(done, sizes), LOOKS)
-    return FramesChoice("A bucket leaves", steppers)
+    steppers: dict[tuple[str, ...], FramesStepper] = {}
+    for (way, strategy), cap in product(WAYS.items(), CAPS):
+        done = backward(sizes, TOKENS * PER_TOKEN, strategy, cap * MIB, ring)
+        title = f"Buckets of {cap} MiB through backward, {RANKS} ranks"
+        steppers[way, f"{cap} MiB"] = frames_stepper(title, _frames(done, sizes), LOOKS)
+    return FramesChoice(("A bucket leaves", "Cap"), steppers)
 
 
 def _frames(done: Backward, sizes: list[int]) -> Iterator[Frame]:

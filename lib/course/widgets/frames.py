@@ -69,17 +69,17 @@ class FramesStepper(NamedTuple):
 
 
 class FramesChoice(NamedTuple):
-    """Several steppers of which one is shown, by a list under `label`."""
+    """Several steppers of which one is shown, by a list to choose from under each label."""
 
-    label: str
-    steppers: Mapping[str, FramesStepper]
+    labels: tuple[str, ...]
+    steppers: Mapping[tuple[str, ...], FramesStepper]
 
     def __repr__(self) -> str:
-        return "\n".join(f"{key}: {each!r}" for key, each in self.steppers.items())
+        return "\n".join(f"{', '.join(key)}: {each!r}" for key, each in self.steppers.items())
 
     def _repr_html_(self) -> str:
-        figures = (each.figure((key,)) for key, each in self.steppers.items())
-        return replay.choices((self.label,), figures) + assets("frames.js")
+        figures = (each.figure(key) for key, each in self.steppers.items())
+        return replay.choices(self.labels, figures) + assets("frames.js")
 
 
 def frames_stepper(

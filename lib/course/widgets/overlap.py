@@ -17,7 +17,7 @@ from minidist.schedule.algorithms import ring_all_reduce
 from minidist.schedule.cost import Link, price, switch
 
 STRATEGIES = ("naive", "flat", "bucketed", "overlapped")
-TOKENS = 16_384  # that each rank has in a step, to start with
+TOKENS = 32 * 1024  # that each rank has in a step, to start with
 PER_TOKEN = 4 / 4 / (H100.flops * UTILIZATION)  # 4 operations a parameter, of 4 bytes
 CAPS = sorted({25 * MIB, *(1 << exponent for exponent in range(17, 31))})
 

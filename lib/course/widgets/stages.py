@@ -9,7 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course.widgets.frames import Cell, Frame, FramesChoice, Lines, drawing, frames_stepper
+from course.widgets.frames import (
+    Cell,
+    Frame,
+    FramesChoice,
+    FramesStepper,
+    Lines,
+    drawing,
+    frames_stepper,
+)
 from course.widgets.recording import (
     RANKS,
     Held,
@@ -45,12 +53,12 @@ START = {
 
 def zero_stepper() -> FramesChoice:
     """A step of four ranks under each stage: what each of them holds of a model of two layers."""
-    steppers = {}
+    steppers: dict[tuple[str, ...], FramesStepper] = {}
     for stage, name in enumerate(STAGES):
         notes = on_threads(lambda comm, stage=stage: _rank(comm, stage))  # type: ignore[misc]
         frames = list(_frames(list(zip(*notes, strict=True)), stage))
-        steppers[name] = frames_stepper(f"One step under {name}", frames, LOOKS)
-    return FramesChoice("Strategy", steppers)
+        steppers[(name,)] = frames_stepper(f"One step under {name}", frames, LOOKS)
+    return FramesChoice(("Strategy",), steppers)
 
 
 # ---- what a rank does, and notes ----
