@@ -43,7 +43,7 @@ class Replay:
     start: State
     goal: Goal
     events: tuple[Event, ...]
-    phases: tuple[tuple[str, int], ...] = ()  #: such as ("reduce-scatter", 3): its steps
+    phases: tuple[tuple[str, int], ...] = ()  #: what each promises, and how many steps it takes
 
     def state(self, after: int | None = None) -> State:
         """What each rank holds after `after` steps (all of them by default)."""
