@@ -12,7 +12,12 @@ from course.widgets.page import Slider, assets, nbytes_text, seconds_text
 from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import DESK, PHONE, Pages, pages  # noqa: F401 (a fixture)
 
-SLIDERS = {"state": state_slider(), "curves": curves_slider(), "overlap": overlap_slider()}
+SLIDERS = {
+    "state": state_slider(),
+    "alone": state_slider(1.3e9, alone=True),
+    "curves": curves_slider(),
+    "overlap": overlap_slider(),
+}
 each_slider = pytest.mark.parametrize("slider", SLIDERS.values(), ids=SLIDERS)
 NONSENSE = re.compile(r"NaN|undefined|Infinity|null")
 

@@ -49,7 +49,7 @@
 
   const PARTS = { weights: "parameters", gradients: "gradients", optimizer: "optimizer state" };
 
-  function drawState({ parameters, ranks, policy }, data, width, figure) {
+  function drawState({ parameters, ranks = 1, policy }, data, width, figure) {
     const held = data.stages.map((_, stage) => stateBytes(parameters, data.each[policy], ranks, stage));
     const [most, limit] = [Math.max(...held.map(({ total }) => total)), data.limit];
     const wide = most < limit / 8 ? most * 1.05 || 1 : Math.min(Math.max(most, limit) * 1.05, limit * 4);
@@ -83,7 +83,10 @@
     const fits = data.stages.filter((_, stage) => held[stage].total <= limit);
     const what = `${bytesText(limit)}`;
     const says = !parameters
-      ? "A model without parameters has no state: every strategy holds 0 bytes."
+      ? "A model without parameters has no state: 0 bytes."
+      : held.length === 1
+        ? `${bytesText(most)}: that ${most <= limit ? "fits" : "does not fit"} into ${what}` +
+          (most <= limit ? ", as long as activations find room beside it." : ".")
       : ranks === 1
         ? `With one rank there is nobody to share with: every strategy holds ${bytesText(most)}.`
         : fits.length === held.length
