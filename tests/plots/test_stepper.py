@@ -2,20 +2,23 @@
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
-from minidist.plots.replay import assets, sentences, stepper
-from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, tree_all_reduce
+from minidist.plots.replay import assets, numbers, sentences, stepper
+from minidist.schedule.algorithms import (
+    hierarchical_all_reduce,
+    recursive_doubling_all_reduce,
+    ring_all_gather,
+    ring_all_reduce,
+    tree_all_reduce,
+)
 from minidist.schedule.simulate import Contributors, Event, Replay, replay
 from tests.support.browser import browser  # noqa: F401 (a fixture)
-
-PHONE, DESK = 390, 1280
+from tests.support.pages import DESK, PHONE, Pages, pages  # noqa: F401 (a fixture)
 
 # Rank 0's part comes to rank 1 twice: the second time by way of rank 2.
 TWICE = Replay(
@@ -64,6 +67,7 @@ def test_the_trace_is_the_replay_and_the_table_names_every_message(played: Repla
     trace = json.loads(soup.find("script", type="application/json").string)
     back = {name: tuples(value) for name, value in trace.items()}
     events = tuple(Event(*event) for event in back.pop("events"))
+    assert back.pop("numbers") == numbers(played)
     assert Replay(**back, events=events) == played
     rows = soup.select("tbody tr")
     assert [row.th.text for row in rows] == [str(k + 1) for k in range(played.steps)]
@@ -89,7 +93,7 @@ def test_a_name_cannot_break_out() -> None:
     assert json.loads(soup.find("script", type="application/json").string)["name"] == name
     assert soup.figcaption.strong.text == name
     assert not soup.find("b")
-    assert len(soup.find_all("script")) == 2  # the trace and the player
+    assert len(soup.find_all("script")) == 3  # the trace, the player and what it plays
 
 
 def test_only_a_notebook_gets_the_script_and_the_style(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +104,11 @@ def test_only_a_notebook_gets_the_script_and_the_style(monkeypatch: pytest.Monke
     assert notebook == book + assets()
     assert "id=" not in book, "two on a page would share it"
     assert not parse(book).select("style, script:not([type])")
-    style, script = re.findall(r"<(?:style|script)>\n(.*?)</(?:style|script)>", assets(), re.S)
-    assert "<" not in style
-    assert "</" not in script
-    for text in (style, script.replace("http://www.w3.org/2000/svg", "")):
+    files = re.findall(r"<(?:style|script)>\n(.*?)</(?:style|script)>", assets(), re.S)
+    assert len(files) == 3
+    assert "<" not in files[0]
+    for text in (each.replace("http://www.w3.org/2000/svg", "") for each in files):
+        assert "</" not in text
         assert not re.search(r"https?:|//\w|url\(|@import|\beval\b|innerHTML", text)
 
 
@@ -115,46 +120,26 @@ def test_a_terminal_gets_one_line_and_too_many_ranks_are_refused() -> None:
         stepper(replay(ring_all_gather(33)))
 
 
+@each_replay
+def test_numbers_are_the_sums_of_what_the_contributors_began_with(played: Replay) -> None:
+    start, results = numbers(played).values()
+    for event, result in zip(played.events, results, strict=True):
+        assert result == sum(start[rank][event.chunk] for rank in event.result)
+
+
+def test_phases_are_named_by_what_they_promise() -> None:
+    assert RING.phases == (("reduce-scatter", 3), ("all-gather", 3))
+    assert TREE.phases == (("reduce", 3), ("broadcast", 3))
+    assert replay(ring_all_reduce(1)).phases == ()
+    assert replay(recursive_doubling_all_reduce(4)).phases == ()
+    assert replay(hierarchical_all_reduce(4, local=2)).phases == ()
+
+
 # ---- what a browser shows ----
 
 
-class Pages:
-    """Opens HTML from a file in pages that report what goes wrong in them."""
-
-    def __init__(self, browser: Browser, folder: Path) -> None:  # noqa: F811
-        self.browser, self.folder = browser, folder
-        self.errors: list[str] = []
-
-    def open(self, body: str, width: int = DESK, theme: str = "light", **options: bool) -> Page:
-        path = self.folder / "page.html"
-        path.write_text(
-            f'<!doctype html><html lang="en" data-theme="{theme}"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width"><title>A page</title></head>'
-            '<body style="margin: 0; font-family: sans-serif">'
-            f'<main style="padding: 16px"><h1>A page</h1>{body}</main></body></html>'
-        )
-        page = self.browser.new_page(
-            viewport={"width": width, "height": 800}, reduced_motion="reduce", **options
-        )
-        page.set_default_timeout(10_000)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
-        page.goto(path.as_uri())
-        return page
-
-
-@pytest.fixture
-def pages(browser: Browser, tmp_path: Path) -> Iterator[Pages]:  # noqa: F811
-    pages = Pages(browser, tmp_path)
-    before = set(browser.contexts)
-    yield pages
-    for context in set(browser.contexts) - before:
-        context.close()
-    assert pages.errors == []
-
-
 def figure(page: Page, nth: int = 0) -> Locator:
-    return page.locator(".minidist-stepper").nth(nth)
+    return page.locator("figure.minidist-widget").nth(nth)
 
 
 def button(shown: Locator, name: str) -> Locator:
@@ -223,7 +208,7 @@ def expect_picture(shown: Locator, played: Replay, position: int) -> None:
 
 
 @each_replay
-def test_every_step_shows_what_the_simulator_did(pages: Pages, played: Replay) -> None:
+def test_every_step_shows_what_the_simulator_did(pages: Pages, played: Replay) -> None:  # noqa: F811
     shown = figure(pages.open(html(played)))
     for position in range(played.steps + 1):
         expect_position(shown, position)
@@ -236,7 +221,7 @@ def test_every_step_shows_what_the_simulator_did(pages: Pages, played: Replay) -
     assert ("✗ a rank is counted twice" in legend) == (played is TWICE)
 
 
-def test_arrows_go_from_the_sender_s_cell_to_the_receiver_s(pages: Pages) -> None:
+def test_arrows_go_from_the_sender_s_cell_to_the_receiver_s(pages: Pages) -> None:  # noqa: F811
     shown = figure(pages.open(html(TREE)))
     for position in range(1, TREE.steps + 1):
         button(shown, "Next").click()
@@ -258,14 +243,14 @@ def test_arrows_go_from_the_sender_s_cell_to_the_receiver_s(pages: Pages) -> Non
         assert far == [[event.src, event.dst] for event in events]
 
 
-def test_buttons_slider_and_keys_wherever_the_focus_is(pages: Pages) -> None:
+def test_buttons_slider_and_keys_wherever_the_focus_is(pages: Pages) -> None:  # noqa: F811
     page = pages.open(html(RING))
     shown = figure(page)
     back, next_ = button(shown, "Back"), button(shown, "Next")
     expect(back).to_have_attribute("aria-disabled", "true")
     next_.click()
     next_.click()
-    expect(slider(shown)).to_have_attribute("aria-valuetext", "after step 2 of 6")
+    expect(slider(shown)).to_have_attribute("aria-valuetext", "after step 2 of 6, reduce-scatter")
     back.click()
     expect_position(shown, 1)
     slider(shown).fill("6")
@@ -280,7 +265,80 @@ def test_buttons_slider_and_keys_wherever_the_focus_is(pages: Pages) -> None:
     expect_position(shown, 1)
 
 
-def test_play_stops_at_the_end_and_starts_again(pages: Pages) -> None:
+def test_arrow_keys_go_to_the_one_under_the_pointer_or_else_in_view(pages: Pages) -> None:  # noqa: F811
+    page = pages.open(html(RING) + '<p style="height: 2000px"></p>' + html(TREE))
+    ring, tree = figure(page, 0), figure(page, 1)
+    page.keyboard.press("ArrowRight")  # nothing has the focus; the ring fills the window
+    expect_position(ring, 1)
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.keyboard.press("ArrowRight")
+    expect_position(tree, 1)
+    page.evaluate("scrollTo(0, 1400)")  # neither
+    page.keyboard.press("ArrowRight")
+    ring.hover()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Home")  # scrolls the page
+    expect_position(ring, 2)
+    expect_position(tree, 1)
+
+
+def test_numbers_stand_beside_the_contributors(pages: Pages) -> None:  # noqa: F811
+    shown = figure(pages.open(html(RING)))
+    values = shown.locator(".number")
+    expect(values.first).not_to_be_visible()
+    toggle = button(shown, "Numbers")
+    toggle.click()
+    expect(toggle).to_have_attribute("aria-pressed", "true")
+    slider(shown).press("End")
+    start = numbers(RING)["start"]
+    sums = [sum(row[chunk] for row in start) for chunk in range(4)]
+    assert values.all_inner_texts() == [str(each) for each in sums * 4]
+    toggle.click()
+    expect(values.first).not_to_be_visible()
+
+
+def test_the_phase_is_named(pages: Pages) -> None:  # noqa: F811
+    shown = figure(pages.open(html(RING)))
+    expect(shown.locator(".phases span")).to_have_text(["reduce-scatter", "all-gather"])
+    slider(shown).fill("4")
+    expect(shown.get_by_role("status")).to_contain_text("Step 4 of 6: all-gather, step 1 of 3")
+    expect(shown.locator(".phases .now")).to_have_text("all-gather")
+
+
+def test_one_of_several_is_chosen_by_algorithm_and_ranks(pages: Pages) -> None:  # noqa: F811
+    others = [replay(ring_all_reduce(2)), TREE, replay(tree_all_reduce(2))]
+    several = stepper(RING, *others)
+    assert repr(several).endswith("; and 3 more to choose from")
+    page = pages.open(several._repr_html_())
+    algorithm, ranks = page.get_by_label("Algorithm"), page.get_by_label("Ranks")
+    shown = page.locator("figure:visible")
+    button(shown, "Next").click()
+    expect_picture(shown, RING, 1)
+    ranks.select_option("2")
+    expect_picture(shown, others[0], 0)
+    algorithm.select_option("tree all-reduce")
+    expect_picture(shown, others[2], 0)
+    ranks.select_option("4")  # no tree of four: the first that has four
+    expect(algorithm).to_have_value("ring all-reduce")
+    expect_picture(shown, RING, 1)
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    bare = pages.open(several._repr_html_(), java_script_enabled=False)
+    expect(bare.locator("details")).to_have_count(4)
+
+
+def test_nothing_is_cut_off_and_fingers_have_room(pages: Pages) -> None:  # noqa: F811
+    shown = figure(pages.open(html(RING), PHONE))
+    for control in shown.locator("button, input, summary").all():
+        assert control.evaluate("it => it.getBoundingClientRect().height") >= 44
+    for _ in range(RING.steps):
+        button(shown, "Next").click()
+        right = "it => it.getBoundingClientRect().right"
+        edge = shown.locator(".scroller").evaluate(right)
+        assert max(shown.locator("svg text").evaluate_all(f"all => all.map({right})")) <= edge
+
+
+def test_play_stops_at_the_end_and_starts_again(pages: Pages) -> None:  # noqa: F811
     quick = html(replay(ring_all_reduce(3))).replace("<figure", '<figure data-interval="30"', 1)
     shown = figure(pages.open(quick))
     for _ in range(2):  # the second time from the end
@@ -289,7 +347,7 @@ def test_play_stops_at_the_end_and_starts_again(pages: Pages) -> None:
         expect_position(shown, 4)
 
 
-def test_play_can_be_paused_and_is_silent_meanwhile(pages: Pages) -> None:
+def test_play_can_be_paused_and_is_silent_meanwhile(pages: Pages) -> None:  # noqa: F811
     page = pages.open(html(RING).replace("<figure", '<figure data-interval="1e8"', 1))
     shown, status = figure(page), figure(page).get_by_role("status")
     slider(shown).focus()
@@ -304,7 +362,7 @@ def test_play_can_be_paused_and_is_silent_meanwhile(pages: Pages) -> None:
     expect_position(shown, 2)
 
 
-def test_outputs_that_a_notebook_inserts_later_play_apart(pages: Pages) -> None:
+def test_outputs_that_a_notebook_inserts_later_play_apart(pages: Pages) -> None:  # noqa: F811
     page = pages.open(html(RING))
     for played in (RING, TREE):  # so the script is there three times
         page.evaluate(
@@ -323,7 +381,7 @@ def test_outputs_that_a_notebook_inserts_later_play_apart(pages: Pages) -> None:
         expect_picture(figure(page, nth), played, position)
 
 
-def test_the_table_is_there_without_a_script_and_on_paper(pages: Pages) -> None:
+def test_the_table_is_there_without_a_script_and_on_paper(pages: Pages) -> None:  # noqa: F811
     text = html(RING)
     shown = figure(pages.open(text, java_script_enabled=False))
     expect(shown.get_by_text("rank 3 sends chunk 2 (3)")).to_be_visible()
@@ -335,7 +393,7 @@ def test_the_table_is_there_without_a_script_and_on_paper(pages: Pages) -> None:
     expect(button(figure(page), "Next")).not_to_be_visible()
 
 
-def test_a_phone_shows_four_ranks_at_once(pages: Pages) -> None:
+def test_a_phone_shows_four_ranks_at_once(pages: Pages) -> None:  # noqa: F811
     page = pages.open(html(RING), PHONE)
     slider(figure(page)).press("End")
     scroller = figure(page).locator(".scroller")
@@ -345,7 +403,7 @@ def test_a_phone_shows_four_ranks_at_once(pages: Pages) -> None:
     assert set(figure(page).locator(".sum span").evaluate_all(count)) == {1}, "lines of a sum"
 
 
-def test_a_wide_one_scrolls_in_its_own_box_and_fades_out_where_there_is_more(pages: Pages) -> None:
+def test_a_wide_one_scrolls_in_its_own_box_and_fades_out_where_there_is_more(pages: Pages) -> None:  # noqa: F811
     page = pages.open(html(replay(ring_all_reduce(8))), PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE
     scroller = figure(page).get_by_role("group", name="Picture, scrolls sideways")
@@ -361,7 +419,7 @@ def test_a_wide_one_scrolls_in_its_own_box_and_fades_out_where_there_is_more(pag
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", DESK), ("dark", PHONE)])
-def test_axe_finds_nothing(pages: Pages, theme: str, width: int) -> None:
+def test_axe_finds_nothing(pages: Pages, theme: str, width: int) -> None:  # noqa: F811
     page = pages.open(html(RING) + html(replay(ring_all_reduce(8))) + html(TWICE), width, theme)
     for nth, position in enumerate(("3", "13", "3")):
         slider(figure(page, nth)).fill(position)
@@ -370,13 +428,13 @@ def test_axe_finds_nothing(pages: Pages, theme: str, width: int) -> None:
     assert found.violations_count == 0, found.generate_report()
 
 
-def test_it_follows_the_theme_of_the_page_before_that_of_the_system(pages: Pages) -> None:
+def test_it_follows_the_theme_of_the_page_before_that_of_the_system(pages: Pages) -> None:  # noqa: F811
     page = pages.open(html(RING))
     page.evaluate("document.documentElement.removeAttribute('data-theme')")
 
     def ink(system: str) -> str:
         page.emulate_media(color_scheme=system)
-        colour = "getComputedStyle(document.querySelector('.minidist-stepper')).color"
+        colour = "getComputedStyle(document.querySelector('.minidist-widget')).color"
         return str(page.evaluate(colour))
 
     bright, dark = ink("light"), ink("dark")

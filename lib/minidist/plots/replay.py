@@ -1,18 +1,19 @@
 """Pictures of a schedule that was replayed: all steps at once, or played step by step.
 
-For the second one Python writes the trace and every sentence about it, and `static/stepper.js`
-makes the picture from them. Where no script runs, the sentences are there to read, as a table.
+For the second one Python writes the trace and every sentence about it; `static/stepper.js` makes
+the picture from them, and `static/player.js` the controls. Where no script runs, the sentences are
+there to read, as a table.
 """
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cache
 from html import escape
 from importlib.resources import files
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -60,13 +61,14 @@ def _panel(axes: Axes, replay: Replay, after: int) -> None:
 
 # ---- step by step ----
 
+ASSETS = ("widget.css", "player.js", "stepper.js")
 BIGGEST = 32  # ranks, and chunks: beyond it nobody can read the cells
 
 HTML = """\
-<figure class="minidist-stepper">
+<figure class="minidist-widget schedule"{choice}>
 <figcaption><strong>{name}</strong> {size}</figcaption>
 <script type="application/json">{trace}</script>
-<details open>
+<details{open}>
 <summary>All steps as a table</summary>
 <table>
 <thead><tr><th scope="col">Step</th><th scope="col">Messages</th></tr></thead>
@@ -76,43 +78,96 @@ HTML = """\
 </table>
 </details>
 </figure>
-{assets}"""
+"""
+CHOICES = '<div class="minidist-widget choices" data-labels="{labels}">\n{figures}</div>\n'
 
 
 class Stepper(NamedTuple):
     """What `stepper` returns: a notebook shows it as the picture, a terminal as one line."""
 
     replay: Replay
+    others: tuple[Replay, ...] = ()  #: to choose from, beside it
 
     def __repr__(self) -> str:
         end = f"{self.replay.right()} of {self.replay.wanted} chunks right at the end"
-        return f"{self.replay.name}: {_size(self.replay)}, {end}"
+        more = f"; and {len(self.others)} more to choose from" if self.others else ""
+        return f"{self.replay.name}: {_size(self.replay)}, {end}{more}"
 
     def _repr_html_(self) -> str:
-        return HTML.format(
-            name=escape(self.replay.name),
-            size=_size(self.replay),
-            # Without a "<", so that no name can end the script element that holds it.
-            trace=json.dumps(asdict(self.replay), separators=(",", ":")).replace("<", "\\u003c"),
-            rows="\n".join(_row(self.replay, number) for number in range(self.replay.steps)),
-            # The book serves both files to all its pages; a notebook has nobody to serve them.
-            assets="" if os.environ.get("MINIDIST_BOOK") else assets(),
-        )
+        # The book serves these files to all its pages; a notebook has nobody to serve them.
+        files = "" if os.environ.get("MINIDIST_BOOK") else assets()
+        if not self.others:
+            return _figure(self.replay) + files
+        each = {(each.name, f"{each.ranks}"): each for each in (self.replay, *self.others)}
+        figures = (_figure(replay, key) for key, replay in each.items())
+        return choices(("Algorithm", "Ranks"), figures) + files
 
 
-def stepper(replay: Replay) -> Stepper:
+def stepper(replay: Replay, *others: Replay) -> Stepper:
     """Show a replayed schedule as a picture to step through, in the book and in a notebook.
+
+    With `others` there are lists from which one of them all is chosen, by name and by ranks.
 
     Example:
         >>> stepper(replay(ring_all_reduce(4)))
         ring all-reduce: 4 ranks, 4 chunks, 6 steps, 16 of 16 chunks right at the end
     """
-    if max(replay.ranks, replay.chunks) > BIGGEST:
-        raise ValueError(
-            f"{replay.name} has {replay.ranks} ranks and {replay.chunks} chunks; "
-            f"a stepper can show {BIGGEST} of each: draw a smaller one"
-        )
-    return Stepper(replay)
+    for each in (replay, *others):
+        if max(each.ranks, each.chunks) > BIGGEST:
+            raise ValueError(
+                f"{each.name} has {each.ranks} ranks and {each.chunks} chunks; "
+                f"a stepper can show {BIGGEST} of each: draw a smaller one"
+            )
+    return Stepper(replay, others)
+
+
+def _figure(replay: Replay, choice: Sequence[str] = ()) -> str:
+    return HTML.format(
+        choice=choice_attribute(choice),
+        name=escape(replay.name),
+        size=_size(replay),
+        # Without a "<", so that no name can end the script element that holds it.
+        trace=_json(asdict(replay) | {"numbers": numbers(replay)}).replace("<", "\\u003c"),
+        rows="\n".join(_row(replay, number) for number in range(replay.steps)),
+        open=" open" if not choice else "",
+    )
+
+
+def choices(labels: Sequence[str], figures: Iterable[str]) -> str:
+    """Figures of which one is shown at a time, with a list to choose from for each label.
+
+    Each figure carries its own as `choice_attribute` gives it. Without a script all are there.
+    """
+    return CHOICES.format(labels=escape(_json(labels)), figures="".join(figures))
+
+
+def choice_attribute(choice: Sequence[str]) -> str:
+    """The HTML attribute by which a figure is chosen; nothing for an empty choice."""
+    return f' data-choice="{escape(_json(choice))}"' if choice else ""
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def numbers(replay: Replay) -> dict[str, list[Any]]:
+    """The replay once more, on numbers: what each rank holds at the start, and each event's result.
+
+    Rank r begins with a number from 1 to 9 for each chunk; None is where it holds nothing.
+    """
+    held: list[list[int | None]] = [
+        [(7 * rank + 3 * chunk) % 9 + 1 if who else None for chunk, who in enumerate(row)]
+        for rank, row in enumerate(replay.start)
+    ]
+    start, results = [row.copy() for row in held], list[int]()
+    for _, step in groupby(replay.events, key=lambda event: event.step):
+        before = [row.copy() for row in held]  # a step sends what was held before it
+        for event in step:
+            sent, own = before[event.src][event.chunk], before[event.dst][event.chunk]
+            result = (sent or 0) + (own or 0) * event.reduce
+            held[event.dst][event.chunk] = result
+            results.append(result)
+    return {"start": start, "results": results}
 
 
 def sentences(step: Iterable[Event]) -> list[str]:
@@ -143,7 +198,7 @@ def _row(replay: Replay, number: int) -> str:
 
 @cache
 def assets() -> str:
-    """The style and the script that every picture carries."""
+    """The style and the scripts that every picture carries."""
     static = files("minidist.plots") / "static"
-    css, js = ((static / f"stepper.{end}").read_text("utf-8") for end in ("css", "js"))
-    return f"<style>\n{css}</style>\n<script>\n{js}</script>\n"
+    css, *scripts = ((static / name).read_text("utf-8") for name in ASSETS)
+    return f"<style>\n{css}</style>\n" + "".join(f"<script>\n{js}</script>\n" for js in scripts)

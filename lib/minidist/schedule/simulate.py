@@ -43,6 +43,7 @@ class Replay:
     start: State
     goal: Goal
     events: tuple[Event, ...]
+    phases: tuple[tuple[str, int], ...] = ()  #: what each promises, and how many steps it takes
 
     def state(self, after: int | None = None) -> State:
         """What each rank holds after `after` steps (all of them by default)."""
@@ -126,7 +127,16 @@ def replay(schedule: Schedule) -> Replay:
             held[event.dst][event.chunk] = event.result
         events += arrivals
     wanted = goal(kind, n, chunks, root, schedule.by)
-    return Replay(schedule.name, n, chunks, len(steps), before, wanted, tuple(events))
+    phases = _phases(schedule)
+    return Replay(schedule.name, n, chunks, len(steps), before, wanted, tuple(events), phases)
+
+
+def _phases(schedule: Schedule) -> tuple[tuple[str, int], ...]:
+    """What each phase promises and how many steps it takes, if that tells the phases apart."""
+    kinds = [phase.collective.replace("_", "-") for phase in schedule.phases]
+    lengths = [sum(1 for _ in phase) for phase in schedule.phases]
+    apart = len({*kinds}) == len(kinds)
+    return tuple((k, n) for k, n in zip(kinds, lengths, strict=True) if n) if apart else ()
 
 
 @dataclass(frozen=True)

@@ -1,39 +1,29 @@
 // Plays a communication schedule. Each figure brings its trace as JSON and its sentences as a
-// table; this adds the picture and the controls. Harmless when loaded twice: a figure is built only
-// once, by the first copy that finds it, also if a notebook inserts it long after the page loaded.
+// table; this adds the picture, and player.js the controls.
 (() => {
   "use strict";
-  const SVG = "http://www.w3.org/2000/svg";
+  const { Player, html, svg, build } = globalThis.minidistPlayer;
   const HEAD = 6; // px, length of an arrowhead
   const LANE = 5; // px between arrows that run side by side
   const MARKS = { right: ["✓", "complete"], wrong: ["✗", "a rank is counted twice"] };
 
-  function fill(node, attributes, children) {
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    node.append(...children);
-    return node;
-  }
-  const html = (tag, attributes = {}, ...children) =>
-    fill(document.createElement(tag), attributes, children);
-  const svg = (tag, attributes = {}, ...children) =>
-    fill(document.createElementNS(SVG, tag), attributes, children);
-
   // ---- the trace ----
 
-  function messagesOf({ steps, events }) {
-    const all = events.map(([step, src, dst, chunk, reduce, , result]) => {
+  function messagesOf({ steps, events, numbers }) {
+    const all = events.map(([step, src, dst, chunk, reduce, , result], index) => {
       const [low, high] = [Math.min(src, dst), Math.max(src, dst)];
-      return { step, src, dst, chunk, reduce, result, low, high, down: dst > src };
+      const number = numbers.results[index];
+      return { step, src, dst, chunk, reduce, result, number, low, high, down: dst > src };
     });
     return Array.from({ length: steps }, (_, step) => all.filter((m) => m.step === step));
   }
 
-  // states[k][rank][chunk]: the contributors after k steps
-  function statesOf(start, steps) {
+  // states[k][rank][chunk] after k steps: the contributors, or with "number" their sum
+  function statesOf(start, steps, what = "result") {
     const states = [start];
     for (const messages of steps) {
       const state = states.at(-1).map((row) => row.slice());
-      for (const { dst, chunk, result } of messages) state[dst][chunk] = result;
+      for (const message of messages) state[message.dst][message.chunk] = message[what];
       states.push(state);
     }
     return states;
@@ -68,7 +58,8 @@
     const cell = () => {
       const segments = Array.from({ length: ranks }, (_, rank) => html("i", { style: hue(rank) }));
       const sum = html("div", { class: "sum" }, html("span"));
-      return html("div", { role: "cell" }, html("div", { class: "bar" }, ...segments), sum);
+      const number = html("div", { class: "number" });
+      return html("div", { role: "cell" }, html("div", { class: "bar" }, ...segments), sum, number);
     };
     return Array.from({ length: ranks }, () => Array.from({ length: chunks }, cell));
   }
@@ -90,7 +81,7 @@
     return html("div", { class: "board" }, table, arrows);
   }
 
-  function showCell(cell, contributors, state) {
+  function showCell(cell, contributors, number, state) {
     const segments = cell.querySelectorAll("i");
     segments.forEach((segment, rank) => {
       const times = contributors.filter((other) => other === rank).length;
@@ -102,6 +93,7 @@
     const text = cell.title.length > 15 ? long : cell.title || "empty";
     const pieces = text.split(/(?<=\+)/).flatMap((piece) => [html("wbr"), piece]);
     cell.querySelector(".sum span").replaceChildren(...pieces);
+    cell.querySelector(".number").textContent = number ?? "";
     cell.querySelector("b")?.remove();
     if (!state) return;
     const [sign, meaning] = MARKS[state];
@@ -177,36 +169,26 @@
 
   // ---- the player ----
 
-  class Player {
+  class Schedule extends Player {
     constructor(figure) {
-      this.figure = figure;
-      this.trace = JSON.parse(figure.querySelector("script").textContent);
-      this.messages = messagesOf(this.trace);
-      this.states = statesOf(this.trace.start, this.messages);
-      this.wanted = this.trace.goal.flat().filter((goal) => goal !== null).length;
-      this.position = 0; // how many steps are done
-      this.timer = null;
-      this.makeParts();
-      this.listen();
-      this.pause();
-      this.show();
+      const trace = JSON.parse(figure.querySelector("script").textContent);
+      super(figure, trace.steps);
+      this.trace = trace;
+      this.messages = messagesOf(trace);
+      this.states = statesOf(trace.start, this.messages);
+      this.numbers = statesOf(trace.numbers.start, this.messages, "number");
+      this.wanted = trace.goal.flat().filter((goal) => goal !== null).length;
+      this.rows = [...this.details.querySelector("tbody").rows];
+      this.start();
     }
 
-    makeParts() {
+    get picture() {
       const { figure, trace } = this;
-      const button = (name) => html("button", { type: "button", class: name.toLowerCase() }, name);
-      const range = { type: "range", min: 0, max: trace.steps, value: 0, "aria-label": "Step" };
-      const details = figure.querySelector("details");
-      this.rows = [...details.querySelector("tbody").rows];
       this.cells = cellsOf(trace.ranks, trace.chunks);
       this.arrows = svg("svg", { "aria-hidden": "true" });
       this.board = boardOf(this.cells, this.arrows);
       this.scroller = html("div", { class: "scroller" }, this.board);
-      [this.back, this.playing, this.next] = ["Back", "Play", "Next"].map(button);
-      this.slider = html("input", range);
-      this.said = html("div", { class: "said", role: "status" });
-      const controls = [this.back, this.playing, this.next, this.slider];
-      const bar = html("div", { class: "controls" }, ...controls);
+      this.scroller.onscroll = () => this.hint();
       const sizes = {
         chunks: trace.chunks,
         lanes: Math.max(0, ...this.messages.map(assignLanes)),
@@ -215,105 +197,51 @@
         sentences: Math.max(0, ...this.rows.map((row) => row.querySelectorAll("li").length)),
       };
       for (const [name, size] of Object.entries(sizes)) figure.style.setProperty(`--${name}`, size);
-      details.before(this.scroller, legendOf(this.messages, this.states), bar, this.said);
-      details.open = false;
-    }
-
-    listen() {
-      const { figure } = this;
-      figure.tabIndex = -1; // a click anywhere in it gives it the keys
-      figure.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
-      figure.addEventListener("keydown", (event) => this.press(event));
-      this.back.onclick = () => this.jump(this.position - 1);
-      this.next.onclick = () => this.jump(this.position + 1);
-      this.playing.onclick = () => this.toggle();
-      this.slider.oninput = () => this.jump(Number(this.slider.value));
-      this.scroller.onscroll = () => this.hint();
       new ResizeObserver(() => this.fit()).observe(this.board);
+      return [this.scroller, legendOf(this.messages, this.states)];
     }
 
-    go(to) {
-      this.position = Math.min(Math.max(to, 0), this.trace.steps);
-      if (this.position === this.trace.steps) this.pause();
-      this.show();
-    }
-
-    jump(to) {
-      this.pause();
-      this.go(to);
-    }
-
-    pause() {
-      clearInterval(this.timer);
-      this.timer = null;
-      this.playing.textContent = "Play";
-      this.said.setAttribute("aria-live", "polite");
-    }
-
-    toggle() {
-      if (this.timer !== null) return this.pause();
-      const advance = () => (this.figure.isConnected ? this.go(this.position + 1) : this.pause());
-      this.timer = setInterval(advance, Number(this.figure.dataset.interval) || 1500);
-      this.playing.textContent = "Pause";
-      this.said.setAttribute("aria-live", "off"); // a voice cannot keep up with a film
-      this.go(this.position === this.trace.steps ? 0 : this.position + 1);
-    }
-
-    press(event) {
-      if (event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
-      const actions = {
-        ArrowLeft: () => this.jump(this.position - 1),
-        ArrowRight: () => this.jump(this.position + 1),
-        Home: () => this.jump(0),
-        End: () => this.jump(this.trace.steps),
-        " ": () => this.toggle(),
+    get extras() {
+      const numbers = html("button", { type: "button", "aria-pressed": "false" }, "Numbers");
+      numbers.onclick = () => {
+        const shown = this.figure.classList.toggle("numbers");
+        numbers.setAttribute("aria-pressed", shown);
+        this.fit();
       };
-      const presses = event.key === " " && event.target.matches("button, summary");
-      const scrolls = event.key !== " " && event.target === this.scroller;
-      if (!(event.key in actions) || presses || scrolls) return;
-      event.preventDefault();
-      event.stopPropagation();
-      actions[event.key]();
+      return [numbers];
+    }
+
+    get phases() {
+      return this.trace.phases;
     }
 
     get current() {
       return this.position ? this.messages[this.position - 1] : [];
     }
 
-    verdicts() {
+    draw() {
+      const { position } = this;
       const { goal } = this.trace;
-      const row = (held, rank) => held.map((sum, chunk) => verdict(sum, goal[rank][chunk]));
-      return this.states[this.position].map(row);
-    }
-
-    show() {
-      const { position, trace } = this;
-      const verdicts = this.verdicts();
+      const held = this.states[position];
+      const verdicts = held.map((row, r) => row.map((sum, c) => verdict(sum, goal[r][c])));
       this.cells.forEach((row, rank) =>
         row.forEach((cell, chunk) => {
           const received = this.current.some((m) => m.dst === rank && m.chunk === chunk);
           const classes = ["held", verdicts[rank][chunk], received ? "received" : ""];
-          showCell(cell, this.states[position][rank][chunk], verdicts[rank][chunk]);
+          const number = this.numbers[position][rank][chunk];
+          showCell(cell, held[rank][chunk], number, verdicts[rank][chunk]);
           cell.className = classes.join(" ").trim();
         }),
       );
       drawArrows(this.arrows, this.current, this.cells);
-      this.slider.value = position;
-      const done = `after step ${position} of ${trace.steps}`;
-      this.slider.setAttribute("aria-valuetext", position ? done : "start, before any message");
-      // Not `disabled`: that would take the focus, and the keys with it, away.
-      this.back.setAttribute("aria-disabled", position === 0);
-      this.next.setAttribute("aria-disabled", position === trace.steps);
-      this.say(verdicts.flat().filter((state) => state === "right").length);
-    }
-
-    say(right) {
-      const { position, trace } = this;
-      const where = position ? `Step ${position} of ${trace.steps}` : "Start, before any message";
+      const right = verdicts.flat().filter((state) => state === "right").length;
       const count = html("span", { class: "count" }, `${right} of ${this.wanted} complete`);
       const list = position ? [this.rows[position - 1].querySelector("ul").cloneNode(true)] : [];
-      this.said.classList.toggle("begun", position > 0);
-      this.said.replaceChildren(html("p", {}, html("strong", {}, where), " ", count), ...list);
+      return [[" ", count], list];
+    }
+
+    get beginning() {
+      return "Start, before any message";
     }
 
     fit() {
@@ -334,12 +262,5 @@
     }
   }
 
-  function buildAll() {
-    for (const figure of document.querySelectorAll(".minidist-stepper:not([data-ready])")) {
-      figure.dataset.ready = "";
-      new Player(figure);
-    }
-  }
-  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", buildAll);
-  else buildAll();
+  build("schedule", Schedule);
 })();

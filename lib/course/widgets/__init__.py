@@ -1,0 +1,25 @@
+"""Things to play with in the book: pictures with sliders, and steppers. No server, no network.
+
+`static/formulas.js` holds all that a browser computes; everything else is computed here.
+"""
+
+from course.widgets.buckets import bucket_stepper
+from course.widgets.cost import curves_slider
+from course.widgets.frames import Cell, Frame, drawing, frames_stepper
+from course.widgets.memory import state_slider
+from course.widgets.overlap import overlap_slider
+from course.widgets.stages import zero_stepper
+from course.widgets.units import unit_stepper
+
+__all__ = [
+    "Cell",
+    "Frame",
+    "bucket_stepper",
+    "curves_slider",
+    "drawing",
+    "frames_stepper",
+    "overlap_slider",
+    "state_slider",
+    "unit_stepper",
+    "zero_stepper",
+]

@@ -1,0 +1,71 @@
+"""State of training for each rank, over the size of the model, the ranks and the dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from course.widgets.page import Control, Slider, nbytes_text, rank_stops, stops
+from minidist.memory.state import FP32, MIXED, share, state
+
+STAGES: tuple[str, ...] = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+LIMIT = 80e9  # bytes of an A100's or an H100's memory
+NUMBERS = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
+POLICIES = {
+    "mixed bf16, Adam": (MIXED, "adam"),
+    "fp32, Adam": (FP32, "adam"),
+    "fp32, SGD with momentum": (FP32, "momentum"),
+    "fp32, plain SGD": (FP32, "sgd"),
+}
+
+
+def state_slider(parameters: float = 7e9, ranks: int = 8, alone: bool = False) -> Slider:
+    """Bars of parameters, gradients and optimizer state per rank, without sharding and with ZeRO.
+
+    Args:
+        parameters: where the slider starts: 0 or from a million to 10^13.
+        ranks: where that of the ranks starts.
+        alone: one GPU, and no talk of ranks and stages.
+    """
+    if alone:
+        ranks = 1
+    sizes = [0, *map(int, stops(6, 13, (1, 1.3, 2, 3, 5, 7)))]
+    counts = rank_stops()
+    names = list(POLICIES)
+    stages = ("one GPU",) if alone else STAGES
+    controls = [
+        Control("parameters", "Parameters", sizes, [count_text(n) for n in sizes], int(parameters)),
+        Control("ranks", "Ranks", counts, [f"{n:,}" for n in counts], ranks),
+        Control("policy", "Dtypes and optimizer", names, names, names[0], choose=True),
+    ]
+    if alone:
+        del controls[1]
+    return Slider(
+        "state",
+        "What one GPU would have to hold" if alone else "What each rank holds between steps",
+        controls,
+        {"each": dict(_each()), "stages": stages, "limit": LIMIT},
+        ("strategy", "parameters", "gradients", "optimizer state", "in all"),
+        list(_rows(int(parameters), ranks, stages)),
+    )
+
+
+def count_text(parameters: int) -> str:
+    """7 billion, for instance."""
+    for factor, word in NUMBERS:
+        if parameters >= factor:
+            return f"{parameters / factor:g} {word}"
+    return f"{parameters}"
+
+
+def _each() -> Iterator[tuple[str, dict[str, int]]]:
+    for name, (policy, optimizer) in POLICIES.items():
+        one = state(1, policy, optimizer)
+        yield name, {part: getattr(one, part) for part in one.__dataclass_fields__}
+
+
+def _rows(parameters: int, ranks: int, stages: tuple[str, ...]) -> Iterator[list[str]]:
+    whole = state(parameters, *POLICIES[next(iter(POLICIES))])
+    for stage, name in enumerate(stages):
+        held = share(whole, ranks, stage)
+        parts = held.weights, held.gradients, held.optimizer, held.total
+        yield [name, *map(nbytes_text, parts)]

@@ -1,0 +1,117 @@
+"""A backward pass whose gradients travel during it or after it, in buckets or one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+from course.hardware import H100, UTILIZATION
+from course.training.models import GPT
+from course.widgets.cost import link_controls
+from course.widgets.page import Control, Slider, seconds_text
+from minidist.parallel.sharding.partition import MIB, assign
+from minidist.schedule.algorithms import ring_all_reduce
+from minidist.schedule.cost import Link, price, switch
+
+STRATEGIES = ("naive", "flat", "bucketed", "overlapped")
+TOKENS = 32 * 1024  # that each rank has in a step, to start with
+PER_TOKEN = 4 / 4 / (H100.flops * UTILIZATION)  # 4 operations a parameter, of 4 bytes
+CAPS = sorted({25 * MIB, *(1 << exponent for exponent in range(17, 31))})
+
+
+class Backward(NamedTuple):
+    """When each gradient is ready, and when each bucket travels, as (start, end); in seconds."""
+
+    buckets: list[list[int]]  #: of indexes of parameters
+    ready: list[float]  #: of each parameter
+    travels: list[tuple[float, float]]
+
+    @property
+    def end(self) -> float:
+        """The end of backward itself."""
+        return max(self.ready)
+
+    @property
+    def exposed(self) -> float:
+        """How much longer the optimizer waits for the last bucket."""
+        return max(0.0, self.travels[-1][1] - self.end)
+
+
+def backward(
+    sizes: Sequence[int],
+    per_byte: float,
+    strategy: str,
+    cap: float,
+    seconds: Callable[[float], float],
+) -> Backward:
+    """Simulate one backward pass, which makes gradients from the last parameter to the first.
+
+    Buckets travel one after the other, as they do on one link.
+
+    Args:
+        sizes: bytes of each parameter's gradient.
+        per_byte: seconds that backward takes to make a byte of gradients.
+        strategy: "naive", each gradient alone, or "flat", all together, or "bucketed", all three
+            after backward; or "overlapped", a bucket as soon as it is full.
+        cap: bytes of a bucket; the first one is closed at 1 MiB, if that is less.
+        seconds: what an all-reduce of so many bytes takes.
+    """
+    limits = {"naive": (0, 0), "flat": (sum(sizes), sum(sizes))}.get(strategy, (min(MIB, cap), cap))
+    buckets = assign(sizes, *limits)
+    clock, ready = 0.0, [0.0] * len(sizes)
+    for index in reversed(range(len(sizes))):
+        clock += per_byte * sizes[index]
+        ready[index] = clock
+    free, travels = 0.0, list[tuple[float, float]]()
+    for bucket in buckets:
+        full = max(ready[index] for index in bucket) if strategy == "overlapped" else clock
+        start = max(free, full)
+        free = start + seconds(sum(sizes[index] for index in bucket))
+        travels.append((start, free))
+    return Backward(buckets, ready, travels)
+
+
+def overlap_slider(
+    ranks: int = 16,
+    alpha: float = 10e-6,
+    bandwidth: float = 50e9,
+    cap: int = 25 * MIB,
+    tokens: int = TOKENS,
+) -> Slider:
+    """Four strategies of DDP as lanes over time; what of the communication backward does not hide.
+
+    The model is a GPT of 24 blocks, 1,024 wide, whose gradients are float32, on an H100.
+    """
+    sizes = list(_sizes())
+    texts = [f"{each // MIB} MiB" if each >= MIB else f"{each // 2**10} KiB" for each in CAPS]
+    bucket = Control("cap", "Bucket", CAPS, texts, cap)
+    batches = [1 << exponent for exponent in range(9, 18)]
+    batch = Control("tokens", "Tokens per rank", batches, [f"{n:,}" for n in batches], tokens)
+    ring = price(ring_all_reduce(ranks), switch(Link(alpha, 1 / bandwidth)))
+    return Slider(
+        "overlap",
+        "One backward pass under four strategies",
+        [bucket, batch, *link_controls(ranks, alpha, bandwidth)],
+        {"sizes": sizes, "perToken": PER_TOKEN},
+        ("strategy", "all-reduces", "backward", "exposed"),
+        list(_rows(sizes, tokens * PER_TOKEN, cap, ring)),
+    )
+
+
+@cache
+def _sizes() -> tuple[int, ...]:
+    with torch.device("meta"):
+        model = GPT(256, width=1024, layers=24, heads=16, context=1024)
+    return tuple(4 * parameter.numel() for parameter in model.parameters())
+
+
+def _rows(
+    sizes: Sequence[int], per_byte: float, cap: int, ring: Callable[[float], float]
+) -> Iterator[list[str]]:
+    for strategy in STRATEGIES:
+        done = backward(sizes, per_byte, strategy, cap, ring)
+        times = seconds_text(done.end), seconds_text(done.exposed)
+        yield [strategy, f"{len(done.travels)}", *times]

@@ -1,0 +1,140 @@
+"""How a widget comes to a page: a figure with its data as JSON, and a table where no script runs.
+
+The book serves the scripts and styles to all its pages; in a notebook each widget brings its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from minidist.plots import replay
+
+SLIDER = """\
+<figure class="minidist-widget slider" data-widget="{kind}">
+<figcaption><strong>{title}</strong></figcaption>
+<script type="application/json">{data}</script>
+<details open>
+<summary>Some values as a table</summary>
+<p>{fixed}</p>
+{table}
+</details>
+</figure>
+{assets}"""
+
+
+class Control(NamedTuple):
+    """A slider over `values`, or with `choose` a list to choose from; `texts` are what it shows."""
+
+    name: str
+    label: str
+    values: Sequence[Any]
+    texts: Sequence[str]
+    start: Any  #: one of the values
+    choose: bool = False
+
+    @property
+    def place(self) -> int:
+        """Where it starts."""
+        return list(self.values).index(self.start)
+
+
+class Slider(NamedTuple):
+    """A picture with controls. A notebook shows it; a terminal gets one line."""
+
+    kind: str  #: which picture `sliders.js` draws
+    title: str
+    controls: Sequence[Control]
+    data: Mapping[str, object]
+    head: Sequence[str]  #: of the table for where no script runs
+    rows: Sequence[Sequence[str]]
+
+    def __repr__(self) -> str:
+        return f"{self.title}: {self._start()}"
+
+    def _start(self) -> str:
+        controls = self.controls
+        return ", ".join(f"{each.label.lower()} {each.texts[each.place]}" for each in controls)
+
+    def _repr_html_(self) -> str:
+        controls = [{**each._asdict(), "index": each.place} for each in self.controls]
+        return SLIDER.format(
+            kind=self.kind,
+            title=escape(self.title),
+            data=as_json({**self.data, "controls": controls}),
+            fixed=escape(f"For {self._start()}:"),
+            table=table(self.head, self.rows),
+            assets=assets("formulas.js", "sliders.js"),
+        )
+
+
+def as_json(data: object) -> str:
+    """JSON without a "<", so that nothing in it can end the script element that holds it."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """An HTML table whose first column names the rows."""
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    lines = (
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+@cache
+def _scripts(names: tuple[str, ...]) -> str:
+    static = files("course.widgets") / "static"
+    css = (static / "widgets.css").read_text("utf-8")
+    scripts = (f"<script>\n{(static / name).read_text('utf-8')}</script>\n" for name in names)
+    return replay.assets() + f"<style>\n{css}</style>\n" + "".join(scripts)
+
+
+def assets(*scripts: str) -> str:
+    """The scripts and styles of a widget, or nothing in the book, which serves them."""
+    return "" if os.environ.get("MINIDIST_BOOK") else _scripts(scripts)
+
+
+# ---- what sliders run over, and how it reads ----
+
+
+def stops(low: int, high: int, mantissas: Sequence[float]) -> list[float]:
+    """The mantissas times each power of ten from 10^low on, up to 10^high itself."""
+    each = [float(f"{m}e{power}") for power in range(low, high) for m in mantissas]
+    return [*each, float(f"1e{high}")]
+
+
+def rank_stops(most: int = 65_536) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, ...: powers of two, and half way between them."""
+    powers = [1 << bit for bit in range(most.bit_length())]
+    return sorted({*powers, *(3 * power // 2 for power in powers if 1 < power < most)})
+
+
+def scaled(value: float, unit: str, scale: Sequence[tuple[float, str]]) -> str:
+    """A number to three digits with the largest prefix of `scale` that it reaches."""
+    for factor, prefix in scale:
+        if value >= factor:
+            return f"{_three(value / factor)} {prefix}{unit}"
+    return f"0 {unit}"
+
+
+def _three(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def nbytes_text(nbytes: float) -> str:
+    """Bytes in powers of ten, as GPUs' memories are sold."""
+    return scaled(nbytes, "B", [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")])
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds, with a prefix."""
+    return scaled(seconds, "s", [(1, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n")])

@@ -1,0 +1,207 @@
+"""Who holds what through a step under DDP and ZeRO's stages, recorded from `from_scratch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course.widgets.frames import (
+    Cell,
+    Frame,
+    FramesChoice,
+    FramesStepper,
+    Lines,
+    drawing,
+    frames_stepper,
+)
+from course.widgets.recording import (
+    RANKS,
+    Held,
+    Note,
+    Recorder,
+    Threads,
+    network,
+    on_threads,
+    place,
+)
+from from_scratch.ddp import PerParameterDDP
+from from_scratch.fsdp import FSDP, Unit
+from from_scratch.zero import ZeRO1, ZeRO2
+
+LAYERS = 2
+STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+PARTS = ("parameters", "gradients", "optimizer state")
+LOOKS = {"held": "in memory", "old": "in memory, out of date", "": "not there"}
+STEP = {
+    0: "Every rank's optimizer makes the same step on all parameters.",
+    1: "Each rank's optimizer steps on the parameters of its own shard. Its copies of the others "
+    "are out of date now (dashed).",
+    3: "Each rank's optimizer steps on its own shard of the parameters; it holds no others.",
+}
+STEP[2] = STEP[1]
+START = {
+    0: "Between steps every rank holds all parameters and all of the optimizer's state.",
+    1: "Between steps every rank holds all parameters, but a quarter of the optimizer's state.",
+    2: "Between steps nothing differs from stage 1; the step itself will.",
+    3: "Between steps every rank holds a quarter of everything.",
+}
+
+
+def zero_stepper() -> FramesChoice:
+    """A step of four ranks under each stage: what each of them holds of a model of two layers."""
+    steppers: dict[tuple[str, ...], FramesStepper] = {}
+    for stage, name in enumerate(STAGES):
+        notes = on_threads(lambda comm, stage=stage: _rank(comm, stage))  # type: ignore[misc]
+        frames = list(_frames(list(zip(*notes, strict=True)), stage))
+        steppers[(name,)] = frames_stepper(f"One step under {name}", frames, LOOKS)
+    return FramesChoice(("Strategy",), steppers)
+
+
+# ---- what a rank does, and notes ----
+
+
+def _rank(comm: Threads, stage: int) -> list[Note]:
+    net, recorder = network(LAYERS), Recorder()
+    recorder.watch([*net])
+    weights = list(net.parameters())
+    model, optimizer, owned = _wrapped(net, comm, stage)
+    inner = getattr(optimizer, "inner", optimizer)
+    for number, unit in enumerate(owned) if stage == 3 else ():
+        unit.reshard = partial(_freed, unit, recorder, number)
+
+    def heard(name: str, output: Tensor, input: Tensor) -> None:
+        if name == "all_reduce":
+            layer = place(output, [each.grad for each in weights])
+        elif name == "reduce_scatter":
+            layer = place(output, [each.shard.grad for each in owned])
+        else:
+            layer = place(input, [each.shard for each in owned])
+        recorder.note(name, layer)
+
+    comm.heard = heard
+    inner.register_step_post_hook(lambda *_: recorder.note("step"))
+    for step in range(2):  # the first one makes the optimizer's state
+        if step == 1:
+            recorder.look = partial(_held, weights, owned)
+            recorder.note("start")
+        model(torch.randn(2, 8)).square().mean().backward()
+        if stage in (0, 3):
+            model.synchronize()
+        optimizer.step()
+        optimizer.zero_grad()
+        recorder.note("end")
+    return recorder.notes
+
+
+def _wrapped(net: nn.Sequential, comm: Threads, stage: int) -> tuple[Any, Any, list[Any]]:
+    """The model, its optimizer, and what is sharded of each layer."""
+    if stage == 0:
+        return PerParameterDDP(net, comm), torch.optim.Adam(net.parameters()), []
+    if stage == 3:
+        model = FSDP(net, net, comm, prefetch=False)
+        return model, torch.optim.Adam(model.shards), model.units
+    kind = ZeRO1 if stage == 1 else ZeRO2
+    optimizer = kind(net.parameters(), torch.optim.Adam, comm, bucket_cap_mb=1e-6)  # a bucket each
+    return net, optimizer, optimizer.flats[::-1]  # the last layer's bucket is the first
+
+
+def _freed(unit: Unit, recorder: Recorder, layer: int) -> None:
+    Unit.reshard(unit)
+    recorder.note("free", layer)
+
+
+def _held(layers: Sequence[Tensor], owned: list[Any]) -> Held:
+    """What there is: buffers that take memory, and gradients that are set."""
+    whole = [flat.buffer.untyped_storage().size() > 0 for flat in owned] or [True] * len(layers)
+    shards = [flat.shard.grad is not None for flat in owned] or [False] * len(layers)
+    gradients = (
+        "all" if layer.grad is not None else "own" if shard else ""
+        for layer, shard in zip(layers, shards, strict=True)
+    )
+    return Held(tuple("all" if each else "own" for each in whole), tuple(gradients))
+
+
+# ---- what is shown ----
+
+
+def _frames(moments: list[tuple[Note, ...]], stage: int) -> Iterator[Frame]:
+    """A frame for each moment; the same has happened on all ranks."""
+    old: set[int] = set()  # layers of which a rank has stepped on its own shard only
+    phase = ""
+    now = moments[0][0]
+    for ranks in moments:
+        before, now = now, ranks[0]
+        phase = _phase(now, before, phase)
+        if now.what == "step" and stage in (1, 2):
+            old = set(range(LAYERS))
+        if now.what == "all_gather":
+            old.discard(now.layer)
+        if now.what == "forward" and stage < 3 and now.layer < LAYERS - 1:
+            continue  # nothing has changed
+        rows = {f"rank {r}": _row(each.held, r, stage, old) for r, each in enumerate(ranks)}
+        picture = drawing(PARTS, rows, _description(now.held, stage))
+        yield Frame(picture, _says(now, stage), phase)
+
+
+def _phase(now: Note, before: Note, phase: str) -> str:
+    if now.what == "start":
+        return ""
+    if now.what == "gradient" or (phase == "forward" and now.layer == before.layer != -1
+                                  and now.what == "all_gather"):  # fmt: skip
+        return "backward"
+    if now.what in ("step", "end") or phase == "step":
+        return "step"
+    return phase or "forward"
+
+
+def _row(held: Held, rank: int, stage: int, old: set[int]) -> list[Lines]:
+    state = "all" if stage == 0 else "own"
+    looks = [("weights", held.weights), ("gradients", held.gradients)]
+    return [
+        *([_strip(part, how, rank, n in old and part == "weights") for n, how in enumerate(each)]
+          for part, each in looks),
+        [_strip("optimizer", state, rank)] * LAYERS,
+    ]  # fmt: skip
+
+
+def _strip(part: str, how: str, rank: int, old: bool = False) -> list[Cell]:
+    def look(shard: int) -> str:
+        if how == "all" or (how == "own" and shard == rank):
+            return "old" if old and shard != rank else "held"
+        return ""
+
+    return [Cell(part, look(shard), f"{shard}" if look(shard) else "") for shard in range(RANKS)]
+
+
+def _description(held: Held, stage: int) -> str:
+    words = {"all": "whole", "own": "one shard on each rank", "": "none"}
+
+    def each(parts: tuple[str, ...]) -> str:
+        return ", ".join(f"layer {n} {words[how]}" for n, how in enumerate(parts))
+
+    state = "whole" if stage == 0 else "one shard on each rank"
+    return (
+        f"Parameters: {each(held.weights)}. Gradients: {each(held.gradients)}. "
+        f"Optimizer state: {state}."
+    )
+
+
+def _says(now: Note, stage: int) -> str:
+    layer = f"layer {now.layer}"
+    if now.what == "start":
+        return START[stage]
+    return {
+        "forward": "Forward runs through both layers." if stage < 3 else f"Forward of {layer}.",
+        "gradient": f"Backward has made the gradient of {layer}, from each rank's own data.",
+        "all_reduce": f"An all-reduce averages the gradient of {layer}: the same on every rank.",
+        "reduce_scatter": f"A reduce-scatter averages the gradient of {layer}. Each rank keeps "
+        "the part that its optimizer needs, and frees the rest.",
+        "all_gather": f"An all-gather brings every rank's shard of {layer} to all ranks.",
+        "free": f"{layer.capitalize()} has computed: its weights are freed, but for one's own.",
+        "step": STEP[stage],
+        "end": "The gradients are dropped, and the next step may begin.",
+    }[now.what]

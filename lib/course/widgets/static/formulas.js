@@ -1,0 +1,114 @@
+// The only arithmetic that the book's widgets do in the browser. Each function says again what a
+// Python function says, and a test compares the two over a grid. Bytes and seconds throughout.
+globalThis.minidistFormulas ??= (() => {
+  "use strict";
+
+  // ---- minidist.memory.state: what a rank holds of the state of training ----
+
+  // `each`: bytes of one parameter's weights, gradients, master weights and moments.
+  function stateBytes(parameters, each, ranks, stage) {
+    const part = (name, sharded) =>
+      Math.ceil((parameters * each[name]) / (stage >= sharded ? ranks : 1));
+    const weights = part("weights", 3);
+    const gradients = part("gradients", 2);
+    const optimizer = part("master", 1) + part("moments", 1);
+    return { weights, gradients, optimizer, total: weights + gradients + optimizer };
+  }
+
+  // ---- minidist.schedule.cost: all-reduces on a switch ----
+
+  const log2 = (ranks) => 31 - Math.clz32(ranks); // rounded down
+  const fold = (ranks) => (2 ** log2(ranks) === ranks ? 0 : 2); // messages that folding adds
+
+  // How many messages follow each other, and how many tensors they carry in all.
+  const COUNTS = {
+    ring: (n) => [2 * (n - 1), (2 * (n - 1)) / n],
+    recursive_doubling: (n) => [log2(n) + fold(n), log2(n) + fold(n)],
+    halving_doubling: (n) => [2 * log2(n) + fold(n), 2 - 2 / 2 ** log2(n) + fold(n)],
+    tree: (n) => [2 * Math.ceil(Math.log2(n)), 2 * Math.ceil(Math.log2(n))],
+  };
+
+  // beta: seconds per byte; Infinity where there is no bandwidth.
+  function price(algorithm, ranks, nbytes, { alpha, beta }) {
+    const [messages, tensors] = COUNTS[algorithm](ranks);
+    return messages * alpha + (tensors * nbytes ? tensors * nbytes * beta : 0);
+  }
+
+  function best(ranks, nbytes, link) {
+    const names = Object.keys(COUNTS);
+    const prices = names.map((name) => price(name, ranks, nbytes, link));
+    return names[prices.indexOf(Math.min(...prices))];
+  }
+
+  // The sizes at which another algorithm becomes the best: [{ nbytes, from, to }], smallest first.
+  function crossings(ranks, link) {
+    const found = [];
+    const lines = Object.entries(COUNTS).map(([name, counts]) => [name, ...counts(ranks)]);
+    const least = (other, one) =>
+      one[1] < other[1] || (one[1] === other[1] && one[2] < other[2]) ? one : other;
+    let now = lines.reduce(least); // the fewest messages, for the smallest tensors
+    for (;;) {
+      const [name, messages, tensors] = now;
+      const meet = ([, more, fewer]) =>
+        ((more - messages) * link.alpha) / ((tensors - fewer) * link.beta);
+      const next = lines.filter((line) => line[2] < tensors);
+      if (!next.length) return found;
+      const near = (other, one) =>
+        meet(one) < meet(other) || (meet(one) === meet(other) && one[2] < other[2]) ? one : other;
+      const then = next.reduce(near);
+      found.push({ nbytes: meet(then), from: name, to: then[0] });
+      now = then;
+    }
+  }
+
+  // ---- course.widgets.overlap: buckets of gradients that travel during backward or after it ----
+
+  // minidist.parallel.sharding.partition.assign
+  function assign(sizes, first, cap) {
+    const buckets = [[]];
+    let held = 0;
+    for (let index = sizes.length - 1; index >= 0; index -= 1) {
+      if (buckets.at(-1).length && held >= (buckets.length === 1 ? first : cap)) {
+        buckets.push([]);
+        held = 0;
+      }
+      buckets.at(-1).push(index);
+      held += sizes[index];
+    }
+    return buckets;
+  }
+
+  const MIB = 2 ** 20;
+  const STRATEGIES = {
+    naive: (sizes) => [assign(sizes, 0, 0), false],
+    flat: (sizes) => [assign(sizes, Infinity, Infinity), false],
+    bucketed: (sizes, cap) => [assign(sizes, Math.min(MIB, cap), cap), false],
+    overlapped: (sizes, cap) => [assign(sizes, Math.min(MIB, cap), cap), true],
+  };
+
+  // perByte: seconds that backward takes for a byte of gradients.
+  function overlap(sizes, perByte, strategy, cap, ranks, link) {
+    const [buckets, early] = STRATEGIES[strategy](sizes, cap);
+    const ready = [];
+    let backward = 0;
+    for (let index = sizes.length - 1; index >= 0; index -= 1) {
+      backward += perByte * sizes[index];
+      ready[index] = backward;
+    }
+    let free = 0;
+    const travels = buckets.map((bucket) => {
+      const full = early ? Math.max(...bucket.map((index) => ready[index])) : backward;
+      const start = Math.max(free, full);
+      const nbytes = bucket.reduce((sum, index) => sum + sizes[index], 0);
+      free = start + price("ring", ranks, nbytes, link);
+      return [start, free];
+    });
+    return { backward, travels, exposed: Math.max(0, free - backward) };
+  }
+
+  const algorithms = Object.keys(COUNTS);
+  const strategies = Object.keys(STRATEGIES);
+  return Object.freeze({
+    stateBytes, price, best, crossings, assign, overlap, algorithms, strategies,
+  });
+})();

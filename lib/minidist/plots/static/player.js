@@ -1,0 +1,226 @@
+// What is played step by step: controls, keys, sentences, and lists to choose among several. What is
+// shown, a subclass of Player says. Harmless when loaded twice: the first copy stays, and a figure
+// is built only once, also if a notebook inserts it long after the page loaded.
+globalThis.minidistPlayer ??= (() => {
+  "use strict";
+  const SVG = "http://www.w3.org/2000/svg";
+
+  function fill(node, attributes, children) {
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  }
+  const html = (tag, attributes = {}, ...children) =>
+    fill(document.createElement(tag), attributes, children);
+  const svg = (tag, attributes = {}, ...children) =>
+    fill(document.createElementNS(SVG, tag), attributes, children);
+
+  const players = new Set();
+
+  class Player {
+    constructor(figure, steps) {
+      this.figure = figure;
+      this.steps = steps;
+      this.position = 0; // how many steps are done
+      this.timer = null;
+      this.details = figure.querySelector("details");
+    }
+
+    // A subclass has `picture` (nodes), `draw()` (shows this.position; returns what is said beside
+    // its number and below it) and `beginning`, and may have these:
+    get extras() {
+      return []; // controls
+    }
+
+    get phases() {
+      return []; // [name, number of steps]
+    }
+
+    start() {
+      this.makeParts();
+      this.listen();
+      this.pause();
+      this.show();
+      players.add(this);
+    }
+
+    makeParts() {
+      const button = (name) => html("button", { type: "button", class: name.toLowerCase() }, name);
+      const range = { type: "range", min: 0, max: this.steps, value: 0, "aria-label": "Step" };
+      [this.back, this.playing, this.next] = ["Back", "Play", "Next"].map(button);
+      this.slider = html("input", range);
+      this.said = html("div", { class: "said", role: "status" });
+      this.named = this.phases.map(([name, steps]) => html("span", { style: `flex: ${steps}` }, name));
+      const strip = html("div", { class: "phases", "aria-hidden": "true" }, ...this.named);
+      const along = html("div", { class: "along" }, this.slider, strip);
+      const controls = [this.back, this.playing, this.next, ...this.extras, along];
+      const bar = html("div", { class: "controls" }, ...controls);
+      this.details.before(...this.picture, bar, this.said);
+      this.details.open = false;
+    }
+
+    listen() {
+      const { figure } = this;
+      figure.tabIndex = -1; // a click anywhere in it gives it the keys
+      figure.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
+      figure.addEventListener("keydown", (event) => this.press(event));
+      this.back.onclick = () => this.jump(this.position - 1);
+      this.next.onclick = () => this.jump(this.position + 1);
+      this.playing.onclick = () => this.toggle();
+      this.slider.oninput = () => this.jump(Number(this.slider.value));
+    }
+
+    go(to) {
+      this.position = Math.min(Math.max(to, 0), this.steps);
+      if (this.position === this.steps) this.pause();
+      this.show();
+    }
+
+    jump(to) {
+      this.pause();
+      this.go(to);
+    }
+
+    pause() {
+      clearInterval(this.timer);
+      this.timer = null;
+      this.playing.textContent = "Play";
+      this.said.setAttribute("aria-live", "polite");
+    }
+
+    toggle() {
+      if (this.timer !== null) return this.pause();
+      const advance = () => (this.shown ? this.go(this.position + 1) : this.pause());
+      this.timer = setInterval(advance, Number(this.figure.dataset.interval) || 1500);
+      this.playing.textContent = "Pause";
+      this.said.setAttribute("aria-live", "off"); // a voice cannot keep up with a film
+      this.go(this.position === this.steps ? 0 : this.position + 1);
+    }
+
+    press(event) {
+      if (event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
+      const actions = {
+        ArrowLeft: () => this.jump(this.position - 1),
+        ArrowRight: () => this.jump(this.position + 1),
+        Home: () => this.jump(0),
+        End: () => this.jump(this.steps),
+        " ": () => this.toggle(),
+      };
+      const presses = event.key === " " && event.target.matches("button, summary");
+      const scrolls = event.key !== " " && event.target === this.scroller;
+      if (!(event.key in actions) || presses || scrolls) return;
+      event.preventDefault();
+      event.stopPropagation();
+      actions[event.key]();
+    }
+
+    get shown() {
+      return this.figure.isConnected && !this.figure.hidden;
+    }
+
+    // Pixels of its height that can be seen, if that is half of it or half of the window.
+    get seen() {
+      const { top, bottom } = this.figure.getBoundingClientRect();
+      const seen = Math.min(bottom, innerHeight) - Math.max(top, 0);
+      return 2 * seen >= Math.min(bottom - top, innerHeight) ? seen : 0;
+    }
+
+    // The phase of a step, and where in it the step stands: [name, 2, 3] is the second of three.
+    phaseOf(step) {
+      let before = 0;
+      for (const [name, steps] of this.phases) {
+        if (step <= before + steps) return [name, step - before, steps];
+        before += steps;
+      }
+      return null;
+    }
+
+    show() {
+      const { position, steps } = this;
+      const [beside, below] = this.draw();
+      const phase = position ? this.phaseOf(position) : null;
+      this.slider.value = position;
+      const done = `after step ${position} of ${steps}${phase ? `, ${phase[0]}` : ""}`;
+      const start = this.beginning[0].toLowerCase() + this.beginning.slice(1);
+      this.slider.setAttribute("aria-valuetext", position ? done : start);
+      // Not `disabled`: that would take the focus, and the keys with it, away.
+      this.back.setAttribute("aria-disabled", position === 0);
+      this.next.setAttribute("aria-disabled", position === steps);
+      const where = html("strong", {}, position ? `Step ${position} of ${steps}` : this.beginning);
+      const named = phase ? [`: ${phase[0]}, step ${phase[1]} of ${phase[2]}`] : [];
+      let before = 0;
+      this.named.forEach((each, i) => {
+        each.classList.toggle("now", position > before && position <= before + this.phases[i][1]);
+        before += this.phases[i][1];
+      });
+      this.said.classList.toggle("begun", position > 0);
+      this.said.replaceChildren(html("p", {}, where, ...named, ...beside), ...below);
+    }
+  }
+
+  // Arrow keys that go nowhere else step what the pointer is over, or what fills the window most.
+  document.addEventListener("keydown", (event) => {
+    const free = event.target === document.body || event.target === document.documentElement;
+    if (!free || !["ArrowLeft", "ArrowRight"].includes(event.key)) return;
+    for (const player of players) if (!player.figure.isConnected) players.delete(player);
+    const shown = [...players].filter((player) => player.shown);
+    const most = (one, other) => (other.seen > (one?.seen ?? 0) ? other : one);
+    const player = shown.find(({ figure }) => figure.matches(":hover")) ?? shown.reduce(most, null);
+    player?.press(event);
+  });
+
+  // ---- one of several, by lists to choose from ----
+
+  function choose(box) {
+    if ("ready" in box.dataset) return;
+    box.dataset.ready = "";
+    const figures = [...box.querySelectorAll(":scope > figure")];
+    const keys = figures.map((figure) => JSON.parse(figure.dataset.choice));
+    const labels = JSON.parse(box.dataset.labels);
+    const lists = labels.map((_, place) => {
+      const options = [...new Set(keys.map((key) => key[place]))];
+      return html("select", {}, ...options.map((option) => html("option", {}, option)));
+    });
+    const show = (at) => {
+      keys[at].forEach((value, place) => (lists[place].value = value));
+      figures.forEach((figure, number) => (figure.hidden = number !== at));
+      buildAll();
+    };
+    lists.forEach((list, changed) => {
+      list.onchange = () => {
+        const exact = keys.findIndex((key) => key.every((value, i) => value === lists[i].value));
+        show(exact >= 0 ? exact : keys.findIndex((key) => key[changed] === list.value));
+      };
+    });
+    const named = labels.map((label, place) => html("label", {}, `${label} `, lists[place]));
+    box.prepend(html("p", { class: "chooser" }, ...named));
+    show(0);
+  }
+
+  // ---- all that is there ----
+
+  const kinds = {};
+
+  function buildAll() {
+    for (const box of document.querySelectorAll(".minidist-widget.choices:not([data-ready])")) {
+      choose(box);
+    }
+    for (const [kind, Kind] of Object.entries(kinds)) {
+      const all = `.minidist-widget.${kind}:not([data-ready], [hidden])`;
+      for (const figure of document.querySelectorAll(all)) {
+        if ("ready" in figure.dataset) continue; // meanwhile
+        figure.dataset.ready = "";
+        new Kind(figure);
+      }
+    }
+  }
+
+  // Builds the figures of a kind now, and when others of it appear.
+  function build(kind, Kind) {
+    kinds[kind] ??= Kind;
+    if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", buildAll);
+    else buildAll();
+  }
+
+  return { Player, html, svg, build };
+})();

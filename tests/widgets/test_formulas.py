@@ -1,0 +1,167 @@
+"""What the widgets compute in a browser, against the Python that it repeats, over grids."""
+
+import math
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Browser, Page
+
+from course.widgets.memory import POLICIES
+from course.widgets.overlap import STRATEGIES, backward
+from minidist.memory.predict import STRATEGIES as WRAPPERS
+from minidist.memory.predict import predict
+from minidist.memory.state import share, state
+from minidist.parallel.sharding.partition import MIB, assign
+from minidist.schedule.algorithms import ALL_REDUCE, ring_all_reduce
+from minidist.schedule.cost import Link, price, switch
+from tests.support.browser import browser  # noqa: F401 (a fixture)
+
+FORMULAS = Path(__file__).parents[2] / "lib" / "course" / "widgets" / "static" / "formulas.js"
+POINTS = 200
+ALGORITHMS = ("ring", "recursive_doubling", "halving_doubling", "tree")
+
+
+@pytest.fixture(scope="module")
+def formulas(browser: Browser) -> Page:  # noqa: F811
+    page = browser.new_page()
+    page.add_script_tag(path=FORMULAS)
+    return page
+
+
+def asked(page: Page, function: str, calls: list[list[Any]]) -> list[Any]:
+    """The results of many calls of one function."""
+    each = f"calls => calls.map((given) => minidistFormulas.{function}(...given))"
+    results: list[Any] = page.evaluate(each, calls)
+    return results
+
+
+def bytes_each(policy: str) -> dict[str, int]:
+    one = state(1, *POLICIES[policy])
+    return {name: getattr(one, name) for name in ("weights", "gradients", "master", "moments")}
+
+
+def test_state_is_that_of_minidist_memory(formulas: Page) -> None:
+    draw = random.Random(0)
+    sizes = [0, 1, 7, 10**13, *(int(10 ** draw.uniform(0, 13)) for _ in range(POINTS))]
+    grid = [
+        (size, draw.choice([1, 2, 3, 7, 8, 1000, 65_536]), stage, draw.choice([*POLICIES]))
+        for size in sizes
+        for stage in range(4)
+    ]
+    calls = [[size, bytes_each(policy), ranks, stage] for size, ranks, stage, policy in grid]
+    for (size, ranks, stage, policy), seen in zip(
+        grid, asked(formulas, "stateBytes", calls), strict=True
+    ):
+        held = share(state(size, *POLICIES[policy]), ranks, stage)
+        parts = {"weights": held.weights, "gradients": held.gradients}
+        assert seen == {**parts, "optimizer": held.optimizer, "total": held.total}
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_state_is_what_the_wrappers_hold(formulas: Page, stage: int) -> None:
+    with torch.device("meta"):
+        module = torch.nn.Linear(1024, 4096, bias=False)
+    (seen,) = asked(formulas, "stateBytes", [[1024 * 4096, bytes_each("fp32, Adam"), 8, stage]])
+    assert seen["total"] == predict(module, 8, WRAPPERS[stage]).state.total
+
+
+def links() -> list[tuple[int, float, float, float]]:
+    """(ranks, bytes, alpha, beta), the corners first."""
+    draw = random.Random(1)
+    counts = [1, 2, 3, 4, 5, 8, 12, 24, 31, 64, 96, 100, 256]
+    corners = [(65_536, 2.0**30, 1e-5, 2e-11), (65_536, 4.0, 0.0, 1e-9), (1, 4.0, 0.0, 0.0)]
+    return corners + [
+        (
+            draw.choice(counts),
+            2 ** draw.uniform(0, 36),
+            draw.choice([0.0, 10 ** draw.uniform(-7, -3)]),
+            10 ** draw.uniform(-12, -7),
+        )
+        for _ in range(POINTS)
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_prices_are_those_of_the_schedules(formulas: Page, algorithm: str) -> None:
+    points = links()
+    calls = [[algorithm, n, size, {"alpha": a, "beta": b}] for n, size, a, b in points]
+    seen = asked(formulas, "price", calls)
+    for (ranks, size, alpha, beta), seconds in zip(points, seen, strict=True):
+        expected = price(ALL_REDUCE[algorithm](ranks), switch(Link(alpha, beta)))(size)
+        assert seconds == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_best_changes_where_the_crossings_are(formulas: Page) -> None:
+    points = [(n, a, b) for n, _, a, b in links() if n > 1 and a > 0]
+    found = asked(formulas, "crossings", [[n, {"alpha": a, "beta": b}] for n, a, b in points])
+    assert max(map(len, found)) == 2
+    for (ranks, alpha, beta), crossings in zip(points, found, strict=True):
+        link = switch(Link(alpha, beta))
+        prices = {name: price(ALL_REDUCE[name](ranks), link) for name in ALGORITHMS}
+        sizes = [each["nbytes"] for each in crossings]
+        assert sizes == sorted(sizes)
+        edges = [1e-6, *sizes, 1e30]
+        middles = [math.sqrt(a * b) for a, b in pairwise(edges)]
+        winners = [min(prices[name](size) for name in ALGORITHMS) for size in middles]
+        named = [crossings[0]["from"], *(each["to"] for each in crossings)] if crossings else []
+        for name, size, least in zip(named, middles, winners, strict=False):
+            assert prices[name](size) == pytest.approx(least, rel=1e-9)
+        for each in crossings:
+            pair = [prices[each[end]](each["nbytes"]) for end in ("from", "to")]
+            assert pair[0] == pytest.approx(pair[1], rel=1e-9)
+        best = asked(
+            formulas, "best", [[ranks, size, {"alpha": alpha, "beta": beta}] for size in middles]
+        )
+        assert [prices[name](size) for name, size in zip(best, middles, strict=True)] == winners
+
+
+def models() -> list[tuple[list[int], float, float, int, float, float]]:
+    """(sizes, seconds per byte, cap, ranks, alpha, beta)."""
+    draw = random.Random(2)
+    return [
+        (
+            [4 * int(10 ** draw.uniform(0, 7)) for _ in range(draw.randint(1, 40))],
+            10 ** draw.uniform(-12, -9),
+            2 ** draw.uniform(10, 30),
+            draw.choice([1, 2, 3, 16, 100, 65_536]),
+            draw.choice([0.0, 10 ** draw.uniform(-7, -4)]),
+            10 ** draw.uniform(-12, -8),
+        )
+        for _ in range(POINTS)
+    ]
+
+
+def test_buckets_are_those_of_the_library(formulas: Page) -> None:
+    grid = [(sizes, min(MIB, cap), cap) for sizes, _, cap, *_ in models()]
+    assert asked(formulas, "assign", [[*each] for each in grid]) == [assign(*each) for each in grid]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_backward_pass_is_that_of_the_simulation(formulas: Page, strategy: str) -> None:
+    grid = models()
+    calls = [
+        [sizes, per_byte, strategy, cap, ranks, {"alpha": alpha, "beta": beta}]
+        for sizes, per_byte, cap, ranks, alpha, beta in grid
+    ]
+    seen = asked(formulas, "overlap", calls)
+    for (sizes, per_byte, cap, ranks, alpha, beta), each in zip(grid, seen, strict=True):
+        ring = price(ring_all_reduce(ranks), switch(Link(alpha, beta)))
+        done = backward(sizes, per_byte, strategy, cap, ring)
+        assert each["backward"] == pytest.approx(done.end, rel=1e-9)
+        assert each["exposed"] == pytest.approx(done.exposed, rel=1e-9, abs=1e-9 * done.end)
+        times = [moment for travel in each["travels"] for moment in travel]
+        assert times == pytest.approx([m for travel in done.travels for m in travel], rel=1e-9)
+
+
+def test_nothing_is_ever_not_a_number(formulas: Page) -> None:
+    for ranks in (1, 2, 65_536):
+        for link in ({"alpha": 0, "beta": math.inf}, {"alpha": 1e-5, "beta": math.inf}):
+            calls = [[name, ranks, 2**20, link] for name in ALGORITHMS]
+            assert asked(formulas, "price", calls) == [0 if ranks == 1 else math.inf] * 4
+            calls = [[[4, 8], 1e-9, name, 2**20, ranks, link] for name in STRATEGIES]
+            for each in asked(formulas, "overlap", calls):
+                assert each["exposed"] == (0 if ranks == 1 else math.inf)

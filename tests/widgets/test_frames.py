@@ -1,0 +1,207 @@
+"""Steppers through pictures: what was recorded, what Python writes, and what a browser plays."""
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from bs4 import BeautifulSoup
+from playwright.sync_api import Page, expect
+
+from course.widgets import bucket_stepper, unit_stepper, zero_stepper
+from course.widgets.buckets import CAPS, LAYERS, WAYS
+from course.widgets.frames import Cell, Frame, FramesStepper, drawing, frames_stepper
+from course.widgets.recording import RANKS
+from course.widgets.stages import STAGES
+from course.widgets.units import RANK, UNITS
+from tests.support.browser import browser  # noqa: F401 (a fixture)
+from tests.support.pages import DESK, PHONE, Pages, pages  # noqa: F401 (a fixture)
+
+SMALL = frames_stepper(
+    "A small one",
+    [
+        Frame(drawing(["part"], {"one": [[[Cell("weights", "held", "7")]]]}, "all"), "Begins."),
+        Frame(drawing(["part"], {"one": [[[Cell("weights", "")]]]}, "none"), "Ends & <b>.", "end"),
+    ],
+)
+
+
+def cells(frame: Frame) -> dict[str, list[list[list[str]]]]:
+    """Row → of each column, of each strip: the look of each cell."""
+    soup = BeautifulSoup(frame.picture, "html.parser")
+    rows: dict[str, list[list[list[str]]]] = {}
+    for span in soup.select(".drawing > span"):
+        kinds = span.get("class") or []
+        if not kinds and span.text:
+            rows[span.text] = []
+        elif "lines" in kinds:
+            strips = [strip.select("i") for strip in span.select(".strip")]
+            rows[[*rows][-1]].append([["".join(i["class"][1:]) for i in s] for s in strips])
+    return rows
+
+
+def says(stepper: FramesStepper, start: str) -> list[Frame]:
+    return [frame for frame in stepper.frames if re.match(start, frame.says)]
+
+
+# ---- what was recorded ----
+
+
+@pytest.fixture(scope="module")
+def stages() -> dict[str, FramesStepper]:
+    return {name: stepper for (name,), stepper in zero_stepper().steppers.items()}
+
+
+ALL, NONE = ["held"] * RANKS, [""] * RANKS
+OLD = "old"
+
+
+def own(rank: int, others: str = "") -> list[str]:
+    return ["held" if shard == rank else others for shard in range(RANKS)]
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_between_steps_a_stage_shards_what_it_should(
+    stages: dict[str, FramesStepper], stage: int
+) -> None:
+    frames = stages[STAGES[stage]].frames
+    for frame in (frames[0], frames[-1]):
+        for rank, (_, row) in enumerate(cells(frame).items()):
+            weights, gradients, state = row
+            assert weights == [own(rank) if stage == 3 else ALL] * 2
+            assert gradients == [NONE] * 2
+            assert state == [own(rank) if stage else ALL] * 2
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_when_the_optimizer_steps_it_has_the_gradients_that_it_needs(
+    stages: dict[str, FramesStepper], stage: int
+) -> None:
+    (step,) = says(stages[STAGES[stage]], ".*optimizer.* step")[-1:]
+    for rank, row in enumerate(cells(step).values()):
+        assert row[1] == [own(rank) if stage else ALL] * 2
+        stale = own(rank, OLD) if stage in (1, 2) else own(rank) if stage else ALL
+        assert row[0] == [stale] * 2
+
+
+def test_stage_2_has_fewer_whole_gradients_at_a_time_than_stage_1(
+    stages: dict[str, FramesStepper],
+) -> None:
+    def most(name: str) -> int:
+        return max(cells(f)["rank 0"][1].count(ALL) for f in stages[name].frames)
+
+    assert [most(name) for name in STAGES] == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize(("stage", "calls"), [(0, (2, 0, 0)), (1, (0, 2, 2)), (3, (0, 2, 4))])
+def test_the_collectives_are_those_of_the_stage(
+    stages: dict[str, FramesStepper], stage: int, calls: tuple[int, ...]
+) -> None:
+    names = ("An all-reduce", "A reduce-scatter", "An all-gather")
+    assert tuple(len(says(stages[STAGES[stage]], name)) for name in names) == calls
+
+
+def test_a_unit_lives_as_fsdp_lets_it() -> None:
+    stepper = unit_stepper()
+    for n in range(UNITS):
+        life = [
+            re.sub(r"[,;:.].*", "", frame.says)
+            for frame in stepper.frames
+            if re.search(rf"unit {n}\b", frame.says, re.I)
+        ]
+        gathers = f"The all-gather of unit {n} begins"
+        assert life == [
+            gathers,
+            f"Unit {n} is whole",
+            f"Unit {n} has computed",
+            gathers,
+            f"Unit {n} is whole again and computes its part of backward",
+            f"Unit {n} has computed",
+            f"A reduce-scatter averages the gradient of unit {n}",
+        ]
+    for frame in stepper.frames:
+        rows = [row for name, row in cells(frame).items() if name != "in all"]
+        weights = [row[0][0] for row in rows]
+        shards = sum(bool(look) for row in rows for column in row for look in column[0])
+        assert f"{shards} shards take memory" in frame.picture
+        assert all(strip[RANK] == "held" for strip in weights)
+        assert sum(strip != own(RANK) for strip in weights) <= 2
+        if re.match("Unit . is whole", frame.says):
+            assert weights[int(frame.says[5])] == ALL
+    assert "At most 2 units" in stepper.frames[-1].says
+    phases = [frame.phase for frame in stepper.frames[1:]]
+    assert sorted({*phases}, key=phases.index) == ["forward", "backward", "step"]
+
+
+def test_buckets_leave_when_they_may() -> None:
+    steppers = bucket_stepper().steppers
+    early, late = (steppers[way, "25 MiB"] for way in WAYS)
+    assert [
+        len(cells(steppers["as soon as it is full", f"{cap} MiB"].frames[0])) for cap in CAPS
+    ] == [4, 6, 2]
+    for stepper in (early, late):
+        layers = [c for row in cells(stepper.frames[-1]).values() for c in row[0][0]]
+        assert layers == ["done"] * LAYERS
+    backward = [f for f in early.frames if f.phase == "backward"]
+    assert any("leaves" in frame.says for frame in backward[:3])
+    leaves = [f for f in late.frames if "leaves" in f.says]
+    assert "backward is over" in leaves[0].says
+    waits = [float(re.findall(r"([\d.]+) ms after", s.frames[-1].says)[0]) for s in (early, late)]
+    assert waits[0] < waits[1]
+
+
+# ---- what is written and played ----
+
+
+def test_a_terminal_gets_lines_and_no_frames_are_refused() -> None:
+    assert repr(SMALL) == "A small one: 1 steps"
+    assert repr(zero_stepper()).splitlines()[0] == "DDP: One step under DDP: 7 steps"
+    with pytest.raises(ValueError, match="A small one: expected at least one frame"):
+        frames_stepper("A small one", [])
+
+
+def test_without_a_script_all_frames_are_there(pages: Pages) -> None:  # noqa: F811
+    page = pages.open(SMALL._repr_html_(), java_script_enabled=False)
+    expect(page.locator(".drawing")).to_have_count(2)
+    expect(page.get_by_text("Ends & <b>.")).to_be_visible()
+
+
+def test_frames_are_played_with_the_stepper_s_keys(pages: Pages) -> None:  # noqa: F811
+    page = pages.open(SMALL._repr_html_())
+    status, shown = page.get_by_role("status"), page.locator(".stage [role=img]")
+    expect(shown).to_have_attribute("aria-label", "all")
+    expect(status).to_contain_text("Begins.")
+    page.keyboard.press("ArrowRight")  # it is in view
+    expect(shown).to_have_attribute("aria-label", "none")
+    expect(status).to_contain_text("Step 1 of 1: end, step 1 of 1")
+    expect(status).to_contain_text("Ends & <b>.")
+    page.get_by_role("button", name="Back").click()
+    page.keyboard.press("End")
+    expect(page.get_by_role("slider", name="Step")).to_have_value("1")
+
+
+def play_all(page: Page) -> None:
+    while page.locator("button.next:visible").get_attribute("aria-disabled") == "false":
+        page.locator("button.next:visible").click()
+
+
+def test_each_stage_can_be_chosen_and_played(pages: Pages) -> None:  # noqa: F811
+    page = pages.open(zero_stepper()._repr_html_(), PHONE)
+    expect(page.get_by_label("Strategy")).to_have_count(1)
+    for name in STAGES[::3]:
+        page.get_by_label("Strategy").select_option(name)
+        expect(page.locator("figure:visible figcaption")).to_have_text(f"One step under {name}")
+        play_all(page)
+        expect(page.locator("figure:visible .said")).to_contain_text("gradients are dropped")
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", DESK), ("dark", PHONE)])
+def test_axe_finds_nothing(pages: Pages, theme: str, width: int) -> None:  # noqa: F811
+    steppers = (bucket_stepper(), unit_stepper(), zero_stepper())
+    page = pages.open("".join(each._repr_html_() for each in steppers), width, theme)
+    for figure in page.locator("figure:visible").all():
+        figure.get_by_role("slider").fill("5")
+    page.locator("summary:visible").last.click()
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
