@@ -19,12 +19,14 @@ from course.figures.double_tree import double_tree
 from course.figures.fits import filled
 from course.figures.floors import floors
 from course.figures.flow import map_shuffle_reduce
+from course.figures.global_batch import global_batch
 from course.figures.idea import idea
 from course.figures.in_a_row import in_a_row
 from course.figures.labelled import Line, labelled
 from course.figures.labelled_curves import Labelled, labelled_curves
 from course.figures.link_lanes import link_lanes, message_times
 from course.figures.machine import machine
+from course.figures.masks import masks
 from course.figures.mesh import mesh
 from course.figures.mesh_sums import mesh_sums
 from course.figures.messages import message_rounds, messages
@@ -36,8 +38,11 @@ from course.figures.ring_circle import chunk_tour, ring_circle
 from course.figures.ring_path import ring_path
 from course.figures.rounds import rounds
 from course.figures.shards import gradients
+from course.figures.spreads import spreads
 from course.figures.step_as_reduce import step_as_reduce
 from course.figures.strong_scaling import strong_scaling
+from course.figures.two_paths import two_paths
+from course.figures.uneven import uneven
 from course.figures.unit_life import unit_life
 from course.figures.unit_timeline import unit_timeline
 from course.figures.waiting import waiting
@@ -63,6 +68,7 @@ __all__ = [
     "filled",
     "flat_layout",
     "floors",
+    "global_batch",
     "gradients",
     "grouped_bars",
     "idea",
@@ -73,6 +79,7 @@ __all__ = [
     "link_lanes",
     "machine",
     "map_shuffle_reduce",
+    "masks",
     "measured_and_predicted",
     "mesh",
     "mesh_sums",
@@ -88,9 +95,12 @@ __all__ = [
     "ring_path",
     "rounds",
     "split",
+    "spreads",
     "stacked_bars",
     "step_as_reduce",
     "strong_scaling",
+    "two_paths",
+    "uneven",
     "uneven_blocks",
     "unit_life",
     "unit_timeline",
