@@ -31,7 +31,7 @@ def state_slider(parameters: float = 7e9, ranks: int = 8, alone: bool = False) -
     sizes = [0, *map(int, stops(6, 13, (1, 1.3, 2, 3, 5, 7)))]
     counts = rank_stops()
     names = list(POLICIES)
-    stages = ("one GPU",) if alone else STAGES
+    stages = ("GPU",) if alone else STAGES
     controls = [
         Control("parameters", "Parameters", sizes, [count_text(n) for n in sizes], int(parameters)),
         Control("ranks", "Ranks", counts, [f"{n:,}" for n in counts], ranks),
