@@ -9,6 +9,7 @@ from course.figures.amounts import (
 )
 from course.figures.before_after import before_after
 from course.figures.beyond import pipeline_stages, split
+from course.figures.block_memory import block_memory
 from course.figures.blocks import uneven_blocks
 from course.figures.bucket_timeline import Travel, bucket_timeline
 from course.figures.cuts import cuts, elements_kept
@@ -40,6 +41,7 @@ from course.figures.rounds import rounds
 from course.figures.shards import gradients
 from course.figures.spreads import spreads
 from course.figures.step_as_reduce import step_as_reduce
+from course.figures.step_memory import rank_memory, step_memory
 from course.figures.strong_scaling import strong_scaling
 from course.figures.two_paths import two_paths
 from course.figures.uneven import uneven
@@ -57,6 +59,7 @@ __all__ = [
     "after_a_death",
     "batch_shares",
     "before_after",
+    "block_memory",
     "bucket_timeline",
     "chunk_tour",
     "curve_panels",
@@ -90,6 +93,7 @@ __all__ = [
     "one_memory",
     "pipeline",
     "pipeline_stages",
+    "rank_memory",
     "readings",
     "ring_circle",
     "ring_path",
@@ -98,6 +102,7 @@ __all__ = [
     "spreads",
     "stacked_bars",
     "step_as_reduce",
+    "step_memory",
     "strong_scaling",
     "two_paths",
     "uneven",

@@ -1,0 +1,114 @@
+"""Pictures of a rank's memory: its parts over one step, and at their largest, in bars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from minidist.plots import style
+from minidist.plots.style import GREY, PART, PART_HATCH
+
+Parts = Mapping[str, Sequence[float]]  # part → amount at each moment
+LOW = 0.06  # of the scale: a part that never gets higher has no name in it
+
+
+def step_memory(
+    panels: Mapping[str, Parts],
+    when: Sequence[float],
+    phases: Mapping[str, tuple[float, float]],
+    *,
+    unit: str = "GB",
+) -> Figure:
+    """Parts stacked over one step, a panel for each title, on one scale; peaks are marked.
+
+    Args:
+        panels: title → part → amount at each moment, the lowest part first.
+        when: the moments.
+        phases: name → from, to; the names stand above the first panel.
+        unit: of the amounts.
+    """
+    figure, grid = style.subplots(len(panels), 1, size=(3.7, 2.2 * len(panels)), sharey=True)
+    sums = [[sum(at) for at in zip(*parts.values(), strict=True)] for parts in panels.values()]
+    top = max(map(max, sums))
+    for axes, (title, parts), total in zip(grid.flat, panels.items(), sums, strict=True):
+        below = [0.0] * len(when)
+        for part, amounts in parts.items():
+            above = [low + amount for low, amount in zip(below, amounts, strict=True)]
+            look = {"facecolor": PART[part], "hatch": PART_HATCH[part], "edgecolor": "black"}
+            axes.fill_between(when, below, above, linewidth=0.4, alpha=0.7, **look)
+            _name(axes, part, when, below, amounts, top)
+            below = above
+        highest = max(total)
+        at = when[total.index(highest)]
+        axes.plot([at], [highest], "o", color="black", markersize=4)
+        axes.annotate(
+            f"peak {highest:.0f} {unit}", (at, highest), (0, 5), textcoords="offset points",
+            ha="right" if at > 0.8 * when[-1] else "center", fontsize=8,
+        )  # fmt: skip
+        for start, _ in phases.values():
+            axes.axvline(start, color=GREY, linewidth=0.6, linestyle=":")
+        axes.set(xlim=(when[0], when[-1]), xticks=[], ylim=(0, 1.14 * top), ylabel=unit)
+        style.chart(axes, labelsize=8)
+        axes.set_xlabel(title, fontsize=9)
+    for name, (start, end) in phases.items():
+        first: Axes = grid[0, 0]
+        first.text((start + end) / 2, 1.18 * top, name, ha="center", fontsize=8)
+    return figure
+
+
+def _name(
+    axes: Axes,
+    part: str,
+    when: Sequence[float],
+    below: Sequence[float],
+    amounts: Sequence[float],
+    top: float,
+) -> None:
+    """Write a part's name where the part is highest; in the middle, if it is so throughout."""
+    most = max(amounts)
+    if most < LOW * top:
+        return
+    place = len(when) // 2 if min(amounts) == most else list(amounts).index(most)
+    edge = 0.03 * (when[-1] - when[0])
+    x = min(max(when[place], when[0] + edge), when[-1] - edge)
+    align = "center" if min(amounts) == most else "right"
+    middle = below[place] + amounts[place] * (0.5 if align == "center" else 0.42)
+    text = axes.text(x, middle, part, ha=align, va="center", fontsize=8)
+    text.set_bbox({"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1.2})
+
+
+def rank_memory(
+    ranks: Mapping[str, Mapping[str, float]],
+    peaks: Mapping[str, float],
+    limit: tuple[str, float],
+    *,
+    unit: str = "GB",
+) -> Figure:
+    """One rank's parts laid end to end, a bar for each strategy, with its peak marked.
+
+    Args:
+        ranks: strategy → part → amount. What is no part of `PART` is drawn in grey.
+        peaks: strategy → the most that is there at any time.
+        limit: name and amount of a line across all bars.
+        unit: of the amounts.
+    """
+    figure, grid = style.subplots(size=(3.7, 0.5 * len(ranks) + 1.5))
+    axes: Axes = grid[0, 0]
+    for row, (name, parts) in enumerate(ranks.items()):
+        left = 0.0
+        for part, amount in parts.items():
+            look = {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
+            look |= {"edgecolor": "black", "linewidth": 0.5, "alpha": 0.75}
+            axes.barh(row, amount, 0.55, left, label=part, **look)
+            left += amount
+        axes.plot([peaks[name]] * 2, [row - 0.4, row + 0.4], color="black", lw=2.5)
+    name, amount = limit
+    axes.axvline(amount, color="black", linestyle="--", linewidth=1, label=name)
+    axes.set_yticks(range(len(ranks)), list(ranks))
+    axes.invert_yaxis()
+    axes.set_xlabel(unit)
+    style.chart(axes, labelsize=8)
+    style.legend_below(figure, 2)
+    return figure
