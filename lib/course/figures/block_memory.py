@@ -22,7 +22,7 @@ def block_memory(operations: Sequence[tuple[str, str, int]]) -> Figure:
         operations: name, the tensor that it keeps, and how many times d numbers that is for a
             token; 0: it keeps nothing.
     """
-    figure, grid = style.subplots(size=(3.7, 0.36 * len(operations) + 0.5))
+    figure, grid = style.subplots(size=(3.5, 0.36 * len(operations) + 0.5))
     axes: Axes = grid[0, 0]
     for row, (name, kept, amount) in enumerate(operations):
         style.outline(axes, 0, row, width=BOX, height=HIGH, linewidth=0.8)
@@ -39,7 +39,7 @@ def block_memory(operations: Sequence[tuple[str, str, int]]) -> Figure:
         axes.text(x, row + HIGH / 2, text, va="center", fontsize=8)
     total = sum(amount for _, _, amount in operations)
     axes.text(BARS, len(operations) + 0.25, f"together {total}d", va="center", fontsize=9)
-    axes.set_xlim(-0.03, BARS + 4 * CELL + 1.35)
+    axes.set_xlim(-0.03, BARS + 4 * CELL + 1.3)
     axes.set_ylim(len(operations) + 0.6, -0.1)
     axes.set_axis_off()
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,7 +30,7 @@ def step_memory(
         phases: name → from, to; the names stand above the first panel.
         unit: of the amounts.
     """
-    figure, grid = style.subplots(len(panels), 1, size=(3.7, 2.2 * len(panels)), sharey=True)
+    figure, grid = style.subplots(len(panels), 1, size=(3.5, 2.2 * len(panels)), sharey=True)
     sums = [[sum(at) for at in zip(*parts.values(), strict=True)] for parts in panels.values()]
     top = max(map(max, sums))
     for axes, (title, parts), total in zip(grid.flat, panels.items(), sums, strict=True):
@@ -94,13 +95,13 @@ def rank_memory(
         limit: name and amount of a line across all bars.
         unit: of the amounts.
     """
-    figure, grid = style.subplots(size=(3.7, 0.5 * len(ranks) + 1.5))
+    figure, grid = style.subplots(size=(3.5, 0.5 * len(ranks) + 1.5))
     axes: Axes = grid[0, 0]
     for row, (name, parts) in enumerate(ranks.items()):
         left = 0.0
         for part, amount in parts.items():
-            look = {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
-            look |= {"edgecolor": "black", "linewidth": 0.5, "alpha": 0.75}
+            look: dict[str, Any] = {"edgecolor": "black", "linewidth": 0.5, "alpha": 0.75}
+            look |= {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
             axes.barh(row, amount, 0.55, left, label=part, **look)
             left += amount
         axes.plot([peaks[name]] * 2, [row - 0.4, row + 0.4], color="black", lw=2.5)
