@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tools.execute import ROOT, documents, executed
+from tools.execute import ROOT, documents, executed, read
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,15 @@ HIDDEN = {"remove-cell", "hide-cell", "hide-input", "remove-input"}
 LONGEST = 25  # lines of a cell that a reader sees
 
 
-@pytest.mark.parametrize("lab", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
-def test_a_lab_is_read_without_checks_and_without_scrolling(lab: Path) -> None:
-    cells = nbformat.read(lab, as_version=4).cells
-    code = [cell for cell in cells if cell.cell_type == "code"]
-    seen = [cell for cell in code if not HIDDEN & set(cell.metadata.get("tags", []))]
-    lines = {cell.id: len(cell.source.splitlines()) for cell in seen}
-    assert {name: count for name, count in lines.items() if count > LONGEST} == {}
+@pytest.mark.parametrize(
+    "document", documents(), ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+def test_a_page_is_read_without_checks_and_without_scrolling(document: Path) -> None:
+    code = [cell.source for cell in read(document).cells if visible(cell)]
+    assert [each for each in code if len(each.splitlines()) > LONGEST] == []
     checks = re.compile(r"^\s*assert\b|\bglue\(|# fmt:", re.MULTILINE)
-    assert [cell.id for cell in seen if checks.search(cell.source)] == []
+    assert [each for each in code if checks.search(each)] == []
+
+
+def visible(cell: nbformat.NotebookNode) -> bool:
+    return cell.cell_type == "code" and not HIDDEN & {*cell.metadata.get("tags", [])}
