@@ -31,8 +31,13 @@ def two_paths(rates: Sequence[float], k: int) -> Figure:
         small, large = descend(rate, k), descend(k * rate, 1)
         axes.plot(*small.T, "o-", color=COLORS[0], markersize=4, linewidth=1.4)
         axes.plot(*large.T, "s--", color=COLORS[1], markersize=5, linewidth=1.4)
+<<<<<<< HEAD
         _name(axes, (small[-1, 0], small[-1, 1]), f"{k} small steps", COLORS[0], above=True)
         _name(axes, (large[-1, 0], large[-1, 1]), "one large step", COLORS[1], above=False)
+=======
+        _name(axes, tuple(small[-1]), f"{k} small steps", COLORS[0], above=True)
+        _name(axes, tuple(large[-1]), "one large step", COLORS[1], above=False)
+>>>>>>> 36638e9 (Feeding the ranks: shorter, and the five new pictures tested)
         axes.set_title(f"rate {rate:g}", fontsize=9, loc="left")
     return figure
 
@@ -43,9 +48,9 @@ def _name(axes: Axes, end: tuple[float, float], text: str, color: str, *, above:
 
 
 def _valley(axes: Axes) -> None:
-    x, y = np.meshgrid(np.linspace(-3.4, 1.4, 80), np.linspace(-1.9, 1.2, 80))
+    x, y = np.meshgrid(np.linspace(-3.4, 1.4, 80), np.linspace(-2.1, 1.2, 80))
     height = (CURVATURE[0] * x**2 + CURVATURE[1] * y**2) / 2
     axes.contour(x, y, height, levels=8, colors=GREY, linewidths=0.5)
     axes.plot(0, 0, "x", color=GREY, markersize=6)
-    axes.set(xlim=(-3.4, 1.4), ylim=(-1.9, 1.2), xticks=[], yticks=[])
+    axes.set(xlim=(-3.4, 1.4), ylim=(-2.1, 1.2), xticks=[], yticks=[])
     style.table(axes)
