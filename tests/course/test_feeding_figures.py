@@ -32,7 +32,7 @@ def test_the_effective_batch_has_a_cell_for_each_sample() -> None:
 def test_a_rank_that_has_ended_is_waited_for_or_sends_zeros() -> None:
     without, joined = figures.uneven([3, 5]).axes
     assert texts(without).count("Σ") == 2 * 3
-    assert texts(without).count("batch 4") == 1
+    assert texts(without).count("4") == 1
     assert texts(without)[-2:] == ["has ended", "waits …"]
     assert texts(joined).count("Σ") == 2 * 5
     assert texts(joined).count("zeros") == 2
@@ -47,7 +47,7 @@ def test_a_mask_has_a_cell_for_each_unit_that_is_dropped() -> None:
 
 def test_spreads_say_the_variance_of_each_rank_and_of_all() -> None:
     (axes,) = figures.spreads(torch.tensor([[-1.0, 1.0], [2.0, 2.0]])).axes
-    assert texts(axes) == [f"variance {v}" for v in ("1.00", "0.00", "1.50")]
+    assert texts(axes)[:3] == ["1.00", "0.00", "1.50"]
 
 
 def test_small_steps_and_a_large_one_part_as_the_rate_grows() -> None:

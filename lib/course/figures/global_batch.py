@@ -20,7 +20,7 @@ def global_batch(ranks: int, micro: int, batch: int) -> Figure:
         micro: micro-batches to a step.
         batch: samples in a micro-batch of a rank.
     """
-    figure, grid = style.subplots(size=(4.8, 0.55 * micro + 1.1))
+    figure, grid = style.subplots(size=(3.7, 0.55 * micro + 1.1))
     axes: Axes = grid[0, 0]
     width = ranks * (batch + GAP) - GAP
     for rank in range(ranks):

@@ -19,7 +19,7 @@ def masks(panels: Mapping[str, torch.Tensor]) -> Figure:
         panels: title → booleans [ranks, samples, units], true where a unit is dropped.
     """
     ranks = max(len(dropped) for dropped in panels.values())
-    figure, grid = style.subplots(len(panels), ranks, size=(4.8, 1.0 * len(panels) + 0.1))
+    figure, grid = style.subplots(len(panels), ranks, size=(3.7, 0.85 * len(panels) + 0.1))
     for row, (title, dropped) in zip(grid, panels.items(), strict=True):
         for rank, (axes, own) in enumerate(zip(row, dropped, strict=True)):
             _block(axes, own, RANK[rank % len(RANK)])

@@ -17,7 +17,7 @@ def spreads(values: torch.Tensor) -> Figure:
         values: [ranks, samples].
     """
     ranks = len(values)
-    figure, grid = style.subplots(size=(4.8, 0.42 * ranks + 0.9))
+    figure, grid = style.subplots(size=(3.7, 0.42 * ranks + 0.9))
     axes: Axes = grid[0, 0]
     edge = float(values.max()) + 0.5
     for rank, own in enumerate([*values, values.flatten()]):
@@ -28,10 +28,11 @@ def spreads(values: torch.Tensor) -> Figure:
         for source, part in enumerate([own] if rank < ranks else values):
             color = RANK[(rank if rank < ranks else source) % len(RANK)]
             axes.plot(part, [y] * len(part), "o", color=color, markersize=4)
-        axes.text(edge, y, f"variance {variance:.2f}", fontsize=8.5, va="center")
+        axes.text(edge, y, f"{variance:.2f}", fontsize=8.5, va="center")
+    axes.text(edge, -0.1, "variance", fontsize=8.5, va="center", ha="left")
     axes.axhline(ranks, color=GREY, linewidth=0.6)
     style.name_rows(axes, [*(f"rank {rank}" for rank in range(ranks)), "all"])
-    axes.set_xlim(float(values.min()) - 0.2, edge + 1.7)
+    axes.set_xlim(float(values.min()) - 0.2, edge + 1.1)
     axes.set_xticks([-2, -1, 0, 1, 2])
     style.table(axes, labelsize=9)
     return figure

@@ -25,7 +25,7 @@ def descend(rate: float, steps: int) -> np.ndarray:
 
 def two_paths(rates: Sequence[float], k: int) -> Figure:
     """A panel for each rate: k steps with it, and one step with k times the rate."""
-    figure, grid = style.subplots(len(rates), 1, size=(4.8, 1.75 * len(rates)), sharex=True)
+    figure, grid = style.subplots(len(rates), 1, size=(3.7, 1.45 * len(rates)), sharex=True)
     for axes, rate in zip(grid[:, 0], rates, strict=True):
         _valley(axes)
         small, large = descend(rate, k), descend(k * rate, 1)

@@ -19,7 +19,7 @@ def uneven(batches: Sequence[int]) -> Figure:
     Args:
         batches: how many batches each rank has.
     """
-    figure, grid = style.subplots(2, 1, size=(4.8, 0.86 * len(batches) + 1.5), sharex=True)
+    figure, grid = style.subplots(2, 1, size=(3.7, 0.86 * len(batches) + 1.5), sharex=True)
     _panel(grid[0, 0], batches, joined=False)
     _panel(grid[1, 0], batches, joined=True)
     grid[1, 0].set_xlabel("time", fontsize=9, loc="right")
@@ -33,7 +33,7 @@ def _panel(axes: Axes, batches: Sequence[int], *, joined: bool) -> None:
         for rank, own in enumerate(batches):
             if step < own:
                 color = PHASE["forward"], 0.5
-                _box(axes, left, rank, BATCH, f"batch {step + 1}", color)
+                _box(axes, left, rank, BATCH, f"{step + 1}", color)
             elif joined:
                 _box(axes, left, rank, BATCH, "zeros")
         if joined or step < min(batches):
