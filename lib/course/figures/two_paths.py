@@ -31,13 +31,8 @@ def two_paths(rates: Sequence[float], k: int) -> Figure:
         small, large = descend(rate, k), descend(k * rate, 1)
         axes.plot(*small.T, "o-", color=COLORS[0], markersize=4, linewidth=1.4)
         axes.plot(*large.T, "s--", color=COLORS[1], markersize=5, linewidth=1.4)
-<<<<<<< HEAD
         _name(axes, (small[-1, 0], small[-1, 1]), f"{k} small steps", COLORS[0], above=True)
         _name(axes, (large[-1, 0], large[-1, 1]), "one large step", COLORS[1], above=False)
-=======
-        _name(axes, tuple(small[-1]), f"{k} small steps", COLORS[0], above=True)
-        _name(axes, tuple(large[-1]), "one large step", COLORS[1], above=False)
->>>>>>> 36638e9 (Feeding the ranks: shorter, and the five new pictures tested)
         axes.set_title(f"rate {rate:g}", fontsize=9, loc="left")
     return figure
 
