@@ -17,23 +17,13 @@ from course.figures.shards import BINS
 from course.figures.zero_step import LAYERS, lay_out
 from course.hardware import H100, PCIE_5
 from minidist.memory.state import MIXED, share, state
-from minidist.plots import COLORS, Curve, style
+from minidist.plots import COLORS, style
 from minidist.schedule.algorithms import ring_all_reduce
 
 
 @pytest.fixture(autouse=True)
 def _closed() -> None:
     plt.close("all")
-
-
-def test_panels_show_curves_over_the_same_axes() -> None:
-    lines = [Curve("one", [1, 10], [2.0, 3.0], 0), Curve("two", [1, 10], [4, 5], 1)]
-    panels = {"few": lines, "many": lines[:1]}
-    few, many = figures.curve_panels(panels, x_label="bytes", y_label="seconds").axes
-    assert [axes.get_title() for axes in (few, many)] == ["few", "many"]
-    assert [np.asarray(line.get_ydata()).tolist() for line in few.lines] == [[2.0, 3.0], [4, 5]]
-    assert len(many.lines) == 1
-    assert few.get_ylim() == many.get_ylim()
 
 
 def test_what_was_measured_has_markers_and_its_prediction_is_dashed() -> None:

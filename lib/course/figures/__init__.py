@@ -1,7 +1,6 @@
 """Pictures that only pages of the book need; what a user of minidist needs is in `plots`."""
 
 from course.figures.amounts import (
-    curve_panels,
     grouped_bars,
     level,
     measured_and_predicted,
@@ -62,7 +61,6 @@ __all__ = [
     "block_memory",
     "bucket_timeline",
     "chunk_tour",
-    "curve_panels",
     "cuts",
     "ddp_step",
     "double_tree",

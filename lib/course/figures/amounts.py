@@ -71,21 +71,6 @@ def stacked_bars(
     return figure
 
 
-def curve_panels(data: Mapping[str, Sequence[Curve]], *, x_label: str, y_label: str) -> Figure:
-    """Curves in panels side by side, one for each title, over the same logarithmic axes."""
-    size = 2.9 * len(data), 3.9
-    figure, grid = style.subplots(1, len(data), size=size, sharex=True, sharey=True)
-    for axes, (title, lines) in zip(grid[0], data.items(), strict=True):
-        for curve in lines:
-            axes.plot(curve.x, curve.y, color=COLORS[curve.color], lw=1.4, label=curve.label)
-        axes.grid(alpha=0.3)
-        axes.set(title=title, xscale="log", yscale="log", xlabel=x_label)
-        style.chart(axes, labelsize=8)
-    grid[0, 0].set_ylabel(y_label)
-    style.legend_below(figure, 4)
-    return figure
-
-
 def measured_and_predicted(
     x: Sequence[float],
     pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]],
