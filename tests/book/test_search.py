@@ -1,0 +1,29 @@
+"""The book's own search, from file://, where no page can be fetched."""
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.support.browser import browser  # noqa: F401 (a fixture)
+from tools.book import BUILD, up_to_date
+
+
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("ring all-reduce", "book/ring.html"),
+        ("prefetch", "book/glossary.html"),
+        ("fully_shard", "book/api/calls.html"),
+        ("saw-tooth", "notebooks/fsdp.html"),
+    ],
+)
+def test_what_is_searched_for_comes_first(browser: Browser, query: str, page: str) -> None:  # noqa: F811
+    assert up_to_date(), "the book is not built from the present sources: run `make book` first"
+    tab = browser.new_page()
+    errors: list[str] = []
+    tab.on("console", lambda said: errors.extend([said.text] * (said.type == "error")))
+    tab.goto(f"{(BUILD / 'html' / 'search.html').as_uri()}?q={query.replace(' ', '+')}")
+    tab.wait_for_selector("#search-results li a")
+    first = tab.eval_on_selector("#search-results li a", "link => link.href")
+    tab.close()
+    assert f"/html/{page}" in first
+    assert errors == []
