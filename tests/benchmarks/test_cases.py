@@ -1,6 +1,5 @@
-"""Each case measures what it says, on tiny models and few ranks; nothing depends on the clock."""
+"""What the cases for the CPU alone measure, on few ranks; nothing depends on the clock."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,37 +7,22 @@ import torch
 
 import minidist
 from benchmarks import __main__ as command
-from benchmarks.cases import ddp, fsdp, launch, ring
+from benchmarks.cases import launch, ring
 from benchmarks.cases import memory_limit as limit
 from benchmarks.harness import turns
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, Measure
 from benchmarks.harness.setups import Scope, Setup
 from course.pages.recorded import RESULTS
-from tests.benchmarks.test_records import WAYS
 
 MIB = 1 << 20
-
-
-def of(rows: list[Row], what: str) -> list[Row]:
-    return [row for row in rows if row["what"] == what]
 
 
 SMALL = Scope((Setup(2),), rounds=2, message_bytes=(4096,), width=16, tries=1)
 
 
-def rows_of(measure: Measure, scope: Scope = SMALL) -> list[Row]:
-    return list(measure(scope, Clock(280)))
-
-
-@pytest.fixture(scope="module")
-def ddp_rows() -> list[Row]:
-    return rows_of(ddp.measure)
-
-
-@pytest.fixture(scope="module")
-def fsdp_rows() -> list[Row]:
-    return rows_of(fsdp.measure, replace(SMALL, widths=(16, 32), batches=(1, 8)))
+def rows_of(measure: Measure) -> list[Row]:
+    return list(measure(SMALL, Clock(280)))
 
 
 def test_every_case_of_the_command_has_a_record_of_its_name() -> None:
@@ -61,51 +45,6 @@ def test_the_ring_is_timed_against_the_backend_in_each_launch(
     assert (row["ranks"], row["bytes"], row["rounds"]) == (2, 4096, 2)
     ratios = [a / b for a, b in zip(row["ring_ms"], row["native_ms"], strict=True)]
     assert row["ratio"] == pytest.approx(sum(ratios) / 2, abs=2e-3)
-
-
-@pytest.mark.parametrize("name", ["ddp", "fsdp"])
-def test_every_way_s_steps_are_timed_against_torch_s(
-    name: str, request: pytest.FixtureRequest
-) -> None:
-    rows = request.getfixturevalue(f"{name}_rows")
-    assert all(row["right"] for row in of(rows, "losses"))
-    steps = {row["way"]: row for row in of(rows, "step")}
-    assert list(steps) == WAYS[name]
-    for row in steps.values():
-        low, middle, high = row["ms"]
-        assert 0 < low <= middle <= high
-        assert row["ratio"] == pytest.approx(middle / steps["torch"]["ms"][1], abs=0.02)
-        assert (row["ranks"], row["rounds"]) == (2, 2)
-
-
-def test_ddp_hides_communication_if_it_overlaps_and_views_save_a_copy(ddp_rows: list[Row]) -> None:
-    shares = {row["way"]: row["share"] for row in of(ddp_rows, "hidden")}
-    assert list(shares) == ["minidist"]
-    assert 0 <= shares["minidist"] <= 1
-    memory = {(row["way"], row["views"]): row for row in of(ddp_rows, "memory")}
-    assert len(memory) == 4
-    for (_, views), row in memory.items():
-        gradients_and_buckets = row["gradient_bytes"] * (1 if views else 2)
-        assert row["held_bytes"] == pytest.approx(gradients_and_buckets, rel=0.01)
-
-
-def test_ddp_and_fsdp_are_timed_for_models_of_some_sizes(fsdp_rows: list[Row]) -> None:
-    rows = of(fsdp_rows, "size")
-    assert [(row["width"], row["way"]) for row in rows] == [
-        (width, way) for width in (16, 32) for way in ("ddp", "fsdp")
-    ]
-    assert rows[0]["parameters"] < rows[2]["parameters"]
-    assert all(row["ratio"] == 1 for row in rows if row["way"] == "ddp")
-
-
-def test_within_a_limit_the_largest_batch_that_fits_is_found(fsdp_rows: list[Row]) -> None:
-    rows = of(fsdp_rows, "limit")
-    assert [row["way"] for row in rows] == ["ddp", "fsdp"] * 3
-    ddp = [row["batch"] for row in rows if row["way"] == "ddp"]
-    assert ddp == [8, 1, 0], "all of it, the least, and nothing but the state"
-    for row in rows:
-        assert row["peak"] <= row["limit"]
-        assert bool(row["batch"]) == bool(row["peak"]) == bool(row["tokens_per_second"])
 
 
 def test_quartiles_of_two_turns_lie_between_them() -> None:

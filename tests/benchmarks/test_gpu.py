@@ -27,11 +27,13 @@ from benchmarks.harness.bus_bandwidth import FACTORS, bus_bandwidth
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, run
 from benchmarks.harness.setups import MIB, Scope, Setup, on_gpus
+from tests.benchmarks.test_records import WAYS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 TWO = Setup(2)
 SIZES: dict[str, Any] = {"message_bytes": (4096, MIB), "copy_bytes": MIB, "width": 16}
+SIZES |= {"widths": (16, 32), "batches": (1, 8)}
 SMALL = replace(on_gpus(1), setups=(TWO,), rounds=2, **SIZES)
 UNTIMED = ("minidist, views", "minidist, ring")
 TRAINED = {
@@ -126,7 +128,7 @@ def test_training_is_compared_and_timed_in_every_setup(written: Row, section: st
     precisions = {"fp32"} if section == "ddp" else {"fp32", "bf16"}
     for setup in SMALL.setups:
         for precision in precisions:
-            here = [r for r in rows if (r["setup"], r.get("precision")) == (setup.name, precision)]
+            here = [r for r in rows if (r.get("setup"), r.get("precision")) == (setup.name, precision)]
             losses = [row for row in here if row["what"] == "losses"]
             assert {row["way"] for row in losses} >= TRAINED[section]
             assert any(row["checkpointed"] for row in losses) == (section != "ddp")
@@ -136,6 +138,48 @@ def test_training_is_compared_and_timed_in_every_setup(written: Row, section: st
             steps = [row for row in here if row["what"] == "step"]
             assert {row["way"] for row in steps} >= TRAINED[section] - {*UNTIMED}
             assert all(row["rounds"] == SMALL.rounds for row in steps)
+
+
+@pytest.mark.parametrize("section", WAYS)
+def test_every_way_s_steps_are_timed_against_torch_s(written: Row, section: str) -> None:
+    found = [row for row in rows_of(written, section, "step") if row["precision"] == "fp32"]
+    steps = {row["way"]: row for row in found}
+    assert list(steps) == WAYS[section]
+    for row in steps.values():
+        low, middle, high = row["ms"]
+        assert 0 < low <= middle <= high
+        assert row["ratio"] == pytest.approx(middle / steps["torch"]["ms"][1], abs=0.02)
+        assert (row["ranks"], row["rounds"]) == (2, 2)
+
+
+def test_ddp_hides_communication_if_it_overlaps_and_views_save_a_copy(written: Row) -> None:
+    shares = {row["way"]: row["share"] for row in rows_of(written, "ddp", "hidden")}
+    assert list(shares) == ["minidist"]
+    assert 0 <= shares["minidist"] <= 1
+    memory = {(row["way"], row["views"]): row for row in rows_of(written, "ddp", "memory")}
+    assert len(memory) == 4
+    for (_, views), row in memory.items():
+        gradients_and_buckets = row["gradient_bytes"] * (1 if views else 2)
+        assert row["held_bytes"] == pytest.approx(gradients_and_buckets, rel=0.01)
+
+
+def test_ddp_and_fsdp_are_timed_for_models_of_some_sizes(written: Row) -> None:
+    rows = rows_of(written, "fsdp", "size")
+    assert [(row["width"], row["way"]) for row in rows] == [
+        (width, way) for width in (16, 32) for way in ("ddp", "fsdp")
+    ]
+    assert rows[0]["parameters"] < rows[2]["parameters"]
+    assert all(row["ratio"] == 1 for row in rows if row["way"] == "ddp")
+
+
+def test_within_a_limit_the_largest_batch_that_fits_is_found(written: Row) -> None:
+    rows = rows_of(written, "fsdp", "limit")
+    assert [row["way"] for row in rows] == ["ddp", "fsdp"] * 3
+    ddp = [row["batch"] for row in rows if row["way"] == "ddp"]
+    assert ddp == [8, 1, 0], "all of it, the least, and nothing but the state"
+    for row in rows:
+        assert row["peak"] <= row["limit"]
+        assert bool(row["batch"]) == bool(row["peak"]) == bool(row["tokens_per_second"])
 
 
 @pytest.mark.parametrize("section", ["zero", "fsdp"])
