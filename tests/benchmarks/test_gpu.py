@@ -128,7 +128,9 @@ def test_training_is_compared_and_timed_in_every_setup(written: Row, section: st
     precisions = {"fp32"} if section == "ddp" else {"fp32", "bf16"}
     for setup in SMALL.setups:
         for precision in precisions:
-            here = [r for r in rows if (r.get("setup"), r.get("precision")) == (setup.name, precision)]
+            here = [
+                r for r in rows if (r.get("setup"), r.get("precision")) == (setup.name, precision)
+            ]
             losses = [row for row in here if row["what"] == "losses"]
             assert {row["way"] for row in losses} >= TRAINED[section]
             assert any(row["checkpointed"] for row in losses) == (section != "ddp")

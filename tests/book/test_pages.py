@@ -73,7 +73,7 @@ CONTRAST = {"runOnly": ["color-contrast"]}
 STRUCTURE = {"rules": {"color-contrast": {"enabled": False}}}
 # At night the theme puts pictures on a wider ground; other rules would only find the same again.
 SCROLLING = {"runOnly": ["scrollable-region-focusable"]}
-# Half of a page's elements are the coloured words of its code, in which axe looks for structure too.
+# Half of a page's elements are coloured words of its code, in which axe would look for structure.
 PLAIN_CODE = """() => {
   window.coloured = [...document.querySelectorAll(".highlight pre")]
     .map((code) => [code, [...code.childNodes]]);

@@ -4,13 +4,12 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import product, repeat
-from typing import Any
 
 import numpy as np
 import pytest
 
 from minidist.schedule import algorithms
-from minidist.schedule.cost import Link, Measurement, fit, nodes, seconds, shared, switch
+from minidist.schedule.cost import Link, nodes, seconds, shared, switch
 from minidist.schedule.schedule import Schedule, Send
 from tests.schedule.test_proof import everything
 from tests.support.schedules import step_of
@@ -171,74 +170,3 @@ def test_ring_and_tree_cross_where_the_formulas_say(ranks: int) -> None:
         ring = seconds(algorithms.ring_all_reduce(ranks), size, switch(LINK))
         tree = seconds(algorithms.tree_all_reduce(ranks), size, switch(LINK))
         assert ("ring" if ring < tree else "tree") == winner
-
-
-# ---- from measured times to a link ----
-
-HALF = (algorithms.ring_all_reduce, algorithms.tree_all_reduce)  # reduce half of what they move
-ALL = algorithms.recursive_doubling_all_reduce
-
-
-def measured(topology: Any, *makes: Callable[[int], Schedule]) -> list[Measurement]:
-    """Times that the model itself has made, with a gamma of 4e-10."""
-    network = topology(LINK, 4e-10)
-    return [
-        Measurement(schedule, size, seconds(schedule, size, network))
-        for make in makes
-        for schedule in map(make, (2, 4, 8))
-        for size in (1 << 12, 1 << 16, 1 << 20, 1 << 24)
-    ]
-
-
-@pytest.mark.parametrize("topology", [switch, shared])
-def test_fit_finds_the_figures_that_made_the_times(topology: Any) -> None:
-    made = measured(topology, *HALF, ALL)
-    found = fit(made, topology, gamma=True)
-    assert (found.link.alpha, found.link.beta) == pytest.approx((LINK.alpha, LINK.beta))
-    assert found.gamma == pytest.approx(4e-10)
-    assert found.worst_error < 1e-9
-    without = fit(made, topology)
-    assert without.gamma == 0
-    assert without.median_error > 0.01, "two figures cannot say what three have made"
-
-
-def test_the_errors_of_a_fit_are_those_of_its_predictions() -> None:
-    random = np.random.default_rng(0)
-    made = [
-        m._replace(seconds=m.seconds * random.uniform(0.8, 1.2)) for m in measured(switch, *HALF)
-    ]
-    found = fit(made, switch)
-    assert found.link.alpha == pytest.approx(LINK.alpha, rel=0.2)
-    assert found.link.beta == pytest.approx(LINK.beta + 4e-10 / 2, rel=0.2)
-    again = [seconds(m.schedule, m.nbytes, switch(found.link)) / m.seconds - 1 for m in made]
-    assert found.errors == pytest.approx(again)
-    assert found.worst_error == pytest.approx(max(map(abs, again)))
-    assert found.median_error == pytest.approx(float(np.median(np.abs(again))))
-    assert 0 < found.median_error < 0.2
-
-
-def test_fit_finds_the_best_of_what_is_not_below_zero() -> None:
-    """Times that fall with the size want a negative beta; the best without one is zero."""
-    ring = algorithms.ring_all_reduce(4)
-    made = [Measurement(ring, size, 1.0 / (1 + k)) for k, size in enumerate((10**3, 10**5, 10**7))]
-    found = fit(made, switch)
-    assert found.link.beta == 0
-    squares = sum(error**2 for error in found.errors)
-    for alpha in np.linspace(0, 0.2, 41):
-        other = [seconds(ring, m.nbytes, switch(Link(alpha, 0))) / m.seconds - 1 for m in made]
-        assert squares <= sum(error**2 for error in other) + 1e-12
-    steep = [Measurement(ring, 1000, 1e-6), Measurement(ring, 1_000_000, 1.0)]
-    assert fit(steep, switch).link.alpha == 0
-
-
-def test_fit_refuses_what_it_cannot_tell_apart() -> None:
-    ring = algorithms.ring_all_reduce(4)
-    with pytest.raises(ValueError, match="longer than zero"):
-        fit([Measurement(ring, 1000, 1.0), Measurement(ring, 2000, 0.0)], switch)
-    for times in (0, 1, 3):
-        with pytest.raises(ValueError, match=f"{times} measurements .* in the bytes of a message"):
-            fit([Measurement(ring, 1000, 1.0)] * times, switch)
-    both = measured(switch, *HALF)
-    assert fit(both, switch).link.beta == pytest.approx(LINK.beta + 4e-10 / 2)
-    with pytest.raises(ValueError, match="for gamma in the share that is reduced"):
-        fit(both, switch, gamma=True)

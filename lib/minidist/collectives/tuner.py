@@ -16,13 +16,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from minidist.collectives.fit import Measurement, fit
 from minidist.collectives.runtime.executor import execute
 from minidist.collectives.runtime.group import members, wire_device
 from minidist.collectives.runtime.notes import exchange_notes
 from minidist.collectives.shared_memory import collectives as in_memory
 from minidist.collectives.shared_memory.segments import shared_or_none
 from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
-from minidist.schedule.cost import Measurement, Topology, fit, seconds, shared, switch
+from minidist.schedule.cost import Topology, seconds, shared, switch
 from minidist.schedule.program import program_of
 
 TABLES = {"all_reduce": ALL_REDUCE, "reduce_scatter": REDUCE_SCATTER, "all_gather": ALL_GATHER}
