@@ -1,20 +1,20 @@
-"""The lesson: the ring, DDP, ZeRO and FSDP, each whole in one short file, on torch and a `Comm`.
+"""The lesson: the ring, DDP, ZeRO and FSDP, each in one short file, on torch and a `Comm`.
 
-`minidist.Ours()` and `minidist.Native()` are such a `Comm`. What real use needs and these files
-leave out, and where `minidist` does it:
+`minidist.Ours()` and `minidist.Native()` are such a `Comm`. The files leave out what real use
+needs; this is where `minidist` does it:
 
 ==================================================  ============================================
 left out                                            done in
 ==================================================  ============================================
 parameters of several dtypes, on several devices    `minidist.parallel.sharding.partition`
 parameters that a rank does not use in a step       `parallel.ddp.reducer`, `parallel.fsdp.unit`
-gradients that come in another order on each rank   `parallel.ddp.bucket`, `parallel.zero.bucket`
+gradients that arrive in different order            `parallel.ddp.bucket`, `parallel.zero.bucket`
 several backward passes for one step (`no_sync`)    `parallel.autograd.backward`
 clipping, checkpoints of model and optimizer        `parallel.full_model`, `zero.state_dict`
 mixed precision, a shard for each parameter         `parallel.fsdp.param_group`
 activation checkpointing                            `parallel.fsdp.unit`
-waiting for the last gradients without being told   `parallel.autograd.backward`
-finding out that ranks disagree, and how            `comm.comm`, `parallel.checks`
+waiting for the last gradients automatically        `parallel.autograd.backward`
+reporting where ranks disagree                      `comm.comm`, `parallel.checks`
 ==================================================  ============================================
 """
 

@@ -1,8 +1,8 @@
 """Data-parallel training in four versions, each growing out of the one before.
 
-Every rank has the whole model and computes gradients from its own part of the batch. Their mean
-over the ranks is the gradient of the whole batch, so `synchronize()` computes it, and then all
-ranks take the same step::
+Every rank has a copy of the model and computes gradients from its own part of the batch. Their
+mean over the ranks is the gradient of the whole batch. `synchronize()` computes it, so all ranks
+take the same step::
 
     model = OverlappedDDP(net, comm)
     optimizer = torch.optim.AdamW(net.parameters())
@@ -67,7 +67,7 @@ class BucketedDDP(PerParameterDDP):
         self.in_flight: list[tuple[Tensor, Work | None]] = []
 
     def launch_next(self) -> None:
-        """Begin to all-reduce the next bucket. All ranks launch them in the same order."""
+        """Start to all-reduce the next bucket. All ranks launch them in the same order."""
         bucket = self.buckets[len(self.in_flight)]
         flat = flatten_gradients(bucket).div_(self.comm.ranks)
         self.in_flight.append((flat, self.comm.all_reduce(flat, async_op=True)))
@@ -106,7 +106,7 @@ class OverlappedDDP(BucketedDDP):
 
 
 def in_buckets(parameters: Sequence[Parameter], cap_mb: float) -> list[list[Parameter]]:
-    """Parameters that travel together, the last ones first: backward reaches them first."""
+    """Group parameters into buckets, the last ones first, because backward reaches them first."""
     buckets: list[list[Parameter]] = []
     room = 0.0
     for parameter in reversed(parameters):
@@ -119,7 +119,7 @@ def in_buckets(parameters: Sequence[Parameter], cap_mb: float) -> list[list[Para
 
 
 def flatten_gradients(parameters: Sequence[Parameter]) -> Tensor:
-    """All gradients one after the other in a new tensor of one dimension."""
+    """All gradients end to end in a new 1-D tensor."""
     return torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
 
 

@@ -1,8 +1,8 @@
-"""FSDP: a model in units, each whole only while it computes, its gradients reduced as they come.
+"""FSDP: a model in units, each gathered only while it computes, its gradients reduced right after.
 
-ZeRO's stage 3 (`zero.ZeRO3`) leaves it to autograd when the weights are freed, and autograd keeps
-them from forward to backward. Here hooks do both: every unit is gathered for its forward, freed,
-gathered again for its backward, and freed. While one computes, the next is on its way::
+ZeRO's stage 3 (`zero3.ZeRO3`) leaves freeing the weights to autograd, which keeps them from
+forward to backward. Here hooks gather every unit for its forward, free it, gather it again for
+its backward, and free it. While one unit computes, the next is on its way::
 
     model = FSDP(net, net.blocks, comm)
     optimizer = torch.optim.AdamW(model.shards)
@@ -31,10 +31,10 @@ class FSDP:
     """A model whose weights, gradients and optimizer state are sharded, unit by unit.
 
     Args:
-        module: the model, itself a unit, with the parameters that are in none of the others.
-        blocks: the modules in it, nested or not, that are units of their own.
-        comm: between the ranks.
-        prefetch: begin to gather the next unit while one computes.
+        module: the model, itself a unit of the parameters that no other unit has.
+        blocks: modules in it, nested or not, that become units of their own.
+        comm: the collectives of the ranks.
+        prefetch: start gathering the next unit while one computes.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FSDP:
             self.in_flight.wait()
 
     def start_next(self, unit: Unit, order: list[Unit]) -> None:
-        """Begin to gather the unit that followed this one in the last step."""
+        """Start gathering the unit that followed this one in the last step."""
         if unit not in order:
             order.append(unit)
         following = order.index(unit) + 1
@@ -79,7 +79,7 @@ class FSDP:
 
 
 class Unit(FlatParameters):
-    """A module's parameters in one buffer, whole while it computes, and this rank's shard."""
+    """A module's parameters in one buffer, gathered while it computes, and this rank's shard."""
 
     def __init__(self, model: FSDP, module: nn.Module, parameters: list[Parameter]) -> None:
         super().__init__(parameters, model.comm)
@@ -96,23 +96,23 @@ class Unit(FlatParameters):
     # ---- a unit's life ----
 
     def pre_forward(self, *_: Any) -> None:
-        """1. Gather the weights, and begin to gather the next unit's."""
+        """1. Gather the weights, and start gathering the next unit's."""
         self.unshard()
         self.model.start_next(self, self.model.forward_order)
 
     def post_forward(self, _: nn.Module, args: Any, output: Tensor) -> None:
-        """2. Free them; when backward comes to the output, gather them again."""
+        """2. Free them; when backward reaches the output, gather them again."""
         self.reshard()
         if output.requires_grad:
             output.register_hook(self.pre_backward)
 
     def pre_backward(self, _: Tensor) -> None:
-        """3. Gather the weights, and begin to gather those of the unit that ran before."""
+        """3. Gather the weights, and start gathering those of the unit that ran before."""
         self.unshard()
         self.model.start_next(self, self.model.backward_order)
 
     def gradient_ready(self, _: Parameter) -> None:
-        """4. After the last gradient nobody needs the weights: free them, reduce the gradients."""
+        """4. After the last gradient, free the weights and reduce the gradients."""
         self.arrived += 1
         if self.arrived == len(self.parameters):
             self.arrived = 0
@@ -124,7 +124,7 @@ class Unit(FlatParameters):
     # ---- what happens in it ----
 
     def begin_unshard(self) -> None:
-        """Begin to gather the weights, if they are not here or on their way."""
+        """Start gathering the weights, unless they are here or on their way."""
         storage = self.buffer.untyped_storage()
         if storage.size() == 0:
             storage.resize_(self.buffer.nbytes)

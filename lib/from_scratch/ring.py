@@ -1,8 +1,8 @@
 """The ring all-reduce, on nothing but send and receive.
 
-The tensor is cut into as many chunks as there are ranks. In every step each rank sends one chunk
-to its right neighbour and receives one from its left. After N - 1 steps every rank has the whole
-sum of one chunk (the reduce-scatter), after N - 1 more everybody has all of them (the all-gather).
+The tensor is split into N chunks, one per rank. In every step each rank sends one chunk to its
+right neighbor and receives one from its left. After N - 1 steps (the reduce-scatter) every rank
+has the finished sum of one chunk; after N - 1 more (the all-gather) it has all of them.
 Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms* (2009).
 """
 
@@ -35,7 +35,7 @@ def all_gather(output: Tensor, input: Tensor) -> None:
 
 
 def reduce_scatter_chunks(chunks: list[Tensor]) -> None:
-    """Send partial sums round the ring; at the end chunk r is whole on rank r."""
+    """Send partial sums around the ring; at the end rank r has the finished sum of chunk r."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for step in range(ranks - 1):
         outgoing = chunks[(rank - 1 - step) % ranks]
@@ -46,7 +46,7 @@ def reduce_scatter_chunks(chunks: list[Tensor]) -> None:
 
 
 def all_gather_chunks(chunks: list[Tensor]) -> None:
-    """Send whole chunks round the ring, beginning with chunk r on rank r."""
+    """Send finished chunks around the ring, starting with chunk r on rank r."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for step in range(ranks - 1):
         outgoing = chunks[(rank - step) % ranks]
@@ -55,7 +55,7 @@ def all_gather_chunks(chunks: list[Tensor]) -> None:
 
 
 def send_right_receive_left(outgoing: Tensor, incoming: Tensor) -> None:
-    """One step of the ring. Both ways at once: if all ranks sent first, all could wait forever."""
+    """One step of the ring, both ways at once: if all ranks sent first, all could wait forever."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     sending = dist.isend(outgoing, (rank + 1) % ranks)
     receiving = dist.irecv(incoming, (rank - 1) % ranks)

@@ -1,4 +1,4 @@
-"""ZeRO: each rank keeps 1/N of the optimizer's state, then of the gradients, then of the weights.
+"""ZeRO: each rank keeps 1/N of the optimizer state, then of the gradients too.
 
 An all-reduce is a reduce-scatter followed by an all-gather. ZeRO steps the optimizer between the
 two, on the shard that the reduce-scatter leaves on this rank, and gathers weights instead of
@@ -9,8 +9,8 @@ gradients. So stages 1 and 2 send what DDP sends::
     optimizer.step()
     optimizer.zero_grad()
 
-Stepping on a slice of a flat tensor is right for optimizers that work element by element, such as
-SGD and Adam. Rajbhandari et al., *ZeRO* (2020), sections 5 and 7.
+Stepping on a slice of a flat tensor is right for elementwise optimizers, such as SGD and Adam.
+Rajbhandari et al., *ZeRO* (2020), sections 5 and 7.
 """
 
 # mypy: disable-error-code=no-untyped-call
@@ -95,7 +95,7 @@ class ZeRO1:
         self.inner = optimizer_class(groups, **defaults)  # its state is that of the shards
 
     def step(self) -> None:
-        """Average the gradients, step on this rank's shards, and gather everybody's."""
+        """Average the gradients, step on this rank's shards, and gather all ranks' shards."""
         self.reduce_gradients()
         self.inner.step()
         for flat in self.flats:
@@ -123,7 +123,7 @@ class ZeRO2(ZeRO1):
                 parameter.register_post_accumulate_grad_hook(partial(self.gradient_ready, flat))
 
     def gradient_ready(self, flat: FlatParameters, _: Parameter) -> None:
-        """Reduce a bucket that is full; autograd calls this when a gradient is complete."""
+        """Reduce the bucket if it is full; autograd calls this when a gradient is complete."""
         self.arrived[flat] += 1
         if self.arrived[flat] == len(flat.parameters):
             self.arrived[flat] = 0

@@ -1,7 +1,7 @@
 """ZeRO's stage 3 in one autograd function: the weights are sharded, and gathered for forward.
 
 The gather is part of the graph. Its backward is its transpose, a reduce-scatter, and so autograd
-itself shards the gradients. It also keeps the whole weights from forward to backward; `fsdp.py`
+itself shards the gradients. It also keeps the full weights from forward to backward; `fsdp.py`
 frees them in between. Rajbhandari et al., *ZeRO* (2020), section 5.3.
 """
 
@@ -19,11 +19,11 @@ from from_scratch.zero import FlatParameters
 
 
 class Gather(torch.autograd.Function):
-    """Shards to the whole; backward is the transpose, a reduce-scatter of the gradient."""
+    """All-gather of the shards; backward is its transpose, a reduce-scatter of the gradient."""
 
     @staticmethod
     def forward(ctx: Any, shard: Tensor, comm: Comm) -> Tensor:
-        """The whole, from every rank's shard."""
+        """The full tensor, from every rank's shard."""
         ctx.comm = comm
         whole = shard.new_empty(comm.ranks * shard.numel())
         comm.all_gather(whole, shard.detach())
@@ -31,14 +31,14 @@ class Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """This rank's shard of the mean gradient, from its gradient of the whole."""
+        """This rank's shard of the mean gradient, from its gradient of the full tensor."""
         mean = gradient.new_empty(gradient.numel() // ctx.comm.ranks)
         ctx.comm.reduce_scatter(mean, gradient / ctx.comm.ranks)
         return mean, None
 
 
 class ZeRO3(nn.Module):
-    """Stage 3: the weights are sharded too, and whole from forward until autograd drops them.
+    """Stage 3: the weights are sharded too, and gathered from forward until autograd frees them.
 
     Its one parameter is the shard, so any optimizer of its `parameters()` has 1/N of the state.
     """
