@@ -116,13 +116,13 @@ def _freed(unit: Unit, recorder: Recorder, layer: int) -> None:
 
 def _held(layers: Sequence[Tensor], owned: list[Any]) -> Held:
     """What there is: buffers that take memory, and gradients that are set."""
-    whole = [flat.buffer.untyped_storage().size() > 0 for flat in owned] or [True] * len(layers)
+    gathered = [flat.buffer.untyped_storage().size() > 0 for flat in owned] or [True] * len(layers)
     shards = [flat.shard.grad is not None for flat in owned] or [False] * len(layers)
     gradients = (
         "all" if layer.grad is not None else "own" if shard else ""
         for layer, shard in zip(layers, shards, strict=True)
     )
-    return Held(tuple("all" if each else "own" for each in whole), tuple(gradients))
+    return Held(tuple("all" if each else "own" for each in gathered), tuple(gradients))
 
 
 # ---- what is shown ----
@@ -178,12 +178,12 @@ def _strip(part: str, how: str, rank: int, old: bool = False) -> list[Cell]:
 
 
 def _description(held: Held, stage: int) -> str:
-    words = {"all": "whole", "own": "one shard on each rank", "": "none"}
+    words = {"all": "unsharded", "own": "one shard on each rank", "": "none"}
 
     def each(parts: tuple[str, ...]) -> str:
-        return ", ".join(f"layer {n} {words[how]}" for n, how in enumerate(parts))
+        return ", ".join(f"layer {n + 1} {words[how]}" for n, how in enumerate(parts))
 
-    state = "whole" if stage == 0 else "one shard on each rank"
+    state = "unsharded" if stage == 0 else "one shard on each rank"
     return (
         f"Parameters: {each(held.weights)}. Gradients: {each(held.gradients)}. "
         f"Optimizer state: {state}."
@@ -191,7 +191,7 @@ def _description(held: Held, stage: int) -> str:
 
 
 def _says(now: Note, stage: int) -> str:
-    layer = f"layer {now.layer}"
+    layer = f"layer {now.layer + 1}"
     if now.what == "start":
         return START[stage]
     return {

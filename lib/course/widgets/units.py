@@ -27,14 +27,14 @@ LOOKS = {"held": "in memory", "moving": "on its way", "": "not there"}
 SAYS = {
     "start": f"Between steps rank {RANK} holds its shard of every unit, and nothing else.",
     "all_gather": "The all-gather of unit {n} begins{why}.",
-    "forward": "Unit {n} is whole, and computes its part of forward.",
-    "gradient": "Unit {n} is whole again and computes its part of backward: its gradient is there, "
-    "also whole.",
+    "forward": "Unit {n} is unsharded, and computes its part of forward.",
+    "gradient": "Unit {n} is unsharded again and computes its part of backward: its full gradient "
+    "is there.",
     "free": "Unit {n} has computed, so its weights are freed; the shard stays.",
     "reduce_scatter": f"A reduce-scatter averages the gradient of unit {{n}}; rank {RANK} keeps "
     "its shard of it.",
     "step": "The optimizer steps on the shards.",
-    "end": "The gradients are dropped. At most {most} units were whole or on their way at a time.",
+    "end": "The gradients are dropped. At most {most} units at once were unsharded or coming.",
 }
 
 
@@ -85,8 +85,8 @@ def _held(model: FSDP) -> Held:
         return "moving" if unit.gathering else "all"
 
     def gradients(unit: Unit) -> str:
-        whole = any(parameter.grad is not None for parameter in unit.parameters)
-        return "all" if whole else "own" if unit.shard.grad is not None else ""
+        full = any(parameter.grad is not None for parameter in unit.parameters)
+        return "all" if full else "own" if unit.shard.grad is not None else ""
 
     return Held(tuple(map(weights, model.units)), tuple(map(gradients, model.units)))
 
@@ -109,8 +109,8 @@ def _frames(notes: list[Note]) -> Iterator[Frame]:
         ahead = "all" in weights or weights.count("moving") > 1
         why = ", while another unit computes" if ahead else ", and the rank waits for it"
         rows: dict[str, list[Lines | str]] = {
-            f"unit {n}": _row(whole, gradient)
-            for n, (whole, gradient) in enumerate(zip(weights, note.held.gradients, strict=True))
+            f"unit {n}": _row(weight, gradient)
+            for n, (weight, gradient) in enumerate(zip(weights, note.held.gradients, strict=True))
         }
         held = sum(map(_shards, [*weights, *note.held.gradients]))
         rows["in all"] = [f"{held} shards take memory", ""]
@@ -138,9 +138,9 @@ def _strip(part: str, how: str) -> list[Cell]:
 
 
 def _description(weights: list[str], gradients: tuple[str, ...]) -> str:
-    words = {"all": "whole", "own": "one shard", "moving": "on their way", "": "none"}
+    words = {"all": "unsharded", "own": "one shard", "moving": "on their way", "": "none"}
     each = (
-        f"Unit {n}: weights {words[whole]}, gradients {words[gradient]}."
-        for n, (whole, gradient) in enumerate(zip(weights, gradients, strict=True))
+        f"Unit {n}: weights {words[weight]}, gradients {words[gradient]}."
+        for n, (weight, gradient) in enumerate(zip(weights, gradients, strict=True))
     )
     return " ".join(each)
