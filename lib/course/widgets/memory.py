@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from course.widgets.page import Control, Slider, nbytes_text, rank_stops, stops
 from minidist.memory.state import FP32, MIXED, share, state
@@ -43,7 +44,7 @@ def state_slider(parameters: float = 7e9, ranks: int = 8, alone: bool = False) -
         "state",
         "What one GPU would have to hold" if alone else "What each rank holds between steps",
         controls,
-        {"each": dict(_each()), "stages": stages, "limit": LIMIT},
+        {"each": bytes_each(), "stages": stages, "limit": LIMIT},
         ("strategy", "parameters", "gradients", "optimizer state", "in all"),
         list(_rows(int(parameters), ranks, stages)),
     )
@@ -57,10 +58,9 @@ def count_text(parameters: int) -> str:
     return f"{parameters}"
 
 
-def _each() -> Iterator[tuple[str, dict[str, int]]]:
-    for name, (policy, optimizer) in POLICIES.items():
-        one = state(1, policy, optimizer)
-        yield name, {part: getattr(one, part) for part in one.__dataclass_fields__}
+def bytes_each() -> dict[str, dict[str, int]]:
+    """Policy → bytes of each part of the state, for one parameter."""
+    return {name: asdict(state(1, *policy)) for name, policy in POLICIES.items()}
 
 
 def _rows(parameters: int, ranks: int, stages: tuple[str, ...]) -> Iterator[list[str]]:

@@ -28,6 +28,9 @@ SLIDER = """\
 {assets}"""
 
 
+SCRIPTS = ("formulas.js", "sliders.js", "bars.js", "curves.js")
+
+
 class Control(NamedTuple):
     """A slider over `values`, or with `choose` a list to choose from; `texts` are what it shows."""
 
@@ -47,7 +50,7 @@ class Control(NamedTuple):
 class Slider(NamedTuple):
     """A picture with controls. A notebook shows it; a terminal gets one line."""
 
-    kind: str  #: which picture `sliders.js` draws
+    kind: str  #: which picture `bars.js` or `curves.js` draws
     title: str
     controls: Sequence[Control]
     data: Mapping[str, object]
@@ -69,7 +72,7 @@ class Slider(NamedTuple):
             data=as_json({**self.data, "controls": controls}),
             fixed=escape(f"For {self._start()}:"),
             table=table(self.head, self.rows),
-            assets=assets("formulas.js", "sliders.js"),
+            assets=assets(*SCRIPTS),
         )
 
 

@@ -106,9 +106,62 @@ globalThis.minidistFormulas ??= (() => {
     return { backward, travels, exposed: Math.max(0, free - backward) };
   }
 
+  // ---- course.widgets.scaling: a data-parallel step whose all-reduce runs during backward ----
+
+  // flops: operations a second that a rank reaches.
+  function stepTime({ parameters, buckets }, flops, tokens, ranks, link) {
+    const [forward, backward] = [2, 4].map((each) => (each * parameters * tokens) / flops);
+    const bucket = (4 * parameters) / buckets;
+    const allReduce = buckets * price("halving_doubling", ranks, bucket, link);
+    return { forward, backward, allReduce, seconds: forward + Math.max(backward, allReduce) };
+  }
+
+  // ---- course.widgets.peak: the most that a GPU holds in a step ----
+
+  const VOCABULARY = 32000;
+
+  // blocks, width: of a GPT with so many parameters; activations have the dtype of the weights.
+  function peakBytes(parameters, [blocks, width], each, tokens, checkpoints) {
+    const { weights, gradients, optimizer } = stateBytes(parameters, each, 1, 0);
+    const [block, logits] = [16 * width, 3 * VOCABULARY]; // numbers for each token
+    const kept = checkpoints ? blocks * width + Math.max(block, logits) : blocks * block + logits;
+    const activations = tokens * kept * each.weights;
+    const peak = weights + optimizer + Math.max(gradients, activations);
+    return { weights, gradients, optimizer, activations, peak };
+  }
+
+  // ---- course.widgets.grid: GPUs in a grid of replicas, each split by width and by depth ----
+
+  // gpu: flops that it reaches, bytes a second of its nvlink and its network; batch: sequences,
+  // and the length of each, in tokens.
+  function gridStep(parameters, [blocks, width], each, stage, [gpus, tensor, pipeline], batch, gpu) {
+    const replicas = gpus / (tensor * pipeline);
+    const own = Math.ceil(parameters / (tensor * pipeline));
+    const held = stateBytes(own, each, replicas, stage);
+    const micro = batch[0] / replicas; // sequences of a replica, each a micro-batch
+    const tokens = micro * batch[1];
+    const others = (ranks) => (ranks - 1) / ranks;
+    const sent = {
+      data: (stage === 3 ? 3 : 2) * own * each.weights * others(replicas),
+      tensor: (16 * tokens * width * others(tensor) * blocks) / pipeline,
+      pipeline: pipeline > 1 ? 4 * tokens * width : 0,
+    };
+    const beside = Math.min(replicas, Math.max(1, gpu.node / tensor)); // replicas in a node
+    const seconds = {
+      compute: (6 * parameters * batch[0] * batch[1]) / gpus / gpu.flops,
+      bubble: 0,
+      data: sent.data / (replicas > beside ? beside * gpu.network : gpu.nvlink),
+      tensor: sent.tensor / (tensor > gpu.node ? gpu.network : gpu.nvlink),
+      pipeline: sent.pipeline / gpu.network,
+    };
+    seconds.bubble = (seconds.compute * (pipeline - 1)) / micro;
+    return { replicas, micro, held, sent, seconds };
+  }
+
   const algorithms = Object.keys(COUNTS);
   const strategies = Object.keys(STRATEGIES);
   return Object.freeze({
-    stateBytes, price, best, crossings, assign, overlap, algorithms, strategies,
+    stateBytes, price, best, crossings, assign, overlap, stepTime, peakBytes, gridStep,
+    algorithms, strategies,
   });
 })();

@@ -1,0 +1,157 @@
+// Bars of what a GPU holds, with sliders: the state of a model, the peak of a step, a grid of GPUs.
+(() => {
+  "use strict";
+  const { stateBytes, peakBytes, gridStep } = globalThis.minidistFormulas;
+  const { svg, text, line, rect, bytesText, secondsText, listed, word, show } = globalThis.minidistSliders;
+
+  const STATE = { weights: "parameters", gradients: "gradients", optimizer: "optimizer state" };
+  const PARTS = { ...STATE, activations: "activations" };
+  const sum = (parts) => Object.values(parts).reduce((all, each) => all + each, 0);
+  const many = (count) => count.toLocaleString("en");
+
+  // Stacked bars with a mark at what a GPU has; rows: [name, bytes of each part].
+  function stacked(rows, limit, width, figure, left) {
+    const most = Math.max(...rows.map(([, parts]) => sum(parts)));
+    const wide = most < limit / 8 ? most * 1.05 || 1 : Math.min(Math.max(most, limit) * 1.05, limit * 4);
+    const [right, row, top] = [width - 12, 46, 26];
+    const height = top + rows.length * row;
+    const x = (nbytes) => left + (Math.min(nbytes, wide) / wide) * (right - left);
+    const nodes = rows.flatMap(([name, parts], index) => {
+      const [y, total] = [top + index * row, sum(parts)];
+      let from = 0;
+      const bars = Object.entries(parts).flatMap(([part, nbytes]) => {
+        const [start, end] = [x(from), x((from += nbytes))];
+        return ["fill", "hatch"].map((kind) =>
+          svg("rect", {
+            x: start, y, width: Math.max(0, end - start), height: 20, class: `${kind} ${part}`,
+            ...(kind === "hatch" && { style: `fill: url(#${figure}-${part})` }),
+          }),
+        );
+      });
+      const cut = total > wide ? [svg("path", { class: "cut", d: `M${right} ${y - 2}l-6 8 6 8-6 8` })] : [];
+      const label = total > wide ? `${bytesText(total)}, off the scale` : bytesText(total);
+      const fits = x(total) + 8 * label.length < right;
+      const words = text(fits ? x(total) + 5 : right, fits ? y + 15 : y + 35, label, fits ? "" : "end");
+      return [text(0, y + 15, name, "strong"), ...bars, ...cut, words];
+    });
+    const marks = limit <= wide
+      ? [line(x(limit), 18, x(limit), height, "limit"), text(Math.min(x(limit), width - 60), 12, `${bytesText(limit)} of one GPU`, "middle")]
+      : [text(right, 12, `${bytesText(limit)} is far off to the right`, "end")];
+    const patterns = Object.keys(PARTS).map((part) => patternOf(figure, part));
+    return { height, nodes: [svg("defs", {}, ...patterns), ...nodes, ...marks] };
+  }
+
+  // Hatches, as in the book's figures, so that parts differ without their colours too.
+  function patternOf(figure, part) {
+    const attributes = { id: `${figure}-${part}`, width: 6, height: 6, patternUnits: "userSpaceOnUse" };
+    const stroke = (d) => [svg("path", { class: "stroke", d })];
+    const rising = "M-1 7L7-1M-1 1L1-1M5 7L7 5";
+    const shapes = {
+      weights: [],
+      gradients: stroke(rising),
+      optimizer: [svg("circle", { class: "dot", cx: 3, cy: 3, r: 1.1 })],
+      activations: stroke(`${rising}M-1-1L7 7M5-1L7 1M-1 5L1 7`),
+    };
+    return svg("pattern", attributes, ...shapes[part]);
+  }
+
+  const only = (held) => Object.fromEntries(Object.keys(STATE).map((part) => [part, held[part]]));
+
+  // ---- the state of a model, per rank ----
+
+  function drawState({ parameters, ranks = 1, policy }, data, width, figure) {
+    const held = data.stages.map((_, stage) => stateBytes(parameters, data.each[policy], ranks, stage));
+    const [most, limit] = [Math.max(...held.map(({ total }) => total)), data.limit];
+    const rows = held.map((each, stage) => [data.stages[stage], only(each)]);
+    const fits = data.stages.filter((_, stage) => held[stage].total <= limit);
+    const what = `${bytesText(limit)}`;
+    const says = !parameters
+      ? "A model without parameters has no state: 0 bytes."
+      : held.length === 1
+        ? `${bytesText(most)}: that ${most <= limit ? "fits" : "does not fit"} into ${what}` +
+          (most <= limit ? ", as long as activations find room beside it." : ".")
+      : ranks === 1
+        ? `With one rank there is nobody to share with: every strategy holds ${bytesText(most)}.`
+        : fits.length === held.length
+          ? `All four fit into ${what}; ZeRO-3 takes ${bytesText(held[3].total)} where DDP takes ${bytesText(held[0].total)}.`
+          : fits.length
+            ? `DDP would need ${bytesText(held[0].total)} on every rank. ${listed(fits)} ${fits.length > 1 ? "fit" : "fits"} into ${what}.`
+            : `None fits into ${what}: even ZeRO-3 needs ${bytesText(held[3].total)} on each rank.`;
+    return { ...stacked(rows, limit, width, figure, 58), says, legend: STATE };
+  }
+
+  // ---- the peak of a step on one GPU ----
+
+  function drawPeak({ parameters, rows, length, policy, checkpoints, limit }, data, width, figure) {
+    if (!parameters) return word("A model without parameters has nothing to train, and holds 0 bytes.");
+    const shape = data.shapes[parameters];
+    const at = (count) => peakBytes(parameters, shape, data.each[policy], count * length, checkpoints === "every block");
+    const { weights, gradients, optimizer, activations, peak } = at(rows);
+    const bars = [
+      ["after forward", { weights, optimizer, activations }],
+      ["after backward", { weights, optimizer, gradients }],
+    ];
+    const least = weights + optimizer + gradients;
+    const most = Math.floor((limit - weights - optimizer) / at(1).activations);
+    const what = bytesText(limit);
+    const when = activations > gradients ? "when backward begins" : "when backward ends";
+    const says = `${shape[0]} block${shape[0] > 1 ? "s" : ""}, ${many(Math.round(shape[1]))} wide. ` +
+      `The peak is ${bytesText(peak)}, ${when}. ` +
+      (least > limit
+        ? `The state alone does not fit into ${what}, however small the batch.`
+        : !most
+          ? `Not even one row fits into ${what}.`
+          : `${peak > limit ? "Only" : "Up to"} ${many(most)} row${most > 1 ? "s fit" : " fits"} into ${what}.`);
+    return { ...stacked(bars, limit, width, figure, 112), says, legend: PARTS };
+  }
+
+  // ---- a grid of GPUs ----
+
+  const LINES = {
+    compute: "computing", bubble: "bubble", data: "data", tensor: "tensor", pipeline: "pipeline",
+  };
+
+  function drawGrid({ parameters, gpus, tensor, pipeline, sequences, stage }, data, width, figure) {
+    const blocks = data.shapes[parameters][0];
+    const group = tensor * pipeline;
+    if (!parameters) return word("A model without parameters has nothing to hold and nothing to send.");
+    if (group > gpus) return word(`One replica takes ${tensor} × ${pipeline} = ${many(group)} GPUs, and there are only ${many(gpus)}.`);
+    if (pipeline > blocks) return word(`A model of ${blocks} block${blocks > 1 ? "s" : ""} cannot be split into ${pipeline} stages.`);
+    const replicas = gpus / group;
+    if (replicas > sequences) return word(`${many(replicas)} replicas, but only ${many(sequences)} sequence${sequences > 1 ? "s" : ""} in a batch: ${many(replicas - sequences)} replicas would have nothing to do.`);
+    const places = [gpus, tensor, pipeline];
+    const { held, sent, seconds, micro } = gridStep(
+      parameters, data.shapes[parameters], data.each, data.stages.indexOf(stage), places,
+      [sequences, data.length], data.gpu);
+    const bars = stacked([["holds", only(held)]], data.gpu.memory, width, figure, 58);
+    const [left, right, row, top] = [2, width - 14, 40, bars.height + 8];
+    const longest = Math.max(...Object.values(seconds));
+    const lanes = Object.entries(LINES).flatMap(([kind, name], index) => {
+      const y = top + index * row;
+      const ranks = { data: replicas, tensor, pipeline }[kind];
+      const words = ranks === undefined ? secondsText(seconds[kind])
+        : ranks === 1 ? "nothing to send"
+          : `sends ${bytesText(sent[kind])}, ${secondsText(seconds[kind])}`;
+      const head = svg("tspan", { class: "strong" }, ranks ? `${name} ${many(ranks)}` : name);
+      const wide = (seconds[kind] / longest) * (right - left);
+      return [
+        svg("text", { x: left, y: y + 14 }, head, ` · ${words}`),
+        rect(left, y + 20, Math.max(wide, seconds[kind] ? 0.5 : 0), 12, `phase ${kind in sent ? "communication" : kind}`),
+      ];
+    });
+    const limit = bytesText(data.gpu.memory);
+    const names = Object.keys(sent);
+    const slow = names.reduce((one, other) => (seconds[other] > seconds[one] ? other : one));
+    const lost = Math.round((100 * (pipeline - 1)) / (micro + pipeline - 1));
+    const says = `${many(replicas)} replica${replicas > 1 ? "s" : ""} of ${many(group)} GPU${group > 1 ? "s" : ""}, ` +
+      `${many(micro)} sequence${micro > 1 ? "s" : ""} each. ` +
+      `State of ${bytesText(held.total)} ${held.total > data.gpu.memory ? "does not fit" : "fits"} into ${limit}. ` +
+      (gpus === 1 ? "One GPU has nobody to send to. "
+        : seconds[slow] > seconds.compute ? `The ${slow} traffic takes longer than the computing. `
+          : `The ${slow} traffic takes longest, ${Math.round((100 * seconds[slow]) / seconds.compute)} % of the computing. `) +
+      (pipeline > 1 ? `The bubble is ${lost} % of the time.` : "");
+    return { height: top + 5 * row, nodes: [...bars.nodes, ...lanes], says, legend: STATE };
+  }
+
+  show({ state: drawState, peak: drawPeak, grid: drawGrid });
+})();
