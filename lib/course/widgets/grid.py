@@ -1,0 +1,119 @@
+"""GPUs in a grid: replicas of a model, each split by width (tensor) and by depth (pipeline)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from course.hardware import H100, UTILIZATION
+from course.widgets.memory import STAGES, bytes_each, count_text
+from course.widgets.page import Control, Slider, nbytes_text, seconds_text, stops
+from course.widgets.peak import shape
+from minidist.memory.state import MIXED, StateBytes, share, state
+
+LENGTH = 8192  # tokens of a sequence
+NODE = 8  # GPUs that NVLink joins
+FLOPS = UTILIZATION * H100.flops
+SIZES = sorted({0, int(405e9), *map(int, stops(8, 13, (1, 1.3, 2, 3, 5, 7)))})
+
+
+class Grid(NamedTuple):
+    """What a GPU holds, and what it sends in a step and for how long."""
+
+    replicas: int
+    micro: float  #: sequences of a replica in a step, each a micro-batch
+    held: StateBytes
+    sent: dict[str, float]  #: bytes, by "data", "tensor" and "pipeline"
+    seconds: dict[str, float]  #: of these, of "compute", and of the "bubble"
+
+
+def grid(
+    parameters: int, gpus: int, tensor: int, pipeline: int, sequences: int, stage: int
+) -> Grid:
+    """Predict a step of a GPT on H100s, in mixed precision with Adam.
+
+    Nodes of eight are filled by tensor parallelism first and by replicas then, which share the
+    node's network cards. Weights that are sharded are gathered once in forward and once in
+    backward.
+
+    Args:
+        gpus: a multiple of `tensor` times `pipeline`.
+        sequences: of the batch, one in a micro-batch.
+        stage: of ZeRO, between the replicas.
+    """
+    blocks, width = shape(parameters)
+    replicas = gpus // (tensor * pipeline)
+    own = state(-(-parameters // (tensor * pipeline)), MIXED)
+    micro = sequences / replicas
+    tokens = micro * LENGTH
+
+    def others(ranks: int) -> float:
+        return (ranks - 1) / ranks
+
+    sent = {
+        "data": (3 if stage == 3 else 2) * own.weights * others(replicas),
+        "tensor": 16 * tokens * width * others(tensor) * blocks / pipeline,
+        "pipeline": 4 * tokens * width if pipeline > 1 else 0.0,
+    }
+    beside = min(replicas, max(1, NODE // tensor))  # replicas in a node
+    rates = {
+        "data": beside * H100.network if replicas > beside else H100.nvlink,
+        "tensor": H100.network if tensor > NODE else H100.nvlink,
+        "pipeline": H100.network,
+    }
+    compute = 6 * parameters * sequences * LENGTH / gpus / FLOPS
+    seconds = {
+        "compute": compute,
+        "bubble": compute * (pipeline - 1) / micro,
+        **{name: sent[name] / rate for name, rate in rates.items()},
+    }
+    return Grid(replicas, micro, share(own, replicas, stage), sent, seconds)
+
+
+def grid_slider(
+    parameters: float = 405e9,
+    gpus: int = 16_384,
+    tensor: int = 8,
+    pipeline: int = 16,
+    sequences: int = 2048,
+) -> Slider:
+    """What a GPU of a grid holds, and what each dimension of the grid sends in a step."""
+
+    def powers(name: str, label: str, most: int, start: int) -> Control:
+        counts = [1 << bit for bit in range(most.bit_length())]
+        return Control(name, label, counts, [f"{n:,}" for n in counts], start)
+
+    controls = [
+        Control("parameters", "Parameters", SIZES, [*map(count_text, SIZES)], int(parameters)),
+        powers("gpus", "GPUs", 65_536, gpus),
+        powers("tensor", "Tensor", 64, tensor),
+        powers("pipeline", "Pipeline", 128, pipeline),
+        powers("sequences", "Sequences in a batch", 65_536, sequences),
+        Control("stage", "Between replicas", STAGES, STAGES, "ZeRO-2", choose=True),
+    ]
+    mixed = next(iter(bytes_each().values()))
+    gpu = {"flops": FLOPS, "nvlink": H100.nvlink, "network": H100.network}
+    return Slider(
+        "grid",
+        "One of many H100s: what it holds, and what it sends in a step",
+        controls,
+        {
+            "each": mixed,
+            "stages": STAGES,
+            "shapes": {size: shape(size) for size in SIZES},
+            "length": LENGTH,
+            "gpu": {**gpu, "node": NODE, "memory": H100.memory},
+        },
+        ("replicas", "holds", "computing", "bubble", "data", "tensor", "pipeline"),
+        list(_rows(int(parameters), gpus, tensor, pipeline, sequences)),
+    )
+
+
+def _rows(
+    parameters: int, gpus: int, tensor: int, pipeline: int, sequences: int
+) -> Iterator[list[str]]:
+    for stage, name in enumerate(STAGES):
+        own = grid(parameters, gpus, tensor, pipeline, sequences, stage)
+        times = own.seconds["compute"], own.seconds["bubble"]
+        sent = map(nbytes_text, own.sent.values())
+        yield [name, nbytes_text(own.held.total), *map(seconds_text, times), *sent]
