@@ -2,7 +2,7 @@
 
 import math
 import random
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,11 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page
 
-from course.widgets.memory import POLICIES
+from course.widgets import grid_slider, scaling
+from course.widgets.grid import grid
+from course.widgets.memory import POLICIES, bytes_each
 from course.widgets.overlap import STRATEGIES, backward
+from course.widgets.peak import peak, shape
 from minidist.memory.predict import STRATEGIES as WRAPPERS
 from minidist.memory.predict import predict
 from minidist.memory.state import share, state
@@ -22,6 +25,7 @@ from tests.support.browser import browser  # noqa: F401 (a fixture)
 
 FORMULAS = Path(__file__).parents[2] / "lib" / "course" / "widgets" / "static" / "formulas.js"
 POINTS = 200
+EACH = bytes_each()
 ALGORITHMS = ("ring", "recursive_doubling", "halving_doubling", "tree")
 
 
@@ -39,11 +43,6 @@ def asked(page: Page, function: str, calls: list[list[Any]]) -> list[Any]:
     return results
 
 
-def bytes_each(policy: str) -> dict[str, int]:
-    one = state(1, *POLICIES[policy])
-    return {name: getattr(one, name) for name in ("weights", "gradients", "master", "moments")}
-
-
 def test_state_is_that_of_minidist_memory(formulas: Page) -> None:
     draw = random.Random(0)
     sizes = [0, 1, 7, 10**13, *(int(10 ** draw.uniform(0, 13)) for _ in range(POINTS))]
@@ -52,7 +51,7 @@ def test_state_is_that_of_minidist_memory(formulas: Page) -> None:
         for size in sizes
         for stage in range(4)
     ]
-    calls = [[size, bytes_each(policy), ranks, stage] for size, ranks, stage, policy in grid]
+    calls = [[size, EACH[policy], ranks, stage] for size, ranks, stage, policy in grid]
     for (size, ranks, stage, policy), seen in zip(
         grid, asked(formulas, "stateBytes", calls), strict=True
     ):
@@ -65,7 +64,7 @@ def test_state_is_that_of_minidist_memory(formulas: Page) -> None:
 def test_state_is_what_the_wrappers_hold(formulas: Page, stage: int) -> None:
     with torch.device("meta"):
         module = torch.nn.Linear(1024, 4096, bias=False)
-    (seen,) = asked(formulas, "stateBytes", [[1024 * 4096, bytes_each("fp32, Adam"), 8, stage]])
+    (seen,) = asked(formulas, "stateBytes", [[1024 * 4096, EACH["fp32, Adam"], 8, stage]])
     assert seen["total"] == predict(module, 8, WRAPPERS[stage]).state.total
 
 
@@ -155,6 +154,63 @@ def test_a_backward_pass_is_that_of_the_simulation(formulas: Page, strategy: str
         assert each["exposed"] == pytest.approx(done.exposed, rel=1e-9, abs=1e-9 * done.end)
         times = [moment for travel in each["travels"] for moment in travel]
         assert times == pytest.approx([m for travel in done.travels for m in travel], rel=1e-9)
+
+
+def test_a_step_scales_as_predicted(formulas: Page) -> None:
+    draw = random.Random(3)
+    parameters, buckets = scaling._model()
+    grid = [(2.0**20, 1e14, 65_536, 0.0, 1e-9), (0.5, 1e14, 1, 1e-5, 1e-9)] + [
+        (draw.uniform(1, 1e6), 10 ** draw.uniform(12, 16), draw.choice([1, 2, 64, 1024]), a, b)
+        for _, _, a, b in links()[3:63]
+    ]
+    model = {"parameters": parameters, "buckets": buckets}
+    calls = [[model, flops, t, n, {"alpha": a, "beta": b}] for t, flops, n, a, b in grid]
+    seen = asked(formulas, "stepTime", calls)
+    for (tokens, flops, ranks, alpha, beta), each in zip(grid, seen, strict=True):
+        done = scaling.step(tokens, ranks, flops, Link(alpha, beta))
+        expected = [*done, done.seconds]
+        assert [*each.values()] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_peak_is_as_predicted(formulas: Page) -> None:
+    draw = random.Random(4)
+    grid = [
+        (size, draw.choice([*POLICIES]), draw.choice([0, 1, 2048, 2**31]), checkpoints)
+        for size in (0, 1, 10**13, *(int(10 ** draw.uniform(6, 13)) for _ in range(POINTS)))
+        for checkpoints in (False, True)
+    ]
+    calls = [
+        [size, shape(size), EACH[policy], tokens, checkpoints]
+        for size, policy, tokens, checkpoints in grid
+    ]
+    seen = asked(formulas, "peakBytes", calls)
+    for (size, policy, tokens, checkpoints), each in zip(grid, seen, strict=True):
+        own = peak(size, *POLICIES[policy], tokens, checkpoints)
+        assert [*each.values()] == pytest.approx([*own, own.total], rel=1e-12)
+
+
+def test_a_grid_holds_and_sends_what_is_predicted(formulas: Page) -> None:
+    draw = random.Random(5)
+    slider = grid_slider()
+    gpu, each, length = (slider.data[name] for name in ("gpu", "each", "length"))
+    grids = [(0, 1, 1, 1, 1, 0), (10**13, 65_536, 64, 128, 65_536, 3)] + [
+        (int(10 ** draw.uniform(6, 13)), t * p * 2 ** draw.randint(0, 12), t, p, 2048, stage)
+        for t, p in product((1, 2, 8, 16), (1, 16))
+        for stage in range(4)
+    ]
+    calls = [
+        [size, shape(size), each, stage, [gpus, tensor, pipeline], [sequences, length], gpu]
+        for size, gpus, tensor, pipeline, sequences, stage in grids
+    ]
+    for given, seen in zip(grids, asked(formulas, "gridStep", calls), strict=True):
+        own = grid(*given)
+        held = seen.pop("held")
+        parts = (own.held.weights, own.held.gradients, own.held.optimizer, own.held.total)
+        assert (*held.values(),) == parts
+        numbers = {"replicas": own.replicas, "micro": own.micro}
+        assert {name: seen[name] for name in numbers} == numbers
+        for name in ("sent", "seconds"):
+            assert seen[name] == pytest.approx(getattr(own, name), rel=1e-12)
 
 
 def test_nothing_is_ever_not_a_number(formulas: Page) -> None:

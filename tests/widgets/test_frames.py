@@ -3,14 +3,23 @@
 import re
 
 import pytest
+import torch
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from course.widgets import bucket_stepper, unit_stepper, zero_stepper
+from course.widgets import bucket_stepper, sampler_stepper, unit_stepper, zero_stepper
 from course.widgets.buckets import CAPS, LAYERS, WAYS
-from course.widgets.frames import Cell, Frame, FramesStepper, drawing, frames_stepper
+from course.widgets.frames import (
+    Cell,
+    Frame,
+    FramesChoice,
+    FramesStepper,
+    drawing,
+    frames_stepper,
+)
 from course.widgets.recording import RANKS
+from course.widgets.sampler import CALLS, ENDS, SAMPLES
 from course.widgets.stages import STAGES
 from course.widgets.units import RANK, UNITS
 from tests.support.browser import browser  # noqa: F401 (a fixture)
@@ -83,7 +92,7 @@ def test_when_the_optimizer_steps_it_has_the_gradients_that_it_needs(
         assert row[0] == [stale] * 2
 
 
-def test_stage_2_has_fewer_whole_gradients_at_a_time_than_stage_1(
+def test_stage_2_has_fewer_unsharded_gradients_at_a_time_than_stage_1(
     stages: dict[str, FramesStepper],
 ) -> None:
     def most(name: str) -> int:
@@ -111,10 +120,10 @@ def test_a_unit_lives_as_fsdp_lets_it() -> None:
         gathers = f"The all-gather of unit {n} begins"
         assert life == [
             gathers,
-            f"Unit {n} is whole",
+            f"Unit {n} is unsharded",
             f"Unit {n} has computed",
             gathers,
-            f"Unit {n} is whole again and computes its part of backward",
+            f"Unit {n} is unsharded again and computes its part of backward",
             f"Unit {n} has computed",
             f"A reduce-scatter averages the gradient of unit {n}",
         ]
@@ -125,7 +134,7 @@ def test_a_unit_lives_as_fsdp_lets_it() -> None:
         assert f"{shards} shards take memory" in frame.picture
         assert all(strip[RANK] == "held" for strip in weights)
         assert sum(strip != own(RANK) for strip in weights) <= 2
-        if re.match("Unit . is whole", frame.says):
+        if re.match("Unit . is unsharded", frame.says):
             assert weights[int(frame.says[5])] == ALL
     assert "At most 2 units" in stepper.frames[-1].says
     phases = [frame.phase for frame in stepper.frames[1:]]
@@ -147,6 +156,32 @@ def test_buckets_leave_when_they_may() -> None:
     assert "backward is over" in leaves[0].says
     waits = [float(re.findall(r"([\d.]+) ms after", s.frames[-1].says)[0]) for s in (early, late)]
     assert waits[0] < waits[1]
+
+
+def order(epoch: int) -> list[int]:
+    """The sampler's documented order: a permutation by seed and epoch."""
+    return torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(epoch)).tolist()
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("end", ENDS)
+def test_samples_are_dealt_as_the_sampler_deals_them(call: str, end: str) -> None:
+    frames = sampler_stepper().steppers[call, end].frames
+    steps = 2 if ENDS[end] else 3
+    assert len(frames) == 1 + 3 * steps
+    last = BeautifulSoup(frames[-1].picture, "html.parser")
+    dealt = [[cell.text for cell in strip.select("i")] for strip in last.select(".strip")]
+    orders = [order(epoch if CALLS[call] else 0) for epoch in range(3)]
+    padded = [[*each, *each[:2]][: 4 * steps] for each in orders]
+    assert dealt == [[str(n) for n in padded[e][rank::4]] for rank in range(4) for e in range(3)]
+    repeats = [strip.text for strip in last.select(".strip .old")]
+    assert sorted(repeats) == sorted(str(n) for each in padded for n in each[SAMPLES:])
+    heads, notes = 4, [note.text for note in last.select(".note")]
+    seen = [len({n for each in padded for n in each[rank::4]}) for rank in range(4)]
+    assert notes[:heads] == [f"{count} of {SAMPLES}" for count in seen]
+    left = [", ".join(map(str, sorted({*range(SAMPLES)} - {*each}))) for each in padded]
+    assert notes[heads:] == [*(each or "none" for each in left), ""]
+    assert ("Nobody has ever seen" in frames[-1].says) == (not CALLS[call] and ENDS[end])
 
 
 # ---- what is written and played ----
@@ -179,25 +214,24 @@ def test_frames_are_played_with_the_stepper_s_keys(pages: Pages) -> None:  # noq
     expect(page.get_by_role("slider", name="Step")).to_have_value("1")
 
 
-def play_all(page: Page) -> None:
-    while page.locator("button.next:visible").get_attribute("aria-disabled") == "false":
-        page.locator("button.next:visible").click()
-
-
 def test_each_stage_can_be_chosen_and_played(pages: Pages) -> None:  # noqa: F811
     page = pages.open(zero_stepper()._repr_html_(), PHONE)
     expect(page.get_by_label("Strategy")).to_have_count(1)
     for name in STAGES[::3]:
         page.get_by_label("Strategy").select_option(name)
         expect(page.locator("figure:visible figcaption")).to_have_text(f"One step under {name}")
-        play_all(page)
+        page.locator("button.next:visible").click()
+        expect(page.locator("figure:visible .said")).to_contain_text("Step 1 of")
+        page.keyboard.press("End")
         expect(page.locator("figure:visible .said")).to_contain_text("gradients are dropped")
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", DESK), ("dark", PHONE)])
 def test_axe_finds_nothing(pages: Pages, theme: str, width: int) -> None:  # noqa: F811
-    steppers = (bucket_stepper(), unit_stepper(), zero_stepper())
+    several = (bucket_stepper(), sampler_stepper(), zero_stepper())
+    first = (FramesChoice(each.labels, dict([*each.steppers.items()][:1])) for each in several)
+    steppers = (unit_stepper(), *first)
     page = pages.open("".join(each._repr_html_() for each in steppers), width, theme)
     for figure in page.locator("figure:visible").all():
         figure.get_by_role("slider").fill("5")

@@ -1,14 +1,27 @@
 """Sliders: what Python writes, and what a browser makes of it."""
 
 import re
+from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
-from course.widgets import curves_slider, overlap_slider, state_slider
-from course.widgets.page import Slider, assets, nbytes_text, seconds_text
+from course.hardware import H100, UTILIZATION
+from course.widgets import (
+    curves_slider,
+    grid_slider,
+    overlap_slider,
+    peak_slider,
+    scaling_slider,
+    state_slider,
+)
+from course.widgets.memory import POLICIES
+from course.widgets.page import SCRIPTS, Slider, assets, nbytes_text, seconds_text
+from course.widgets.peak import peak
+from course.widgets.scaling import BEGIN, LENGTH, RANKS, step
+from minidist.schedule.cost import Link
 from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import DESK, PHONE, Pages, pages  # noqa: F401 (a fixture)
 
@@ -17,8 +30,10 @@ SLIDERS = {
     "alone": state_slider(1.3e9, alone=True),
     "curves": curves_slider(),
     "overlap": overlap_slider(),
+    "scaling": scaling_slider(),
+    "peak": peak_slider(),
+    "grid": grid_slider(),
 }
-each_slider = pytest.mark.parametrize("slider", SLIDERS.values(), ids=SLIDERS)
 NONSENSE = re.compile(r"NaN|undefined|Infinity|null")
 
 
@@ -26,22 +41,50 @@ def html(slider: Slider) -> str:
     return slider._repr_html_()
 
 
-def knob(page: Page, label: str) -> Locator:
-    return page.get_by_label(re.compile(f"^{label}"))
+def all_of_them() -> str:
+    return "".join(map(html, SLIDERS.values()))
 
 
-def turn(page: Page, control: Locator, to: str | int) -> None:
-    """A select by its text; a slider to one of its places, counted from the end if negative."""
+@pytest.fixture(scope="module")
+def desk(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:  # noqa: F811
+    """All sliders on one page, which the tests share."""
+    pages = Pages(browser, tmp_path_factory.mktemp("desk"))  # noqa: F811
+    yield pages.open(all_of_them())
+    assert pages.errors == []
+
+
+RESET = """figure => {
+  const { controls } = JSON.parse(figure.querySelector("script").textContent);
+  figure.querySelectorAll(".knobs :is(input, select)").forEach((knob, at) => {
+    knob.value = controls[at].index;
+    knob.dispatchEvent(new Event("input"));
+  });
+}"""
+
+
+def fresh(page: Page, name: str) -> Locator:
+    """The figure with this name, as it starts."""
+    figure = page.locator("figure").nth([*SLIDERS].index(name))
+    figure.evaluate(RESET)
+    return figure
+
+
+def turn(figure: Locator, label: str, to: str | int) -> str:
+    """Set a list by its text, or a slider to one of its places, counted from the end if negative.
+
+    Returns what is said then.
+    """
+    control = figure.get_by_label(re.compile(f"^{label}"))
     if isinstance(to, str):
         control.select_option(to)
-        return
-    most = int(control.get_attribute("max") or 0)
-    control.fill(str(to if to >= 0 else most + 1 + to))
+    else:
+        most = int(control.get_attribute("max") or 0)
+        control.fill(str(to if to >= 0 else most + 1 + to))
+    return expect_sense(figure)
 
 
-def expect_sense(page: Page) -> str:
+def expect_sense(figure: Locator) -> str:
     """No number is none, in words and coordinates, and nothing sticks out; what is said."""
-    figure = page.locator("figure")
     assert not NONSENSE.search(figure.evaluate("it => it.querySelector('.picture').innerHTML"))
     text = figure.locator(".said").inner_text()
     assert text
@@ -56,16 +99,13 @@ def expect_sense(page: Page) -> str:
     return text
 
 
-@each_slider
-def test_a_terminal_gets_a_line_and_a_page_without_scripts_a_table(
-    pages: Pages,  # noqa: F811
-    slider: Slider,
-) -> None:
-    start = [control.texts[control.place] for control in slider.controls]
-    assert all(text in repr(slider) for text in start)
-    page = pages.open(html(slider), java_script_enabled=False)
-    for row in slider.rows:
-        expect(page.get_by_role("row", name=row[0]).first).to_contain_text(row[-1])
+def test_a_terminal_gets_a_line_and_a_page_without_scripts_a_table(pages: Pages) -> None:  # noqa: F811
+    page = pages.open(all_of_them(), java_script_enabled=False)
+    for figure, slider in zip(page.locator("figure").all(), SLIDERS.values(), strict=True):
+        start = [control.texts[control.place] for control in slider.controls]
+        assert all(text in repr(slider) for text in start)
+        said = figure.locator("table").inner_text()
+        assert all(cell in said for row in slider.rows for cell in row)
 
 
 def test_the_table_says_what_the_library_says() -> None:
@@ -76,10 +116,10 @@ def test_the_table_says_what_the_library_says() -> None:
     assert exposed == ["0 s"] * 4
 
 
-@each_slider
+@pytest.mark.parametrize("slider", SLIDERS.values(), ids=SLIDERS)
 def test_only_a_notebook_gets_scripts(slider: Slider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINIDIST_BOOK", raising=False)
-    notebook, scripts = html(slider), assets("formulas.js", "sliders.js")
+    notebook, scripts = html(slider), assets(*SCRIPTS)
     monkeypatch.setenv("MINIDIST_BOOK", "1")
     assert notebook == html(slider) + scripts
     assert not BeautifulSoup(html(slider), "html.parser").select("style, script:not([type])")
@@ -96,86 +136,148 @@ ENDS = """figure => {
       knob.value = ends & (2 ** bit) ? knob.max : 0;
       knob.dispatchEvent(new Event("input"));
     });
-    found.push([figure.innerText, figure.querySelector(".picture").innerHTML]);
+    const words = [...figure.querySelectorAll(".knobs, .said")].map((node) => node.textContent);
+    found.push([...words, figure.querySelector(".picture").innerHTML]);
   }
   return found;
 }"""
 
 
-@pytest.mark.parametrize("width", [PHONE, DESK])
-@each_slider
-def test_limits_show_something_sensible(pages: Pages, slider: Slider, width: int) -> None:  # noqa: F811
-    page = pages.open(html(slider), width)
-    found = page.locator("figure").evaluate(ENDS)
-    assert len(found) == 2 ** sum(not control.choose for control in slider.controls)
-    assert not any(NONSENSE.search(text) for both in found for text in both)
-    expect_sense(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+def expect_sense_at_the_limits(page: Page) -> None:
+    for name, slider in SLIDERS.items():
+        figure = fresh(page, name)
+        expect_sense(figure)
+        found = figure.evaluate(ENDS)
+        assert len(found) == 2 ** sum(not control.choose for control in slider.controls)
+        assert not any(NONSENSE.search(text) for shown in found for text in shown), name
+        expect_sense(figure)
 
 
-def test_state_in_words(pages: Pages) -> None:  # noqa: F811
-    page = pages.open(html(state_slider()))
-    size, ranks = knob(page, "Parameters"), knob(page, "Ranks")
-    assert "DDP would need 112 GB on every rank. ZeRO-1, ZeRO-2 and ZeRO-3 fit" in expect_sense(
-        page
-    )
-    turn(page, size, 0)
-    assert "no state" in expect_sense(page)
-    turn(page, size, -1)
-    assert "None fits" in expect_sense(page)
-    expect(page.locator("svg")).to_contain_text("off the scale")
-    turn(page, ranks, -1)
-    assert "ZeRO-3 fits into 80 GB" in expect_sense(page)
-    turn(page, ranks, 0)
-    assert "nobody to share with" in expect_sense(page)
-    expect(size).to_have_attribute("aria-valuetext", "10 trillion")
-    turn(page, size, 1)
-    knob(page, "Dtypes").select_option("fp32, plain SGD")
-    assert "holds 8 MB" in expect_sense(page)
+def test_limits_show_something_sensible(desk: Page) -> None:
+    expect_sense_at_the_limits(desk)
 
 
-def test_bars_are_as_long_as_the_parts_are_large(pages: Pages) -> None:  # noqa: F811
-    page = pages.open(html(state_slider()))
+def test_limits_show_something_sensible_on_a_phone(pages: Pages) -> None:  # noqa: F811
+    page = pages.open(all_of_them(), PHONE)
+    expect_sense_at_the_limits(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
+
+
+def test_state_in_words(desk: Page) -> None:
+    figure = fresh(desk, "state")
+    said = expect_sense(figure)
+    assert "DDP would need 112 GB on every rank. ZeRO-1, ZeRO-2 and ZeRO-3 fit" in said
+    assert "no state" in turn(figure, "Parameters", 0)
+    assert "None fits" in turn(figure, "Parameters", -1)
+    expect(figure.locator("svg")).to_contain_text("off the scale")
+    assert "ZeRO-3 fits into 80 GB" in turn(figure, "Ranks", -1)
+    assert "nobody to share with" in turn(figure, "Ranks", 0)
+    expect(figure.get_by_label("Parameters")).to_have_attribute("aria-valuetext", "10 trillion")
+    turn(figure, "Parameters", 1)
+    assert "holds 8 MB" in turn(figure, "Dtypes", "fp32, plain SGD")
+
+
+def widths(figure: Locator) -> list[float]:
+    """How long the parts of the bars are."""
     wide = "bars => bars.map((bar) => bar.width.baseVal.value)"
-    widths = page.locator("svg rect.fill").evaluate_all(wide)
-    assert len(widths) == 12
-    ddp, zero3 = widths[:3], widths[9:]
+    found: list[float] = figure.locator("svg rect.fill").evaluate_all(wide)
+    return found
+
+
+def test_bars_are_as_long_as_the_parts_are_large(desk: Page) -> None:
+    found = widths(fresh(desk, "state"))
+    assert len(found) == 12
+    ddp, zero3 = found[:3], found[9:]
     assert ddp[0] == pytest.approx(ddp[1]) == pytest.approx(ddp[2] / 6)
     assert zero3 == pytest.approx([each / 8 for each in ddp])
+    own = peak(int(3e9), *POLICIES["mixed bf16, Adam"], 4 * 2048, checkpoints=False)
+    state = [own.weights, own.optimizer]
+    parts = [*state, own.activations, *state, own.gradients]
+    found = widths(fresh(desk, "peak"))
+    scale = found[0] / parts[0]
+    assert found == pytest.approx([scale * part for part in parts])
 
 
-def test_curves_in_words(pages: Pages) -> None:  # noqa: F811
-    page = pages.open(html(curves_slider()))
-    assert "halving-doubling from 727 KiB on" in expect_sense(page)
-    expect(page.locator(".crossing")).to_have_count(1)
-    turn(page, knob(page, "Bandwidth"), 0)
-    assert "forever" in expect_sense(page)
-    turn(page, knob(page, "Ranks"), 0)
-    assert "nobody to sum with" in expect_sense(page)
-    expect(page.locator(".picture svg")).to_have_count(0)
+def test_curves_in_words(desk: Page) -> None:
+    figure = fresh(desk, "curves")
+    assert "halving-doubling from 727 KiB on" in expect_sense(figure)
+    expect(figure.locator(".crossing")).to_have_count(1)
+    assert "forever" in turn(figure, "Bandwidth", 0)
+    assert "nobody to sum with" in turn(figure, "Ranks", 0)
+    expect(figure.locator(".picture svg")).to_have_count(0)
 
 
-def test_overlap_in_words(pages: Pages) -> None:  # noqa: F811
-    page = pages.open(html(overlap_slider()))
-    assert "% of the communication is hidden" in expect_sense(page)
-    turn(page, knob(page, "Bandwidth"), 0)
-    assert "never ends" in expect_sense(page)
-    turn(page, knob(page, "Ranks"), 0)
-    assert "nobody to average with" in expect_sense(page)
+def test_overlap_in_words(desk: Page) -> None:
+    figure = fresh(desk, "overlap")
+    assert "% of the communication is hidden" in expect_sense(figure)
+    assert "never ends" in turn(figure, "Bandwidth", 0)
+    assert "nobody to average with" in turn(figure, "Ranks", 0)
 
 
-def test_keys_move_a_slider_and_the_picture_follows(pages: Pages) -> None:  # noqa: F811
-    page = pages.open(html(state_slider()))
-    knob(page, "Ranks").press("ArrowRight")
-    expect(page.locator(".knobs b").nth(1)).to_have_text("12")
-    expect(page.locator(".said")).to_contain_text("ZeRO")
-    label = page.get_by_role("img").get_attribute("aria-label")
-    assert label == f"What each rank holds between steps. {page.locator('.said').inner_text()}"
+def test_scaling_in_words(desk: Page) -> None:
+    figure = fresh(desk, "scaling")
+    said = expect_sense(figure)
+    link = Link(10e-6, 1 / H100.network)
+
+    def outlasts(ranks: int) -> bool:
+        own = step(BEGIN * 32 / ranks * LENGTH, ranks, UTILIZATION * H100.flops, link)
+        return own.all_reduce > own.backward
+
+    first = next(ranks for ranks in RANKS if outlasts(ranks))
+    assert f"from {first} ranks on in strong scaling and never in weak" in said
+    kept, grows = (row[-1].replace("%", " %") for row in SLIDERS["scaling"].rows)
+    assert f"{kept} if the batch is kept and {grows.replace('.0', '')} if it grows" in said
+    expect(figure.locator(".limit")).to_have_count(1)
+    assert "2 ranks on in weak" in turn(figure, "Sequences", 0)
+    assert "16 sequences are not enough" in turn(figure, "Ranks", -1)
+    assert "never arrive" in turn(figure, "Bandwidth", 0)
+    assert "nobody to average with" in turn(figure, "Ranks", 0)
+
+
+def test_peak_in_words(desk: Page) -> None:
+    figure = fresh(desk, "peak")
+
+    def fit(checkpoints: bool) -> int:
+        mixed = POLICIES["mixed bf16, Adam"]
+        needed = (peak(int(3e9), *mixed, rows * 2048, checkpoints).total for rows in range(100))
+        return sum(each <= 80e9 for each in needed) - 1  # no rows fit too
+
+    most = fit(checkpoints=False)
+    assert f"Up to {most} rows fit into 80 GB" in expect_sense(figure)
+    assert f"Only {most} rows fit" in turn(figure, "Rows", 3)
+    said = turn(figure, "Checkpoints", "every block")
+    assert f"when backward ends. Up to {fit(checkpoints=True)} rows fit" in said
+    assert "Not even one row" in turn(figure, "Tokens", -1)
+    assert "state alone does not fit" in turn(figure, "GPU", "24 GB card")
+    assert "nothing to train" in turn(figure, "Parameters", 0)
+
+
+def test_a_grid_in_words(desk: Page) -> None:
+    figure = fresh(desk, "grid")
+    said = expect_sense(figure)
+    assert "128 replicas of 128 GPUs, 16 sequences each" in said
+    assert "tensor traffic takes longest, 8 % of the computing. The bubble is 48 %" in said
+    assert "takes 8 × 16 = 128 GPUs, and there are only 1" in turn(figure, "GPUs", 0)
+    turn(figure, "Tensor", 0)
+    assert "nobody to send to" in turn(figure, "Pipeline", 0)
+    assert "14,336 replicas would have nothing to do" in turn(figure, "GPUs", 14)
+    turn(figure, "Pipeline", 4)
+    assert "8 blocks cannot be split into 16 stages" in turn(figure, "Parameters", 1)
+    assert "nothing to hold" in turn(figure, "Parameters", 0)
+
+
+def test_keys_move_a_slider_and_the_picture_follows(desk: Page) -> None:
+    figure = fresh(desk, "state")
+    figure.get_by_label("Ranks").press("ArrowRight")
+    expect(figure.locator(".knobs b").nth(1)).to_have_text("12")
+    expect(figure.locator(".said")).to_contain_text("ZeRO")
+    label = figure.get_by_role("img").get_attribute("aria-label")
+    assert label == f"What each rank holds between steps. {figure.locator('.said').inner_text()}"
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", DESK), ("dark", PHONE)])
 def test_axe_finds_nothing(pages: Pages, theme: str, width: int) -> None:  # noqa: F811
-    page = pages.open("".join(map(html, SLIDERS.values())), width, theme)
+    page = pages.open(all_of_them(), width, theme)
     page.locator("summary").first.click()
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()

@@ -6,8 +6,12 @@
 from course.widgets.buckets import bucket_stepper
 from course.widgets.cost import curves_slider
 from course.widgets.frames import Cell, Frame, drawing, frames_stepper
+from course.widgets.grid import grid_slider
 from course.widgets.memory import state_slider
 from course.widgets.overlap import overlap_slider
+from course.widgets.peak import peak_slider
+from course.widgets.sampler import sampler_stepper
+from course.widgets.scaling import scaling_slider
 from course.widgets.stages import zero_stepper
 from course.widgets.units import unit_stepper
 
@@ -18,7 +22,11 @@ __all__ = [
     "curves_slider",
     "drawing",
     "frames_stepper",
+    "grid_slider",
     "overlap_slider",
+    "peak_slider",
+    "sampler_stepper",
+    "scaling_slider",
     "state_slider",
     "unit_stepper",
     "zero_stepper",
