@@ -45,21 +45,3 @@ def test_a_step_of_ddp_has_a_column_for_each_rank_and_one_box_for_all() -> None:
     assert places["mean"] == 1.5
     written = [text.get_text() for text in axes.texts]
     assert [written.count(name) for name in ("before", "mean", "after")] == [3, 1, 3]
-
-
-def test_a_curve_carries_its_name_and_a_mark_stands_where_it_says() -> None:
-    lines = [
-        figures.Labelled("one", [1, 4, 16], [1.0, 2.0, 3.0], 4),
-        figures.Labelled("two", [1, 4, 16], [4.0, 6.0, 9.0], 4, "below", 1),
-    ]
-    ticks = {1: "1 KiB", 16: "16 KiB"}
-    figure = figures.labelled_curves(
-        lines, x_label="cap", y_label="ms", x_ticks=ticks, marks={8: "default"}
-    )
-    (axes,) = figure.axes
-    assert [list(line.get_ydata()) for line in axes.lines[:2]] == [[1, 2, 3], [4, 6, 9]]
-    assert len({line.get_linestyle() for line in axes.lines[:2]}) == 2
-    assert list(axes.lines[2].get_xdata()) == [8, 8]
-    assert [text.get_text() for text in axes.texts] == ["one", "two", "default"]
-    assert [text.xy for text in axes.texts[:2]] == [(4, 2), (4, 6)]  # type: ignore[attr-defined]
-    assert [label.get_text() for label in axes.get_xticklabels()] == list(ticks.values())

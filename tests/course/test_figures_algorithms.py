@@ -10,7 +10,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from course import figures
 from course.figures.double_tree import edges, level
 from course.figures.rounds import ink
-from minidist.plots.style import COLORS, RANK
+from minidist.plots.style import RANK
 from minidist.schedule import algorithms
 
 
@@ -88,22 +88,6 @@ def test_the_hops_of_a_ring_that_leave_a_node_are_thick_and_priced() -> None:
     assert [hop.get_linewidth() > 2 for hop in hops] == [False, True] * 3
     assert texts(axes).count("9 µs") == 3
     assert "once round:\n3 × 1 µs\n+ 3 × 9 µs" in texts(axes)
-
-
-def test_lines_carry_their_names_at_their_ends_and_names_do_not_touch() -> None:
-    x, ends = [1, 1024], {"a": 5.0, "b": 5.01, "c": 500.0}
-    lines = [figures.Line(name, x, [1.0, y], i) for i, (name, y) in enumerate(ends.items())]
-    panels = {"few": lines[:1], "many": lines}
-    few, many = figures.labelled(panels, x_label="", y_label="", marks={"here": 32}).axes
-    assert [axes.get_title("left") for axes in (few, many)] == ["few", "many"]
-    assert few.get_ylim() == many.get_ylim()
-    at = {t.get_text(): t.get_position()[1] for t in many.texts}
-    assert at["b"] - at["a"] > 0.08
-    assert at["c"] > at["b"]
-    assert [np.asarray(axes.lines[-1].get_xdata())[0] for axes in (few, many)] == [32, 32]
-    assert {t.get_text(): t.get_color() for t in many.texts}["b"] == COLORS[1]
-    dashes = [line.get_linestyle() for line in many.lines[:3]]
-    assert len(set(map(str, dashes))) == 3
 
 
 def test_in_one_memory_ranks_write_rows_read_columns_and_leave_sums_on_the_diagonal() -> None:

@@ -8,7 +8,6 @@ from matplotlib.patches import FancyArrowPatch
 from course import figures
 from course.figures.link_lanes import lanes
 from course.figures.ring_circle import place
-from minidist.plots import Curve
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link
 from minidist.schedule.simulate import replay
@@ -86,10 +85,3 @@ def test_one_rank_runs_what_the_schedule_says_of_it() -> None:
     own = [text for text in said if "send" in text]
     assert own[0] == "1:  send 0,  add 3"
     assert own[-1] == "6:  send 3,  keep 2"
-
-
-def test_a_curve_has_its_name_beside_it() -> None:
-    lines = [Curve("ring", [2, 4, 8], [1.0, 2.0, 3.0], 0), Curve("tree", [2, 4], [5.0, 6.0], 1)]
-    (axes,) = figures.named_curves(lines, x_label="ranks", y_label="seconds").axes
-    assert texts(axes) == ["ring", "tree"]
-    assert [text.xy for text in axes.texts] == [(4, 2.0), (4, 6.0)]  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 """Charts show what was measured, with markers or as steps, and what was predicted, dashed."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -8,7 +9,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from minidist.plots import Curve, curves, memory_curve
-from minidist.plots.style import PHASE
+from minidist.plots.style import COLORS, PHASE
 from minidist.profiler.spans import Span
 
 SPANS = [
@@ -30,40 +31,64 @@ def _closed() -> None:
 
 def test_measured_points_have_markers_and_predictions_dashes() -> None:
     lines = [Curve("one", [1, 10], [2.0, 3.0], 0), Curve("two", [1, 10], [4, 5], 1, True)]
-    figure = curves(lines, x_label="bytes", y_label="seconds")
-    (axes,) = figure.axes
+    (axes,) = curves({"seconds": lines}, x_label="bytes").axes
     assert [np.asarray(line.get_ydata()).tolist() for line in axes.lines] == [[2.0, 3.0], [4, 5]]
-    assert [(line.get_linestyle(), line.get_marker()) for line in axes.lines] == [
-        ("-", "o"),
-        ("--", "None"),
-    ]
+    assert [line.get_marker() for line in axes.lines] == ["o", "None"]
+    solid, dashed = (line.get_linestyle() for line in axes.lines)
+    assert solid == "-" != dashed
+    assert (axes.get_title("left"), axes.get_xlabel()) == ("seconds", "bytes")
 
 
-def test_a_curve_jumps_where_memory_was_taken_on_one_scale_with_the_others() -> None:
+@pytest.mark.parametrize("y_log", [True, False])
+def test_curves_carry_their_names_at_their_ends_and_names_do_not_touch(y_log: bool) -> None:
+    ends = {"a": 5.0, "b": 5.01, "of two words, of two": 5.02, "c": 500.0, "": 7.0}
+    lines = [Curve(name, [1, 1024], [1.0, y], i, True) for i, (name, y) in enumerate(ends.items())]
+    panels, ticks = {"few": lines[:1], "many": lines}, {1.0: "1 B", 1024.0: "1 KiB"}
+    figure = curves(panels, x_label="", x_ticks=ticks, marks={"here": 32}, y_log=y_log)
+    few, many = figure.axes
+    assert few.get_ylim() == many.get_ylim()
+    assert [label.get_text() for label in many.get_xticklabels()] == list(ticks.values())
+    assert [np.asarray(axes.lines[-1].get_xdata())[0] for axes in (few, many)] == [32, 32]
+    figure.draw_without_rendering()
+    mark, *names = many.texts
+    assert mark.get_text() == "here"
+    assert [name.get_text() for name in names] == ["a", "b", "of two words, of\ntwo", "c"]
+    boxes = [name.get_window_extent() for name in names]
+    assert all(lower.y1 <= upper.y0 for lower, upper in pairwise(boxes))
+    assert [name.get_color() for name in names] == list(COLORS[:4])
+    assert [line.get_linestyle() for line in many.lines[:3]] == ["--", "-.", ":"]
+
+
+def test_memory_jumps_at_each_allocation_on_one_scale_of_bytes() -> None:
     figure = memory_curve({"one": ONE, "other": OTHER}, {"one": {"state": 4e6}})
     upper, lower = figure.axes
     line, state = upper.lines
-    assert list(line.get_xdata()) == [0, 2, 4], "milliseconds"
     assert list(line.get_ydata()) == [5, 9, 2], "MB"
     assert line.get_drawstyle() == "steps-post"
     assert set(state.get_ydata()) == {4}
-    assert list(lower.lines[0].get_ydata()) == [1, 3]
-    assert (upper.get_xlim(), upper.get_ylim()) == (lower.get_xlim(), lower.get_ylim())
+    assert [text.get_text() for text in upper.texts] == ["state"]
+    assert [list(lower.lines[0].get_xdata()), list(lower.lines[0].get_ydata())] == [[0, 1], [1, 3]]
+    assert upper.get_ylim() == lower.get_ylim()
     assert upper.get_ylim()[0] == 0
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["one", "other"]
-    assert (lower.get_xlabel(), upper.get_ylabel()) == ("milliseconds", "MB")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["one, MB", "other, MB"]
 
 
-def test_phases_of_computing_are_shaded_in_their_colours_and_named_once() -> None:
+def test_phases_are_equally_wide_and_what_lies_in_them_is_in_order() -> None:
     inner = Span(0, "compute", "forward", 0.0012, 0.002)  # a wrapper's own mark: not shaded twice
-    again = SimpleNamespace(points=ONE.points, spans=[*SPANS, inner])
-    figure = memory_curve({"one": again, "again": ONE}, {"one": {"state": 1.0}})
-    shaded = [patch for patch in figure.axes[0].patches if patch.get_alpha() == 0.14]
-    edges = [(p.get_x(), round(p.get_x() + p.get_width(), 9)) for p in shaded]
-    assert edges == [(1, 2), (2, 4)]
+    idle = Span(0, "compute", "optimizer", 0.005, 0.006)  # nothing is allocated in it
+    at = (0.0, 0.001, 0.0011, 0.0019, 0.002, 0.0039, 0.007, 0.008)
+    points = [(when, 1_000_000 * i) for i, when in enumerate(at)]
+    again = SimpleNamespace(points=points, spans=[idle, *SPANS, inner])
+    (axes,) = memory_curve({"one": again}).axes
+    shaded = [patch for patch in axes.patches if patch.get_alpha() == 0.14]
+    assert [round(p.get_width(), 9) for p in shaded] == [1, 1, 1]
     assert [to_hex(p.get_facecolor()).upper() for p in shaded] == [
-        PHASE["forward"],
-        PHASE["backward"],
+        PHASE[name] for name in ("forward", "backward", "optimizer")
     ]
-    names = [text.get_text() for text in figure.legends[0].texts]
-    assert sorted(names) == ["backward", "forward", "state"]
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["forward", "backward", "optimizer"]
+    left = shaded[0].get_x()
+    x = list(axes.lines[0].get_xdata())
+    assert x[:5] == pytest.approx([0, left, left + 1 / 3, left + 2 / 3, left + 1])
+    assert x[5] == pytest.approx(left + 1.5)
+    assert x[6] == pytest.approx(left + 3), "when the idle phase is over"
+    assert x[7] > x[6]

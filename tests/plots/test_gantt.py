@@ -35,12 +35,10 @@ def test_a_bar_for_each_span_where_and_as_long_as_it_was() -> None:
     one = [(0, 1, forward), (1, 3, backward), (2, 1, bucket), (3, 2, bucket), (5, 1, optimizer)]
     wanted = {((x + late) * 1e3, width * 1e3, c) for x, width, c in one for late in (0, 0.5)}
     assert drawn == wanted
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == [
-        "rank 0: compute",
-        "rank 0: communication",
-        "rank 1: compute",
-        "rank 1: communication",
-    ]
+    lanes = ["compute", "communication"] * 2
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == lanes
+    ranks = axes.get_yticklabels(minor=True)
+    assert [tick.get_text() for tick in ranks] == ["rank 0", "rank 1"]
     assert len({bar.get_y() for bar in bars(axes)}) == 4
     legend = [text.get_text() for text in axes.figure.legends[0].texts]
     assert legend == ["forward", "backward", "bucket", "optimizer"]
@@ -90,7 +88,8 @@ def test_no_label_leaves_its_bar_and_no_bar_lies_on_another(spans: list[Span]) -
     edges = sorted((bar.get_y(), bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars(axes))
     for (row, _, end), (next_row, start, _) in pairwise(edges):
         assert row != next_row or end <= start + 1e-9
-    labels = [tick.get_window_extent() for tick in axes.get_yticklabels()]
+    ticks = axes.get_yticklabels(which="both")
+    labels = sorted((t.get_window_extent() for t in ticks), key=lambda box: -box.y0)
     assert all(upper.y0 >= lower.y1 for upper, lower in pairwise(labels))
     (low, high), whole = axes.get_xlim(), max(bar.get_x() + bar.get_width() for bar in bars(axes))
     assert low == 0
@@ -101,8 +100,8 @@ def test_names_are_whole_where_they_fit_and_else_their_last_word() -> None:
     def written(spans: Sequence[Span]) -> set[str]:
         return {text.get_text() for text in gantt(spans).axes[0].texts}
 
-    assert written(STEP) >= {"forward", "backward", "bucket 0", "bucket 1"}
-    short = written(many(2, 2))
+    assert written(STEP) >= {"backward", "bucket 1", "0"}
+    short = written(many(1, 1))
     assert short >= {"forward", "backward", "1", "buffers of the model"}
     assert short.isdisjoint({"bucket 1", "0", "3"}), "too long, too short a bar, no bar at all"
     assert written(many(1, 60)) == set(), "no room at all"

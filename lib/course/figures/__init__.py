@@ -3,7 +3,6 @@
 from course.figures.amounts import (
     grouped_bars,
     level,
-    measured_and_predicted,
     stacked_bars,
 )
 from course.figures.before_after import before_after
@@ -22,15 +21,12 @@ from course.figures.flow import map_shuffle_reduce
 from course.figures.global_batch import global_batch
 from course.figures.idea import idea
 from course.figures.in_a_row import in_a_row
-from course.figures.labelled import Line, labelled
-from course.figures.labelled_curves import Labelled, labelled_curves
 from course.figures.link_lanes import link_lanes, message_times
 from course.figures.machine import machine
 from course.figures.masks import masks
 from course.figures.mesh import mesh
 from course.figures.mesh_sums import mesh_sums
 from course.figures.messages import message_rounds, messages
-from course.figures.named_curves import named_curves
 from course.figures.one_memory import one_memory
 from course.figures.pipeline import pipeline
 from course.figures.readings import readings
@@ -47,19 +43,18 @@ from course.figures.uneven import uneven
 from course.figures.unit_life import unit_life
 from course.figures.unit_timeline import unit_timeline
 from course.figures.waiting import waiting
-from course.figures.winners import winners
+from course.figures.winners import byte_ticks, winners
 from course.figures.zero_state import flat_layout, who_holds
 from course.figures.zero_step import zero_step
 
 __all__ = [
-    "Labelled",
-    "Line",
     "Travel",
     "after_a_death",
     "batch_shares",
     "before_after",
     "block_memory",
     "bucket_timeline",
+    "byte_ticks",
     "chunk_tour",
     "cuts",
     "ddp_step",
@@ -74,20 +69,16 @@ __all__ = [
     "grouped_bars",
     "idea",
     "in_a_row",
-    "labelled",
-    "labelled_curves",
     "level",
     "link_lanes",
     "machine",
     "map_shuffle_reduce",
     "masks",
-    "measured_and_predicted",
     "mesh",
     "mesh_sums",
     "message_rounds",
     "message_times",
     "messages",
-    "named_curves",
     "one_memory",
     "pipeline",
     "pipeline_stages",

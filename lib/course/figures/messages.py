@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from course.figures.rounds import dot
 from minidist.plots import style
-from minidist.plots.style import GREY, RANK
+from minidist.plots.style import RANK
 from minidist.schedule.simulate import Replay
 
 Round = Mapping[tuple[int, int], float]  # (from, to) -> share of the tensor
@@ -48,7 +48,8 @@ def messages(
         for at, sent in enumerate(each):
             _round(axes, at * DOWN, sent, ranks)
         for row in range(len(each) + 1):
-            _ranks(axes, row * DOWN, range(ranks))
+            for rank in range(ranks):
+                dot(axes, rank, row * DOWN, rank)
         axes.set_title(title, fontsize=9)
         axes.set_xlim(-0.5, ranks - 0.5)
         axes.set_ylim(most * DOWN + 0.35, -0.35)
@@ -65,13 +66,3 @@ def _round(axes: Axes, top: float, sent: Round, ranks: int) -> None:
         ends, heights = (src, dst), (top + 0.24, top + DOWN - 0.24)
         width = max(0.8, THICK * share)
         axes.plot(ends, heights, color=RANK[src % 8], linewidth=width, solid_capstyle="butt")
-
-
-def _ranks(axes: Axes, y: float, numbers: Iterable[int]) -> None:
-    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
-    for rank in numbers:
-        axes.plot(rank, y, "o", markersize=13, color=RANK[rank % 8], alpha=0.35)
-        axes.plot(
-            rank, y, "o", markersize=13, color="none", markeredgecolor=GREY, markeredgewidth=0.7
-        )
-        axes.text(rank, y + 0.01, str(rank), **look)

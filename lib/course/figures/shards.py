@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from minidist.plots import style
 from minidist.plots.style import COLORS
 
-BINS = 16  # parts of a gradient that are shown, each by the mean of its elements
+BINS = 8  # parts of a gradient that are shown, each by the mean of its elements
 
 
 def gradients(
@@ -33,7 +33,7 @@ def gradients(
             leave. Rows stand in the order of the last strategy.
     """
     rows = [name for bucket in list(buckets.values())[-1] for name in bucket]
-    size, widths = (7.2, 0.24 * len(rows) + 1.1), [len(own), len(own), 0.75 * len(buckets)]
+    size, widths = (3.7, 0.24 * len(rows) + 1.2), [len(own), len(own), 0.6 * len(buckets)]
     figure, grid = style.subplots(1, 3, size=size, width_ratios=widths)
     scale = np.array([max(abs(_strip(each[name])).max() for each in own) for name in rows])
     for axes, title, ranks in zip(grid[0], ("before", "after"), (own, averaged), strict=False):
@@ -67,8 +67,8 @@ def _strips(axes: Axes, of_ranks: Sequence[np.ndarray], scale: np.ndarray) -> No
         )
         for row in range(len(scale)):
             style.outline(axes, left[0], row, width=BINS)
-    names = [f"rank {rank}" for rank in range(len(of_ranks))]
-    axes.set_xticks(np.arange(len(names)) * wide + BINS / 2, names)
+    axes.set_xticks(np.arange(len(of_ranks)) * wide + BINS / 2, map(str, range(len(of_ranks))))
+    axes.set_xlabel("rank", fontsize=8)
     _bare(axes, len(scale))
 
 
@@ -80,7 +80,7 @@ def _bucket_numbers(
         for row, name in enumerate(rows):
             style.fill(axes, column, row, COLORS[number[name] % 6], width=0.94)
             style.write(axes, column + 0.5, row + 0.53, str(number[name]))
-    axes.set_xticks(np.arange(len(buckets)) + 0.5, list(buckets))
+    axes.set_xticks(np.arange(len(buckets)) + 0.5, list(buckets), rotation=90)
     axes.set_xlim(-0.05, len(buckets) + 0.05)
     axes.set_title("bucket", fontsize=9)
     _bare(axes, len(rows))

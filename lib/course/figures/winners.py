@@ -74,3 +74,8 @@ def in_bytes(value: float) -> str:
     """A number of bytes on an axis: 256 B, 64 KiB, 16 MiB."""
     power = min(int(np.log2(max(value, 1)) // 10), len(UNITS) - 1)
     return f"{value / 1024**power:g} {UNITS[power]}"
+
+
+def byte_ticks(*powers: int) -> dict[float, str]:
+    """Powers of two on an axis of bytes: value → what stands there."""
+    return {2.0**power: in_bytes(2.0**power) for power in powers}

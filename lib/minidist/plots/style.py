@@ -32,6 +32,16 @@ PHASE = {
     "optimizer": COLORS[2],
 }
 
+# Dashes of predictions, which differ without colour too.
+DASHES: tuple[Any, ...] = (
+    "--",
+    "-.",
+    ":",
+    (0, (5, 1, 1, 1, 1, 1)),
+    (0, (8, 2)),
+    (0, (1, 3)),
+    (0, (3, 3)),
+)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")  # parts differ without colour too
 
@@ -102,6 +112,13 @@ def outline(
 def write(axes: Axes, x: float, y: float, text: str, fontsize: float = 8) -> None:
     """Write a text round the point (x, y)."""
     axes.text(x, y, text, ha="center", va="center", fontsize=fontsize)
+
+
+def height_line(axes: Axes, name: str, height: float, color: str) -> None:
+    """A dashed line from left to right, with its name on it, at the left."""
+    axes.axhline(height, color=color, linestyle="--", linewidth=1.3)
+    place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "bottom"}
+    axes.text(0.01, height, name, fontsize=8, **place)
 
 
 def legend_below(figure: Figure, columns: int, handles: Iterable[Artist] | None = None) -> None:
