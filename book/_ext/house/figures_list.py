@@ -5,6 +5,8 @@ from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 
+from house.first_uses import in_order
+
 
 class Figures(SphinxDirective):
     """The directive."""
@@ -26,15 +28,15 @@ class ListFigures(SphinxPostTransform):
     def run(self, **_: object) -> None:
         """Replace each note."""
         for place in list(self.document.findall(PlaceForFigures)):
-            numbered = [
-                (number, page, name)
-                for page, kinds in self.env.toc_fignumbers.items()
-                for name, number in kinds.get("figure", {}).items()
+            order = in_order(self.env.toctree_includes, self.env.config.root_doc)
+            items = [
+                self.item(number, page, name)
+                for page in order
+                for name, number in self.env.toc_fignumbers.get(page, {}).get("figure", {}).items()
             ]
-            items = [self.item(*each) for each in sorted(numbered)]
             place.replace_self(nodes.definition_list("", *items))
 
-    def item(self, number: tuple[int, ...], page: str, name: str) -> nodes.Node:
+    def item(self, number: tuple[int | str, ...], page: str, name: str) -> nodes.Node:
         """A figure's number, which leads to it, and its caption."""
         doctree = self.env.get_doctree(page)
         figure = next(f for f in doctree.findall(nodes.figure) if name in f["ids"])

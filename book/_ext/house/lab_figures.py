@@ -47,7 +47,7 @@ class ShowLabFigures(SphinxPostTransform):
             text = f"Fig. {'.'.join(map(str, number))}"
             image, caption = (next(figure.findall(kind)) for kind in (nodes.image, nodes.caption))
             link = nodes.reference("", text, refuri=address, internal=True)
-            caption.insert(0, [link, nodes.Text(", in the lab. ")])
+            caption.insert(0, [link, nodes.Text(", from the lab. ")])
             figure.children = [image, caption]  # without the output's other formats
             place.replace_self(figure)
 
