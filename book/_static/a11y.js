@@ -37,7 +37,8 @@
       sidebar.setAttribute("aria-label", "Book title");
     }
     for (const summary of document.querySelectorAll("summary")) {
-      if (!summary.textContent.trim()) summary.setAttribute("aria-label", "Open or close this part");
+      if (summary.textContent.trim()) summary.removeAttribute("aria-label"); // its words say more
+      else summary.setAttribute("aria-label", "Open or close this part");
     }
     for (const entry of document.querySelectorAll(".citation-list > .citation")) {
       entry.setAttribute("role", "listitem");

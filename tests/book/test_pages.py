@@ -247,6 +247,13 @@ def test_pictures_have_a_text(name: str) -> None:
 
 
 @each_page
+def test_a_page_counts_its_figures_in_order(name: str) -> None:
+    numbers = [tag.get_text().strip() for tag in soup(HTML / name).select("figure .caption-number")]
+    assert [int(number.rpartition(".")[2]) for number in numbers] == [*range(1, len(numbers) + 1)]
+    assert no(number for number in numbers if ("L" in number) != name.startswith("notebooks/"))
+
+
+@each_page
 def test_outputs_hold_no_traceback_or_warning(name: str) -> None:
     page = soup(HTML / name)
     assert no(tag.get_text() for tag in page.select(".cell_output .stderr"))

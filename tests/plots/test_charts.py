@@ -52,7 +52,7 @@ def test_curves_carry_their_names_at_their_ends_and_names_do_not_touch(y_log: bo
     figure.draw_without_rendering()
     mark, *names = many.texts
     assert mark.get_text() == "here"
-    assert [name.get_text() for name in names] == ["a", "b", "of two words, of\ntwo", "c"]
+    assert [name.get_text() for name in names] == ["a", "b", "of two words,\nof two", "c"]
     boxes = [name.get_window_extent() for name in names]
     assert all(lower.y1 <= upper.y0 for lower, upper in pairwise(boxes))
     assert [name.get_color() for name in names] == list(COLORS[:4])

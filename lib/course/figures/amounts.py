@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from minidist.plots import style
 from minidist.plots.style import COLORS, HATCHES
 
-SIZE = 3.6, 2.7
+SIZE = 3.4, 2.7
 
 
 def grouped_bars(

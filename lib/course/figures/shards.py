@@ -33,7 +33,7 @@ def gradients(
             leave. Rows stand in the order of the last strategy.
     """
     rows = [name for bucket in list(buckets.values())[-1] for name in bucket]
-    size, widths = (3.7, 0.24 * len(rows) + 1.2), [len(own), len(own), 0.6 * len(buckets)]
+    size, widths = (3.4, 0.24 * len(rows) + 1.2), [len(own), len(own), 0.6 * len(buckets)]
     figure, grid = style.subplots(1, 3, size=size, width_ratios=widths)
     scale = np.array([max(abs(_strip(each[name])).max() for each in own) for name in rows])
     for axes, title, ranks in zip(grid[0], ("before", "after"), (own, averaged), strict=False):

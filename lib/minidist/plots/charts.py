@@ -16,7 +16,7 @@ from minidist.plots import style
 from minidist.plots.style import COLORS, DASHES, GREY, MARKERS, PHASE
 from minidist.profiler.spans import COMPUTE, Span, rows
 
-NAME = 16  # letters in a line of a name
+NAME = 14  # letters in a line of a name
 LINE = 0.075  # of a panel's height
 BETWEEN = 0.2  # of a phase's width, for what comes between two
 UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
@@ -52,7 +52,7 @@ def curves(
         marks: name → x of a line from top to bottom.
         y_log: whether y is logarithmic, too.
     """
-    size = 3.6, 2.5 * len(panels) + 0.3
+    size = 3.4, 2.5 * len(panels) + 0.3
     figure, grid = style.subplots(len(panels), 1, size=size, sharex=True, sharey=True)
     for axes, (title, lines) in zip(grid[:, 0], panels.items(), strict=True):
         for curve in lines:
@@ -120,7 +120,7 @@ def memory_curve(
         unit: "GB", "MB", "kB" or "bytes".
     """
     scale, heights = UNITS[unit], heights or {}
-    size = 3.6, 0.4 + 1.4 * len(recorded)
+    size = 3.4, 0.4 + 1.4 * len(recorded)
     figure, grid = style.subplots(len(recorded), 1, size=size, sharey=True)
     colors: dict[str, str] = {}  # of dashed lines
     for axes, (title, one) in zip(grid.flat, recorded.items(), strict=True):
@@ -203,7 +203,7 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
     colors = PHASE | {kind: COLORS[(3, 6)[i % 2]] for i, kind in enumerate(others)}
     look: dict[str, Any] = {"edgecolor": "black", "lw": 0.4, "alpha": 0.6}
     looks = {kind: {"facecolor": colors[kind], **look} for kind in colors if kind in there}
-    figure, grid = style.subplots(size=(3.6, 0.3 * (heights[-1] + 2) + 1))
+    figure, grid = style.subplots(size=(3.4, 0.3 * (heights[-1] + 2) + 1))
     axes: Axes = grid[0, 0]
     zero, bars = min(row[0].start for row in lines), []
     for row, height in zip(lines, heights, strict=True):
