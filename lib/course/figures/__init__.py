@@ -1,15 +1,12 @@
 """Pictures that only pages of the book need; what a user of minidist needs is in `plots`."""
 
-from course.figures.amounts import (
-    grouped_bars,
-    level,
-    stacked_bars,
-)
+from course.figures.amounts import grouped_bars, level, stacked_bars
 from course.figures.before_after import before_after
 from course.figures.beyond import pipeline_stages, split
 from course.figures.block_memory import block_memory
 from course.figures.blocks import uneven_blocks
 from course.figures.bucket_timeline import Travel, bucket_timeline
+from course.figures.curves import Curve, curves
 from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch
 from course.figures.ddp_step import ddp_step
@@ -48,6 +45,7 @@ from course.figures.zero_state import flat_layout, who_holds
 from course.figures.zero_step import zero_step
 
 __all__ = [
+    "Curve",
     "Travel",
     "after_a_death",
     "batch_shares",
@@ -56,6 +54,7 @@ __all__ = [
     "bucket_timeline",
     "byte_ticks",
     "chunk_tour",
+    "curves",
     "cuts",
     "ddp_step",
     "double_tree",

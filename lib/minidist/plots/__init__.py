@@ -3,8 +3,8 @@
 Nothing here knows an algorithm: what is drawn is what `simulate`, `cost` or a run put in.
 """
 
-from minidist.plots.charts import Curve, curves, gantt, memory_curve
+from minidist.plots.charts import gantt, memory_curve
 from minidist.plots.replay import stepper, trace
 from minidist.plots.style import COLORS
 
-__all__ = ["COLORS", "Curve", "curves", "gantt", "memory_curve", "stepper", "trace"]
+__all__ = ["COLORS", "gantt", "memory_curve", "stepper", "trace"]
