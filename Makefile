@@ -26,7 +26,7 @@ book: $(READY) ## build the book and say where to open it
 	@$(VENV)/python -m tools.book
 
 test: book ## run every test: library, labs, the rendered book, lint and types
-	@$(VENV)/python -m pytest tests --claims -n 4 --dist loadfile
+	@$(VENV)/python -m pytest tests --claims -n 4 --dist loadfile --no-loadscope-reorder
 
 lab: $(READY) ## copy labs and chapters to work/, which nothing overwrites, and open JupyterLab
 	@$(VENV)/python -m tools.work
