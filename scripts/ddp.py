@@ -80,9 +80,9 @@ def main():
 
     data = batches(state["step"], args.batch)
     for step in range(state["step"] + 1, args.steps + 1):
-        torch.manual_seed(step * world + rank)  # for dropout: no generator's state to save
         total = torch.zeros((), device=device)
         windows = next(data).to(device, non_blocking=True)
+        torch.manual_seed(step * world + rank)  # after the loader, which draws too: for dropout
         for part, ids in enumerate(windows.chunk(args.accumulate), 1):
             last = part == args.accumulate
             with nullcontext() if last else model.no_sync():

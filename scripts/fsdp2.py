@@ -88,9 +88,9 @@ def main():
         states.set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
     data = batches(state["step"], args.batch)
     for step in range(state["step"] + 1, args.steps + 1):
-        torch.manual_seed(step * world + rank)  # for dropout: no generator's state to save
         total = torch.zeros((), device=device)
         windows = next(data).to(device, non_blocking=True)
+        torch.manual_seed(step * world + rank)  # after the loader, which draws too: for dropout
         for part, ids in enumerate(windows.chunk(args.accumulate), 1):
             model.set_requires_gradient_sync(part == args.accumulate)
             loss = model(ids) / args.accumulate
