@@ -18,24 +18,51 @@ from course.hosts.two_hosts import (
 )
 from tests.support.processes import living, noted
 
+SCRIPT = Path(__file__).parents[2] / "scripts" / "ddp.py"
 FAILS = "raise ZeroDivisionError('on purpose')"
 HANGS = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w'); time.sleep(1000)"
 
 
+# The script as it is, and at its end, in its group, every rank tells where it is.
+TOLD = """
+import json, runpy, sys
+import torch.distributed as dist
+from course.hosts.where_am_i import here
+destroy = dist.destroy_process_group
+def tell():
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, here())
+    if dist.get_rank() == 0:
+        print(json.dumps(everyone))
+    destroy()
+dist.destroy_process_group = tell
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+
+
 @pytest.mark.claim("C15")
-def test_two_nodes_of_four_are_ranks_0_to_7() -> None:
+def test_a_plain_script_trains_on_two_nodes_of_two_ranks(tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text(TOLD)
+    script = [str(tmp_path / "told.py"), str(SCRIPT), "--steps=10", "--batch=8"]
     with two_hosts() as (hosts, _):
-        out, silent = torchrun(hosts, 4, "-m", "course.hosts.where_am_i")
-    everyone = json.loads(out)
-    assert silent == "", "rank 0 tells for all, and it is on the first host"
-    seats = [(node, local) for node in range(2) for local in range(4)]
+        outs = torchrun(hosts, 2, *script, f"--checkpoints={tmp_path}", c10d=hosts[1])
+    first, silent = sorted(outs, reverse=True)
+    assert silent == "", "rank 0 tells for all"
+    line, told = first.splitlines()
+    assert line.startswith("step 10: loss 4.")
+    parts = {path.name for path in (tmp_path / "step-00000010").iterdir()}
+    assert parts == {".metadata", *(f"__{rank}_0.distcp" for rank in range(4))}
+    everyone = json.loads(told)
+    seats = [(node, local) for node in range(2) for local in range(2)]
     assert [(who["GROUP_RANK"], who["LOCAL_RANK"]) for who in everyone] == seats
-    assert [who["RANK"] for who in everyone] == list(range(8))
-    assert {(who["WORLD_SIZE"], who["LOCAL_WORLD_SIZE"]) for who in everyone} == {(8, 4)}
-    assert {who["MASTER_ADDR"] for who in everyone} == {hosts[0].address}
+    assert [who["RANK"] for who in everyone] == list(range(4))
+    assert {(who["WORLD_SIZE"], who["LOCAL_WORLD_SIZE"]) for who in everyone} == {(4, 2)}
+    addresses = [who["address"] for who in everyone]  # who is node 0, the launchers have agreed on
+    order = hosts if addresses[0] == hosts[0].address else hosts[::-1]
+    assert addresses == [order[node].address for node, _ in seats]
+    assert {who["MASTER_ADDR"] for who in everyone} == {order[0].address}
     assert len({who["MASTER_PORT"] for who in everyone}) == 1
-    assert [who["address"] for who in everyone] == [hosts[node].address for node, _ in seats]
-    assert {who["sum of ranks"] for who in everyone} == {sum(range(8))}, "messages went across"
+    assert {who["sum of ranks"] for who in everyone} == {sum(range(4))}, "messages went across"
     assert {who["backend"] for who in everyone} == {"gloo"}
 
 
@@ -71,7 +98,7 @@ def test_a_script_that_fails_is_reported_with_its_node(tmp_path: Path) -> None:
     script = tmp_path / "fails.py"
     script.write_text(FAILS)
     with pytest.raises(RuntimeError, match=r"(?s)torchrun on node \d failed:.*on purpose"):
-        torchrun(loopback(), 1, str(script))
+        torchrun(loopback()[:1], 1, str(script))
 
 
 def test_a_script_that_hangs_is_stopped_with_its_ranks(tmp_path: Path) -> None:
@@ -80,5 +107,6 @@ def test_a_script_that_hangs_is_stopped_with_its_ranks(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     pids.mkdir()
     with pytest.raises(TimeoutExpired):
-        torchrun(loopback(), 1, str(script), str(pids), timeout=15)
+        torchrun(loopback()[:1], 1, str(script), str(pids), timeout=10)
+    assert len(noted(pids)) == 1
     assert living(noted(pids)) == set()

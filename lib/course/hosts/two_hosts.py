@@ -113,24 +113,45 @@ def _ip(host: Host, *words: str) -> None:
 
 
 def torchrun(
-    hosts: Sequence[Host], per_node: int, *script: str, timeout: float = 120.0
+    hosts: Sequence[Host],
+    per_node: int,
+    *script: str,
+    timeout: float = 120.0,
+    c10d: Host | None = None,
 ) -> list[str]:
     """Start `script` with torchrun on every host, `per_node` ranks each; what each host printed.
 
-    The first host is the master: the others find it by its address and a port. If they do not all
+    The first host is the master: the others find it by its address and a port. With `c10d` the
+    launchers meet at that host instead, and agree there on who is which node. If they do not all
     end within `timeout` seconds, they are stopped.
     """
     launcher = [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nnodes", str(len(hosts)), "--nproc-per-node", str(per_node)),
-        *("--master-addr", hosts[0].address, "--master-port", str(_free_port())),
     ]
+    port = str(_free_port())
+
+    def meeting(node: int, host: Host) -> list[str]:
+        if c10d is None:
+            return [
+                "--master-addr",
+                hosts[0].address,
+                "--master-port",
+                port,
+                "--node-rank",
+                f"{node}",
+            ]
+        return [
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{c10d.address}:{port}"),
+            *("--rdzv-conf", f"is_host={str(host is c10d).lower()}", "--local-addr", host.address),
+        ]
+
     with ExitStack() as stack:
         outs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in hosts]
         errs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in hosts]
         launchers = [
             subprocess.Popen(
-                [*host.enter, *launcher, "--node-rank", str(node), *script],
+                [*host.enter, *launcher, *meeting(node, host), *script],
                 env=os.environ | {"GLOO_SOCKET_IFNAME": host.interface, "OMP_NUM_THREADS": "1"},
                 stdout=outs[node],
                 stderr=errs[node],
