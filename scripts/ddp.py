@@ -106,7 +106,7 @@ def main():
                 for old in sorted(args.checkpoints.glob("step-*"))[:-2]:
                     shutil.rmtree(old)
             dist.barrier()
-    del model  # first: at exit, Gloo's threads can deadlock with the group's last user
+    del model  # its reducer must not outlive the group, or Gloo can deadlock at exit
     dist.destroy_process_group()  # not after an exception: it would wait for the others
 
 
