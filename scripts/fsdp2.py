@@ -96,7 +96,7 @@ def main():
             loss = model(ids) / args.accumulate
             loss.backward()
             total += loss.detach() / world
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()  # a collective
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
         optimizer.step()
         optimizer.zero_grad()
         dist.all_reduce(total)  # every rank has added its part of the mean
