@@ -60,6 +60,7 @@ DISTRIBUTED = re.compile(r"torch\.distributed\b|torch\._C\._distributed")
 FLOORS = [
     ["errors"],
     ["schedule", "profiler", "launch"],
+    ["diagnose"],
     ["collectives", "mapreduce"],
     ["comm"],
     ["parallel.sharding", "parallel.autograd", "parallel.checks"],
