@@ -171,18 +171,18 @@ def rank(
         members = {"all:": [0, 1, 2], "row:": [0, 1]}[group]
         made.append(Call(how, int(of_group), name, " ".join(tensor), group, order, order, members))
     stack: list[Any] = [("train.py", 31, f"place_of_{number}", None)]
-    return Rank(number, state, error, time, made, stack if state == "running" else [])
+    return Rank(number, 0, state, error, time, made, stack if state == "running" else [])
 
 
 DONE, IN = "all: all_reduce 3 left", "all: all_reduce 4 entered"
 CASES = {
     "rank 1 is gone after all_reduce #3": [
-        rank(0, DONE, IN, state="raised", error="Broken", time=1),
+        rank(0, DONE, IN, state="echoed", error="Broken", time=1),
         rank(1, DONE, state="gone"),
         rank(2, DONE, IN),
     ],
     "rank 2 raised ValueError: x, after all_reduce #3": [
-        rank(0, DONE, IN, state="raised", error="Broken", time=2),
+        rank(0, DONE, IN, state="echoed", error="Broken", time=0),
         rank(1, DONE, IN),
         rank(2, DONE, state="raised", error="ValueError: x", time=1),
     ],
@@ -209,7 +209,20 @@ CASES = {
     "all ranks have come to all_reduce #4, and it is not done": [
         rank(r, DONE, IN) for r in range(3)
     ],
+    "all ranks are gone": [rank(0, DONE, state="gone"), rank(1, DONE, state="gone")],
     "no rank waits: each has left": [rank(0, DONE), rank(1, DONE), rank(2)],
+    # The launcher killed those that had not returned.
+    "rank 2 never came to all_reduce #4: it has returned": [
+        rank(0, DONE, IN, state="gone"), rank(1, DONE, IN, state="gone"),
+        rank(2, DONE, state="returned"),
+    ],
+    "rank 1 raised MemoryError, after all_reduce #3": [
+        rank(0, DONE, IN, state="gone"), rank(1, DONE, state="raised", error="MemoryError"),
+    ],
+    "rank 1 is gone after all_reduce #4": [
+        rank(0, DONE, "all: all_reduce 4 failed", state="echoed"), rank(1, DONE, IN, state="gone"),
+        rank(2, DONE, "all: all_reduce 4 failed", state="echoed"),
+    ],
     # The launcher killed all of them when they had hung for too long.
     "rank 1 never came to all_reduce #4: it is gone": [
         rank(0, DONE, IN, state="gone"), rank(1, DONE, state="gone"),

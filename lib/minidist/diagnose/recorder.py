@@ -25,7 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
@@ -36,6 +36,8 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.utils._pytree import tree_leaves
 
+from minidist.launch.outcome import only_echoes
+
 STATE, LINE, KEPT = 8, 1024, 64  # bytes of a state and of a line; calls in the ring
 STACK_SIGNAL = signal.SIGUSR2  # on it a rank writes down where it stands
 BACKEND_SELECT: Any = torch._C.DispatchKey.BackendSelect
@@ -45,7 +47,9 @@ OPERATORS = (  # of c10d: all that return a Work, but for send and recv
     "reduce_scatter_tensor_coalesced_ scatter_ alltoall_ alltoall_base_ barrier"
 )
 Leave = Callable[[str], None]  # tells in what state this rank has left a call
-SPELLING = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
+SPELLING = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"} | {
+    "_base": "_single"
+}
 
 
 @contextmanager
@@ -75,7 +79,8 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
             yield
             recorder.note("returned")
         except BaseException as error:
-            recorder.note("raised", f"{type(error).__name__}: {error}")
+            state = "echoed" if only_echoes(error) else "raised"
+            recorder.note(state, f"{type(error).__name__}: {error}")
             raise
         finally:
             _current = None
@@ -187,9 +192,11 @@ def _torch_too(recorder: Recorder) -> Iterator[None]:
             tensors = [each for each in tree_leaves(args[:2]) if isinstance(each, torch.Tensor)]
             leave = recorder.enter(name, group, [] if name == "barrier" else tensors)
             result = operator.redispatch(keys & below, *args)
-            with suppress(TypeError, RuntimeError):  # where NCCL joins calls, none has a handle
-                work = dist.Work.unbox(result[-1] if isinstance(result, tuple) else result)
-                work.get_future().add_done_callback(partial(_done, leave))
+            work = result[-1] if isinstance(result, tuple) else result
+            try:
+                dist.Work.unbox(work).get_future().add_done_callback(partial(_done, leave))
+            except (TypeError, RuntimeError):  # Gloo's reduce_scatter has none
+                leave("queued")
             return result
 
         return noted

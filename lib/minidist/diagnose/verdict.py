@@ -42,9 +42,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Rank:
-    """What is known of a rank: `state` is running, returned, raised, ended (by SIGTERM) or gone."""
+    """What is known of a rank: `state` is running, returned, raised, ended (by SIGTERM) or gone.
+
+    Or it is echoed: the rank raised what only shows that another one has failed.
+    """
 
     rank: int
+    pid: int
     state: str
     error: str
     time: float
@@ -52,10 +56,16 @@ class Rank:
     stack: list[Frame]
 
     @property
+    def waits(self) -> bool:
+        """Whether it is in a collective."""
+        return bool(self.calls) and self.calls[-1].state in WAITS
+
+    @property
     def now(self) -> str:
         """Where it stands, for a sentence."""
         after = f"after {self.calls[-1].numbered}" if self.calls else "before any collective"
         said = {
+            "echoed": f"raised {self.error}, {after}",
             "raised": f"raised {self.error}, {after}",
             "returned": f"has returned, {after}",
             "gone": f"is gone {after}: it was killed (SIGKILL, out of memory?), crashed or exited",
@@ -98,7 +108,7 @@ def _read(path: Path, rank: int, patience: float) -> Rank:
     calls = sorted((Call(state, **line) for state, line in lines), key=lambda call: call.order)
     text = stack.read_text(errors="replace").rpartition("(most recent call first):")[2]
     frames = read_stack(text)
-    return Rank(rank, state, head["error"], head["time"], calls, frames)
+    return Rank(rank, head["pid"], state, head["error"], head["time"], calls, frames)
 
 
 def _lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -125,7 +135,8 @@ def _locked(file: Path) -> bool:
 def _ask(pid: int, file: Path, patience: float) -> None:
     """Let a rank append its stack."""
     before = file.stat().st_size
-    os.kill(pid, STACK_SIGNAL)
+    with suppress(ProcessLookupError):  # it has just gone
+        os.kill(pid, STACK_SIGNAL)
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         if file.read_bytes()[before:].endswith((b" in <module>\n", b"\n  ...\n")):
@@ -142,13 +153,19 @@ def sentence(ranks: Sequence[Rank]) -> str:
     Ranks have made different calls; one is gone or has raised; one has not come where others wait.
     """
     rows = _rows(ranks)
-    if found := next(filter(None, map(_difference, rows.values())), None) or _lost(ranks):
+    dead = _dead(ranks)
+    if found := next(filter(None, map(_difference, rows.values())), None):
         return found
+    if dead and not dead[0].waits:
+        return f"rank {dead[0].rank} {dead[0].now}"
     if found := _absent({each.rank: each for each in ranks}, rows):
         return found
-    waiting = [c for each in ranks for c in each.calls[-1:] if c.state in WAITS]
-    if waiting:
+    if dead:
+        return f"rank {dead[0].rank} {dead[0].now}"
+    if waiting := [each.calls[-1] for each in ranks if each.state == "running" and each.waits]:
         return f"all ranks have come to {waiting[0].numbered}, and it is not done"
+    if all(each.state == "gone" for each in ranks):
+        return "all ranks are gone, and none of them waited for another"
     return "no rank waits: each has left every collective that it entered"
 
 
@@ -187,13 +204,18 @@ def _versus(sides: dict[str, list[int]], word: str) -> str:
     return f"{', '.join(said)}, {other} {word} {most}"
 
 
-def _lost(ranks: Sequence[Rank]) -> str | None:
-    """Who went first: without a word, or else by an exception, which its peers may only echo."""
-    gone = [each for each in ranks if each.state == "gone"]
-    if len(gone) == len(ranks):  # so their launcher has ended them all
-        return None
-    raised = sorted((r for r in ranks if r.state == "raised"), key=lambda each: each.time)
-    return next((f"rank {each.rank} {each.now}" for each in gone + raised), None)
+def _dead(ranks: Sequence[Rank]) -> list[Rank]:
+    """Who is to blame first: who raised, who went without a word, whose exception is an echo.
+
+    A launcher kills those who wait. If it has killed all, none of them is to blame.
+    """
+    kinds = ["raised", "gone", "echoed"]
+    if all(each.state == "gone" for each in ranks):
+        return []
+    return sorted(
+        (each for each in ranks if each.state in kinds),
+        key=lambda each: (kinds.index(each.state), each.waits, each.time),
+    )
 
 
 def _absent(ranks: dict[int, Rank], rows: dict[tuple[str, int], Row]) -> str | None:
@@ -202,10 +224,11 @@ def _absent(ranks: dict[int, Rank], rows: dict[tuple[str, int], Row]) -> str | N
     for (group, number), row in rows.items():
         call = min(row.values(), key=lambda call: call.time)
         missing = [rank for rank in call.members if rank not in row]
-        calls = [call for rank in missing if rank in ranks for call in ranks[rank].calls]
+        there = [ranks[rank] for rank in missing if rank in ranks]
+        calls = [call for each in there for call in each.calls]
         behind = all(c.number < number for c in calls if c.group == group)  # or it is forgotten
         if missing and behind and any(each.state in WAITS for each in row.values()):
-            found.append((any(call.state in WAITS for call in calls), missing, call))
+            found.append((any(each.waits for each in there), missing, call))
     if not found:
         return None
     _, missing, call = min(found, key=lambda each: each[0])
