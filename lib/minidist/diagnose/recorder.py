@@ -47,9 +47,7 @@ OPERATORS = (  # of c10d: all that return a Work, but for send and recv
     "reduce_scatter_tensor_coalesced_ scatter_ alltoall_ alltoall_base_ barrier"
 )
 Leave = Callable[[str], None]  # tells in what state this rank has left a call
-SPELLING = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"} | {
-    "_base": "_single"
-}
+SPELLING = [("allr", "all_r"), ("allg", "all_g"), ("allto", "all_to_"), ("_base", "_single")]
 
 
 @contextmanager
@@ -58,6 +56,9 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
 
     All ranks use the same folder, on a disk that they share. On the signal SIGUSR2 the rank also
     writes down its stack there, and once more on SIGTERM, by which torchrun ends ranks.
+
+    A call that is "queued" was handed to a backend that does not tell when it is done: to a GPU's
+    stream, or Gloo's reduce_scatter.
     """
     global _current
     if _current is not None:
@@ -204,7 +205,7 @@ def _torch_too(recorder: Recorder) -> Iterator[None]:
     with torch.library._scoped_library("c10d", "IMPL") as library:
         for operator in OPERATORS.split():
             name = operator.strip("_")
-            for short, known in SPELLING.items():
+            for short, known in SPELLING:
                 name = name.replace(short, known)
             found = getattr(torch.ops.c10d, operator).default
             library.impl(operator, kernel(found, name), "BackendSelect", with_keyset=True)

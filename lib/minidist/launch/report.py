@@ -114,7 +114,8 @@ def read_stack(text: str) -> list[Frame]:
 
 def own_calls(calls: Sequence[Frame]) -> Sequence[Frame]:
     """Those in the user's own code; if there are none, the last."""
-    return [c for c in calls if not c[0].startswith((*LIBRARIES, "<frozen"))] or calls[-1:]
+    own = [c for c in calls if not c[0].startswith((*LIBRARIES, "<frozen"))]
+    return [c for c in own if "/site-packages/" not in c[0]] or calls[-1:]  # of another process
 
 
 def _own(calls: Sequence[Frame]) -> list[str]:
