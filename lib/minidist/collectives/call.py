@@ -26,6 +26,7 @@ from minidist.collectives.runtime.group import check_group, members, wire_device
 from minidist.collectives.runtime.notes import gather_rows
 from minidist.collectives.runtime.reduction import Reduce
 from minidist.collectives.runtime.work import Work, in_order
+from minidist.diagnose import recorder
 from minidist.errors import MismatchError
 from minidist.schedule.program import program_of
 from minidist.schedule.schedule import Algorithm
@@ -60,6 +61,7 @@ class Call:
         # Whether it begins with a barrier in shared memory; asked when all earlier calls are done.
         self.meets_first: Callable[[], bool] = lambda: False
         self.device = wire_device(group)
+        self.tensors: list[torch.Tensor] = []
         self.outputs: list[torch.Tensor] = []  # the tensors that are written
 
     def agree_on(self, argument: str, value: object) -> None:
@@ -87,6 +89,7 @@ class Call:
         """A tensor that is alike on all ranks; with `any_shape`, but for its shape."""
         check_tensor(argument, tensor, self.group, written=written)
         self.device = tensor.device
+        self.tensors.append(tensor)
         self.outputs += [tensor] if written else []
         if not any_shape:
             self.agree_on(f"{argument}'s shape", tuple(tensor.shape))
@@ -157,11 +160,12 @@ def collective(
         next(course)
     except (TypeError, ValueError, RuntimeError) as error:
         problem = error
+    noted = recorder.entered(name, members(group), call.tensors)
 
     def body() -> None:
         where = f"rank {dist.get_rank()}: {name}"
         # In inference mode there are no gradients, and tensors made in it may be written.
-        with torch.inference_mode():
+        with noted, torch.inference_mode():
             if call.checked:
                 agreement.agree(call.facts, problem, group, call.meets_first)
             if problem is not None:

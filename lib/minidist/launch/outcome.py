@@ -95,7 +95,12 @@ def outcome_of(call: Callable[[], object], file: str) -> Returned | Raised:
             blob = pickling.dumps(error)
         chain = list(_chain(error))
         traces = [(_summary(each), _frames(each, {file, __file__})) for each in chain]
-        return Raised(when, traces, blob, any(map(_is_echo, chain)))
+        return Raised(when, traces, blob, only_echoes(error))
+
+
+def only_echoes(error: BaseException) -> bool:
+    """Whether it, as a rule, only shows that another rank has failed or made another call."""
+    return any(map(_is_echo, _chain(error)))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -101,22 +101,27 @@ def stacks_of(
         # Written down as far as the function's caller, or as far as there is room.
         whole = [r for r, text in texts.items() if CALLER in text or "\n  ...\n" in text]
         if len(whole) == len(hung) or time.monotonic() > deadline:
-            return {r: _read_stack(text) for r, text in texts.items()}
+            return {r: read_stack(text) for r, text in texts.items()}
         time.sleep(0.02)
 
 
-def _read_stack(text: str) -> list[Frame]:
+def read_stack(text: str) -> list[Frame]:
     """What faulthandler has written, as calls of the function, the most recent one last."""
     before_ours = text.split(f'  File "{CALLER}"')[0]
     calls = re.findall(r'File "(.*)", line (\d+) in (.*)', before_ours)
     return [(file, int(line), name, None) for file, line, name in reversed(calls)]
 
 
+def own_calls(calls: Sequence[Frame]) -> Sequence[Frame]:
+    """Those in the user's own code; if there are none, the last."""
+    own = [c for c in calls if not c[0].startswith((*LIBRARIES, "<frozen"))]
+    return [c for c in own if "/site-packages/" not in c[0]] or calls[-1:]  # of another process
+
+
 def _own(calls: Sequence[Frame]) -> list[str]:
     """The last calls in the user's own code, each with its line."""
-    own = [c for c in calls if not c[0].startswith((*LIBRARIES, "<frozen"))] or calls[-1:]
     lines = []
-    for file, number, name, _ in own[-2:]:
+    for file, number, name, _ in own_calls(calls)[-2:]:
         lines.append(f"  {_cell(file)}, line {number}, in {name}")
         if source := linecache.getline(file, number).strip():
             lines.append(f"    {source}")

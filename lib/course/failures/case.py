@@ -1,0 +1,144 @@
+"""A failure to look at: a function for all ranks, run until they end or are stuck for good."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+import minidist
+from minidist.diagnose import record, report
+from minidist.diagnose.verdict import Rank, read, sentence
+
+KITS = "minidist", "torch"
+
+
+class Kit:
+    """The same names from minidist or from PyTorch; and a folder that the ranks share."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        lib: Any = minidist if name == "minidist" else dist
+        self.all_reduce, self.broadcast, self.barrier = lib.all_reduce, lib.broadcast, lib.barrier
+
+    def ddp(self, net: nn.Module, **options: Any) -> Any:
+        """Wrap in DistributedDataParallel."""
+        lib: Any = minidist if self.name == "minidist" else nn.parallel
+        return lib.DistributedDataParallel(net, **options)
+
+    def fully_shard(self, net: nn.Module) -> nn.Module:
+        """Wrap in FSDP."""
+        if self.name == "minidist":
+            minidist.fully_shard(net)
+        else:
+            from torch.distributed.fsdp import fully_shard  # slow to import
+
+            fully_shard(net)
+        return net
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the user of a run has before them."""
+
+    values: list[Any] | None  # of each rank, if all have returned
+    error: str  # of the launch; "" if none, or if the ranks were stuck: then nothing is printed
+    stuck: bool
+    report: str  # of `minidist.diagnose`
+
+    @property
+    def sentence(self) -> str:
+        """The report's first line."""
+        return self.report.splitlines()[0]
+
+    def __str__(self) -> str:
+        if self.stuck:
+            said = ["(nothing: the ranks hang)"]
+        elif self.error:
+            said = [self.error]
+        else:
+            said = [f"rank {rank}: {value}" for rank, value in enumerate(self.values or [])]
+        return "\n".join([*said, f"diagnose: {self.sentence}"])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A failure and its repair. Both functions are called on every rank.
+
+    `look` is where to look, `repair` what to change, `guard` what would have told at once.
+    """
+
+    name: str
+    fails: Callable[[Kit], Any]
+    repaired: Callable[[Kit], Any] | None
+    look: str
+    repair: str
+    guard: str
+    ranks: int = 2
+
+    def see(self, kit: str = "torch", *, repaired: bool = False) -> Seen:
+        """Run it in one of `KITS`."""
+        fn = self.repaired if repaired else self.fails
+        assert fn, f"{self.name}: the repair is no change of these lines"
+        return see(fn, kit, self.ranks)
+
+
+def see(fn: Callable[[Kit], Any], kit: str, ranks: int) -> Seen:
+    """Call `fn(Kit)` on each rank, recorded. Ranks that are stuck are diagnosed, then ended."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, stuck, over, error = Path(name), list[str](), threading.Event(), ""
+        values: list[Any] | None = None
+        checked = kit == "minidist" or os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
+
+        def watch() -> None:
+            while not over.wait(0.1):
+                with suppress(FileNotFoundError, ProcessLookupError):  # nobody has come, or is left
+                    found = read(folder)
+                    if len(found) == ranks and _stuck(found, checked):
+                        text = report(folder)
+                        os.kill(found[0].pid, signal.SIGKILL)  # the launcher ends the others
+                        stuck.append(text)
+                        return
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            values = minidist.launch(_recorded, ranks, fn, kit, folder, device="cpu")
+        except minidist.RankError as caught:
+            error = str(caught)
+        finally:
+            over.set()
+            watcher.join()
+        if stuck:
+            return Seen(None, "", True, stuck[0])
+        return Seen(values, error, False, report(folder))
+
+
+def _recorded(fn: Callable[[Kit], Any], kit: str, folder: Path) -> Any:
+    with record(folder):
+        return fn(Kit(kit, folder))
+
+
+def _stuck(ranks: Sequence[Rank], checked: bool) -> bool:
+    """Whether none will ever go on: each waits for others, has ended or stands still.
+
+    If calls are `checked`, ranks that disagree will hear of it.
+    """
+    stands = [any(name == "stands_still" for _, _, name, _ in each.stack) for each in ranks]
+    ended = [each.state != "running" for each in ranks]
+    waits = [each.waits for each in ranks]
+    if not any(waits) or not all(map(any, zip(stands, ended, waits, strict=True))):
+        return False
+    said = sentence(ranks)
+    disagree = any(word in said for word in (" is at ", " is with "))
+    absent = any(word in said for word in ("has returned", "in stands_still"))
+    return absent or (disagree and not checked)  # or they all wait for a moment
