@@ -65,6 +65,7 @@ FLOORS = [
     ["parallel.sharding", "parallel.autograd", "parallel.checks"],
     ["parallel.ddp", "parallel.zero", "parallel.fsdp", "memory"],
     ["parallel.full_model", "plots"],
+    ["train"],
 ]
 PURE = ["schedule", "parallel.sharding", "memory.state", "memory.predict", "plots"]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from minidist.train.text import characters, text
+
+__all__ = ["characters", "digits", "text"]
+
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
     """Handwritten digits of scikit-learn (Alpaydin and Kaynak, 1998): 1,797 images and labels.
@@ -14,17 +18,3 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 
     pixels, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
     return (pixels.float() / 16).view(-1, 1, 8, 8), labels.long()
-
-
-def text() -> str:
-    """English prose with some code in it: what `help()` knows of Python, about half a MB."""
-    from pydoc_data.topics import topics
-
-    return "\n".join(topics[name] for name in sorted(topics))
-
-
-def characters(text: str) -> tuple[torch.Tensor, str]:
-    """Number the characters of a text: `alphabet[ids[i]]` is `text[i]`."""
-    alphabet = "".join(sorted(set(text)))
-    number = {character: index for index, character in enumerate(alphabet)}
-    return torch.tensor([number[character] for character in text]), alphabet

@@ -1,0 +1,156 @@
+"""Train a small GPT on the English text of Python's manual, spread over the ranks as you choose.
+
+    torchrun --nproc-per-node 4 -m minidist.train --strategy fsdp --log-file run.jsonl
+
+Without torchrun it is one process. With the same seed all strategies have the same losses, on any
+number of ranks, but for rounding.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, Store, TCPStore
+from torch.distributed.rendezvous import rendezvous
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from minidist.launch.launch import device as own_device
+from minidist.train.loop import Training
+from minidist.train.options import Options, TrainError
+from minidist.train.report import Report
+
+TIMEOUT = 300.0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags: the options, and what is told of the run."""
+    made = argparse.ArgumentParser(
+        prog="python -m minidist.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for each in fields(Options):
+        kind = each.metadata.get("type", type(each.default))
+        default = "ddp; one process: single" if each.name == "strategy" else each.default
+        told = "" if default is None else f" (default: {default})"
+        made.add_argument(
+            f"--{each.name}",
+            type=kind,
+            default=each.default,
+            choices=each.metadata.get("choices"),
+            metavar=None if "choices" in each.metadata else each.name.upper(),
+            help=each.metadata["help"] + told,
+        )
+    made.set_defaults(strategy="ddp" if "RANK" in os.environ else "single")
+    made.add_argument(
+        "--log-file",  # torchrun takes --log for its own --log-dir
+        type=Path,
+        help="a line of JSON for each step: step, loss, tokens_per_second, bytes_sent (by the rank "
+        "that sent most; null for PyTorch's strategies, whose backend does not tell), peak_memory "
+        "(of the rank that held most: torch's on a GPU, else the whole process's)",
+    )
+    made.add_argument("--plot", type=Path, help="where a picture of the run goes")
+    made.add_argument(
+        "--timeout",
+        type=float,
+        default=TIMEOUT,
+        help=f"seconds that a rank waits for the others (default: {TIMEOUT:g})",
+    )
+    return made
+
+
+# ---- the ranks meet ----
+
+
+@contextmanager
+def process_group(timeout: float) -> Iterator[None]:
+    """The default group, between all that torchrun has started, or of this process alone."""
+    wait = timedelta(seconds=timeout)
+    device = own_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    store, rank, ranks = meet(wait) if "RANK" in os.environ else (HashStore(), 0, 1)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=wait)
+    yield
+    dist.destroy_process_group()
+
+
+def meet(wait: timedelta) -> tuple[Store, int, int]:
+    """The store by which the ranks find each other, this rank and the number of ranks.
+
+    torchrun keeps its store over a restart, with the addresses of dead ranks in it, which new ones
+    may take for their peers'. So it is only told where to find rank 0, which has a new store each
+    time; an address at which nobody answers is an old one. The number of the restart would not do
+    for a prefix: torchrun counts on each host its own.
+    """
+    try:
+        store, rank, ranks = next(rendezvous("env://", timeout=wait))
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            return store, rank, ranks
+        host, key = os.environ["MASTER_ADDR"], "minidist.train: rank 0's port"
+        if rank == 0:
+            own = TCPStore(host, 0, ranks, True, wait, wait_for_workers=False)
+            store.set(key, str(own.port))
+            return own, rank, ranks
+        deadline = time.monotonic() + wait.total_seconds()
+        while True:
+            port = int(store.get(key))
+            try:
+                return TCPStore(host, port, ranks, False, timedelta(seconds=1)), rank, ranks
+            except dist.DistNetworkError:
+                if time.monotonic() > deadline:
+                    raise
+    except (dist.DistError, ValueError) as error:
+        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise TrainError(
+            f"the ranks do not meet at {where} (MASTER_ADDR and MASTER_PORT): "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+
+
+# ---- the run ----
+
+
+def run(told: argparse.Namespace) -> None:
+    """Train, and report."""
+    options = Options(**{each.name: getattr(told, each.name) for each in fields(Options)})
+    with process_group(told.timeout):
+        training = Training(options)
+        report = Report(told.log_file, told.plot, training.first)
+        bar: Any = tqdm(
+            training,
+            desc=options.strategy,
+            initial=training.first,
+            total=options.steps,
+            unit="step",
+            disable=None if dist.get_rank() == 0 else True,  # None: where it is no terminal
+        )
+        for record in bar:
+            report.add(record)
+            bar.set_postfix(loss=f"{record['loss']:.3f}", refresh=False)
+        report.close()
+
+
+def main() -> None:
+    """What runs on each rank."""
+    told = parser().parse_args()
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
+    try:
+        run(told)
+    except TrainError as error:
+        sys.exit(f"minidist.train: rank {os.environ.get('RANK', 0)}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What can be chosen about a run: each field is a flag of `python -m minidist.train`."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+STRATEGIES = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "torch-ddp", "torch-fsdp")
+PRECISIONS = ("float32", "bfloat16")
+
+
+class TrainError(RuntimeError):
+    """What ends a run: one sentence for whoever started it."""
+
+
+def flag(default: Any, what: str, **more: Any) -> Any:
+    """A field with what its flag's help says."""
+    return field(default=default, metadata={"help": what, **more})
+
+
+@dataclass(frozen=True)
+class Options:
+    """All but `checkpoint` and `every` decide what is computed; none but `strategy` needs a GPU."""
+
+    strategy: str = flag("ddp", "how the ranks share the work", choices=STRATEGIES)
+    width: int = flag(64, "features of a token, a multiple of the heads")
+    layers: int = flag(2, "blocks of the GPT")
+    heads: int = flag(4, "attention heads of a block")
+    context: int = flag(64, "tokens of a row, the most that the model looks at")
+    batch: int = flag(24, "rows of a step, of all ranks together")
+    accumulate: int = flag(1, "backward passes of a step, between which nothing is sent")
+    steps: int = flag(100, "steps of the whole run, those before a resume included")
+    lr: float = flag(1e-3, "AdamW's learning rate")
+    seed: int = flag(0, "of the first weights, of the rows of each step, and of the ranks' RNG")
+    clip: float = flag(1.0, "largest norm of all gradients together; 0 leaves them alone")
+    precision: str = flag(
+        "float32",
+        "of what is computed; weights are float32. With bfloat16 fsdp, hsdp and torch-fsdp gather "
+        "the weights so, the others autocast",
+        choices=PRECISIONS,
+    )
+    shard: int = flag(2, "hsdp: neighbouring ranks that share one model's weights")
+    checkpoint: Path | None = field(
+        default=None,
+        metadata={"help": "folder of checkpoints; a run begins at the newest in it", "type": Path},
+    )
+    every: int = flag(100, "steps from checkpoint to checkpoint; the last step has one too")
+
+
+def check(options: Options, ranks: int) -> None:
+    """Raise TrainError for what cannot be trained on so many ranks."""
+    for name, choices in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
+        if (got := getattr(options, name)) not in choices:
+            raise TrainError(f"--{name}: expected one of {', '.join(choices)}, got {got!r}")
+    counts = ("width", "layers", "heads", "context", "batch", "accumulate", "shard", "every")
+    for name in counts:
+        if (number := getattr(options, name)) < 1:
+            raise TrainError(f"--{name}: expected at least 1, got {number}")
+    for name in ("steps", "seed", "lr", "clip"):
+        if not getattr(options, name) >= 0:
+            raise TrainError(f"--{name}: expected 0 or more, got {getattr(options, name)}")
+    if options.width % options.heads:
+        raise TrainError(
+            f"--width: expected a multiple of the {options.heads} heads, got {options.width}"
+        )
+    if options.strategy == "single" and ranks > 1:
+        raise TrainError(f"--strategy: single trains on 1 rank, got {ranks}; choose another")
+    if options.strategy == "hsdp" and ranks % options.shard:
+        raise TrainError(
+            f"--shard: hsdp's mesh has rows of {options.shard} ranks, and {ranks} ranks are no "
+            "whole number of rows"
+        )
+    parts = ranks * options.accumulate
+    if options.batch % parts:
+        raise TrainError(
+            f"--batch: expected a multiple of {parts} ({ranks} ranks × {options.accumulate} "
+            f"backward passes), got {options.batch}"
+        )
+
+
+def agree(problem: str) -> None:
+    """Raise TrainError on all ranks, which all come here, if there is a problem on one of them."""
+    problems: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(problems, problem)
+    for rank, each in enumerate(problems):
+        if each:
+            raise TrainError(f"rank {rank}: {each}")

@@ -1,0 +1,177 @@
+"""The strategies: each wraps the same model and makes what updates it, and the loop is the same.
+
+What a strategy keeps on a rank is described by `Part`s, of which checkpoints are made: whatever
+lies where, a rank keeps of a parameter one range of its elements, in the order of memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.optim import AdamW
+
+from minidist.comm.comm import Counted, Ours
+from minidist.parallel.ddp.ddp import DistributedDataParallel
+from minidist.parallel.fsdp.fully_shard import fully_shard
+from minidist.parallel.full_model.full_model import clip_grad_norm_
+from minidist.parallel.zero.optimizer import ZeroOptimizer
+from minidist.train.gpt import GPT
+from minidist.train.options import Options
+
+
+class Part(NamedTuple):
+    """What this rank keeps of a parameter: its elements from `start` on, as many as there are."""
+
+    parameter: Tensor  # as the optimizer has it
+    start: int
+    shape: torch.Size  # of the whole
+
+
+@dataclass
+class Wrapped:
+    """A model and its optimizer, as the loop uses them."""
+
+    model: nn.Module
+    optimizer: AdamW | ZeroOptimizer
+    accumulating: Callable[[], AbstractContextManager[Any]]  # around a backward that sends nothing
+    parts: Callable[[], dict[str, Part]]
+    state: dict[Any, Any]  # of the optimizer that has the parts' parameters
+    comms: Sequence[Counted] = ()  # none: who sends does not tell how much
+    casts: bool = False  # to the precision, by itself
+    clip: Callable[[nn.Module, float], Tensor] = clip_grad_norm_
+    loaded: Callable[[], object] = lambda: None  # called when the parts have been read
+
+
+def wrap(net: GPT, options: Options, device: torch.device) -> Wrapped:
+    """The model in the chosen strategy; all ranks call it with the same weights."""
+    return TABLE[options.strategy](net, options, device)
+
+
+def single(net: GPT, options: Options, device: torch.device) -> Wrapped:
+    """One process."""
+    optimizer = AdamW(net.parameters(), options.lr)
+    return Wrapped(net, optimizer, nullcontext, partial(whole_parts, net), optimizer.state)
+
+
+def ddp(net: GPT, options: Options, device: torch.device) -> Wrapped:
+    """A replica on each rank; backward averages the gradients."""
+    comm = counted()
+    model = DistributedDataParallel(net, comm=comm)
+    optimizer = AdamW(net.parameters(), options.lr)
+    parts = partial(whole_parts, net)
+    return Wrapped(model, optimizer, model.no_sync, parts, optimizer.state, [comm])
+
+
+def torch_ddp(net: GPT, options: Options, device: torch.device) -> Wrapped:
+    """The same by PyTorch."""
+    model = nn.parallel.DistributedDataParallel(net)
+    optimizer = AdamW(net.parameters(), options.lr)
+    return Wrapped(model, optimizer, model.no_sync, partial(whole_parts, net), optimizer.state)
+
+
+def zero(net: GPT, options: Options, device: torch.device, stage: int) -> Wrapped:
+    """Each rank has 1/N of the optimizer's state, and in stage 2 of the gradients."""
+    comm = counted()
+    how: dict[str, Any] = {"stage": stage, "gradients": "local", "comm": comm}
+    optimizer = ZeroOptimizer(net.parameters(), AdamW, lr=options.lr, **how)
+
+    def parts() -> dict[str, Part]:
+        names = {parameter: name for name, parameter in net.named_parameters()}
+        return {
+            names[parameter]: Part(shard, bucket.ranges[parameter][0], parameter.shape)
+            for bucket in optimizer.buckets
+            for parameter, shard in zip(bucket.parameters, bucket.shards, strict=True)
+        }
+
+    def gather() -> None:  # the parameters themselves are whole on every rank
+        for bucket in optimizer.buckets:
+            comm.all_gather(bucket.buffer, bucket.shard)
+
+    state = optimizer.inner.state
+    return Wrapped(net, optimizer, optimizer.no_sync, parts, state, [comm], loaded=gather)
+
+
+def fsdp(net: GPT, options: Options, device: torch.device) -> Wrapped:
+    """Each rank has 1/N of all; a block's weights are gathered when it runs."""
+    comm = counted()
+    return sharded(net, options, partial(fully_shard, comm=comm), [comm])
+
+
+def hsdp(net: GPT, options: Options, device: torch.device) -> Wrapped:
+    """Shards within a row of ranks, replicas of them from row to row."""
+    shape = dist.get_world_size() // options.shard, options.shard
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
+    comms = counted(mesh.get_group("replicate")), counted(mesh.get_group("shard"))
+    return sharded(net, options, partial(fully_shard, comm=comms), comms)
+
+
+def torch_fsdp(net: GPT, options: Options, device: torch.device) -> Wrapped:
+    """FSDP by PyTorch."""
+    from torch.distributed.fsdp import fully_shard as torchs  # slow to import
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    wrapped = sharded(net, options, partial(torchs, mesh=mesh), [])
+    wrapped.clip = lambda model, norm: torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+    return wrapped
+
+
+def sharded(
+    net: GPT, options: Options, shard: Callable[..., Any], comms: Sequence[Counted]
+) -> Wrapped:
+    """Each block a unit of `shard`, and the whole model one with the rest."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    low = torch.bfloat16 if options.precision == "bfloat16" else None
+    policy = MixedPrecisionPolicy(low, torch.float32)
+    for block in net.blocks:
+        shard(block, mp_policy=policy)
+    model = shard(net, mp_policy=policy)
+
+    @contextmanager
+    def accumulating() -> Iterator[None]:
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+
+    optimizer = AdamW(model.parameters(), options.lr)
+    comm = comms[-1] if comms else Ours()
+    parts = partial(row_parts, model, comm.ranks, comm.rank)
+    return Wrapped(model, optimizer, accumulating, parts, optimizer.state, comms, casts=True)
+
+
+def counted(group: dist.ProcessGroup | None = None) -> Counted:
+    """Rings alone: `auto` measures what is fastest, and another algorithm gives other last bits."""
+    return Counted(Ours(group, algorithm="ring"))
+
+
+def whole_parts(net: nn.Module) -> dict[str, Part]:
+    """Of a replica."""
+    return {name: Part(each, 0, each.shape) for name, each in net.named_parameters()}
+
+
+def row_parts(model: nn.Module, ranks: int, rank: int) -> dict[str, Part]:
+    """Of rows, as minidist's FSDP and PyTorch's deal them out: each rank but the last as many."""
+    found = {}
+    for name, each in model.named_parameters():
+        shape = getattr(each, "whole_shape", each.shape)  # of torch's sharded tensor its own
+        start = min(-(-shape[0] // ranks) * rank, shape[0]) * shape[1:].numel()
+        found[name] = Part(each, start, shape)
+    return found
+
+
+TABLE: dict[str, Callable[[GPT, Options, torch.device], Wrapped]] = {
+    "single": single,
+    "ddp": ddp,
+    "zero1": partial(zero, stage=1),
+    "zero2": partial(zero, stage=2),
+    "fsdp": fsdp,
+    "hsdp": hsdp,
+    "torch-ddp": torch_ddp,
+    "torch-fsdp": torch_fsdp,
+}

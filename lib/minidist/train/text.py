@@ -1,0 +1,37 @@
+"""The text to learn, which every Python has, and which part of it each rank reads in a step."""
+
+import random
+
+import torch
+
+
+def text() -> str:
+    """English prose with some code in it: what `help()` knows of Python, about half a MB."""
+    from pydoc_data.topics import topics
+
+    return "\n".join(topics[name] for name in sorted(topics))
+
+
+def characters(text: str) -> tuple[torch.Tensor, str]:
+    """Number the characters of a text: `alphabet[ids[i]]` is `text[i]`."""
+    alphabet = "".join(sorted(set(text)))
+    number = {character: index for index, character in enumerate(alphabet)}
+    return torch.tensor([number[character] for character in text]), alphabet
+
+
+def seed_of(*numbers: int) -> int:
+    """A seed of 32 bits, which is all that torch's generator takes, for some numbers in order."""
+    return random.Random(repr(numbers)).getrandbits(32)
+
+
+def rows_of(
+    ids: torch.Tensor, step: int, *, rows: int, context: int, seed: int, rank: int, ranks: int
+) -> torch.Tensor:
+    """What a rank reads in a step, [rows / ranks, context + 1]; that the rows divide is checked.
+
+    It depends on nothing else, so a run that goes on at a step needs no replay of those before; and
+    all ranks together read the same `rows` rows, however many ranks there are.
+    """
+    draw = torch.Generator().manual_seed(seed_of(seed, step))
+    starts = torch.randint(len(ids) - context, (rows,), generator=draw)
+    return ids[starts.view(ranks, -1)[rank, :, None] + torch.arange(context + 1)]

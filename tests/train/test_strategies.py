@@ -1,0 +1,116 @@
+"""Eight strategies train one model alike, and tell what they sent and held."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from minidist import launch
+from minidist.train.gpt import GPT
+from minidist.train.loop import Record, Training
+from minidist.train.options import STRATEGIES, Options, TrainError, check
+from minidist.train.text import characters, rows_of, text
+
+SMALL = Options(width=16, layers=2, heads=2, context=8, batch=12, steps=3, clip=0.2)
+TOGETHER = STRATEGIES[1:]
+
+
+def records(options: Options) -> list[Record]:
+    return list(Training(options))
+
+
+def alone() -> tuple[list[float], int]:
+    """The losses of plain PyTorch on whole batches, and the bytes of the model."""
+    ids, alphabet = characters(text())
+    torch.manual_seed(SMALL.seed)
+    net = GPT(len(alphabet), SMALL.width, SMALL.layers, SMALL.heads, SMALL.context)
+    optimizer = torch.optim.AdamW(net.parameters(), SMALL.lr)
+    losses = []
+    for step in range(SMALL.steps):
+        rows = rows_of(ids, step, rows=12, context=8, seed=SMALL.seed, rank=0, ranks=1)
+        logits = net(rows[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), SMALL.clip)
+        assert norm > SMALL.clip, "or clipping is not tested"
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, sum(each.nbytes for each in net.parameters())
+
+
+def test_all_strategies_have_the_losses_of_one_process_and_say_what_they_sent() -> None:
+    def run() -> dict[str, list[Record]]:
+        found = {name: records(replace(SMALL, strategy=name)) for name in TOGETHER}
+        for name in ("ddp", "zero1", "zero2", "fsdp", "torch-fsdp"):
+            several = replace(SMALL, strategy=name, accumulate=3, steps=2)
+            found[f"{name}, accumulated"] = records(several)
+        return found
+
+    losses, nbytes = alone()
+    first, *others = launch(run, 4, timeout=120)
+    assert launch(records, 1, replace(SMALL, strategy="single"))[0][-1]["bytes_sent"] == 0
+    for name, each in first.items():
+        got = [record["loss"] for record in each]
+        assert got == pytest.approx(losses[: len(got)], abs=2e-6), name
+        assert all(record["peak_memory"] > 50e6 for record in each), "of a process with torch"
+        assert [[r["loss"] for r in other[name]] for other in others] == [got] * 3
+    sent = {name: each[-1]["bytes_sent"] for name, each in first.items()}
+    assert {name for name in sent if sent[name] is None} == {
+        *("torch-ddp", "torch-fsdp", "torch-fsdp, accumulated")
+    }
+    model = 3 / 4 * nbytes  # what a ring of 4 sends to gather a model, or to reduce and scatter it
+    assert sent["ddp"] == sent["ddp, accumulated"] == pytest.approx(2 * model, rel=0.01)
+    for name in ("zero1", "zero2", "zero1, accumulated", "zero2, accumulated"):
+        assert sent[name] == pytest.approx(2 * model, rel=0.02), name
+    assert 2 * model < sent["fsdp"] < 3.3 * model, "padding, and the root's weights only once"
+
+
+def test_a_step_reads_the_same_rows_on_any_number_of_ranks_and_no_two_alike() -> None:
+    ids = torch.arange(100_000)
+    how: dict[str, Any] = {"rows": 12, "context": 8}
+    for seed, step in ((0, 0), (0, 1), (1, 0)):
+        [whole] = [rows_of(ids, step, **how, seed=seed, rank=0, ranks=1)]
+        parts = [rows_of(ids, step, **how, seed=seed, rank=rank, ranks=3) for rank in range(3)]
+        assert torch.equal(torch.cat(parts), whole)
+        assert whole.shape == (12, 9)
+        assert torch.equal(whole, whole[:, :1] + torch.arange(9)), "rows are consecutive"
+    starts = [rows_of(ids, step, **how, seed=s, rank=0, ranks=1) for s in (0, 1) for step in (0, 1)]
+    assert len(torch.stack(starts)[:, :, 0].unique()) > 40
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "--strategy: expected one of single, ddp": {"strategy": "horovod"},
+    "--precision: expected one of float32, bfloat16, got 'fp8'": {"precision": "fp8"},
+    "--width: expected a multiple of the 3 heads, got 16": {"heads": 3},
+    "--batch: expected a multiple of 8 .4 ranks × 2 backward passes., got 12": {"accumulate": 2},
+    "--every: expected at least 1, got 0": {"every": 0},
+    "--lr: expected 0 or more, got -1": {"lr": -1},
+    "single trains on 1 rank, got 4": {"strategy": "single"},
+    "mesh has rows of 3 ranks, and 4 ranks are no whole number of rows": {
+        "strategy": "hsdp",
+        "shard": 3,
+    },
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_options_that_do_not_fit_are_refused_in_a_sentence(said: str) -> None:
+    with pytest.raises(TrainError, match=said):
+        check(replace(SMALL, **WRONG[said]), ranks=4)
+
+
+def test_bfloat16_is_close_and_halves_what_fsdp_gathers() -> None:
+    def run() -> list[list[Record]]:
+        low = replace(SMALL, precision="bfloat16", steps=2)
+        return [records(replace(low, strategy=name)) for name in ("ddp", "fsdp", "torch-fsdp")]
+
+    losses, nbytes = alone()
+    ddp, fsdp, theirs = launch(run, 2)[0]
+    for each in (ddp, fsdp, theirs):
+        assert [record["loss"] for record in each] == pytest.approx(losses[:2], abs=5e-3)
+        assert [record["loss"] for record in each] != pytest.approx(losses[:2], abs=1e-7)
+    assert fsdp[0]["loss"] == pytest.approx(theirs[0]["loss"], abs=1e-5)
+    assert ddp[-1]["bytes_sent"] == pytest.approx(nbytes, rel=0.01)
+    assert fsdp[-1]["bytes_sent"] < 1.1 * nbytes, "half a model for each gather, one to reduce"
