@@ -1,10 +1,12 @@
-"""Eight strategies train one model alike, and tell what they sent and held."""
+"""Eight strategies train one model alike, also after a resume, and tell what they sent and held."""
 
+import shutil
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from minidist import launch
 from minidist.train.gpt import GPT
@@ -12,7 +14,7 @@ from minidist.train.loop import Record, Training
 from minidist.train.options import STRATEGIES, Options, TrainError, check
 from minidist.train.text import characters, rows_of, text
 
-SMALL = Options(width=16, layers=2, heads=2, context=8, batch=12, steps=3, clip=0.2)
+SMALL = Options(width=16, layers=2, heads=2, context=8, batch=12, steps=4, clip=0.2)
 TOGETHER = STRATEGIES[1:]
 
 
@@ -20,6 +22,7 @@ def records(options: Options) -> list[Record]:
     return list(Training(options))
 
 
+@pytest.fixture(scope="module")
 def alone() -> tuple[list[float], int]:
     """The losses of plain PyTorch on whole batches, and the bytes of the model."""
     ids, alphabet = characters(text())
@@ -40,31 +43,67 @@ def alone() -> tuple[list[float], int]:
     return losses, sum(each.nbytes for each in net.parameters())
 
 
-def test_all_strategies_have_the_losses_of_one_process_and_say_what_they_sent() -> None:
-    def run() -> dict[str, list[Record]]:
-        found = {name: records(replace(SMALL, strategy=name)) for name in TOGETHER}
-        for name in ("ddp", "zero1", "zero2", "fsdp", "torch-fsdp"):
-            several = replace(SMALL, strategy=name, accumulate=3, steps=2)
-            found[f"{name}, accumulated"] = records(several)
+class Run(NamedTuple):
+    """What a rank saw of one strategy: a run that makes checkpoints, then a part of it again."""
+
+    undisturbed: list[Record]
+    drawn: float  # a random number after it
+    resumed: list[Record]
+    drawn_again: float
+    folder: list[str]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Run]]:
+    """Of each strategy, on each rank."""
+    folders = tmp_path_factory.mktemp("checkpoints")
+
+    def run() -> dict[str, Run]:
+        found = {}
+        for name in TOGETHER:
+            folder = folders / name
+            options = replace(SMALL, strategy=name, accumulate=3, checkpoint=folder, every=2)
+            undisturbed, drawn = records(options), torch.rand(()).item()
+            names = sorted(path.name for path in folder.iterdir())
+            dist.barrier()
+            if dist.get_rank() == 0:
+                shutil.rmtree(folder / "step-4")
+            resumed, again = records(options), torch.rand(()).item()
+            found[name] = Run(undisturbed, drawn, resumed, again, names)
         return found
 
-    losses, nbytes = alone()
-    first, *others = launch(run, 4, timeout=120)
-    assert launch(records, 1, replace(SMALL, strategy="single"))[0][-1]["bytes_sent"] == 0
-    for name, each in first.items():
-        got = [record["loss"] for record in each]
-        assert got == pytest.approx(losses[: len(got)], abs=2e-6), name
-        assert all(record["peak_memory"] > 50e6 for record in each), "of a process with torch"
-        assert [[r["loss"] for r in other[name]] for other in others] == [got] * 3
-    sent = {name: each[-1]["bytes_sent"] for name, each in first.items()}
-    assert {name for name in sent if sent[name] is None} == {
-        *("torch-ddp", "torch-fsdp", "torch-fsdp, accumulated")
-    }
-    model = 3 / 4 * nbytes  # what a ring of 4 sends to gather a model, or to reduce and scatter it
-    assert sent["ddp"] == sent["ddp, accumulated"] == pytest.approx(2 * model, rel=0.01)
-    for name in ("zero1", "zero2", "zero1, accumulated", "zero2, accumulated"):
-        assert sent[name] == pytest.approx(2 * model, rel=0.02), name
-    assert 2 * model < sent["fsdp"] < 3.3 * model, "padding, and the root's weights only once"
+    return launch(run, 4, timeout=200)
+
+
+def losses_of(some: list[Record]) -> list[float]:
+    return [record["loss"] for record in some]
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_the_losses_are_those_of_one_process_and_a_resumed_run_has_every_bit(
+    runs: list[dict[str, Run]], alone: tuple[list[float], int], name: str
+) -> None:
+    for mine in (each[name] for each in runs):
+        assert losses_of(mine.undisturbed) == pytest.approx(alone[0], abs=2e-6)
+        assert losses_of(mine.undisturbed) == losses_of(runs[0][name].undisturbed)
+        assert losses_of(mine.resumed) == losses_of(mine.undisturbed)[2:]
+        assert mine.drawn_again == mine.drawn
+        assert mine.folder == ["step-2", "step-4"]
+    assert len({each[name].drawn for each in runs}) == 4, "each rank has its own random numbers"
+
+
+def test_a_record_has_what_was_sent_and_held(
+    runs: list[dict[str, Run]], alone: tuple[list[float], int]
+) -> None:
+    last = {name: run.undisturbed[-1] for name, run in runs[0].items()}
+    assert all(record["peak_memory"] > 50e6 for record in last.values()), "a process with torch"
+    sent = {name: record["bytes_sent"] for name, record in last.items()}
+    assert [name for name in sent if sent[name] is None] == ["torch-ddp", "torch-fsdp"]
+    model = 3 / 4 * alone[1]  # what a ring of 4 sends to gather a model, or to reduce-scatter it
+    assert sent["ddp"] == pytest.approx(2 * model, rel=0.01), "once a step"
+    assert sent["zero1"] == pytest.approx(2 * model, rel=0.02)
+    assert sent["zero2"] == pytest.approx(2 * model, rel=0.02)
+    assert 4 * model < sent["fsdp"] < 8 * model, "twice each backward pass, but for the root"
 
 
 def test_a_step_reads_the_same_rows_on_any_number_of_ranks_and_no_two_alike() -> None:
@@ -101,16 +140,18 @@ def test_options_that_do_not_fit_are_refused_in_a_sentence(said: str) -> None:
         check(replace(SMALL, **WRONG[said]), ranks=4)
 
 
-def test_bfloat16_is_close_and_halves_what_fsdp_gathers() -> None:
+def test_bfloat16_is_close_and_halves_what_fsdp_gathers(
+    alone: tuple[list[float], int],
+) -> None:
     def run() -> list[list[Record]]:
         low = replace(SMALL, precision="bfloat16", steps=2)
         return [records(replace(low, strategy=name)) for name in ("ddp", "fsdp", "torch-fsdp")]
 
-    losses, nbytes = alone()
+    losses, nbytes = alone
     ddp, fsdp, theirs = launch(run, 2)[0]
     for each in (ddp, fsdp, theirs):
-        assert [record["loss"] for record in each] == pytest.approx(losses[:2], abs=5e-3)
-        assert [record["loss"] for record in each] != pytest.approx(losses[:2], abs=1e-7)
+        assert losses_of(each) == pytest.approx(losses[:2], abs=5e-3)
+        assert losses_of(each) != pytest.approx(losses[:2], abs=1e-7)
     assert fsdp[0]["loss"] == pytest.approx(theirs[0]["loss"], abs=1e-5)
     assert ddp[-1]["bytes_sent"] == pytest.approx(nbytes, rel=0.01)
     assert fsdp[-1]["bytes_sent"] < 1.1 * nbytes, "half a model for each gather, one to reduce"

@@ -149,7 +149,7 @@ def main() -> None:
     try:
         run(told)
     except TrainError as error:
-        sys.exit(f"minidist.train: rank {os.environ.get('RANK', 0)}: {error}")
+        sys.exit(f"minidist.train: {error}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,10 @@ class Training:
     them, which does not tell), and the `peak_memory` of the rank that held most: what torch has
     allocated on a GPU, what the process had resident on a CPU (None if that is not Linux).
 
-    Raises TrainError for options that do not fit each other or the number of ranks.
+    With `options.checkpoint` it begins where the newest checkpoint ends, and makes more.
+
+    Raises TrainError for options that do not fit each other or the number of ranks, and on all
+    ranks for checkpoints that can be neither read nor written.
     """
 
     def __init__(self, options: Options) -> None:
@@ -41,7 +44,14 @@ class Training:
         torch.manual_seed(options.seed)
         net = GPT(len(alphabet), options.width, options.layers, options.heads, options.context)
         self.wrapped = wrap(net.to(self.device), options, self.device)
-        self.first = 0
+        self.first = 0  # the step with which this run begins
+        self.checkpoints = None
+        if options.checkpoint:
+            from minidist.train.checkpoint import Checkpoints  # slow to import
+
+            self.checkpoints = Checkpoints(options.checkpoint)
+            self.checkpoints.load(self.wrapped)
+            self.first = self.checkpoints.newest
 
     def __iter__(self) -> Iterator[Record]:
         options = self.options
@@ -63,6 +73,11 @@ class Training:
                 "bytes_sent": int(max(sents)) if self.wrapped.comms or self.ranks == 1 else None,
                 "peak_memory": int(max(peaks)) or None,
             }
+            done = step + 1
+            if self.checkpoints and (done % options.every == 0 or done == options.steps):
+                self.checkpoints.save(done, self.wrapped)
+        if self.checkpoints:
+            self.checkpoints.wait()
 
     def step(self, step: int) -> float:
         """Make one step; return the mean loss of this rank's rows."""
