@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from minidist import launch
+from minidist.comm.replicas import digest
 from minidist.train.gpt import GPT
 from minidist.train.loop import Record, Training
 from minidist.train.options import STRATEGIES, Options, TrainError, check
@@ -47,10 +48,19 @@ class Run(NamedTuple):
     """What a rank saw of one strategy: a run that makes checkpoints, then a part of it again."""
 
     undisturbed: list[Record]
-    drawn: float  # a random number after it
+    state: tuple[str, float]  # every bit of what this rank has then, and a random number
     resumed: list[Record]
-    drawn_again: float
+    state_again: tuple[str, float]
     folder: list[str]
+
+
+def ends(options: Options) -> tuple[list[Record], tuple[str, float]]:
+    from minidist.train.checkpoint import flattened
+
+    training = Training(options)
+    made, drawn = list(training), torch.rand(()).item()
+    pieces = flattened(training.wrapped.parts(), training.wrapped.state)
+    return made, (digest(piece.tensor for piece in pieces.values()), drawn)
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +73,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Run]]:
         for name in TOGETHER:
             folder = folders / name
             options = replace(SMALL, strategy=name, accumulate=3, checkpoint=folder, every=2)
-            undisturbed, drawn = records(options), torch.rand(()).item()
+            undisturbed, state = ends(options)
             names = sorted(path.name for path in folder.iterdir())
             dist.barrier()
             if dist.get_rank() == 0:
                 shutil.rmtree(folder / "step-4")
-            resumed, again = records(options), torch.rand(()).item()
-            found[name] = Run(undisturbed, drawn, resumed, again, names)
+            resumed, again = ends(options)
+            found[name] = Run(undisturbed, state, resumed, again, names)
         return found
 
     return launch(run, 4, timeout=200)
@@ -87,9 +97,9 @@ def test_the_losses_are_those_of_one_process_and_a_resumed_run_has_every_bit(
         assert losses_of(mine.undisturbed) == pytest.approx(alone[0], abs=2e-6)
         assert losses_of(mine.undisturbed) == losses_of(runs[0][name].undisturbed)
         assert losses_of(mine.resumed) == losses_of(mine.undisturbed)[2:]
-        assert mine.drawn_again == mine.drawn
+        assert mine.state_again == mine.state
         assert mine.folder == ["step-2", "step-4"]
-    assert len({each[name].drawn for each in runs}) == 4, "each rank has its own random numbers"
+    assert len({each[name].state[1] for each in runs}) == 4, "each rank has its own random numbers"
 
 
 def test_a_record_has_what_was_sent_and_held(
