@@ -104,6 +104,11 @@ def test_a_log_that_cannot_be_written(says: Callable[..., str], tmp_path: Path) 
     assert said.startswith("minidist.train: rank 0: cannot write the log or the plot: [Errno 2]")
 
 
+def test_a_plot_of_no_known_kind(says: Callable[..., str]) -> None:
+    said = says("--steps", "1", "--plot", "run.mp3")
+    assert said.endswith("--plot: expected a file ending .png or .pdf or .svg, got run.mp3")
+
+
 def test_a_port_in_use() -> None:
     """Rank 0 cannot listen there; rank 1 is never answered there."""
 
