@@ -30,7 +30,7 @@ def named(folder: Path) -> list[str]:
 
 def test_another_strategy_on_another_number_of_ranks_goes_on(tmp_path: Path) -> None:
     went: list[float] = []
-    chain = [(4, "ddp"), (2, "fsdp"), (3, "zero2"), (1, "single"), (3, "torch-fsdp")]
+    chain = [(4, "ddp"), (2, "fsdp"), (3, "zero2"), (1, "single")]
     for number, (ranks, strategy) in enumerate(chain, start=1):
 
         def run(strategy: str = strategy, steps: int = 2 * number) -> list[float]:
@@ -38,9 +38,9 @@ def test_another_strategy_on_another_number_of_ranks_goes_on(tmp_path: Path) -> 
 
         went += launch(run, ranks)[0]
         assert len(went) == 2 * number
-    want = launch(lambda: losses(strategy="single", steps=10), 1)[0]
+    want = launch(lambda: losses(strategy="single", steps=8), 1)[0]
     assert went == pytest.approx(want, abs=5e-6)
-    assert named(tmp_path) == ["step-10", "step-8"], "the last two"
+    assert named(tmp_path) == ["step-6", "step-8"], "the last two"
 
 
 def refused(options: Options) -> str:

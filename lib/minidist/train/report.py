@@ -9,6 +9,8 @@ import torch.distributed as dist
 from minidist.train.loop import Record
 from minidist.train.options import TrainError, agree
 
+PICTURES = (".png", ".pdf", ".svg")
+
 
 class Report:
     """Written by rank 0; all ranks make one.
@@ -34,10 +36,12 @@ class Report:
                     for record in self.records:
                         self._write(record)
                     aside.replace(log)  # and what follows is written there
-                if plot:
+                if plot and plot.suffix in PICTURES:
                     plot.open("ab").close()
             except OSError as error:
                 problem = f"cannot write the log or the plot: {error}"
+        if plot and plot.suffix not in PICTURES:
+            problem = f"--plot: expected a file ending {' or '.join(PICTURES)}, got {plot}"
         agree(problem)
 
     def add(self, record: Record) -> None:
