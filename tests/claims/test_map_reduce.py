@@ -1,4 +1,4 @@
-"""Section A of the claims, each shown by a run; of A5 in test_elastic, of A6 in test_ddp."""
+"""Section A of the claims, each shown by a run; A5 is in test_elastic and train, A6 in test_ddp."""
 
 import functools
 from collections.abc import Callable

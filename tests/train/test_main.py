@@ -24,6 +24,7 @@ FLAGS = "--width=16 --layers=2 --heads=2 --context=8 --batch=12 --clip=0.2"
 LAUNCHER = "-m torch.distributed.run --standalone --nproc-per-node=2 --monitor-interval=0.1"
 
 
+@pytest.mark.claim("A5")
 def test_when_a_rank_is_killed_the_run_goes_on_from_the_last_checkpoint_to_the_same_losses(
     tmp_path: Path,
 ) -> None:

@@ -113,7 +113,7 @@ CASES = [
         None,
         "the first rank that torchrun names, and its signal; the others' broken connections only "
         "echo it",
-        "restart from the last checkpoint (course.training.elastic), or regroup the survivors "
+        "restart from the last checkpoint (python -m minidist.train), or regroup the survivors "
         "(course.training.regroup)",
         "checkpoints, and torchrun --max-restarts",
     ),

@@ -1,10 +1,8 @@
 """A training script that a dead rank does not undo: it goes on from its last checkpoint.
 
-    torchrun --standalone --nproc-per-node=2 --max-restarts=1 -m course.training.elastic FOLDER
-
 The network learns scikit-learn's digits under DistributedDataParallel. When a rank dies, the
-launcher ends the others and starts all of them again; what they find in FOLDER tells them where to
-go on. With `--die-at STEP` the last rank kills itself before that step, the first time it is there.
+launcher ends the others, and starts all of them again; what they find in the folder tells them
+where to go on. `python -m minidist.train` does the same under torchrun.
 """
 
 # mypy: disable-error-code=no-untyped-call
@@ -12,7 +10,6 @@ go on. With `--die-at STEP` the last rank kills itself before that step, the fir
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 from pathlib import Path
@@ -20,8 +17,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -94,34 +89,3 @@ def _batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     pixels, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(step))[:BATCH]
     return pixels[order].float() / 16, labels[order]
-
-
-def _rendezvous() -> tuple[Store, int, int]:
-    """The launcher's store, this rank and the number of ranks; each start has keys of its own.
-
-    torchrun keeps its store over a restart (seen in torch 2.13), and Gloo's keys are the same each
-    time: without the prefix a rank may find a dead one's address, and wait for it.
-    """
-    store, rank, ranks = next(rendezvous("env://"))
-    return PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store), rank, ranks
-
-
-def main() -> None:
-    """What torchrun calls on each rank."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--die-at", type=int)
-    told = parser.parse_args()
-    torch.set_num_threads(1)  # ranks share the cores
-    store, rank, ranks = _rendezvous()
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    losses = train(told.folder, told.steps, told.die_at)
-    if dist.get_rank() == 0:
-        lives = 1 + int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        (told.folder / "losses").write_text("\n".join(map(repr, [lives, *losses])))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
