@@ -137,19 +137,17 @@ PROBLEMS += ["hidden rest", "violations"]
 Visit = dict[str, list[str]]  # what the browser saw on one page, by kind of problem
 
 
-def open_page(browser: Browser, name: str, size: tuple[int, int], visit: Visit) -> Page:  # noqa: F811
-    page = browser.new_page(viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce")
-    errors, requests = visit["errors"], visit["foreign requests"]
-    known = ("file:", "data:")
-    page.on("request", lambda it: requests.extend([it.url] * (not it.url.startswith(known))))
-    page.on("requestfailed", lambda request: errors.append(f"not loaded: {request.url}"))
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda said: errors.extend([said.text] * (said.type == "error")))
-    page.goto((HTML / name).as_uri(), wait_until="load")
-    page.evaluate("window.MathJax?.startup?.promise")
-    page.evaluate("document.fonts.ready")
-    page.evaluate(AXE_SCRIPT)
-    return page
+@pytest.fixture(scope="module")
+def tab(browser: Browser) -> Page:  # noqa: F811
+    return browser.new_page(reduced_motion="reduce")  # one for all: a window costs more than a page
+
+
+def open_page(tab: Page, name: str, size: tuple[int, int]) -> None:
+    tab.set_viewport_size({"width": size[0], "height": size[1]})
+    tab.goto((HTML / name).as_uri(), wait_until="load")
+    tab.evaluate("window.MathJax?.startup?.promise")
+    tab.evaluate("document.fonts.ready")
+    tab.evaluate(AXE_SCRIPT)
 
 
 def violations(page: Page, mode: str, rules: object) -> list[str]:
@@ -160,28 +158,36 @@ def violations(page: Page, mode: str, rules: object) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def visit(browser: Browser) -> Callable[[str], Visit]:  # noqa: F811
+def visit(tab: Page) -> Callable[[str], Visit]:
+    errors, requests = list[str](), list[str]()
+    known = ("file:", "data:")
+    tab.on("request", lambda it: requests.extend([it.url] * (not it.url.startswith(known))))
+    tab.on("requestfailed", lambda request: errors.append(f"not loaded: {request.url}"))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.on("console", lambda said: errors.extend([said.text] * (said.type == "error")))
+
     @cache
     def visit_once(name: str) -> Visit:
         seen: Visit = {what: [] for what in PROBLEMS}
+        errors.clear()
+        requests.clear()
         for size in (PHONE, DESK) if name in FRAMES else (PHONE,):
-            page = open_page(browser, name, size, seen)
+            open_page(tab, name, size)
             if size is PHONE:
-                wide = page.evaluate("document.documentElement.scrollWidth")
+                wide = tab.evaluate("document.documentElement.scrollWidth")
                 seen["overhang"] = [f"{wide} px wide"] * (wide > PHONE[0])
-                seen["overhang"] += page.evaluate(STICKING_OUT)
-                seen["shrunk pictures"] = page.evaluate(SHRUNK)
-                seen["hidden rest"] = page.evaluate(HIDDEN_REST)
-                seen["raw math"] = page.evaluate(UNRENDERED_MATH)
-            page.evaluate(PLAIN_CODE)
-            seen["violations"] += violations(page, "light", STRUCTURE)
-            seen["violations"] += violations(page, "dark", SCROLLING)
-            page.evaluate(COLOURED_CODE)
-            page.evaluate(FEW_OF_A_KIND)
+                seen["overhang"] += tab.evaluate(STICKING_OUT)
+                seen["shrunk pictures"] = tab.evaluate(SHRUNK)
+                seen["hidden rest"] = tab.evaluate(HIDDEN_REST)
+                seen["raw math"] = tab.evaluate(UNRENDERED_MATH)
+            tab.evaluate(PLAIN_CODE)
+            seen["violations"] += violations(tab, "light", STRUCTURE)
+            seen["violations"] += violations(tab, "dark", SCROLLING)
+            tab.evaluate(COLOURED_CODE)
+            tab.evaluate(FEW_OF_A_KIND)
             for mode in ("light", "dark"):
-                seen["violations"] += violations(page, mode, CONTRAST)
-            page.close()
-        return seen
+                seen["violations"] += violations(tab, mode, CONTRAST)
+        return seen | {"errors": [*errors], "foreign requests": [*requests]}
 
     return visit_once
 
@@ -193,17 +199,16 @@ def test_a_page_has_no(name: str, what: str, visit: Callable[[str], Visit]) -> N
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
-def test_words_in_code_that_are_pale_are_noticed(browser: Browser, mode: str) -> None:  # noqa: F811
+def test_words_in_code_that_are_pale_are_noticed(tab: Page, mode: str) -> None:
     kinds = ["k", "n", "mi", "c1"]
-    page = open_page(browser, "book/fsdp.html", DESK, {what: [] for what in PROBLEMS})
-    page.add_style_tag(
+    open_page(tab, "book/fsdp.html", DESK)
+    tab.add_style_tag(
         content=f"article .highlight :is(.{', .'.join(kinds)}) {{ color: #88888880 !important }}"
     )
-    page.evaluate(FEW_OF_A_KIND)
-    found = violations(page, mode, CONTRAST)
+    tab.evaluate(FEW_OF_A_KIND)
+    found = violations(tab, mode, CONTRAST)
     assert {kind for kind in kinds for each in found if f'class="{kind}"' in each} == {*kinds}
     assert all(any(f'class="{kind}"' in each for kind in kinds) for each in found)
-    page.close()
 
 
 @cache

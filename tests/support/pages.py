@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.support.browser import browser  # noqa: F401 (a fixture)
 
@@ -18,6 +18,13 @@ class Pages:
         self.browser, self.folder = browser, folder
         self.errors: list[str] = []
 
+    def context(self, **options: bool) -> BrowserContext:
+        """One for all pages without options of their own: a context costs more than a page."""
+        known = [] if options else self.browser.contexts
+        return next(iter(known), None) or self.browser.new_context(
+            reduced_motion="reduce", **options
+        )
+
     def open(self, body: str, width: int = DESK, theme: str = "light", **options: bool) -> Page:
         path = self.folder / "page.html"
         path.write_text(
@@ -26,9 +33,8 @@ class Pages:
             '<body style="margin: 0; font-family: sans-serif">'
             f'<main style="padding: 16px"><h1>A page</h1>{body}</main></body></html>'
         )
-        page = self.browser.new_page(
-            viewport={"width": width, "height": 800}, reduced_motion="reduce", **options
-        )
+        page = self.context(**options).new_page()
+        page.set_viewport_size({"width": width, "height": 800})
         page.set_default_timeout(10_000)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
@@ -39,8 +45,12 @@ class Pages:
 @pytest.fixture
 def pages(browser: Browser, tmp_path: Path) -> Iterator[Pages]:  # noqa: F811
     pages = Pages(browser, tmp_path)
-    before = set(browser.contexts)
+    pages.context()
+    before = [page for context in browser.contexts for page in context.pages]
     yield pages
-    for context in set(browser.contexts) - before:
+    for context in browser.contexts[1:]:
         context.close()
+    for page in browser.contexts[0].pages:
+        if page not in before:
+            page.close()
     assert pages.errors == []
