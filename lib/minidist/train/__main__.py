@@ -153,6 +153,7 @@ def run(told: argparse.Namespace) -> None:
             report.add(record)
             bar.set_postfix(loss=f"{record['loss']:.3f}", refresh=False)
         report.close()
+        del training, bar  # PyTorch's DDP must not outlive the group, or Gloo can deadlock at exit
 
 
 def main() -> None:
