@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -33,13 +34,13 @@ def batch_memory(panels: Mapping[str, Batches], room: int) -> Figure:
 def _panel(axes: Axes, batches: Batches, room: int) -> None:
     for rank, lengths in enumerate(batches):
         tokens, padded = sum(lengths) / 1e3, max(lengths) * len(lengths) / 1e3
-        bar = {"height": 0.76, "linewidth": 0.8}
+        bar: dict[str, Any] = {"height": 0.76, "linewidth": 0.8}
         color = PART["activations"], 0.45
         style.outline(axes, 0, rank + 0.12, GREY, width=tokens, facecolor=color, **bar)
         style.outline(axes, tokens, rank + 0.12, GREY, width=padded - tokens, **bar)
         axes.patches[-1].set(linestyle="--")
         if padded * 1e3 > room:
-            text = {"fontsize": 8, "va": "center", "color": COLORS[1]}
+            text: dict[str, Any] = {"fontsize": 8, "va": "center", "color": COLORS[1]}
             axes.text(padded + 0.2, rank + 0.52, "out of memory", **text)
     axes.axvline(room / 1e3, color=COLORS[1], linestyle="--", linewidth=1.5)
     style.chart(axes, labelsize=8)

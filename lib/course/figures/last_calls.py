@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -35,7 +36,7 @@ def last_calls(ranks: Sequence[Rank], rows: int = 4) -> Figure:
             _cell(axes, column, row, call)
     first = next((row for row, n in enumerate(numbers) if _differs(ranks, n)), None)
     if first is not None:
-        frame = {"width": len(ranks) * WIDE, "height": 1.0, "linewidth": 2.2}
+        frame: dict[str, Any] = {"width": len(ranks) * WIDE, "height": 1.0, "linewidth": 2.2}
         style.outline(axes, 0, first, COLORS[1], **frame)
     axes.set_xticks([n + 0.5 for n in range(len(ranks))], [f"rank {each.rank}" for each in ranks])
     axes.xaxis.tick_top()
