@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from textwrap import wrap
 
-from course.failures import Case, Seen
+from course.failures.case import Case, Seen
 
 COLUMNS = 86
 
