@@ -23,10 +23,12 @@ def batch_memory(panels: Mapping[str, Batches], room: int) -> Figure:
     """
     ranks = max(map(len, panels.values()))
     height = len(panels) * (0.24 * ranks + 0.4) + 0.3
-    figure, grid = style.subplots(len(panels), 1, size=(3.7, height), sharex=True)
+    figure, grid = style.subplots(len(panels), 1, size=(3.4, height), sharex=True)
     for axes, (title, batches) in zip(grid[:, 0], panels.items(), strict=True):
         _panel(axes, batches, room)
         axes.set_title(title, fontsize=9, loc="left")
+    widest = max(max(own) * len(own) for batches in panels.values() for own in batches)
+    grid[-1, 0].set_xlim(0, 1.4 * max(widest, room) / 1e3)  # room for the words
     grid[-1, 0].set_xlabel("thousand tokens, padding included", fontsize=9)
     return figure
 

@@ -32,7 +32,7 @@ KINDS = (
 
 def disagreements(ranks: int = 3, steps: int = 5) -> Figure:
     """One timeline a kind, all of the same ranks and steps. A sketch, no timing."""
-    figure, grid = style.subplots(3, 1, size=(3.7, 0.42 * 3 * (ranks + 1) + 0.3), sharex=True)
+    figure, grid = style.subplots(3, 1, size=(3.4, 0.42 * 3 * (ranks + 1) + 0.3), sharex=True)
     for axes, kind in zip(grid[:, 0], KINDS, strict=True):
         _panel(axes, kind, ranks, steps)
     grid[-1, 0].set_xlabel("time", fontsize=9, loc="right")

@@ -28,17 +28,15 @@ def drift(runs: Mapping[str, Run], change: int) -> Figure:
         runs: name → what was measured.
         change: the step at which something was changed on one rank.
     """
-    figure, grid = style.subplots(2, 1, size=(3.7, 3.9), sharex=True)
+    figure, grid = style.subplots(2, 1, size=(3.4, 3.9), sharex=True)
     above, below = grid[:, 0]
     for number, (name, run) in enumerate(runs.items()):
         look = {"color": COLORS[number], "linestyle": LOOKS[number], "linewidth": 1.8}
         above.plot(run.loss, **look)
         below.plot(run.apart, **look)
         end = len(run.apart) - 1, run.apart[-1]
-        below.annotate(
-            name, end, (4, 0), textcoords="offset points", fontsize=8, va="center",
-            annotation_clip=False,
-        )  # fmt: skip
+        below.annotate(name, end, (4, 0), textcoords="offset points", fontsize=8, va="center")
+        below.set_xlim(-0.5, 1.27 * end[0])  # room for the names
     for axes, title in ((above, "loss, all runs"), (below, "largest difference of a weight")):
         axes.set_title(title, fontsize=9, loc="left")
         axes.axvline(change, color=GREY, linewidth=1, linestyle=":")
