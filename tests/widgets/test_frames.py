@@ -8,7 +8,13 @@ from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
-from course.widgets import bucket_stepper, sampler_stepper, unit_stepper, zero_stepper
+from course.widgets import (
+    bucket_stepper,
+    sampler_stepper,
+    unit_stepper,
+    waits_stepper,
+    zero_stepper,
+)
 from course.widgets.buckets import CAPS, LAYERS, WAYS
 from course.widgets.frames import (
     Cell,
@@ -22,6 +28,7 @@ from course.widgets.recording import RANKS
 from course.widgets.sampler import CALLS, ENDS, SAMPLES
 from course.widgets.stages import STAGES
 from course.widgets.units import RANK, UNITS
+from course.widgets.waits import BUGS, stuck_at
 from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import DESK, PHONE, Pages, pages  # noqa: F401 (a fixture)
 
@@ -184,6 +191,17 @@ def test_samples_are_dealt_as_the_sampler_deals_them(call: str, end: str) -> Non
     assert ("Nobody has ever seen" in frames[-1].says) == (not CALLS[call] and ENDS[end])
 
 
+def test_ranks_get_stuck_at_the_first_call_that_differs() -> None:
+    assert [stuck_at(calls) for calls in BUGS.values()] == [None, 2, 4, 1]
+    for (bug,), stepper in waits_stepper().steppers.items():
+        *_, last = stepper.frames
+        waiting = [len(row[-1][0]) for row in cells(last).values() if row]  # a strip's cells
+        assert waiting == [1] * 3
+        assert last.says.startswith("Stuck: ") == (bug != "nothing")
+        held = BeautifulSoup(last.picture, "html.parser").select(".held")
+        assert len(held) == {None: 0, 2: 3, 4: 2, 1: 3}[stuck_at(BUGS[bug])]
+
+
 # ---- what is written and played ----
 
 
@@ -229,7 +247,7 @@ def test_each_stage_can_be_chosen_and_played(pages: Pages) -> None:  # noqa: F81
 
 @pytest.mark.parametrize(("theme", "width"), [("light", DESK), ("dark", PHONE)])
 def test_axe_finds_nothing(pages: Pages, theme: str, width: int) -> None:  # noqa: F811
-    several = (bucket_stepper(), sampler_stepper(), zero_stepper())
+    several = (bucket_stepper(), sampler_stepper(), waits_stepper(), zero_stepper())
     first = (FramesChoice(each.labels, dict([*each.steppers.items()][:1])) for each in several)
     steppers = (unit_stepper(), *first)
     page = pages.open("".join(each._repr_html_() for each in steppers), width, theme)

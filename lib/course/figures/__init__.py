@@ -1,6 +1,7 @@
 """Pictures that only pages of the book need; what a user of minidist needs is in `plots`."""
 
 from course.figures.amounts import grouped_bars, level, stacked_bars
+from course.figures.batch_memory import batch_memory
 from course.figures.before_after import before_after
 from course.figures.beyond import pipeline_stages, split
 from course.figures.block_memory import block_memory
@@ -11,13 +12,16 @@ from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch
 from course.figures.ddp_step import ddp_step
 from course.figures.death import after_a_death
+from course.figures.disagreements import disagreements
 from course.figures.double_tree import double_tree
+from course.figures.drift import Run, drift
 from course.figures.fits import filled
 from course.figures.floors import floors
 from course.figures.flow import map_shuffle_reduce
 from course.figures.global_batch import global_batch
 from course.figures.idea import idea
 from course.figures.in_a_row import in_a_row
+from course.figures.last_calls import last_calls
 from course.figures.link_lanes import link_lanes, message_times
 from course.figures.machine import machine
 from course.figures.masks import masks
@@ -46,8 +50,10 @@ from course.figures.zero_step import zero_step
 
 __all__ = [
     "Curve",
+    "Run",
     "Travel",
     "after_a_death",
+    "batch_memory",
     "batch_shares",
     "before_after",
     "block_memory",
@@ -57,7 +63,9 @@ __all__ = [
     "curves",
     "cuts",
     "ddp_step",
+    "disagreements",
     "double_tree",
+    "drift",
     "elements_kept",
     "epoch",
     "filled",
@@ -68,6 +76,7 @@ __all__ = [
     "grouped_bars",
     "idea",
     "in_a_row",
+    "last_calls",
     "level",
     "link_lanes",
     "machine",

@@ -14,6 +14,7 @@ from course.widgets.sampler import sampler_stepper
 from course.widgets.scaling import scaling_slider
 from course.widgets.stages import zero_stepper
 from course.widgets.units import unit_stepper
+from course.widgets.waits import waits_stepper
 
 __all__ = [
     "Cell",
@@ -29,5 +30,6 @@ __all__ = [
     "scaling_slider",
     "state_slider",
     "unit_stepper",
+    "waits_stepper",
     "zero_stepper",
 ]
