@@ -11,6 +11,7 @@ import torch
 from playwright.sync_api import Browser, Page
 
 from course.widgets import grid_slider, scaling
+from course.widgets.checkpoints import best_interval, lost, rule_of_thumb
 from course.widgets.grid import grid
 from course.widgets.memory import POLICIES, bytes_each
 from course.widgets.overlap import STRATEGIES, backward
@@ -211,6 +212,29 @@ def test_a_grid_holds_and_sends_what_is_predicted(formulas: Page) -> None:
         assert {name: seen[name] for name in numbers} == numbers
         for name in ("sent", "seconds"):
             assert seen[name] == pytest.approx(getattr(own, name), rel=1e-12)
+
+
+def test_checkpoints_lose_what_is_predicted_and_least_at_the_best_interval(formulas: Page) -> None:
+    draw = random.Random(6)
+    grid = [(1e6, 1.0, 100.0, 10.0), (10.0, 1e-3, 1e6, 0.0), (1.0, 600.0, 50.0, 3600.0)] + [
+        tuple(10 ** draw.uniform(low, high) for low, high in ((0, 6), (-1, 3), (2, 8), (1, 4)))
+        for _ in range(POINTS)
+    ]
+    for given, seen in zip(grid, asked(formulas, "lostShares", [[*g] for g in grid]), strict=True):
+        own = lost(*given)
+        assert [*seen.values()] == pytest.approx([*own, own.total], rel=1e-9, abs=1e-12)
+        assert 0 <= own.saving <= own.total <= 1
+    cases = [(save, mtbf) for _, save, mtbf, _ in grid]
+    for (save, mtbf), seen in zip(
+        cases, asked(formulas, "bestInterval", [[*case] for case in cases]), strict=True
+    ):
+        best = best_interval(save, mtbf)
+        assert seen == pytest.approx(best, rel=1e-9)
+        if save > 1e-6 * mtbf and save < mtbf:  # else the sums have no digits for the difference
+            least = lost(best, save, mtbf, 0.0).total
+            assert all(lost(best * f, save, mtbf, 0.0).total > least for f in (0.9, 1.1))
+        if save < 1e-4 * mtbf:
+            assert best == pytest.approx(rule_of_thumb(save, mtbf), rel=0.01)
 
 
 def test_nothing_is_ever_not_a_number(formulas: Page) -> None:

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from course.hardware import H100, UTILIZATION
 from course.widgets import (
+    checkpoint_slider,
     curves_slider,
     grid_slider,
     overlap_slider,
@@ -17,6 +18,7 @@ from course.widgets import (
     scaling_slider,
     state_slider,
 )
+from course.widgets.checkpoints import YEAR, best_interval, lost, time_text
 from course.widgets.memory import POLICIES
 from course.widgets.page import SCRIPTS, Slider, assets, nbytes_text, seconds_text
 from course.widgets.peak import peak
@@ -33,6 +35,7 @@ SLIDERS = {
     "scaling": scaling_slider(),
     "peak": peak_slider(),
     "grid": grid_slider(),
+    "checkpoints": checkpoint_slider(),
 }
 NONSENSE = re.compile(r"NaN|undefined|Infinity|null")
 
@@ -264,6 +267,21 @@ def test_a_grid_in_words(desk: Page) -> None:
     turn(figure, "Pipeline", 4)
     assert "8 blocks cannot be split into 16 stages" in turn(figure, "Parameters", 1)
     assert "nothing to hold" in turn(figure, "Parameters", 0)
+
+
+def test_checkpoints_in_words(desk: Page) -> None:
+    figure = fresh(desk, "checkpoints")
+    mtbf = 5 * YEAR / 4096
+    best = best_interval(30, mtbf)
+    said = expect_sense(figure)
+    assert (
+        f"Something fails every {time_text(mtbf)}. With a checkpoint every {time_text(best)}"
+        in said
+    )
+    assert f"{100 * lost(best, 30, mtbf, 600).total:.2g} % of the time is lost" in said
+    turn(figure, "A GPU fails", 0)
+    turn(figure, "GPUs", -1)
+    assert "100 % of the time is lost" in turn(figure, "A restart", -1)
 
 
 def test_keys_move_a_slider_and_the_picture_follows(desk: Page) -> None:

@@ -4,6 +4,7 @@
 """
 
 from course.widgets.buckets import bucket_stepper
+from course.widgets.checkpoints import checkpoint_slider
 from course.widgets.cost import curves_slider
 from course.widgets.frames import Cell, Frame, drawing, frames_stepper
 from course.widgets.grid import grid_slider
@@ -20,6 +21,7 @@ __all__ = [
     "Cell",
     "Frame",
     "bucket_stepper",
+    "checkpoint_slider",
     "curves_slider",
     "drawing",
     "frames_stepper",

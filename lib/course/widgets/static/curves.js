@@ -1,9 +1,10 @@
-// Pictures over time and size, with sliders: prices of all-reduces, a backward pass, and how a step
-// scales with the ranks.
+// Pictures over time and size, with sliders: prices of all-reduces, a backward pass, how a step
+// scales with the ranks, and how often to save.
 (() => {
   "use strict";
-  const { price, best, crossings, overlap, stepTime, algorithms, strategies } =
-    globalThis.minidistFormulas;
+  const {
+    price, best, crossings, overlap, stepTime, lostShares, bestInterval, algorithms, strategies,
+  } = globalThis.minidistFormulas;
   const {
     svg, text, line, rect, sizeText, secondsText, capital, listed, ticks, word, show,
   } = globalThis.minidistSliders;
@@ -201,5 +202,61 @@
     return { height: bottom + 40, nodes: [...lanes, ...grid, ...marks, ...curves], says, legend };
   }
 
-  show({ curves: drawCurves, overlap: drawOverlap, scaling: drawScaling });
+  // ---- checkpoints: how often ----
+
+  const TIMES = [[1, "1 s"], [60, "1 min"], [3600, "1 h"], [86400, "1 day"], [864000, "10 days"]];
+  const UNITS = [[86400, "days"], [3600, "h"], [60, "min"], [1, "s"], [0, "s"]];
+  function timeText(seconds) {
+    const [unit, name] = UNITS.find(([least]) => seconds >= least);
+    const value = seconds / (unit || 1);
+    return `${value >= 100 ? Math.round(value) : Number(value.toPrecision(3))} ${name}`;
+  }
+  const percentText = (share) =>
+    `${share >= 0.9995 ? 100 : Number((100 * share).toPrecision(share < 0.1 ? 2 : 3))} %`;
+
+  function drawCheckpoints({ gpus, years, save, restart }, data, width) {
+    const mtbf = (years * data.year) / gpus;
+    const [left, right, top, bottom] = [46, width - 12, 36, 236];
+    const [shortest, longest] = [TIMES[0][0], TIMES.at(-1)[0]];
+    const span = Math.log(longest / shortest);
+    const x = (seconds) => left + (Math.log(seconds / shortest) / span) * (right - left);
+    const y = (share) => bottom - share * (bottom - top);
+    const grid = [0, 0.25, 0.5, 0.75, 1].flatMap((share) => [
+      line(left, y(share), right, y(share), "grid"),
+      text(left - 6, y(share) + 4, `${100 * share} %`, "end"),
+    ]);
+    for (const [seconds, name] of TIMES) {
+      grid.push(line(x(seconds), top, x(seconds), bottom, "grid"));
+      grid.push(text(x(seconds), bottom + 17, name, seconds === longest ? "end" : "middle"));
+    }
+    const name = "from checkpoint to checkpoint";
+    grid.push(text(0, 14, "of the time"), text((left + right) / 2, bottom + 34, name, "middle"));
+    const intervals = Array.from({ length: 121 }, (_, i) => shortest * Math.exp((i / 120) * span));
+    const lines = ["saving", "again", "total"].map((kind) => {
+      const share = (each) => lostShares(each, save, mtbf, restart)[kind];
+      const points = intervals.map((each) => `${x(each).toFixed(1)} ${y(share(each)).toFixed(1)}`);
+      return svg("path", { class: `curve lost-${kind}`, d: `M${points.join("L")}` });
+    });
+    const least = bestInterval(save, mtbf);
+    const lost = lostShares(least, save, mtbf, restart);
+    const end = least > 1800;
+    const marks = [
+      line(x(least), top - 8, x(least), bottom, "limit"),
+      text(x(least) + (end ? -4 : 4), top - 8, `least: every ${timeText(least)}`, end ? "end" : ""),
+      svg("circle", { class: "crossing", cx: x(least), cy: y(lost.total), r: 5 }),
+    ];
+    const says =
+      `Something fails every ${timeText(mtbf)}. With a checkpoint every ${timeText(least)}, ` +
+      `${percentText(lost.total)} of the time is lost: ${percentText(lost.saving)} to saving, ` +
+      `${percentText(lost.again)} to restarts and to work done twice. ` +
+      `The rule of thumb says ${timeText(Math.sqrt(2 * save * mtbf))}.`;
+    const legend = {
+      "lost-saving": "saving", "lost-again": "restarting, doing again", "lost-total": "both",
+    };
+    return { height: bottom + 40, nodes: [...grid, ...lines, ...marks], says, legend };
+  }
+
+  show({
+    curves: drawCurves, overlap: drawOverlap, scaling: drawScaling, checkpoints: drawCheckpoints,
+  });
 })();

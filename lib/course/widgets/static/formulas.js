@@ -158,10 +158,33 @@ globalThis.minidistFormulas ??= (() => {
     return { replicas, micro, held, sent, seconds };
   }
 
+  // ---- course.widgets.checkpoints: what failures and checkpoints cost ----
+
+  // Seconds throughout; the shares of the time that train nothing new.
+  function lostShares(interval, save, mtbf, restart) {
+    const exponent = (interval + save) / mtbf;
+    if (restart / mtbf + exponent > 700) return { saving: 0, again: 1, total: 1 };
+    const took = mtbf * Math.exp(restart / mtbf) * Math.expm1(exponent);
+    const [useful, saving] = [interval / took, save / took];
+    const again = 1 - useful - saving;
+    return { saving, again, total: saving + again };
+  }
+
+  function bestInterval(save, mtbf) {
+    let [low, high] = [0, 1];
+    for (let i = 0; i < 60; i += 1) {
+      const x = (low + high) / 2;
+      if ((1 - x) * Math.exp(x) > Math.exp(-save / mtbf)) low = x;
+      else high = x;
+    }
+    return mtbf * low;
+  }
+
   const algorithms = Object.keys(COUNTS);
   const strategies = Object.keys(STRATEGIES);
   return Object.freeze({
-    stateBytes, price, best, crossings, assign, overlap, stepTime, peakBytes, gridStep,
+    stateBytes, price, best, crossings, assign, overlap, stepTime, peakBytes, gridStep, lostShares,
+    bestInterval,
     algorithms, strategies,
   });
 })();
