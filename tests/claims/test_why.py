@@ -142,21 +142,6 @@ def test_without_a_master_copy_small_updates_are_lost() -> None:
     assert abs(master.item() - 2) < 1e-3
 
 
-@pytest.mark.claim("C15")
-def test_the_device_of_a_rank_is_its_local_rank_also_on_the_second_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As on two nodes with four GPUs each; only the answer "is there a GPU" is made up."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.delenv("MINIDIST_DEVICE", raising=False)
-    there = [torch.device("cuda", index) for index in range(4)]
-    for rank in range(8):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("LOCAL_RANK", str(rank % 4))
-        assert minidist.device() == there[rank % 4]
-        assert (torch.device("cuda", rank) in there) == (rank < 4), "by its rank it has none"
-
-
 @pytest.mark.claim("C16")
 def test_rows_and_then_columns_of_a_mesh_sum_the_whole() -> None:
     rows, columns, ranks = 2, 3, 6

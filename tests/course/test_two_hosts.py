@@ -40,7 +40,7 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
 
-@pytest.mark.claim("C15")
+@pytest.mark.claim("C15", "F7")
 def test_a_plain_script_trains_on_two_nodes_of_two_ranks(tmp_path: Path) -> None:
     (tmp_path / "told.py").write_text(TOLD)
     script = [str(tmp_path / "told.py"), str(SCRIPT), "--steps=10", "--batch=8"]

@@ -7,6 +7,7 @@ from course.figures.beyond import pipeline_stages, split
 from course.figures.block_memory import block_memory
 from course.figures.blocks import uneven_blocks
 from course.figures.bucket_timeline import Travel, bucket_timeline
+from course.figures.checkpoints import async_save, time_lost
 from course.figures.curves import Curve, curves
 from course.figures.cuts import cuts, elements_kept
 from course.figures.data import batch_shares, epoch
@@ -23,6 +24,7 @@ from course.figures.idea import idea
 from course.figures.in_a_row import in_a_row
 from course.figures.last_calls import last_calls
 from course.figures.link_lanes import link_lanes, message_times
+from course.figures.lives import Life, lives
 from course.figures.machine import machine
 from course.figures.masks import masks
 from course.figures.mesh import mesh
@@ -34,6 +36,7 @@ from course.figures.readings import readings
 from course.figures.ring_circle import chunk_tour, ring_circle
 from course.figures.ring_path import ring_path
 from course.figures.rounds import rounds
+from course.figures.seats import seats
 from course.figures.shards import gradients
 from course.figures.spreads import spreads
 from course.figures.step_as_reduce import step_as_reduce
@@ -50,9 +53,11 @@ from course.figures.zero_step import zero_step
 
 __all__ = [
     "Curve",
+    "Life",
     "Run",
     "Travel",
     "after_a_death",
+    "async_save",
     "batch_memory",
     "batch_shares",
     "before_after",
@@ -79,6 +84,7 @@ __all__ = [
     "last_calls",
     "level",
     "link_lanes",
+    "lives",
     "machine",
     "map_shuffle_reduce",
     "masks",
@@ -95,12 +101,14 @@ __all__ = [
     "ring_circle",
     "ring_path",
     "rounds",
+    "seats",
     "split",
     "spreads",
     "stacked_bars",
     "step_as_reduce",
     "step_memory",
     "strong_scaling",
+    "time_lost",
     "two_paths",
     "uneven",
     "uneven_blocks",
