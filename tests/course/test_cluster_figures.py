@@ -8,7 +8,6 @@ import pytest
 from matplotlib.axes import Axes
 
 from course import figures
-from course.widgets.checkpoints import best_interval, lost
 
 
 @pytest.fixture(autouse=True)
@@ -51,18 +50,16 @@ def test_the_rename_comes_after_every_rank_has_written() -> None:
     assert {"step-2", "step-2, step-4.unfinished", "step-2, step-4"} <= {*texts(axes)}
 
 
-def test_what_is_lost_is_drawn_and_the_best_interval_is_lowest() -> None:
-    save, mtbf, restart = 60.0, 10_000.0, 600.0
-    best = best_interval(save, mtbf)
-    intervals = [best * factor for factor in (0.1, 0.5, 1, 2, 10)]
-    (axes,) = figures.time_lost(intervals, save, mtbf, restart, {best: 0.3}, best).axes
-    saving, again, total, simulated, star = (
-        np.asarray(line.get_ydata()) for line in axes.lines[:5]
-    )
-    assert saving + again == pytest.approx(total)
-    assert total.argmin() == 2
-    assert star[0] == pytest.approx(total[2]) == 100 * lost(best, save, mtbf, restart).total
+def test_what_is_lost_is_drawn_with_its_parts() -> None:
+    shares = [(0.4, 0.1), (0.2, 0.15), (0.1, 0.4)]
+    (axes,) = figures.time_lost([1, 10, 100], shares, {10: 0.3}, (12, 0.34)).axes
+    drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines[:5]]
+    saving, again, total, simulated, star = drawn
+    assert saving.tolist() == [40, 20, 10]
+    assert again.tolist() == [10, 15, 40]
+    assert total == pytest.approx([50, 35, 50])
     assert simulated.tolist() == [30]
+    assert star == pytest.approx([34])
 
 
 def test_lives_lie_on_the_run_and_what_is_done_twice_is_hatched() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.widgets.checkpoints import HOUR, MINUTE, lost
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PHASE
 
@@ -64,38 +63,34 @@ def _bar(axes: Axes, row: int, start: float, length: float, color: str, text: st
 
 def time_lost(
     intervals: Sequence[float],
-    save: float,
-    mtbf: float,
-    restart: float,
+    shares: Sequence[tuple[float, float]],
     simulated: Mapping[float, float],
-    best: float,
+    best: tuple[float, float],
 ) -> Figure:
     """Percent of the time lost over the interval between saves: its two parts, and their sum.
 
     Args:
-        intervals: seconds of training between saves, at which the model is drawn.
-        save: seconds of a save; so are `mtbf`, between failures, and `restart`.
-        simulated: interval → share that a simulation has lost.
-        best: the interval to mark.
+        intervals: minutes of training between saves, at which the model is drawn.
+        shares: for each, what is lost to saving and to what is done again.
+        simulated: interval → share that a simulation has lost in all.
+        best: the interval to mark, and the share that it loses.
     """
     figure, grid = style.subplots(size=(4.6, 2.9))
     axes: Axes = grid[0, 0]
-    shares = [lost(interval, save, mtbf, restart) for interval in intervals]
-    minutes = [interval / MINUTE for interval in intervals]
+    minutes, total = intervals, [saving + again for saving, again in shares]
     parts = {
-        "saving": ([each.saving for each in shares], COLORS[2], "--"),
-        "restarting, doing again": ([each.again for each in shares], COLORS[1], ":"),
-        "all that is lost": ([each.total for each in shares], COLORS[0], "-"),
+        "saving": ([saving for saving, _ in shares], COLORS[2], "--"),
+        "restarting, doing again": ([again for _, again in shares], COLORS[1], ":"),
+        "all that is lost": (total, COLORS[0], "-"),
     }
     for values, color, dashes in parts.values():
         axes.plot(minutes, [100 * value for value in values], color=color, ls=dashes, lw=1.6)
     points = [100 * share for share in simulated.values()]
-    at = [interval / MINUTE for interval in simulated]
-    axes.plot(at, points, "o", color=COLORS[0], ms=4, mfc="none")
-    axes.plot(best / MINUTE, 100 * lost(best, save, mtbf, restart).total, "*", color=GREY, ms=11)
-    axes.axvline(best / MINUTE, color=GREY, lw=0.9, ls=":")
+    axes.plot([*simulated], points, "o", color=COLORS[0], ms=4, mfc="none")
+    axes.plot(best[0], 100 * best[1], "*", color=GREY, ms=11)
+    axes.axvline(best[0], color=GREY, lw=0.9, ls=":")
     axes.set(xscale="log", xlabel="minutes of training between saves", ylabel="% of the time")
-    axes.set_ylim(0, 100 * max(each.total for each in shares))
+    axes.set_ylim(0, 100 * max(total))
     axes.xaxis.set_major_formatter("{x:g}")
     near: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
     left, right = len(shares) // 6, len(shares) * 5 // 6
@@ -106,7 +101,7 @@ def time_lost(
     ):
         values, color, _ = parts[name]
         axes.annotate(name, (minutes[place], 100 * values[place]), shift, color=color, **near)
-    text = f"best: {best / MINUTE:.0f} min\n(failures: {mtbf / HOUR:.1f} h apart)"
-    axes.annotate(text, (best / MINUTE, axes.get_ylim()[1]), (5, -24), **near)
+    text = f"best: {best[0]:.0f} min"
+    axes.annotate(text, (best[0], axes.get_ylim()[1]), (5, -12), **near)
     style.chart(axes, labelsize=8)
     return figure
