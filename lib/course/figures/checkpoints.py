@@ -11,16 +11,16 @@ from matplotlib.figure import Figure
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PHASE
 
-STEP, COPY, INDEX = 1.0, 0.6, 0.65  # lengths, in steps
+STEP, COPY, INDEX = 1.0, 0.75, 0.85  # lengths, in steps
 WRITES = (2.6, 3.1, 2.8, 3.4)  # how long each rank writes
 KILLED = COLORS[1]
 
 
 def async_save(before: str = "step-4", after: str = "step-8") -> Figure:
     """A save during training: who does what, what the folder has, and what a restart finds."""
-    figure, grid = style.subplots(size=(4.7, 2.75))
+    figure, grid = style.subplots(size=(5.0, 2.75))
     axes: Axes = grid[0, 0]
-    copied, end = 2 * STEP + COPY, 8.5
+    copied, end = 2 * STEP + COPY, 8.75
     written = copied + max(WRITES)
     renamed = written + INDEX
     starts = [0, STEP, *(copied + step * STEP for step in range(6))]
@@ -96,7 +96,7 @@ def time_lost(
     left, right = len(shares) // 6, len(shares) * 5 // 6
     for name, place, shift in (
         ("saving", left, (-34, -16)),
-        ("restarting, doing again", right, (-64, -30)),
+        ("restarting, doing again", right, (-52, -52)),
         ("all that is lost", left, (8, 6)),
     ):
         values, color, _ = parts[name]

@@ -204,7 +204,7 @@
 
   // ---- checkpoints: how often ----
 
-  const TIMES = [[1, "1 s"], [60, "1 min"], [3600, "1 h"], [86400, "1 day"], [864000, "10 days"]];
+  const TIMES = [[1, "1 s"], [60, "1 min"], [3600, "1 h"], [86400, "1 day"], [864000, ""]];
   const UNITS = [[86400, "days"], [3600, "h"], [60, "min"], [1, "s"], [0, "s"]];
   function timeText(seconds) {
     const [unit, name] = UNITS.find(([least]) => seconds >= least);
@@ -227,7 +227,7 @@
     ]);
     for (const [seconds, name] of TIMES) {
       grid.push(line(x(seconds), top, x(seconds), bottom, "grid"));
-      grid.push(text(x(seconds), bottom + 17, name, seconds === longest ? "end" : "middle"));
+      grid.push(text(x(seconds), bottom + 17, name, "middle"));
     }
     const name = "from checkpoint to checkpoint";
     grid.push(text(0, 14, "of the time"), text((left + right) / 2, bottom + 34, name, "middle"));
