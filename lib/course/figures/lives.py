@@ -36,9 +36,8 @@ def lives(undisturbed: Sequence[float], parts: Sequence[Life]) -> Figure:
             for step in life.losses.keys() & later.losses.keys():
                 style.outline(below, step - 0.5, number + 0.1, color, height=0.8)
     above.set_ylabel("loss", fontsize=9)
-    middle = len(undisturbed) // 6
-    near: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
-    above.annotate("undisturbed (wide line)", (middle, undisturbed[middle]), (12, 10), **near)
+    right: dict[str, Any] = {"transform": above.transAxes, "fontsize": 8, "ha": "right"}
+    above.text(1, 0.9, "wide line: undisturbed", **right)
     below.set_xlabel("step", fontsize=9)
     below.set_ylim(len(parts) + 0.05, -0.05)
     below.set_xlim(-1, len(undisturbed))
