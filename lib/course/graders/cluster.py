@@ -43,15 +43,14 @@ def _pair(answer: Any) -> Seat:
 
 def _why(answer: Seat, rank: int, gpus: list[int]) -> str:
     """A guess at the mistake, after a blank; "" if there is none."""
+    node, local = 0, rank
+    while local >= gpus[node]:
+        node, local = node + 1, local - gpus[node]
     known = {
-        (rank % len(gpus), rank // len(gpus)): "Ranks are dealt node by node, not in turns.",
+        (node + 1, local + 1): "Nodes and local ranks count from 0.",
+        (node, local + 1): "Local ranks count from 0.",
+        (local, node): "The node comes first, then the local rank.",
         divmod(rank, gpus[0]): "The nodes need not have as many ranks as the first.",
+        (rank % len(gpus), rank // len(gpus)): "Ranks are dealt node by node, not in turns.",
     }
-    for node, here in enumerate(gpus):
-        if rank < here:
-            known |= {(rank, node): "The node comes first, then the local rank."}
-            known |= {(node + 1, rank + 1): "Nodes and local ranks count from 0."}
-            known |= {(node, rank + 1): "Local ranks count from 0."}
-            break
-        rank -= here
     return f" {known[answer]}" if answer in known else ""
