@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import minidist
+from course.failures.disagreeing import Forked
 from course.training import data, models
 from minidist.comm.comm import Counted, Ours
 from minidist.comm.replicas import check_replicas
@@ -325,17 +326,6 @@ def test_the_cap_settles_the_number_of_messages_and_not_that_of_bytes() -> None:
 
 
 # ---- C6 ----
-
-
-class Forked(nn.Module):
-    """Uses the layers that are named."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(4, 1), nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor, sides: str) -> torch.Tensor:
-        return torch.stack([getattr(self, side)(x) for side in sides.split()]).sum(0)
 
 
 def raised(call: Callable[[], object]) -> str:
