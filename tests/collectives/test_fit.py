@@ -11,7 +11,7 @@ from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, seconds, shared, switch
 from minidist.schedule.schedule import Schedule
 
-LINK = Link(alpha=2e-6, beta=1e-9)
+LINK = Link(alpha=1e-5, beta=1e-9)
 HALF = (algorithms.ring_all_reduce, algorithms.tree_all_reduce)  # reduce half of what they move
 ALL = algorithms.recursive_doubling_all_reduce
 
