@@ -69,6 +69,8 @@ FEW_OF_A_KIND = """() => {
   }
   Object.values(held).flatMap((alike) => alike.slice(2)).forEach((element) => element.remove());
 }"""
+# Tabs fade from one scheme's colours to the other's; axe must not see them half way.
+AT_ONCE = "*, ::before, ::after { transition: none !important }"
 CONTRAST = {"runOnly": ["color-contrast"]}
 STRUCTURE = {"rules": {"color-contrast": {"enabled": False}}}
 # At night the theme puts pictures on a wider ground; other rules would only find the same again.
@@ -145,6 +147,7 @@ def tab(browser: Browser) -> Page:  # noqa: F811
 def open_page(tab: Page, name: str, size: tuple[int, int]) -> None:
     tab.set_viewport_size({"width": size[0], "height": size[1]})
     tab.goto((HTML / name).as_uri(), wait_until="load")
+    tab.add_style_tag(content=AT_ONCE)
     tab.evaluate("window.MathJax?.startup?.promise")
     tab.evaluate("document.fonts.ready")
     tab.evaluate(AXE_SCRIPT)
