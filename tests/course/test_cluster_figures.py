@@ -34,7 +34,7 @@ def test_each_rank_sits_on_its_node_with_the_numbers_it_was_told() -> None:
         (x, y), (same, below) = places[f"RANK {rank}"], places[f"RANK {rank + 3}"]
         assert (x, y) < (same, below)
         assert x == pytest.approx(same)
-        assert said.count(f"→ cuda:{rank}") == said.count(f"LOCAL_RANK {rank}") == 2
+        assert said.count(f"→ cuda:{rank}") == said.count(f"local rank {rank}") == 2
     assert said.count("all meet here") == 1
     assert "node 1, address 10.0.0.2" in said
     assert "WORLD_SIZE = 6, for all" in said

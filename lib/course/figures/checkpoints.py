@@ -11,30 +11,30 @@ from matplotlib.figure import Figure
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PHASE
 
-STEP, COPY, INDEX = 1.0, 0.75, 0.85  # lengths, in steps
+STEP, COPY, INDEX = 1.0, 0.85, 0.9  # lengths, in steps
 WRITES = (2.6, 3.1, 2.8, 3.4)  # how long each rank writes
 KILLED = COLORS[1]
 
 
 def async_save(before: str = "step-4", after: str = "step-8") -> Figure:
     """A save during training: who does what, what the folder has, and what a restart finds."""
-    figure, grid = style.subplots(size=(5.0, 2.75))
+    figure, grid = style.subplots(size=(3.6, 2.75))
     axes: Axes = grid[0, 0]
-    copied, end = 2 * STEP + COPY, 8.75
+    copied, end = STEP + COPY, 8.85
     written = copied + max(WRITES)
     renamed = written + INDEX
-    starts = [0, STEP, *(copied + step * STEP for step in range(6))]
-    for number, start in enumerate(starts, 7):
+    starts = [0, *(copied + step * STEP for step in range(7))]
+    for number, start in enumerate(starts, 8):
         _bar(axes, 0, start, min(STEP, end - start) - 0.05, PHASE["backward"], f"{number}")
-    _bar(axes, 0, 2 * STEP, COPY - 0.05, PHASE["optimizer"], "copy")
+    _bar(axes, 0, STEP, COPY - 0.05, PHASE["optimizer"], "copy")
     for rank, took in enumerate(WRITES):
         _bar(axes, 1 + rank, copied, took, PHASE["all-gather"], "write, sync")
     _bar(axes, 1, written, INDEX, PHASE["optimizer"], "index")
-    rows = ["all ranks: train", *(f"rank {rank}: save" for rank in range(len(WRITES)))]
+    rows = ["training", *(f"rank {rank}" for rank in range(len(WRITES)))]
     for row, name in enumerate(rows):
         axes.text(-0.12, row + 0.4, name, ha="right", va="center", fontsize=8)
     low = len(rows) + 0.25
-    axes.text(-0.12, low + 0.4, "in the folder", ha="right", va="center", fontsize=8)
+    axes.text(-0.12, low + 0.4, "folder", ha="right", va="center", fontsize=8)
     texts = (
         (0, before),
         (copied, f"{before}, {after}.unfinished"),
@@ -45,11 +45,11 @@ def async_save(before: str = "step-4", after: str = "step-8") -> Figure:
         axes.plot((start, start), (low, low + 0.8), color=GREY, lw=0.9)
     axes.plot((renamed, renamed), (0, low + 1.75), color=KILLED, lw=1.3, ls="--")
     said: dict[str, Any] = {"fontsize": 8, "va": "center"}
-    axes.text(-0.12, low + 1.4, "killed here, goes on at", ha="right", **said)
-    axes.text(renamed - 0.1, low + 1.4, f"← {before}", ha="right", **said)
+    text = f"a killed run resumes at  ← {before}"
+    axes.text(renamed - 0.1, low + 1.4, text, ha="right", **said)
     axes.text(renamed + 0.1, low + 1.4, f"{after} →", **said)
     axes.text(renamed, -0.1, "rename", ha="center", va="bottom", fontsize=8, color=KILLED)
-    axes.set_xlim(-2.6, end)
+    axes.set_xlim(-1.35, end)
     axes.set_ylim(low + 1.8, -0.6)
     axes.set_axis_off()
     return figure
@@ -75,13 +75,13 @@ def time_lost(
         simulated: interval → share that a simulation has lost in all.
         best: the interval to mark, and the share that it loses.
     """
-    figure, grid = style.subplots(size=(4.6, 2.9))
+    figure, grid = style.subplots(size=(3.6, 2.9))
     axes: Axes = grid[0, 0]
     minutes, total = intervals, [saving + again for saving, again in shares]
     parts = {
         "saving": ([saving for saving, _ in shares], COLORS[2], "--"),
-        "restarting, doing again": ([again for _, again in shares], COLORS[1], ":"),
-        "all that is lost": (total, COLORS[0], "-"),
+        "restarts, repeated work": ([again for _, again in shares], COLORS[1], ":"),
+        "total": (total, COLORS[0], "-"),
     }
     for values, color, dashes in parts.values():
         axes.plot(minutes, [100 * value for value in values], color=color, ls=dashes, lw=1.6)
@@ -96,8 +96,8 @@ def time_lost(
     left, right = len(shares) // 6, len(shares) * 5 // 6
     for name, place, shift in (
         ("saving", left, (-34, -16)),
-        ("restarting, doing again", right, (-52, -52)),
-        ("all that is lost", left, (8, 6)),
+        ("restarts, repeated work", right, (-52, -62)),
+        ("total", left, (8, 6)),
     ):
         values, color, _ = parts[name]
         axes.annotate(name, (minutes[place], 100 * values[place]), shift, color=color, **near)

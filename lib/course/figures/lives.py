@@ -23,7 +23,7 @@ class Life(NamedTuple):
 def lives(undisturbed: Sequence[float], parts: Sequence[Life]) -> Figure:
     """Above the losses, below which steps each life has made; those made twice are hatched."""
     figure, grid = style.subplots(
-        2, 1, size=(4.6, 3.5), sharex=True, height_ratios=(2.4, 0.25 + 0.3 * len(parts))
+        2, 1, size=(3.6, 3.3), sharex=True, height_ratios=(2.4, 0.25 + 0.3 * len(parts))
     )
     above, below = grid[:, 0]
     above.plot(undisturbed, color=GREY, lw=6, alpha=0.35)
@@ -52,7 +52,7 @@ def _lane(axes: Axes, row: int, life: Life, color: str, steps: int) -> None:
     first, last = min(life.losses), max(life.losses)
     width = last - first + 1
     style.fill(axes, first - 0.5, row + 0.1, color, width=width, height=0.8, alpha=0.3)
-    at = first if width > 0.017 * len(life.name) * steps else last + 2
+    at = first if width > 0.022 * len(life.name) * steps else last + 2
     axes.text(at, row + 0.5, life.name, fontsize=8, va="center", ha="left")
     if life.killed:
         axes.plot(last + 0.5, row + 0.5, "x", color=COLORS[1], ms=9, mew=2.5, clip_on=False)

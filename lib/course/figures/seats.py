@@ -12,7 +12,8 @@ from matplotlib.patches import Rectangle
 from minidist.plots import style
 from minidist.plots.style import GREY, RANK
 
-SEAT, GAP, NODE = 1.0, 0.12, 2.0  # widths of a rank and between two; a node's height
+SEAT, GAP, NODE = 1.0, 0.06, 2.0  # widths of a rank and between two; a node's height
+INCH = 0.845  # of a unit: four ranks side by side are as wide as a phone
 
 
 def seats(everyone: Sequence[Mapping[str, Any]]) -> Figure:
@@ -25,7 +26,7 @@ def seats(everyone: Sequence[Mapping[str, Any]]) -> Figure:
     nodes = sorted({who["GROUP_RANK"] for who in everyone})
     widest = max(who["LOCAL_WORLD_SIZE"] for who in everyone)
     width = widest * (SEAT + GAP) + GAP
-    figure, grid = style.subplots(size=(0.92 * width, 0.25 + 0.92 * NODE * len(nodes)))
+    figure, grid = style.subplots(size=(INCH * width, 0.25 + INCH * NODE * len(nodes)))
     axes: Axes = grid[0, 0]
     for number, node in enumerate(nodes):
         here = [who for who in everyone if who["GROUP_RANK"] == node]
@@ -46,7 +47,7 @@ def _node(axes: Axes, top: float, width: float, here: Sequence[Mapping[str, Any]
     axes.text(GAP, top + 0.2, name, fontsize=9, va="center")
     meets = first["address"] == first["MASTER_ADDR"]
     style.outline(axes, GAP, top + 0.38, width=width - 2 * GAP, height=0.36, facecolor=(GREY, 0.15))
-    text = f"torchrun: starts {len(here)} ranks, tells them MASTER_ADDR = {first['MASTER_ADDR']}"
+    text = f"torchrun starts {len(here)} ranks; MASTER_ADDR = {first['MASTER_ADDR']}"
     style.write(axes, width / 2, top + 0.56, text)
     if meets:
         axes.text(width - GAP, top + 0.2, "all meet here", fontsize=8, va="center", ha="right")
@@ -56,7 +57,7 @@ def _node(axes: Axes, top: float, width: float, here: Sequence[Mapping[str, Any]
         box: dict[str, Any] = {"width": SEAT, "height": 0.66, "linewidth": 1.2}
         style.outline(axes, left, top + 0.94, color, facecolor=(color, 0.25), **box)
         style.write(axes, left + SEAT / 2, top + 1.09, f"RANK {who['RANK']}", fontsize=9)
-        style.write(axes, left + SEAT / 2, top + 1.29, f"LOCAL_RANK {who['LOCAL_RANK']}")
+        style.write(axes, left + SEAT / 2, top + 1.29, f"local rank {who['LOCAL_RANK']}")
         style.write(axes, left + SEAT / 2, top + 1.47, f"→ cuda:{who['LOCAL_RANK']}")
         middle = left + SEAT / 2
         arrow: dict[str, Any] = {"arrowstyle": "->", "color": GREY, "lw": 1}

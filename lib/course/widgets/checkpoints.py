@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from course.widgets.page import Control, Slider, rank_stops
+from course.widgets.page import Control, Slider, rank_stops, seconds_text
 
 MINUTE, HOUR, DAY, YEAR = 60.0, 3600.0, 86_400.0, 365 * 86_400.0
 GPU_MTBF = 16_384 * 54 * DAY / 419  # what Llama 3's interruptions make of each GPU: 5.8 years
@@ -82,7 +82,9 @@ def checkpoint_slider(
 
 
 def time_text(seconds: float) -> str:
-    """12 min, with three digits at most."""
+    """12 min, with three digits at most; below a tenth of a second, 12.8 ms."""
+    if seconds < 0.1:
+        return seconds_text(seconds)
     unit, name = next((unit, name) for unit, name in UNITS if seconds >= unit)
     value = seconds / (unit or 1)
     return f"{value:.0f} {name}" if value >= 100 else f"{value:.3g} {name}"
