@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import CASES
 from course.pages.recorded import RESULTS, recorded
 
 NAMES = sorted(path.stem for path in RESULTS.glob("*.json"))
@@ -32,6 +33,12 @@ def rows_of(name: str, what: str, ranks: int | None = None) -> list[Row]:
 
 def by_way(name: str, what: str, ranks: int) -> dict[str, Row]:
     return {row["way"]: row for row in rows_of(name, what, ranks)}
+
+
+def test_the_page_names_every_case_that_can_be_recorded() -> None:
+    page = (RESULTS.parents[1] / "book" / "results.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == [*CASES]
+    assert {*NAMES} - {"gpu"} == {*CASES}
 
 
 @pytest.mark.parametrize("name", NAMES)

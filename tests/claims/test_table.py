@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +12,13 @@ import pytest
 from course.pages.claims import Claim, as_table, load, unproven
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "book" / "_ext"))
+from house.evidence import pieces  # noqa: E402
+
 CLAIMS = load()
+SIZES = {"A": 8, "B": 10, "C": 17, "D": 11, "E": 10, "F": 8}
+IDS = [f"{letter}{number + 1}" for letter, size in SIZES.items() for number in range(size)]
+OPEN = {"F1", "F2", "F6"}  # no chapter meets these yet
 PAIRS = [(claim, evidence) for claim in CLAIMS for evidence in claim.evidence]
 
 
@@ -96,6 +103,34 @@ def test_a_claim_without_evidence_is_refused(tmp_path: Path) -> None:
     path.write_text(row % "[a]" * 2)
     with pytest.raises(ValueError, match="claim X"):
         load(path)
+
+
+def test_the_ledger_has_all_64_claims_in_their_order() -> None:
+    assert len(IDS) == 64
+    assert [claim.id for claim in CLAIMS] == [name for name in IDS if name not in OPEN]
+
+
+def test_the_table_leads_to_each_box_cell_and_test() -> None:
+    lines = as_table(CLAIMS).data.splitlines()[2:]
+    for claim, line in zip(CLAIMS, lines, strict=True):
+        assert f'<span id="claim-{claim.id}">' in line
+        assert f"]({claim.chapter}.html#said-{claim.id})" in line
+        for evidence in claim.evidence:
+            file, _, name = evidence.replace("::", "#").partition("#")
+            page = Path(file).with_suffix(".html").as_posix()
+            folder = "" if file.endswith(".ipynb") else "_modules/"
+            assert f"](../{folder}{page}#{name})" in line
+
+
+def test_a_page_of_evidence_has_all_of_a_file_and_a_place_for_each_test() -> None:
+    tests = [each.split("::") for _, each in PAIRS if "::" in each]
+    for file in sorted({file for file, _ in tests}):
+        source = (ROOT / file).read_text()
+        found = [*pieces(source)]
+        assert "".join("".join(text.split("\n")) for _, text in found) == source.replace("\n", "")
+        names = [name for name, _ in found]
+        assert {name for each, name in tests if each == file} <= {*names}
+        assert len(names) == len(set(names))
 
 
 def test_the_table_has_a_row_for_each_claim() -> None:

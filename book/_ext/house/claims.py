@@ -1,4 +1,4 @@
-"""The role `claim`, a link to a row of the ledger; and anchors at the cells that show it."""
+"""The role `claim`, a link to a row of the ledger; anchors at the boxes and cells it leads to."""
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -19,15 +19,22 @@ class ClaimRole(ReferenceRole):
 
 
 class AnchorClaims(SphinxPostTransform):
-    """Give each lab's cell that is a claim's evidence the claim's name, so that links find it."""
+    """Name chapters' boxes and labs' cells after the claims they meet, so that links find them."""
 
     default_priority = 5
 
     def run(self, **_: object) -> None:
-        """Turn the tag of a cell into its id."""
+        """Turn the tag of a cell, and a box's link to its row of the ledger, into ids."""
         for cell in self.document.findall(nodes.container):
             tags = [name for name in cell["classes"] if name.startswith("tag_claim-")]
             cell["ids"] += [tag.removeprefix("tag_") for tag in tags]
+        for box in self.document.findall(nodes.admonition):
+            rows = [link["refuri"].partition("#claim-") for link in box.findall(_leads_out)]
+            box["ids"] += [f"said-{claim}" for _, _, claim in rows if claim]
+
+
+def _leads_out(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.reference) and "refuri" in node
 
 
 def setup(app: Sphinx) -> None:

@@ -13,7 +13,8 @@ from IPython.display import Markdown
 
 from course.pages.table import table
 
-CLAIMS = Path(__file__).parents[3] / "book" / "claims.yml"
+ROOT = Path(__file__).parents[3]
+CLAIMS = ROOT / "book" / "claims.yml"
 VERDICTS = {"true": "true", "refine": "needs refining", "wrong": "wrong"}
 
 
@@ -52,12 +53,15 @@ def unproven(claims: Iterable[Claim], passed: Iterable[str]) -> dict[str, list[s
 
 
 def as_table(claims: Iterable[Claim]) -> Markdown:
-    """The appendix's table, for a page beside the chapters; each row has an anchor."""
+    """The appendix's table, for a page beside the chapters; each row has an anchor.
+
+    It leads to the box in the chapter, to the labs' cells, and to the tests' pages.
+    """
     rows = [
         (
             f'<span id="claim-{claim.id}">**{claim.id}**</span> {claim.claim}',
             f'<span class="verdict-{claim.verdict}">{VERDICTS[claim.verdict]}</span>',
-            f"{claim.shown} ([chapter]({claim.chapter}.html))",
+            f"{claim.shown} ([chapter]({claim.chapter}.html#said-{claim.id}))",
             "<br>".join(_evidence(each) for each in claim.evidence),
         )
         for claim in claims
@@ -70,4 +74,7 @@ def _evidence(evidence: str) -> str:
     if file.endswith(".ipynb"):
         lab = Path(file).stem
         return f"[a cell of the lab]({Path('..', 'notebooks', lab)}.html#{name})"
-    return f"{Path(file).stem}: {name.removeprefix('test_').replace('_', ' ')}"
+    words = f"{Path(file).stem}: {name.removeprefix('test_').replace('_', ' ')}"
+    if not (ROOT / file).exists():  # a handout has no tests
+        return words
+    return f"[{words}]({Path('..', '_modules', file).with_suffix('.html')}#{name})"

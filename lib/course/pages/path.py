@@ -1,0 +1,122 @@
+"""The path through the course: the landing page's cards, with their times, and its exercises."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[3]
+WORDS, LINES = 175, 20  # of prose, and of code in cells that a reader sees, in a minute
+PAPER, GRADED, RIDDLE = 5, 10, 2  # minutes for an exercise, for a folded answer in a lab
+UNSEEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
+
+CARD = re.compile(r"^:::\{grid-item-card\} \d+ · (.+)\n((?:.*\n)*?):::$", re.MULTILINE)
+ENTRY = re.compile(r"\*\*\[(.+)\]\((\w+)\.md\)\*\* · (\d+) min<br>")
+LAB = re.compile(r"\[(.+)\]\(\.\./notebooks/(\w+)\.ipynb\) · (\d+) min")
+NO_PROSE = re.compile(r"```.*?```|\$\$.*?\$\$|\{[\w:]+\}|\]\([^)]*\)", re.DOTALL)
+
+
+class Lab(NamedTuple):
+    """A lab of a chapter; `minutes` has its graded exercises in it."""
+
+    name: str
+    title: str
+    minutes: int
+
+
+class Chapter(NamedTuple):
+    """A chapter as the landing page has it; `minutes` is for reading it."""
+
+    part: str
+    page: str
+    title: str
+    minutes: int
+    lab: Lab | None
+
+
+def path() -> list[Chapter]:
+    """All chapters, in the order of the landing page."""
+    cards = CARD.findall(
+        (ROOT / "book" / "index.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    )
+    return [_chapter(part, entry) for part, card in cards for entry in card.strip().split("\n\n")]
+
+
+def _chapter(part: str, entry: str) -> Chapter:
+    found = ENTRY.match(entry)
+    if not found:
+        raise ValueError(f"index.md: expected a chapter and its minutes, got {entry!r}")
+    lab = LAB.search(entry)
+    title, page, minutes = found.groups()
+    return Chapter(
+        part, page, title, int(minutes), Lab(lab[2], lab[1], int(lab[3])) if lab else None
+    )
+
+
+def on_paper(chapter: Chapter) -> list[str]:
+    """The titles of the exercises at the end of a chapter; the lab's have no solution there."""
+    text = (ROOT / "book" / f"{chapter.page}.md").read_text()
+    found = re.findall(r"^:+\{exercise\} (.+)\n:label: (.+)$", text, re.MULTILINE)
+    return [title for title, label in found if f"{{solution}} {label}\n" in text]
+
+
+def graded(chapter: Chapter) -> list[str]:
+    """The names of the exercises of a chapter's lab, each of which has a grader."""
+    tags = [tag for cell in _cells(chapter.lab) for tag in _tags(cell)]
+    names = [tag.removeprefix("exercise-") for tag in tags if tag.startswith("exercise-")]
+    return [name.replace("-", " ").replace("_", " ") for name in names]
+
+
+def reading_time(chapter: Chapter) -> float:
+    """Estimated minutes for a chapter without its exercises; each figure takes one."""
+    text = (ROOT / "book" / f"{chapter.page}.md").read_text()
+    before, _, rest = text.partition("\n## Exercises")
+    text = before + rest[rest.find("\n## ") :]
+    cells = re.findall(r"```\{code-cell\}.*\n((?:.*\n)*?)```", text)
+    code = [cell for cell in cells if not any(tag in cell for tag in UNSEEN)]
+    figures = len(re.findall(r"^    name: fig-|\{lab-figure\}", text, re.MULTILINE))
+    return _words([text]) / WORDS + _lines(code) / LINES + figures
+
+
+def lab_time(chapter: Chapter) -> float:
+    """Estimated minutes for a chapter's lab with its exercises."""
+    cells = _cells(chapter.lab)
+    prose = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    seen = ["".join(cell["source"]) for cell in code if not UNSEEN & {*_tags(cell)}]
+    folded = sum("hide-cell" in _tags(cell) for cell in code) - len(graded(chapter))
+    answers = GRADED * len(graded(chapter)) + RIDDLE * folded
+    return _words(prose) / WORDS + _lines(seen) / LINES + answers
+
+
+def project_lines(file: str) -> int:
+    """How many lines of the project's file the reader writes, if they write what we did."""
+    lines: set[int] = set()
+    for node in ast.walk(ast.parse((ROOT / "lib" / "from_scratch" / f"{file}.py").read_text())):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            lines |= {n for each in body for n in range(each.lineno, (each.end_lineno or 0) + 1)}
+    return len(lines)
+
+
+def _cells(lab: Lab | None) -> list[dict[str, Any]]:
+    if lab is None:
+        return []
+    found = json.loads((ROOT / "notebooks" / f"{lab.name}.ipynb").read_text())
+    return list(found["cells"])
+
+
+def _tags(cell: dict[str, Any]) -> list[str]:
+    return list(cell["metadata"].get("tags", []))
+
+
+def _words(texts: Iterable[str]) -> int:
+    return sum(len(re.findall(r"[A-Za-z0-9][\w'-]*", NO_PROSE.sub("", text))) for text in texts)
+
+
+def _lines(cells: Iterable[str]) -> int:
+    return sum(len(cell.splitlines()) for cell in cells)

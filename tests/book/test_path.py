@@ -1,0 +1,110 @@
+"""The path on the landing page, and the page for instructors that is made from it."""
+
+import re
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+import yaml
+
+from course.pages.path import Chapter, graded, lab_time, on_paper, path, project_lines, reading_time
+from tools.work import LESSON, ROOT, title
+
+PATH = path()
+LABS = [chapter for chapter in PATH if chapter.lab]
+TEACHING = ROOT / "book" / "teaching.md"
+
+
+def numbered() -> list[tuple[str, list[tuple[str, str]]]]:
+    """The numbered parts of the table of contents: their chapters, each with its lab or ""."""
+    parts = yaml.safe_load((ROOT / "_toc.yml").read_text())["parts"]
+    lab = [{"file": ""}]
+    return [
+        (
+            part["caption"],
+            [(c["file"], c.get("sections", lab)[0]["file"]) for c in part["chapters"]],
+        )
+        for part in parts
+        if part.get("numbered")
+    ]
+
+
+def test_the_path_is_the_table_of_contents() -> None:
+    cards = [
+        (part, [(f"book/{c.page}", f"notebooks/{c.lab.name}" if c.lab else "") for c in chapters])
+        for part, chapters in groupby(PATH, lambda chapter: chapter.part)
+    ]
+    assert cards == numbered()
+
+
+@pytest.mark.parametrize("chapter", LABS, ids=lambda chapter: chapter.page)
+def test_a_lab_has_its_own_title_there(chapter: Chapter) -> None:
+    assert chapter.lab
+    lab = (ROOT / "notebooks" / f"{chapter.lab.name}.ipynb").read_bytes()
+    assert chapter.lab.title == title(lab)
+
+
+def test_times_are_what_the_rule_says_to_five_minutes() -> None:
+    """The rule of the page for instructors; where it does not hold, mend the landing page."""
+    wrong = {
+        chapter.page: (chapter.minutes, round(reading_time(chapter)))
+        for chapter in PATH
+        if abs(chapter.minutes - reading_time(chapter)) > 5
+    }
+    wrong |= {
+        chapter.lab.name: (chapter.lab.minutes, round(lab_time(chapter)))
+        for chapter in LABS
+        if chapter.lab and abs(chapter.lab.minutes - lab_time(chapter)) > 5
+    }
+    assert wrong == {}
+    assert all(minutes % 5 == 0 for c in LABS if c.lab for minutes in (c.minutes, c.lab.minutes))
+
+
+def test_exercises_are_those_of_the_pages() -> None:
+    for chapter in PATH:
+        text = (ROOT / "book" / f"{chapter.page}.md").read_text()
+        assert len(on_paper(chapter)) == text.count("{solution} ") > 0
+        assert bool(chapter.lab) == bool(graded(chapter))
+    assert graded(PATH[0]) == ["bytes per parameter", "largest", "seat"]
+
+
+def test_lines_to_write_are_counted_without_definitions_and_docstrings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("course.pages.path.ROOT", tmp_path)
+    (tmp_path / "lib" / "from_scratch").mkdir(parents=True)
+    code = [
+        "import os",
+        "def f(x):",
+        '    """Say.',
+        "",
+        '    More."""',
+        "    y = (",
+        "        x)",
+        "    return y",
+    ]
+    (tmp_path / "lib" / "from_scratch" / "ring.py").write_text("\n".join(code))
+    assert project_lines("ring") == 3
+
+
+def test_the_page_for_instructors_has_an_aim_for_each_chapter_and_a_table_for_each_part() -> None:
+    text = TEACHING.read_text()
+    body = text[text.index("## Chapter by chapter") : text.index("## Exercises and their")]
+    sections = re.split(r"^### (.+)\n", body, flags=re.MULTILINE)[1:]
+    found = {
+        part: re.findall(r"^- \*\*(.+?)\.\*\* .{60,}", section, re.MULTILINE)
+        for part, section in zip(sections[::2], sections[1::2], strict=True)
+    }
+    expected = {
+        part: [chapter.title for chapter in chapters]
+        for part, chapters in groupby(PATH, lambda chapter: chapter.part)
+    }
+    assert found == expected
+    assert re.findall(r'^chapters\("(.+)"\)$', body, re.MULTILINE) == [*expected]
+
+
+def test_every_file_of_the_project_is_somebodys_homework() -> None:
+    (line,) = re.findall(r"^PROJECT = (.+)$", TEACHING.read_text(), re.MULTILINE)
+    files = yaml.safe_load(line)
+    assert sorted(file for each in files.values() for file in each) == sorted(LESSON)
+    assert {*files} <= {chapter.page for chapter in LABS}

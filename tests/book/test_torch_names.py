@@ -1,0 +1,86 @@
+"""The table "Name by name": every public name of minidist beside torch's."""
+
+import inspect
+import pkgutil
+import re
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import minidist
+from tools.work import ROOT
+
+API = ROOT / "book" / "api"
+
+
+class Row(NamedTuple):
+    ours: str
+    theirs: str
+    same: str
+    differs: str
+
+
+def table() -> list[Row]:
+    page = (API / "torch.md").read_text()
+    section = page[page.index("## Name by name") : page.index("## Where minidist differs from")]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    return [Row(*(cell.strip() for cell in line.strip("|").split("|"))) for line in lines]
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+TABLE = table()
+PAIRS = [(row, name) for row in TABLE for name in quoted(row.ours) if row.theirs != "–"]
+
+
+def resolve(name: str) -> Any:
+    name = re.sub(r"^dist\.", "torch.distributed.", name)
+    return pkgutil.resolve_name(name.replace("torch.nn.Module.", "torch.nn:Module."))
+
+
+def test_every_public_name_has_its_row_and_its_place_in_the_api() -> None:
+    names = [name for row in TABLE for name in quoted(row.ours) if "minidist" not in name]
+    assert sorted(names) == sorted(minidist.__all__)
+    front = (ROOT / "book" / "api.md").read_text()
+    listed = re.findall(r"`(\w+)(?: <minidist[\w.]+>)?`", front)
+    assert {*minidist.__all__} <= {*listed}
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.ours)
+def test_a_row_says_what_differs_in_a_line(row: Row) -> None:
+    assert 20 <= len(row.differs) <= 130
+    assert bool(row.same) == (row.theirs != "–")
+
+
+@pytest.mark.parametrize(("row", "name"), PAIRS, ids=[name for _, name in PAIRS])
+def test_what_is_said_to_be_the_same_is(row: Row, name: str) -> None:
+    (address,) = quoted(row.theirs)
+    ours, theirs = getattr(minidist, name), resolve(address)
+    parts = row.same.split(", ")
+    if "it is torch's own" in parts:
+        assert ours is theirs
+    if "name" in re.split(r", |; ", row.same):
+        assert address.rpartition(".")[2] in quoted(row.ours)
+    if not {"arguments", "first arguments"} & {*parts}:
+        return
+    here = [p for p in parameters(ours) if p.kind is p.POSITIONAL_OR_KEYWORD]
+    there = [p for p in parameters(theirs) if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert len(here) == len(there) or "first arguments" in parts
+    there = there[: len(here)]
+    assert [p.name for p in here] == [p.name for p in there]
+    if "defaults" in parts:
+        assert [p.default for p in here] == [p.default for p in there]
+
+
+def parameters(function: Any) -> list[inspect.Parameter]:
+    return [*inspect.signature(function).parameters.values()]
+
+
+def test_a_part_that_a_row_names_is_an_argument_of_both() -> None:
+    (row,) = (row for row in TABLE if quoted(row.ours) == ["fully_shard"])
+    for named in quoted(row.same):
+        for function in (minidist.fully_shard, torch.distributed.fsdp.fully_shard):
+            assert named.removesuffix("=") in inspect.signature(function).parameters
