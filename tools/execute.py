@@ -19,6 +19,8 @@ from myst_nb.core.read import is_myst_markdown_notebook, myst_nb_reader_plugin
 from sphinx_external_toc.parsing import parse_toc_yaml
 from traitlets.config import Config
 
+from tools.kernels import KernelManager
+
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "_build" / ".jupyter_cache"  # where Jupyter Book looks
 AT_ONCE = 3  # ranks wait for each other, so a few more than there are cores
@@ -62,9 +64,8 @@ def run(path: Path) -> ExecutionResult:
     """
     with TemporaryDirectory(prefix="kernel-") as sockets:
         ipc = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/socket"})
-        return single_nb_execution(
-            read(path), cwd=str(path.parent), timeout=TIMEOUT, allow_errors=False, config=ipc
-        )
+        how = {"timeout": TIMEOUT, "allow_errors": False, "kernel_manager_class": KernelManager}
+        return single_nb_execution(read(path), cwd=str(path.parent), config=ipc, **how)
 
 
 def keep(cache: JupyterCacheAbstract, path: Path, result: ExecutionResult) -> None:

@@ -1,0 +1,70 @@
+"""Kernels forked from one process that has imported what nearly every document imports.
+
+Importing torch and matplotlib keeps a core busy for two seconds, and there are some thirty
+documents. A fork has them at once, and is otherwise a kernel like any other.
+"""
+
+import os
+import signal
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning import LocalProvisioner
+
+get_context("forkserver").set_forkserver_preload(
+    ["ipykernel.kernelapp", "matplotlib_inline.backend_inline", "torch._dynamo"]
+)
+
+
+def be_kernel(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
+    """Run a kernel until it is shut down."""
+    from ipykernel.kernelapp import IPKernelApp
+
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server ignores it
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment, JPY_PARENT_PID=str(os.getppid()))
+    IPKernelApp.launch_instance(argv=arguments)
+
+
+class Kernel(ForkServerProcess):
+    """A forked kernel, with what a provisioner uses of `subprocess.Popen`."""
+
+    stdin = stdout = stderr = None
+
+    def poll(self) -> int | None:
+        """Its exit status, or None while it runs."""
+        return self.exitcode
+
+    def wait(self) -> int | None:
+        """Its exit status, when it has ended."""
+        self.join()
+        return self.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Send it to the kernel alone."""
+        os.kill(self.pid or 0, number)
+
+
+class Provisioner(LocalProvisioner):
+    """Starts a kernel by a fork."""
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Start it; `cmd` is what would start a Python: its options, a module, and `-f FILE`."""
+        arguments = cmd[cmd.index("-f") :]
+        self.process = Kernel(target=be_kernel, args=(arguments, kwargs["cwd"], kwargs["env"]))
+        self.process.start()
+        self.pid = self.process.pid
+        return self.connection_info
+
+
+class KernelManager(AsyncKernelManager):
+    """Jupyter's, with kernels that are forked."""
+
+    async def _async_pre_start_kernel(self, **kwargs: Any) -> Any:
+        self.provisioner = Provisioner(kernel_id="", kernel_spec=self.kernel_spec, parent=self)
+        return await super()._async_pre_start_kernel(**kwargs)
