@@ -1,4 +1,4 @@
-"""What a dead rank does to a training run, and how it goes on without it."""
+"""What a dead rank does to a training run, and how the run resumes."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course.training import elastic, regroup
+from course.training import elastic
 from minidist import RankError, launch
 from tests.support.processes import living, note, noted
 
@@ -48,24 +48,6 @@ def test_when_a_rank_is_killed_the_others_stop_and_the_error_names_it(tmp_path: 
     assert told, "its peers hear of it too"
     for error in told:
         assert "Connection" in error or "connection" in error, error
-
-
-@pytest.mark.claim("A5")
-def test_survivors_go_on_from_their_own_memory_without_a_checkpoint() -> None:
-    net, optimizer = regroup.begin()
-    for step in range(regroup.STEPS):  # in one process: all ranks' parts, then the survivors'
-        parts = regroup.RANKS - (step >= regroup.DIES_AT)
-        losses = [regroup.loss_of(net, step, part, parts) for part in range(parts)]
-        optimizer.zero_grad()
-        torch.stack(losses).mean().backward()
-        optimizer.step()
-    alone = torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
-
-    first, second = regroup.run()
-    assert first == second, "the survivors' weights too, in every bit"
-    assert first["groups"] == [3, 2]
-    assert first["steps"] == regroup.STEPS, "none is lost"
-    assert torch.allclose(torch.tensor(first["weights"]), alone, atol=1e-5)
 
 
 def test_what_was_done_after_the_checkpoint_is_done_again(
