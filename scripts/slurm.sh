@@ -14,6 +14,7 @@
 set -euo pipefail
 
 cd "$SLURM_SUBMIT_DIR" # edit: on a disk that all nodes share, with scripts/ and checkpoints/
+# shellcheck source=/dev/null
 source .venv/bin/activate # edit
 
 # The time is up: back into the queue. The same command resumes from the newest checkpoint.
@@ -26,6 +27,7 @@ export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / SLURM_GPUS_ON_NODE))
 
 srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \
     --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$SLURM_GPUS_ON_NODE" \
+    --max-restarts 3 \
     --rdzv-id "$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" \
     --rdzv-backend c10d --rdzv-endpoint "$head:$port" \
     scripts/fsdp2.py --steps 100000 --batch 1024 & # edit

@@ -27,8 +27,9 @@ def be_kernel(arguments: list[str], folder: str, environment: dict[str, str]) ->
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the server ignores it
     os.chdir(folder)
     os.environ.clear()
-    os.environ.update(environment, JPY_PARENT_PID=str(os.getppid()))
-    IPKernelApp.launch_instance(argv=arguments)
+    os.environ.update(environment)
+    server = f"--IPKernelApp.parent_handle={os.getppid()}"  # with it the kernel ends
+    IPKernelApp.launch_instance(argv=[*arguments, server])
 
 
 class Kernel(ForkServerProcess):
