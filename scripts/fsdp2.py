@@ -73,9 +73,9 @@ def main():
         fully_shard(module, mesh=mesh, mp_policy=policy)
     model.to_empty(device=device)  # memory for this rank's shards
     torch.manual_seed(SEED)
-    whole = GPT().state_dict() if rank == 0 else {}  # or trained weights from a file
+    full_state = GPT().state_dict() if rank == 0 else {}  # or trained weights from a file
     how = states.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    states.set_model_state_dict(model, whole, options=how)
+    states.set_model_state_dict(model, full_state, options=how)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # after sharding
 
     newest = [max(args.checkpoints.glob("step-*"), default=None)]

@@ -9,9 +9,9 @@ def main() -> None:
     """Print the report. On several hosts, run it on each: it asks the ranks of its own host."""
     parser = argparse.ArgumentParser(prog="python -m minidist.diagnose", description=__doc__)
     parser.add_argument("folder", help="where the ranks record: minidist.diagnose.record(FOLDER)")
-    told = parser.parse_args()
+    args = parser.parse_args()
     try:
-        print(report(told.folder))
+        print(report(args.folder))
     except FileNotFoundError as error:
         parser.exit(1, f"{error}\n")
 

@@ -34,7 +34,7 @@ TIMEOUT, ONE_SECOND = 300.0, timedelta(seconds=1)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags: the options, and what is told of the run."""
+    """The flags: the options, and what is reported of the run."""
     made = argparse.ArgumentParser(
         prog="python -m minidist.train",
         description=__doc__,
@@ -43,14 +43,14 @@ def parser() -> argparse.ArgumentParser:
     for each in fields(Options):
         kind = each.metadata.get("type", type(each.default))
         default = "ddp; one process: single" if each.name == "strategy" else each.default
-        told = "" if default is None else f" (default: {default})"
+        shown = "" if default is None else f" (default: {default})"
         made.add_argument(
             f"--{each.name}",
             type=kind,
             default=each.default,
             choices=each.metadata.get("choices"),
             metavar=None if "choices" in each.metadata else each.name.upper(),
-            help=each.metadata["help"] + told,
+            help=each.metadata["help"] + shown,
         )
     made.set_defaults(strategy="ddp" if "RANK" in os.environ else "single")
     made.add_argument(
@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         help="a line of JSON for each step: step, loss, tokens_per_second, bytes_sent (by the rank "
         "that sent most; null for PyTorch's strategies, whose backend does not tell), peak_memory "
-        "(of the rank that held most: torch's on a GPU, else the whole process's)",
+        "(of the rank that held most: torch's on a GPU, else the process's)",
     )
     made.add_argument("--plot", type=Path, help="where a picture of the run goes")
     made.add_argument(
@@ -113,7 +113,7 @@ def _rendezvous(wait: timedelta) -> tuple[Store, int, int]:
     """The same, without end if a port is another program's.
 
     torchrun keeps its store over a restart, with the addresses of dead ranks in it, which new ones
-    may take for their peers'. So it is only told where to find rank 0, which has a new store each
+    may take for their peers'. So that store says only where rank 0 is, which has a new store each
     time; an address at which nobody answers is an old one. The number of the restart would not do
     for a prefix: torchrun counts on each host its own.
     """
@@ -135,12 +135,12 @@ def _rendezvous(wait: timedelta) -> tuple[Store, int, int]:
 # ---- the run ----
 
 
-def run(told: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Train, and report."""
-    options = Options(**{each.name: getattr(told, each.name) for each in fields(Options)})
-    with process_group(told.timeout):
+    options = Options(**{each.name: getattr(args, each.name) for each in fields(Options)})
+    with process_group(args.timeout):
         training = Training(options)
-        report = Report(told.log_file, told.plot, training.first)
+        report = Report(args.log_file, args.plot, training.first)
         bar: Any = tqdm(
             training,
             desc=options.strategy,
@@ -158,11 +158,11 @@ def run(told: argparse.Namespace) -> None:
 
 def main() -> None:
     """What runs on each rank."""
-    told = parser().parse_args()
+    args = parser().parse_args()
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
     try:
-        run(told)
+        run(args)
     except TrainError as error:
         sys.exit(f"minidist.train: {error}")
 

@@ -11,7 +11,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 
 class TrainError(RuntimeError):
-    """What ends a run: one sentence for whoever started it."""
+    """Ends a run with one sentence for its user."""
 
 
 def flag(default: Any, what: str, **more: Any) -> Any:
@@ -30,7 +30,7 @@ class Options:
     context: int = flag(64, "tokens of a row, the most that the model looks at")
     batch: int = flag(24, "rows of a step, of all ranks together")
     accumulate: int = flag(1, "backward passes of a step, between which nothing is sent")
-    steps: int = flag(100, "steps of the whole run, those before a resume included")
+    steps: int = flag(100, "steps of the run, including those before a resume")
     lr: float = flag(1e-3, "AdamW's learning rate")
     seed: int = flag(0, "of the first weights, of the rows of each step, and of the ranks' RNG")
     clip: float = flag(1.0, "largest norm of all gradients together; 0 leaves them alone")

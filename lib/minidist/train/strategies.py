@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
     parameter: Tensor  # as the optimizer has it
     start: int
-    shape: torch.Size  # of the whole
+    shape: torch.Size  # of the full parameter
 
 
 @dataclass
@@ -42,8 +42,8 @@ class Wrapped:
     accumulating: Callable[[], AbstractContextManager[Any]]  # around a backward that sends nothing
     parts: Callable[[], dict[str, Part]]
     state: dict[Any, Any]  # of the optimizer that has the parts' parameters
-    comms: Sequence[Counted] = ()  # none: who sends does not tell how much
-    casts: bool = False  # to the precision, by itself
+    comms: Sequence[Counted] = ()  # none: PyTorch's backend does not report what it sends
+    casts: bool = False  # to `precision` by itself, so the loop does not autocast
     clip: Callable[[nn.Module, float], Tensor] = clip_grad_norm_
     loaded: Callable[[], object] = lambda: None  # called when the parts have been read
 
@@ -56,7 +56,7 @@ def wrap(net: GPT, options: Options, device: torch.device) -> Wrapped:
 def single(net: GPT, options: Options, device: torch.device) -> Wrapped:
     """One process."""
     optimizer = AdamW(net.parameters(), options.lr)
-    return Wrapped(net, optimizer, nullcontext, partial(whole_parts, net), optimizer.state)
+    return Wrapped(net, optimizer, nullcontext, partial(replica_parts, net), optimizer.state)
 
 
 def ddp(net: GPT, options: Options, device: torch.device) -> Wrapped:
@@ -64,7 +64,7 @@ def ddp(net: GPT, options: Options, device: torch.device) -> Wrapped:
     comm = counted()
     model = DistributedDataParallel(net, comm=comm)
     optimizer = AdamW(net.parameters(), options.lr)
-    parts = partial(whole_parts, net)
+    parts = partial(replica_parts, net)
     return Wrapped(model, optimizer, model.no_sync, parts, optimizer.state, [comm])
 
 
@@ -72,7 +72,7 @@ def torch_ddp(net: GPT, options: Options, device: torch.device) -> Wrapped:
     """The same by PyTorch."""
     model = nn.parallel.DistributedDataParallel(net)
     optimizer = AdamW(net.parameters(), options.lr)
-    return Wrapped(model, optimizer, model.no_sync, partial(whole_parts, net), optimizer.state)
+    return Wrapped(model, optimizer, model.no_sync, partial(replica_parts, net), optimizer.state)
 
 
 def zero(net: GPT, options: Options, device: torch.device, stage: int) -> Wrapped:
@@ -89,7 +89,7 @@ def zero(net: GPT, options: Options, device: torch.device, stage: int) -> Wrappe
             for parameter, shard in zip(bucket.parameters, bucket.shards, strict=True)
         }
 
-    def gather() -> None:  # the parameters themselves are whole on every rank
+    def gather() -> None:  # every rank has the full parameters
         for bucket in optimizer.buckets:
             comm.all_gather(bucket.buffer, bucket.shard)
 
@@ -98,7 +98,7 @@ def zero(net: GPT, options: Options, device: torch.device, stage: int) -> Wrappe
 
 
 def fsdp(net: GPT, options: Options, device: torch.device) -> Wrapped:
-    """Each rank has 1/N of all; a block's weights are gathered when it runs."""
+    """Each rank has 1/N of everything; a block's weights are gathered when it runs."""
     comm = counted()
     return sharded(net, options, partial(fully_shard, comm=comm), [comm])
 
@@ -124,7 +124,7 @@ def torch_fsdp(net: GPT, options: Options, device: torch.device) -> Wrapped:
 def sharded(
     net: GPT, options: Options, shard: Callable[..., Any], comms: Sequence[Counted]
 ) -> Wrapped:
-    """Each block a unit of `shard`, and the whole model one with the rest."""
+    """Each block is a unit, and the model one more, with all the rest."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     low = torch.bfloat16 if options.precision == "bfloat16" else None
@@ -150,16 +150,16 @@ def counted(group: dist.ProcessGroup | None = None) -> Counted:
     return Counted(Ours(group, algorithm="ring"))
 
 
-def whole_parts(net: nn.Module) -> dict[str, Part]:
-    """Of a replica."""
+def replica_parts(net: nn.Module) -> dict[str, Part]:
+    """All of every parameter: this rank is a replica."""
     return {name: Part(each, 0, each.shape) for name, each in net.named_parameters()}
 
 
 def row_parts(model: nn.Module, ranks: int, rank: int) -> dict[str, Part]:
-    """Of rows, as minidist's FSDP and PyTorch's deal them out: each rank but the last as many."""
+    """Rows of each parameter, sharded as minidist's and PyTorch's FSDP do: evenly but for the end."""
     found = {}
     for name, each in model.named_parameters():
-        shape = getattr(each, "whole_shape", each.shape)  # of torch's sharded tensor its own
+        shape = getattr(each, "whole_shape", each.shape)  # a DTensor has the full shape itself
         start = min(-(-shape[0] // ranks) * rank, shape[0]) * shape[1:].numel()
         found[name] = Part(each, start, shape)
     return found
