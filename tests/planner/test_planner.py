@@ -227,7 +227,10 @@ def test_a_plan_of_a_module_is_that_of_its_sizes() -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"model": SMALL._replace(parameters=-1)}, r"sizes.parameters: .* at least 0, got -1"),
     ({"model": SMALL._replace(operations=0)}, r"sizes.operations: expected a number above 0"),
-    ({"model": SMALL._replace(units=float("nan"))}, r"sizes.units: expected a finite number"),
+    (
+        {"model": SMALL._replace(activations=float("nan"))},
+        r"sizes.activations: expected a finite number",
+    ),
     ({"model": SMALL._replace(largest_unit=10**9)}, r"sizes.largest_unit: expected at most all"),
     ({"model": 7e9}, r"model: expected an nn.Module or Sizes, got float"),
     ({"model": nn.Linear(2, 2)}, r"sample: expected an input of the module, got None"),
