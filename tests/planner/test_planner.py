@@ -244,6 +244,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ranks": 0}, r"ranks must be at least 1, got 0"),
     ({"batch": -2}, r"batch must be at least 1, got -2"),
     ({"policy": "bf16"}, r"policy: expected a DtypePolicy, such as MIXED, got 'bf16'"),
+    ({"bucket_cap_mb": 0}, r"bucket_cap_mb: expected a number of MiB above 0, got 0"),
     ({"optimizer": "lion"}, r"optimizer must be one of sgd, momentum, adam, got 'lion'"),
 ]
 

@@ -82,6 +82,7 @@ def plan(
     policy: DtypePolicy = MIXED,
     optimizer: str = "adam",
     checkpointing: bool = False,
+    bucket_cap_mb: float = 25,
 ) -> Plan:
     """Predict a training step under every strategy, and recommend one.
 
@@ -93,6 +94,7 @@ def plan(
         policy: of dtypes; weights and gradients travel in theirs.
         optimizer: "sgd", "momentum" or "adam".
         checkpointing: whether blocks keep only their inputs, and compute forward twice.
+        bucket_cap_mb: MiB that close a bucket of DDP or ZeRO, as there.
 
     Raises ValueError or TypeError that names the argument.
     """
@@ -109,7 +111,10 @@ def plan(
     elif not isinstance(model, Sizes):
         raise ValueError(f"model: expected an nn.Module or Sizes, got {type(model).__name__}")
     check_sizes(model)
-    step = Step(model, gpu, *world(ranks, gpu.per_node), batch, policy, optimizer, checkpointing)
+    if not 0 < bucket_cap_mb < math.inf:
+        raise ValueError(f"bucket_cap_mb: expected a number of MiB above 0, got {bucket_cap_mb!r}")
+    local, nodes = world(ranks, gpu.per_node)
+    step = Step(model, gpu, local, nodes, batch, policy, optimizer, checkpointing, bucket_cap_mb)
     hybrid = step.nodes > 1 and step.local == gpu.per_node > 1
     strategies = [name for name in STAGES if name != "hsdp" or hybrid]
     forecasts = {name: forecast(step, name) for name in strategies}

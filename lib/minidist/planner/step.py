@@ -25,7 +25,6 @@ from minidist.planner.sizes import Sizes
 from minidist.schedule.cost import Link
 
 STAGES = {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3, "hsdp": 3}  # simplest first
-BUCKET = 25 * MIB  # bytes that close a bucket of gradients
 
 # ---- what it takes to communicate ----
 
@@ -108,6 +107,7 @@ class Step:
     policy: DtypePolicy
     optimizer: str
     checkpointing: bool
+    bucket_cap_mb: float = 25
 
     @property
     def ranks(self) -> int:
@@ -128,7 +128,7 @@ class Step:
     def bucket(self) -> int:
         """Bytes of a bucket of gradients; of a block the largest matrix has about a third."""
         matrix = self.sizes.largest_unit // 3 * self.policy.gradients.itemsize
-        return min(self.nbytes[1], max(BUCKET, matrix))
+        return int(min(self.nbytes[1], max(self.bucket_cap_mb * MIB, matrix)))
 
     def memory(self, strategy: str) -> Memory:
         """Bytes on a rank. DDP's gradients are views of its buckets, which are always there."""
