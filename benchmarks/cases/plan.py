@@ -1,12 +1,17 @@
 """`minidist.plan` beside what is measured: time, bytes and memory of a step, under each strategy.
 
 First the rates of this machine, while as many ranks as train all do the same: operations a second
-in forward and backward, of one model; a copy's bandwidth; and a link, fitted to the ring. Then the
+in forward and backward, of each model; a copy's bandwidth; and a link, fitted to the ring. Then the
 small GPT in some sizes, over that link and over an emulated one.
 
+How much of the peak training reaches depends on the model: a small one spends its time between the
+operations. A plan is given that utilization; `predicted_ms` has the one of each model, and
+`predicted_ms_at_one_rate` that of the middle size for all, as if there were but one.
+
 The machine's own link is no network: the cores that compute carry the messages too, so nothing
-overlaps, and the prediction is `sequential`. The emulated link leaves the cores alone, and the
-prediction is `overlapped`.
+overlaps, and the prediction is `sequential`. On the emulated link waiting overlaps with computing,
+and the prediction is `overlapped`; but each call is also made on the own link, so what that takes
+of the cores is added.
 """
 
 import os
@@ -14,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from statistics import median
 from typing import Any
 
 import torch
@@ -26,7 +32,7 @@ import minidist
 from benchmarks.cases.zero import RATE, ours
 from benchmarks.harness import turns
 from benchmarks.harness.memory import Case, largest
-from benchmarks.harness.record import Row, worst_of_ranks
+from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, in_each_setup
 from benchmarks.harness.setups import MIB, Scope, Setup
 from benchmarks.harness.training import Config, Trained, Training, Way, bucket_mib, build
@@ -46,6 +52,7 @@ EMULATED = Link(200e-6, 1 / 100e6)  # on which a step of the middle size communi
 LINKS = ("own", "emulated")
 ROWS = 8  # the vocabulary is padded to a multiple of it, as is custom: ranks share rows evenly
 FITTED = (64 << 10, 512 << 10, 4 * MIB)  # bytes of the all-reduces that the link is fitted to
+STEPS, ROUNDS = 3, 9
 FLAGS = 1 << 10  # bytes: flags are fewer, and buckets and units more
 STRATEGIES = ("single", "ddp", "zero1", "zero2", "fsdp")
 
@@ -56,22 +63,24 @@ def measure(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
     widths, strategies = scope.widths or (scope.width,), strategies_on(setup.ranks)
     if setup.ranks > 2:
         widths = widths[len(widths) // 2 :][:1]
-    middle = Config(widths[len(widths) // 2])
-    found = setup.launch(rates, middle, scope.rounds, scope.copy_bytes >> 4, timeout=clock.left())
-    machine = Machine(**worst_of_ranks(tuple(found)))
+    configs = [Config(width) for width in widths]
+    middle = configs[len(configs) // 2]
+    found = setup.launch(rates, configs, scope.rounds, scope.copy_bytes >> 4, timeout=clock.left())
+    machine: Machine = found[0]  # alike on all ranks
     yield {"what": "machine", **machine.row()}
-    cases: list[Case] = [(name, Config(width)) for width, name in product(widths, strategies)]
+    cases: list[Case] = [(name, config) for config, name in product(configs, strategies)]
     peaks = largest(memory_ways, cases, setup, scope.tries, clock)
-    for width in widths:
-        config = Config(width)
+    for config in configs:
         of_ranks = setup.launch(steps, config, scope.rounds, timeout=clock.left())
         seconds = turns.quartiles([timed for timed, _ in of_ranks])
         for link, name in product(LINKS, strategies):
-            want = forecast(config, setup.ranks, name, machine.on(link))
+            measured = seconds[f"{name}, {link}"]
+            want, time = predicted(config, setup.ranks, name, machine, link, config)
+            _, at_one_rate = predicted(config, setup.ranks, name, machine, link, middle)
             sent, flags = max(counted[name] for _, counted in of_ranks)
-            times = want.overlapped if link == "emulated" else want.sequential
-            row: Row = {"what": "plan", "link": link, "width": width, "way": name}
-            row |= compared("ms", seconds[f"{name}, {link}"][1] * 1e3, times * 1e3)
+            row: Row = {"what": "plan", "link": link, "width": config.width, "way": name}
+            row |= compared("ms", digits(1e3 * measured[1]), digits(1e3 * time))
+            row |= {"predicted_ms_at_one_rate": digits(1e3 * at_one_rate)}
             row |= compared("peak_bytes", peaks[name, config]["peak_bytes"], want.peak)
             row |= {"sent_bytes": sent - flags, "predicted_sent_bytes": want.sent}
             row |= {"flag_bytes": flags}
@@ -82,8 +91,8 @@ def measure(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
             }
             yield {
                 **row,
-                "quartiles_ms": turns.milliseconds(seconds[f"{name}, {link}"]),
-                "predicted_parts_ms": {key: round(1e3 * each, 3) for key, each in parts.items()},
+                "quartiles_ms": turns.milliseconds(measured),
+                "predicted_parts_ms": {key: digits(1e3 * each) for key, each in parts.items()},
                 "binds": want.binds,
                 "rounds": scope.rounds,
             }
@@ -96,11 +105,13 @@ def strategies_on(ranks: int) -> tuple[str, ...]:
 
 def compared(name: str, measured: float, predicted: float) -> Row:
     """What was measured, what was predicted, and the factor between them."""
-    return {
-        name: float(f"{measured:.4g}") if name == "ms" else measured,
-        f"predicted_{name}": float(f"{predicted:.4g}") if name == "ms" else predicted,
-        f"{name}_factor": round(predicted / measured, 3),
-    }
+    factor = round(predicted / measured, 3)
+    return {name: measured, f"predicted_{name}": predicted, f"{name}_factor": factor}
+
+
+def digits(number: float) -> float:
+    """Four of them, for a record."""
+    return float(f"{number:.4g}")
 
 
 # ---- what this machine reaches ----
@@ -111,74 +122,55 @@ class Machine:
     """Rates of each rank, while all of them work."""
 
     matmul: float  # operations a second of one large product
-    seconds: float  # of forward and backward of the model that the rate is taken from
-    operations: float  # of that
-    copy: float  # seconds a byte, read and written
-    alpha: float
-    beta: float
+    training: dict[int, float]  # width → operations a second of forward and backward
+    bandwidth: float  # bytes a second, read and written
+    link: Link
 
     def row(self) -> Row:
         """For the record."""
-        rate = self.operations / self.seconds
         return {
-            "matmul_gflops": round(1e-9 * self.matmul, 2),
-            "training_gflops": round(1e-9 * rate, 2),
-            "utilization": round(rate / self.matmul, 3),
-            "copy_gb_per_second": round(1e-9 / self.copy, 2),
-            "link_us": round(1e6 * self.alpha, 1),
-            "link_gb_per_second": round(1e-9 / self.beta, 3),
-            "emulated_us": 1e6 * EMULATED.alpha,
-            "emulated_gb_per_second": 1e-9 / EMULATED.beta,
+            "matmul_gflops": digits(1e-9 * self.matmul),
+            "training_gflops": {f"{n}": digits(1e-9 * r) for n, r in self.training.items()},
+            "copy_gb_per_second": digits(1e-9 * self.bandwidth),
+            "own_link": {"us": digits(1e6 * self.link.alpha), "gb": digits(1e-9 / self.link.beta)},
+            "emulated_link": {"us": 1e6 * EMULATED.alpha, "gb": 1e-9 / EMULATED.beta},
         }
 
-    def on(self, link: str) -> Accelerator:
-        """This machine with one of the links, as a plan wants it."""
-        found = EMULATED if link == "emulated" else Link(self.alpha, self.beta)
-        rate = 1 / found.beta
+    def on(self, name: str, rate: float) -> Accelerator:
+        """This machine with one of the links, as a plan wants it; all of the rate is used."""
+        link = EMULATED if name == "emulated" else self.link
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Accelerator(
-            name=f"a core, link {link}",
-            flops=self.operations / self.seconds,  # what training reaches, so all of it is used
-            utilization=1.0,
-            memory=memory,
-            bandwidth=1 / self.copy,
-            nvlink=rate,
-            network=rate,
-            nvlink_latency=found.alpha,
-            network_latency=found.alpha,
-        )
+        speed = 1 / link.beta
+        gpu = Accelerator("a core", rate, memory, self.bandwidth, nvlink=speed, network=speed)
+        return gpu._replace(nvlink_latency=link.alpha, network_latency=link.alpha, utilization=1.0)
 
 
-def rates(config: Config, rounds: int | None, nbytes: int) -> Row:
-    """On a rank: the fields of a `Machine`; the slowest rank's times, as all wait for it."""
+def rates(configs: list[Config], rounds: int | None, nbytes: int) -> Machine:
+    """On a rank: how fast all are at once; of the slowest rank, since the others wait for it."""
     os.environ["MINIDIST_CHECK"] = "0"
-    tokens = config.batch * config.tokens
-    left, right = torch.randn(tokens, config.width), torch.randn(config.width, 4 * config.width)
+    left, right = torch.randn(256, 256), torch.randn(256, 1024)
     here, there = torch.zeros(nbytes // 4), torch.empty(nbytes // 4)
     comm = minidist.Ours(algorithm="ring")
-    tensors = {f"{size}": torch.zeros(size // 4) for size in FITTED}
-    ways: dict[str, Callable[[], object]] = {
-        "matmul": lambda: torch.mm(left, right),
-        "training": Training(no_update, config).step,
-        "copy": lambda: there.copy_(here),
-        **{name: partial(comm.all_reduce, each) for name, each in tensors.items()},
-    }
-    timed = {}
-    for name, way in ways.items():  # one after the other: each is what all ranks do
-        taken = turns.take_turns({name: way}, Repeats(3, rounds or 9))
-        start_to_end = [end - start for start, end in taken.intervals[name]]
-        middle = sorted(start_to_end)[len(start_to_end) // 2] / taken.calls
-        timed[name] = turns.max_over_ranks(middle)
-    measured = [Measurement(ring_all_reduce(comm.ranks), n, timed[f"{n}"]) for n in FITTED]
-    link = fit(measured, switch).link
-    return {
-        "matmul": 2 * tokens * config.width * 4 * config.width / timed["matmul"],
-        "seconds": timed["training"],
-        "operations": 3 * config.batch * sizes(config).operations,
-        "copy": timed["copy"] / (2 * here.nbytes),
-        "alpha": link.alpha,
-        "beta": link.beta,
-    }
+    tensors = {size: torch.zeros(size // 4) for size in FITTED}
+
+    def timed(call: Callable[[], object]) -> float:
+        taken = turns.take_turns({"": call}, Repeats(STEPS, rounds or ROUNDS))
+        return (
+            turns.max_over_ranks(median(end - start for start, end in taken.intervals[""])) / STEPS
+        )
+
+    trained = {each.width: timed(Training(no_update, each).step) for each in configs}
+    measured = [
+        Measurement(ring_all_reduce(comm.ranks), size, timed(partial(comm.all_reduce, tensor)))
+        for size, tensor in tensors.items()
+    ]
+    work = {each.width: 3 * each.batch * sizes(each).operations for each in configs}
+    return Machine(
+        matmul=2 * left.numel() * right.shape[1] / timed(lambda: torch.mm(left, right)),
+        training={width: work[width] / seconds for width, seconds in trained.items()},
+        bandwidth=2 * here.nbytes / timed(lambda: there.copy_(here)),
+        link=fit(measured, switch).link,
+    )
 
 
 class Nothing:
@@ -230,6 +222,18 @@ def forecast(config: Config, ranks: int, strategy: str, gpu: Accelerator) -> For
         sizes(config), gpu, ranks, batch=config.batch, policy=FP32, bucket_cap_mb=cap(config)
     )
     return found.forecasts[strategy]
+
+
+def predicted(
+    config: Config, ranks: int, strategy: str, machine: Machine, link: str, rated: Config
+) -> tuple[Forecast, float]:
+    """What `plan` says, and the seconds of a step, at the rate of the model `rated`."""
+    rate = machine.training[rated.width]
+    own = forecast(config, ranks, strategy, machine.on("own", rate))
+    if link == "own":
+        return own, own.sequential
+    found = forecast(config, ranks, strategy, machine.on(link, rate))
+    return found, found.overlapped + own.communication
 
 
 def ways(link: str, counted: dict[str, list[Counted]] | None = None) -> dict[str, Way]:
@@ -293,12 +297,13 @@ def steps(config: Config, rounds: int | None) -> tuple[Turns, dict[str, tuple[in
     sent = {}
     for name in strategies_on(dist.get_world_size()):
         step, comms = every[f"{name}, own"], counted.get(name, [])
-        step()  # the first one lays out DDP's buckets anew
+        for _ in range(2):  # after the first one DDP lays out its buckets anew, and says so
+            step()
         for each in comms:
             each.clear()
         step()
         sent[name] = sum(each.bytes_sent for each in comms), sum(map(flags, comms))
-    return turns.take_turns(every, Repeats(1, rounds or 9)), sent
+    return turns.take_turns(every, Repeats(1, rounds or ROUNDS)), sent
 
 
 def flags(comm: Counted) -> int:
