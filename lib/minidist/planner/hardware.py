@@ -14,15 +14,15 @@ UTILIZATION = 0.4  # of the peak that training commonly reaches
 class Accelerator(NamedTuple):
     """A GPU and the links that it has to others, at their peak."""
 
-    name: str
+    name: str  #: as its vendor calls it
     flops: float  #: dense bf16 operations a second
     memory: float  #: bytes
     bandwidth: float  #: of its memory, bytes a second
     nvlink: float  #: to GPUs of its node, bytes a second in each direction
     network: float  #: of its own network card, bytes a second in each direction
     per_node: int = 8  #: GPUs that NVLink joins
-    nvlink_latency: float = NVLINK_LATENCY
-    network_latency: float = NETWORK_LATENCY
+    nvlink_latency: float = NVLINK_LATENCY  #: seconds that a message of any size takes
+    network_latency: float = NETWORK_LATENCY  #: the same on the network
     utilization: float = UTILIZATION  #: the part of `flops` that training reaches
 
 

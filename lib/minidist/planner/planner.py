@@ -25,8 +25,8 @@ class Forecast:
 
     memory: dict[str, float]  #: bytes by part; they are never there all at once
     peak: float  #: the most bytes at a time
-    fits: bool
-    largest_batch: int  #: samples of a micro-batch that would fit; 0: not even one
+    fits: bool  #: whether that is no more than the hardware has
+    largest_batch: int  #: samples of a micro-batch that would fit, 0 if not even one does
     sent: float  #: bytes that a rank sends
     messages: int  #: in which it sends them
     compute: float  #: seconds of forward and backward at the rate that training reaches
@@ -51,12 +51,12 @@ class Forecast:
 class Plan:
     """A forecast for each strategy, the one to take, and why."""
 
-    hardware: Accelerator
+    hardware: Accelerator  #: of each rank
     ranks: int
-    batch: int
-    forecasts: dict[str, Forecast]
-    best: str | None
-    reasons: tuple[str, ...]
+    batch: int  #: samples of a rank's micro-batch
+    forecasts: dict[str, Forecast]  #: by strategy, named as in `minidist.train`
+    best: str | None  #: the strategy to take, None if nothing fits
+    reasons: tuple[str, ...]  #: sentences
 
     def __str__(self) -> str:
         lines = [

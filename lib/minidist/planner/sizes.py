@@ -22,7 +22,7 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs
 class Sizes(NamedTuple):
     """Sizes of a model; those of activations are in elements, and per sample."""
 
-    parameters: int
+    parameters: int  #: of the whole model
     units: int  #: equal blocks, which FSDP shards one at a time
     largest_unit: int  #: parameters of one of them
     operations: float  #: of the forward pass of one sample
@@ -32,7 +32,7 @@ class Sizes(NamedTuple):
 
     @property
     def rest(self) -> int:
-        """Parameters outside the blocks, such as an embedding: FSDP's outermost unit."""
+        """Parameters outside the blocks, such as an embedding, which FSDP's outermost unit has."""
         return max(0, self.parameters - self.units * self.largest_unit)
 
     @classmethod

@@ -42,9 +42,9 @@ def world(ranks: int, per_node: int) -> tuple[int, int]:
 class Cost(NamedTuple):
     """What communication takes of each rank."""
 
-    seconds: float = 0.0
-    sent: float = 0.0
-    messages: int = 0
+    seconds: float = 0.0  #: one message after the other
+    sent: float = 0.0  #: bytes
+    messages: int = 0  #: in which they are sent
 
 
 def total(costs: Iterable[Cost]) -> Cost:
@@ -67,14 +67,14 @@ def ring(nbytes: float, ranks: int, link: Link, calls: int = 1) -> Cost:
 
 
 class Memory(NamedTuple):
-    """Bytes that a rank holds of each part; `at_begin`: of `unsharded`, as backward begins."""
+    """Bytes that a rank holds of each part of a step."""
 
-    weights: float
-    gradients: float
-    optimizer: float
-    unsharded: float
-    activations: float
-    at_begin: float
+    weights: float  #: as they are used, sharded under FSDP
+    gradients: float  #: whole, or this rank's shard
+    optimizer: float  #: master weights and moments
+    unsharded: float  #: the most for part of a step, of units or of buckets in flight
+    activations: float  #: of the micro-batch
+    at_begin: float  #: what of `unsharded`, or of DDP's buckets, is there as backward begins
 
     @property
     def always(self) -> float:
@@ -90,9 +90,9 @@ class Memory(NamedTuple):
 class Phases(NamedTuple):
     """Three parts of a step: forward, backward, and the optimizer's step with what follows it."""
 
-    forward: float
-    backward: float
-    update: float
+    forward: float  #: seconds
+    backward: float  #: seconds
+    update: float  #: seconds
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class Step:
     """A training step of a model on ranks in nodes; each strategy is a forecast of it."""
 
     sizes: Sizes
-    gpu: Accelerator
-    local: int
+    gpu: Accelerator  #: of each rank
+    local: int  #: ranks of a node
     nodes: int
     batch: int
     policy: DtypePolicy
@@ -160,7 +160,11 @@ class Step:
         )
 
     def traffic(self, strategy: str) -> tuple[Cost, Cost, Cost]:
-        """What is sent during forward, during backward, and after it."""
+        """What is sent during forward, during backward, and after it.
+
+        Stage 1 averages gradients in the optimizer's step, and both stages gather the weights
+        after it: that overlaps with nothing.
+        """
         weights, gradients = self.nbytes
         calls = self.pieces(strategy)
         gather, scatter, nothing = self.half(weights, calls), self.half(gradients, calls), Cost()
