@@ -1,8 +1,8 @@
 """`minidist.plan` beside what is measured: time, bytes and memory of a step, under each strategy.
 
-First the rates of this machine, while as many ranks as train all do the same: operations a second
-in forward and backward, of each model; a copy's bandwidth; and a link, fitted to the ring. Then the
-small GPT in some sizes, over that link and over an emulated one.
+The small GPT trains in some sizes, over the machine's own link and over an emulated one. In turns
+with that come the rates of the machine, while all ranks do the same: operations a second in forward
+and backward, a copy's bandwidth, and the link, fitted to the ring.
 
 How much of the peak training reaches depends on the model: a small one spends its time between the
 operations. A plan is given that utilization; `predicted_ms` has the one of each model, and
@@ -14,12 +14,12 @@ and the prediction is `overlapped`; but each call is also made on the own link, 
 of the cores is added.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from statistics import median
 from typing import Any
 
 import torch
@@ -52,50 +52,51 @@ EMULATED = Link(200e-6, 1 / 100e6)  # on which a step of the middle size communi
 LINKS = ("own", "emulated")
 ROWS = 8  # the vocabulary is padded to a multiple of it, as is custom: ranks share rows evenly
 FITTED = (64 << 10, 512 << 10, 4 * MIB)  # bytes of the all-reduces that the link is fitted to
-STEPS, ROUNDS = 3, 9
+PRODUCT, CALLS = (256, 256, 1024), 10  # rows, inputs and outputs; in a turn
+Seconds = dict[str, list[float]]  # quartiles, by what was timed
 FLAGS = 1 << 10  # bytes: flags are fewer, and buckets and units more
 STRATEGIES = ("single", "ddp", "zero1", "zero2", "fsdp")
 
 
 @in_each_setup
 def measure(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
-    """The machine's rates, then a row for each width, link and strategy."""
+    """For each width this machine's rates, and a row for each link and strategy."""
     widths, strategies = scope.widths or (scope.width,), strategies_on(setup.ranks)
     if setup.ranks > 2:
         widths = widths[len(widths) // 2 :][:1]
     configs = [Config(width) for width in widths]
-    middle = configs[len(configs) // 2]
-    found = setup.launch(rates, configs, scope.rounds, scope.copy_bytes >> 4, timeout=clock.left())
-    machine: Machine = found[0]  # alike on all ranks
-    yield {"what": "machine", **machine.row()}
     cases: list[Case] = [(name, config) for config, name in product(configs, strategies)]
     peaks = largest(memory_ways, cases, setup, scope.tries, clock)
+    times, sent = {}, {}
     for config in configs:
-        of_ranks = setup.launch(steps, config, scope.rounds, timeout=clock.left())
-        seconds = turns.quartiles([timed for timed, _ in of_ranks])
+        nbytes = scope.copy_bytes >> 4
+        found = setup.launch(steps, config, scope.rounds, nbytes, timeout=clock.left())
+        times[config] = turns.quartiles([timed for timed, _ in found])
+        sent[config] = found[0][1]
+    middle = rates(configs[len(configs) // 2], setup.ranks, times, scope)
+    for config in configs:
+        machine = rates(config, setup.ranks, times, scope)
+        yield {"what": "machine", "width": config.width, **machine.row()}
         for link, name in product(LINKS, strategies):
-            measured = seconds[f"{name}, {link}"]
-            want, time = predicted(config, setup.ranks, name, machine, link, config)
-            _, at_one_rate = predicted(config, setup.ranks, name, machine, link, middle)
-            sent, flags = max(counted[name] for _, counted in of_ranks)
+            measured = times[config][f"{name}, {link}"]
+            want, time = predicted(config, setup.ranks, name, machine, link)
+            _, at_one_rate = predicted(
+                config, setup.ranks, name, replace(machine, training=middle.training), link
+            )
+            counted, flags = sent[config][name]
             row: Row = {"what": "plan", "link": link, "width": config.width, "way": name}
             row |= compared("ms", digits(1e3 * measured[1]), digits(1e3 * time))
             row |= {"predicted_ms_at_one_rate": digits(1e3 * at_one_rate)}
             row |= compared("peak_bytes", peaks[name, config]["peak_bytes"], want.peak)
-            row |= {"sent_bytes": sent - flags, "predicted_sent_bytes": want.sent}
-            row |= {"flag_bytes": flags}
+            row |= {"sent_bytes": counted - flags, "predicted_sent_bytes": want.sent}
+            row |= {"flag_bytes": flags, "quartiles_ms": turns.milliseconds(measured)}
             parts = {
                 "compute": want.compute,
                 "memory": want.memory_traffic,
                 "communication": want.communication,
             }
-            yield {
-                **row,
-                "quartiles_ms": turns.milliseconds(measured),
-                "predicted_parts_ms": {key: digits(1e3 * each) for key, each in parts.items()},
-                "binds": want.binds,
-                "rounds": scope.rounds,
-            }
+            row |= {"predicted_parts_ms": {key: digits(1e3 * n) for key, n in parts.items()}}
+            yield {**row, "binds": want.binds, "rounds": scope.rounds}
 
 
 def strategies_on(ranks: int) -> tuple[str, ...]:
@@ -122,7 +123,7 @@ class Machine:
     """Rates of each rank, while all of them work."""
 
     matmul: float  # operations a second of one large product
-    training: dict[int, float]  # width → operations a second of forward and backward
+    training: float  # operations a second of forward and backward
     bandwidth: float  # bytes a second, read and written
     link: Link
 
@@ -130,47 +131,55 @@ class Machine:
         """For the record."""
         return {
             "matmul_gflops": digits(1e-9 * self.matmul),
-            "training_gflops": {f"{n}": digits(1e-9 * r) for n, r in self.training.items()},
+            "training_gflops": digits(1e-9 * self.training),
             "copy_gb_per_second": digits(1e-9 * self.bandwidth),
             "own_link": {"us": digits(1e6 * self.link.alpha), "gb": digits(1e-9 / self.link.beta)},
             "emulated_link": {"us": 1e6 * EMULATED.alpha, "gb": 1e-9 / EMULATED.beta},
         }
 
-    def on(self, name: str, rate: float) -> Accelerator:
+    def on(self, name: str) -> Accelerator:
         """This machine with one of the links, as a plan wants it; all of the rate is used."""
         link = EMULATED if name == "emulated" else self.link
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        speed = 1 / link.beta
-        gpu = Accelerator("a core", rate, memory, self.bandwidth, nvlink=speed, network=speed)
-        return gpu._replace(nvlink_latency=link.alpha, network_latency=link.alpha, utilization=1.0)
+        speed, late = 1 / link.beta, link.alpha
+        gpu = Accelerator("a core", self.training, memory, self.bandwidth, speed, speed)
+        return gpu._replace(nvlink_latency=late, network_latency=late, utilization=1.0)
 
 
-def rates(configs: list[Config], rounds: int | None, nbytes: int) -> Machine:
-    """On a rank: how fast all are at once; of the slowest rank, since the others wait for it."""
-    os.environ["MINIDIST_CHECK"] = "0"
-    left, right = torch.randn(256, 256), torch.randn(256, 1024)
-    here, there = torch.zeros(nbytes // 4), torch.empty(nbytes // 4)
-    comm = minidist.Ours(algorithm="ring")
-    tensors = {size: torch.zeros(size // 4) for size in FITTED}
-
-    def timed(call: Callable[[], object]) -> float:
-        taken = turns.take_turns({"": call}, Repeats(STEPS, rounds or ROUNDS))
-        return (
-            turns.max_over_ranks(median(end - start for start, end in taken.intervals[""])) / STEPS
-        )
-
-    trained = {each.width: timed(Training(no_update, each).step) for each in configs}
+def rates(config: Config, ranks: int, times: dict[Config, Seconds], scope: Scope) -> Machine:
+    """From the medians of what was timed beside the strategies."""
+    seconds = {name: parts[1] for name, parts in times[config].items()}
     measured = [
-        Measurement(ring_all_reduce(comm.ranks), size, timed(partial(comm.all_reduce, tensor)))
-        for size, tensor in tensors.items()
+        Measurement(ring_all_reduce(ranks), size, seconds[f"all-reduce {size}"] / CALLS)
+        for size in FITTED
     ]
-    work = {each.width: 3 * each.batch * sizes(each).operations for each in configs}
     return Machine(
-        matmul=2 * left.numel() * right.shape[1] / timed(lambda: torch.mm(left, right)),
-        training={width: work[width] / seconds for width, seconds in trained.items()},
-        bandwidth=2 * here.nbytes / timed(lambda: there.copy_(here)),
+        matmul=2 * math.prod(PRODUCT) * CALLS / seconds["matmul"],
+        training=3 * config.batch * sizes(config).operations / seconds["alone"],
+        bandwidth=2 * (scope.copy_bytes >> 4) / seconds["copy"],
         link=fit(measured, switch).link,
     )
+
+
+def machine_ways(config: Config, nbytes: int) -> dict[str, Callable[[], object]]:
+    """On a rank: what shows its rates. "alone" is forward and backward."""
+    left, right = torch.randn(PRODUCT[:2]), torch.randn(PRODUCT[1:])
+    here, there = torch.zeros(nbytes // 4), torch.empty(nbytes // 4)
+    comm = minidist.Ours(algorithm="ring")
+
+    def several(call: Callable[[], object]) -> None:
+        for _ in range(CALLS):
+            call()
+
+    return {
+        "matmul": partial(several, lambda: torch.mm(left, right)),
+        "copy": lambda: there.copy_(here),
+        "alone": Training(no_update, config).step,
+        **{
+            f"all-reduce {size}": partial(several, partial(comm.all_reduce, torch.zeros(size // 4)))
+            for size in FITTED
+        },
+    }
 
 
 class Nothing:
@@ -225,14 +234,13 @@ def forecast(config: Config, ranks: int, strategy: str, gpu: Accelerator) -> For
 
 
 def predicted(
-    config: Config, ranks: int, strategy: str, machine: Machine, link: str, rated: Config
+    config: Config, ranks: int, strategy: str, machine: Machine, link: str
 ) -> tuple[Forecast, float]:
-    """What `plan` says, and the seconds of a step, at the rate of the model `rated`."""
-    rate = machine.training[rated.width]
-    own = forecast(config, ranks, strategy, machine.on("own", rate))
+    """What `plan` says, and the seconds of a step."""
+    own = forecast(config, ranks, strategy, machine.on("own"))
     if link == "own":
         return own, own.sequential
-    found = forecast(config, ranks, strategy, machine.on(link, rate))
+    found = forecast(config, ranks, strategy, machine.on(link))
     return found, found.overlapped + own.communication
 
 
@@ -285,8 +293,13 @@ def memory_ways(precision: str) -> dict[str, Way]:
     return ways("own")
 
 
-def steps(config: Config, rounds: int | None) -> tuple[Turns, dict[str, tuple[int, int]]]:
-    """On a rank: turns of "STRATEGY, LINK"; the bytes that a step sends, and those of its flags."""
+def steps(
+    config: Config, rounds: int | None, nbytes: int
+) -> tuple[Turns, dict[str, tuple[int, int]]]:
+    """On a rank: turns of "STRATEGY, LINK"; the bytes that a step sends, and those of its flags.
+
+    The machine's rates are timed in the same rounds, so that both see it equally busy.
+    """
     os.environ["MINIDIST_CHECK"] = "0"
     counted: dict[str, list[Counted]] = {}
     every = {
@@ -303,7 +316,8 @@ def steps(config: Config, rounds: int | None) -> tuple[Turns, dict[str, tuple[in
             each.clear()
         step()
         sent[name] = sum(each.bytes_sent for each in comms), sum(map(flags, comms))
-    return turns.take_turns(every, Repeats(1, rounds or ROUNDS)), sent
+    timed = turns.take_turns({**machine_ways(config, nbytes), **every}, Repeats(1, rounds or 9))
+    return timed, sent
 
 
 def flags(comm: Counted) -> int:
