@@ -167,6 +167,11 @@ def machine_ways(config: Config, nbytes: int) -> dict[str, Callable[[], object]]
     here, there = torch.zeros(nbytes // 4), torch.empty(nbytes // 4)
     comm = minidist.Ours(algorithm="ring")
 
+    def reduce(tensor: torch.Tensor) -> None:
+        work = comm.all_reduce(tensor, async_op=True)  # in another thread, as in training
+        assert work is not None
+        work.wait()
+
     def several(call: Callable[[], object]) -> None:
         for _ in range(CALLS):
             call()
@@ -176,7 +181,7 @@ def machine_ways(config: Config, nbytes: int) -> dict[str, Callable[[], object]]
         "copy": lambda: there.copy_(here),
         "alone": Training(no_update, config).step,
         **{
-            f"all-reduce {size}": partial(several, partial(comm.all_reduce, torch.zeros(size // 4)))
+            f"all-reduce {size}": partial(several, partial(reduce, torch.zeros(size // 4)))
             for size in FITTED
         },
     }
