@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from benchmarks.cases import collectives, ddp, fsdp, launch, memory_limit, ring, zero
+from benchmarks.cases import collectives, ddp, fsdp, launch, memory_limit, plan, ring, zero
 from benchmarks.checks import collectives as checked_collectives
 from benchmarks.checks import copy_bandwidth, stream_order
 from benchmarks.harness import environment
@@ -27,6 +27,7 @@ CASES: dict[str, tuple[Measure, Scope]] = {
     "ddp": (ddp.measure, Scope(TWO_AND_FOUR)),
     "zero": (zero.measure, Scope(TWO_AND_FOUR)),
     "fsdp": (fsdp.measure, Scope(TWO_AND_FOUR, widths=(32, 64, 128, 256), batches=(1, 2, 4, 8))),
+    "plan": (plan.measure, Scope(TWO_AND_FOUR, rounds=9, widths=(64, 128, 256), tries=1)),
     "limit": (memory_limit.measure, Scope((Setup(4),))),
 }
 CASE_SECONDS = 2 * 60 * 60  # for a launch that hangs; it takes a few minutes

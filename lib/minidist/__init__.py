@@ -38,6 +38,7 @@ from minidist.parallel.full_model.full_model import (
 )
 from minidist.parallel.full_model.meta_device import materialize
 from minidist.parallel.zero.optimizer import ZeroOptimizer
+from minidist.planner.planner import plan
 from minidist.profiler.timeline import timeline
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "load_full_state_dict",
     "map_reduce",
     "materialize",
+    "plan",
     "record",
     "reduce",
     "reduce_scatter",

@@ -1,5 +1,6 @@
 """What the cases for the CPU alone measure, on few ranks; nothing depends on the clock."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 import minidist
 from benchmarks import __main__ as command
-from benchmarks.cases import launch, ring
+from benchmarks.cases import launch, plan, ring
 from benchmarks.cases import memory_limit as limit
 from benchmarks.harness import turns
 from benchmarks.harness.record import Row
@@ -51,6 +52,18 @@ def test_quartiles_of_two_turns_lie_between_them() -> None:
     ranks = [[(0.0, 1.0), (2.0, 12.0)], [(0.5, 2.0), (2.0, 3.0)]]  # 2 s, and 10 s
     of_ranks = [turns.Turns(2, {"way": intervals}) for intervals in ranks]
     assert turns.quartiles(of_ranks) == {"way": [2.0, 3.0, 4.0]}
+
+
+def test_a_plan_is_recorded_beside_what_is_measured() -> None:
+    machine, *rows = rows_of(plan.measure)
+    assert machine["what"] == "machine"
+    assert machine["copy_gb_per_second"] > 0 < machine["training_gflops"]
+    assert [(row["link"], row["way"]) for row in rows] == list(product(plan.LINKS, plan.STRATEGIES))
+    for row in rows:
+        assert row["sent_bytes"] == row["predicted_sent_bytes"], "to the byte"
+        assert (row["sent_bytes"] > 0) == (row["way"] != "single")
+        assert row["ms"] > 0 < row["predicted_ms"]
+        assert row["peak_bytes"] > 0 < row["predicted_peak_bytes"]
 
 
 # The limit

@@ -6,6 +6,7 @@ A record is data, so nothing here depends on the clock: `make bench` makes it, o
 import math
 import re
 from datetime import date
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -161,3 +162,16 @@ def test_the_more_is_sharded_the_larger_a_model_fits() -> None:
         assert layers[strategy, True] > layers[strategy, False]
     for row in rows:
         assert 0.75 * row["predicted_layers"] <= row["layers"] <= row["predicted_layers"] + 1
+
+
+def test_plans_have_the_bytes_exactly_and_the_memory_nearly() -> None:
+    rows = rows_of("plan", "plan")
+    ways = ["single", "ddp", "zero1", "zero2", "fsdp"]
+    two = [(row["width"], row["link"], row["way"]) for row in rows if row["ranks"] == 2]
+    assert two == list(product((64, 128, 256), ("own", "emulated"), ways))
+    four = [(row["link"], row["way"]) for row in rows if row["ranks"] == 4]
+    assert four == list(product(("own", "emulated"), [*ways, "hsdp"]))
+    for row in rows:
+        assert row["sent_bytes"] == row["predicted_sent_bytes"], row
+        assert 0.85 < row["peak_bytes_factor"] < 1.2, row
+        assert row["ms_factor"] == pytest.approx(row["predicted_ms"] / row["ms"], rel=2e-3)

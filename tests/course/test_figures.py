@@ -15,8 +15,8 @@ from course import figures
 from course.figures.beyond import pipelined
 from course.figures.shards import BINS
 from course.figures.zero_step import LAYERS, lay_out
-from course.hardware import H100, PCIE_5
 from minidist.memory.state import MIXED, share, state
+from minidist.planner.hardware import H100, PCIE_5
 from minidist.plots import COLORS, style
 from minidist.schedule.algorithms import ring_all_reduce
 

@@ -8,7 +8,6 @@ from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from course.hardware import H100, UTILIZATION
 from course.widgets import (
     checkpoint_slider,
     curves_slider,
@@ -23,6 +22,7 @@ from course.widgets.memory import POLICIES
 from course.widgets.page import SCRIPTS, Slider, assets, nbytes_text, seconds_text
 from course.widgets.peak import peak
 from course.widgets.scaling import BEGIN, LENGTH, RANKS, step
+from minidist.planner.hardware import H100, UTILIZATION
 from minidist.schedule.cost import Link
 from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import DESK, PHONE, Pages, pages  # noqa: F401 (a fixture)

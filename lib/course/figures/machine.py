@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course.hardware import Accelerator
+from minidist.planner.hardware import Accelerator
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY
 

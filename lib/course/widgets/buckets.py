@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from course.hardware import H100
 from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, drawing, frames_stepper
 from course.widgets.overlap import PER_TOKEN, TOKENS, Backward, backward
 from course.widgets.page import nbytes_text
 from minidist.parallel.sharding.partition import MIB
+from minidist.planner.hardware import H100
 from minidist.schedule.algorithms import ring_all_reduce
 from minidist.schedule.cost import Link, price, switch
 

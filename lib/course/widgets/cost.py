@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.hardware import ETHERNET_100, H100, PCIE_5
 from course.widgets.page import Control, Slider, rank_stops, seconds_text, stops
+from minidist.planner.hardware import ETHERNET_100, H100, PCIE_5
 from minidist.schedule.algorithms import ALL_REDUCE
 from minidist.schedule.cost import Link, price, switch
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from course.hardware import H100, UTILIZATION
 from course.widgets.memory import STAGES, bytes_each, count_text
 from course.widgets.page import Control, Slider, nbytes_text, seconds_text, stops
 from course.widgets.peak import shape
 from minidist.memory.state import MIXED, StateBytes, share, state
+from minidist.planner.hardware import H100, UTILIZATION
 
 LENGTH = 8192  # tokens of a sequence
 NODE = 8  # GPUs that NVLink joins

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from course.hardware import H100, UTILIZATION
 from course.training.models import GPT
 from course.widgets.cost import link_controls
 from course.widgets.page import Control, Slider, seconds_text
 from minidist.parallel.sharding.partition import MIB, assign
+from minidist.planner.hardware import H100, UTILIZATION
 from minidist.schedule.algorithms import ring_all_reduce
 from minidist.schedule.cost import Link, price, switch
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from course.hardware import ACCELERATORS
 from course.widgets.memory import POLICIES, bytes_each, count_text
 from course.widgets.page import Control, Slider, nbytes_text, stops
 from minidist.memory.state import DtypePolicy, state
+from minidist.planner.hardware import ACCELERATORS
 
 VOCABULARY = 32_000
 ASPECT = 128  # width of a model in multiples of its blocks, as in GPT-3
@@ -62,7 +62,8 @@ def peak_slider(parameters: float = 3e9, rows: int = 4, length: int = 2048) -> S
     counts, lengths = ([1 << bit for bit in range(low, high)] for low, high in ((0, 11), (7, 21)))
     policies = list(POLICIES)
     memories = {24e9: "24 GB card"} | {
-        gpu.memory: f"{gpu.name.split()[0]}, {nbytes_text(gpu.memory)}" for gpu in ACCELERATORS
+        gpu.memory: f"{gpu.name.split()[0]}, {nbytes_text(gpu.memory)}"
+        for gpu in ACCELERATORS.values()
     }
     controls = [
         Control("parameters", "Parameters", SIZES, [*map(count_text, SIZES)], int(parameters)),

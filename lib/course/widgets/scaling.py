@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from course.hardware import A100, B200, H100, UTILIZATION
 from course.training.models import GPT
 from course.widgets.cost import link_controls
 from course.widgets.page import Control, Slider, seconds_text, stops
 from minidist.parallel.sharding.partition import MIB, assign
+from minidist.planner.hardware import A100, B200, H100, UTILIZATION
 from minidist.schedule.algorithms import halving_doubling_all_reduce
 from minidist.schedule.cost import Link, price, switch
 

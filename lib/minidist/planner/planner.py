@@ -1,0 +1,268 @@
+"""My model, my GPUs: what do I run, how large a batch, how fast? Arithmetic in closed form.
+
+`Sizes` says what the model is, `Accelerator` what it runs on, and `Step` has the formulas.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from minidist.memory.state import MIXED, DtypePolicy, state
+from minidist.planner.hardware import ACCELERATORS, Accelerator
+from minidist.planner.sizes import Sizes, check_sizes
+from minidist.planner.step import STAGES, Memory, Phases, Step, together, total, world
+from minidist.schedule.checks import amount, whole_number
+
+CLOSE = 0.95  # of the fastest strategy's rate: then the simpler one is taken
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a rank would hold, send and take in a step under one strategy."""
+
+    memory: dict[str, float]  #: bytes by part; they are never there all at once
+    peak: float  #: the most bytes at a time
+    fits: bool  #: whether that is no more than the hardware has
+    largest_batch: int  #: samples of a micro-batch that would fit, 0 if not even one does
+    sent: float  #: bytes that a rank sends
+    messages: int  #: in which it sends them
+    compute: float  #: seconds of forward and backward at the rate that training reaches
+    memory_traffic: float  #: seconds of reading weights, and writing gradients and new weights
+    communication: float  #: seconds
+    sequential: float  #: seconds of a step if nothing overlaps
+    overlapped: float  #: seconds of a step if communication overlaps as the strategy has it
+    tokens_per_second: float  #: of all ranks, from `overlapped`
+
+    @property
+    def binds(self) -> str:
+        """The resource that a step needs longest."""
+        seconds = {
+            "compute": self.compute,
+            "memory bandwidth": self.memory_traffic,
+            "network": self.communication,
+        }
+        return max(seconds, key=seconds.__getitem__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A forecast for each strategy, the one to take, and why."""
+
+    hardware: Accelerator  #: of each rank
+    ranks: int
+    batch: int  #: samples of a rank's micro-batch
+    forecasts: dict[str, Forecast]  #: by strategy, named as in `minidist.train`
+    best: str | None  #: the strategy to take, None if nothing fits
+    reasons: tuple[str, ...]  #: sentences
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'':7}{'peak':>10}{'fits':>6}{'batch':>7}{'sent':>11}{'step':>10}{'tokens/s':>12}"
+            "  binds"
+        ]
+        for name, each in self.forecasts.items():
+            lines.append(
+                f"{name:7}{_bytes(each.peak):>10}{'yes' if each.fits else 'no':>6}"
+                f"{each.largest_batch:>7,}{_bytes(each.sent):>11}{_seconds(each.overlapped):>10}"
+                f"{each.tokens_per_second:>12,.0f}  {each.binds}"
+            )
+        return "\n".join([*lines, *self.reasons])
+
+
+def plan(
+    model: nn.Module | Sizes,
+    hardware: Accelerator | str,
+    ranks: int,
+    *,
+    batch: int = 1,
+    sample: Tensor | None = None,
+    policy: DtypePolicy = MIXED,
+    optimizer: str = "adam",
+    checkpointing: bool = False,
+    bucket_cap_mb: float = 25,
+) -> Plan:
+    """Predict a training step under every strategy, and recommend one.
+
+    Args:
+        model: its sizes, or the bare module; that may be on the meta device.
+        hardware: of each rank, or the name of one in `ACCELERATORS`. Ranks fill nodes.
+        batch: samples of a rank's micro-batch.
+        sample: an input of the module, as `Sizes.of` takes it.
+        policy: of dtypes; weights and gradients travel in theirs.
+        optimizer: "sgd", "momentum" or "adam".
+        checkpointing: whether blocks keep only their inputs, and compute forward twice.
+        bucket_cap_mb: MiB that close a bucket of DDP or ZeRO, as there.
+
+    Raises ValueError or TypeError that names the argument.
+    """
+    whole_number("ranks", ranks, 1)
+    whole_number("batch", batch, 1)
+    if not isinstance(policy, DtypePolicy):
+        raise ValueError(f"policy: expected a DtypePolicy, such as MIXED, got {policy!r}")
+    state(1, policy, optimizer)  # raises if the optimizer is unknown
+    gpu = _accelerator(hardware)
+    if isinstance(model, nn.Module):
+        if sample is None:
+            raise ValueError("sample: expected an input of the module, got None")
+        model = Sizes.of(model, sample)
+    elif not isinstance(model, Sizes):
+        raise ValueError(f"model: expected an nn.Module or Sizes, got {type(model).__name__}")
+    check_sizes(model)
+    if not 0 < bucket_cap_mb < math.inf:
+        raise ValueError(f"bucket_cap_mb: expected a number of MiB above 0, got {bucket_cap_mb!r}")
+    local, nodes = world(ranks, gpu.per_node)
+    step = Step(model, gpu, local, nodes, batch, policy, optimizer, checkpointing, bucket_cap_mb)
+    hybrid = step.nodes > 1 and step.local == gpu.per_node > 1
+    strategies = [name for name in STAGES if name != "hsdp" or hybrid]
+    forecasts = {name: forecast(step, name) for name in strategies}
+    forecasts["single"] = forecast(replace(step, local=1, nodes=1), "single")
+    best = _best(forecasts)
+    return Plan(gpu, ranks, batch, forecasts, best, _reasons(forecasts, best, step))
+
+
+def _accelerator(hardware: Accelerator | str) -> Accelerator:
+    """The hardware of that name, or this one if its rates are sound."""
+    gpu = ACCELERATORS.get(hardware) if isinstance(hardware, str) else hardware
+    if not isinstance(gpu, Accelerator):
+        known = ", ".join(ACCELERATORS)
+        raise ValueError(f"hardware: expected an Accelerator or one of {known}, got {hardware!r}")
+    for name in ("flops", "memory", "bandwidth", "nvlink", "network", "utilization"):
+        if not 0 < getattr(gpu, name) < math.inf:
+            got = getattr(gpu, name)
+            raise ValueError(f"hardware.{name}: expected a finite number above 0, got {got}")
+    if gpu.utilization > 1:
+        raise ValueError(f"hardware.utilization: expected at most 1, got {gpu.utilization}")
+    whole_number("hardware.per_node", gpu.per_node, 1)
+    amount("hardware.nvlink_latency", gpu.nvlink_latency)
+    amount("hardware.network_latency", gpu.network_latency)
+    return gpu
+
+
+# ---- the formulas together ----
+
+
+def forecast(step: Step, strategy: str) -> Forecast:
+    """What the step takes under a strategy."""
+    memory, costs = step.memory(strategy), step.traffic(strategy)
+    computes, moves = step.operations(), step.memory_traffic(strategy)
+    sent = total(costs)
+    alone = Phases(*map(max, computes, moves))  # a GPU computes while it reads and writes
+    pieces = step.pieces(strategy)
+    overlapped = (
+        together(alone.forward, costs[0].seconds, pieces)
+        + together(alone.backward, costs[1].seconds, pieces)
+        + alone.update
+        + costs[2].seconds
+    )
+    free, one = step.gpu.memory - memory.always, memory.activations / step.batch
+    ends = memory.unsharded + memory.gradients <= free
+    parts = {name: nbytes for name, nbytes in memory._asdict().items() if name != "at_begin"}
+    return Forecast(
+        memory=parts,
+        peak=memory.peak,
+        fits=memory.peak <= step.gpu.memory,
+        largest_batch=max(0, int((free - memory.at_begin) / one)) if ends else 0,
+        sent=sent.sent,
+        messages=sent.messages,
+        compute=sum(computes),
+        memory_traffic=sum(moves),
+        communication=sent.seconds,
+        sequential=sum(alone) + sent.seconds,
+        overlapped=overlapped,
+        tokens_per_second=step.ranks * step.batch * step.sizes.tokens / overlapped,
+    )
+
+
+# ---- what to run ----
+
+
+def _best(forecasts: dict[str, Forecast]) -> str | None:
+    """The simplest strategy that fits and is close to the fastest of those."""
+    rates = {name: each.tokens_per_second for name, each in forecasts.items() if each.fits}
+    enough = CLOSE * max(rates.values(), default=0.0)
+    return next((name for name, rate in rates.items() if rate >= enough), None)
+
+
+def _reasons(forecasts: dict[str, Forecast], best: str | None, step: Step) -> tuple[str, ...]:
+    """Sentences that say why, with numbers."""
+    limit, name = step.gpu.memory, step.gpu.name
+    if best is None:
+        least = min(forecasts, key=lambda each: forecasts[each].peak)
+        peak = forecasts[least].peak
+        return (
+            f"Nothing fits: {least} needs least, {_bytes(peak)}, which is {_bytes(peak - limit)} "
+            f"more than the {_bytes(limit)} of each {name}.",
+            *_what_would_help(step),
+        )
+    found, names = forecasts[best], list(forecasts)
+    reasons = []
+    if big := [each for each in names if not forecasts[each].fits]:
+        needs = ", ".join(f"{each} {_bytes(forecasts[each].peak)}" for each in big)
+        reasons.append(f"Too large for the {_bytes(limit)} of each {name}: {needs}.")
+    slow = [each for each in names[: names.index(best)] if forecasts[each].fits]
+    for each in slow:
+        rate = found.tokens_per_second / forecasts[each].tokens_per_second
+        reasons.append(f"{each} fits, but {best} is {rate:.2f} times as fast.")
+    reasons.append(
+        f"{best}: the simplest that fits and is within {1 - CLOSE:.0%} of the fastest, with "
+        f"{found.tokens_per_second:,.0f} tokens/s and {_bytes(found.peak)} of {_bytes(limit)}; "
+        f"a micro-batch of up to {found.largest_batch:,} fits."
+    )
+    reasons.append(
+        f"What binds is {found.binds}: a step computes for {_seconds(found.compute)}, moves memory "
+        f"for {_seconds(found.memory_traffic)} and communicates for "
+        f"{_seconds(found.communication)}; with overlap it takes {_seconds(found.overlapped)}."
+    )
+    return tuple(reasons)
+
+
+def _what_would_help(step: Step) -> list[str]:
+    """With what full sharding would fit; if with nothing, what to split besides."""
+    alone = replace(step, batch=1)
+    again = replace(alone, checkpointing=True)
+    found: list[str] = []
+    for how, each in (
+        ("", step),
+        (" with a micro-batch of 1", alone),
+        (" with a micro-batch of 1 and checkpointing", again),
+    ):
+        times = _times(each.memory("fsdp"), step.gpu.memory)
+        if times <= 1:
+            return [*found, f"fsdp fits on these ranks{how}."]
+        if math.isfinite(times):
+            found.append(f"fsdp fits on {math.ceil(times * step.ranks):,} ranks{how}.")
+    if found:
+        return found
+    memory = again.memory("fsdp")
+    need = max(memory.at_begin + memory.activations, memory.unsharded)
+    return [
+        f"More ranks do not help: one block unsharded and the activations of one sample, with "
+        f"checkpointing, take {_bytes(need)}, and data parallelism shards neither. Tensor "
+        "parallelism splits both, and pipeline parallelism the depth."
+    ]
+
+
+def _times(memory: Memory, limit: float) -> float:
+    """How many times as many ranks must share the state for it to fit; infinity if none do."""
+    begin, end = limit - memory.at_begin - memory.activations, limit - memory.unsharded
+    if begin <= 0 or end <= 0:
+        return math.inf
+    return max(memory.always / begin, (memory.always + memory.gradients) / end)
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(number) < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:,.3g} TB" if number < 1000 else f"{number:,.0f} TB"
+
+
+def _seconds(number: float) -> str:
+    for unit, least in (("s", 1.0), ("ms", 1e-3)):
+        if number >= least:
+            return f"{number / least:.3g} {unit}"
+    return f"{number * 1e6:.3g} µs"

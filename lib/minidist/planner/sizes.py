@@ -1,0 +1,157 @@
+"""What a plan needs to know of a model: a handful of numbers, counted or in closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from minidist.memory.activations import expected, saved
+from minidist.schedule.checks import amount, whole_number
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs
+
+
+class Sizes(NamedTuple):
+    """Sizes of a model; those of activations are in elements, and per sample."""
+
+    parameters: int  #: of the whole model
+    units: int  #: equal blocks, which FSDP shards one at a time
+    largest_unit: int  #: parameters of one of them
+    operations: float  #: of the forward pass of one sample
+    activations: float  #: that the forward pass keeps, its loss included
+    activations_checkpointed: float  #: the same if each block keeps only its input
+    tokens: int = 1  #: of a sample
+
+    @property
+    def rest(self) -> int:
+        """Parameters outside the blocks, such as an embedding, which FSDP's outermost unit has."""
+        return max(0, self.parameters - self.units * self.largest_unit)
+
+    @classmethod
+    def gpt(cls, layers: int, width: int, vocabulary: int, context: int) -> Sizes:
+        """Sizes of a GPT whose head is its embedding's matrix, such as the one in `train`.
+
+        A block has 12 width² weights and keeps 16 width numbers of each token; a weight means one
+        multiplication and one addition for each token. Attention multiplies twice by the context.
+        """
+        names = ("layers", "width", "vocabulary", "context")
+        for name, number in zip(names, (layers, width, vocabulary, context), strict=True):
+            whole_number(name, number, 1)
+        unit = 12 * width**2 + 13 * width
+        entries, block = layers * width, 15 * width  # the blocks' inputs, and what else one keeps
+        ends = 2 * width + vocabulary  # the last LayerNorm's and the head's inputs, and the loss
+        attention = 4 * context * width
+        return cls(
+            parameters=layers * unit + (vocabulary + context + 2) * width,
+            units=layers,
+            largest_unit=unit,
+            operations=context * (layers * (24 * width**2 + attention) + 2 * vocabulary * width),
+            activations=context * (entries + layers * block + ends),
+            activations_checkpointed=context * (entries + block + ends),
+            tokens=context,
+        )
+
+    @classmethod
+    def of(cls, module: nn.Module, sample: Tensor, units: Sequence[str] = ()) -> Sizes:
+        """Count the sizes of a module, on the meta device: that takes no memory and no time.
+
+        Args:
+            module: the bare one, not wrapped; it may be on the meta device.
+            sample: an input, with samples along its first dimension; of ids [samples, tokens].
+            units: names of the blocks; those of the largest `nn.ModuleList` if there are none.
+        """
+        if not isinstance(sample, Tensor) or not sample.ndim or not len(sample):
+            raise ValueError(f"sample: expected a tensor of at least one sample, got {sample!r}")
+        names = list(units) or _blocks(module)
+        inside = [sum(p.numel() for p in module.get_submodule(n).parameters()) for n in names]
+        everything = sum(parameter.numel() for parameter in module.parameters())
+        inputs: dict[str, Inputs] = {}
+        given: Inputs = (sample.to("meta"),), {}
+        with FlopCounterMode(display=False) as counter, _noting(module, names, inputs):
+            output = functional_call(module, _on_meta(module), *given)
+        # The loss keeps about as much as the output has, as cross-entropy does.
+        kept = _kept(module, given) + output.numel()
+        again = [_kept(module.get_submodule(name), each) for name, each in inputs.items()]
+        return cls(
+            parameters=everything,
+            units=max(1, len(names)),
+            largest_unit=max(inside, default=everything),
+            operations=counter.get_total_flops() / len(sample),
+            activations=kept / len(sample),
+            activations_checkpointed=(kept - sum(again) + max(again, default=0)) / len(sample),
+            tokens=1 if sample.is_floating_point() else math.prod(sample.shape[1:]),
+        )
+
+
+def check_sizes(sizes: Sizes) -> None:
+    """Raise ValueError for a size that is not above zero, by its name."""
+    for name, number in sizes._asdict().items():
+        if amount(f"sizes.{name}", number) <= 0:
+            raise ValueError(f"sizes.{name}: expected a number above 0, got {number}")
+    if sizes.largest_unit > sizes.parameters:
+        raise ValueError(
+            f"sizes.largest_unit: expected at most all {sizes.parameters} parameters, "
+            f"got {sizes.largest_unit}"
+        )
+
+
+def _blocks(module: nn.Module) -> list[str]:
+    """Names of the modules in the largest ModuleList."""
+    lists = {name: m for name, m in module.named_modules() if isinstance(m, nn.ModuleList)}
+    if not lists:
+        return []
+    largest = max(lists, key=lambda name: sum(p.numel() for p in lists[name].parameters()))
+    return [f"{largest}.{number}".lstrip(".") for number in range(len(lists[largest]))]
+
+
+def _on_meta(module: nn.Module) -> dict[str, Tensor]:
+    """The module's parameters and buffers, with a shape and no memory."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {
+        name: torch.empty_like(each, device="meta", requires_grad=each.requires_grad)
+        for name, each in tensors.items()
+    }
+
+
+@contextmanager
+def _noting(module: nn.Module, names: Sequence[str], inputs: dict[str, Inputs]) -> Iterator[None]:
+    """Inside, note what the modules of these names are given."""
+
+    def noting(name: str) -> Callable[..., None]:
+        def note(_: nn.Module, args: Any, kwargs: Any) -> None:
+            inputs[name] = args, kwargs
+
+        return note
+
+    hooks = [
+        module.get_submodule(name).register_forward_pre_hook(noting(name), with_kwargs=True)
+        for name in names
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _kept(module: nn.Module, given: Inputs) -> float:
+    """What forward keeps, in elements of the parameters' dtype; by the rules if they know all."""
+    tensors = _on_meta(module)
+
+    def forward() -> Any:
+        return functional_call(module, tensors, *given)
+
+    try:
+        kept = sum(expected(forward).values())
+    except NotImplementedError:
+        kept = saved(forward, [*tensors.values(), *tree_leaves(given)])
+    itemsize = next((parameter.itemsize for parameter in module.parameters()), 4)
+    return kept / itemsize

@@ -1,0 +1,258 @@
+"""Plans against what the library itself prices, predicts and counts; and bad input."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import minidist
+from minidist.memory.predict import predict
+from minidist.memory.state import FP32, MIXED
+from minidist.parallel.sharding.partition import MIB
+from minidist.planner.hardware import A100, H100, Accelerator
+from minidist.planner.planner import plan
+from minidist.planner.sizes import Sizes
+from minidist.planner.step import STAGES, Step, together, world
+from minidist.schedule.algorithms import hierarchical_all_reduce, ring_all_reduce
+from minidist.schedule.cost import Link, nodes, price, switch
+from minidist.train.gpt import GPT
+
+SMALL = Sizes.gpt(2, 64, 64, 32)
+SEVEN = Sizes.gpt(32, 4096, 32_000, 2048)  # 6.6 billion
+SEVENTY = Sizes.gpt(80, 8192, 128_000, 8192)
+STATE = ("weights", "gradients", "optimizer")
+
+
+def forecasts(sizes: Sizes, hardware: Accelerator | str, ranks: int, **how: Any) -> Any:
+    return plan(sizes, hardware, ranks, **how).forecasts
+
+
+# ---- sizes ----
+
+
+def test_sizes_are_counted_and_in_closed_form_the_same() -> None:
+    with torch.device("meta"):
+        net = GPT(512, 128, 3, 4, 64)
+    counted = Sizes.of(net, torch.zeros(2, 64, dtype=torch.long))
+    formula = Sizes.gpt(3, 128, 512, 64)
+    assert counted[:4] == formula[:4]
+    assert counted.tokens == formula.tokens == 64
+    # The formula leaves out what LayerNorms and attention keep of a token beside its numbers.
+    assert counted.activations == pytest.approx(formula.activations, rel=5e-3)
+    assert counted.activations_checkpointed == pytest.approx(
+        formula.activations_checkpointed, rel=5e-3
+    )
+
+
+def test_a_module_that_no_rule_knows_is_counted_by_what_autograd_keeps() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Softplus(), nn.Flatten(), nn.Linear(4 * 36, 3))
+    found = Sizes.of(net, torch.zeros(2, 1, 8, 8))
+    # Softplus keeps its input, the linear layer its own, and the loss as much as the output.
+    assert found.activations == 2 * 4 * 36 + 3
+    assert (found.units, found.largest_unit, found.tokens) == (1, found.parameters, 1)
+    assert found.operations == 2 * (36 * 9 * 4 + 4 * 36 * 3)
+    with pytest.raises(ValueError, match="sample: expected a tensor of at least one sample"):
+        Sizes.of(net, torch.zeros(()))
+
+
+# ---- communication: what the schedules say ----
+
+
+def by_schedule(step: Step, nbytes: float) -> tuple[float, float]:
+    """Seconds and bytes of an all-reduce by the library's own schedule."""
+    inside = Link(step.gpu.nvlink_latency, 1 / step.gpu.nvlink)
+    between = Link(step.gpu.network_latency, 1 / step.gpu.network)
+    if step.nodes == 1:
+        schedule, topology = ring_all_reduce(step.ranks), switch(inside)
+    else:
+        schedule = hierarchical_all_reduce(step.ranks, local=step.local)
+        topology = nodes(step.local, inside, between, rails=step.local)
+    sent = sum(int(each.width[each.src == 0].sum()) for each in schedule)
+    return price(schedule, topology)(nbytes), sent * nbytes / schedule.chunks
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("per_node", [8, 2, 1])
+def test_communication_costs_what_the_schedules_cost(ranks: int, per_node: int) -> None:
+    gpu = H100._replace(per_node=per_node)
+    step = Step(SMALL, gpu, *world(ranks, per_node), 1, FP32, "adam", False)
+    nbytes = step.nbytes[1]
+    if step.nodes == 1 or ranks % per_node == 0:
+        seconds, sent = by_schedule(step, nbytes)
+    else:  # three ranks on nodes of two: a ring, as if each had a node of its own
+        link = Link(gpu.network_latency, 1 / gpu.network)
+        seconds, sent = price(ring_all_reduce(3), switch(link))(nbytes), 4 / 3 * nbytes
+    found = step.half(nbytes, 1)
+    assert 2 * found.seconds == pytest.approx(seconds, rel=1e-12)
+    assert 2 * found.sent == pytest.approx(sent, rel=1e-12)
+    assert found.messages == (step.local - 1) + (step.nodes - 1)
+
+
+def test_each_bucket_and_each_unit_pays_for_its_latency() -> None:
+    gpu = H100._replace(nvlink_latency=1.0, network_latency=100.0)
+    found = forecasts(SEVEN, gpu, 16, policy=FP32)
+    buckets, units = -(-4 * SEVEN.parameters // max(25 * MIB, 4 * (SEVEN.largest_unit // 3))), 33
+    hops = {"ddp": 2 * buckets, "zero1": 2 * buckets, "zero2": 2 * buckets, "fsdp": 3 * units}
+    for name, halves in hops.items():
+        assert found[name].communication // 1 == halves * (7 * 1 + 1 * 100), name
+        assert found[name].messages == halves * (7 + 1)
+    assert found["hsdp"].communication // 1 == units * (3 * 7 * 1 + 2 * 100)
+
+
+def test_bytes_sent_are_two_models_or_three() -> None:
+    for ranks, share in ((2, 1 / 2), (8, 7 / 8), (64, 63 / 64)):
+        found = forecasts(SEVEN, "H100", ranks)
+        model = 2 * SEVEN.parameters * share
+        times = {"ddp": 2, "zero1": 2, "zero2": 2, "fsdp": 3}
+        for name, each in times.items():
+            assert found[name].sent == pytest.approx(each * model, rel=1e-12)
+    # Hybrid: three inside the node, and an eighth of the gradients twice between the nodes.
+    hybrid = 2 * SEVEN.parameters * (3 * 7 / 8 + 2 * 7 / 8 / 8)
+    assert found["hsdp"].sent == pytest.approx(hybrid, rel=1e-12)
+    assert "hsdp" not in forecasts(SEVEN, "H100", 8)
+    assert "hsdp" not in forecasts(SEVEN, "H100", 12)
+    assert all(each.sent == each.messages == 0 for each in forecasts(SEVEN, "H100", 1).values())
+
+
+# ---- memory: what the wrappers' own layouts say ----
+
+
+@pytest.mark.parametrize("policy", [FP32, MIXED], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_memory_is_what_the_layouts_of_the_wrappers_take(policy: Any, ranks: int) -> None:
+    with torch.device("meta"):
+        net = GPT(512, 512, 6, 8, 64).to(policy.weights)  # buckets are filled by its bytes
+    sizes = Sizes.gpt(6, 512, 512, 64)
+    found = forecasts(sizes, "H100", ranks, batch=2, policy=policy)
+    blocks = [f"blocks.{number}" for number in range(6)]
+    for name, how in {
+        "ddp": {"strategy": "ddp", "gradient_as_bucket_view": True},
+        "zero1": {"strategy": "zero1", "gradient_as_bucket_view": True},
+        "zero2": {"strategy": "zero2"},
+        "fsdp": {"strategy": "zero3", "units": blocks},
+    }.items():
+        kept = int(found[name].memory["activations"])
+        want = predict(net, ranks, policy=policy, activations=kept, **how)  # type: ignore[arg-type]
+        state = sum(found[name].memory[part] for part in STATE)
+        assert state == pytest.approx(want.state.total, rel=2e-3), name
+        if name != "zero1":  # there it is on DDP's gradients, and here on the rank's own
+            assert found[name].peak == pytest.approx(want.peak, rel=0.04), name
+
+
+def test_a_batch_fits_up_to_the_largest_one() -> None:
+    for name in STAGES:
+        largest = forecasts(SEVEN, "B200", 64)[name].largest_batch
+        assert largest >= 1
+        assert forecasts(SEVEN, "B200", 64, batch=largest)[name].fits
+        assert not forecasts(SEVEN, "B200", 64, batch=largest + 1)[name].fits
+    tight = H100._replace(memory=1e9)
+    assert {each.largest_batch for each in forecasts(SEVEN, tight, 8).values()} == {0}
+
+
+def test_checkpointing_trades_activations_for_operations() -> None:
+    plain, again = (
+        forecasts(SEVENTY, "H100", 64, checkpointing=each)["fsdp"] for each in (False, True)
+    )
+    assert again.memory["activations"] < plain.memory["activations"] / 10
+    assert again.compute == pytest.approx(4 / 3 * plain.compute)
+
+
+# ---- time ----
+
+
+def test_overlap_is_between_the_longer_one_and_the_sum() -> None:
+    assert together(3.0, 2.0, 1) == 5.0
+    assert together(3.0, 2.0, 10) == pytest.approx(3.2)
+    assert together(2.0, 3.0, 10) == pytest.approx(3.2)
+    for name, each in forecasts(SEVEN, "A100", 64).items():
+        longest = max(each.compute, each.memory_traffic, each.communication)
+        assert longest <= each.overlapped <= each.sequential, name
+
+
+def test_the_slowest_resource_binds() -> None:
+    sizes = SEVEN
+    assert forecasts(sizes, "H100", 8, batch=8)["fsdp"].binds == "compute"
+    slow = H100._replace(network=1e9, nvlink=1e9)
+    assert forecasts(sizes, slow, 8)["fsdp"].binds == "network"
+    narrow = H100._replace(bandwidth=1e10)
+    assert forecasts(sizes, narrow, 8)["fsdp"].binds == "memory bandwidth"
+
+
+def test_the_optimizer_reads_and_writes_28_bytes_a_parameter_and_its_share_of_them() -> None:
+    gpu = A100._replace(flops=1e30, bandwidth=1.0)
+    found = forecasts(SMALL, gpu, 4, policy=FP32)
+    for name, mine in {"single": 1, "ddp": 1, "zero1": 4, "zero2": 4, "fsdp": 4}.items():
+        each = 4 + 4 + 4 + 28 / mine
+        assert found[name].memory_traffic == pytest.approx(each * SMALL.parameters)
+
+
+# ---- what to run ----
+
+
+def test_the_simplest_strategy_that_fits_and_is_fast_is_recommended() -> None:
+    assert plan(SMALL, "H100", 1).best == "single"
+    gpt2 = Sizes.gpt(12, 768, 50_257, 1024)
+    found = plan(gpt2, "H100", 8, batch=16)
+    assert found.best == "ddp"
+    assert any("single fits, but ddp is" in each for each in found.reasons)
+    slow = H100._replace(nvlink=1e7)  # then one GPU is as good as eight
+    assert plan(gpt2, slow, 8).best == "single"
+    found = plan(SEVEN, "H100", 8, batch=2)
+    assert found.best in ("zero2", "fsdp")
+    assert "Too large for the 80 GB of each H100 SXM: single" in str(found)
+    assert len(str(found).splitlines()) == 1 + 5 + len(found.reasons)
+
+
+def test_what_fits_nowhere_says_why_and_what_would_help() -> None:
+    for args, how, words in (
+        ((SEVEN, "A100", 1), {}, "fsdp fits on 2 ranks"),
+        ((SEVENTY, "H100", 64), {}, "fits on these ranks with a micro-batch of 1 and checkp"),
+        ((SEVENTY, "H100", 4), {"checkpointing": True}, "ranks"),
+        ((Sizes.gpt(100, 65_536, 128_000, 8192), "H100", 1024), {}, "Tensor parallelism splits"),
+    ):
+        found = plan(*args, **how)  # type: ignore[arg-type]
+        assert found.best is None
+        assert found.reasons[0].startswith("Nothing fits: ")
+        assert words in " ".join(found.reasons), found.reasons
+
+
+def test_a_plan_of_a_module_is_that_of_its_sizes() -> None:
+    with torch.device("meta"):
+        net = GPT(64, 64, 2, 4, 32)
+    sample = torch.zeros(1, 32, dtype=torch.long)
+    assert minidist.plan(net, "H100", 2, sample=sample) == plan(Sizes.of(net, sample), H100, 2)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"model": SMALL._replace(parameters=-1)}, r"sizes.parameters: .* at least 0, got -1"),
+    ({"model": SMALL._replace(operations=0)}, r"sizes.operations: expected a number above 0"),
+    (
+        {"model": SMALL._replace(activations=float("nan"))},
+        r"sizes.activations: expected a finite number",
+    ),
+    ({"model": SMALL._replace(largest_unit=10**9)}, r"sizes.largest_unit: expected at most all"),
+    ({"model": 7e9}, r"model: expected an nn.Module or Sizes, got float"),
+    ({"model": nn.Linear(2, 2)}, r"sample: expected an input of the module, got None"),
+    ({"hardware": "H1000"}, r"hardware: .* one of A100, H100, H200, B200, got 'H1000'"),
+    ({"hardware": 3}, r"hardware: expected an Accelerator or one of A100"),
+    ({"hardware": H100._replace(network=0)}, r"hardware.network: .* above 0, got 0"),
+    ({"hardware": H100._replace(bandwidth=-1.0)}, r"hardware.bandwidth: .* got -1.0"),
+    ({"hardware": H100._replace(utilization=40)}, r"hardware.utilization: expected at most 1"),
+    ({"hardware": H100._replace(per_node=0)}, r"hardware.per_node must be at least 1, got 0"),
+    ({"hardware": H100._replace(nvlink_latency=-1)}, r"hardware.nvlink_latency: .* got -1"),
+    ({"ranks": 0}, r"ranks must be at least 1, got 0"),
+    ({"batch": -2}, r"batch must be at least 1, got -2"),
+    ({"policy": "bf16"}, r"policy: expected a DtypePolicy, such as MIXED, got 'bf16'"),
+    ({"bucket_cap_mb": 0}, r"bucket_cap_mb: expected a number of MiB above 0, got 0"),
+    ({"optimizer": "lion"}, r"optimizer must be one of sgd, momentum, adam, got 'lion'"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD, ids=[next(iter(w)) for w, _ in BAD])
+def test_bad_input_names_the_argument(wrong: dict[str, Any], message: str) -> None:
+    how: dict[str, Any] = {"model": SMALL, "hardware": "H100", "ranks": 2, **wrong}
+    with pytest.raises(ValueError, match=message):
+        plan(how.pop("model"), how.pop("hardware"), how.pop("ranks"), **how)
+    with pytest.raises(ValueError, match="layers must be at least 1, got 0"):
+        Sizes.gpt(0, 64, 64, 64)
