@@ -97,6 +97,7 @@ def test_every_collective_is_checked_in_every_setup_by_every_algorithm(written: 
     assert len(kinds) == len(correct.DTYPES) * 4
 
 
+@pytest.mark.claim("F6")
 def test_times_of_collectives_are_complete_and_consistent(written: Row) -> None:
     rows = [row for row in rows_of(written, "collectives") if row["what"] != "copy"]
     cells = [(row["setup"], row["bytes"], row["what"]) for row in rows]

@@ -15,7 +15,7 @@ from course.pages.table import table
 
 ROOT = Path(__file__).parents[3]
 CLAIMS = ROOT / "book" / "claims.yml"
-VERDICTS = {"true": "true", "refine": "needs refining", "wrong": "wrong"}
+VERDICTS = {"true": "true", "refine": "needs refining", "wrong": "wrong", "open": "not measured"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Claim:
 
     id: str
     claim: str
-    verdict: Literal["true", "refine", "wrong"]
+    verdict: Literal["true", "refine", "wrong", "open"]
     shown: str
     chapter: str
     evidence: list[str]

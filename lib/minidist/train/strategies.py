@@ -156,7 +156,7 @@ def replica_parts(net: nn.Module) -> dict[str, Part]:
 
 
 def row_parts(model: nn.Module, ranks: int, rank: int) -> dict[str, Part]:
-    """Rows of each parameter, sharded as minidist's and PyTorch's FSDP do: evenly but for the end."""
+    """Rows of each parameter, dealt out as by minidist's and PyTorch's FSDP."""
     found = {}
     for name, each in model.named_parameters():
         shape = getattr(each, "whole_shape", each.shape)  # a DTensor has the full shape itself
