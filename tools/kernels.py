@@ -14,13 +14,16 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
+# Not matplotlib.pyplot: it must come to life in a kernel, or no figures are shown.
 get_context("forkserver").set_forkserver_preload(
-    ["ipykernel.kernelapp", "matplotlib_inline.backend_inline", "torch._dynamo"]
+    ["ipykernel.kernelapp", "matplotlib.figure", "matplotlib.backends.backend_svg", "torch._dynamo"]
 )
+INLINE = "module://matplotlib_inline.backend_inline"
 
 
 def be_kernel(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
     """Run a kernel until it is shut down."""
+    import matplotlib
     from ipykernel.kernelapp import IPKernelApp
 
     os.setsid()
@@ -28,6 +31,7 @@ def be_kernel(arguments: list[str], folder: str, environment: dict[str, str]) ->
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    matplotlib.use(INLINE)  # a kernel says so in the environment, before matplotlib is imported
     server = f"--IPKernelApp.parent_handle={os.getppid()}"  # with it the kernel ends
     IPKernelApp.launch_instance(argv=[*arguments, server])
 
