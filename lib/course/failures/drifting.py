@@ -101,30 +101,30 @@ def checksum(weights: torch.Tensor) -> str:
 
 def case_12(kit: Kit) -> str:
     """Rank 1 normalizes a batch whose samples are all alike; a step later all ranks have NaN."""
-    net, optimizer, loss = _forward(kit)
+    model, optimizer, loss = _forward(kit)
     loss.backward()
     optimizer.step()
-    return f"own loss {loss.item():.2f}, weight afterwards {net.weight.item():.2f}"
+    return f"own loss {loss.item():.2f}, weight afterwards {model.module.weight.item():.2f}"
 
 
 def case_12_repaired(kit: Kit) -> str:
     """Each rank looks at its own loss; if one is not finite, all skip the step."""
-    net, optimizer, loss = _forward(kit)
+    model, optimizer, loss = _forward(kit)
     loss.backward()  # also where it is NaN: the others wait for its gradient
     fine = torch.isfinite(loss.detach()).float()
     kit.all_reduce(fine, dist.ReduceOp.MIN)  # one rank's veto is everyone's
     if fine:
         optimizer.step()
-    return f"own loss {loss.item():.2f}, weight afterwards {net.weight.item():.2f}"
+    return f"own loss {loss.item():.2f}, weight afterwards {model.module.weight.item():.2f}"
 
 
-def _forward(kit: Kit) -> tuple[nn.Linear, torch.optim.Optimizer, torch.Tensor]:
+def _forward(kit: Kit) -> tuple[Any, torch.optim.Optimizer, torch.Tensor]:
     torch.manual_seed(0)
     net = nn.Linear(1, 1)
     model, optimizer = kit.ddp(net), torch.optim.SGD(net.parameters(), lr=0.1)
     batch = torch.ones(4, 1) if dist.get_rank() == 1 else torch.arange(4.0)[:, None]
     loss = model((batch - batch.mean()) / batch.std()).square().mean()  # 0 / 0
-    return net, optimizer, loss
+    return model, optimizer, loss
 
 
 def case_13(kit: Kit) -> str:

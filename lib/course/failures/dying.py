@@ -48,14 +48,19 @@ def case_1_repaired(kit: Kit) -> None:
     gradient = torch.ones(4)
     kit.all_reduce(gradient)
     if dist.get_rank() == 1:
-        next_batch(timeout=0.5)
+        next_batch_within(seconds=0.5)
     kit.all_reduce(gradient)
 
 
-def next_batch(timeout: float | None = None) -> None:
+def next_batch() -> None:
     """A disk that does not answer, a lock that nobody opens, a breakpoint."""
-    if not threading.Event().wait(timeout):
-        raise TimeoutError(f"no batch after {timeout} s")
+    threading.Event().wait()
+
+
+def next_batch_within(seconds: float) -> None:
+    """The same, with a limit."""
+    if not threading.Event().wait(seconds):
+        raise TimeoutError(f"no batch within {seconds} s")
 
 
 def case_2(kit: Kit) -> None:
