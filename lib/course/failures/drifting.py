@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -102,9 +103,9 @@ def checksum(weights: torch.Tensor) -> str:
 def case_12(kit: Kit) -> str:
     """Rank 1 normalizes a batch whose samples are all alike; a step later all ranks have NaN."""
     model, optimizer, loss = _forward(kit)
-    loss.backward()
+    loss.backward()  # also where it is NaN: the others wait for its gradient
     optimizer.step()
-    return f"own loss {loss.item():.2f}, weight afterwards {model.module.weight.item():.2f}"
+    return f"own loss {loss:.2f}, weight afterwards {model.module.weight.item():.2f}"
 
 
 def case_12_repaired(kit: Kit) -> str:
@@ -115,7 +116,7 @@ def case_12_repaired(kit: Kit) -> str:
     kit.all_reduce(fine, dist.ReduceOp.MIN)  # one rank's veto is everyone's
     if fine:
         optimizer.step()
-    return f"own loss {loss.item():.2f}, weight afterwards {model.module.weight.item():.2f}"
+    return f"own loss {loss:.2f}, weight afterwards {model.module.weight.item():.2f}"
 
 
 def _forward(kit: Kit) -> tuple[Any, torch.optim.Optimizer, torch.Tensor]:

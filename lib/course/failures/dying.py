@@ -81,7 +81,7 @@ def case_2_repaired(kit: Kit) -> str:
     for piece in pieces:
         forward(piece)
     kit.all_reduce(torch.ones(4))
-    return f"longest text {max(texts)} tokens; pieces of {[len(piece) for piece in pieces]} texts"
+    return f"in pieces of {[len(piece) for piece in pieces]} texts"
 
 
 def forward(texts: list[int]) -> int:

@@ -20,7 +20,7 @@ def symptom(seen: Seen) -> None:
 
 def record(seen: Seen) -> None:
     """Print what the ranks have recorded, their last calls and their stacks; no verdict."""
-    _print(seen.report.partition("\n")[2].strip())
+    _print(seen.report.partition("\n")[2].strip("\n"))
 
 
 def repair(case: Case, kit: str = "torch") -> None:
@@ -33,7 +33,7 @@ def repair(case: Case, kit: str = "torch") -> None:
 def change(case: Case) -> str:
     """The repair as a diff of the case's two functions."""
     assert case.repaired, case.name
-    lines = unified_diff(_body(case.fails), _body(case.repaired), lineterm="", n=2)
+    lines = unified_diff(_body(case.fails), _body(case.repaired), lineterm="", n=1)
     return "\n".join("  ..." if line.startswith("@@") else line for line in list(lines)[3:])
 
 

@@ -32,7 +32,7 @@ def torch_record(folder: str | os.PathLike[str]) -> Iterator[None]:
 
     def write() -> None:
         while not over.wait(EVERY):
-            aside = path.with_name(f"new_{path.name}")
+            aside = path.with_name(f"{dist.get_rank()}.new")
             aside.write_bytes(pickle.dumps(dump()))
             aside.replace(path)
 
@@ -65,13 +65,20 @@ def last_call(folder: str | os.PathLike[str], rank: int) -> dict[str, Any]:
 
 
 def torchfrtrace(folder: str | os.PathLike[str]) -> str:
-    """What `torchfrtrace FOLDER -p torch_` prints, without another process."""
-    from torch.distributed.flight_recorder.fr_trace import main
+    """What `torchfrtrace FOLDER -p torch_` prints, without another process.
 
+    It compares all ranks with the first file that it reads: here rank 0's, not whichever the file
+    system lists first.
+    """
+    from torch.distributed.flight_recorder.components import builder, config_manager, loader
+
+    files = sorted(Path(folder).glob(f"{PREFIX}*"))
+    dumps: dict[str, Any] = {file.name: loader.read_dump(PREFIX, str(file)) for file in files}
     said, log = io.StringIO(), logging.getLogger("Flight Recorder")
     before, log.handlers = log.handlers, [logging.StreamHandler(said)]
     try:
-        main([str(folder), "-p", PREFIX])
+        arguments = config_manager.JobConfig().parse_args([str(folder)])
+        builder.build_db(dumps, arguments, dumps[files[0].name]["version"])
     finally:
         log.handlers = before
     return said.getvalue()
