@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from course.failures import CASES, Case, Seen, see
+from course.failures import CASES, Case, Seen
 from course.failures.case import KITS
-from course.failures.dying import hangs_guarded
+from course.failures.show import change
+from minidist.profiler.spans import COMMUNICATION
 
-HANGS = re.escape("(nothing: the ranks hang)\ndiagnose: ")
-OURS = r"(minidist\.)?"  # before a call's name
+HANGS = re.escape("(nothing: no error, no value, all ranks still run)\ndiagnose: ")
 WELL = re.escape("diagnose: no rank waits: each has left every collective that it entered")
 
 
@@ -35,13 +35,25 @@ def each(*patterns: str) -> Callable[[Seen], bool]:
 
 
 def waits_for_the_straggler(seen: Seen) -> bool:
-    waited = [float(re.findall(r"\d+", value)[0]) for value in seen.values or []]
-    return len(waited) == 3 and waited[0] >= 100 <= waited[2]
+    lines = [[span for span in spans if span.lane == COMMUNICATION] for spans in seen.values or []]
+    waited = [sum(span.end - span.start for span in spans) for spans in lines]
+    return len(waited) == 3 and waited[0] >= 0.1 <= waited[2]
 
 
 def nothing_in_common(seen: Seen) -> bool:
     assert seen.values
-    return len(set(seen.values)) == 4 and all("spread 0.2" in value for value in seen.values)
+    return len(set(seen.values)) == 4 and all("varies by 0.2" in value for value in seen.values)
+
+
+def rank_1_s_bias_differs(seen: Seen) -> bool:
+    """The checksums of the weight, and of the bias, on each rank."""
+    sums = [re.findall(r"1\.(?:weight|bias) (\w+)", value) for value in seen.values or []]
+    weights, biases = zip(*sums, strict=True)
+    return len({*weights}) == 1 and biases[0] == biases[2] != biases[1]
+
+
+def ranks_agree(seen: Seen) -> bool:
+    return len({*(seen.values or "??")}) == 1
 
 
 def learns(low: float, high: float) -> Callable[[Seen], bool]:
@@ -51,7 +63,6 @@ def learns(low: float, high: float) -> Callable[[Seen], bool]:
 
 
 MISMATCH = "ranks 0, 1, 2 raised minidist.errors.MismatchError: .* the ranks disagree on "
-ONE_RANK_S_CHECK = r"parameter '1\.bias' on rank 1 is not as on ranks 0, 2"
 HALF = "RuntimeError: PytorchStreamReader failed reading zip archive: .*"
 SAME, OTHER = r"(\[.*\]) then \1 then \1", r"(\[.*\]) then (?!\1)(\[.*\]) then (?!\1|\2)\[.*\]"
 # How it fails in PyTorch and in minidist, and what it comes to when it is repaired.
@@ -62,14 +73,14 @@ EXPECTED: dict[str, tuple[Callable[[Seen], bool], Callable[[Seen], bool], Callab
         bool,
     ),
     "A rank hangs": (
-        says(HANGS + r"rank 1 never came to all_reduce #2: it is in stands_still at dying.py:\d+$"),
-        says(HANGS + r"rank 1 never came to minidist.all_reduce #2: it is in stands_still at "),
-        bool,
+        says(HANGS + r"rank 1 never came to all_reduce #2: it is in next_batch at dying.py:\d+$"),
+        says(HANGS + r"rank 1 never came to minidist.all_reduce #2: it is in next_batch at "),
+        says("rank 1 raised TimeoutError: no batch within 0.5 s"),
     ),
     "A rank runs out of memory": (
         says("rank 1 raised RuntimeError: .*allocate 536870912 bytes.*diagnose: rank 1 raised Run"),
         says("rank 1 raised RuntimeError: .*allocate 536870912 bytes.*diagnose: rank 1 raised Run"),
-        each("1 pieces", "8 pieces"),
+        each(r"in pieces of \[8\] texts", r"in pieces of \[7, 1\] texts"),
     ),
     "A straggler": (waits_for_the_straggler, waits_for_the_straggler, bool),
     "Collectives in another order": (
@@ -99,14 +110,14 @@ EXPECTED: dict[str, tuple[Callable[[Seen], bool], Callable[[Seen], bool], Callab
     ),
     "set_epoch forgotten": (each(SAME), each(SAME), each(OTHER)),
     "The same seed on every rank": (
-        each("drops .* spread 0.50"),
-        each("drops .* spread 0.50"),
+        each(r"mask (\[.*\])...; the ranks' mean mask varies by 0.50"),
+        each(r"mask (\[.*\])...; the ranks' mean mask varies by 0.50"),
         nothing_in_common,
     ),
     "A parameter changed on one rank": (
-        each(f"checksum .*; {ONE_RANK_S_CHECK}"),
-        each(f"checksum .*; {ONE_RANK_S_CHECK}"),
-        each("checksum .*; replicas are equal"),
+        rank_1_s_bias_differs,
+        rank_1_s_bias_differs,
+        ranks_agree,
     ),
     "NaN on one rank": (
         each(r"own loss \d.*, weight afterwards nan", "own loss nan, weight afterwards nan"),
@@ -115,15 +126,15 @@ EXPECTED: dict[str, tuple[Callable[[Seen], bool], Callable[[Seen], bool], Callab
     ),
     "The learning rate not scaled": (learns(0.4, 0.6), learns(0.4, 0.6), learns(0.1, 0.3)),
     "The loss not divided under accumulation": (
-        each("gradient 6.00; of the whole batch 1.50"),
-        each("gradient 6.00; of the whole batch 1.50"),
-        each("gradient 1.50; of the whole batch 1.50"),
+        each("gradient 6.00 after 4 micro-batches"),
+        each("gradient 6.00 after 4 micro-batches"),
+        each("gradient 1.50 after 4 micro-batches"),  # that of the whole batch: (1 + 2) / 2
     ),
     "A checkpoint that every rank writes": (each(HALF), each(HALF), each("found step 5")),
     "An optimizer built before wrapping": (
-        each(r"losses (.*), \1, \1; the optimizer holds 0 of the model's parameters"),
+        each(r"losses (.*), \1, \1"),
         says(r"rank . raised RuntimeError: .*is used as it was before fully_shard. An optimizer"),
-        each("losses .*; the optimizer holds 4 of the model's parameters"),
+        each(r"losses (.*), (?!\1)(.*), (?!\1|\2).*"),
     ),
 }
 
@@ -132,18 +143,29 @@ def test_every_failure_is_here() -> None:
     assert list(EXPECTED) == list(CASES)
 
 
+ALIKE = "set_epoch forgotten"  # makes no call of either library
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_it_fails_as_it_should_and_the_repair_holds(case: Case) -> None:
     *fails, works = EXPECTED[case.name]
-    for kit, expected in zip(reversed(KITS), fails, strict=True):
-        assert expected(seen := case.see(kit)), f"{kit}: {seen}"
+    for kit, expected in list(zip(reversed(KITS), fails, strict=True))[case.name == ALIKE :]:
+        seen = case.see(kit)
+        assert expected(seen), f"{kit}: {seen}"
+        told = seen.symptom if kit == "torch" else ""
+        assert "get_rank()" not in told, "a traceback must not show who takes another branch"
         if case.repaired:
             seen = case.see(kit, repaired=True)
             assert works(seen), f"{kit}, repaired: {seen}"
-            assert re.search(WELL, str(seen)), str(seen)
+            assert seen.error or re.search(WELL, str(seen)), str(seen)
 
 
-def test_a_monitored_barrier_names_the_rank_that_has_not_come() -> None:
-    seen = see(hangs_guarded, "torch", 3)
-    assert seen.values
-    assert re.search("Ranks? 1 failed to pass monitoredBarrier", seen.values[0]), seen.values
+def test_a_repair_is_shown_as_the_few_lines_that_change() -> None:
+    for case in CASES.values():
+        if case.repaired:
+            lines = change(case).splitlines()
+            assert 0 < sum(line.startswith(("+", "-")) for line in lines) <= 11, lines
+    assert change(CASES["The learning rate not scaled"]).splitlines() == [
+        "-return _trained(kit, rate=0.05)",
+        "+return _trained(kit, rate=0.05 * dist.get_world_size())",
+    ]

@@ -3,8 +3,7 @@
     from course.failures import CASES
     print(CASES["A rank hangs"].see("torch"))
 
-A `Case` has a function that fails on all ranks, one that is repaired, and a sentence each on where
-to look, on the repair and on the guard.
+A `Case` has a function that fails on all ranks, and one that is repaired.
 """
 
 from course.failures import disagreeing, drifting, dying, saving

@@ -60,29 +60,28 @@ class Seen:
         """The report's first line."""
         return self.report.splitlines()[0]
 
-    def __str__(self) -> str:
+    @property
+    def symptom(self) -> str:
+        """What the run itself shows, without a diagnosis."""
         if self.stuck:
-            said = ["(nothing: the ranks hang)"]
-        elif self.error:
-            said = [self.error]
-        else:
-            said = [f"rank {rank}: {value}" for rank, value in enumerate(self.values or [])]
-        return "\n".join([*said, f"diagnose: {self.sentence}"])
+            return "(nothing: no error, no value, all ranks still run)"
+        values = enumerate(self.values or [])
+        return self.error or "\n".join(f"rank {rank}: {value}" for rank, value in values)
+
+    def __str__(self) -> str:
+        return f"{self.symptom}\ndiagnose: {self.sentence}"
 
 
 @dataclass(frozen=True)
 class Case:
     """A failure and its repair. Both functions are called on every rank.
 
-    `look` is where to look, `repair` what to change, `guard` what would have told at once.
+    Their names are numbers, because a traceback shows them and must not give the cause away.
     """
 
     name: str
     fails: Callable[[Kit], Any]
-    repaired: Callable[[Kit], Any] | None
-    look: str
-    repair: str
-    guard: str
+    repaired: Callable[[Kit], Any] | None = None  # None: what is repaired is not in these lines
     ranks: int = 2
 
     def see(self, kit: str = "torch", *, repaired: bool = False) -> Seen:
@@ -133,12 +132,12 @@ def _stuck(ranks: Sequence[Rank], checked: bool) -> bool:
 
     If calls are `checked`, ranks that disagree will hear of it.
     """
-    stands = [any(name == "stands_still" for _, _, name, _ in each.stack) for each in ranks]
+    stands = [any(name == "next_batch" for _, _, name, _ in each.stack) for each in ranks]
     ended = [each.state != "running" for each in ranks]
     waits = [each.waits for each in ranks]
     if not any(waits) or not all(map(any, zip(stands, ended, waits, strict=True))):
         return False
     said = sentence(ranks)
     disagree = any(word in said for word in (" is at ", " is with "))
-    absent = any(word in said for word in ("has returned", "in stands_still"))
+    absent = any(word in said for word in ("has returned", "in next_batch"))
     return absent or (disagree and not checked)  # or they all wait for a moment

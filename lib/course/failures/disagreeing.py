@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import resource
-from contextlib import nullcontext
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,12 +13,12 @@ from torch import nn
 from course.failures.case import Case, Kit
 
 
-def another_order(kit: Kit) -> None:
+def case_4(kit: Kit) -> None:
     """Rank 1 goes through the same calls in another order, as through a set of names."""
     _in_order(kit, ["loss", "seed"] if dist.get_rank() == 0 else ["seed", "loss"])
 
 
-def another_order_repaired(kit: Kit) -> str:
+def case_4_repaired(kit: Kit) -> str:
     """Sorted names have one order."""
     return _in_order(kit, sorted(["loss", "seed"]))
 
@@ -35,7 +33,7 @@ def _in_order(kit: Kit, names: list[str]) -> str:
     return f"{tensor[0]:.0f}"
 
 
-def another_shape(kit: Kit) -> str:
+def case_5(kit: Kit) -> str:
     """Rank 1's last batch is smaller, and the losses of all samples are summed."""
     losses = torch.ones(3 if dist.get_rank() == 1 else 4)
     kit.all_reduce(losses)
@@ -43,7 +41,7 @@ def another_shape(kit: Kit) -> str:
     return str(losses.tolist())
 
 
-def another_shape_repaired(kit: Kit) -> str:
+def case_5_repaired(kit: Kit) -> str:
     """What is sent has the same shape on all ranks: a sum and a count."""
     losses = torch.ones(3 if dist.get_rank() == 1 else 4)
     both = torch.stack([losses.sum(), torch.tensor(float(len(losses)))])
@@ -51,39 +49,44 @@ def another_shape_repaired(kit: Kit) -> str:
     return f"{both[0] / both[1]:.1f} over {both[1]:.0f} samples"
 
 
-def another_dtype(kit: Kit) -> str:
+def case_6(kit: Kit) -> str:
     """Rank 1 computed its loss outside of autocast, or with a Python float in it."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # Gloo ends a process for what it received
-    loss = torch.ones(4, dtype=torch.float64 if dist.get_rank() == 1 else torch.float32)
+    loss = _own_loss()
     kit.all_reduce(loss)
     return str(loss.tolist())
 
 
-def another_dtype_repaired(kit: Kit) -> str:
+def case_6_repaired(kit: Kit) -> str:
     """Cast before it is sent."""
-    loss = torch.ones(4, dtype=torch.float64 if dist.get_rank() == 1 else torch.float32)
-    kit.all_reduce(loss := loss.float())
+    loss = _own_loss().float()
+    kit.all_reduce(loss)
     return str(loss.tolist())
 
 
-def fewer_batches(kit: Kit) -> str:
+def _own_loss() -> torch.Tensor:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # Gloo ends a process for what it received
+    return torch.ones(4, dtype=torch.float64 if dist.get_rank() == 1 else torch.float32)
+
+
+def case_7(kit: Kit) -> str:
     """Rank 1's data end one batch early."""
-    return _steps(kit, joined=False)
+    model, batches = kit.ddp(nn.Linear(2, 1)), _own_batches()
+    for batch in batches:
+        model(batch).sum().backward()
+    return f"{len(batches)} batches"
 
 
-def fewer_batches_repaired(kit: Kit) -> str:
-    """`join` lets a rank that has run out play along with zeros."""
-    return _steps(kit, joined=True)
+def case_7_repaired(kit: Kit) -> str:
+    """`join` lets a rank that has run out of data play along with zeros."""
+    model, batches = kit.ddp(nn.Linear(2, 1)), _own_batches()
+    with model.join():
+        for batch in batches:
+            model(batch).sum().backward()
+    return f"{len(batches)} batches"
 
 
-def _steps(kit: Kit, joined: bool) -> str:
-    torch.manual_seed(0)
-    model = kit.ddp(nn.Linear(2, 1))
-    batches = 2 if dist.get_rank() == 1 else 3
-    with model.join() if joined else nullcontext():
-        for _ in range(batches):
-            model(torch.ones(4, 2)).sum().backward()
-    return f"{batches} batches"
+def _own_batches() -> list[torch.Tensor]:
+    return [torch.ones(4, 2)] * (2 if dist.get_rank() == 1 else 3)
 
 
 class Forked(nn.Module):
@@ -98,69 +101,30 @@ class Forked(nn.Module):
         return torch.stack([getattr(self, side)(x) for side in sides.split()]).sum(0)
 
 
-def skipped_parameter(kit: Kit) -> str:
+def case_8(kit: Kit) -> str:
     """Rank 1's batch never reaches one branch of the model."""
-    return _branches(kit)
-
-
-def skipped_parameter_repaired(kit: Kit) -> str:
-    """DDP finds out who used what, and counts zeros for the rest."""
-    return _branches(kit, find_unused_parameters=True)
-
-
-def _branches(kit: Kit, **options: Any) -> str:
-    torch.manual_seed(0)
-    model = kit.ddp(Forked(), **options)
-    for _ in range(2):
-        sides = "left" if dist.get_rank() == 1 else "left right"
+    model = kit.ddp(Forked())
+    for sides in _own_sides():
         model(torch.ones(2, 4), sides).sum().backward()
-    gradient = model.module.right.weight.grad
-    return f"gradient of right.weight: {gradient[0, 0]:.1f}"
+    return f"gradient of right.weight: {model.module.right.weight.grad[0, 0]:.1f}"
+
+
+def case_8_repaired(kit: Kit) -> str:
+    """DDP finds out who used what, and counts zeros for the rest."""
+    model = kit.ddp(Forked(), find_unused_parameters=True)
+    for sides in _own_sides():
+        model(torch.ones(2, 4), sides).sum().backward()
+    return f"gradient of right.weight: {model.module.right.weight.grad[0, 0]:.1f}"
+
+
+def _own_sides() -> list[str]:
+    return ["left" if dist.get_rank() == 1 else "left right"] * 2
 
 
 CASES = [
-    Case(
-        "Collectives in another order",
-        another_order,
-        another_order_repaired,
-        "the table of the last calls: the first row in which the names differ",
-        "an order that all ranks share: sorted names, no sets, no `if rank == 0` around a call",
-        "MINIDIST_CHECK=1; TORCH_DISTRIBUTED_DEBUG=DETAIL",
-        ranks=3,
-    ),
-    Case(
-        "Shapes that differ",
-        another_shape,
-        another_shape_repaired,
-        "the shapes in the table; with Gloo some ranks go on with a wrong sum",
-        "send what has one shape everywhere: a sum and a count, or padded tensors",
-        "MINIDIST_CHECK=1; TORCH_DISTRIBUTED_DEBUG=DETAIL; drop_last=True",
-        ranks=3,
-    ),
-    Case(
-        "Dtypes that differ",
-        another_dtype,
-        another_dtype_repaired,
-        "the dtypes in the table; the rank that dies is not the one that is wrong",
-        "cast before sending",
-        "MINIDIST_CHECK=1; TORCH_DISTRIBUTED_DEBUG=DETAIL",
-        ranks=3,
-    ),
-    Case(
-        "A rank with fewer batches",
-        fewer_batches,
-        fewer_batches_repaired,
-        "who has returned already",
-        "with model.join(); or as many batches on all ranks: DistributedSampler, drop_last=True",
-        "assert that len(loader) is alike on all ranks, before the first step",
-    ),
-    Case(
-        "A parameter skipped on one rank",
-        skipped_parameter,
-        skipped_parameter_repaired,
-        "the parameters that the message lists; the other rank waits in backward",
-        "find_unused_parameters=True; or add 0 * the branch's output",
-        "minidist raises in that backward; PyTorch at the next forward, with the parameters' names "
-        "under TORCH_DISTRIBUTED_DEBUG=INFO",
-    ),
+    Case("Collectives in another order", case_4, case_4_repaired, ranks=3),
+    Case("Shapes that differ", case_5, case_5_repaired, ranks=3),
+    Case("Dtypes that differ", case_6, case_6_repaired, ranks=3),
+    Case("A rank with fewer batches", case_7, case_7_repaired),
+    Case("A parameter skipped on one rank", case_8, case_8_repaired),
 ]

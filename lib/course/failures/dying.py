@@ -7,7 +7,6 @@ import resource
 import signal
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -19,10 +18,14 @@ from minidist.profiler.spans import COMMUNICATION, Span
 from minidist.profiler.timeline import mark
 
 ROOM = 256 << 20  # bytes that a rank may take on top of what it has
-SAMPLE = 1 << 20  # bytes that the activations of a sample take
+TOKEN = 8 << 10  # bytes that the activations of a token take
+LENGTHS = (  # of the texts in each rank's batch, in tokens
+    [310, 120, 450, 90, 200, 380, 150, 270],
+    [240, 510, 130, 8192, 170, 90, 330, 60],
+)
 
 
-def dies(kit: Kit) -> None:
+def case_0(kit: Kit) -> None:
     """Rank 1 is killed, as by the kernel, a scheduler or a dying host."""
     gradient = torch.ones(4)
     kit.all_reduce(gradient)
@@ -31,47 +34,69 @@ def dies(kit: Kit) -> None:
     kit.all_reduce(gradient)
 
 
-def hangs(kit: Kit) -> None:
+def case_1(kit: Kit) -> None:
     """Rank 1 does not come back from what it does between two steps."""
     gradient = torch.ones(4)
     kit.all_reduce(gradient)
     if dist.get_rank() == 1:
-        stands_still()
+        next_batch()
     kit.all_reduce(gradient)
 
 
-def stands_still() -> None:
+def case_1_repaired(kit: Kit) -> None:
+    """What rank 1 waits for has a timeout, so the rank at fault raises."""
+    gradient = torch.ones(4)
+    kit.all_reduce(gradient)
+    if dist.get_rank() == 1:
+        next_batch_within(seconds=0.5)
+    kit.all_reduce(gradient)
+
+
+def next_batch() -> None:
     """A disk that does not answer, a lock that nobody opens, a breakpoint."""
     threading.Event().wait()
 
 
-def hangs_guarded(kit: Kit) -> str:
-    """Rank 0 asks, once in a while, whether all still come; it names those that do not."""
-    kit.barrier()
-    try:
-        if dist.get_rank() != 1:
-            dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=True)
-    except RuntimeError as error:
-        return str(error).split("\n")[0]
-    return "came" if dist.get_rank() == 0 else ""
+def next_batch_within(seconds: float) -> None:
+    """The same, with a limit."""
+    if not threading.Event().wait(seconds):
+        raise TimeoutError(f"no batch within {seconds} s")
 
 
-def out_of_memory(kit: Kit) -> None:
-    """Rank 1 drew the batch with the long samples."""
+def case_2(kit: Kit) -> None:
+    """One of rank 1's texts is long, and all are padded to its length."""
     kit.all_reduce(torch.ones(4))
     _limit_memory()
-    _forward(samples=512 if dist.get_rank() == 1 else 16)
+    texts = LENGTHS[dist.get_rank()]
+    forward(texts)
     kit.all_reduce(torch.ones(4))
 
 
-def out_of_memory_repaired(kit: Kit) -> str:
-    """The long batch is taken in pieces."""
+def case_2_repaired(kit: Kit) -> str:
+    """The batch is taken in pieces of so many tokens."""
     kit.all_reduce(torch.ones(4))
     _limit_memory()
-    samples = 512 if dist.get_rank() == 1 else 16
-    pieces = [_forward(min(64, samples - start)) for start in range(0, samples, 64)]
+    texts = LENGTHS[dist.get_rank()]
+    pieces = split(texts, tokens=16_384)
+    for piece in pieces:
+        forward(piece)
     kit.all_reduce(torch.ones(4))
-    return f"{len(pieces)} pieces"
+    return f"in pieces of {[len(piece) for piece in pieces]} texts"
+
+
+def forward(texts: list[int]) -> int:
+    """Take the memory of a batch that is padded to its longest text."""
+    return torch.empty(len(texts) * max(texts) * TOKEN, dtype=torch.uint8).nbytes
+
+
+def split(texts: list[int], tokens: int) -> list[list[int]]:
+    """A batch in pieces that have at most so many tokens each, padding included."""
+    pieces: list[list[int]] = [[]]
+    for length in sorted(texts):
+        if (len(pieces[-1]) + 1) * length > tokens:
+            pieces.append([])
+        pieces[-1].append(length)
+    return pieces
 
 
 def _limit_memory() -> None:
@@ -81,25 +106,15 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
-def _forward(samples: int) -> int:
-    return torch.empty(samples * SAMPLE, dtype=torch.uint8).nbytes
-
-
-def straggles(kit: Kit) -> str:
+def case_3(kit: Kit) -> list[Span]:
     """Rank 1 is slow: all steps are as long as its own, and the *others* seem to communicate."""
-    waited = [span for span in straggler_spans(kit) if span.lane == COMMUNICATION]
-    return f"{1e3 * sum(span.end - span.start for span in waited):.0f} ms in all_reduce"
-
-
-def straggler_spans(kit: Kit, seconds: float = 0.1) -> list[Span]:
-    """The same as spans of this rank, for `plots.gantt`."""
     kit.all_reduce(torch.ones(4))
     with minidist.timeline() as line:
         with mark("forward"):
             if dist.get_rank() == 1:
                 while len(list(kit.folder.glob("*.there"))) < dist.get_world_size() - 1:
                     time.sleep(0.001)
-                time.sleep(seconds)
+                time.sleep(0.1)
         with mark("all_reduce", COMMUNICATION):
             (kit.folder / f"{dist.get_rank()}.there").touch()
             kit.all_reduce(torch.ones(4))
@@ -107,40 +122,8 @@ def straggler_spans(kit: Kit, seconds: float = 0.1) -> list[Span]:
 
 
 CASES = [
-    Case(
-        "A rank dies",
-        dies,
-        None,
-        "the first rank that torchrun names, and its signal; the others' broken connections only "
-        "echo it",
-        "restart from the last checkpoint (python -m minidist.train), or regroup the survivors "
-        "(course.training.regroup)",
-        "checkpoints, and torchrun --max-restarts",
-    ),
-    Case(
-        "A rank hangs",
-        hangs,
-        None,
-        "the stacks: the rank that is in no collective",
-        "depends on what it waits for; a timeout on each read of a disk or a network",
-        "dist.monitored_barrier(timeout), which names who has not come; a timeout of the group",
-        ranks=3,
-    ),
-    Case(
-        "A rank runs out of memory",
-        out_of_memory,
-        out_of_memory_repaired,
-        "the size of its own batch: sequence lengths differ between ranks",
-        "smaller or split batches; samples sorted into batches of like length",
-        "the peak memory of each rank in the log, not of rank 0 alone",
-    ),
-    Case(
-        "A straggler",
-        straggles,
-        None,
-        "the timeline of all ranks: who waits least in the all-reduce is the slow one",
-        "what is slow there: its host, its GPU's clock, its data",
-        "each rank's time outside of collectives in the log",
-        ranks=3,
-    ),
+    Case("A rank dies", case_0),
+    Case("A rank hangs", case_1, case_1_repaired, ranks=3),
+    Case("A rank runs out of memory", case_2, case_2_repaired),
+    Case("A straggler", case_3, ranks=3),
 ]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from textwrap import wrap
+from collections.abc import Callable
+from difflib import unified_diff
+from textwrap import dedent, wrap
+from typing import Any
 
 from course.failures.case import Case, Seen
 
@@ -12,25 +15,31 @@ COLUMNS = 86
 
 def symptom(seen: Seen) -> None:
     """Print what the user of the run has before them, and nothing else."""
-    if seen.stuck:
-        print("(nothing: no error, no value, all ranks still run)")
-    elif seen.error:
-        _print(seen.error)
-    else:
-        for rank, value in enumerate(seen.values or []):
-            _print(f"rank {rank}: {value}")
+    _print(seen.symptom)
 
 
 def record(seen: Seen) -> None:
-    """Print what the ranks have recorded: a sentence, their last calls, their stacks."""
-    _print(seen.report)
+    """Print what the ranks have recorded, their last calls and their stacks; no verdict."""
+    _print(seen.report.partition("\n")[2].strip("\n"))
 
 
-def repaired(case: Case, kit: str = "torch") -> None:
-    """Print the lines that are repaired and what the ranks return with them."""
-    assert case.repaired, case.name
-    print(inspect.getsource(case.repaired))
+def repair(case: Case, kit: str = "torch") -> None:
+    """Print the lines that the repair changes, and what the repaired run shows."""
+    print(change(case))
+    print()
     symptom(case.see(kit, repaired=True))
+
+
+def change(case: Case) -> str:
+    """The repair as a diff of the case's two functions."""
+    assert case.repaired, case.name
+    lines = unified_diff(_body(case.fails), _body(case.repaired), lineterm="", n=1)
+    return "\n".join("  ..." if line.startswith("@@") else line for line in list(lines)[3:])
+
+
+def _body(fn: Callable[..., Any]) -> list[str]:
+    """The lines of a function below its docstring of one line."""
+    return dedent("".join(inspect.getsourcelines(fn)[0][2:])).splitlines()
 
 
 def _print(text: str) -> None:
