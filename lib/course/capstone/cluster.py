@@ -1,0 +1,182 @@
+"""An emulated cluster with a clock of its own: nobody sleeps, time is arithmetic.
+
+Ranks are real processes that send real bytes, and how long that takes on this machine does not
+matter. A layer's forward sets its rank's clock forward by its operations over `FLOPS`, and backward
+by twice that. A collective ends on the clock when the cost model says so, and a rank that waits for
+it is set forward to its end, unless it is later already. So what overlaps is what the program lets
+overlap, and the same program takes the same time on every machine.
+
+What it does not have: the optimizer's own time, other traffic, and ranks that wait for a late one
+in the middle of a step. At the end of a step all ranks take the time of the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from course.capstone import task
+from minidist.comm.comm import Around, Comm, Counted, Handle, Ours, Pending
+from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from minidist.schedule.algorithms.tree import tree_broadcast
+from minidist.schedule.cost import price, switch
+
+ALGORITHMS = {
+    "broadcast": tree_broadcast,
+    "all_reduce": ring_all_reduce,
+    "reduce_scatter": ring_reduce_scatter,
+    "all_gather": ring_all_gather,
+}
+
+
+class Clock:
+    """A rank's time, and when each of its links has carried what it was given."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.free: dict[str, float] = {}
+
+    def compute(self, seconds: float) -> None:
+        """Let the rank compute."""
+        self.now += seconds
+
+    def carry(self, links: Sequence[str], seconds: float) -> float:
+        """Give something to links that it needs all at once; when it will be there."""
+        end = max([self.now, *(self.free.get(each, 0.0) for each in links)]) + seconds
+        self.free.update(dict.fromkeys(links, end))
+        return end
+
+
+class ClockedWork(NamedTuple):
+    """The handle of a real call, which ends on the clock at `end`."""
+
+    inner: Handle
+    clock: Clock
+    end: float
+    span: None = None
+
+    def wait(self) -> bool:
+        """Return True when the result is in place; it is then `end`, or later."""
+        self.inner.wait()
+        self.clock.now = max(self.clock.now, self.end)
+        return True
+
+
+class Way(NamedTuple):
+    """A part of the way of a call: on a link, among so many ranks, each with `share` of it."""
+
+    link: str
+    ranks: int
+    share: float = 1.0
+
+    def seconds(self) -> dict[str, Callable[[float], float]]:
+        """Of each collective, for its bytes: those of a ring, or of a tree for a broadcast."""
+        net = switch(task.LINKS[self.link])
+        return {name: price(make(self.ranks), net) for name, make in ALGORITHMS.items()}
+
+
+class Clocked(Around):
+    """A `Comm` whose calls take the time of some ways, one after the other."""
+
+    def __init__(self, comm: Comm, clock: Clock, *ways: Way) -> None:
+        super().__init__(comm)
+        self._clock, self._links = clock, [way.link for way in ways]
+        self._ways = [(way.seconds(), way.share) for way in ways]
+
+    def around(
+        self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
+    ) -> Pending:
+        """Make the call, and note when it ends."""
+        inner = call(True)
+        assert inner is not None
+        seconds = sum(price[name](full.nbytes * share) for price, share in self._ways)
+        end = self._clock.carry(self._links, seconds)
+        work = ClockedWork(inner, self._clock, end)
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+
+class Cluster:
+    """A rank's view of the cluster: what it talks through, and what it reads.
+
+    Attributes:
+        rank, ranks: of the whole cluster; ranks 0 and 1 are node 0, ranks 2 and 3 are node 1.
+        world: a `Comm` of all ranks. A call goes inside the nodes, then between them, where each
+            rank has its part of the node's bytes, as in `hierarchical_all_reduce`.
+        node: a `Comm` of the ranks of this node, on fast links.
+        across: a `Comm` of the ranks that have this one's place on each node, on slow links.
+    """
+
+    def __init__(self) -> None:
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        if self.ranks != task.RANKS:
+            raise ValueError(f"rank {self.rank}: expected {task.RANKS} ranks, got {self.ranks}")
+        self.clock = Clock()
+        shape = self.ranks // task.PER_NODE, task.PER_NODE
+        across, node = init_device_mesh("cpu", shape).get_all_groups()
+        count = self.ranks // task.PER_NODE
+        inside, between = Way("inside", task.PER_NODE), Way("between", count)
+        split = between._replace(share=1 / task.PER_NODE)
+        self.world = self._comm(None, inside, split)
+        self.node = self._comm(node, inside)
+        self.across = self._comm(across, between)
+        self.comms = self.world, self.node, self.across
+        self.read: list[int] = []  # the numbers of the rows that this rank has read in the step
+
+    def _comm(self, group: dist.ProcessGroup | None, *ways: Way) -> Counted:
+        return Counted(Clocked(Ours(group, algorithm="ring"), self.clock, *ways))
+
+    def begin_step(self) -> None:
+        """Count anew what is sent and read."""
+        self.read = []
+        for comm in self.comms:
+            comm.clear()
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this rank has sent in the step."""
+        return sum(comm.bytes_sent for comm in self.comms)
+
+    def rows(self, step: int, part: int, parts: int) -> Tensor:
+        """Read a part of a step's rows: parts count from 0, and are equally long."""
+        each = task.ROWS // parts
+        self.read += range(part * each, (part + 1) * each)
+        return task.rows(step, part, parts)
+
+    def emulate(self, net: Any) -> None:
+        """Let the layers of the GPT take their time on the clock."""
+        for block in net.blocks:
+            _slow_down(block, task.BLOCK_OPERATIONS, self.clock)
+        _slow_down(net.head, 2 * net.head.weight.numel(), self.clock)
+
+
+def _slow_down(layer: nn.Module, per_token: int, clock: Clock) -> None:
+    """Let a layer take its time: so many operations for each token in forward."""
+
+    def compute(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Any:
+        tokens = inputs[0].shape[:-1].numel()
+        return _Compute.apply(output, clock, tokens * per_token / task.FLOPS)  # type: ignore[no-untyped-call]
+
+    layer.register_forward_hook(compute)
+
+
+class _Compute(torch.autograd.Function):
+    """Nothing but time: once in forward, twice in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, clock: Clock, seconds: float) -> Tensor:
+        ctx.clock, ctx.seconds = clock, seconds
+        clock.compute(seconds)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        ctx.clock.compute(2 * ctx.seconds)
+        return gradients[0], None, None
