@@ -1,10 +1,11 @@
 """An emulated cluster with a clock of its own: nobody sleeps, time is arithmetic.
 
 Ranks are real processes that send real bytes, and how long that takes on this machine does not
-matter. A layer's forward sets its rank's clock forward by its operations over `FLOPS`, and backward
-by twice that. A collective ends on the clock when the cost model says so, and a rank that waits for
-it is set forward to its end, unless it is later already. So what overlaps is what the program lets
-overlap, and the same program takes the same time on every machine.
+matter. A layer's forward sets its rank's clock forward by its operations over the machine's rate,
+and backward by twice that. A collective moves its bytes when it is called, and ends on the clock
+when the cost model says so: a rank that waits for it is set forward to its end, unless it is later
+already. So what overlaps is what the program lets overlap, and the same program takes the same time
+everywhere, on a busy laptop too.
 
 What it does not have: the optimizer's own time, other traffic, and ranks that wait for a late one
 in the middle of a step. At the end of a step all ranks take the time of the latest.
@@ -21,16 +22,20 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from course.capstone import task
-from minidist.comm.comm import Around, Comm, Counted, Handle, Ours, Pending
+from minidist.comm.comm import Around, Comm, Counted, Ours, Pending
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.algorithms.tree import tree_broadcast
-from minidist.schedule.cost import price, switch
+from minidist.schedule.cost import Link, price, switch
 
 ALGORITHMS = {
     "broadcast": tree_broadcast,
     "all_reduce": ring_all_reduce,
     "reduce_scatter": ring_reduce_scatter,
     "all_gather": ring_all_gather,
+}
+LINKS = {
+    "inside": Link(task.MACHINE.nvlink_latency, 1 / task.MACHINE.nvlink),
+    "between": Link(task.MACHINE.network_latency, 1 / task.MACHINE.network),
 }
 
 
@@ -53,16 +58,14 @@ class Clock:
 
 
 class ClockedWork(NamedTuple):
-    """The handle of a real call, which ends on the clock at `end`."""
+    """The handle of a call whose result is there, and on the clock will be at `end`."""
 
-    inner: Handle
     clock: Clock
     end: float
     span: None = None
 
     def wait(self) -> bool:
-        """Return True when the result is in place; it is then `end`, or later."""
-        self.inner.wait()
+        """Return True; it is then `end`, or later."""
         self.clock.now = max(self.clock.now, self.end)
         return True
 
@@ -76,7 +79,7 @@ class Way(NamedTuple):
 
     def seconds(self) -> dict[str, Callable[[float], float]]:
         """Of each collective, for its bytes: those of a ring, or of a tree for a broadcast."""
-        net = switch(task.LINKS[self.link])
+        net = switch(LINKS[self.link])
         return {name: price(make(self.ranks), net) for name, make in ALGORITHMS.items()}
 
 
@@ -92,11 +95,9 @@ class Clocked(Around):
         self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
     ) -> Pending:
         """Make the call, and note when it ends."""
-        inner = call(True)
-        assert inner is not None
+        call(False)
         seconds = sum(price[name](full.nbytes * share) for price, share in self._ways)
-        end = self._clock.carry(self._links, seconds)
-        work = ClockedWork(inner, self._clock, end)
+        work = ClockedWork(self._clock, self._clock.carry(self._links, seconds))
         if async_op:
             return work
         work.wait()
@@ -119,11 +120,11 @@ class Cluster:
         if self.ranks != task.RANKS:
             raise ValueError(f"rank {self.rank}: expected {task.RANKS} ranks, got {self.ranks}")
         self.clock = Clock()
-        shape = self.ranks // task.PER_NODE, task.PER_NODE
+        shape = self.ranks // task.MACHINE.per_node, task.MACHINE.per_node
         across, node = init_device_mesh("cpu", shape).get_all_groups()
-        count = self.ranks // task.PER_NODE
-        inside, between = Way("inside", task.PER_NODE), Way("between", count)
-        split = between._replace(share=1 / task.PER_NODE)
+        count = self.ranks // task.MACHINE.per_node
+        inside, between = Way("inside", task.MACHINE.per_node), Way("between", count)
+        split = between._replace(share=1 / task.MACHINE.per_node)
         self.world = self._comm(None, inside, split)
         self.node = self._comm(node, inside)
         self.across = self._comm(across, between)
@@ -162,7 +163,7 @@ def _slow_down(layer: nn.Module, per_token: int, clock: Clock) -> None:
 
     def compute(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Any:
         tokens = inputs[0].shape[:-1].numel()
-        return _Compute.apply(output, clock, tokens * per_token / task.FLOPS)  # type: ignore[no-untyped-call]
+        return _Compute.apply(output, clock, tokens * per_token / task.MACHINE.flops)  # type: ignore[no-untyped-call]
 
     layer.register_forward_hook(compute)
 

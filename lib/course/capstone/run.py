@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from course.capstone import task
 from course.capstone.cluster import Cluster
 from minidist.memory.meter import Meter
 
-METERED = range(2, 5)  # steps in which memory is measured: the optimizer's state is there
+METERED = 2  # the step in which memory is measured: the optimizer's state is there
 LARGEST = 2**20  # elements of a message, about
 
 Line = dict[str, Any]
@@ -41,8 +42,8 @@ def lines(make: Any, steps: int) -> Iterator[Line]:
     for step in range(steps):
         start = cluster.clock.now
         cluster.begin_step()
-        if step in METERED:
-            curve = meter.curve(lambda step=step: run.step(step))
+        if step == METERED:
+            curve = meter.curve(partial(run.step, step))
             loss, held = curve.value, curve.peak
         else:
             loss, held = run.step(step), None
@@ -52,7 +53,7 @@ def lines(make: Any, steps: int) -> Iterator[Line]:
         losses, ends, sent, helds, read = map(list, zip(*everyone, strict=True))
         cluster.clock.now = max(ends)
         line = {"step": step, "loss": losses, "seconds": max(ends) - start, "sent": sent}
-        yield line | {"held": helds if step in METERED else None, "read": read}
+        yield line | {"held": helds if step == METERED else None, "read": read}
 
 
 def write(module: str, log: Path) -> None:

@@ -3,8 +3,9 @@
     torchrun --nproc-per-node 4 -m course.capstone mine.capstone mine.jsonl
 
 Take any part from `mine`, `from_scratch`, `minidist` or torch, as long as it talks through the
-cluster's comms: `cluster.world` joins all ranks, `cluster.node` those of this node, `cluster.across`
-those that have this rank's place on each node. `cluster.rank` and `cluster.ranks` are numbers.
+cluster's comms: `cluster.world` joins all ranks, `cluster.node` those of this node, and
+`cluster.across` those that have this rank's place on each node. `cluster.rank` is this rank's
+number, and `cluster.ranks` how many there are.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from minidist.schedule.cost import Link
+from minidist.planner.hardware import Accelerator
+from minidist.planner.sizes import Sizes
 from minidist.train.gpt import GPT
 from minidist.train.text import characters, rows_of, text
 
@@ -17,13 +18,6 @@ WIDTH, LAYERS, HEADS, CONTEXT = 128, 4, 4, 32
 ROWS = 8  # of a step, of all ranks together
 RATE = 2e-3  # AdamW's learning rate
 SEED = 0  # of the first weights and of the rows
-
-RANKS, PER_NODE = 4, 2
-LINKS = {
-    "inside": Link(alpha=50e-6, beta=1 / 200e6),  # of each rank, in its node: 200 MB/s
-    "between": Link(alpha=500e-6, beta=1 / 10e6),  # of each rank, to other nodes: 10 MB/s
-}
-FLOPS = 8e9  # operations a second of a rank
 
 # Of a block's forward for a token: those of its matrices, then those of attention.
 BLOCK_OPERATIONS = 24 * WIDTH**2 + 4 * CONTEXT * WIDTH
@@ -41,6 +35,20 @@ class Budget(NamedTuple):
 
 BUDGET = Budget(held=11_000_000, seconds=8.0, loss=3.3)
 
+RANKS = 4
+MACHINE = Accelerator(  # of each rank
+    name="emulated rank",
+    flops=8e9,
+    memory=BUDGET.held,
+    bandwidth=1e12,  # of its memory: so large that it plays no part
+    nvlink=200e6,
+    network=10e6,
+    per_node=2,
+    nvlink_latency=50e-6,
+    network_latency=500e-6,
+    utilization=1.0,
+)
+
 
 @cache
 def corpus() -> tuple[Tensor, str]:
@@ -52,6 +60,11 @@ def model() -> GPT:
     """The GPT with its first weights, the same in every process."""
     torch.manual_seed(SEED)
     return GPT(len(corpus()[1]), WIDTH, LAYERS, HEADS, CONTEXT)
+
+
+def sizes() -> Sizes:
+    """What `minidist.plan` needs to know of the model."""
+    return Sizes.gpt(LAYERS, WIDTH, len(corpus()[1]), CONTEXT)
 
 
 def rows(step: int, part: int, parts: int) -> Tensor:
