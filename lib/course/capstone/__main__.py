@@ -7,6 +7,7 @@ what all ranks have done, a line of JSON for each step.
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -18,6 +19,6 @@ if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     write(sys.argv[1], Path(sys.argv[2]))
     dist.destroy_process_group()

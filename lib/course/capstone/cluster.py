@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from course.capstone import task
-from minidist.comm.comm import Around, Comm, Counted, Ours, Pending
+from minidist.comm.comm import Around, Comm, Ours, Pending
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.algorithms.tree import tree_broadcast
 from minidist.schedule.cost import Link, price, switch
@@ -33,6 +33,7 @@ ALGORITHMS = {
     "reduce_scatter": ring_reduce_scatter,
     "all_gather": ring_all_gather,
 }
+HALVES = {"broadcast": 1, "all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 LINKS = {
     "inside": Link(task.MACHINE.nvlink_latency, 1 / task.MACHINE.nvlink),
     "between": Link(task.MACHINE.network_latency, 1 / task.MACHINE.network),
@@ -77,27 +78,35 @@ class Way(NamedTuple):
     ranks: int
     share: float = 1.0
 
-    def seconds(self) -> dict[str, Callable[[float], float]]:
-        """Of each collective, for its bytes: those of a ring, or of a tree for a broadcast."""
-        net = switch(LINKS[self.link])
-        return {name: price(make(self.ranks), net) for name, make in ALGORITHMS.items()}
-
 
 class Clocked(Around):
-    """A `Comm` whose calls take the time of some ways, one after the other."""
+    """A `Comm` whose calls take their time on the clock, on some ways, one after the other.
+
+    They cost what rings cost, and broadcasts what a tree does; `sent` counts the bytes of a rank.
+    """
 
     def __init__(self, comm: Comm, clock: Clock, *ways: Way) -> None:
         super().__init__(comm)
-        self._clock, self._links = clock, [way.link for way in ways]
-        self._ways = [(way.seconds(), way.share) for way in ways]
+        self.sent = 0
+        self._clock, self._ways = clock, ways
+        self._prices = {
+            (way, name): price(make(way.ranks), switch(LINKS[way.link]))
+            for way in ways
+            for name, make in ALGORITHMS.items()
+        }
 
     def around(
         self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
     ) -> Pending:
         """Make the call, and note when it ends."""
         call(False)
-        seconds = sum(price[name](full.nbytes * share) for price, share in self._ways)
-        work = ClockedWork(self._clock, self._clock.carry(self._links, seconds))
+        seconds = 0.0
+        for way in self._ways:
+            nbytes = full.nbytes * way.share
+            seconds += self._prices[way, name](nbytes)
+            self.sent += round(HALVES[name] * nbytes * (way.ranks - 1) / way.ranks)
+        end = self._clock.carry([way.link for way in self._ways], seconds)
+        work = ClockedWork(self._clock, end)
         if async_op:
             return work
         work.wait()
@@ -131,19 +140,19 @@ class Cluster:
         self.comms = self.world, self.node, self.across
         self.read: list[int] = []  # the numbers of the rows that this rank has read in the step
 
-    def _comm(self, group: dist.ProcessGroup | None, *ways: Way) -> Counted:
-        return Counted(Clocked(Ours(group, algorithm="ring"), self.clock, *ways))
+    def _comm(self, group: dist.ProcessGroup | None, *ways: Way) -> Clocked:
+        return Clocked(Ours(group, algorithm="shared_memory", check=False), self.clock, *ways)
 
     def begin_step(self) -> None:
         """Count anew what is sent and read."""
         self.read = []
         for comm in self.comms:
-            comm.clear()
+            comm.sent = 0
 
     @property
     def sent(self) -> int:
         """Bytes that this rank has sent in the step."""
-        return sum(comm.bytes_sent for comm in self.comms)
+        return sum(comm.sent for comm in self.comms)
 
     def rows(self, step: int, part: int, parts: int) -> Tensor:
         """Read a part of a step's rows: parts count from 0, and are equally long."""

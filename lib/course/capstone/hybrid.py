@@ -10,7 +10,7 @@ import minidist
 from course.capstone.cluster import Cluster
 from course.capstone.task import RATE, loss_of
 
-STEPS = 32
+STEPS = 34
 
 
 class Run:

@@ -59,7 +59,7 @@ def _forecast(name: str, forecast: Mapping[str, Any]) -> float:
     if name not in forecast:
         raise Wrong(f"The forecast has no {name!r}: it is a dict of {', '.join(WITHIN)}.")
     if (value := forecast[name]) is None:
-        raise NotImplementedError
+        raise NotImplementedError("First write your forecast.")
     try:
         return number(value)
     except TypeError as error:
@@ -70,7 +70,7 @@ def read(log: str | Path) -> list[Line]:
     """The steps of a log; each has what its ranks have told."""
     log = Path(log)
     if not log.exists():
-        raise NotImplementedError
+        raise NotImplementedError(f"There is no {log.name} yet: run it.")
     lines = []
     for place, text in enumerate(log.read_text().splitlines(), 1):
         try:
