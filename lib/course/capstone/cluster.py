@@ -1,11 +1,12 @@
 """An emulated cluster with a clock of its own: nobody sleeps, time is arithmetic.
 
-Ranks are real processes that send real bytes, and how long that takes on this machine does not
-matter. A layer's forward sets its rank's clock forward by its operations over the machine's rate,
-and backward by twice that. A collective moves its bytes when it is called, and ends on the clock
-when the cost model says so: a rank that waits for it is set forward to its end, unless it is later
-already. So what overlaps is what the program lets overlap, and the same program takes the same time
-everywhere, on a busy laptop too.
+Ranks are real processes, and what they exchange is real; how long that takes on this machine does
+not matter. A layer's forward sets its rank's clock forward by its operations over the machine's
+rate, and backward by twice that. A collective is done when it is called, through shared memory, and
+counts as what rings would send on the cluster's links. It ends on the clock when the cost model
+says so: a rank that waits for it is set forward to its end, unless it is later already. So what
+overlaps is what the program lets overlap, and the same program takes the same time everywhere, on a
+busy laptop too.
 
 What it does not have: the optimizer's own time, other traffic, and ranks that wait for a late one
 in the middle of a step. At the end of a step all ranks take the time of the latest.

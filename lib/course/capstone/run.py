@@ -59,6 +59,11 @@ def lines(make: Any, steps: int) -> Iterator[Line]:
 def write(module: str, log: Path) -> None:
     """On a rank: make the run of a module; rank 0 writes the log, whole or not at all."""
     own = import_module(module)
+    for name in ("Run", "STEPS"):
+        if not hasattr(own, name):
+            raise SystemExit(
+                f"rank {dist.get_rank()}: {module} has no {name}; `stub.py` shows both"
+            )
     first, aside = dist.get_rank() == 0, log.with_name(log.name + ".unfinished")
     with aside.open("w") if first else nullcontext() as file:
         for line in lines(own.Run, own.STEPS):
