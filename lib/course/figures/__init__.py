@@ -7,6 +7,7 @@ from course.figures.beyond import pipeline_stages, split
 from course.figures.block_memory import block_memory
 from course.figures.blocks import uneven_blocks
 from course.figures.bucket_timeline import Travel, bucket_timeline
+from course.figures.budget import budget
 from course.figures.checkpoints import async_save, time_lost
 from course.figures.curves import Curve, curves
 from course.figures.cuts import cuts, elements_kept
@@ -63,6 +64,7 @@ __all__ = [
     "before_after",
     "block_memory",
     "bucket_timeline",
+    "budget",
     "byte_ticks",
     "chunk_tour",
     "curves",
