@@ -214,7 +214,7 @@ globalThis.minidistFormulas ??= (() => {
       single: [0, 0],
       ddp: [held.gradients, 0],
       zero1: [0, bucket],
-      zero2: [2 * bucket + third, 2 * bucket + third],
+      zero2: Array(2).fill(Math.min(2 * bucket, gradients) + third),
     }[strategy] ?? [units3, units3 + unit * inside * each.gradients];
     const kept = checkpointing ? sizes.activations_checkpointed : sizes.activations;
     const activations = batch * kept * each.weights;
