@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -61,8 +61,6 @@ def _color(asked: bool, yes: bool) -> str:
 def _box(
     axes: Axes, column: int, row: int, text: str, color: str, *, thick: bool = False, wide: int = 1
 ) -> None:
-    axes.text(
-        column + 0.42 + (wide - 1) / 2, row + 0.36, text, fontsize=8, ha="center", va="center"
-    )
-    style.outline(axes, column, row, color, width=wide - 0.16, height=0.72,
-                  linewidth=2.2 if thick else 1.0, facecolor=(color, 0.16))  # fmt: skip
+    style.write(axes, column + 0.42 + (wide - 1) / 2, row + 0.36, text)
+    look: dict[str, Any] = {"width": wide - 0.16, "height": 0.72, "facecolor": (color, 0.16)}
+    style.outline(axes, column, row, color, linewidth=2.2 if thick else 1.0, **look)
