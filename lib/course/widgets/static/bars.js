@@ -193,12 +193,12 @@
       ["a step, with overlap", one.overlapped, "backward"],
       ["a step, in turns", one.sequential, "bubble"],
     ];
-    const [top, left, right] = [bars.height + 30, 2, width - 14];
+    const [top, left, right] = [bars.height + 44, 2, width - 14];
     const times = lanes.flatMap(([name, seconds, kind], row) => [
       svg("text", { x: left, y: top + row * 36 }, svg("tspan", { class: "strong" }, name), ` · ${secondsText(seconds)}`),
       rect(left, top + row * 36 + 5, Math.max(0.5, (seconds / one.sequential) * (right - left)), 12, `phase ${kind}`),
     ]);
-    const head = text(left, bars.height + 4, `${data.names[of]}, with ${batch * context < 1e6 ? many(batch * context) : `${(batch * context) / 1e6} million`} tokens on a GPU:`);
+    const head = text(left, bars.height + 18, `${data.names[of]}, with ${batch * context < 1e6 ? many(batch * context) : `${(batch * context) / 1e6} million`} tokens on a GPU:`);
     return { height: top + 5 * 36, nodes: [...bars.nodes, ...answers, head, ...times], says: planSays(found, run, sizes, hardware, batch, data.names), legend: ALL };
   }
 
