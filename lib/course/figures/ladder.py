@@ -33,7 +33,7 @@ def ladder(rungs: Sequence[Rung], beyond: str) -> Figure:
         rungs: the simplest strategy first.
         beyond: what is left if none will do.
     """
-    figure, grid = style.subplots(size=(3.6, 0.62 * (len(rungs) + 1) + 0.3))
+    figure, grid = style.subplots(size=(3.4, 0.62 * (len(rungs) + 1) + 0.3))
     axes: Axes = grid[0, 0]
     taken = next((i for i, rung in enumerate(rungs) if rung.fits and rung.fast), len(rungs))
     for row, rung in enumerate(rungs):

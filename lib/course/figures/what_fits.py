@@ -36,7 +36,7 @@ def what_fits(forecasts: Mapping[str, Forecast], limit: float) -> Figure:
         forecasts: name of a strategy → its forecast.
         limit: bytes that a GPU has.
     """
-    figure, grid = style.subplots(size=(3.6, 0.4 * len(forecasts) + 1.2))
+    figure, grid = style.subplots(size=(3.4, 0.4 * len(forecasts) + 1.2))
     axes: Axes = grid[0, 0]
     bars = [parts_at_peak(each) for each in forecasts.values()]
     longest = max(sum(parts.values()) for parts in bars)
