@@ -33,7 +33,7 @@ def roofline(
             "in turns": what a step reaches.
         names: line → (tokens, share) where its name stands.
     """
-    figure, grid = style.subplots(size=(3.5, 3.0))
+    figure, grid = style.subplots(size=(3.3, 3.0))
     axes: Axes = grid[0, 0]
     for name, line in shares.items():
         axes.plot(tokens, line, **LOOK[name])

@@ -36,7 +36,7 @@ def what_fits(forecasts: Mapping[str, Forecast], limit: float) -> Figure:
         forecasts: name of a strategy → its forecast.
         limit: bytes that a GPU has.
     """
-    figure, grid = style.subplots(size=(3.4, 0.4 * len(forecasts) + 1.2))
+    figure, grid = style.subplots(size=(3.2, 0.4 * len(forecasts) + 1.3))
     axes: Axes = grid[0, 0]
     bars = [parts_at_peak(each) for each in forecasts.values()]
     longest = max(sum(parts.values()) for parts in bars)
@@ -57,5 +57,5 @@ def what_fits(forecasts: Mapping[str, Forecast], limit: float) -> Figure:
     axes.set_yticks(range(len(bars)), list(forecasts))
     axes.set_xlabel("GB", fontsize=9)
     style.chart(axes, labelsize=8)
-    style.legend_below(figure, 3)
+    style.legend_below(figure, 2)
     return figure
