@@ -193,7 +193,7 @@ def test_a_pure_room_never_imports_torch_distributed(module: str) -> None:
 # ---- the course stands on the library, in rooms of its own ----
 
 COURSE_FLOORS = [
-    ["graders.verdict", "figures", "hosts", "pages", "timing", "training"],
+    ["graders.verdict", "capstone", "figures", "hosts", "pages", "timing", "training"],
     ["failures", "sandbox", "widgets"],
     ["graders", "project"],
 ]

@@ -178,6 +178,7 @@ def fill() -> list[str]:
     texts = {"__init__": '"""What I write."""\n' + front[front.index("\nfrom __future__") :]}
     for name in LESSON:
         texts[name] = stub((ROOT / "lib" / "from_scratch" / f"{name}.py").read_text())
+    texts["capstone"] = (ROOT / "lib" / "course" / "capstone" / "stub.py").read_text()
     for name, text in texts.items():
         if not (mine / f"{name}.py").exists():
             (mine / f"{name}.py").write_text(text)

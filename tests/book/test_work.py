@@ -72,7 +72,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (course / "book" / "ddp.md").write_text(CHAPTER.replace("The ring", "DDP"))
     (course / "book" / "glossary.md").write_text("# Glossary")
     (course / "_toc.yml").write_text(TOC)
-    (course / "lib" / "from_scratch").symlink_to(work.ROOT / "lib" / "from_scratch")
+    for package in ("from_scratch", "course"):
+        (course / "lib" / package).symlink_to(work.ROOT / "lib" / package)
     monkeypatch.setattr(work, "ROOT", course)
     monkeypatch.setattr(work, "WORK", course / "work")
     return course

@@ -1,4 +1,4 @@
-"""Each exercise of each lab as it stands there: the stub is not yet, the solution right and folded.
+"""Each exercise of each lab as the book shows it: the stub is not yet, the solution right, folded.
 
 Wrong answers stand in the table of the lab's own file, which refuses each; here they are counted.
 """
@@ -14,6 +14,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from course.graders.verdict import Verdict
 from tests.course.verdicts import KINDS, tables
+from tools.execute import executed
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -52,11 +53,11 @@ def names(lab: str) -> dict[str, Any]:
 
 
 def verdict_of(lab: str, tag: str) -> Verdict:
-    """Run the lab's cell as it stands and return what its last line says."""
-    *body, last = cell(lab, tag).source.rstrip().splitlines()
-    known = dict(names(lab))
-    exec("\n".join(body), known)
-    verdict: Verdict = eval(last, known)
+    """What the lab's cell says at its end, as the book shows it."""
+    ran = executed(NOTEBOOKS / f"{lab}.ipynb")
+    assert ran is not None, "its cells have not run since they were changed: `make book`"
+    (found,) = (each for each in ran.cells if tag in each.metadata.get("tags", []))
+    verdict: Verdict = eval(found.outputs[-1].data["text/plain"], {"Verdict": Verdict})
     return verdict
 
 

@@ -14,9 +14,12 @@ from matplotlib.text import Annotation
 from course import figures
 from course.figures.beyond import pipelined
 from course.figures.shards import BINS
+from course.figures.what_fits import parts_at_peak
 from course.figures.zero_step import LAYERS, lay_out
 from minidist.memory.state import MIXED, share, state
 from minidist.planner.hardware import H100, PCIE_5
+from minidist.planner.planner import plan
+from minidist.planner.sizes import Sizes
 from minidist.plots import COLORS, style
 from minidist.schedule.algorithms import ring_all_reduce
 
@@ -250,3 +253,33 @@ def test_a_pipeline_s_stage_does_one_thing_at_a_time_and_after_its_neighbour() -
         assert passes.get((kind, stage, micro - 1), -takes) + takes <= start
     assert max(passes.values()) + 2 == 3 * (4 + 3 - 1)
     assert len(figures.pipeline_stages(4, 3).axes[0].patches) == len(passes) == 24
+
+
+# ---- choosing ----
+
+
+def test_the_parts_at_the_peak_add_up_to_it() -> None:
+    for batch in (1, 4, 16):
+        found = plan(Sizes.gpt(34, 4096, 32_000, 2048), "H100", 16, batch=batch).forecasts
+        figure = figures.what_fits(found, 80e9)
+        for name, each in found.items():
+            parts = parts_at_peak(each, unit=1)
+            assert sum(parts.values()) == pytest.approx(each.peak), name
+            assert min(parts.values()) >= 0
+        peaks = [f"{each.peak / 1e9:.0f}" for each in found.values()]
+        assert [text.get_text() for text in figure.axes[0].texts] == [*peaks, "80 GB of one GPU"]
+
+
+def test_the_ladder_asks_until_the_first_two_times_yes() -> None:
+    rungs = [
+        figures.Rung("a", "9 of 8", False),
+        figures.Rung("b", "7 of 8", True, "50 %", False),
+        figures.Rung("c", "6 of 8", True, "99 %", True),
+        figures.Rung("d", "5 of 8", True, "100 %", True),
+    ]
+    (axes,) = figures.ladder(rungs, "none").axes
+    words = [text.get_text() for text in axes.texts if text.get_text()]
+    assert words[:9] == ["a", "9 of 8", "b", "7 of 8", "50 %", "c", "6 of 8", "99 %", "d"]
+    assert words[9:12] == ["not asked", "not asked", "none"]
+    thick = [box.get_linewidth() > 2 for box in axes.patches if isinstance(box, Rectangle)]
+    assert thick == [False] * 5 + [True] + [False] * 6

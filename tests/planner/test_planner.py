@@ -200,8 +200,8 @@ def test_the_simplest_strategy_that_fits_and_is_fast_is_recommended() -> None:
     assert plan(gpt2, slow, 8).best == "single"
     found = plan(SEVEN, "H100", 8, batch=2)
     assert found.best in ("zero2", "fsdp")
-    assert "Too large for the 80 GB of each H100 SXM: single" in str(found)
-    assert len(str(found).splitlines()) == 1 + 5 + len(found.reasons)
+    assert "Too large for the 80 GB of each H100 SXM: single" in " ".join(str(found).split())
+    assert max(map(len, str(found).splitlines())) <= 80
 
 
 def test_what_fits_nowhere_says_why_and_what_would_help() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import asdict
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,14 @@ from course.widgets.grid import grid
 from course.widgets.memory import POLICIES, bytes_each
 from course.widgets.overlap import STRATEGIES, backward
 from course.widgets.peak import peak, shape
+from course.widgets.plan import MODELS
 from minidist.memory.predict import STRATEGIES as WRAPPERS
 from minidist.memory.predict import predict
 from minidist.memory.state import share, state
 from minidist.parallel.sharding.partition import MIB, assign
+from minidist.planner.hardware import ACCELERATORS
+from minidist.planner.planner import plan
+from minidist.planner.sizes import Sizes
 from minidist.schedule.algorithms import ALL_REDUCE, ring_all_reduce
 from minidist.schedule.cost import Link, price, switch
 from tests.support.browser import browser  # noqa: F401 (a fixture)
@@ -235,6 +240,36 @@ def test_checkpoints_lose_what_is_predicted_and_least_at_the_best_interval(formu
             assert all(lost(best * f, save, mtbf, 0.0).total > least for f in (0.9, 1.1))
         if save < 1e-4 * mtbf:
             assert best == pytest.approx(rule_of_thumb(save, mtbf), rel=0.01)
+
+
+def test_a_plan_is_that_of_minidist(formulas: Page) -> None:
+    draw = random.Random(7)
+    shapes = [
+        [*draw.choice([*MODELS.values(), (1, 7, 5)]), draw.choice([1, 512, 2048, 32_768])]
+        for _ in range(256)
+    ]
+    models = [Sizes.gpt(*each) for each in shapes]
+    assert asked(formulas, "gptSizes", shapes) == [sizes._asdict() for sizes in models]
+    calls, plans = [], []
+    options = product(POLICIES, (False, True), ACCELERATORS.values(), range(8))
+    for sizes, (policy, checkpoints, gpu, _) in zip(models, options, strict=True):
+        link = {"network": 10 ** draw.uniform(8, 11), "per_node": draw.choice([1, 4, 8, 72])}
+        own, batch = gpu._replace(**link), draw.choice([1, 4, 64])
+        ranks = draw.choice([1, 2, 7, 8, 12, 16, 64, 1024])
+        dtypes, optimizer = POLICIES[policy]
+        how = {"policy": dtypes, "optimizer": optimizer, "checkpointing": checkpoints}
+        plans.append(plan(sizes, own, ranks, batch=batch, **how))
+        calls.append([sizes._asdict(), own._asdict(), ranks, batch, EACH[policy], checkpoints])
+    seen = asked(formulas, "plan", calls)
+    for found, forecasts in zip(plans, seen, strict=True):
+        assert [*forecasts] == [*found.forecasts]
+        for name, each in found.forecasts.items():
+            assert forecasts[name].pop("memory") == pytest.approx(each.memory, rel=1e-12)
+            numbers = {k: v for k, v in asdict(each).items() if k != "memory"}
+            assert [*forecasts[name].values()] == pytest.approx([*numbers.values()], rel=1e-12)
+    assert {found.best for found in plans} == {None, *plans[-1].forecasts, "hsdp"}
+    recommended = asked(formulas, "recommended", [[each] for each in seen])
+    assert recommended == [found.best for found in plans]
 
 
 def test_nothing_is_ever_not_a_number(formulas: Page) -> None:

@@ -14,6 +14,7 @@ from course.widgets import (
     grid_slider,
     overlap_slider,
     peak_slider,
+    plan_slider,
     scaling_slider,
     state_slider,
 )
@@ -21,8 +22,11 @@ from course.widgets.checkpoints import YEAR, best_interval, lost, time_text
 from course.widgets.memory import POLICIES
 from course.widgets.page import SCRIPTS, Slider, assets, nbytes_text, seconds_text
 from course.widgets.peak import peak
+from course.widgets.plan import MODELS
 from course.widgets.scaling import BEGIN, LENGTH, RANKS, step
 from minidist.planner.hardware import H100, UTILIZATION
+from minidist.planner.planner import plan
+from minidist.planner.sizes import Sizes
 from minidist.schedule.cost import Link
 from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import DESK, PHONE, Pages, pages  # noqa: F401 (a fixture)
@@ -36,6 +40,7 @@ SLIDERS = {
     "peak": peak_slider(),
     "grid": grid_slider(),
     "checkpoints": checkpoint_slider(),
+    "plan": plan_slider(),
 }
 NONSENSE = re.compile(r"NaN|undefined|Infinity|null")
 
@@ -267,6 +272,28 @@ def test_a_grid_in_words(desk: Page) -> None:
     turn(figure, "Pipeline", 4)
     assert "8 blocks cannot be split into 16 stages" in turn(figure, "Parameters", 1)
     assert "nothing to hold" in turn(figure, "Parameters", 0)
+
+
+def test_a_plan_in_words(desk: Page) -> None:
+    figure = fresh(desk, "plan")
+    own = plan(Sizes.gpt(*MODELS["7 billion"], 2048), "H100", 8, batch=4)
+    assert own.best == "zero2"
+    most = own.forecasts["zero2"].largest_batch
+    said = expect_sense(figure)
+    assert "Run ZeRO-2: the simplest that fits into 80 GB" in said
+    assert f"Up to {most} samples fit on a GPU. Computing binds" in said
+    picture = figure.locator(".picture")
+    for name in ("zero1", "zero2", "fsdp"):
+        expect(picture).to_contain_text(f"{own.forecasts[name].tokens_per_second:,.0f} tokens/s")
+    expect(picture).not_to_contain_text("hybrid")
+    turn(figure, "Network", "10 Gb/s for each GPU")
+    assert "The network binds" in turn(figure, "GPUs", 7)
+    expect(picture).to_contain_text("hybrid")
+    turn(figure, "Times of", "DDP")
+    expect(picture).to_contain_text("DDP, with 8,192 tokens on a GPU")
+    assert "Take more GPUs" in turn(figure, "GPUs", 0)
+    turn(figure, "Samples", 0)
+    assert "activations of one sample alone" in turn(figure, "Tokens", -1)
 
 
 def test_checkpoints_in_words(desk: Page) -> None:

@@ -7,6 +7,7 @@ from course.figures.beyond import pipeline_stages, split
 from course.figures.block_memory import block_memory
 from course.figures.blocks import uneven_blocks
 from course.figures.bucket_timeline import Travel, bucket_timeline
+from course.figures.budget import budget
 from course.figures.checkpoints import async_save, time_lost
 from course.figures.curves import Curve, curves
 from course.figures.cuts import cuts, elements_kept
@@ -19,9 +20,11 @@ from course.figures.drift import Run, drift
 from course.figures.fits import filled
 from course.figures.floors import floors
 from course.figures.flow import map_shuffle_reduce
+from course.figures.foretold import foretold
 from course.figures.global_batch import global_batch
 from course.figures.idea import idea
 from course.figures.in_a_row import in_a_row
+from course.figures.ladder import Rung, ladder
 from course.figures.last_calls import last_calls
 from course.figures.link_lanes import link_lanes, message_times
 from course.figures.lives import Life, lives
@@ -35,6 +38,7 @@ from course.figures.pipeline import pipeline
 from course.figures.readings import readings
 from course.figures.ring_circle import chunk_tour, ring_circle
 from course.figures.ring_path import ring_path
+from course.figures.roofline import roofline
 from course.figures.rounds import rounds
 from course.figures.seats import seats
 from course.figures.shards import gradients
@@ -47,6 +51,7 @@ from course.figures.uneven import uneven
 from course.figures.unit_life import unit_life
 from course.figures.unit_timeline import unit_timeline
 from course.figures.waiting import waiting
+from course.figures.what_fits import what_fits
 from course.figures.winners import byte_ticks, winners
 from course.figures.zero_state import flat_layout, who_holds
 from course.figures.zero_step import zero_step
@@ -55,6 +60,7 @@ __all__ = [
     "Curve",
     "Life",
     "Run",
+    "Rung",
     "Travel",
     "after_a_death",
     "async_save",
@@ -63,6 +69,7 @@ __all__ = [
     "before_after",
     "block_memory",
     "bucket_timeline",
+    "budget",
     "byte_ticks",
     "chunk_tour",
     "curves",
@@ -76,11 +83,13 @@ __all__ = [
     "filled",
     "flat_layout",
     "floors",
+    "foretold",
     "global_batch",
     "gradients",
     "grouped_bars",
     "idea",
     "in_a_row",
+    "ladder",
     "last_calls",
     "level",
     "link_lanes",
@@ -100,6 +109,7 @@ __all__ = [
     "readings",
     "ring_circle",
     "ring_path",
+    "roofline",
     "rounds",
     "seats",
     "split",
@@ -115,6 +125,7 @@ __all__ = [
     "unit_life",
     "unit_timeline",
     "waiting",
+    "what_fits",
     "who_holds",
     "winners",
     "zero_step",

@@ -173,8 +173,8 @@ NOT_YET = Verdict("not yet", "Write the function, then run this cell again.")
 class Grader(Generic[P]):
     """A grader made of a function that returns what it has tried, or raises Wrong.
 
-    A stub raises NotImplementedError, which is no mistake yet. Of what is printed meanwhile, the
-    beginning is shown.
+    A stub raises NotImplementedError, which is no mistake yet, and may say what is missing. Of what
+    is printed meanwhile, the beginning is shown.
     """
 
     def __init__(self, grade: Callable[P, str]) -> None:
@@ -190,8 +190,8 @@ class Grader(Generic[P]):
                 verdict = Verdict("right", self._grade(*args, **kwargs))
             self._solved = self._solved or args[0]
             return verdict
-        except NotImplementedError:
-            return NOT_YET
+        except NotImplementedError as error:
+            return Verdict("not yet", str(error)) if error.args else NOT_YET
         except Wrong as wrong:
             return Verdict("wrong", str(wrong))
         finally:

@@ -11,6 +11,7 @@ from course.widgets.grid import grid_slider
 from course.widgets.memory import state_slider
 from course.widgets.overlap import overlap_slider
 from course.widgets.peak import peak_slider
+from course.widgets.plan import plan_slider
 from course.widgets.sampler import sampler_stepper
 from course.widgets.scaling import scaling_slider
 from course.widgets.stages import zero_stepper
@@ -28,6 +29,7 @@ __all__ = [
     "grid_slider",
     "overlap_slider",
     "peak_slider",
+    "plan_slider",
     "sampler_stepper",
     "scaling_slider",
     "state_slider",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from textwrap import fill
 
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ from minidist.planner.sizes import Sizes, check_sizes
 from minidist.planner.step import STAGES, Memory, Phases, Step, together, total, world
 from minidist.schedule.checks import amount, whole_number
 
+WIDTH = 80  # of a printed line
 CLOSE = 0.95  # of the fastest strategy's rate: then the simpler one is taken
 
 
@@ -69,7 +71,7 @@ class Plan:
                 f"{each.largest_batch:>7,}{_bytes(each.sent):>11}{_seconds(each.overlapped):>10}"
                 f"{each.tokens_per_second:>12,.0f}  {each.binds}"
             )
-        return "\n".join([*lines, *self.reasons])
+        return "\n".join([*lines, *(fill(each, WIDTH) for each in self.reasons)])
 
 
 def plan(

@@ -1,11 +1,13 @@
-// Bars of what a GPU holds, with sliders: the state of a model, the peak of a step, a grid of GPUs.
+// Bars of what a GPU holds, with sliders: the state of a model, the peak of a step, a grid of GPUs,
+// a plan.
 (() => {
   "use strict";
-  const { stateBytes, peakBytes, gridStep } = globalThis.minidistFormulas;
+  const { stateBytes, peakBytes, gridStep, gptSizes, plan, recommended } = globalThis.minidistFormulas;
   const { svg, text, line, rect, bytesText, secondsText, listed, word, show } = globalThis.minidistSliders;
 
   const STATE = { weights: "parameters", gradients: "gradients", optimizer: "optimizer state" };
   const PARTS = { ...STATE, activations: "activations" };
+  const ALL = { ...PARTS, unsharded: "unsharded" };
   const sum = (parts) => Object.values(parts).reduce((all, each) => all + each, 0);
   const many = (count) => count.toLocaleString("en");
 
@@ -37,7 +39,7 @@
     const marks = limit <= wide
       ? [line(x(limit), 18, x(limit), height, "limit"), text(Math.min(x(limit), width - 60), 12, `${bytesText(limit)} of one GPU`, "middle")]
       : [text(right, 12, `${bytesText(limit)} is far off to the right`, "end")];
-    const patterns = Object.keys(PARTS).map((part) => patternOf(figure, part));
+    const patterns = Object.keys(ALL).map((part) => patternOf(figure, part));
     return { height, nodes: [svg("defs", {}, ...patterns), ...nodes, ...marks] };
   }
 
@@ -50,6 +52,7 @@
       weights: [],
       gradients: stroke(rising),
       optimizer: [svg("circle", { class: "dot", cx: 3, cy: 3, r: 1.1 })],
+      unsharded: stroke("M-1-1L7 7M5-1L7 1M-1 5L1 7"),
       activations: stroke(`${rising}M-1-1L7 7M5-1L7 1M-1 5L1 7`),
     };
     return svg("pattern", attributes, ...shapes[part]);
@@ -153,5 +156,70 @@
     return { height: top + 5 * row, nodes: [...bars.nodes, ...lanes], says, legend: STATE };
   }
 
-  show({ state: drawState, peak: drawPeak, grid: drawGrid });
+  // ---- a plan: each strategy in turn, the simplest first ----
+
+  // The parts that are there when most is: as backward begins, or as it ends.
+  function atPeak({ peak, memory: { weights, gradients, optimizer, unsharded, activations } }, name) {
+    const always = { weights, optimizer };
+    const ends = weights + optimizer + unsharded + gradients;
+    if (peak <= ends) return { ...always, gradients, unsharded };
+    const other = Math.max(0, peak - weights - optimizer - activations); // DDP's buckets stay
+    return { ...always, [name === "ddp" ? "gradients" : "unsharded"]: other, activations };
+  }
+
+  const share = (part, whole) => `${Math.round((100 * part) / whole)} %`;
+
+  function drawPlan({ model, ranks, batch, context, gpu, card, policy, checkpoints, shown }, data, width, figure) {
+    const hardware = { ...data.gpus[gpu], network: card };
+    const sizes = gptSizes(...data.models[model], context);
+    const found = plan(sizes, hardware, ranks, batch, data.each[policy], checkpoints === "every block");
+    const [run, names] = [recommended(found), Object.keys(found)];
+    const fastest = Math.max(...names.map((name) => (found[name].fits ? found[name].tokensPerSecond : 0)));
+    const bars = stacked(
+      names.map((name) => [data.names[name], atPeak(found[name], name)]), hardware.memory, width, figure, 66);
+    const answers = names.map((name, row) => {
+      const { fits, tokensPerSecond } = found[name];
+      const words = fits
+        ? `${many(Math.round(tokensPerSecond))} tokens/s (${share(tokensPerSecond, fastest)})`
+        : "does not fit";
+      return text(66, 26 + row * 46 + 34, name === run ? `${words}: run this` : words, name === run ? "strong small" : "small");
+    });
+    const of = found[shown] ? shown : run ?? names.at(-1);
+    const one = found[of];
+    const lanes = [
+      ["computing", one.compute, "compute"],
+      ["memory traffic", one.memoryTraffic, "compute"],
+      ["network", one.communication, "communication"],
+      ["a step, with overlap", one.overlapped, "backward"],
+      ["a step, in turns", one.sequential, "bubble"],
+    ];
+    const [top, left, right] = [bars.height + 44, 2, width - 14];
+    const times = lanes.flatMap(([name, seconds, kind], row) => [
+      svg("text", { x: left, y: top + row * 36 }, svg("tspan", { class: "strong" }, name), ` · ${secondsText(seconds)}`),
+      rect(left, top + row * 36 + 5, Math.max(0.5, (seconds / one.sequential) * (right - left)), 12, `phase ${kind}`),
+    ]);
+    const head = text(left, bars.height + 18, `${data.names[of]}, with ${batch * context < 1e6 ? many(batch * context) : `${(batch * context) / 1e6} million`} tokens on a GPU:`);
+    return { height: top + 5 * 36, nodes: [...bars.nodes, ...answers, head, ...times], says: planSays(found, run, sizes, hardware, batch, data.names), legend: ALL };
+  }
+
+  function planSays(found, run, sizes, gpu, batch, names) {
+    const memory = bytesText(gpu.memory);
+    if (!run) {
+      const least = Object.keys(found).reduce((a, b) => (found[b].peak < found[a].peak ? b : a));
+      const { peak, memory: { activations } } = found[least];
+      const help = activations / batch > gpu.memory
+        ? "The activations of one sample alone are too much: set checkpoints, or split the sample."
+        : activations > gpu.memory / 2 ? "Take fewer samples, or set checkpoints." : "Take more GPUs.";
+      return `Nothing fits: ${names[least]} needs least, ${bytesText(peak)} of ${memory}. ${help}`;
+    }
+    const { largestBatch, compute, memoryTraffic, communication, overlapped } = found[run];
+    const times = { Computing: compute, "Memory bandwidth": memoryTraffic, "The network": communication };
+    const binds = Object.keys(times).reduce((a, b) => (times[b] > times[a] ? b : a));
+    const mfu = (3 * sizes.operations * batch) / (overlapped * gpu.flops);
+    return `Run ${names[run]}: the simplest that fits into ${memory} and reaches 95 % of the fastest. ` +
+      `Up to ${many(largestBatch)} sample${largestBatch > 1 ? "s" : ""} fit${largestBatch > 1 ? "" : "s"} on a GPU. ` +
+      `${binds} binds, and the step reaches ${Math.round(100 * mfu)} % of the peak (MFU).`;
+  }
+
+  show({ state: drawState, peak: drawPeak, grid: drawGrid, plan: drawPlan });
 })();

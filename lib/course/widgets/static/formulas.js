@@ -158,6 +158,117 @@ globalThis.minidistFormulas ??= (() => {
     return { replicas, micro, held, sent, seconds };
   }
 
+  // ---- minidist.planner: a training step under each strategy ----
+
+  // minidist.planner.sizes.Sizes.gpt
+  function gptSizes(layers, width, vocabulary, context) {
+    const unit = 12 * width ** 2 + 13 * width;
+    const [entries, block, ends] = [layers * width, 15 * width, 2 * width + vocabulary];
+    const each = 24 * width ** 2 + 4 * context * width; // operations of a block for a token
+    return {
+      parameters: layers * unit + (vocabulary + context + 2) * width,
+      units: layers,
+      largest_unit: unit,
+      operations: context * (layers * each + 2 * vocabulary * width),
+      activations: context * (entries + layers * block + ends),
+      activations_checkpointed: context * (entries + block + ends),
+      tokens: context,
+    };
+  }
+
+  const STAGES = { single: 0, ddp: 0, zero1: 1, zero2: 2, fsdp: 3, hsdp: 3 }; // simplest first
+  const divisor = (a, b) => (b ? divisor(b, a % b) : a);
+  const add = (...costs) => costs.reduce((all, cost) => all.map((sum, i) => sum + cost[i]), [0, 0, 0]);
+
+  // sizes, gpu: fields of Sizes and of Accelerator; each: as for stateBytes. Strategy → forecast.
+  function plan(sizes, gpu, ranks, batch, each, checkpointing) {
+    const local = ranks <= gpu.per_node ? ranks : divisor(ranks, gpu.per_node);
+    const nodes = ranks / local;
+    const given = { sizes, gpu, batch, each, checkpointing };
+    const hybrid = nodes > 1 && local === gpu.per_node && local > 1;
+    const names = Object.keys(STAGES).filter((name) => hybrid || name !== "hsdp");
+    const place = (name) => (name === "single" ? { local: 1, nodes: 1 } : { local, nodes });
+    return Object.fromEntries(names.map((name) => [name, forecast(name, { ...given, ...place(name) })]));
+  }
+
+  // The simplest strategy that fits and reaches 95 % of the fastest; undefined if none fits.
+  function recommended(forecasts) {
+    const fits = Object.keys(forecasts).filter((name) => forecasts[name].fits);
+    const most = Math.max(...fits.map((name) => forecasts[name].tokensPerSecond));
+    return fits.find((name) => forecasts[name].tokensPerSecond >= 0.95 * most);
+  }
+
+  function forecast(strategy, { sizes, gpu, local, nodes, batch, each, checkpointing }) {
+    const [stage, ranks, { parameters, units, largest_unit: unit }] = [STAGES[strategy], local * nodes, sizes];
+    const [weights, gradients] = [parameters * each.weights, parameters * each.gradients];
+    const rest = Math.max(0, parameters - units * unit);
+    const shards = strategy === "hsdp" ? local : ranks;
+    const third = Math.floor(unit / 3) * each.gradients;
+    const bucket = Math.min(gradients, Math.max(25 * MIB, third));
+
+    // Memory: the parts, and of what is unsharded the part that is there as backward begins.
+    const held = stateBytes(parameters, each, shards, stage);
+    const inside = units > 1 ? 1 : 0;
+    const units3 = rest * 2 * each.weights + unit * (2 + inside) * each.weights;
+    const [atBegin, unsharded] = {
+      single: [0, 0],
+      ddp: [held.gradients, 0],
+      zero1: [0, bucket],
+      zero2: Array(2).fill(Math.min(2 * bucket, gradients) + third),
+    }[strategy] ?? [units3, units3 + unit * inside * each.gradients];
+    const kept = checkpointing ? sizes.activations_checkpointed : sizes.activations;
+    const activations = batch * kept * each.weights;
+    const always = held.weights + held.optimizer;
+    const peak = always + Math.max(atBegin + activations, unsharded + held.gradients);
+    const free = gpu.memory - always;
+    const largestBatch = unsharded + held.gradients <= free
+      ? Math.max(0, Math.trunc((free - atBegin) / (activations / batch))) : 0;
+
+    // Communication: [seconds, bytes sent, messages] in forward, in backward, and afterwards.
+    const pieces = stage === 3 ? units + (rest > 0 ? 1 : 0) : Math.ceil(gradients / bucket);
+    const ring = (nbytes, n, alpha, rate) => {
+      const [hops, sent] = [pieces * (n - 1), (nbytes * (n - 1)) / n];
+      return [hops * alpha + sent / rate, sent, hops];
+    };
+    const within = (nbytes) => ring(nbytes, local, gpu.nvlink_latency, gpu.nvlink);
+    const between = (nbytes) => ring(nbytes / local, nodes, gpu.network_latency, gpu.network);
+    const half = (nbytes) => add(within(nbytes), between(nbytes));
+    const costs = {
+      single: () => [add(), add(), add()],
+      ddp: () => [add(), add(half(gradients), half(gradients)), add()],
+      zero1: () => [add(), add(), add(half(gradients), half(weights))],
+      zero2: () => [add(), half(gradients), half(weights)],
+      fsdp: () => [half(weights), add(half(weights), half(gradients)), add()],
+      hsdp: () => [
+        within(weights),
+        add(within(weights), within(gradients), between(gradients), between(gradients)),
+        add(),
+      ],
+    }[strategy]();
+    const [communication, sent, messages] = add(...costs);
+
+    // Time: forward, backward, update.
+    const forward = (batch * sizes.operations) / (gpu.flops * gpu.utilization);
+    const again = checkpointing ? 1 : 0;
+    const computes = [forward, (2 + again) * forward, 0];
+    const moments = Math.ceil(parameters * each.moments);
+    const updated = each.master ? 2 * parameters * each.master + weights : 2 * weights;
+    const moved = gradients + 2 * moments + updated;
+    const moves = [weights, (1 + again) * weights + gradients, moved / (stage ? shards : 1)]
+      .map((nbytes) => nbytes / gpu.bandwidth);
+    const alone = computes.map((seconds, phase) => Math.max(seconds, moves[phase]));
+    const together = (a, b) => Math.max(a + b / pieces, a / pieces + b);
+    const overlapped = together(alone[0], costs[0][0]) + together(alone[1], costs[1][0]) + alone[2] + costs[2][0];
+    const sum = (times) => times.reduce((all, time) => all + time, 0);
+    return {
+      memory: { weights: held.weights, gradients: held.gradients, optimizer: held.optimizer, unsharded, activations },
+      peak, fits: peak <= gpu.memory, largestBatch, sent, messages,
+      compute: sum(computes), memoryTraffic: sum(moves), communication,
+      sequential: sum(alone) + communication, overlapped,
+      tokensPerSecond: (ranks * batch * sizes.tokens) / overlapped,
+    };
+  }
+
   // ---- course.widgets.checkpoints: what failures and checkpoints cost ----
 
   // Seconds throughout; the shares of the time that train nothing new.
@@ -184,7 +295,7 @@ globalThis.minidistFormulas ??= (() => {
   const strategies = Object.keys(STRATEGIES);
   return Object.freeze({
     stateBytes, price, best, crossings, assign, overlap, stepTime, peakBytes, gridStep, lostShares,
-    bestInterval,
+    bestInterval, gptSizes, plan, recommended,
     algorithms, strategies,
   });
 })();

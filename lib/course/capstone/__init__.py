@@ -1,0 +1,1 @@
+"""The capstone: train the small GPT within a budget, on an emulated cluster."""

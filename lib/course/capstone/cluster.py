@@ -1,0 +1,193 @@
+"""An emulated cluster with a clock of its own: nobody sleeps, time is arithmetic.
+
+Ranks are real processes, and what they exchange is real; how long that takes on this machine does
+not matter. A layer's forward sets its rank's clock forward by its operations over the machine's
+rate, and backward by twice that. A collective is done when it is called, through shared memory, and
+counts as what rings would send on the cluster's links. It ends on the clock when the cost model
+says so: a rank that waits for it is set forward to its end, unless it is later already. So what
+overlaps is what the program lets overlap, and the same program takes the same time everywhere, on a
+busy laptop too.
+
+What it does not have: the optimizer's own time, other traffic, and ranks that wait for a late one
+in the middle of a step. At the end of a step all ranks take the time of the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from course.capstone import task
+from minidist.comm.comm import Around, Comm, Ours, Pending
+from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from minidist.schedule.algorithms.tree import tree_broadcast
+from minidist.schedule.cost import Link, price, switch
+
+ALGORITHMS = {
+    "broadcast": tree_broadcast,
+    "all_reduce": ring_all_reduce,
+    "reduce_scatter": ring_reduce_scatter,
+    "all_gather": ring_all_gather,
+}
+HALVES = {"broadcast": 1, "all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
+LINKS = {
+    "inside": Link(task.MACHINE.nvlink_latency, 1 / task.MACHINE.nvlink),
+    "between": Link(task.MACHINE.network_latency, 1 / task.MACHINE.network),
+}
+
+
+class Clock:
+    """A rank's time, and when each of its links has carried what it was given."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.free: dict[str, float] = {}
+
+    def compute(self, seconds: float) -> None:
+        """Let the rank compute."""
+        self.now += seconds
+
+    def carry(self, links: Sequence[str], seconds: float) -> float:
+        """Give something to links that it needs all at once; when it will be there."""
+        end = max([self.now, *(self.free.get(each, 0.0) for each in links)]) + seconds
+        self.free.update(dict.fromkeys(links, end))
+        return end
+
+
+class ClockedWork(NamedTuple):
+    """The handle of a call whose result is there, and on the clock will be at `end`."""
+
+    clock: Clock
+    end: float
+    span: None = None
+
+    def wait(self) -> bool:
+        """Return True; it is then `end`, or later."""
+        self.clock.now = max(self.clock.now, self.end)
+        return True
+
+
+class Way(NamedTuple):
+    """A part of the way of a call: on a link, among so many ranks, each with `share` of it."""
+
+    link: str
+    ranks: int
+    share: float = 1.0
+
+
+class Clocked(Around):
+    """A `Comm` whose calls take their time on the clock, on some ways, one after the other.
+
+    They cost what rings cost, and broadcasts what a tree does; `sent` counts the bytes of a rank.
+    """
+
+    def __init__(self, comm: Comm, clock: Clock, *ways: Way) -> None:
+        super().__init__(comm)
+        self.sent = 0
+        self._clock, self._ways = clock, ways
+        self._prices = {
+            (way, name): price(make(way.ranks), switch(LINKS[way.link]))
+            for way in ways
+            for name, make in ALGORITHMS.items()
+        }
+
+    def around(
+        self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
+    ) -> Pending:
+        """Make the call, and note when it ends."""
+        call(False)
+        seconds = 0.0
+        for way in self._ways:
+            nbytes = full.nbytes * way.share
+            seconds += self._prices[way, name](nbytes)
+            self.sent += round(HALVES[name] * nbytes * (way.ranks - 1) / way.ranks)
+        end = self._clock.carry([way.link for way in self._ways], seconds)
+        work = ClockedWork(self._clock, end)
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+
+class Cluster:
+    """A rank's view of the cluster: what it talks through, and what it reads.
+
+    Attributes:
+        rank, ranks: of the whole cluster; ranks 0 and 1 are node 0, ranks 2 and 3 are node 1.
+        world: a `Comm` of all ranks. A call goes inside the nodes, then between them, where each
+            rank has its part of the node's bytes, as in `hierarchical_all_reduce`.
+        node: a `Comm` of the ranks of this node, on fast links.
+        across: a `Comm` of the ranks that have this one's place on each node, on slow links.
+    """
+
+    def __init__(self) -> None:
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        if self.ranks != task.RANKS:
+            raise ValueError(f"rank {self.rank}: expected {task.RANKS} ranks, got {self.ranks}")
+        self.clock = Clock()
+        shape = self.ranks // task.MACHINE.per_node, task.MACHINE.per_node
+        across, node = init_device_mesh("cpu", shape).get_all_groups()
+        count = self.ranks // task.MACHINE.per_node
+        inside, between = Way("inside", task.MACHINE.per_node), Way("between", count)
+        split = between._replace(share=1 / task.MACHINE.per_node)
+        self.world = self._comm(None, inside, split)
+        self.node = self._comm(node, inside)
+        self.across = self._comm(across, between)
+        self.comms = self.world, self.node, self.across
+        self.read: list[int] = []  # the numbers of the rows that this rank has read in the step
+
+    def _comm(self, group: dist.ProcessGroup | None, *ways: Way) -> Clocked:
+        return Clocked(Ours(group, algorithm="shared_memory", check=False), self.clock, *ways)
+
+    def begin_step(self) -> None:
+        """Count anew what is sent and read."""
+        self.read = []
+        for comm in self.comms:
+            comm.sent = 0
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this rank has sent in the step."""
+        return sum(comm.sent for comm in self.comms)
+
+    def rows(self, step: int, part: int, parts: int) -> Tensor:
+        """Read a part of a step's rows: parts count from 0, and are equally long."""
+        each = task.ROWS // parts
+        self.read += range(part * each, (part + 1) * each)
+        return task.rows(step, part, parts)
+
+    def emulate(self, net: Any) -> None:
+        """Let the layers of the GPT take their time on the clock."""
+        for block in net.blocks:
+            _slow_down(block, task.BLOCK_OPERATIONS, self.clock)
+        _slow_down(net.head, 2 * net.head.weight.numel(), self.clock)
+
+
+def _slow_down(layer: nn.Module, per_token: int, clock: Clock) -> None:
+    """Let a layer take its time: so many operations for each token in forward."""
+
+    def compute(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Any:
+        tokens = inputs[0].shape[:-1].numel()
+        return _Compute.apply(output, clock, tokens * per_token / task.MACHINE.flops)  # type: ignore[no-untyped-call]
+
+    layer.register_forward_hook(compute)
+
+
+class _Compute(torch.autograd.Function):
+    """Nothing but time: once in forward, twice in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, clock: Clock, seconds: float) -> Tensor:
+        ctx.clock, ctx.seconds = clock, seconds
+        clock.compute(seconds)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        ctx.clock.compute(2 * ctx.seconds)
+        return gradients[0], None, None

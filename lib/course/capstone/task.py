@@ -1,0 +1,94 @@
+"""What the capstone asks for: the model, its data, the cluster, and the budget."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from minidist.planner.hardware import Accelerator
+from minidist.planner.sizes import Sizes
+from minidist.train.gpt import GPT
+from minidist.train.text import characters, rows_of, text
+
+WIDTH, LAYERS, HEADS, CONTEXT = 128, 4, 4, 32
+ROWS = 8  # of a step, of all ranks together
+RATE = 2e-3  # AdamW's learning rate
+SEED = 0  # of the first weights and of the rows
+
+# Of a block's forward for a token: those of its matrices, then those of attention.
+BLOCK_OPERATIONS = 24 * WIDTH**2 + 4 * CONTEXT * WIDTH
+
+WINDOW = 10  # steps whose mean loss has to reach the target
+
+
+class Budget(NamedTuple):
+    """What a run may take, and what it has to reach."""
+
+    held: int  # bytes on a rank, at most
+    seconds: float  # of the whole run, on the cluster's clock
+    loss: float  # the mean of its last `WINDOW` steps
+
+
+BUDGET = Budget(held=11_000_000, seconds=8.0, loss=3.3)
+
+RANKS = 4
+MACHINE = Accelerator(  # of each rank
+    name="emulated rank",
+    flops=8e9,
+    memory=BUDGET.held,
+    bandwidth=1e12,  # of its memory: so large that it plays no part
+    nvlink=200e6,
+    network=10e6,
+    per_node=2,
+    nvlink_latency=50e-6,
+    network_latency=500e-6,
+    utilization=1.0,
+)
+
+
+@cache
+def corpus() -> tuple[Tensor, str]:
+    """The text as numbers, and its alphabet."""
+    return characters(text())
+
+
+def model() -> GPT:
+    """The GPT with its first weights, the same in every process."""
+    torch.manual_seed(SEED)
+    return GPT(len(corpus()[1]), WIDTH, LAYERS, HEADS, CONTEXT)
+
+
+def sizes() -> Sizes:
+    """What `minidist.plan` needs to know of the model."""
+    return Sizes.gpt(LAYERS, WIDTH, len(corpus()[1]), CONTEXT)
+
+
+def rows(step: int, part: int, parts: int) -> Tensor:
+    """A part of a step's rows, [ROWS / parts, CONTEXT + 1]."""
+    how: dict[str, Any] = {"rows": ROWS, "context": CONTEXT, "seed": SEED}
+    return rows_of(corpus()[0], step, **how, rank=part, ranks=parts)
+
+
+def loss_of(net: Any, rows: Tensor) -> Tensor:
+    """The mean loss of predicting each next token in some rows."""
+    return cross_entropy(net(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+
+
+def alone(steps: int) -> list[float]:
+    """The losses of one process that trains on the whole batch: the oracle."""
+    net, threads = model(), torch.get_num_threads()
+    optimizer = torch.optim.AdamW(net.parameters(), RATE)
+    losses = []
+    torch.set_num_threads(1)  # more wait for each other, with so small a model
+    for step in range(steps):
+        loss = loss_of(net, rows(step, 0, 1))
+        torch.autograd.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    torch.set_num_threads(threads)
+    return losses

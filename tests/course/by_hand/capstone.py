@@ -1,0 +1,72 @@
+"""Runs of the capstone as a reader may write them, wrong in typical ways, or right in another."""
+
+# mypy: disable-error-code="no-untyped-call, no-untyped-def"
+from functools import partial
+from typing import Any
+
+import torch
+
+import minidist
+from course.capstone import run, ways
+from course.capstone.task import RATE
+from from_scratch.fsdp import FSDP
+
+
+class FromScratch(ways.Run):
+    """Right: the FSDP that the reader has written, in a node, and an all-reduce across."""
+
+    def __init__(self, net: Any, cluster: Any) -> None:
+        self.cluster, self.model = cluster, FSDP(net, net.blocks, cluster.node)
+        self.optimizer = torch.optim.AdamW(self.model.shards, RATE)
+        self.optimizer.register_step_pre_hook(self.average)
+
+    def average(self, *_: Any) -> None:
+        self.model.synchronize()
+        for shard in self.model.shards:
+            self.cluster.across.all_reduce(shard.grad)
+            shard.grad /= self.cluster.across.ranks
+
+
+def kept(net: Any, cluster: Any) -> Any:
+    """Right: weights stay whole from forward to backward."""
+    return ways.fsdp(False, net, cluster)
+
+
+def node_alone(net: Any, cluster: Any) -> Any:
+    """Nothing goes across."""
+    for module in [*net.blocks, net]:
+        minidist.fully_shard(module, comm=cluster.node)
+    return net, torch.optim.AdamW(net.parameters(), RATE)
+
+
+def around_the_cluster(net: Any, cluster: Any) -> Any:
+    """The same strategy, through comms that nobody counts."""
+    for module in [*net.blocks, net]:
+        minidist.fully_shard(module)
+    return net, torch.optim.AdamW(net.parameters(), RATE)
+
+
+class BatchOfANode(ways.Run):
+    """Both nodes read the same rows, by the numbers that the ranks have in a node."""
+
+    def step(self, step: int) -> float:
+        cluster, right = self.cluster, self.cluster.rows
+        cluster.rows = lambda step, *_: right(step, cluster.node.rank, cluster.node.ranks)
+        return super().step(step)
+
+
+RUNS: dict[str, tuple[Any, int]] = {  # a run, and how many steps are enough to see what it is
+    "hsdp": (ways.WAYS["hsdp"], 3),
+    "kept": (partial(ways.Run, kept), 3),
+    "from scratch": (FromScratch, 3),
+    "ddp": (ways.WAYS["ddp"], 3),
+    "fsdp": (ways.WAYS["fsdp"], 3),
+    "node alone": (partial(ways.Run, node_alone), 2),
+    "around": (partial(ways.Run, around_the_cluster), 1),
+    "read twice": (partial(BatchOfANode, partial(ways.zero, 2)), 1),
+}
+
+
+def logs() -> dict[str, list[run.Line]]:
+    """On a rank: the beginning of each run's log."""
+    return {name: [*run.lines(make, steps)] for name, (make, steps) in RUNS.items()}
