@@ -92,7 +92,7 @@ def main():
         windows = next(data).to(device, non_blocking=True)
         torch.manual_seed(step * world + rank)  # after the loader, which draws too: for dropout
         for part, ids in enumerate(windows.chunk(args.accumulate), 1):
-            model.set_requires_gradient_sync(part == args.accumulate)
+            model.set_requires_gradient_sync(part == args.accumulate)  # full gradients until then
             loss = model(ids) / args.accumulate
             loss.backward()
             total += loss.detach() / world
