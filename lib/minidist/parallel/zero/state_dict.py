@@ -109,7 +109,7 @@ def _rehearse(make: Make, groups: Sequence[Group], saved: Sequence[Group]) -> li
     """What the optimizer keeps for each parameter, if it steps as the saved groups say."""
     trial = shrunk(make, groups)
     try:
-        trial.load_state_dict({"state": {}, "param_groups": saved})
+        trial.load_state_dict({**trial.state_dict(), "param_groups": saved})
         parameters = parameters_of(trial.param_groups)
         for each in parameters:
             if each.is_floating_point() or each.is_complex():
