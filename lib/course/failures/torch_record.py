@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
@@ -79,6 +80,8 @@ def torchfrtrace(folder: str | os.PathLike[str]) -> str:
     try:
         arguments = config_manager.JobConfig().parse_args([str(folder)])
         builder.build_db(dumps, arguments, dumps[files[0].name]["version"])
+    except AssertionError as error:  # torch 2.11 reads NCCL's records alone
+        return f"torchfrtrace of torch {torch.__version__} does not read these: {error}"
     finally:
         log.handlers = before
     return said.getvalue()
