@@ -6,8 +6,9 @@ documents. A fork has them at once, and is otherwise a kernel like any other.
 
 import os
 import signal
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.context import ForkServerProcess
+from threading import Thread
 from typing import Any
 
 from jupyter_client.connect import KernelConnectionInfo
@@ -32,8 +33,16 @@ def be_kernel(arguments: list[str], folder: str, environment: dict[str, str]) ->
     os.environ.clear()
     os.environ.update(environment)
     matplotlib.use(INLINE)  # a kernel says so in the environment, before matplotlib is imported
-    server = f"--IPKernelApp.parent_handle={os.getppid()}"  # with it the kernel ends
-    IPKernelApp.launch_instance(argv=[*arguments, server])
+    Thread(target=end_with_the_build, daemon=True).start()
+    IPKernelApp.launch_instance(argv=[*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"])
+
+
+def end_with_the_build() -> None:
+    """Kill this kernel and what it started, as soon as the process that asked for it is gone."""
+    build = parent_process()
+    assert build is not None
+    build.join()
+    os.killpg(0, signal.SIGKILL)
 
 
 class Kernel(ForkServerProcess):

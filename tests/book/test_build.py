@@ -1,9 +1,14 @@
 """`make book` shows nothing stale: what is thrown away when something changes."""
 
+import subprocess
+import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat import v4
 
+from tests.support.processes import living, wait_until
 from tools import book
 
 SOURCES = [
@@ -57,6 +62,18 @@ def left_for_the_renderer(
     monkeypatch.setattr(book, "render", look)
     assert book.main() == status
     return left[0] if left else None
+
+
+def test_kernels_end_with_a_build_that_is_killed(tmp_path: Path) -> None:
+    noted, document = tmp_path / "pid", tmp_path / "waits.ipynb"
+    code = f"import os, time; open({str(noted)!r}, 'w').write(f'{{os.getpid()}} '); time.sleep(100)"
+    nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(code)]), document)
+    run = f"from pathlib import Path; from tools.execute import run; run(Path({str(document)!r}))"
+    build = subprocess.Popen([sys.executable, "-c", run], cwd=book.ROOT)
+    assert wait_until(lambda: noted.exists() and noted.read_text().endswith(" "))
+    build.kill()
+    build.wait()
+    assert living({int(noted.read_text())}) == set()
 
 
 def test_nothing_changed_nothing_done(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
