@@ -81,7 +81,7 @@ STRUCTURE = {"rules": {"color-contrast": {"enabled": False}}}
 # At night the theme puts pictures on a wider ground; other rules would only find the same again.
 SCROLLING = {"runOnly": ["scrollable-region-focusable"]}
 # axe passes over what is folded, but takes its time: a stepper has all its frames there.
-UNFOLDED = """() => document.querySelectorAll("details:not([open]) > :not(summary)")
+WITHOUT_FOLDED = """() => document.querySelectorAll("details:not([open]) > :not(summary)")
     .forEach((folded) => folded.remove())"""
 # Half of a page's elements are coloured words of its code, in which axe would look for structure.
 PLAIN_CODE = """() => {
@@ -170,7 +170,8 @@ def violations(page: Page, mode: str, rules: object) -> list[str]:
 
 @pytest.fixture(scope="module")
 def visit(tab: Page) -> Callable[[str], Visit]:
-    errors, requests, kinds = list[str](), list[str](), list[str]()
+    errors, requests = list[str](), list[str]()
+    kinds: dict[tuple[int, int], list[str]] = {PHONE: [], DESK: []}
     known = ("file:", "data:")
     tab.on("request", lambda it: requests.extend([it.url] * (not it.url.startswith(known))))
     tab.on("requestfailed", lambda request: errors.append(f"not loaded: {request.url}"))
@@ -191,12 +192,12 @@ def visit(tab: Page) -> Callable[[str], Visit]:
                 seen["shrunk pictures"] = tab.evaluate(SHRUNK)
                 seen["hidden rest"] = tab.evaluate(HIDDEN_REST)
                 seen["raw math"] = tab.evaluate(UNRENDERED_MATH)
-            tab.evaluate(UNFOLDED)
+            tab.evaluate(WITHOUT_FOLDED)
             tab.evaluate(PLAIN_CODE)
             seen["violations"] += violations(tab, "light", STRUCTURE)
             seen["violations"] += violations(tab, "dark", SCROLLING)
             tab.evaluate(COLOURED_CODE)
-            kinds[:] = tab.evaluate(FEW_OF_A_KIND, kinds)
+            kinds[size] = tab.evaluate(FEW_OF_A_KIND, kinds[size])
             for mode in ("light", "dark"):
                 seen["violations"] += violations(tab, mode, CONTRAST)
         return seen | {"errors": [*errors], "foreign requests": [*requests]}
