@@ -9,27 +9,19 @@ from typing import Any
 import torch
 
 import minidist
+from course.capstone import hybrid
 from course.capstone.cluster import Cluster
-from course.capstone.hybrid import Run as Hybrid
-from course.capstone.task import RATE, loss_of
+from course.capstone.task import RATE
 
 Wrap = Callable[[Any, Cluster], tuple[Any, Any]]
 
 
-class Run:
+class Run(hybrid.Run):
     """A run that differs from the others in what `wrap` returns, a model and its optimizer."""
 
     def __init__(self, wrap: Wrap, net: Any, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.model, self.optimizer = wrap(net, cluster)
-
-    def step(self, step: int) -> float:
-        """Train on this rank's part of the rows; return their mean loss."""
-        loss = loss_of(self.model, self.cluster.rows(step, self.cluster.rank, self.cluster.ranks))
-        torch.autograd.backward(loss)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.item()
+        self.net, self.optimizer = wrap(net, cluster)
 
 
 def ddp(net: Any, cluster: Cluster) -> tuple[Any, Any]:
@@ -56,5 +48,5 @@ WAYS: dict[str, Callable[[Any, Cluster], Any]] = {
     "zero1": partial(Run, partial(zero, 1)),
     "zero2": partial(Run, partial(zero, 2)),
     "fsdp": partial(Run, partial(fsdp, True)),
-    "hsdp": Hybrid,
+    "hsdp": hybrid.Run,
 }

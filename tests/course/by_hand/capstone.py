@@ -16,13 +16,13 @@ class FromScratch(ways.Run):
     """Right: the FSDP that the reader has written, in a node, and an all-reduce across."""
 
     def __init__(self, net: Any, cluster: Any) -> None:
-        self.cluster, self.model = cluster, FSDP(net, net.blocks, cluster.node)
-        self.optimizer = torch.optim.AdamW(self.model.shards, RATE)
+        self.cluster, self.net = cluster, FSDP(net, net.blocks, cluster.node)
+        self.optimizer = torch.optim.AdamW(self.net.shards, RATE)
         self.optimizer.register_step_pre_hook(self.average)
 
     def average(self, *_: Any) -> None:
-        self.model.synchronize()
-        for shard in self.model.shards:
+        self.net.synchronize()
+        for shard in self.net.shards:
             self.cluster.across.all_reduce(shard.grad)
             shard.grad /= self.cluster.across.ranks
 
