@@ -193,8 +193,8 @@ def test_a_pure_room_never_imports_torch_distributed(module: str) -> None:
 # ---- the course stands on the library, in rooms of its own ----
 
 COURSE_FLOORS = [
-    ["graders.verdict", "capstone", "figures", "hosts", "pages", "timing", "training"],
-    ["failures", "sandbox", "widgets"],
+    ["graders.verdict", "figures", "hosts", "pages", "timing", "training"],
+    ["capstone", "failures", "sandbox", "widgets"],
     ["graders", "project"],
 ]
 COURSE_FLOOR_OF = {room: floor for floor, rooms in enumerate(COURSE_FLOORS) for room in rooms}

@@ -17,23 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from course.capstone import task
+from course.training.emulated import working
 from minidist.comm.comm import Around, Comm, Ours, Pending
-from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from minidist.schedule.algorithms.tree import tree_broadcast
+from minidist.comm.slowed import ALGORITHMS
 from minidist.schedule.cost import Link, price, switch
 
-ALGORITHMS = {
-    "broadcast": tree_broadcast,
-    "all_reduce": ring_all_reduce,
-    "reduce_scatter": ring_reduce_scatter,
-    "all_gather": ring_all_gather,
-}
 HALVES = {"broadcast": 1, "all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 LINKS = {
     "inside": Link(task.MACHINE.nvlink_latency, 1 / task.MACHINE.nvlink),
@@ -173,21 +166,6 @@ def _slow_down(layer: nn.Module, per_token: int, clock: Clock) -> None:
 
     def compute(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Any:
         tokens = inputs[0].shape[:-1].numel()
-        return _Compute.apply(output, clock, tokens * per_token / task.MACHINE.flops)  # type: ignore[no-untyped-call]
+        return working(output, clock.compute, tokens * per_token / task.MACHINE.flops)
 
     layer.register_forward_hook(compute)
-
-
-class _Compute(torch.autograd.Function):
-    """Nothing but time: once in forward, twice in backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, clock: Clock, seconds: float) -> Tensor:
-        ctx.clock, ctx.seconds = clock, seconds
-        clock.compute(seconds)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        ctx.clock.compute(2 * ctx.seconds)
-        return gradients[0], None, None

@@ -28,7 +28,7 @@ class OnDevice(nn.Module):
         for layer in self.net:
             x = layer(x)
             if any(True for _ in layer.parameters()):
-                x = _Wait.apply(x, self.work, self.seconds)  # type: ignore[no-untyped-call]
+                x = working(x, self.work, self.seconds)
         return x
 
     def work(self, seconds: float) -> None:
@@ -41,13 +41,18 @@ def slow_down(layers: Iterable[nn.Module], seconds: float) -> None:
     """Let each of these layers take `seconds` longer in forward, and twice that in backward."""
 
     def wait(_: nn.Module, __: object, output: Tensor) -> Any:
-        return _Wait.apply(output, time.sleep, seconds)  # type: ignore[no-untyped-call]
+        return working(output, time.sleep, seconds)
 
     for layer in layers:
         layer.register_forward_hook(wait)
 
 
-class _Wait(torch.autograd.Function):
+def working(x: Tensor, work: Callable[[float], None], seconds: float) -> Any:
+    """The same tensor, after `work(seconds)`; its gradient comes after `work(2 * seconds)`."""
+    return _Working.apply(x, work, seconds)  # type: ignore[no-untyped-call]
+
+
+class _Working(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, work: Callable[[float], None], seconds: float) -> Tensor:
         ctx.work, ctx.seconds = work, seconds

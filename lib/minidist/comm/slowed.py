@@ -20,6 +20,14 @@ from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, 
 from minidist.schedule.algorithms.tree import tree_broadcast
 from minidist.schedule.cost import Link, price, switch
 
+# Whose time calls take, by the name of the call.
+ALGORITHMS = {
+    "broadcast": tree_broadcast,
+    "all_reduce": ring_all_reduce,
+    "reduce_scatter": ring_reduce_scatter,
+    "all_gather": ring_all_gather,
+}
+
 
 class SlowedWork(NamedTuple):
     """The handle of a real call, which is done when the emulated link is."""
@@ -44,14 +52,8 @@ class Slowed(Around):
 
     def __init__(self, comm: Comm, link: Link) -> None:
         super().__init__(comm)
-        algorithms = {
-            "broadcast": tree_broadcast,
-            "all_reduce": ring_all_reduce,
-            "reduce_scatter": ring_reduce_scatter,
-            "all_gather": ring_all_gather,
-        }
         net, ranks = switch(link), comm.ranks
-        self._seconds = {name: price(make(ranks), net) for name, make in algorithms.items()}
+        self._seconds = {name: price(make(ranks), net) for name, make in ALGORITHMS.items()}
         self._free = 0.0  # when the link has carried all that it was given
 
     def around(
