@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from minidist import Counted, DistributedDataParallel, Ours, launch, timeline
 from minidist.parallel.ddp import reducer
 from minidist.profiler.spans import Span
+from tests.support.processes import wait_until
 from tests.support.training import mlp, numbers
 
 EACH = {"bucket_cap_mb": 1e-6, "first_bucket_mb": 1e-6}  # a bucket for each parameter
@@ -111,6 +112,7 @@ def test_old_buckets_are_gone_before_new_ones_are_built() -> None:
         alive, build = [], reducer.build_buckets
 
         def spy(*args: Any) -> Any:
+            wait_until(lambda: not any(buffer() is not None for buffer in old), 10)
             alive.append(sum(buffer() is not None for buffer in old))
             return build(*args)
 
