@@ -78,8 +78,6 @@ FEW_OF_A_KIND = """(known) => {
 AT_ONCE = "*, ::before, ::after { transition: none !important }"
 CONTRAST = {"runOnly": ["color-contrast"]}
 STRUCTURE = {"rules": {"color-contrast": {"enabled": False}}}
-# At night the theme puts pictures on a wider ground; other rules would only find the same again.
-SCROLLING = {"runOnly": ["scrollable-region-focusable"]}
 # axe passes over what is folded, but takes its time: a stepper has all its frames there.
 WITHOUT_FOLDED = """() => document.querySelectorAll("details:not([open]) > :not(summary)")
     .forEach((folded) => folded.remove())"""
@@ -161,9 +159,13 @@ def open_page(tab: Page, name: str, size: tuple[int, int]) -> None:
     tab.evaluate(AXE_SCRIPT)
 
 
-def violations(page: Page, mode: str, rules: object) -> list[str]:
+def show(page: Page, mode: str) -> None:
     page.emulate_media(color_scheme=mode)
     page.wait_for_selector(f"html[data-theme={mode}]")
+
+
+def violations(page: Page, mode: str, rules: object) -> list[str]:
+    show(page, mode)
     width = page.evaluate("document.documentElement.clientWidth")
     return [f"{width} px, {mode}: {each}" for each in page.evaluate(AXE, rules)]
 
@@ -190,12 +192,13 @@ def visit(tab: Page) -> Callable[[str], Visit]:
                 seen["overhang"] = [f"{wide} px wide"] * (wide > PHONE[0])
                 seen["overhang"] += tab.evaluate(STICKING_OUT)
                 seen["shrunk pictures"] = tab.evaluate(SHRUNK)
-                seen["hidden rest"] = tab.evaluate(HIDDEN_REST)
+                for mode in ("dark", "light"):  # at night pictures have a wider ground
+                    show(tab, mode)
+                    seen["hidden rest"] += tab.evaluate(HIDDEN_REST)
                 seen["raw math"] = tab.evaluate(UNRENDERED_MATH)
             tab.evaluate(WITHOUT_FOLDED)
             tab.evaluate(PLAIN_CODE)
             seen["violations"] += violations(tab, "light", STRUCTURE)
-            seen["violations"] += violations(tab, "dark", SCROLLING)
             tab.evaluate(COLOURED_CODE)
             kinds[size] = tab.evaluate(FEW_OF_A_KIND, kinds[size])
             for mode in ("light", "dark"):

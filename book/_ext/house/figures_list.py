@@ -5,7 +5,7 @@ from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 
-from house.first_uses import in_order
+from house.pages import doctree, in_order
 
 
 class Figures(SphinxDirective):
@@ -28,18 +28,17 @@ class ListFigures(SphinxPostTransform):
     def run(self, **_: object) -> None:
         """Replace each note."""
         for place in list(self.document.findall(PlaceForFigures)):
-            order = in_order(self.env.toctree_includes, self.env.config.root_doc)
             items = [
                 self.item(number, page, name)
-                for page in order
+                for page in in_order(self.env)
                 for name, number in self.env.toc_fignumbers.get(page, {}).get("figure", {}).items()
             ]
             place.replace_self(nodes.definition_list("", *items))
 
     def item(self, number: tuple[int | str, ...], page: str, name: str) -> nodes.Node:
         """A figure's number, which leads to it, and its caption."""
-        doctree = self.env.get_doctree(page)
-        figure = next(f for f in doctree.findall(nodes.figure) if name in f["ids"])
+        figures = doctree(self.env, page).findall(nodes.figure)
+        figure = next(each for each in figures if name in each["ids"])
         caption = next(figure.findall(nodes.caption)).deepcopy()
         address = f"{self.app.builder.get_relative_uri(self.env.docname, page)}#{name}"
         text = f"Fig. {'.'.join(map(str, number))}"

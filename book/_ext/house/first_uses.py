@@ -5,6 +5,8 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
+from house.pages import doctree, in_order
+
 
 class ShowFirstUses(SphinxPostTransform):
     """Add a link to each definition."""
@@ -31,16 +33,11 @@ class ShowFirstUses(SphinxPostTransform):
     def first_uses(self) -> dict[str, str]:
         """Term, in small letters → page."""
         first: dict[str, str] = {}
-        for page in in_order(self.env.toctree_includes, self.env.config.root_doc):
-            for use in self.env.get_doctree(page).findall(addnodes.pending_xref):
+        for page in in_order(self.env):
+            for use in doctree(self.env, page).findall(addnodes.pending_xref):
                 if use["reftype"] == "term":
                     first.setdefault(use["reftarget"].lower(), page)
         return first
-
-
-def in_order(includes: dict[str, list[str]], page: str) -> list[str]:
-    """A page and those below it, in the order of the table of contents."""
-    return [page, *(below for each in includes.get(page, []) for below in in_order(includes, each))]
 
 
 def setup(app: Sphinx) -> None:

@@ -6,6 +6,8 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
+from house.pages import doctree
+
 logger = logging.getLogger(__name__)
 
 
@@ -40,8 +42,8 @@ class ShowLabFigures(SphinxPostTransform):
                 place.parent.remove(place)
                 continue
             lab, name = labels[place["name"]]
-            doctree = self.env.get_doctree(lab)
-            figure = next(f for f in doctree.findall(nodes.figure) if name in f["ids"]).deepcopy()
+            figures = doctree(self.env, lab).findall(nodes.figure)
+            figure = next(each for each in figures if name in each["ids"]).deepcopy()
             number = self.env.toc_fignumbers[lab]["figure"][name]
             address = f"{self.app.builder.get_relative_uri(here, lab)}#{name}"
             text = f"Fig. {'.'.join(map(str, number))}"
