@@ -192,10 +192,10 @@ def visit(tab: Page) -> Callable[[str], Visit]:
                 seen["overhang"] = [f"{wide} px wide"] * (wide > PHONE[0])
                 seen["overhang"] += tab.evaluate(STICKING_OUT)
                 seen["shrunk pictures"] = tab.evaluate(SHRUNK)
-                for mode in ("dark", "light"):  # at night pictures have a wider ground
-                    show(tab, mode)
-                    seen["hidden rest"] += tab.evaluate(HIDDEN_REST)
                 seen["raw math"] = tab.evaluate(UNRENDERED_MATH)
+            for mode in ("dark", "light"):  # at night pictures have a wider ground
+                show(tab, mode)
+                seen["hidden rest"] += tab.evaluate(HIDDEN_REST)
             tab.evaluate(WITHOUT_FOLDED)
             tab.evaluate(PLAIN_CODE)
             seen["violations"] += violations(tab, "light", STRUCTURE)

@@ -36,7 +36,7 @@ TWICE = Replay(
 )
 RING, TREE = replay(ring_all_reduce(4)), replay(tree_all_reduce(8))
 REPLAYS = {
-    "ring of 9": replay(ring_all_reduce(9)),
+    "ring of 12": replay(ring_all_reduce(12)),
     "all-gather": replay(ring_all_gather(4)),
     "tree of 8": TREE,
     "alone": replay(ring_all_reduce(1)),
