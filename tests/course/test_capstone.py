@@ -25,13 +25,18 @@ Change = Callable[[list[Line]], list[Line]]
 
 
 @pytest.fixture(scope="module")
-def logs() -> Logs:
+def losses() -> list[float]:
+    """Those of one process; on another processor the last ones may differ by some hundredths."""
+    return task.alone(STEPS)
+
+
+@pytest.fixture(scope="module")
+def logs(losses: list[float]) -> Logs:
     """The whole log of each run by hand; the ranks' checks of each call are left out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINIDIST_CHECK", "0")
         found = minidist.launch(hand.logs, task.RANKS, timeout=200)
     assert all(each == found[0] for each in found)
-    losses = task.alone(STEPS)
     return {name: whole(log, losses) for name, log in found[0].items()}
 
 
@@ -61,11 +66,14 @@ def forecast(strategy: str = "hsdp", **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["hsdp", "from scratch", "kept"])
-def test_different_right_answers_are_right(name: str, logs: Logs, tmp_path: Path) -> None:
+def test_different_right_answers_are_right(
+    name: str, logs: Logs, losses: list[float], tmp_path: Path
+) -> None:
     least = forecast("zero2") | {"held": 8.4e6, "seconds": 0.2} if name == "kept" else forecast()
     verdict = grade.capstone(write(logs[name], tmp_path), least)
     assert verdict, verdict
-    assert "34 steps to a loss of 3.2" in verdict.text
+    reached = sum(losses[-task.WINDOW :]) / task.WINDOW
+    assert f"34 steps to a loss of {reached:.2f}, with" in verdict.text
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp", "hsdp"])
