@@ -209,7 +209,7 @@ def test_a_hang_ends_at_the_deadline_and_tells_where_each_rank_stood() -> None:
         with pytest.raises(RankError) as caught:
             launch(stand, len(stands), timeout=timeout)
         error, text = caught.value, str(caught.value)
-        if all(f"in {stands[rank].__name__}\n" in text for rank in error.ranks):
+        if all(f"in {stands[rank].__name__}\n" in error.details for rank in error.ranks):
             break
     assert error.ranks == (0, 1, 3, 4, 5)
     assert text.startswith(
