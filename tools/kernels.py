@@ -1,12 +1,14 @@
 """Kernels forked from one process that has imported what nearly every document imports.
 
 Importing torch and matplotlib keeps a core busy for two seconds, and there are some thirty
-documents. A fork has them at once, and is otherwise a kernel like any other.
+documents. A fork has them at once, and is otherwise a kernel like any other. The ranks that its
+cells launch are forked from the same process, where a reader's kernel would start one of its own.
 """
 
 import os
 import signal
-from multiprocessing import get_context, parent_process
+import sys
+from multiprocessing import forkserver, get_context, parent_process, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from threading import Thread
 from typing import Any
@@ -15,9 +17,11 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
+from minidist.launch.process import PRELOAD
+
 # Not matplotlib.pyplot: it must come to life in a kernel, or no figures are shown.
 get_context("forkserver").set_forkserver_preload(
-    ["ipykernel.kernelapp", "matplotlib.figure", "matplotlib.backends.backend_svg", "torch._dynamo"]
+    ["ipykernel.kernelapp", "matplotlib.figure", "matplotlib.backends.backend_svg", *PRELOAD]
 )
 INLINE = "module://matplotlib_inline.backend_inline"
 
@@ -33,6 +37,9 @@ def be_kernel(arguments: list[str], folder: str, environment: dict[str, str]) ->
     os.environ.clear()
     os.environ.update(environment)
     matplotlib.use(INLINE)  # a kernel says so in the environment, before matplotlib is imported
+    if sys.version_info < (3, 14):  # from there on a server listens only to who has started it
+        server: Any = forkserver
+        server.ensure_running = server._forkserver.ensure_running = resource_tracker.ensure_running
     Thread(target=end_with_the_build, daemon=True).start()
     IPKernelApp.launch_instance(argv=[*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"])
 

@@ -64,16 +64,30 @@ def left_for_the_renderer(
     return left[0] if left else None
 
 
-def test_kernels_end_with_a_build_that_is_killed(tmp_path: Path) -> None:
-    noted, document = tmp_path / "pid", tmp_path / "waits.ipynb"
-    code = f"import os, time; open({str(noted)!r}, 'w').write(f'{{os.getpid()}} '); time.sleep(100)"
-    nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(code)]), document)
+WAITS = """
+import os, time
+import minidist
+
+def rank(kernel, noted):
+    with open(noted, "w") as file:
+        file.write(f"{kernel} {os.getpid()} end")
+    time.sleep(100)
+
+minidist.launch(rank, 1, os.getpid(), NOTED)
+"""
+
+
+def test_kernels_and_their_ranks_end_with_a_build_that_is_killed(tmp_path: Path) -> None:
+    noted, document = tmp_path / "pids", tmp_path / "waits.ipynb"
+    cell = v4.new_code_cell(WAITS.replace("NOTED", repr(str(noted))))
+    nbformat.write(v4.new_notebook(cells=[cell]), document)
     run = f"from pathlib import Path; from tools.execute import run; run(Path({str(document)!r}))"
     build = subprocess.Popen([sys.executable, "-c", run], cwd=book.ROOT)
-    assert wait_until(lambda: noted.exists() and noted.read_text().endswith(" "))
+    assert wait_until(lambda: noted.exists() and noted.read_text().endswith("end"))
     build.kill()
     build.wait()
-    assert living({int(noted.read_text())}) == set()
+    kernel, rank, _ = noted.read_text().split()
+    assert living({int(kernel), int(rank)}) == set()
 
 
 def test_nothing_changed_nothing_done(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
