@@ -37,11 +37,16 @@ def be_kernel(arguments: list[str], folder: str, environment: dict[str, str]) ->
     os.environ.clear()
     os.environ.update(environment)
     matplotlib.use(INLINE)  # a kernel says so in the environment, before matplotlib is imported
-    if sys.version_info < (3, 14):  # from there on a server listens only to who has started it
-        server: Any = forkserver
-        server.ensure_running = server._forkserver.ensure_running = resource_tracker.ensure_running
+    use_the_same_server()
     Thread(target=end_with_the_build, daemon=True).start()
     IPKernelApp.launch_instance(argv=[*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"])
+
+
+def use_the_same_server() -> None:
+    """Fork what this kernel launches from where it came from itself; start no server for that."""
+    if sys.version_info < (3, 14):  # later servers want a key, which a kernel does not have
+        server: Any = forkserver
+        server.ensure_running = server._forkserver.ensure_running = resource_tracker.ensure_running
 
 
 def end_with_the_build() -> None:
