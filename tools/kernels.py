@@ -17,11 +17,13 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
-from minidist.launch.process import PRELOAD
-
-# Not matplotlib.pyplot: it must come to life in a kernel, or no figures are shown.
 get_context("forkserver").set_forkserver_preload(
-    ["ipykernel.kernelapp", "matplotlib.figure", "matplotlib.backends.backend_svg", *PRELOAD]
+    [
+        "ipykernel.kernelapp",
+        "matplotlib.figure",  # not pyplot, which shows figures only if born in a kernel
+        "matplotlib.backends.backend_svg",
+        "minidist.launch.preload",  # what ranks need; the last, since it makes ready to fork
+    ]
 )
 INLINE = "module://matplotlib_inline.backend_inline"
 

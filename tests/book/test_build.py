@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from tests.support.processes import living, wait_until
+from tests.support.processes import living, noted, wait_until
 from tools import book
 
 SOURCES = [
@@ -65,29 +65,29 @@ def left_for_the_renderer(
 
 
 WAITS = """
-import os, time
-import minidist
+import os, time, minidist
+from tests.support.processes import note
 
-def rank(kernel, noted):
-    with open(noted, "w") as file:
-        file.write(f"{kernel} {os.getpid()} end")
+def waits(folder):
+    note(folder, os.getpid())
     time.sleep(100)
 
-minidist.launch(rank, 1, os.getpid(), NOTED)
+note(FOLDER, os.getpid())
+minidist.launch(waits, 1, FOLDER)
 """
 
 
 def test_kernels_and_their_ranks_end_with_a_build_that_is_killed(tmp_path: Path) -> None:
-    noted, document = tmp_path / "pids", tmp_path / "waits.ipynb"
-    cell = v4.new_code_cell(WAITS.replace("NOTED", repr(str(noted))))
+    folder, document = tmp_path / "pids", tmp_path / "waits.ipynb"
+    folder.mkdir()
+    cell = v4.new_code_cell(WAITS.replace("FOLDER", repr(str(folder))))
     nbformat.write(v4.new_notebook(cells=[cell]), document)
     run = f"from pathlib import Path; from tools.execute import run; run(Path({str(document)!r}))"
     build = subprocess.Popen([sys.executable, "-c", run], cwd=book.ROOT)
-    assert wait_until(lambda: noted.exists() and noted.read_text().endswith("end"))
+    assert wait_until(lambda: len(noted(folder)) == 2)
     build.kill()
     build.wait()
-    kernel, rank, _ = noted.read_text().split()
-    assert living({int(kernel), int(rank)}) == set()
+    assert living(noted(folder)) == set()
 
 
 def test_nothing_changed_nothing_done(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:

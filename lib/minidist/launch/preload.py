@@ -1,4 +1,4 @@
-"""Imported last by the fork server, to prepare it for forking and for its end."""
+"""Imported by the fork server: loads what processes need, then prepares for forking and the end."""
 
 import atexit
 import gc
@@ -6,6 +6,11 @@ import os
 from contextlib import suppress
 from multiprocessing import forkserver
 from typing import Any
+
+# torch would import its compiler with a rank's first optimizer, which takes a second.
+import torch._dynamo  # noqa: F401
+
+import minidist.launch.rank  # noqa: F401
 
 # Otherwise each collection in each rank walks through all of torch's modules, which takes a good
 # part of a second and copies the memory that forked processes share: see Python on `gc.freeze`.

@@ -20,9 +20,7 @@ from typing import Any
 
 from minidist.launch.outcome import Died, Outcome
 
-# What the server imports. torch imports the second with the first optimizer, which would take each
-# process a second. `preload` comes last.
-PRELOAD = ["minidist.launch.rank", "torch._dynamo", "minidist.launch.preload"]
+PRELOAD = ["minidist.launch.preload"]  # what the server imports
 
 PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 
