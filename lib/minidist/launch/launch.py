@@ -86,7 +86,7 @@ def launch(
                     output.writer.close()  # the rank has it now
                 _collect(outcomes, ours.processes, outputs, timeout)
             except KeyboardInterrupt:
-                stacks = stacks_of(ours.processes, outcomes, ours.folder, patience=0.5)
+                stacks = stacks_of(ours.processes, outcomes, ours.folder, patience=2)
                 raise Interrupted(
                     "\n".join(["where the ranks stood", "", *where(stacks)])
                 ) from None
