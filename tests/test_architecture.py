@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from tests.mutants.__main__ import mutated
-from tests.mutants.planted import MUTANTS
+from tests.mutants.faults import MUTANTS
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent

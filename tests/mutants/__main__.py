@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from tests.mutants.planted import MUTANTS, Mutant
+from tests.mutants.faults import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 300  # seconds for the tests of a mutant; who takes longer hangs, and is noticed
