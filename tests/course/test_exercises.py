@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
-from course.graders.verdict import Verdict
+from course.verdict import Verdict
 from tests.course.verdicts import KINDS, tables
 from tools.execute import executed
 

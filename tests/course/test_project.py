@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from course.graders.verdict import Verdict
 from course.project import report
+from course.verdict import Verdict
 from from_scratch import ring as right
 from tests.course.by_hand import project as hand
 from tests.course.verdicts import says

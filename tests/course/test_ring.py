@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 import minidist
 from course.graders import ring as grade
-from course.graders.verdict import Grader, Verdict
 from course.sandbox.threads import Deadlock, Exchange, Rank, Threads
+from course.verdict import Grader, Verdict
 from tests.course.verdicts import each_wrong, refuses
 
 

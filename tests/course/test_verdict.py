@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import all_reduce
 
-from course.graders import verdict as shared
-from course.graders.verdict import Wrong
+from course import verdict as shared
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import on_ranks
+from course.verdict import Wrong
 from tests.course.verdicts import each_wrong, refuses
 from tests.support.processes import living
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cloudpickle import register_pickle_by_value
 
-from course.graders.verdict import Verdict
+from course.verdict import Verdict
 
 KINDS = {
     "mistake": "an honest mistake with a diagnosis of its own",

@@ -12,7 +12,7 @@ import torch
 
 from course.capstone import task
 from course.capstone.run import METERED, Line
-from course.graders.verdict import Grader, Wrong, number
+from course.verdict import Grader, Wrong, number
 
 __all__ = ["capstone", "measured", "read"]
 

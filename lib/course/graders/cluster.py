@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course.graders.verdict import Wrong, ask_as, formula, whole
+from course.verdict import Wrong, ask_as, formula, whole
 
 __all__ = ["seat"]
 

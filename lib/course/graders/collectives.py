@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from course.graders.verdict import Grader, Wrong, alone, ask, formula
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import compared
 from course.sandbox.threads import Endless, Failed, Mismatch, Rank, Threads
+from course.verdict import Grader, Wrong, alone, ask, formula
 from minidist.schedule import algorithms
 from minidist.schedule.schedule import Collective, Schedule
 from minidist.schedule.simulate import Contributors, Replay, goal, replay, start

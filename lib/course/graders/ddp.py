@@ -12,9 +12,9 @@ from torch import nn
 
 import minidist
 from course.graders.averages import near, why_not
-from course.graders.verdict import Grader, Wrong, ask_as, ask_number, formula, hint, number, whole
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks
+from course.verdict import Grader, Wrong, ask_as, ask_number, formula, hint, number, whole
 from minidist.parallel.sharding.partition import assign
 
 __all__ = ["buckets", "by_hand", "exposed", "factors"]

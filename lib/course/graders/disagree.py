@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from course.graders.verdict import Wrong, ask_as, formula, whole
+from course.verdict import Wrong, ask_as, formula, whole
 
 __all__ = ["first_difference"]
 

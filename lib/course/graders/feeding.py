@@ -21,9 +21,9 @@ from torch.utils.data import DistributedSampler
 
 import minidist
 from course.graders.averages import near
-from course.graders.verdict import Grader, Wrong, ask_number, ask_numbers, formula
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import Traffic, check_traffic, on_ranks
+from course.verdict import Grader, Wrong, ask_number, ask_numbers, formula
 from minidist.comm.comm import Ours
 
 __all__ = ["accumulate", "indices", "rate", "save"]

@@ -14,9 +14,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
 from course.graders.averages import near, why_not
-from course.graders.verdict import Grader, Wrong, ask_number, ask_pairs, formula, hint, number
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks, takes_memory
+from course.verdict import Grader, Wrong, ask_number, ask_pairs, formula, hint, number
 from minidist.comm.comm import Comm, Counted, Ours
 
 __all__ = ["norm", "peak", "rows", "unit"]

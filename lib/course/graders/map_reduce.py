@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from course.graders.verdict import LIMIT, Grader, Wrong, alone, ask, ask_whole, formula, number
+from course.verdict import LIMIT, Grader, Wrong, alone, ask, ask_whole, formula, number
 from minidist.errors import TaskError
 from minidist.mapreduce.map_reduce import map_reduce
 from minidist.schedule.schedule import bounds

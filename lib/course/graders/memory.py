@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from course.graders.verdict import Wrong, ask_as, ask_number, formula, hint, whole
 from course.training.models import GPT
+from course.verdict import Wrong, ask_as, ask_number, formula, hint, whole
 from minidist.memory.activations import saved
 from minidist.memory.state import FP32, MIXED, DtypePolicy, StateBytes, share, state
 

@@ -10,7 +10,10 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from course.graders.verdict import (
+from course.sandbox import ranks as real
+from course.sandbox.forbidden import without_torch
+from course.sandbox.threads import Deadlock, Endless, Exchange, Failed, Message, Threads
+from course.verdict import (
     Grader,
     Wrong,
     alone,
@@ -19,9 +22,6 @@ from course.graders.verdict import (
     formula,
     hint,
 )
-from course.sandbox import ranks as real
-from course.sandbox.forbidden import without_torch
-from course.sandbox.threads import Deadlock, Endless, Exchange, Failed, Message, Threads
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, seconds, switch
 from minidist.schedule.schedule import Schedule

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from course.graders.ring import check_crossing
-from course.graders.verdict import Wrong, ask_as, ask_number, ask_whole, formula, hint
+from course.verdict import Wrong, ask_as, ask_number, ask_whole, formula, hint
 from minidist.errors import ScheduleError
 from minidist.schedule.algorithms import (
     chain_all_reduce,

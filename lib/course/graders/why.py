@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from course.graders.verdict import Wrong, ask_as, ask_number, ask_whole, formula, whole
+from course.verdict import Wrong, ask_as, ask_number, ask_whole, formula, whole
 from minidist.memory.state import FP32, MIXED, OPTIMIZERS, DtypePolicy, state
 
 DTYPES = ("float64", "float32", "bfloat16", "float8_e4m3fn")

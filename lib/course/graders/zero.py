@@ -17,7 +17,6 @@ from torch.optim import SGD, Optimizer
 
 import minidist
 from course.graders.averages import near, why_not
-from course.graders.verdict import Grader, Wrong, ask_number, ask_pairs, formula
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import (
     Traffic,
@@ -25,6 +24,7 @@ from course.sandbox.ranks import (
     on_ranks,
     takes_memory,
 )
+from course.verdict import Grader, Wrong, ask_number, ask_pairs, formula
 from minidist.parallel.sharding.layouts import Flat
 
 __all__ = ["by_hand", "during_backward", "slices", "wire"]

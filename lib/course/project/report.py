@@ -13,7 +13,6 @@ from typing import Any
 from IPython.display import Markdown
 
 import minidist
-from course.graders.verdict import Grader, Verdict, Wrong
 from course.pages.table import table
 from course.project.milestones import MILESTONES, Milestone, by_name
 from course.project.models import EITHER_ORDER, MODELS
@@ -31,6 +30,7 @@ from course.project.scores import (
 )
 from course.sandbox.forbidden import without_wrappers
 from course.sandbox.ranks import IN_ORDER, on_ranks
+from course.verdict import Grader, Verdict, Wrong
 
 RANKS = (1, 2, 3, 4)
 RING_RANKS = (1, 2, 3, 5)

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course.graders.verdict import Wrong
 from course.sandbox.forbidden import without_minidist, without_torch
+from course.verdict import Wrong
 from minidist.schedule.cost import Link
 
 INSTEAD = "`isend` and `irecv`"

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch.distributed as dist
 
 import minidist
-from course.graders.verdict import Wrong
+from course.verdict import Wrong
 from minidist.collectives.call import Call
 from minidist.parallel.fsdp.unit import Unit
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
-from course.graders.verdict import Wrong
+from course.verdict import Wrong
 from minidist.collectives.runtime.executor import Sent
 
 TIMEOUT = 15.0  # seconds until ranks that hang are killed
