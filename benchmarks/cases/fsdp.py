@@ -32,8 +32,8 @@ PREDICTED: dict[str, dict[str, Any] | None] = {
     "torch": None,
     "torch, kept": None,
     "ddp": {"strategy": "ddp", "gradient_as_bucket_view": True},
-    "fsdp": {"strategy": "zero3"},
-    "fsdp, kept": {"strategy": "zero3", "reshard_after_forward": False},
+    "fsdp": {"strategy": "fsdp"},
+    "fsdp, kept": {"strategy": "fsdp", "reshard_after_forward": False},
 }
 
 

@@ -64,19 +64,19 @@ WAYS: dict[str, Way] = {
     "ddp": partial(zero.unsharded, cap_mib=CAP),
     "zero1": zero.ours(1, local=False, cap_mib=CAP),
     "zero2": zero.ours(2, local=True, cap_mib=CAP),
-    "zero3": fsdp,
+    "fsdp": fsdp,
 }
 PREDICTED: dict[str, dict[str, Any]] = {
     "ddp": {"gradient_as_bucket_view": True},
     "zero1": {"gradient_as_bucket_view": True, "bucket_cap_mb": CAP},
     "zero2": {"bucket_cap_mb": CAP},
-    "zero3": {},
+    "fsdp": {},
 }
 
 
 def train(strategy: str, config: Config) -> list[float]:
     """On a rank: make, wrap and train a model; the losses."""
-    training = Training(WAYS[strategy], config, "meta" if strategy == "zero3" else None)
+    training = Training(WAYS[strategy], config, "meta" if strategy == "fsdp" else None)
     return training.losses(STEPS).tolist()
 
 

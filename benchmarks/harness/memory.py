@@ -103,7 +103,7 @@ def compare_memory(
 
 def predicted(config: Config, ranks: int, strategy: str, **how: Any) -> Row:
     """The same by `minidist.memory.predict`, which takes `how`, with blocks as units."""
-    units = [f"blocks.{number}" for number in range(config.layers)] if strategy == "zero3" else []
+    units = [f"blocks.{number}" for number in range(config.layers)] if strategy == "fsdp" else []
     kept = activations(config)
     # Where ranks differ, the first one has most.
     found = predict(build(config, "meta"), ranks, strategy, activations=kept, units=units, **how)

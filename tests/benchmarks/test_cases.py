@@ -106,10 +106,10 @@ def test_what_goes_beyond_the_limit_is_refused_with_words_that_are_known() -> No
 
 def test_a_model_that_is_too_deep_does_not_fit() -> None:
     small = 12 * MIB
-    guess = limit.deepest(small, "zero3", False)
+    guess = limit.deepest(small, "fsdp", False)
     assert guess > limit.deepest(small, "ddp", False) >= 1
-    assert limit.fits(small, "zero3", False, 1)
-    assert not limit.fits(small, "zero3", False, 4 * guess)
+    assert limit.fits(small, "fsdp", False, 1)
+    assert not limit.fits(small, "fsdp", False, 4 * guess)
 
 
 def test_a_failure_that_is_not_for_want_of_memory_is_not_taken_for_one(

@@ -156,9 +156,9 @@ def test_the_more_is_sharded_the_larger_a_model_fits() -> None:
     rows = rows_of("limit", "largest model")
     layers = {(row["strategy"], row["checkpointed"]): row["layers"] for row in rows}
     for again in (False, True):
-        depths = [layers[strategy, again] for strategy in ("ddp", "zero1", "zero2", "zero3")]
+        depths = [layers[strategy, again] for strategy in ("ddp", "zero1", "zero2", "fsdp")]
         assert depths == sorted(set(depths)), "each stage fits deeper ones than the one before"
-    for strategy in ("ddp", "zero1", "zero2", "zero3"):
+    for strategy in ("ddp", "zero1", "zero2", "fsdp"):
         assert layers[strategy, True] > layers[strategy, False]
     for row in rows:
         assert 0.75 * row["predicted_layers"] <= row["layers"] <= row["predicted_layers"] + 1

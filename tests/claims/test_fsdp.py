@@ -416,7 +416,7 @@ def parts_of_memory() -> Any:
 def test_the_state_shrinks_with_ranks_and_units_and_activations_do_not() -> None:
     found = {ranks: minidist.launch(parts_of_memory, ranks)[0] for ranks in (1, 2, 4)}
     for ranks, (state, whole, kept) in found.items():
-        assert state == predict(gpt(), ranks, "zero3", units=NAMES).state.total
+        assert state == predict(gpt(), ranks, "fsdp", units=NAMES).state.total
         assert state == found[1][0] // ranks, "sizes that the ranks divide"
         assert (whole, kept) == found[2][1:] or ranks == 1
         assert 1.9 * kept[0] < kept[1] < 2.1 * kept[0], "activations go with the batch"

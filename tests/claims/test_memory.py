@@ -43,13 +43,13 @@ def test_112_gb_are_28_on_four_ranks_and_the_unit_and_the_activations_come_on_to
     kept = one + 33 * (two - one)
     units = [f"blocks.{i}" for i in range(34)]
     ddp = predict(net, 4, "ddp", activations=kept)
-    fsdp = predict(net, 4, "zero3", units=units, activations=kept)
+    fsdp = predict(net, 4, "fsdp", units=units, activations=kept)
     assert abs(ddp.state.total / (112 * GB) - 1) < 0.01
     assert abs(fsdp.state.total / (28 * GB) - 1) < 0.01
     block = sum(p.nbytes for p in net.blocks[0].parameters())
     assert fsdp.unsharded > 4 * block
     assert fsdp.peak > 1.3 * fsdp.state.total
-    far = predict(net, 64, "zero3", units=units, activations=kept)
+    far = predict(net, 64, "fsdp", units=units, activations=kept)
     assert far.state.total * 64 == pytest.approx(ddp.state.total, rel=0.01)
     assert far.peak > kept + far.at_begin, "which no number of ranks makes smaller"
 

@@ -38,13 +38,13 @@ class Odd(nn.Module):
 def wrap(
     net: nn.Module, strategy: str, units: list[str], cap: float, kind: Any, options: Any
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model and its optimizer under a strategy; "zero3, flat" is the one from scratch."""
+    """A model and its optimizer under a strategy; "fsdp, flat" is the one from scratch."""
     parts = map(net.get_submodule, units)
-    if strategy == "zero3":
+    if strategy == "fsdp":
         for part in [*parts, net]:
             minidist.fully_shard(part)
         return net, kind(net.parameters(), **options)
-    if strategy == "zero3, flat":
+    if strategy == "fsdp, flat":
         sharded = FSDP(net, parts, minidist.Ours())
         optimizer = kind(sharded.shards, **options)
         optimizer.register_step_pre_hook(lambda *_: sharded.synchronize())

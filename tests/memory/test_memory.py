@@ -42,7 +42,7 @@ def test_the_state_is_what_was_predicted_to_the_byte(ranks: int) -> None:
             adam = {name: held for (name, kind), (_, held) in found.items() if kind == "adam"}
             assert adam["zero1"].moments < adam["ddp"].moments
             assert adam["zero2"].gradients < adam["zero1"].gradients == adam["ddp"].gradients
-            assert adam["zero3"].weights < adam["zero2"].weights
+            assert adam["fsdp"].weights < adam["zero2"].weights
 
 
 def test_a_share_is_rounded_up() -> None:
@@ -65,8 +65,8 @@ def asked(ranks: Any = 2, strategy: str = "ddp", **how: Any) -> Any:
         (asked(activations=-5), "activations must be at least 0, got -5"),
         (asked(strategy="zero2", bucket_cap_mb=math.nan), "bucket_cap_mb: .* above 0, got nan"),
         (asked(optimizer="lion"), "optimizer must be one of .* got 'lion'"),
-        (asked(strategy="zero3", layout="cols"), "layout: expected one of rows, flat, got 'cols'"),
-        (asked(strategy="zero3", units=["head"]), "Odd has no attribute `head`"),
+        (asked(strategy="fsdp", layout="cols"), "layout: expected one of rows, flat, got 'cols'"),
+        (asked(strategy="fsdp", units=["head"]), "Odd has no attribute `head`"),
     ],
 )
 def test_wrong_input_is_named(ask: Any, message: str) -> None:
@@ -84,7 +84,7 @@ def test_any_policy_is_predicted_on_the_meta_device() -> None:
     mixed = predict(net, 2, "zero2", policy=MIXED, gradient_as_bucket_view=True)
     assert mixed.state == StateBytes(2 * count, count, 2 * count, 4 * count)
     assert mixed.buckets == 0 < predict(net, 2, "zero1", policy=MIXED).buckets == 2 * count
-    shards = predict(net, 2, "zero3", policy=MIXED, layout="flat", activations=5)
+    shards = predict(net, 2, "fsdp", policy=MIXED, layout="flat", activations=5)
     assert shards.state == StateBytes(2 * count, 2 * count, 0, 4 * count), "shards are the masters"
     assert shards.unsharded == 4 * count, "the weights and their gradients, in bf16"
     assert shards.total == sum(shards.parts.values()) == 12 * count + 5
@@ -136,14 +136,14 @@ def test_units_in_flight_and_the_gradients_that_are_reduced_meanwhile() -> None:
     Most is there while the second one computes its gradients and those of the third are reduced.
     """
     net = nn.Sequential(three(15, 40, 7), nn.Linear(10, 1, bias=False, device="meta"))
-    found = predict(net, 2, "zero3", units=["0.0", "0.1", "0.2"], layout="flat")
+    found = predict(net, 2, "fsdp", units=["0.0", "0.1", "0.2"], layout="flat")
     assert found.at_begin == 80 + 32 + 28 + 160, "the next one is fetched"
     assert found.unsharded == 80 + 2 * 160 + 64 + 32
 
 
 # ---- a step ----
 
-STRATEGIES = ["ddp", "zero1", "zero2", "zero3", "zero3, flat"]
+STRATEGIES = ["ddp", "zero1", "zero2", "fsdp", "fsdp, flat"]
 
 
 @pytest.fixture(scope="module")

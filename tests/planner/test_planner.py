@@ -8,12 +8,12 @@ from torch import nn
 
 import minidist
 from minidist.memory.predict import predict
-from minidist.memory.state import FP32, MIXED
+from minidist.memory.state import FP32, MIXED, Strategy
 from minidist.parallel.sharding.partition import MIB
 from minidist.planner.hardware import A100, H100, Accelerator
 from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
-from minidist.planner.step import STAGES, Step, together, world
+from minidist.planner.step import Step, together, world
 from minidist.schedule.algorithms import hierarchical_all_reduce, ring_all_reduce
 from minidist.schedule.cost import Link, nodes, price, switch
 from minidist.train.gpt import GPT
@@ -130,7 +130,7 @@ def test_memory_is_what_the_layouts_of_the_wrappers_take(policy: Any, ranks: int
         "ddp": {"strategy": "ddp", "gradient_as_bucket_view": True},
         "zero1": {"strategy": "zero1", "gradient_as_bucket_view": True},
         "zero2": {"strategy": "zero2"},
-        "fsdp": {"strategy": "zero3", "units": blocks},
+        "fsdp": {"strategy": "fsdp", "units": blocks},
     }.items():
         kept = int(found[name].memory["activations"])
         want = predict(net, ranks, policy=policy, activations=kept, **how)  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ def test_memory_is_what_the_layouts_of_the_wrappers_take(policy: Any, ranks: int
 
 
 def test_a_batch_fits_up_to_the_largest_one() -> None:
-    for name in STAGES:
+    for name in Strategy:
         largest = forecasts(SEVEN, "B200", 64)[name].largest_batch
         assert largest >= 1
         assert forecasts(SEVEN, "B200", 64, batch=largest)[name].fits

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from minidist.memory.state import DtypePolicy, StateBytes, moments_of
+from minidist.memory.state import DtypePolicy, StateBytes, Strategy, moments_of
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.parallel.sharding.partition import MIB, alike, assign_alike
 from minidist.schedule.checks import whole_number
 
-STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
+STRATEGIES = (Strategy.DDP, Strategy.ZERO1, Strategy.ZERO2, Strategy.FSDP)
 LAYOUTS = ("rows", "flat")
 
 
@@ -85,13 +85,13 @@ def predict(
 
     Args:
         module: the bare one, not wrapped; it may be on the meta device.
-        strategy: "ddp", "zero1" (on gradients that DDP has averaged), "zero2" or "zero3" (FSDP).
+        strategy: "ddp", "zero1" (on gradients that DDP has averaged), "zero2" or "fsdp".
         rank: padding and uneven rows make ranks differ a little.
-        policy: of dtypes; None: every part has its parameter's own. With "zero3" and master weights
+        policy: of dtypes; None: every part has its parameter's own. With "fsdp" and master weights
             it is as in PyTorch's FSDP2: the shards are those, and are cast when they are gathered.
         optimizer: as in `minidist.memory.state.state`.
         activations: bytes of them; `minidist.memory.activations.expected` predicts them.
-        units: names of the modules inside that are wrapped ("zero3").
+        units: names of the modules inside that are wrapped ("fsdp").
     """
     whole_number("activations", activations, 0)
     last = whole_number("ranks", ranks, 1) - 1
@@ -100,7 +100,7 @@ def predict(
             f"predict: expected one of {', '.join(STRATEGIES)} and a rank from 0 to {last}, "
             f"got {strategy!r} and {rank}"
         )
-    with_ddp, fsdp = strategy in ("ddp", "zero1"), strategy == "zero3"
+    with_ddp, fsdp = strategy in STRATEGIES[:2], strategy == Strategy.FSDP
     if fsdp:
         groups = _unit_groups(module, ranks, rank, layout, units)
     else:
@@ -111,7 +111,7 @@ def predict(
     replicated = sum(group.numel * group.sizes.gradients for group in trained)
     sharded = sum(group.shard * group.sizes.gradients for group in trained)
     at_begin, unsharded = replicated if with_ddp and gradient_as_bucket_view else 0, 0
-    if strategy == "zero2":
+    if strategy == Strategy.ZERO2:
         at_begin = unsharded = _buckets_in_flight(trained)
     elif fsdp:
         at_begin, unsharded = _units_in_flight(groups, reshard_after_forward)

@@ -6,11 +6,28 @@ count them in the same parts.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import torch
 from torch import nn
 
 from minidist.schedule.checks import whole_number
+
+
+class Strategy(StrEnum):
+    """How ranks share the work of training a model, the simplest first."""
+
+    SINGLE = "single"
+    DDP = "ddp"
+    ZERO1 = "zero1"
+    ZERO2 = "zero2"
+    FSDP = "fsdp"
+    HSDP = "hsdp"
+
+    @property
+    def stage(self) -> int:
+        """The stage of ZeRO that shards the same parts of the state: see `share`."""
+        return {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2}.get(self, 3)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from textwrap import fill
 
 from torch import Tensor, nn
 
-from minidist.memory.state import MIXED, DtypePolicy, state
+from minidist.memory.state import MIXED, DtypePolicy, Strategy, state
 from minidist.planner.hardware import ACCELERATORS, Accelerator
 from minidist.planner.sizes import Sizes, check_sizes
-from minidist.planner.step import STAGES, Memory, Phases, Step, together, total, world
+from minidist.planner.step import Memory, Phases, Step, together, total, world
 from minidist.schedule.checks import amount, whole_number
 
 WIDTH = 80  # of a printed line
@@ -118,9 +118,9 @@ def plan(
     local, nodes = world(ranks, gpu.per_node)
     step = Step(model, gpu, local, nodes, batch, policy, optimizer, checkpointing, bucket_cap_mb)
     hybrid = step.nodes > 1 and step.local == gpu.per_node > 1
-    strategies = [name for name in STAGES if name != "hsdp" or hybrid]
-    forecasts = {name: forecast(step, name) for name in strategies}
-    forecasts["single"] = forecast(replace(step, local=1, nodes=1), "single")
+    strategies = [each for each in Strategy if each != Strategy.HSDP or hybrid]
+    forecasts = {each.value: forecast(step, each) for each in strategies}
+    forecasts["single"] = forecast(replace(step, local=1, nodes=1), Strategy.SINGLE)
     best = _best(forecasts)
     return Plan(gpu, ranks, batch, forecasts, best, _reasons(forecasts, best, step))
 
@@ -146,7 +146,7 @@ def _accelerator(hardware: Accelerator | str) -> Accelerator:
 # ---- the formulas together ----
 
 
-def forecast(step: Step, strategy: str) -> Forecast:
+def forecast(step: Step, strategy: Strategy) -> Forecast:
     """What the step takes under a strategy."""
     memory, costs = step.memory(strategy), step.traffic(strategy)
     computes, moves = step.operations(), step.memory_traffic(strategy)
@@ -231,14 +231,14 @@ def _what_would_help(step: Step) -> list[str]:
         (" with a micro-batch of 1", alone),
         (" with a micro-batch of 1 and checkpointing", again),
     ):
-        times = _times(each.memory("fsdp"), step.gpu.memory)
+        times = _times(each.memory(Strategy.FSDP), step.gpu.memory)
         if times <= 1:
             return [*found, f"fsdp fits on these ranks{how}."]
         if math.isfinite(times):
             found.append(f"fsdp fits on {math.ceil(times * step.ranks):,} ranks{how}.")
     if found:
         return found
-    memory = again.memory("fsdp")
+    memory = again.memory(Strategy.FSDP)
     need = max(memory.at_begin + memory.activations, memory.unsharded)
     return [
         f"More ranks do not help: one block unsharded and the activations of one sample, with "

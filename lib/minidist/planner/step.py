@@ -18,13 +18,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minidist.memory.state import DtypePolicy, share, state
+from minidist.memory.state import DtypePolicy, Strategy, share, state
 from minidist.parallel.sharding.partition import MIB
 from minidist.planner.hardware import Accelerator
 from minidist.planner.sizes import Sizes
 from minidist.schedule.cost import Link
-
-STAGES = {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3, "hsdp": 3}  # simplest first
 
 # ---- what it takes to communicate ----
 
@@ -114,9 +112,9 @@ class Step:
         """Of all nodes."""
         return self.local * self.nodes
 
-    def shards(self, strategy: str) -> int:
+    def shards(self, strategy: Strategy) -> int:
         """How many ranks share what the strategy shards."""
-        return self.local if strategy == "hsdp" else self.ranks
+        return self.local if strategy == Strategy.HSDP else self.ranks
 
     @property
     def nbytes(self) -> tuple[int, int]:
@@ -130,24 +128,26 @@ class Step:
         matrix = self.sizes.largest_unit // 3 * self.policy.gradients.itemsize
         return int(min(self.nbytes[1], max(self.bucket_cap_mb * MIB, matrix)))
 
-    def memory(self, strategy: str) -> Memory:
+    def memory(self, strategy: Strategy) -> Memory:
         """Bytes on a rank. DDP's gradients are views of its buckets, which are always there."""
         held = share(
             state(self.sizes.parameters, self.policy, self.optimizer),
             self.shards(strategy),
-            STAGES[strategy],
+            strategy.stage,
         )
         weight, gradient = self.policy.weights.itemsize, self.policy.gradients.itemsize
         unit, rest = self.sizes.largest_unit, self.sizes.rest
         unsharded = at_begin = 0
-        if strategy == "ddp":
+        if strategy == Strategy.DDP:
             at_begin = held.gradients
-        elif strategy == "zero1":  # which packs its gradients for the optimizer's step
+        elif strategy == Strategy.ZERO1:  # which packs its gradients for the optimizer's step
             unsharded = self.bucket
-        elif strategy == "zero2":  # one is filled, one is reduced, and autograd makes a gradient
+        elif (
+            strategy == Strategy.ZERO2
+        ):  # one is filled, one reduced, and autograd makes a gradient
             flat = min(2 * self.bucket, self.nbytes[1])
             unsharded = at_begin = flat + unit // 3 * gradient
-        elif STAGES[strategy] == 3:
+        elif strategy.stage == 3:
             # The outermost unit and its gradients; a unit and its gradients, the next one's
             # weights on their way, and the gradients of the one before it as they are sent.
             outer, neighbours = rest * 2 * weight, self.sizes.units > 1
@@ -159,7 +159,7 @@ class Step:
             held.weights, held.gradients, held.optimizer, unsharded, activations, at_begin
         )
 
-    def traffic(self, strategy: str) -> tuple[Cost, Cost, Cost]:
+    def traffic(self, strategy: Strategy) -> tuple[Cost, Cost, Cost]:
         """What is sent during forward, during backward, and after it.
 
         Stage 1 averages gradients in the optimizer's step, and both stages gather the weights
@@ -168,21 +168,21 @@ class Step:
         weights, gradients = self.nbytes
         calls = self.pieces(strategy)
         gather, scatter, nothing = self.half(weights, calls), self.half(gradients, calls), Cost()
-        if strategy == "hsdp":
+        if strategy == Strategy.HSDP:
             gather, scatter = (self.inside(each, calls) for each in self.nbytes)
             replicas = self.between(gradients, calls)
             return gather, total((gather, scatter, replicas, replicas)), nothing
         return {
-            "single": (nothing, nothing, nothing),
-            "ddp": (nothing, total((scatter, scatter)), nothing),
-            "zero1": (nothing, nothing, total((scatter, gather))),
-            "zero2": (nothing, scatter, gather),
-            "fsdp": (gather, total((gather, scatter)), nothing),
+            Strategy.SINGLE: (nothing, nothing, nothing),
+            Strategy.DDP: (nothing, total((scatter, scatter)), nothing),
+            Strategy.ZERO1: (nothing, nothing, total((scatter, gather))),
+            Strategy.ZERO2: (nothing, scatter, gather),
+            Strategy.FSDP: (gather, total((gather, scatter)), nothing),
         }[strategy]
 
-    def pieces(self, strategy: str) -> int:
+    def pieces(self, strategy: Strategy) -> int:
         """How many buckets or units are sent one by one."""
-        if STAGES[strategy] == 3:
+        if strategy.stage == 3:
             return self.sizes.units + (self.sizes.rest > 0)
         return math.ceil(self.nbytes[1] / self.bucket)
 
@@ -206,7 +206,7 @@ class Step:
         forward = self.batch * self.sizes.operations / rate
         return Phases(forward, (2 + self.checkpointing) * forward, 0.0)
 
-    def memory_traffic(self, strategy: str) -> Phases:
+    def memory_traffic(self, strategy: Strategy) -> Phases:
         """Seconds of reading weights, writing gradients, and the optimizer's reads and writes.
 
         It reads a gradient, reads and writes what it updates and its moments, and writes the
@@ -216,7 +216,7 @@ class Step:
         held = state(self.sizes.parameters, self.policy, self.optimizer)
         updated = 2 * held.master + held.weights if held.master else 2 * held.weights
         moved = held.gradients + 2 * held.moments + updated
-        mine = self.shards(strategy) if STAGES[strategy] else 1
+        mine = self.shards(strategy) if strategy.stage else 1
         return Phases(
             weights / self.gpu.bandwidth,
             ((1 + self.checkpointing) * weights + gradients) / self.gpu.bandwidth,

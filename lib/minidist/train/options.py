@@ -6,7 +6,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-STRATEGIES = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "torch-ddp", "torch-fsdp")
+from minidist.memory.state import Strategy
+
+STRATEGIES = (*map(str, Strategy), "torch-ddp", "torch-fsdp")
 PRECISIONS = ("float32", "bfloat16")
 
 

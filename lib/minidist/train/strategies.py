@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import AdamW
 
 from minidist.comm.comm import Counted, Ours
+from minidist.memory.state import Strategy
 from minidist.parallel.ddp.ddp import DistributedDataParallel
 from minidist.parallel.fsdp.fully_shard import fully_shard
 from minidist.parallel.full_model.full_model import clip_grad_norm_
@@ -166,12 +167,12 @@ def row_parts(model: nn.Module, ranks: int, rank: int) -> dict[str, Part]:
 
 
 TABLE: dict[str, Callable[[GPT, Options, torch.device], Wrapped]] = {
-    "single": single,
-    "ddp": ddp,
-    "zero1": partial(zero, stage=1),
-    "zero2": partial(zero, stage=2),
-    "fsdp": fsdp,
-    "hsdp": hsdp,
+    Strategy.SINGLE: single,
+    Strategy.DDP: ddp,
+    Strategy.ZERO1: partial(zero, stage=1),
+    Strategy.ZERO2: partial(zero, stage=2),
+    Strategy.FSDP: fsdp,
+    Strategy.HSDP: hsdp,
     "torch-ddp": torch_ddp,
     "torch-fsdp": torch_fsdp,
 }
