@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from course import figures
-from course.figures.two_paths import descend
+from course.figures.feeding import descend
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from matplotlib.text import Annotation
 
 from course import figures
 from course.figures.beyond import pipelined
-from course.figures.shards import BINS
-from course.figures.what_fits import parts_at_peak
-from course.figures.zero_step import LAYERS, lay_out
+from course.figures.choosing import parts_at_peak
+from course.figures.ddp import BINS
+from course.figures.zero import LAYERS, lay_out
 from minidist.memory.state import MIXED, share, state
 from minidist.planner.hardware import H100, PCIE_5
 from minidist.planner.planner import plan

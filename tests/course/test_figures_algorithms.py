@@ -8,8 +8,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from course import figures
-from course.figures.double_tree import edges, level
-from course.figures.rounds import ink
+from course.figures.algorithms import edges, ink, level
 from minidist.plots.style import RANK
 from minidist.schedule import algorithms
 

@@ -6,8 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 
 from course import figures
-from course.figures.link_lanes import lanes
-from course.figures.ring_circle import place
+from course.figures.ring import lanes, place
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link
 from minidist.schedule.simulate import replay

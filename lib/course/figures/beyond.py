@@ -1,4 +1,4 @@
-"""What each kind of parallelism splits: the tokens of a batch, or the layers of a model."""
+"""Pictures of tensor and pipeline parallelism."""
 
 from __future__ import annotations
 

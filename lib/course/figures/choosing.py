@@ -1,0 +1,218 @@
+"""Pictures for choosing a strategy: what fits, at what rate, and how good a forecast was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from minidist.planner.planner import Forecast
+from minidist.plots import style
+from minidist.plots.style import COLORS, GREY, MARKERS, PART, PART_HATCH
+
+LOOK = {name: (PART[name], PART_HATCH[name]) for name in PART} | {"unsharded": (GREY, "\\\\\\")}
+
+
+def parts_at_peak(found: Forecast, unit: float = 1e9) -> dict[str, float]:
+    """The parts that are there when most is: as backward begins, or as it ends."""
+    held = found.memory
+    parts = {"parameters": held["weights"], "optimizer state": held["optimizer"]}
+    always = sum(parts.values())
+    if found.peak <= always + held["unsharded"] + held["gradients"]:
+        parts |= {"gradients": held["gradients"], "unsharded": held["unsharded"]}
+    else:  # what else is there is DDP's buckets, or unsharded
+        other = found.peak - always - held["activations"]
+        replicated = held["unsharded"] == 0
+        parts |= {"gradients" if replicated else "unsharded": other}
+        parts |= {"activations": held["activations"]}
+    return {name: nbytes / unit for name, nbytes in parts.items()}
+
+
+def what_fits(forecasts: Mapping[str, Forecast], limit: float) -> Figure:
+    """A bar for each strategy, stacked of parts, with a line at the memory of one GPU.
+
+    Args:
+        forecasts: name of a strategy → its forecast.
+        limit: bytes that a GPU has.
+    """
+    figure, grid = style.subplots(size=(3.2, 0.4 * len(forecasts) + 1.3))
+    axes: Axes = grid[0, 0]
+    bars = [parts_at_peak(each) for each in forecasts.values()]
+    longest = max(sum(parts.values()) for parts in bars)
+    for row, parts in enumerate(bars):
+        at = 0.0
+        for part, amount in parts.items():
+            color, hatch = LOOK[part]
+            axes.barh(
+                row, amount, 0.62, at, facecolor=color, hatch=hatch, label=part,
+                edgecolor="black", linewidth=0.4, alpha=0.75,
+            )  # fmt: skip
+            at += amount
+        axes.text(at + 0.02 * longest, row, f"{at:.0f}", fontsize=8, va="center")
+    axes.axvline(limit / 1e9, color=GREY, linestyle="--", linewidth=1.3)
+    name = f"{limit / 1e9:g} GB of one GPU"
+    axes.text(limit / 1e9, -0.62, name, fontsize=8, ha="center", va="bottom")
+    axes.set(xlim=(0, 1.12 * longest), ylim=(len(bars) - 0.5, -0.6))
+    axes.set_yticks(range(len(bars)), list(forecasts))
+    axes.set_xlabel("GB", fontsize=9)
+    style.chart(axes, labelsize=8)
+    style.legend_below(figure, 2)
+    return figure
+
+
+GOOD, BAD = COLORS[2], COLORS[1]
+
+
+class Rung(NamedTuple):
+    """A strategy and what is asked about it: what it needs, and how fast it is."""
+
+    name: str
+    needs: str
+    fits: bool
+    rate: str = ""  #: only asked if it fits
+    fast: bool = False
+
+
+def ladder(rungs: Sequence[Rung], beyond: str) -> Figure:
+    """Two questions for each strategy, from the top down to the first with two times yes.
+
+    What stands below that one is never asked, and drawn without answers.
+
+    Args:
+        rungs: the simplest strategy first.
+        beyond: what is left if none will do.
+    """
+    figure, grid = style.subplots(size=(3.4, 0.62 * (len(rungs) + 1) + 0.3))
+    axes: Axes = grid[0, 0]
+    taken = next((i for i, rung in enumerate(rungs) if rung.fits and rung.fast), len(rungs))
+    for row, rung in enumerate(rungs):
+        asked = row <= taken
+        _box(axes, 0, row, rung.name, GOOD if row == taken else GREY, thick=row == taken)
+        _box(axes, 1, row, rung.needs if asked else "not asked", _color(asked, rung.fits))
+        second = asked and rung.fits
+        if second or not asked:
+            _box(axes, 2, row, rung.rate if second else "not asked", _color(second, rung.fast))
+        if asked and row < taken:
+            axes.annotate("", (0.42, row + 1), (0.42, row + 0.72),
+                          arrowprops={"arrowstyle": "->", "color": GREY})  # fmt: skip
+    _box(axes, 0, len(rungs), beyond, GOOD if taken == len(rungs) else GREY, wide=3)
+    for column, head in ((1, "does it fit?"), (2, "is it fast?")):
+        axes.text(column + 0.42, -0.12, head, fontsize=8.5, ha="center", va="bottom")
+    axes.set(xlim=(-0.03, 2.9), ylim=(len(rungs) + 0.8, -0.45), xticks=[], yticks=[])
+    style.table(axes)
+    return figure
+
+
+def _color(asked: bool, yes: bool) -> str:
+    return (GOOD if yes else BAD) if asked else GREY
+
+
+def _box(
+    axes: Axes, column: int, row: int, text: str, color: str, *, thick: bool = False, wide: int = 1
+) -> None:
+    style.write(axes, column + 0.42 + (wide - 1) / 2, row + 0.36, text)
+    look: dict[str, Any] = {"width": wide - 0.16, "height": 0.72, "facecolor": (color, 0.16)}
+    style.outline(axes, column, row, color, linewidth=2.2 if thick else 1.0, **look)
+
+
+LINES: dict[str, dict[str, Any]] = {
+    "computing": {"color": GREY, "ls": (0, (8, 2)), "lw": 1.3},
+    "memory": {"color": COLORS[2], "ls": "-.", "lw": 1.3},
+    "network": {"color": COLORS[1], "ls": "--", "lw": 1.3},
+    "overlapped": {"color": COLORS[0], "ls": "-", "lw": 2.4},
+    "in turns": {"color": COLORS[3], "ls": ":", "lw": 2.2},
+}
+
+
+def roofline(
+    tokens: Sequence[int],
+    shares: Mapping[str, Sequence[float]],
+    names: Mapping[str, tuple[float, float]],
+) -> Figure:
+    """Shares of the peak, on logarithmic axes.
+
+    Args:
+        tokens: of a rank in a step, the points of all lines.
+        shares: "computing", "memory" and "network": what each alone would allow; "overlapped" and
+            "in turns": what a step reaches.
+        names: line → (tokens, share) where its name stands.
+    """
+    figure, grid = style.subplots(size=(3.3, 3.0))
+    axes: Axes = grid[0, 0]
+    for name, line in shares.items():
+        axes.plot(tokens, line, **LINES[name])
+        axes.text(*names[name], name, fontsize=8, color=LINES[name]["color"])
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(tokens[::3], [f"{count:,}" for count in tokens[::3]])
+    axes.set_ylim(min(min(line) for line in shares.values()) * 0.8, 1)
+    axes.set_yticks([0.02, 0.05, 0.1, 0.2, 0.4, 1], ["2 %", "5 %", "10 %", "20 %", "40 %", "100 %"])
+    axes.minorticks_off()
+    axes.set_xlabel("tokens of a rank in a step", fontsize=9)
+    axes.set_title("share of the GPU's peak", fontsize=9, loc="left")
+    axes.grid(alpha=0.3)
+    style.chart(axes, labelsize=8)
+    return figure
+
+
+def foretold(
+    points: Mapping[str, Sequence[tuple[float, float]]], *, what: str, band: float = 0.25
+) -> Figure:
+    """A mark for each pair, by kind; between the dotted lines the error is at most `band`.
+
+    Args:
+        points: kind → pairs (predicted, measured).
+        what: is predicted, with its unit.
+    """
+    figure, grid = style.subplots(size=(3.4, 3.4))
+    axes: Axes = grid[0, 0]
+    every = [value for pairs in points.values() for pair in pairs for value in pair]
+    ends = [min(every) / 1.4, max(every) * 1.4]
+    axes.plot(ends, ends, color=GREY, lw=1.2)
+    for factor in (1 + band, 1 - band):
+        axes.plot(ends, [factor * end for end in ends], color=GREY, lw=0.9, ls=":")
+    for number, (kind, pairs) in enumerate(points.items()):
+        axes.plot(*zip(*pairs, strict=True), MARKERS[number], color=COLORS[number],
+                  label=kind, markersize=5, alpha=0.85, ls="none")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(f"predicted {what}", fontsize=9)
+    axes.set_ylabel(f"measured {what}", fontsize=9)
+    style.chart(axes, labelsize=8)
+    style.legend_below(figure, 3)
+    return figure
+
+
+Point = tuple[float, float]  # seconds of the run, MB on a rank
+
+
+def budget(limit: Point, forecast: Mapping[str, Point], measured: Sequence[Point]) -> Figure:
+    """Each strategy's forecast as a ring, what was measured as a diamond, the budget as a box."""
+    figure, grid = style.subplots(size=(3.4, 3.0))
+    axes: Axes = grid[0, 0]
+    axes.add_patch(Rectangle((0, 0), *limit, color=COLORS[2], alpha=0.15, lw=0))
+    axes.text(0.03, 0.03, "the budget", fontsize=9, color=GREY, transform=axes.transAxes)
+    (ring,) = axes.plot(*zip(*forecast.values(), strict=True), "o", label="forecast")
+    ring.set(markersize=7, markerfacecolor="none", markeredgecolor=COLORS[0])
+    (mark,) = axes.plot(*zip(*measured, strict=True), "D", label="measured")
+    mark.set(markersize=4, color=COLORS[1])
+    first = min(seconds for seconds, _ in forecast.values())
+    for name, (seconds, held) in forecast.items():
+        side, start = (-7, "right") if seconds == first else (7, "left")
+        where: dict[str, Any] = {"textcoords": "offset points", "ha": start, "va": "center"}
+        axes.annotate(name, (seconds, held), (side, 1), fontsize=8, **where)
+    points = [*forecast.values(), *measured, limit]
+    across, up = zip(*points, strict=True)
+    axes.set_xlim(0.7 * min(across), 1.15 * max(across))
+    axes.set_ylim(0.7 * min(up), 1.15 * max(up))
+    axes.set(xlabel="the run, s on the cluster's clock", ylabel="held by a rank, MB")
+    style.chart(axes)
+    style.legend_below(figure, 2)
+    return figure

@@ -1,0 +1,206 @@
+"""Pictures of several hosts: where ranks sit, how they live and die, and what checkpoints cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from minidist.plots import style
+from minidist.plots.style import COLORS, GREY, MARKERS, PHASE, RANK
+
+SEAT, GAP, NODE = 1.0, 0.06, 2.0  # widths of a rank and between two; a node's height
+INCH = 0.845  # of a unit: four ranks side by side are as wide as a phone
+
+
+def seats(everyone: Sequence[Mapping[str, Any]]) -> Figure:
+    """The ranks of each node in a row, with the numbers that they found in their environment.
+
+    Args:
+        everyone: of each rank RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, WORLD_SIZE and
+            MASTER_ADDR as it was told, and the address that it found itself to have.
+    """
+    nodes = sorted({who["GROUP_RANK"] for who in everyone})
+    widest = max(who["LOCAL_WORLD_SIZE"] for who in everyone)
+    width = widest * (SEAT + GAP) + GAP
+    figure, grid = style.subplots(size=(INCH * width, 0.25 + INCH * NODE * len(nodes)))
+    axes: Axes = grid[0, 0]
+    for number, node in enumerate(nodes):
+        here = [who for who in everyone if who["GROUP_RANK"] == node]
+        _node(axes, number * NODE, width, here)
+    world = everyone[0]["WORLD_SIZE"]
+    axes.text(0, -0.12, f"WORLD_SIZE = {world}, for all", fontsize=8, va="bottom")
+    axes.set_xlim(-0.03, width + 0.03)
+    axes.set_ylim(NODE * len(nodes) - 0.2, -0.35)
+    axes.set_axis_off()
+    return figure
+
+
+def _node(axes: Axes, top: float, width: float, here: Sequence[Mapping[str, Any]]) -> None:
+    first = here[0]
+    frame: dict[str, Any] = {"fill": False, "edgecolor": GREY, "linestyle": "--"}
+    axes.add_patch(Rectangle((0, top), width, NODE - 0.25, **frame))
+    name = f"node {first['GROUP_RANK']}, address {first['address']}"
+    axes.text(GAP, top + 0.2, name, fontsize=9, va="center")
+    meets = first["address"] == first["MASTER_ADDR"]
+    style.outline(axes, GAP, top + 0.38, width=width - 2 * GAP, height=0.36, facecolor=(GREY, 0.15))
+    text = f"torchrun starts {len(here)} ranks; MASTER_ADDR = {first['MASTER_ADDR']}"
+    style.write(axes, width / 2, top + 0.56, text)
+    if meets:
+        axes.text(width - GAP, top + 0.2, "all meet here", fontsize=8, va="center", ha="right")
+    for who in here:
+        left = GAP + who["LOCAL_RANK"] * (SEAT + GAP)
+        color = RANK[who["RANK"] % len(RANK)]
+        box: dict[str, Any] = {"width": SEAT, "height": 0.66, "linewidth": 1.2}
+        style.outline(axes, left, top + 0.94, color, facecolor=(color, 0.25), **box)
+        style.write(axes, left + SEAT / 2, top + 1.09, f"RANK {who['RANK']}", fontsize=9)
+        style.write(axes, left + SEAT / 2, top + 1.29, f"local rank {who['LOCAL_RANK']}")
+        style.write(axes, left + SEAT / 2, top + 1.47, f"→ cuda:{who['LOCAL_RANK']}")
+        middle = left + SEAT / 2
+        arrow: dict[str, Any] = {"arrowstyle": "->", "color": GREY, "lw": 1}
+        axes.annotate("", (middle, top + 0.95), (middle, top + 0.74), arrowprops=arrow)
+
+
+class Life(NamedTuple):
+    """A part of a run between two starts."""
+
+    name: str
+    losses: Mapping[int, float]  # of each step that was made
+    killed: bool = False
+
+
+def lives(undisturbed: Sequence[float], parts: Sequence[Life]) -> Figure:
+    """Above the losses, below which steps each life has made; those made twice are hatched."""
+    figure, grid = style.subplots(
+        2, 1, size=(3.6, 3.3), sharex=True, height_ratios=(2.4, 0.25 + 0.3 * len(parts))
+    )
+    above, below = grid[:, 0]
+    above.plot(undisturbed, color=GREY, lw=6, alpha=0.35)
+    for number, life in enumerate(parts):
+        color = COLORS[number]
+        look: dict[str, Any] = {"marker": MARKERS[number], "ms": 3.5, "lw": 0, "color": color}
+        above.plot(*zip(*life.losses.items(), strict=True), mfc="none", **look)
+        _lane(below, number, life, color, len(undisturbed))
+        for later in parts[number + 1 :]:
+            for step in life.losses.keys() & later.losses.keys():
+                style.outline(below, step - 0.5, number + 0.1, color, height=0.8)
+    above.set_ylabel("loss", fontsize=9)
+    right: dict[str, Any] = {"transform": above.transAxes, "fontsize": 8, "ha": "right"}
+    above.text(1, 0.9, "wide line: undisturbed", **right)
+    below.set_xlabel("step", fontsize=9)
+    below.set_ylim(len(parts) + 0.05, -0.05)
+    below.set_xlim(-1, len(undisturbed))
+    below.set_yticks([])
+    for axes in (above, below):
+        style.chart(axes, labelsize=8)
+    below.spines["left"].set_visible(False)
+    return figure
+
+
+def _lane(axes: Axes, row: int, life: Life, color: str, steps: int) -> None:
+    first, last = min(life.losses), max(life.losses)
+    width = last - first + 1
+    style.fill(axes, first - 0.5, row + 0.1, color, width=width, height=0.8, alpha=0.3)
+    at = first if width > 0.022 * len(life.name) * steps else last + 2
+    axes.text(at, row + 0.5, life.name, fontsize=8, va="center", ha="left")
+    if life.killed:
+        axes.plot(last + 0.5, row + 0.5, "x", color=COLORS[1], ms=9, mew=2.5, clip_on=False)
+
+
+STEP, COPY, INDEX = 1.0, 0.85, 0.9  # lengths, in steps
+WRITES = (2.6, 3.1, 2.8, 3.4)  # how long each rank writes
+KILLED = COLORS[1]
+
+
+def async_save(before: str = "step-4", after: str = "step-8") -> Figure:
+    """A save during training: who does what, what the folder has, and what a restart finds."""
+    figure, grid = style.subplots(size=(3.6, 2.75))
+    axes: Axes = grid[0, 0]
+    copied, end = STEP + COPY, 8.85
+    written = copied + max(WRITES)
+    renamed = written + INDEX
+    starts = [0, *(copied + step * STEP for step in range(7))]
+    for number, start in enumerate(starts, 8):
+        _bar(axes, 0, start, min(STEP, end - start) - 0.05, PHASE["backward"], f"{number}")
+    _bar(axes, 0, STEP, COPY - 0.05, PHASE["optimizer"], "copy")
+    for rank, took in enumerate(WRITES):
+        _bar(axes, 1 + rank, copied, took, PHASE["all-gather"], "write, sync")
+    _bar(axes, 1, written, INDEX, PHASE["optimizer"], "index")
+    rows = ["training", *(f"rank {rank}" for rank in range(len(WRITES)))]
+    for row, name in enumerate(rows):
+        axes.text(-0.12, row + 0.4, name, ha="right", va="center", fontsize=8)
+    low = len(rows) + 0.25
+    axes.text(-0.12, low + 0.4, "folder", ha="right", va="center", fontsize=8)
+    texts = (
+        (0, before),
+        (copied, f"{before}, {after}.unfinished"),
+        (renamed, f"{before}, {after}"),
+    )
+    for start, text in texts:
+        axes.text(start + 0.06, low + 0.4, text, va="center", fontsize=8)
+        axes.plot((start, start), (low, low + 0.8), color=GREY, lw=0.9)
+    axes.plot((renamed, renamed), (0, low + 1.75), color=KILLED, lw=1.3, ls="--")
+    said: dict[str, Any] = {"fontsize": 8, "va": "center"}
+    text = f"a killed run resumes at  ← {before}"
+    axes.text(renamed - 0.1, low + 1.4, text, ha="right", **said)
+    axes.text(renamed + 0.1, low + 1.4, f"{after} →", **said)
+    axes.text(renamed, -0.1, "rename", ha="center", va="bottom", fontsize=8, color=KILLED)
+    axes.set_xlim(-1.35, end)
+    axes.set_ylim(low + 1.8, -0.6)
+    axes.set_axis_off()
+    return figure
+
+
+def _bar(axes: Axes, row: int, start: float, length: float, color: str, text: str) -> None:
+    box: dict[str, Any] = {"width": length, "height": 0.8, "facecolor": (color, 0.3)}
+    style.outline(axes, start, row, color, linewidth=0.8, **box)
+    style.write(axes, start + length / 2, row + 0.4, text, fontsize=8)
+
+
+def time_lost(
+    intervals: Sequence[float],
+    shares: Sequence[tuple[float, float]],
+    simulated: Mapping[float, float],
+    best: tuple[float, float],
+) -> Figure:
+    """Percent of the time lost over the interval between saves: its two parts, and their sum.
+
+    Args:
+        intervals: minutes of training between saves, at which the model is drawn.
+        shares: for each, what is lost to saving and to what is done again.
+        simulated: interval → share that a simulation has lost in all.
+        best: the interval to mark, and the share that it loses.
+    """
+    figure, grid = style.subplots(size=(3.6, 2.9))
+    axes: Axes = grid[0, 0]
+    minutes, total = intervals, [saving + again for saving, again in shares]
+    parts = {
+        "saving": ([saving for saving, _ in shares], COLORS[2], "--"),
+        "restarts, repeated work": ([again for _, again in shares], COLORS[1], ":"),
+        "total": (total, COLORS[0], "-"),
+    }
+    for values, color, dashes in parts.values():
+        axes.plot(minutes, [100 * value for value in values], color=color, ls=dashes, lw=1.6)
+    points = [100 * share for share in simulated.values()]
+    axes.plot([*simulated], points, "o", color=COLORS[0], ms=4, mfc="none")
+    axes.plot(best[0], 100 * best[1], "*", color=GREY, ms=11)
+    axes.axvline(best[0], color=GREY, lw=0.9, ls=":")
+    axes.set(xscale="log", xlabel="minutes of training between saves", ylabel="% of the time")
+    axes.set_ylim(0, 100 * max(total))
+    axes.xaxis.set_major_formatter("{x:g}")
+    near: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
+    left, right = len(shares) // 6, len(shares) * 5 // 6
+    for name, place, shift in (
+        ("saving", left, (-34, -16)),
+        ("restarts, repeated work", right, (-52, -62)),
+        ("total", left, (8, 6)),
+    ):
+        values, color, _ = parts[name]
+        axes.annotate(name, (minutes[place], 100 * values[place]), shift, color=color, **near)
+    text = f"best: {best[0]:.0f} min"
+    axes.annotate(text, (best[0], axes.get_ylim()[1]), (5, -12), **near)
+    style.chart(axes, labelsize=8)
+    return figure

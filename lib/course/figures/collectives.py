@@ -1,0 +1,322 @@
+"""Pictures of collectives: what ranks hold before and after, and the messages between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from course.figures.algorithms import dot
+from minidist.plots import style
+from minidist.plots.style import COLORS, GREY, PHASE, RANK
+from minidist.schedule.simulate import Contributors, Replay, State
+
+
+def before_after(replays: Mapping[str, Replay]) -> Figure:
+    """What every rank brings and what it gets: two grids side by side for each name and replay.
+
+    Rows of a grid are ranks, columns are chunks. A cell names the ranks whose parts are in it, in
+    stripes of their colours; a sum over all ranks is Σ. Blank is what a rank does not bring, or
+    what the collective does not promise. In an all-to-all each row shows the N blocks that the
+    rank holds side by side, as `from→for`. What does not end as promised is outlined.
+    """
+    widths = [each.ranks if _blocks(each) else each.chunks for each in replays.values()]
+    columns = max(4, *widths)  # or there is no room for the titles
+    heights = [0.23 * each.ranks + 0.46 for each in replays.values()]
+    size = 0.66 * columns + 0.66, sum(heights)
+    figure, grid = style.subplots(len(replays), 2, size=size, height_ratios=heights)
+    for (left, right), (name, each) in zip(grid, replays.items(), strict=True):
+        brought = [[who or None for who in row] for row in each.start]
+        _side(left, each, each.start, brought, columns)
+        _side(right, each, each.state(), each.goal, columns)
+        left.set_title(f"{name}: before", fontsize=8, loc="left")
+        right.set_title("after", fontsize=8, loc="left")
+        right.tick_params(labelleft=False)
+    return figure
+
+
+def _side(
+    axes: Axes,
+    replay: Replay,
+    held: State,
+    wanted_of: Sequence[Sequence[Contributors | None]],
+    columns: int,
+) -> None:
+    """One grid: of what is `held`, the cells where something is wanted."""
+    blocks = _blocks(replay)
+    width = replay.ranks if blocks else replay.chunks
+    for rank, wanted in enumerate(wanted_of):
+        own = [chunk for chunk, who in enumerate(wanted) if who is not None]
+        for x, chunk in enumerate(own) if blocks else zip(own, own, strict=True):
+            who = held[rank][chunk]
+            for i, contributor in enumerate(who):
+                color = RANK[contributor % 8]
+                style.fill(axes, x + i / len(who), rank, color, width=1 / len(who))
+            if who != wanted[chunk]:
+                style.outline(axes, x, rank, COLORS[1], linewidth=2)
+            text = f"{chunk // width}→{chunk % width}" if blocks else _sum(who, replay.ranks)
+            style.write(axes, x + 0.5, rank + 0.53, text)
+    for x, rank in np.ndindex(width, replay.ranks):
+        style.outline(axes, x, rank)
+    axes.set_xlim(-0.05, columns + 0.05)
+    axes.set_xticks([])
+    style.name_rows(axes, (f"rank {rank}" for rank in range(replay.ranks)))
+    style.table(axes)
+
+
+def _blocks(replay: Replay) -> bool:
+    """True if each rank brings N of N x N chunks, one for each rank: too wide for a grid."""
+    brings = {sum(map(bool, row)) for row in replay.start}
+    return replay.chunks == replay.ranks**2 > 1 and brings == {replay.ranks}
+
+
+def _sum(who: Contributors, ranks: int) -> str:
+    return "Σ" if ranks > 1 and who == tuple(range(ranks)) else "+".join(map(str, who))
+
+
+def uneven_blocks(counts: Sequence[Sequence[int]], noun: str) -> Figure:
+    """What every rank has for the others, and what each of them receives.
+
+    A block is as wide as it is large and has its sender's colour; `1→3` is from rank 1 to rank 3.
+
+    Args:
+        counts: counts[s][d] is what rank s has for rank d.
+        noun: what is counted.
+    """
+    ranks = range(len(counts))
+    before = [[(s, d, counts[s][d]) for d in ranks] for s in ranks]
+    after = [[(s, d, counts[s][d]) for s in ranks] for d in ranks]
+    longest = max(sum(count for *_, count in row) for row in before + after)
+    figure, grid = style.subplots(2, 1, size=(3.45, 0.6 * len(counts) + 0.6))
+    for axes, rows, title in zip(grid[:, 0], (before, after), ("before", "after"), strict=True):
+        _bars(axes, rows)
+        axes.set_title(f"{title}: {noun} on each rank", fontsize=8, loc="left")
+        axes.set_xlim(-0.1, longest + 0.8)
+        axes.set_xticks([])
+        style.name_rows(axes, (f"rank {rank}" for rank in ranks))
+        style.table(axes)
+    return figure
+
+
+def _bars(axes: Axes, rows: Sequence[Sequence[tuple[int, int, int]]]) -> None:
+    for y, row in enumerate(rows):
+        x = 0
+        for src, dst, count in row:
+            if count:
+                style.fill(axes, x, y + 0.08, RANK[src % 8], width=count, height=0.84)
+                style.outline(axes, x, y + 0.08, width=count, height=0.84)
+                style.write(axes, x + count / 2, y + 0.53, f"{src}→{dst}")
+            x += count
+        axes.text(x + 0.15, y + 0.53, str(x), va="center", fontsize=8, fontweight="bold")
+
+
+def in_a_row(
+    rows: Mapping[str, tuple[Replay, Replay]], names: Mapping[str, Sequence[str]]
+) -> Figure:
+    """Of each pair of collectives three grids: before, after the first, after the second.
+
+    Rows of a grid are ranks, columns are chunks, as in `before_after`. What a rank still holds but
+    was not promised is not shown.
+
+    Args:
+        rows: title → the replays of the first one and of both together.
+        names: title → what the two are called.
+    """
+    figure, grid = style.subplots(len(rows), 3, size=(3.45, 1.35 * len(rows)))
+    for line, (title, (first, both)) in zip(grid, rows.items(), strict=True):
+        states = first.start, _promised(first), _promised(both)
+        headings = title, *(f"→ {name}" for name in names[title])
+        for axes, state, heading in zip(line, states, headings, strict=True):
+            for rank, row in enumerate(state):
+                for chunk, who in enumerate(row):
+                    for i, contributor in enumerate(who):
+                        color, width = RANK[contributor % 8], 1 / len(who)
+                        style.fill(axes, chunk + i * width, rank, color, width=width)
+                    style.outline(axes, chunk, rank)
+                    style.write(axes, chunk + 0.5, rank + 0.54, _text(who, first.ranks))
+            axes.set_title(heading, fontsize=8, loc="left")
+            axes.set_xlim(-0.05, first.chunks + 0.05)
+            axes.set_xticks([])
+            style.name_rows(axes, (str(rank) for rank in range(first.ranks)))
+            style.table(axes)
+    return figure
+
+
+def _promised(replay: Replay) -> State:
+    """What the replay ends with, where its collective promises something."""
+    pairs = zip(replay.state(), replay.goal, strict=True)
+    return tuple(
+        tuple(who if want else () for who, want in zip(*row, strict=True)) for row in pairs
+    )
+
+
+def _text(who: Contributors, ranks: int) -> str:
+    return "Σ" if ranks > 1 and who == tuple(range(ranks)) else "+".join(map(str, who))
+
+
+Round = Mapping[tuple[int, int], float]  # (from, to) -> share of the tensor
+DOWN = 1.5  # from one row of ranks to the next
+THICK = 3.4  # points, for a message that carries the whole tensor
+
+
+def message_rounds(*replays: Replay) -> list[Round]:
+    """What each of some schedules sends, all its steps together."""
+    found = list[Round]()
+    for replay in replays:
+        sent: dict[tuple[int, int], float] = {}
+        for event in replay.events:
+            pair = event.src, event.dst
+            sent[pair] = sent.get(pair, 0.0) + 1 / replay.chunks
+        found.append(sent)
+    return found
+
+
+def messages(
+    panels: Mapping[str, Sequence[Round]], ranks: int, names: Sequence[str] = ()
+) -> Figure:
+    """Panels side by side; in each a row of ranks, and another one after each round of messages.
+
+    A message is a line in its sender's colour, as thick as its share of the tensor.
+
+    Args:
+        panels: title → rounds.
+        ranks: how many there are.
+        names: of the rounds, written to the left of the first panel.
+    """
+    most = max(len(each) for each in panels.values())
+    size = min(7.2, 1.5 * len(panels) + (0.4 if names else 0)), 0.62 * most + 0.65
+    figure, grid = style.subplots(1, len(panels), size=size)
+    for axes, (title, each) in zip(grid[0], panels.items(), strict=True):
+        for at, sent in enumerate(each):
+            _round(axes, at * DOWN, sent, ranks)
+        for row in range(len(each) + 1):
+            for rank in range(ranks):
+                dot(axes, rank, row * DOWN, rank)
+        axes.set_title(title, fontsize=9)
+        axes.set_xlim(-0.5, ranks - 0.5)
+        axes.set_ylim(most * DOWN + 0.35, -0.35)
+        axes.set_aspect("equal")
+        axes.set_axis_off()
+    for at, name in enumerate(names):
+        y = (at + 0.5) * DOWN
+        grid[0, 0].text(-0.6, y, name, ha="right", va="center", fontsize=9, fontweight="bold")
+    return figure
+
+
+def _round(axes: Axes, top: float, sent: Round, ranks: int) -> None:
+    for (src, dst), share in sent.items():
+        ends, heights = (src, dst), (top + 0.24, top + DOWN - 0.24)
+        width = max(0.8, THICK * share)
+        axes.plot(ends, heights, color=RANK[src % 8], linewidth=width, solid_capstyle="butt")
+
+
+Held = Sequence[Sequence[Sequence[int]]]  # of each node and each of its ranks, whose parts it has
+
+
+def mesh_sums(states: Sequence[tuple[str, Held]]) -> Figure:
+    """What each rank of a mesh holds, in panels; the groups that sum next are circled.
+
+    Args:
+        states: title → what each rank holds. The first panel circles rows, the second one columns.
+    """
+    figure, grid = style.subplots(1, len(states), size=(3.45, 1.65))
+    for at, (axes, (title, held)) in enumerate(zip(grid[0], states, strict=True)):
+        nodes, local = len(held), len(held[0])
+        for node, row in enumerate(held):
+            for place, who in enumerate(row):
+                _cell(axes, place, node, who)
+        for x, y, width, height in _groups(at, nodes, local):
+            style.outline(axes, x, y, GREY, width=width, height=height, linewidth=1.2)
+            axes.patches[-1].set(linestyle="--")
+        axes.set_title(title, fontsize=8)
+        axes.set_xlim(-0.2, local + 0.2)
+        axes.set_ylim(nodes + 0.2, -0.2)
+        axes.set_yticks([node + 0.5 for node in range(nodes)] if at == 0 else [])
+        axes.set_yticklabels([f"node {node}" for node in range(nodes)] if at == 0 else [])
+        axes.set_xticks([])
+        style.table(axes)
+    return figure
+
+
+def _groups(at: int, nodes: int, local: int) -> list[tuple[float, float, float, float]]:
+    if at == 0:
+        return [(-0.08, node + 0.02, local + 0.16, 0.96) for node in range(nodes)]
+    if at == 1:
+        return [(place + 0.02, -0.08, 0.96, nodes + 0.16) for place in range(local)]
+    return []
+
+
+def _cell(axes: Axes, x: float, y: float, who: Sequence[int]) -> None:
+    for i, contributor in enumerate(who):
+        left, width = x + 0.1 + 0.8 * i / len(who), 0.8 / len(who)
+        style.fill(axes, left, y + 0.12, RANK[contributor % 8], width=width, height=0.76)
+    style.outline(axes, x + 0.1, y + 0.12, width=0.8, height=0.76)
+    style.write(axes, x + 0.5, y + 0.52, "+".join(map(str, who)) if len(who) < 4 else "Σ")
+
+
+class Bar(NamedTuple):
+    """Something that a lane does from `start` to `end`."""
+
+    text: str
+    start: float
+    end: float
+    kind: str = "compute"
+
+
+LOOKS = {"compute": PHASE["backward"], "communication": COLORS[4], "waits": GREY}
+GLOO: Mapping[str, Sequence[Bar]] = {
+    "program": (
+        Bar("call", 0, 1.0),
+        Bar("compute A", 1.0, 4.0),
+        Bar("wait()", 4.0, 6.5, "waits"),
+        Bar("use sum", 6.5, 8.5),
+    ),
+    "messages": (Bar("all_reduce", 1.0, 6.5, "communication"),),
+}
+NCCL: Mapping[str, Sequence[Bar]] = {
+    "program": (
+        Bar("call", 0, 1.0),
+        Bar("queue A", 1.0, 2.3),
+        Bar("wait()", 2.3, 3.3),
+        Bar("queue use", 3.3, 4.8),
+        Bar("goes on", 4.8, 8.5),
+    ),
+    "GPU stream": (
+        Bar("compute A", 1.6, 4.6),
+        Bar("stream waits", 4.6, 6.8, "waits"),
+        Bar("use sum", 6.8, 8.5),
+    ),
+    "NCCL stream": (Bar("all_reduce", 1.3, 6.8, "communication"),),
+}
+
+
+def waiting() -> Figure:
+    """Two panels over the same time: Gloo with two lanes, NCCL with three."""
+    panels = {"Gloo, on CPUs": GLOO, "NCCL, on GPUs": NCCL}
+    heights = [len(lanes) + 0.5 for lanes in panels.values()]
+    figure, grid = style.subplots(2, 1, size=(4.8, 0.42 * sum(heights)), height_ratios=heights)
+    for axes, (title, lanes) in zip(grid[:, 0], panels.items(), strict=True):
+        _lanes(axes, lanes)
+        axes.set_title(title, fontsize=9, loc="left")
+    grid[1, 0].set_xlabel("time →", fontsize=8, loc="right")
+    return figure
+
+
+def _lanes(axes: Axes, lanes: Mapping[str, Sequence[Bar]]) -> None:
+    for y, bars in enumerate(lanes.values()):
+        for text, start, end, kind in bars:
+            place: dict[str, Any] = {"width": end - start, "height": 0.8}
+            if kind == "waits":
+                style.outline(axes, start, y + 0.1, GREY, linewidth=1, **place)
+                axes.patches[-1].set(linestyle="--")
+            else:
+                style.fill(axes, start, y + 0.1, LOOKS[kind], **place)
+                style.outline(axes, start, y + 0.1, **place)
+            style.write(axes, (start + end) / 2, y + 0.53, text)
+    axes.set_xlim(0, 8.6)
+    axes.set_xticks([])
+    style.name_rows(axes, lanes)
+    style.table(axes)

@@ -1,0 +1,200 @@
+"""Pictures of DDP: a step, its buckets over time, and the gradients of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from minidist.plots import style
+from minidist.plots.style import COLORS, GREY, PART, PHASE
+
+WIDE, HIGH = 0.86, 0.62  # of a box, in columns and rows
+OPACITY = 0.45
+
+
+def ddp_step(
+    parts: Sequence[str], gradients: Sequence[str], mean: str, before: str, after: str
+) -> Figure:
+    """A column is a rank, time runs downward; only the all-reduce reaches over all columns.
+
+    Args:
+        parts: of each rank, its part of the batch.
+        gradients: of each rank, the gradient that its backward makes.
+        mean: what the all-reduce makes of them.
+        before: the weights that all ranks begin with.
+        after: the weights that all ranks end with.
+    """
+    ranks = len(parts)
+    figure, grid = style.subplots(size=(3.3, 3.7))
+    axes: Axes = grid[0, 0]
+    rows = {
+        "weights": ([before] * ranks, PART["parameters"]),
+        "its part of\nthe batch": (parts, GREY),
+        "forward": (["loss"] * ranks, PHASE["forward"]),
+        "backward": (gradients, PHASE["backward"]),
+        "all-reduce": ([mean], PHASE["bucket"]),
+        "optimizer": ([after] * ranks, PHASE["optimizer"]),
+    }
+    for rank in range(ranks):  # what belongs to one rank, above and below the all-reduce
+        for top, height in ((-0.12, 3.98), (4.88, 0.86)):
+            style.outline(axes, rank + 0.02, top, width=0.96, height=height)
+    for row, (texts, color) in enumerate(rows.values()):
+        wide = WIDE if len(texts) > 1 else ranks - 1 + WIDE
+        for column, text in enumerate(texts):
+            x, face = column + (1 - WIDE) / 2, (color, OPACITY)
+            style.outline(axes, x, row, color, width=wide, height=HIGH, facecolor=face)
+            style.write(axes, x + wide / 2, row + HIGH / 2, text, fontsize=8)
+        for rank in range(ranks * (row > 0)):
+            ends = (rank + 0.5, row - 0.02), (rank + 0.5, row - 1 + HIGH + 0.02)
+            axes.annotate("", *ends, arrowprops={"arrowstyle": "->", "color": GREY})
+    axes.set_xticks([rank + 0.5 for rank in range(ranks)], [f"rank {r}" for r in range(ranks)])
+    axes.xaxis.tick_top()
+    axes.set_xlim(0, ranks)
+    style.name_rows(axes, rows, offset=HIGH / 2)
+    axes.set_ylim(len(rows) - 0.2, -0.2)
+    style.table(axes, labelsize=8)
+    return figure
+
+
+LANE, LINK = 0.8, 1.35  # height of a bar; where the lower lane begins
+
+
+class Travel(NamedTuple):
+    """A bucket: when its last gradient is there, and when its all-reduce begins and ends."""
+
+    full: float
+    start: float
+    end: float
+
+
+def bucket_timeline(
+    backward: Sequence[tuple[str, float]], strategies: Mapping[str, Sequence[Travel]]
+) -> Figure:
+    """For each strategy, above what backward computes, below what the link carries.
+
+    A dotted line leads from the moment at which a bucket is full to the one at which it leaves. A
+    line across both lanes marks when the optimizer may step.
+
+    Args:
+        backward: the pieces of backward in order: name, and when it ends.
+        strategies: name → the buckets in the order in which they leave. Times are milliseconds
+            since backward began.
+    """
+    computed = backward[-1][1]
+    last = max(travels[-1].end for travels in strategies.values())
+    figure, grid = style.subplots(len(strategies), 1, size=(3.3, 1.12 * len(strategies) + 0.4))
+    for axes, (name, travels) in zip(grid.flat, strategies.items(), strict=True):
+        axes.set_xlim(0, 1.2 * last)
+        begin = 0.0
+        for piece, end in backward:
+            _bar(axes, begin, end, 0, PHASE["backward"], piece)
+            begin = end
+        for number, travel in enumerate(travels):
+            text = str(number) if len(travels) > 1 else "all"
+            _bar(axes, travel.start, travel.end, LINK, PHASE["bucket"], text)
+            axes.plot([travel.full, travel.start], [LANE, LINK], ":", color=GREY, linewidth=1)
+        done = max(computed, travels[-1].end)
+        axes.plot([done, done], [-0.15, LINK + LANE + 0.15], color=GREY, linewidth=1.5)
+        axes.text(done + 0.01 * last, LANE / 2, f"step at\n{done:.0f} ms", fontsize=8, va="center")
+        axes.set_title(name, fontsize=9, loc="left", pad=3)
+        axes.set_yticks([LANE / 2, LINK + LANE / 2], ["backward,\nlayer", "link,\nbucket"])
+        axes.set_ylim(LINK + LANE + 0.2, -0.25)
+        style.chart(axes, labelsize=8)
+        axes.tick_params(axis="y", length=0)
+        axes.tick_params(axis="x", labelbottom=axes is grid[-1, 0])
+    grid[-1, 0].set_xlabel("milliseconds since backward began", fontsize=8)
+    return figure
+
+
+def _bar(axes: Axes, start: float, end: float, top: float, color: str, text: str) -> None:
+    """A bar with its name, if there is room; a little short, so that neighbours stay apart."""
+    whole = axes.get_xlim()[1]
+    look: dict[str, Any] = {"facecolor": (color, 0.45), "edgecolor": color, "linewidth": 0.8}
+    axes.barh(top, end - start - 0.003 * whole, LANE, start, align="edge", **look)
+    if end - start > 0.045 * whole:
+        axes.text((start + end) / 2, top + LANE / 2, text, ha="center", va="center", fontsize=8)
+
+
+BINS = 8  # parts of a gradient that are shown, each by the mean of its elements
+
+
+def gradients(
+    own: Sequence[Mapping[str, torch.Tensor]],
+    averaged: Sequence[Mapping[str, torch.Tensor]],
+    buckets: Mapping[str, Sequence[Sequence[str]]],
+) -> Figure:
+    """Gradients of every parameter on every rank, before and after they were averaged.
+
+    A row is a parameter. A strip is its gradient on one rank, from the first element to the last:
+    orange above zero, purple below, white at zero, by the row's own scale. To the right stands the
+    number of the bucket in which the parameter travels.
+
+    Args:
+        own: of each rank, its gradients by name, of any shapes.
+        averaged: the same afterwards.
+        buckets: strategy → names of the parameters in each bucket, in the order in which buckets
+            leave. Rows stand in the order of the last strategy.
+    """
+    rows = [name for bucket in list(buckets.values())[-1] for name in bucket]
+    size, widths = (3.4, 0.24 * len(rows) + 1.2), [len(own), len(own), 0.6 * len(buckets)]
+    figure, grid = style.subplots(1, 3, size=size, width_ratios=widths)
+    scale = np.array([max(abs(_strip(each[name])).max() for each in own) for name in rows])
+    for axes, title, ranks in zip(grid[0], ("before", "after"), (own, averaged), strict=False):
+        _strips(axes, [np.array([_strip(each[name]) for name in rows]) for each in ranks], scale)
+        axes.set_title(title, fontsize=9)
+    _bucket_numbers(grid[0, 2], rows, buckets)
+    style.name_rows(grid[0, 0], rows)
+    return figure
+
+
+def _strip(gradient: torch.Tensor) -> np.ndarray:
+    """The means of BINS parts; of fewer elements, each is shown several times."""
+    flat = gradient.detach().flatten().double().cpu()
+    if len(flat) < BINS:
+        return flat[torch.arange(BINS) * len(flat) // BINS].numpy() if len(flat) else np.zeros(BINS)
+    return np.array([part.mean().item() for part in flat.tensor_split(BINS)])
+
+
+def _strips(axes: Axes, of_ranks: Sequence[np.ndarray], scale: np.ndarray) -> None:
+    wide = BINS + 1  # a gap between ranks
+    for rank, strips in enumerate(of_ranks):
+        left = np.arange(BINS + 1) + rank * wide
+        axes.pcolormesh(
+            left,
+            np.arange(len(scale) + 1),
+            strips / np.maximum(scale, 1e-30)[:, None],
+            cmap="PuOr_r",
+            vmin=-1,
+            vmax=1,
+            rasterized=True,  # or seams show between the cells
+        )
+        for row in range(len(scale)):
+            style.outline(axes, left[0], row, width=BINS)
+    axes.set_xticks(np.arange(len(of_ranks)) * wide + BINS / 2, map(str, range(len(of_ranks))))
+    axes.set_xlabel("rank", fontsize=8)
+    _bare(axes, len(scale))
+
+
+def _bucket_numbers(
+    axes: Axes, rows: Sequence[str], buckets: Mapping[str, Sequence[Sequence[str]]]
+) -> None:
+    for column, filled in enumerate(buckets.values()):
+        number = {name: index for index, bucket in enumerate(filled) for name in bucket}
+        for row, name in enumerate(rows):
+            style.fill(axes, column, row, COLORS[number[name] % 6], width=0.94)
+            style.write(axes, column + 0.5, row + 0.53, str(number[name]))
+    axes.set_xticks(np.arange(len(buckets)) + 0.5, list(buckets), rotation=90)
+    axes.set_xlim(-0.05, len(buckets) + 0.05)
+    axes.set_title("bucket", fontsize=9)
+    _bare(axes, len(rows))
+
+
+def _bare(axes: Axes, rows: int) -> None:
+    axes.set_ylim(rows + 0.05, -0.05)
+    axes.set_yticks([])
+    style.table(axes)

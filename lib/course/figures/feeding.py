@@ -1,0 +1,267 @@
+"""Pictures of feeding the ranks: who draws which samples, and what averages make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from minidist.plots import style
+from minidist.plots.style import COLORS, GREY, PHASE, RANK
+
+GAP = 0.5  # between steps
+
+
+def epoch(drawn: Sequence[Sequence[int]], batch: int) -> Figure:
+    """Ranks are rows; what they draw stands in order, cut into steps of `batch` samples.
+
+    The cells of one step, over all ranks, are the global batch: they have one colour. A sample that
+    was drawn before, by an earlier step or a smaller rank, is crossed out: it is a repetition.
+
+    Args:
+        drawn: of each rank, the numbers of its samples, in order.
+        batch: samples that a rank takes in a step.
+    """
+    longest = max(len(own) for own in drawn)
+    figure, grid = style.subplots(size=(0.36 * longest + 1.1, 0.28 * len(drawn) + 0.5))
+    axes: Axes = grid[0, 0]
+    seen: set[int] = set()
+    for place in range(longest):
+        step = place // batch
+        x = place + GAP * step
+        for rank, own in enumerate(drawn):
+            if place < len(own):
+                style.fill(axes, x, rank, COLORS[step % 6], width=0.94, height=0.92)
+                style.write(axes, x + 0.47, rank + 0.48, str(own[place]))
+                if own[place] in seen:
+                    axes.plot([x, x + 0.94], [rank + 0.92, rank], color=COLORS[1], linewidth=1.6)
+                seen.add(own[place])
+    edges = [(at, min(at + batch, longest)) for at in range(0, longest, batch)]
+    middles = [(left + right) / 2 + GAP * step for step, (left, right) in enumerate(edges)]
+    axes.set_xticks(middles, [f"step {step + 1}" for step in range(len(edges))])
+    axes.set_xlim(-0.1, longest + GAP * (len(edges) - 1) + 0.1)
+    axes.xaxis.tick_top()
+    style.name_rows(axes, (f"rank {rank}" for rank in range(len(drawn))), offset=0.46)
+    style.table(axes)
+    return figure
+
+
+def batch_shares(parts: Sequence[Sequence[object]], local: int) -> Figure:
+    """A batch cut into a part for each rank; ranks of one node stand in one row.
+
+    Args:
+        parts: of each rank, the names of its samples.
+        local: ranks in a node.
+    """
+    nodes = -(-len(parts) // local)
+    share = max(1, *(len(part) for part in parts))
+    width = local * (share + GAP)
+    figure, grid = style.subplots(size=(0.19 * width, 0.74 * nodes))
+    axes: Axes = grid[0, 0]
+    for rank, part in enumerate(parts):
+        left, top = rank % local * (share + GAP), 3.4 * (rank // local)
+        for x, sample in enumerate(part):
+            color = RANK[rank % 8], 0.5
+            style.outline(axes, left + x, top, "black", linewidth=0.8, facecolor=color)
+            style.write(axes, left + x + 0.5, top + 0.52, str(sample))
+        style.write(axes, left + share / 2, top + 1.5, f"rank {rank}")
+        style.write(axes, left + share / 2, top + 2.15, f"local {rank % local}")
+        if rank % local == 0:
+            style.write(axes, -1.7, top + 0.52, f"node {rank // local}")
+    axes.set(xlim=(-3, width - GAP + 0.1), ylim=(3.4 * nodes - 0.8, -0.1))
+    axes.set_axis_off()
+    return figure
+
+
+SPACE = 0.6  # between ranks, in samples
+
+
+def global_batch(ranks: int, micro: int, batch: int) -> Figure:
+    """A column for each rank, a row for each micro-batch, a cell for each sample.
+
+    Args:
+        ranks: ranks, each with its colour.
+        micro: micro-batches to a step.
+        batch: samples in a micro-batch of a rank.
+    """
+    figure, grid = style.subplots(size=(3.7, 0.55 * micro + 1.1))
+    axes: Axes = grid[0, 0]
+    width = ranks * (batch + SPACE) - SPACE
+    for rank in range(ranks):
+        left = rank * (batch + SPACE)
+        style.write(axes, left + batch / 2, -0.28, f"rank {rank}", fontsize=9)
+        for row in range(micro):
+            for sample in range(batch):
+                color = RANK[rank % len(RANK)], 0.45
+                style.outline(axes, left + sample, row, linewidth=0.8, height=0.7, facecolor=color)
+    box = Rectangle((0, micro + 0.05), width, 0.62, edgecolor=GREY, linewidth=0.8)
+    box.set_facecolor((PHASE["reduce-scatter"], 0.25))
+    axes.add_patch(box)
+    style.write(axes, width / 2, micro + 0.36, "one all-reduce, one optimizer step", fontsize=9)
+    axes.set_yticks([row + 0.35 for row in range(micro)],
+                    [f"micro-batch {row + 1}" for row in range(micro)])  # fmt: skip
+    axes.set_xticks([])
+    axes.set(xlim=(-0.1, width + 0.1), ylim=(micro + 0.75, -0.55))
+    style.table(axes, labelsize=9)
+    return figure
+
+
+def masks(panels: Mapping[str, torch.Tensor]) -> Figure:
+    """A panel for each way to seed; ranks side by side, samples in rows, units in columns.
+
+    Args:
+        panels: title → booleans [ranks, samples, units], true where a unit is dropped.
+    """
+    ranks = max(len(dropped) for dropped in panels.values())
+    figure, grid = style.subplots(len(panels), ranks, size=(3.7, 0.85 * len(panels) + 0.1))
+    for row, (title, dropped) in zip(grid, panels.items(), strict=True):
+        for rank, (axes, own) in enumerate(zip(row, dropped, strict=True)):
+            _block(axes, own, RANK[rank % len(RANK)])
+            axes.set_xlabel(f"rank {rank}", fontsize=9)
+        row[0].set_title(title, fontsize=9, loc="left")
+    return figure
+
+
+def _block(axes: Axes, dropped: torch.Tensor, color: str) -> None:
+    for sample, units in enumerate(dropped.tolist()):
+        for unit, off in enumerate(units):
+            if off:
+                style.fill(axes, unit, sample, color, alpha=0.9)
+    samples, units = dropped.shape
+    style.outline(axes, 0, 0, GREY, width=units, height=samples, linewidth=0.8)
+    axes.set(xlim=(-0.1, units + 0.1), ylim=(samples + 0.1, -0.1), xticks=[], yticks=[])
+    axes.set_aspect("equal")
+    style.table(axes)
+
+
+def spreads(values: torch.Tensor) -> Figure:
+    """A row of points for each rank and one for all; a bar reaches one deviation either side.
+
+    Args:
+        values: [ranks, samples].
+    """
+    ranks = len(values)
+    figure, grid = style.subplots(size=(3.7, 0.42 * ranks + 0.9))
+    axes: Axes = grid[0, 0]
+    edge = float(values.max()) + 0.5
+    for rank, own in enumerate([*values, values.flatten()]):
+        mean, variance = float(own.mean()), float(own.var(correction=0))
+        y, wide = rank + 0.5, variance**0.5
+        axes.plot([mean - wide, mean + wide], [y, y], color=GREY, linewidth=7, alpha=0.4)
+        axes.plot([mean], [y], marker="|", markersize=14, markeredgewidth=2.2, color=GREY)
+        for source, part in enumerate([own] if rank < ranks else values):
+            color = RANK[(rank if rank < ranks else source) % len(RANK)]
+            axes.plot(part, [y] * len(part), "o", color=color, markersize=4)
+        axes.text(edge, y, f"{variance:.2f}", fontsize=8.5, va="center")
+    axes.text(edge, -0.1, "variance", fontsize=8.5, va="center", ha="left")
+    axes.axhline(ranks, color=GREY, linewidth=0.6)
+    style.name_rows(axes, [*(f"rank {rank}" for rank in range(ranks)), "all"])
+    axes.set_xlim(float(values.min()) - 0.2, edge + 1.1)
+    axes.set_xticks([-2, -1, 0, 1, 2])
+    style.table(axes, labelsize=9)
+    return figure
+
+
+CURVATURE = np.array([1.0, 6.0])
+START = np.array([-3.0, 0.9])
+
+
+def descend(rate: float, steps: int) -> np.ndarray:
+    """The points [steps + 1, 2] of gradient descent in the valley."""
+    points = [START]
+    for _ in range(steps):
+        points.append(points[-1] - rate * CURVATURE * points[-1])
+    return np.array(points)
+
+
+def two_paths(rates: Sequence[float], k: int) -> Figure:
+    """A panel for each rate: k steps with it, and one step with k times the rate."""
+    figure, grid = style.subplots(len(rates), 1, size=(3.7, 1.45 * len(rates)), sharex=True)
+    for axes, rate in zip(grid[:, 0], rates, strict=True):
+        _valley(axes)
+        small, large = descend(rate, k), descend(k * rate, 1)
+        axes.plot(*small.T, "o-", color=COLORS[0], markersize=4, linewidth=1.4)
+        axes.plot(*large.T, "s--", color=COLORS[1], markersize=5, linewidth=1.4)
+        _name(axes, (small[-1, 0], small[-1, 1]), f"{k} small steps", COLORS[0], above=True)
+        _name(axes, (large[-1, 0], large[-1, 1]), "one large step", COLORS[1], above=False)
+        axes.set_title(f"rate {rate:g}", fontsize=9, loc="left")
+    return figure
+
+
+def _name(axes: Axes, end: tuple[float, float], text: str, color: str, *, above: bool) -> None:
+    shift = (6, 5) if above else (6, -9)
+    axes.annotate(text, end, shift, textcoords="offset points", fontsize=8.5, color=color)
+
+
+def _valley(axes: Axes) -> None:
+    x, y = np.meshgrid(np.linspace(-3.4, 1.4, 80), np.linspace(-2.1, 1.2, 80))
+    height = (CURVATURE[0] * x**2 + CURVATURE[1] * y**2) / 2
+    axes.contour(x, y, height, levels=8, colors=GREY, linewidths=0.5)
+    axes.plot(0, 0, "x", color=GREY, markersize=6)
+    axes.set(xlim=(-3.4, 1.4), ylim=(-2.1, 1.2), xticks=[], yticks=[])
+    style.table(axes)
+
+
+BATCH, TALK = 1.0, 0.35  # durations of a batch and of its all-reduce
+
+
+def uneven(batches: Sequence[int]) -> Figure:
+    """Two timelines of the same ranks: as they are, and under `join`.
+
+    Args:
+        batches: how many batches each rank has.
+    """
+    figure, grid = style.subplots(2, 1, size=(3.7, 0.86 * len(batches) + 1.5), sharex=True)
+    _panel(grid[0, 0], batches, joined=False)
+    _panel(grid[1, 0], batches, joined=True)
+    grid[1, 0].set_xlabel("time", fontsize=9, loc="right")
+    return figure
+
+
+def _panel(axes: Axes, batches: Sequence[int], *, joined: bool) -> None:
+    steps = max(batches) if joined else min(batches) + 1
+    for step in range(steps):
+        left = step * (BATCH + TALK)
+        for rank, own in enumerate(batches):
+            if step < own:
+                color = PHASE["forward"], 0.5
+                _box(axes, left, rank, BATCH, f"{step + 1}", color)
+            elif joined:
+                _box(axes, left, rank, BATCH, "zeros")
+        if joined or step < min(batches):
+            talk = PHASE["reduce-scatter"], 0.35
+            for rank in range(len(batches)):
+                _box(axes, left + BATCH, rank, TALK, "Σ", talk)
+    if not joined:
+        _stuck(axes, batches)
+    axes.set_title("with join()" if joined else "without", fontsize=9, loc="left")
+    axes.set_xticks([])
+    axes.set_xlim(-0.05, max(batches) * (BATCH + TALK) + 0.05)
+    style.name_rows(axes, (f"rank {rank}" for rank in range(len(batches))))
+    style.table(axes, labelsize=9)
+
+
+def _stuck(axes: Axes, batches: Sequence[int]) -> None:
+    """Ranks that have another batch wait for the gradients of those that have none."""
+    end = min(batches) * (BATCH + TALK)
+    for rank, own in enumerate(batches):
+        if own > min(batches):
+            style.write(axes, end + BATCH + 0.15, rank + 0.5, "waits …")
+            axes.texts[-1].set_horizontalalignment("left")
+        else:
+            style.write(axes, end + 0.15, rank + 0.5, "has ended")
+            axes.texts[-1].set_horizontalalignment("left")
+
+
+def _box(
+    axes: Axes, left: float, rank: int, width: float, text: str,
+    color: tuple[str, float] | None = None,
+) -> None:  # fmt: skip
+    style.outline(
+        axes, left, rank + 0.12, GREY, width=width, height=0.76, linewidth=0.8, facecolor=color
+    )
+    style.write(axes, left + width / 2, rank + 0.52, text)

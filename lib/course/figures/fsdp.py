@@ -1,0 +1,248 @@
+"""Pictures of FSDP: how units are cut into shards, how one lives, and hybrid sharding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from minidist.parallel.sharding.layouts import Flat, RowLayout
+from minidist.plots import style
+from minidist.plots.style import GREY, PART, PART_HATCH, PHASE, RANK
+from minidist.profiler.spans import Span
+
+
+def cuts(
+    shapes: Mapping[str, Sequence[int]], ways: Mapping[str, Sequence[Sequence[str]]]
+) -> Figure:
+    """A panel for each way: the parameters, coloured by who keeps what, and each rank's message.
+
+    Args:
+        shapes: parameter → its shape, one or two dimensions; element i of `a` is called `a{i}`.
+        ways: title → of each rank, the elements it sends in order; "" is padding.
+    """
+    tallest = max([shape[0] for shape in shapes.values()])
+    size = 4.8, len(ways) * (0.27 * (tallest + 1) + 0.3)
+    figure, grid = style.subplots(len(ways), 1, size=size)
+    for axes, (title, ranks) in zip(grid[:, 0], ways.items(), strict=True):
+        left = _parameters(axes, shapes, ranks) + 1.2
+        for rank, elements in enumerate(ranks):
+            for row, element in enumerate(elements):
+                _cell(axes, left, row, element, rank)
+            axes.text(left + 0.5, -0.25, f"rank {rank}", ha="center", fontsize=8)
+            left += 1.8
+        axes.set_title(title, fontsize=9, loc="left")
+        axes.set_xlim(-0.1, left)
+        axes.set_ylim(tallest + 0.1, -0.9)
+        axes.set_axis_off()
+    return figure
+
+
+def _parameters(
+    axes: Axes, shapes: Mapping[str, Sequence[int]], ranks: Sequence[Sequence[str]]
+) -> float:
+    """Draw each in its shape, and return where the last one ends."""
+    owner = {element: rank for rank, elements in enumerate(ranks) for element in elements}
+    left = 0.0
+    for name, shape in shapes.items():
+        columns = shape[1] if len(shape) > 1 else 1
+        for row in range(shape[0]):
+            for column in range(columns):
+                element = f"{name}{row * columns + column}"
+                _cell(axes, left + column, row, element, owner[element])
+        axes.text(left + columns / 2, -0.25, name, ha="center", fontsize=8, style="italic")
+        left += columns + 0.7
+    return left - 0.7
+
+
+def _cell(axes: Axes, left: float, top: float, element: str, rank: int) -> None:
+    color = (RANK[rank % 8], 0.55) if element else "none"
+    box = Rectangle((left, top), 1, 0.9, facecolor=color, edgecolor=GREY, linewidth=0.7)
+    box.set_hatch("" if element else "xxx")
+    axes.add_patch(box)
+    if element:
+        axes.text(left + 0.5, top + 0.45, element, ha="center", va="center_baseline", fontsize=8)
+
+
+def elements_kept(
+    shapes: Mapping[str, torch.Size], layouts: Mapping[str, type[Flat | RowLayout]], ranks: int
+) -> dict[str, list[list[str]]]:
+    """Of each layout and rank the names of the elements in its shard, "" where it is padded."""
+    numbers = [torch.arange(shape.numel()).view(shape) for shape in shapes.values()]
+    ways: dict[str, list[list[str]]] = {}
+    for title, kind in layouts.items():
+        ways[title] = []
+        for rank in range(ranks):
+            own = kind([*shapes.values()], ranks, rank)
+            if isinstance(own, Flat):
+                spans = own.ranges()
+                parts = [n.flatten()[slice(*s)] for n, s in zip(numbers, spans, strict=True)]
+            else:
+                parts = [own.piece(index, n).flatten() for index, n in enumerate(numbers)]
+            pairs = zip(shapes, parts, strict=True)
+            elements = [f"{name}{index}" for name, part in pairs for index in part.tolist()]
+            ways[title].append(elements + [""] * (own.shard_numel - len(elements)))
+    return ways
+
+
+Holding = Mapping[str, str]  # part of the state → "whole" or "shard"; a part may be missing
+CELL, APART, BAR = 0.2, 0.3, 0.34  # width of a number, gap between ranks, height of a strip
+HIGH = 1.25  # of a row, in heights of a cell pair
+COLLECTIVES = "gather", "reduce-scatter"
+
+
+def unit_life(phases: Mapping[str, Mapping[str, Holding]], ranks: int = 4) -> Figure:
+    """Time goes down, ranks stand side by side, and bars at the right count one rank's numbers.
+
+    The unit has one number for each rank, so a shard is one cell and the whole is `ranks` cells.
+
+    Args:
+        phases: phase → event → what a rank holds after it.
+        ranks: how many ranks share the unit.
+    """
+    events = [(phase, name, held) for phase, all_ in phases.items() for name, held in all_.items()]
+    figure, grid = style.subplots(size=(4.8, 0.4 * len(events) + 0.6))
+    axes: Axes = grid[0, 0]
+    wide = ranks * CELL + APART
+    bars = ranks * wide + 0.1
+    for row, (_, name, held) in enumerate(events):
+        for rank in range(ranks):
+            _holding(axes, rank * wide, row * HIGH, held, rank, ranks)
+        if name in COLLECTIVES:  # a line joins the ranks
+            y = row * HIGH + BAR / 2 + (BAR + 0.08) * (name == "reduce-scatter")
+            for rank in range(1, ranks):
+                axes.plot([rank * wide - APART, rank * wide], [y, y], color=GREY, lw=2)
+        _amount(axes, bars, row * HIGH, held, ranks)
+    _names(axes, phases)
+    for rank in range(ranks):
+        middle = rank * wide + ranks * CELL / 2
+        axes.text(middle, -0.32, f"rank {rank}", ha="center", fontsize=8)
+    axes.text(bars, -0.32, "numbers held", fontsize=8)
+    axes.set_xlim(-1.8, bars + (2 * ranks + 1) * 0.11 + 0.25)
+    axes.set_ylim(len(events) * HIGH - 0.2, -0.75)
+    axes.set_axis_off()
+    return figure
+
+
+def _holding(axes: Axes, left: float, top: float, held: Holding, rank: int, ranks: int) -> None:
+    """A rank's weights, and its gradients below them; what is not there is an empty outline."""
+    for line, part in enumerate(("parameters", "gradients")):
+        for number in range(ranks):
+            there = held.get(part) == "whole" or (part in held and number == rank)
+            corner = left + number * CELL, top + line * (BAR + 0.08)
+            box = Rectangle(corner, CELL, BAR, linewidth=0.5, edgecolor=GREY, fill=there)
+            if there:
+                box.set(facecolor=PART[part], hatch=2 * PART_HATCH[part], edgecolor="black")
+            axes.add_patch(box)
+
+
+def _amount(axes: Axes, left: float, top: float, held: Holding, ranks: int) -> None:
+    start, total = left, 0
+    for part, how in held.items():
+        count = {"shard": 1, "whole": ranks + (part == "parameters")}[how]  # the shard stays
+        total += count
+        box = Rectangle((start, top + 0.2), 0.11 * count, BAR, linewidth=0.5, edgecolor=GREY)
+        box.set(facecolor=PART[part], hatch=2 * PART_HATCH[part], edgecolor="black")
+        axes.add_patch(box)
+        start += 0.11 * count
+    axes.text(start + 0.06, top + 0.4, str(total), va="center", fontsize=8)
+
+
+def _names(axes: Axes, phases: Mapping[str, Mapping[str, Holding]]) -> None:
+    row = 0
+    for phase, events in phases.items():
+        top, bottom = row * HIGH - 0.05, (row + len(events)) * HIGH - 0.4
+        axes.plot([-1.5] * 2, [top, bottom], color=GREY, lw=1)
+        middle = (top + bottom) / 2
+        axes.text(-1.64, middle, phase, rotation=90, ha="center", va="center", fontsize=8)
+        for name in events:
+            axes.text(-0.12, row * HIGH + 0.38, name, ha="right", va="center", fontsize=8)
+            row += 1
+
+
+LANES = {"forward": 0, "backward": 0, "all-gather": 1, "reduce-scatter": 2}  # kind → row
+THICK = 0.8  # of a row's height
+
+
+def unit_timeline(panels: Mapping[str, Iterable[Span]]) -> Figure:
+    """A panel for each way to run a step, over the same time: one lane to compute, two to send.
+
+    Args:
+        panels: title → spans named "KIND UNIT", such as "all-gather 3", times in seconds.
+    """
+    size = 4.8, 1.5 * len(panels) + 0.45
+    figure, grid = style.subplots(len(panels), 1, size=size, sharex=True)
+    for axes, (title, spans) in zip(grid[:, 0], panels.items(), strict=True):
+        _panel(axes, title, list(spans))
+    grid[-1, 0].set_xlabel("milliseconds", fontsize=8)
+    return figure
+
+
+def _panel(axes: Axes, title: str, spans: list[Span]) -> None:
+    for _, _, name, start, end in spans:
+        kind, unit = name.rsplit(" ", 1)
+        corner = 1e3 * start, LANES[kind] - THICK / 2
+        box = Rectangle(corner, 1e3 * (end - start), THICK, edgecolor="black", lw=0.5, alpha=0.65)
+        box.set_facecolor(PHASE[kind])
+        axes.add_patch(box)
+        middle = 5e2 * (start + end)
+        axes.text(middle, LANES[kind], unit, ha="center", va="center_baseline", fontsize=8)
+    for phase in ("forward", "backward"):
+        own = [span for span in spans if span.name.startswith(phase)]
+        middle = 5e2 * (own[0].start + own[-1].end)
+        axes.text(middle, -0.55, phase, ha="center", va="bottom", fontsize=8)
+    axes.autoscale_view()
+    axes.set_xlim(left=0)
+    axes.set_yticks([0, 1, 2], ["compute", "all-gather", "reduce-scatter"])
+    axes.set_ylim(2.6, -1.05)
+    axes.set_title(title, fontsize=9, loc="left")
+    style.chart(axes, labelsize=8)
+    axes.tick_params(axis="y", length=0)
+
+
+WIDE, TALL, DOWN = 1.0, 0.8, 1.55  # of a rank's box, and from one node to the next
+
+
+def mesh(nodes: int, local: int) -> Figure:
+    """Each rank with the shard it keeps: rows share a model, columns keep copies of one shard."""
+    figure, grid = style.subplots(size=(4.8, 1.15 * nodes + 0.35))
+    axes: Axes = grid[0, 0]
+    for rank in range(nodes * local):
+        node, place = divmod(rank, local)
+        _rank(axes, place * 1.25, node * DOWN, rank, place, local)
+    right = (local - 1) * 1.25 + WIDE
+    for node in range(nodes):
+        y = node * DOWN + TALL / 2
+        for place in range(1, local):
+            axes.plot([place * 1.25 - 0.25, place * 1.25], [y, y], color=GREY, lw=2)
+        axes.text(-0.15, y, f"node {node}", ha="right", va="center", fontsize=8)
+    bottom = (nodes - 1) * DOWN + TALL
+    for place in range(local):
+        middle = place * 1.25 + WIDE / 2
+        for node in range(1, nodes):
+            ends = [(node - 1) * DOWN + TALL, node * DOWN]
+            axes.plot([middle] * 2, ends, color=GREY, lw=1.6, linestyle=":")
+    row = "along a row (solid): gather weights, reduce-scatter gradients"
+    column = "down a column (dotted): all-reduce one shard of gradients"
+    axes.text(right / 2, -0.2, row, ha="center", fontsize=8)
+    axes.text(right / 2, bottom + 0.2, column, ha="center", va="top", fontsize=8)
+    axes.set_xlim(-0.95, right + 0.1)
+    axes.set_ylim(bottom + 0.5, -0.5)
+    axes.set_axis_off()
+    return figure
+
+
+def _rank(axes: Axes, left: float, top: float, rank: int, place: int, local: int) -> None:
+    """A box in the rank's colour; in it the model as a strip, of which one shard is filled."""
+    box = Rectangle((left, top), WIDE, TALL, edgecolor=RANK[rank % 8], linewidth=2)
+    box.set_facecolor("none")
+    axes.add_patch(box)
+    axes.text(left + WIDE / 2, top + 0.25, f"rank {rank}", ha="center", va="center", fontsize=8)
+    cell = 0.8 * WIDE / local
+    for number in range(local):
+        shard = Rectangle((left + 0.1 + number * cell, top + 0.45), cell, 0.22)
+        shard.set(edgecolor=GREY, linewidth=0.5, fill=number == place, facecolor=PART["parameters"])
+        axes.add_patch(shard)

@@ -1,0 +1,295 @@
+"""Pictures of the ring: who sends to whom, what lies where, and when each link is busy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import cos, pi, sin
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, FancyArrowPatch
+
+from minidist.plots import style
+from minidist.plots.style import COLORS, GREY, RANK
+from minidist.schedule.cost import Link
+from minidist.schedule.schedule import Step
+from minidist.schedule.simulate import Event, Replay
+
+CELL = 0.36  # width of a chunk; an inch has two units
+REACH = 1.95  # of a panel, from its middle to an edge
+Point = tuple[float, float]
+
+
+def place(rank: int, ranks: int) -> Point:
+    """Where a rank stands: rank 0 on top, the others clockwise."""
+    angle = 2 * pi * rank / ranks
+    return 1.15 * sin(angle), 1.3 * cos(angle)
+
+
+def ring_circle(replay: Replay, panels: Mapping[str, Sequence[int]], *, columns: int = 2) -> Figure:
+    """Who sends what to whom, and what every rank then holds.
+
+    A rank is a row of its chunks. A chunk has a stripe for each rank, filled if that rank's part is
+    in it; Σ is a finished sum, and what the panel's steps have changed has a thick border. A dashed
+    arrow overwrites what it meets, a solid one adds to it.
+
+    Args:
+        replay: of any schedule of up to eight ranks.
+        panels: title → the steps, from 0, whose messages the panel shows.
+        columns: panels side by side.
+    """
+    rows = -(-len(panels) // columns)
+    figure, grid = style.subplots(rows, columns, size=(1.62 * columns, 1.9 * rows))
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for axes, (title, steps) in zip(grid.flat, panels.items(), strict=False):
+        panel(axes, replay, steps, title)
+    return figure
+
+
+def panel(axes: Axes, replay: Replay, steps: Sequence[int], title: str) -> None:
+    """One of the circles of `ring_circle`."""
+    events = [event for event in replay.events if event.step in steps]
+    for event in events:
+        _message(axes, event, replay)
+    held, changed = replay.state(max(steps) + 1), {(e.dst, e.chunk) for e in events}
+    for rank in range(replay.ranks):
+        _holdings(axes, rank, replay, held[rank], {c for r, c in changed if r == rank})
+    _bare(axes, title)
+
+
+def _message(axes: Axes, event: Event, replay: Replay) -> None:
+    x, y = _arrow(axes, event, replay.ranks, bend=-0.2, width=2)
+    if replay.chunks > 1:
+        style.write(axes, 2.3 * x, 1.4 * y, f"chunk {event.chunk}")
+
+
+def _holdings(
+    axes: Axes, rank: int, replay: Replay, held: Sequence[tuple[int, ...]], changed: set[int]
+) -> None:
+    middle, y = place(rank, replay.ranks)
+    left, low = middle - CELL * replay.chunks / 2, y - 0.2
+    for chunk, who in enumerate(held):
+        x = left + CELL * chunk
+        for part in who:
+            stripe = CELL / replay.ranks
+            style.fill(axes, x + part * stripe, low, RANK[part % 8], width=stripe, height=0.36)
+        edge, width = (COLORS[1], 1.8) if chunk in changed else (GREY, 0.6)
+        style.outline(axes, x, low, edge, width=CELL, height=0.36, linewidth=width)
+        if who == tuple(range(replay.ranks)):
+            style.write(axes, x + CELL / 2, low + 0.16, "Σ")
+    aside = 0.9 * (middle > 0.5) - 0.9 * (middle < -0.5)  # clear of the arrows
+    above = 0.53 if y > -0.5 else -0.2
+    style.write(axes, middle + aside * CELL * (replay.chunks > 1), low + above, f"rank {rank}")
+
+
+def chunk_tour(replay: Replay, chunk: int) -> Figure:
+    """The way of one chunk round the ring: outside where it is added to, inside where it is copied.
+
+    Beside each arrow stands its step, and which ranks' parts the message carries.
+    """
+    figure, grid = style.subplots(size=(3.5, 3.4))
+    axes: Axes = grid[0, 0]
+    for rank in range(replay.ranks):
+        spot = place(rank, replay.ranks)
+        axes.add_patch(Circle(spot, 0.3, facecolor=(RANK[rank % 8], 0.35), edgecolor=GREY))
+        style.write(axes, *spot, f"rank {rank}")
+    for event in (event for event in replay.events if event.chunk == chunk):
+        bend, width, out = (-0.32, 2.2, 1.62) if event.reduce else (0.1, 1.4, 0.52)
+        x, y = _arrow(axes, event, replay.ranks, bend=bend, width=width)
+        whole = event.carried == tuple(range(replay.ranks))
+        carried = "Σ" if whole else "+".join(map(str, event.carried))
+        style.write(axes, out * x, out * y, f"step {event.step + 1}\n{carried}")
+    _bare(axes, "")
+    return figure
+
+
+def _arrow(axes: Axes, event: Event, ranks: int, *, bend: float, width: float) -> Point:
+    """An arrow in the sender's colour, dashed if the message overwrites; returns its middle."""
+    start, end = place(event.src, ranks), place(event.dst, ranks)
+    arrow = FancyArrowPatch(
+        start,
+        end,
+        connectionstyle=f"arc3,rad={bend}",
+        arrowstyle="-|>",
+        mutation_scale=11,
+        shrinkA=17,
+        shrinkB=17,
+        color=RANK[event.src % 8],
+        linewidth=width,
+        linestyle="-" if event.reduce else (0, (3, 2)),
+    )
+    axes.add_patch(arrow)
+    return (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
+
+
+def _bare(axes: Axes, title: str) -> None:
+    axes.set(xlim=(-REACH, REACH), ylim=(-1.8, 1.9), aspect="equal")
+    axes.set_title(title, fontsize=9)
+    axes.set_axis_off()
+
+
+TALL, WIDE = 2.0, 3.15  # inches
+
+
+def idea(step: Step, ranks: int, said: Sequence[tuple[str, str]]) -> Figure:
+    """Ranks in a circle with the messages of one step between them; beside it, its readings.
+
+    Args:
+        step: each message is an arrow in its sender's colour, with its chunk beside it.
+        ranks: how many; rank 0 stands on top, the others follow clockwise.
+        said: of each reading, its name and what it says.
+    """
+    figure, grid = style.subplots(size=(WIDE, TALL), layout=None)
+    axes: Axes = grid[0, 0]
+    axes.set(position=(0, 0, 1, 1), xlim=(-1.35, 1.35 * (2 * WIDE / TALL - 1)), ylim=(-1.35, 1.35))
+    axes.set_axis_off()
+    angle = np.pi / 2 - 2 * np.pi * np.arange(ranks) / ranks
+    x, y = np.cos(angle), np.sin(angle)
+    for message in step:
+        color = RANK[message.src % 8]
+        start, end = ((x[rank], y[rank]) for rank in (message.src, message.dst))
+        arrow = {"arrowstyle": "-|>", "color": color, "lw": 2, "shrinkA": 17, "shrinkB": 17}
+        arrow |= {"connectionstyle": "arc3,rad=-0.25"}
+        axes.annotate("", end, start, arrowprops=arrow)
+        middle = (angle[message.src] + angle[message.dst]) / 2
+        if abs(angle[message.src] - angle[message.dst]) > np.pi:
+            middle += np.pi
+        style.write(axes, 1.14 * np.cos(middle), 1.14 * np.sin(middle), f"chunk {message.chunk}")
+    for rank in range(ranks):
+        color = RANK[rank % 8]
+        axes.add_patch(Circle((x[rank], y[rank]), 0.29, facecolor=(color, 0.3), edgecolor=color))
+        style.write(axes, x[rank], y[rank], f"rank {rank}")
+    style.write(axes, 0, 0.03, "one\nschedule", fontsize=9)
+    for number, (name, text) in enumerate(said):
+        top = 1.15 - 2.4 * number / len(said)
+        axes.plot([1.62, 1.62], [top + 0.08, top - 0.58], color=GREY, linewidth=2)
+        axes.text(1.74, top, name, va="top", fontsize=10, weight="bold")
+        axes.text(1.74, top - 0.27, text, va="top", fontsize=8, linespacing=1.3)
+    return figure
+
+
+BAR = 0.62
+
+
+def message_times(link: Link, sizes: Mapping[str, float]) -> Figure:
+    """A bar for a message of each size: first the latency, then its bytes.
+
+    Behind it stands the time, and the rate that the message as a whole has had.
+    """
+    figure, grid = style.subplots(size=(3.3, 0.36 * len(sizes) + 0.95))
+    axes: Axes = grid[0, 0]
+    alpha = 1e6 * link.alpha
+    for row, nbytes in enumerate(sizes.values()):
+        wire = 1e6 * link.beta * nbytes
+        axes.barh(row, alpha, BAR, facecolor="none", hatch="////", edgecolor=GREY)
+        axes.barh(row, wire, BAR, left=alpha, color=COLORS[0], alpha=0.75)
+        rate = nbytes / (alpha + wire) / 1e3  # bytes in microseconds
+        said = f" {alpha + wire:.0f} µs, {rate:.2g} GB/s"
+        axes.text(alpha + wire, row, said, va="center", fontsize=8)
+    axes.text(alpha / 2, -0.55, "α", ha="center", fontsize=9)
+    axes.text(1.2 * alpha, -0.55, "β · bytes", fontsize=9)
+    axes.set_yticks(range(len(sizes)), list(sizes))
+    longest = alpha + 1e6 * link.beta * max(sizes.values())
+    axes.set(xlim=(0, 1.62 * longest), ylim=(len(sizes) - 0.5, -0.95))
+    axes.set_xticks(range(0, int(longest) + 1, 10))
+    axes.set_xlabel("microseconds", fontsize=9)
+    style.chart(axes, labelsize=8)
+    return figure
+
+
+def link_lanes(replays: Mapping[str, Replay], rank: int = 0) -> Figure:
+    """What comes in and what goes out at one rank's link, over time, for each schedule.
+
+    Time counts bytes only, in units of the time that one whole tensor takes. A bar has the colour
+    of its sender, and its number where there is room.
+    """
+    figure, grid = style.subplots(
+        len(replays), 1, size=(3.7, 1.2 * len(replays) + 0.5), sharex=True
+    )
+    ends = [
+        fill_lanes(axes, replay, rank, title)
+        for axes, (title, replay) in zip(grid.flat, replays.items(), strict=True)
+    ]
+    grid[-1, 0].set_xlim(0, 1.02 * max(ends))
+    grid[-1, 0].set_xlabel("time, in units of one whole tensor (βG)", fontsize=9)
+    return figure
+
+
+def fill_lanes(axes: Axes, replay: Replay, rank: int, title: str) -> float:
+    """Draw one rank's link; returns when its last message ends."""
+    end = 0.0
+    for row, own in enumerate(lanes(replay, rank)):
+        for start, length, src in own:
+            style.fill(axes, start, row, RANK[src % 8], width=length, height=0.8, alpha=0.55)
+            style.outline(axes, start, row, width=length, height=0.8, linewidth=0.4)
+            if length > 0.5:
+                style.write(axes, start + length / 2, row + 0.42, str(src))
+            end = max(end, start + length)
+    axes.set(ylim=(2, -0.1), yticks=[0.4, 1.4], yticklabels=["in", "out"])
+    axes.set_title(title, fontsize=9, loc="left")
+    style.chart(axes, labelsize=8)
+    axes.tick_params(axis="y", length=0)
+    return end
+
+
+def lanes(replay: Replay, rank: int) -> tuple[Sequence[tuple[float, float, int]], ...]:
+    """(start, length, sender) of each message that comes in at `rank`, and of each that leaves it.
+
+    A step lasts as long as the largest message in it.
+    """
+    coming: list[tuple[float, float, int]] = []
+    leaving: list[tuple[float, float, int]] = []
+    now = 0.0
+    for step in range(replay.steps):
+        events = [event for event in replay.events if event.step == step]
+        sizes = dict.fromkeys(((e.src, e.dst) for e in events), 0.0)
+        for event in events:
+            sizes[event.src, event.dst] += 1 / replay.chunks
+        for (src, dst), size in sizes.items():
+            if rank in (src, dst):
+                (leaving if rank == src else coming).append((now, size, src))
+        now += max(sizes.values())
+    return coming, leaving
+
+
+def readings(replay: Replay, rank: int = 1) -> Figure:
+    """A schedule's messages, and below them the three things that one can make of them.
+
+    They are a picture of the first step, one rank's part in all steps, and when its link is busy.
+    """
+    figure = plt.figure(figsize=(5.9, 3.6), facecolor="none", layout="constrained")
+    axes = figure.subplot_mosaic("sss;drp", width_ratios=[1.5, 1, 1.1], height_ratios=[0.4, 1])
+    first = [event for event in replay.events if event.step == 0]
+    said = [f"{e.src} → {e.dst}: chunk {e.chunk}" for e in first]
+    top = axes["s"]
+    top.set_axis_off()
+    _write(top, 0.5, 0.95, "the schedule")
+    _write(top, 0.5, 0.64, "step 1:   " + ",   ".join(said))
+    _write(top, 0.5, 0.38, f"steps 2 to {replay.steps}:   …")
+    for start, end in ((0.4, 0.2), (0.53, 0.53), (0.66, 0.84)):
+        down = FancyArrowPatch((start, 0.2), (end, -0.12), arrowstyle="-|>", color=GREY)
+        down.set(transform=top.transAxes, clip_on=False, mutation_scale=10)
+        top.add_patch(down)
+    panel(axes["d"], replay, [0], "drawn: step 1")
+    _own_lines(axes["r"], replay, rank)
+    fill_lanes(axes["p"], replay, rank, f"priced: rank {rank}'s link")
+    axes["p"].set_xlabel("time (1 = a whole tensor)", fontsize=8)
+    axes["p"].set_xlim(0, 1.6)
+    return figure
+
+
+def _own_lines(axes: Axes, replay: Replay, rank: int) -> None:
+    axes.set_axis_off()
+    axes.set_title(f"run: rank {rank}'s part", fontsize=9)
+    sends = {event.step: event.chunk for event in replay.events if event.src == rank}
+    for event in (event for event in replay.events if event.dst == rank):
+        then = "add" if event.reduce else "keep"
+        line = f"{event.step + 1}:  send {sends[event.step]},  {then} {event.chunk}"
+        _write(axes, 0.5, 0.9 - 0.9 * event.step / replay.steps, line)
+
+
+def _write(axes: Axes, x: float, y: float, text: str) -> None:
+    axes.text(x, y, text, fontsize=8, ha="center", va="center", transform=axes.transAxes)

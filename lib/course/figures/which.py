@@ -1,0 +1,158 @@
+"""Pictures for choosing an algorithm: who wins where, and paths through nodes and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import cos, pi, sin
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Wedge
+from matplotlib.ticker import FixedLocator, FuncFormatter
+
+from course.figures.algorithms import dot
+from minidist.plots import style
+from minidist.plots.style import COLORS, GREY, RANK
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def winners(
+    best: Mapping[str, Mapping[int, Sequence[str]]],
+    sizes: Sequence[float],
+    names: Sequence[str],
+    marks: Mapping[str, float] | None = None,
+) -> Figure:
+    """Which algorithm is the fastest: tensor size to the right, ranks upward.
+
+    Args:
+        best: for each title a panel: number of ranks → the winner's name at each of `sizes`.
+        sizes: bytes, ascending.
+        names: all names that may win; a name's place here gives its colour.
+        marks: name → bytes that get a line from top to bottom.
+    """
+    figure, grid = style.subplots(len(best), 1, size=(3.7, 2.5 * len(best) + 0.2), sharex=True)
+    for axes, (title, rows) in zip(grid[:, 0], best.items(), strict=True):
+        _regions(axes, rows, sizes, names)
+        axes.set_title(title, fontsize=10, loc="left")
+        axes.set_ylabel("ranks", fontsize=9)
+        for name, at in (marks or {}).items():
+            axes.axvline(at, color="black", lw=1.2, ls="--")
+            axes.text(at, len(rows) - 0.45, name, ha="center", va="bottom", fontsize=8)
+    grid[-1, 0].set_xlabel("bytes in the tensor", fontsize=9)
+    return figure
+
+
+def _regions(
+    axes: Axes, rows: Mapping[int, Sequence[str]], sizes: Sequence[float], names: Sequence[str]
+) -> None:
+    index = np.array([[names.index(name) for name in rows[ranks]] for ranks in rows])
+    axes.pcolormesh(
+        sizes,
+        np.arange(len(rows)),
+        index,
+        cmap=ListedColormap(COLORS[: len(names)]),
+        vmin=-0.5,
+        vmax=len(names) - 0.5,
+        shading="nearest",
+        alpha=0.55,
+        rasterized=True,  # or seams show between the cells
+    )
+    for which in np.unique(index):  # its name, in the middle of its largest row
+        wide = (index == which).sum(axis=1)
+        place = np.flatnonzero(index[int(wide.argmax())] == which)
+        if len(place) > len(sizes) / 6:
+            x = np.sqrt(sizes[place[0]] * sizes[place[-1]])
+            style.write(axes, x, int(wide.argmax()), names[int(which)])
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(0, 51, 5)]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: in_bytes(value)))
+    axes.set_yticks(range(len(rows)), [f"{ranks:,}" for ranks in rows])
+    style.chart(axes, labelsize=8)
+
+
+def in_bytes(value: float) -> str:
+    """A number of bytes on an axis: 256 B, 64 KiB, 16 MiB."""
+    power = min(int(np.log2(max(value, 1)) // 10), len(UNITS) - 1)
+    return f"{value / 1024**power:g} {UNITS[power]}"
+
+
+def byte_ticks(*powers: int) -> dict[float, str]:
+    """Powers of two on an axis of bytes: value → what stands there."""
+    return {2.0**power: in_bytes(2.0**power) for power in powers}
+
+
+def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
+    """The hops of a ring over `count` nodes of `local` ranks, clockwise from the top.
+
+    Args:
+        count: number of nodes.
+        local: ranks on each of them.
+        inside: what a hop between ranks of a node costs, written in the middle.
+        between: what a hop from node to node costs, written there and at each such hop.
+    """
+    ranks = count * local
+    figure, grid = style.subplots(size=(3.7, 3.7), layout="none")
+    figure.subplots_adjust(0, 0, 1, 1)
+    axes: Axes = grid[0, 0]
+    axes.set(xlim=(-1.55, 1.55), ylim=(-1.55, 1.55), aspect="equal")
+    axes.set_axis_off()
+    turn = 360 / ranks
+    for node in range(count):
+        begin, end = 90 - (node * local + local - 0.62) * turn, 90 - (node * local - 0.38) * turn
+        axes.add_patch(Wedge((0, 0), 1.17, begin, end, width=0.34, color=GREY, alpha=0.16, lw=0))
+        axes.text(*_at((node + 0.5) * local - 0.5, ranks, 0.62), f"node {node}",
+                  ha="center", va="center", fontsize=9)  # fmt: skip
+    for rank in range(ranks):
+        leaves = (rank + 1) % local == 0
+        hop = FancyArrowPatch(_at(rank, ranks), _at(rank + 1, ranks), shrinkA=8, shrinkB=8)
+        hop.set(arrowstyle="-|>", mutation_scale=12 if leaves else 8)
+        hop.set(linewidth=3 if leaves else 1.2, color=COLORS[1] if leaves else GREY)
+        axes.add_patch(hop)
+        if leaves:
+            axes.text(*_at(rank + 0.5, ranks, 1.33), between,
+                      ha="center", va="center", fontsize=9)  # fmt: skip
+        dot(axes, *_at(rank, ranks), rank, size=13)
+    middle = f"once round:\n{ranks - count} × {inside}\n+ {count} × {between}"
+    axes.text(0, 0, middle, ha="center", va="center", fontsize=10)
+    return figure
+
+
+def _at(place: float, ranks: int, radius: float = 1.0) -> tuple[float, float]:
+    angle = 2 * pi * place / ranks
+    return radius * sin(angle), radius * cos(angle)
+
+
+TITLES = ("1  copy in", "2  sum a column", "3  copy out")
+
+
+def one_memory(ranks: int = 4) -> Figure:
+    """Three panels; a row is a rank's segment, a column a chunk, a colour the rank that acts."""
+    figure, grid = style.subplots(1, 3, size=(3.7, 1.75))
+    for number, (axes, title) in enumerate(zip(grid[0], TITLES, strict=True)):
+        for row in range(ranks):
+            for column in range(ranks):
+                _cell(axes, number, row, column)
+        axes.set_xlim(-0.05, ranks + 0.05)
+        style.name_rows(axes, (f"{rank}" for rank in range(ranks)))
+        axes.set_xticks([column + 0.5 for column in range(ranks)], range(ranks))
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("chunk", fontsize=8)
+        style.table(axes)
+    grid[0, 0].set_ylabel("segment of rank", fontsize=8)
+    return figure
+
+
+def _cell(axes: Axes, panel: int, row: int, column: int) -> None:
+    """In step 1 a rank writes its row, in 2 it reads its column, in 3 all read the diagonal."""
+    who = (row, column, column)[panel]
+    color = RANK[who % len(RANK)]
+    if panel < 2 or row == column:
+        style.fill(axes, column, row, color, alpha=0.55)
+    if panel and row == column:
+        style.outline(axes, column, row, color, linewidth=1.8)
+        style.write(axes, column + 0.5, row + 0.54, "Σ", fontsize=9)
+    else:
+        style.outline(axes, column, row, GREY)

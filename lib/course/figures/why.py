@@ -1,0 +1,194 @@
+"""Pictures of the first chapter: a machine, the GPUs that a state fills, and scaling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from minidist.planner.hardware import Accelerator
+from minidist.plots import style
+from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, PHASE
+
+# In points, 72 to an inch, so that a link's width is exact.
+BOX, PITCH, LEFT, HEIGHT = 72.0, 81.0, 2.0, 314.0
+WIDEST = 52.0  # of the links, that between a GPU and its memory
+
+
+class Level(NamedTuple):
+    """Lower and upper edge of what stands side by side."""
+
+    low: float
+    high: float
+
+
+SWITCH, GPUS, MEMORY = Level(268, 286), Level(194, 226), Level(106, 138)
+CARDS, NETWORK = Level(56, 72), Level(2, 20)
+
+
+def machine(gpu: Accelerator, pcie: float, gpus: Sequence[str] = ("0", "1", "7")) -> Figure:
+    """One node, with some of its GPUs: each link is drawn in proportion to its bandwidth.
+
+    Args:
+        gpu: what the node is full of.
+        pcie: bytes a second from a GPU to its network card, in each direction.
+        gpus: numbers of those that are drawn; dots stand for those between.
+    """
+    width = 2 * LEFT + PITCH * (len(gpus) - 1) + BOX
+    figure, grid = style.subplots(size=(width / 72, HEIGHT / 72), layout=None)
+    axes: Axes = grid[0, 0]
+    axes.set(position=(0, 0, 1, 1), xlim=(0, width), ylim=(0, HEIGHT))
+    axes.set_axis_off()
+    points = WIDEST / gpu.bandwidth
+    right = width - LEFT
+    _box(axes, LEFT, right, SWITCH, "NVLink switch")
+    _box(axes, LEFT, right, NETWORK, "network switch, to other nodes")
+    frame = Rectangle((0, 44), width, 256, fill=False, edgecolor=GREY, linestyle="--")
+    axes.add_patch(frame)
+    axes.text(LEFT, 304, f"one node: eight {gpu.name}", fontsize=9)
+    for column, number in enumerate(gpus):
+        left = LEFT + PITCH * column
+        middle = left + WIDEST / 2 + 2
+        _box(axes, left, left + BOX, GPUS, f"GPU {number}\n{gpu.flops / 1e12:,.0f} TFLOP/s")
+        _box(axes, left, left + WIDEST + 4, MEMORY, f"HBM\n{gpu.memory / 1e9:.0f} GB")
+        _box(axes, left, left + BOX, CARDS, "network card")
+        _link(axes, middle, MEMORY.high, GPUS.low, gpu.bandwidth * points)
+        _link(axes, middle, GPUS.high, SWITCH.low, gpu.nvlink * points)
+        _link(axes, left + BOX - 6, CARDS.high, GPUS.low, pcie * points)
+        _link(axes, middle, NETWORK.high, CARDS.low, gpu.network * points)
+        _name(axes, left, middle, gpu, pcie)
+        if column + 1 < len(gpus) and int(gpus[column + 1]) > int(number) + 1:
+            style.write(axes, left + (BOX + PITCH) / 2, 159, "…", fontsize=14)
+    return figure
+
+
+def _name(axes: Axes, left: float, middle: float, gpu: Accelerator, pcie: float) -> None:
+    """Write each link's bandwidth beside it, or into it where it is wide enough."""
+    style.write(axes, middle, 166, f"{gpu.bandwidth / 1e9:,.0f}\nGB/s")
+    beside: dict[str, Any] = {"ha": "left", "va": "center", "fontsize": 8}
+    axes.text(middle + 7, 247, f"{gpu.nvlink / 1e9:.0f} GB/s", **beside)
+    axes.text(left + BOX - 9, 89, f"PCIe {pcie / 1e9:.0f} GB/s", **(beside | {"ha": "right"}))
+    axes.text(middle + 4, 32, f"{gpu.network / 1e9:.0f} GB/s", **beside)
+
+
+def _box(axes: Axes, left: float, right: float, level: Level, text: str) -> None:
+    style.outline(
+        axes,
+        left,
+        level.low,
+        width=right - left,
+        height=level.high - level.low,
+        linewidth=0.9,
+        facecolor=(GREY, 0.15),
+    )
+    style.write(axes, (left + right) / 2, (level.low + level.high) / 2 - 0.5, text)
+
+
+def _link(axes: Axes, middle: float, low: float, high: float, width: float) -> None:
+    left = middle - width / 2
+    band = Rectangle((left, low), width, high - low, facecolor=COLORS[0], alpha=0.55, linewidth=0)
+    band.set_gid("link")
+    axes.add_patch(band)
+
+
+SIDE, GAP = 0.86, 0.55  # of a square, and between models
+
+
+def filled(models: Mapping[str, Mapping[str, float]], capacity: float, across: int = 7) -> Figure:
+    """Fill squares, each the memory of one GPU, with the parts of each model's state.
+
+    Args:
+        models: model → part of the state, as `style.PART` names it → its amount.
+        capacity: the memory of one GPU, in the same unit.
+        across: squares in a row.
+    """
+    rows = {name: math.ceil(sum(parts.values()) / capacity) for name, parts in models.items()}
+    height = sum(-(-count // across) + GAP for count in rows.values())
+    figure, grid = style.subplots(size=(3.0, 0.33 * height + 0.35))
+    axes: Axes = grid[0, 0]
+    top, names, middles = 0.0, [], []
+    for name, parts in models.items():
+        at, whole = 0.0, sum(parts.values()) / capacity
+        for part, amount in parts.items():
+            _fill(axes, top, at, at + amount / capacity, part, across)
+            at += amount / capacity
+        for square in range(rows[name]):
+            row, column = divmod(square, across)
+            style.outline(axes, column, top + row, width=SIDE, height=SIDE, linewidth=0.8)
+        lines = -(-rows[name] // across)
+        names.append(f"{name}\n{whole:.2g} GPUs" if whole > 1 else f"{name}\n{whole:.2f} GPU")
+        middles.append(top + (lines - 1 + SIDE) / 2)
+        top += lines + GAP
+    axes.set_yticks(middles, names)
+    axes.set_xticks([])
+    axes.set(xlim=(-0.1, across), ylim=(top - GAP, -0.1), aspect="equal")
+    style.table(axes)
+    style.legend_below(figure, 2)
+    return figure
+
+
+def _fill(axes: Axes, top: float, start: float, end: float, part: str, across: int) -> None:
+    """Fill from `start` to `end`, in squares, going on in the next one where one is full."""
+    while start < end - 1e-9:
+        square = math.floor(start + 1e-9)
+        until = min(end, square + 1)
+        row, column = divmod(square, across)
+        look: dict[str, Any] = {"color": PART[part], "hatch": PART_HATCH[part], "label": part}
+        axes.bar(
+            column + (start - square) * SIDE,
+            SIDE,
+            (until - start) * SIDE,
+            top + row,
+            align="edge",
+            alpha=0.75,
+            linewidth=0,
+            **look,
+        )
+        start = until
+
+
+COMPUTING, MOVING = PHASE["backward"], PHASE["bucket"]
+
+
+def strong_scaling(
+    ranks: Sequence[int],
+    computing: Sequence[float],
+    moving: Sequence[float],
+    crossing: int | None = None,
+) -> Figure:
+    """Seconds of computing, of moving the gradients, and of both one after the other.
+
+    Args:
+        ranks: how many, of each point, from 1 on; one rank moves nothing.
+        computing: seconds that a rank computes.
+        moving: seconds that it then moves gradients.
+        crossing: the number of ranks from which on moving takes longer, to be marked.
+    """
+    figure, grid = style.subplots(size=(3.4, 3.0))
+    axes: Axes = grid[0, 0]
+    both = [c + m for c, m in zip(computing, moving, strict=True)]
+    moved = [(n, m) for n, m in zip(ranks, moving, strict=True) if m > 0]
+    axes.plot(ranks, both, color=style.GREY, lw=1.4, ls="--", label="both, one after the other")
+    axes.plot(ranks, computing, color=COMPUTING, lw=1.8, marker="o", ms=3.5, label="computing")
+    axes.plot(*zip(*moved, strict=True), color=MOVING, lw=1.8, marker="s", ms=3.5, label="moving")
+    axes.set(yscale="log")
+    axes.set_xlabel("ranks", fontsize=9)
+    axes.set_xscale("log", base=2)
+    axes.yaxis.set_major_formatter("{x:g}")
+    style.chart(axes, labelsize=8)
+    axes.set_xticks(ranks[::2], [f"{n:,}" for n in ranks[::2]])
+    axes.set_ylabel("seconds of one step", fontsize=9)
+    middle = len(ranks) // 3
+    near: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
+    axes.annotate("computing", (ranks[middle], computing[middle]), (-46, -14), **near)
+    axes.annotate("moving the gradients", (ranks[1], moving[1]), (6, -12), **near)
+    axes.annotate("one after the other", (ranks[middle], both[middle]), (10, 8), **near)
+    if crossing:
+        axes.axvline(crossing, color=style.GREY, lw=0.9, ls=":")
+        top = axes.get_ylim()[1]
+        axes.annotate(f"{crossing} ranks", (crossing, top), (4, -12), **near)
+    return figure
