@@ -55,10 +55,9 @@ def all_gather_chunks(chunks: list[Tensor]) -> None:
 
 
 def send_right_receive_left(outgoing: Tensor, incoming: Tensor) -> None:
-    """One step of the ring, both ways at once: if all ranks sent first, all could wait forever."""
+    """One step of the ring, both ways in one batch: one after the other, they hang on GPUs."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    sending = dist.isend(outgoing, (rank + 1) % ranks)
-    receiving = dist.irecv(incoming, (rank - 1) % ranks)
-    for work in (sending, receiving):
-        assert work is not None  # it is for ranks outside of a group only
+    send = dist.P2POp(dist.isend, outgoing, (rank + 1) % ranks)
+    receive = dist.P2POp(dist.irecv, incoming, (rank - 1) % ranks)
+    for work in dist.batch_isend_irecv([send, receive]):
         work.wait()

@@ -42,6 +42,12 @@ WRONG = {
             {"all_reduce": hand.in_equal_chunks},
             "of 2 all_reduce of 1 elements",
         ),
+        (
+            "hangs",
+            {"all_reduce": hand.one_by_one},
+            "all_reduce is right over Gloo and would hang on GPUs.*rank 0 to send to 1, rank 1 to"
+            " send to 0. .*batch_isend_irecv",
+        ),
         ("torch's own", {"all_reduce": hand.by_torch}, "calls torch.distributed's all_reduce"),
         ("torch's own", {"all_reduce": hand.by_minidist}, "calls minidist's collectives"),
         ("traffic", {"all_reduce": hand.in_two_rings}, "all_reduce .* with 4 messages .* 2 are"),
@@ -109,6 +115,11 @@ def test_a_wrong_file_is_called_wrong_and_told_why(
 ) -> None:
     monkeypatch.setattr(report, "RANKS", (1, 2))  # from_scratch's own tests have more
     says(diagnosis, graded(name, answer, monkeypatch))
+
+
+def test_a_ring_that_takes_turns_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict = graded("ring", {"all_reduce": hand.in_turns}, monkeypatch)
+    assert verdict, verdict
 
 
 def test_nothing_written_is_no_mistake_yet() -> None:

@@ -18,7 +18,7 @@ from course.project.milestones import MILESTONES, Milestone, by_name
 from course.project.models import EITHER_ORDER, MODELS
 from course.project.parity import check_parity
 from course.project.peers import PEERS
-from course.project.ring import check_ring
+from course.project.ring import check_order, check_ring
 from course.project.scores import (
     RING_BYTES,
     RING_LINK,
@@ -80,7 +80,9 @@ def ring(package: str) -> str:
     found(package, "ring", "all_reduce")
     module = load(package, "ring")
     for ranks in RING_RANKS:
-        on_ranks(check_ring, ranks, module, timeout=TIMEOUT, hints=HINTS)
+        orders = on_ranks(check_ring, ranks, module, timeout=TIMEOUT, hints=HINTS)
+        for collective in orders[0]:
+            check_order(collective, [of_rank[collective] for of_rank in orders])
     return (
         f"all three collectives, on {', '.join(map(str, RING_RANKS))} ranks, in N - 1 messages "
         "a phase, of a chunk each: fewer bytes are not possible."

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -17,19 +18,21 @@ from course.sandbox.forbidden import without_minidist, without_torch
 from course.verdict import Wrong
 from minidist.schedule.cost import Link
 
-INSTEAD = "`isend` and `irecv`"
+INSTEAD = "`isend` and `irecv`, in one batch,"
 SIZE = 1003  # elements where traffic is counted: not all chunks are equally long
 
 
-def check_ring(module: ModuleType) -> None:
+def check_ring(module: ModuleType) -> dict[str, Batches]:
     """On a rank: compare the module's collectives with sums of what every rank draws.
+
+    Returns the messages of each collective in the order of this rank's calls, for `check_order`.
 
     Raises:
         Wrong: a result is not what it must be, or this rank sends more than it needs to.
     """
     with without_torch(INSTEAD), without_minidist(INSTEAD):
         _check_results(module)
-        _check_traffic(module)
+        return _check_traffic(module)
 
 
 def _check_results(module: ModuleType) -> None:
@@ -50,7 +53,7 @@ def _check_results(module: ModuleType) -> None:
     _compare("all_gather", whole, torch.arange(ranks).double()[:, None].expand(-1, 3))
 
 
-def _check_traffic(module: ModuleType) -> None:
+def _check_traffic(module: ModuleType) -> dict[str, Batches]:
     ranks = dist.get_world_size()
     full, part = torch.ones(ranks * SIZE), torch.ones(SIZE)
     calls: dict[str, tuple[int, Callable[[], object]]] = {
@@ -58,10 +61,12 @@ def _check_traffic(module: ModuleType) -> None:
         "reduce_scatter": (1, lambda: module.reduce_scatter(part, full)),
         "all_gather": (1, lambda: module.all_gather(full, part)),
     }
+    orders = {}
     for name, (phases, call) in calls.items():
         steps = phases * (ranks - 1)
-        with sends_recorded() as sent:
+        with recorded() as orders[name]:
             call()
+        sent = sends(orders[name])
         if len(sent) > steps:
             raise Wrong(
                 f"{name} gives the right result with {len(sent)} messages from this rank; "
@@ -72,6 +77,40 @@ def _check_traffic(module: ModuleType) -> None:
                 f"{name} gives the right result, and this rank sends {sum(sent):,} bytes; "
                 f"{steps * part.nbytes:,} are enough: {steps} messages of a chunk each."
             )
+    return orders
+
+
+def check_order(name: str, orders: Sequence[Batches]) -> None:
+    """Raise Wrong if NCCL could hang: there a call ends only with the one that it belongs to.
+
+    Args:
+        name: of the collective.
+        orders: what each rank calls, in its order.
+    """
+    left = [[list(batch) for batch in order] for order in orders]
+    going = True
+    while going:
+        going = False
+        for rank, queue in enumerate(left):
+            for message in [each for each in queue[0] if each.sends] if queue else []:
+                theirs = left[message.peer][0] if left[message.peer] else []
+                found = [each for each in theirs if not each.sends and each.peer == rank]
+                if found:
+                    theirs.remove(found[0])
+                    queue[0].remove(message)
+                    going = True
+        left = [[batch for batch in queue if batch] for queue in left]
+    stuck = {rank: queue[0][0] for rank, queue in enumerate(left) if queue}
+    if stuck:
+        waits = ", ".join(
+            f"rank {rank} {'to send to' if message.sends else 'to receive from'} {message.peer}"
+            for rank, message in stuck.items()
+        )
+        raise Wrong(
+            f"{name} is right over Gloo and would hang on GPUs. Under NCCL, calls run in the order "
+            "in which they are posted, and a send ends only with its receive. So all wait: "
+            f"{waits}. Post both in one batch: `dist.batch_isend_irecv`."
+        )
 
 
 def _draw(rank: int, *shape: int) -> Tensor:
@@ -88,6 +127,22 @@ def _compare(what: str, found: Tensor, right: Tensor) -> None:
 # ---- what it costs ----
 
 
+class Message(NamedTuple):
+    """One that a rank sends or receives."""
+
+    sends: bool
+    peer: int
+    nbytes: int
+
+
+Batches = list[list[Message]]  # those of a list were posted together
+
+
+def sends(batches: Batches) -> list[int]:
+    """The bytes of each message that this rank sends."""
+    return [message.nbytes for batch in batches for message in batch if message.sends]
+
+
 class _Slowed(NamedTuple):
     """A message that is done when the emulated link has carried it."""
 
@@ -100,24 +155,39 @@ class _Slowed(NamedTuple):
 
 
 @contextmanager
-def sends_recorded(link: Link | None = None) -> Iterator[list[int]]:
-    """Within it note the bytes of each message that this rank sends, over an emulated link if any.
+def recorded(link: Link | None = None) -> Iterator[Batches]:
+    """Within it note the messages of this rank, which go over an emulated link if there is one.
 
     On the link a rank's messages follow one another, and each takes α + βn.
     """
-    sent: list[int] = []
+    batches: Batches = []
+    frames: list[FrameType | None] = []  # of batch_isend_irecv, one for each batch
     free = 0.0
-    original = dist.ProcessGroup.send
+    send, receive = dist.ProcessGroup.send, dist.ProcessGroup.recv
 
-    def send(self: dist.ProcessGroup, tensors: list[Tensor], *args: Any, **kwargs: Any) -> Any:
-        nonlocal free
+    def note(is_send: bool, tensors: list[Tensor], peer: int) -> int:
+        frame: FrameType | None = sys._getframe()
+        while frame and frame.f_code.co_name != "batch_isend_irecv":
+            frame = frame.f_back
+        if not frame or not frames or frame is not frames[-1]:
+            batches.append([])
+            frames.append(frame)
         nbytes = sum(tensor.nbytes for tensor in tensors)
-        sent.append(nbytes)
-        work = original(self, tensors, *args, **kwargs)
+        batches[-1].append(Message(is_send, peer, nbytes))
+        return nbytes
+
+    def noted_receive(group: Any, tensors: list[Tensor], peer: int, *args: Any) -> Any:
+        note(False, tensors, peer)
+        return receive(group, tensors, peer, *args)
+
+    def noted_send(group: Any, tensors: list[Tensor], peer: int, *args: Any) -> Any:
+        nonlocal free
+        nbytes = note(True, tensors, peer)
+        work = send(group, tensors, peer, *args)
         if link is None:
             return work
         free = max(free, time.monotonic()) + link.alpha + link.beta * nbytes
         return _Slowed(work, free)
 
-    with patch.object(dist.ProcessGroup, "send", send):
-        yield sent
+    with patch.multiple(dist.ProcessGroup, send=noted_send, recv=noted_receive):
+        yield batches

@@ -64,6 +64,28 @@ def in_two_rings(tensor: Any) -> None:
         ring.all_reduce(half)
 
 
+def one_by_one(tensor: Any) -> None:
+    """Both are on their way before either is waited for: right over Gloo, a hang under NCCL."""
+
+    def batch(ops: Any) -> Any:
+        return [each.op(each.tensor, each.peer) for each in ops]
+
+    with patch.object(dist, "batch_isend_irecv", batch):
+        ring.all_reduce(tensor)
+
+
+def in_turns(tensor: Any) -> None:
+    """Rank 0 sends first, the others receive first: slow, and right on GPUs too."""
+
+    def batch(ops: Any) -> Any:
+        for each in ops if dist.get_rank() == 0 else reversed(ops):
+            each.op(each.tensor, each.peer).wait()
+        return []
+
+    with patch.object(dist, "batch_isend_irecv", batch):
+        ring.all_reduce(tensor)
+
+
 def overwrites_its_input(output: Any, input: Any) -> None:
     chunks = list(input.view(-1).chunk(dist.get_world_size()))
     ring.reduce_scatter_chunks(chunks)
