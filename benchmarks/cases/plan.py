@@ -39,7 +39,8 @@ from benchmarks.harness.training import Config, Trained, Training, Way, bucket_m
 from benchmarks.harness.turns import Repeats, Turns
 from course.training.models import GPT
 from minidist.collectives.fit import Measurement, fit
-from minidist.comm.comm import Comm, Counted
+from minidist.comm.comm import Comm
+from minidist.comm.counted import Counted
 from minidist.comm.slowed import Slowed
 from minidist.memory.state import FP32
 from minidist.planner.hardware import Accelerator

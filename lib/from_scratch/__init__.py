@@ -14,7 +14,7 @@ clipping, checkpoints of model and optimizer        `parallel.full_model`, `zero
 mixed precision, a shard for each parameter         `parallel.fsdp.param_group`
 activation checkpointing                            `parallel.fsdp.unit`
 waiting for the last gradients automatically        `parallel.autograd.backward`
-reporting where ranks disagree                      `comm.comm`, `parallel.checks`
+reporting where ranks disagree                      `comm.agreement`, `parallel.checks`
 ==================================================  ============================================
 """
 

@@ -23,7 +23,9 @@ from minidist.collectives.tensor import (
     reduce_scatter_tensor,
 )
 from minidist.collectives.tuner import Explanation, explain
-from minidist.comm.comm import Counted, Native, Ours
+from minidist.comm.counted import Counted
+from minidist.comm.native import Native
+from minidist.comm.ours import Ours
 from minidist.comm.replicas import check_replicas
 from minidist.errors import CommunicationError, MismatchError, RankError, ReplicaError, TaskError
 from minidist.launch.launch import device, launch

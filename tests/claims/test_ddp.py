@@ -14,7 +14,8 @@ from torch.nn import functional
 import minidist
 from course.failures.disagreeing import Forked
 from course.training import data, models
-from minidist.comm.comm import Counted, Ours
+from minidist.comm.counted import Counted
+from minidist.comm.ours import Ours
 from minidist.comm.replicas import check_replicas
 from minidist.errors import RankError, ReplicaError
 from minidist.memory.meter import measured

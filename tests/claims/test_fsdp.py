@@ -15,7 +15,8 @@ import minidist
 from course.pages.recorded import recorded
 from course.training import models
 from from_scratch.fsdp import FSDP
-from minidist.comm.comm import Counted, Ours
+from minidist.comm.counted import Counted
+from minidist.comm.ours import Ours
 from minidist.memory import activations
 from minidist.memory.predict import predict
 from minidist.memory.state import held

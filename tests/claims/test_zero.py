@@ -11,7 +11,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import minidist
 from from_scratch.fsdp import FSDP
-from minidist.comm.comm import Counted, Ours
+from minidist.comm.counted import Counted
+from minidist.comm.ours import Ours
 from minidist.memory.state import MIXED, DtypePolicy, StateBytes, held, share, state
 
 CAP = 1 / 1024  # MiB that close a bucket: layers of 16 x 16 doubles are twice as large

@@ -9,7 +9,10 @@ import torch.distributed as dist
 
 import minidist
 from minidist import launch
-from minidist.comm.comm import Comm, Counted, CountedCall, Handle, Native, Ours
+from minidist.comm.comm import Comm, Handle
+from minidist.comm.counted import Counted, CountedCall
+from minidist.comm.native import Native
+from minidist.comm.ours import Ours
 from tests.support.collectives import OPS, all_reduced, data, reduced, same
 
 WORLDS = [1, 2, 3]

@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch import nn
 
 from minidist import MismatchError, launch
-from minidist.comm.comm import Counted, Ours
+from minidist.comm.counted import Counted
+from minidist.comm.ours import Ours
 from minidist.comm.replicas import check_replicas, digest, same_model
 from minidist.errors import ReplicaError
 

@@ -14,7 +14,7 @@ from course.project.report import found
 from from_scratch import fsdp
 from from_scratch.ddp import in_buckets
 from minidist import Counted, Ours, launch
-from minidist.comm.comm import CountedCall
+from minidist.comm.counted import CountedCall
 
 Calls = list[CountedCall]
 

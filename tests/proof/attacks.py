@@ -21,7 +21,8 @@ from torch.optim import SGD, Optimizer
 from torch.utils.checkpoint import checkpoint
 
 import minidist
-from minidist.comm.comm import Comm, Ours
+from minidist.comm.comm import Comm
+from minidist.comm.ours import Ours
 from minidist.parallel.fsdp.fully_shard import FSDPModule
 from tests.proof import models
 from tests.proof.cases import differ, largest, trained, wrapped

@@ -25,7 +25,10 @@ from torch.optim import SGD, AdamW, Optimizer
 
 import minidist
 from course.training import data, models
-from minidist.comm.comm import Comm, Counted, Native, Ours
+from minidist.comm.comm import Comm
+from minidist.comm.counted import Counted
+from minidist.comm.native import Native
+from minidist.comm.ours import Ours
 from tests.support.training import digest
 
 with warnings.catch_warnings():

@@ -7,7 +7,7 @@ done at once, so that a fault shows in the same way each time.
 import torch
 
 import minidist
-from minidist.comm.comm import Ours
+from minidist.comm.ours import Ours
 from tests.proof.cases import Case, Make, made
 
 

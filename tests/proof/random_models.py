@@ -15,7 +15,8 @@ from torch.nn import Linear, Parameter
 from torch.optim import Adam, AdamW
 from torch.utils.checkpoint import checkpoint
 
-from minidist.comm.comm import Native, Ours
+from minidist.comm.native import Native
+from minidist.comm.ours import Ours
 from tests.proof import attacks
 from tests.proof.attacks import Attack, Live
 from tests.proof.models import Model

@@ -18,7 +18,8 @@ from torch.optim import SGD
 
 import minidist
 from minidist import DistributedDataParallel, ZeroOptimizer, launch
-from minidist.comm.comm import Native, Ours
+from minidist.comm.native import Native
+from minidist.comm.ours import Ours
 from minidist.parallel.fsdp.fully_shard import units
 from minidist.parallel.zero.optimizer import holder_of
 from tests.proof import attacks, models, random_models

@@ -16,7 +16,7 @@ from torch import nn
 
 import minidist
 from minidist import Counted, launch
-from minidist.comm.comm import Ours
+from minidist.comm.ours import Ours
 from tests.proof.cases import FSDP, OPTIMIZERS, Made, wrapped
 
 SIZES = (61, 13, 11)  # of layers; nothing divides them

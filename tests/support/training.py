@@ -12,7 +12,10 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from minidist import DistributedDataParallel, ZeroOptimizer, full_gradients, full_state_dict
-from minidist.comm.comm import Comm, Counted, Native, Ours
+from minidist.comm.comm import Comm
+from minidist.comm.counted import Counted
+from minidist.comm.native import Native
+from minidist.comm.ours import Ours
 from minidist.comm.replicas import digest as digest_of
 
 MODES: dict[str, dict[str, Any]] = {

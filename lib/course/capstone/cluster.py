@@ -23,7 +23,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from course.capstone import task
 from course.training.emulated import working
-from minidist.comm.comm import Around, Comm, Ours, Pending
+from minidist.comm.comm import Around, Comm, Pending
+from minidist.comm.ours import Ours
 from minidist.comm.slowed import ALGORITHMS
 from minidist.schedule.cost import Link, price, switch
 

@@ -24,7 +24,7 @@ from course.graders.averages import near
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import Traffic, check_traffic, on_ranks
 from course.verdict import Grader, Wrong, ask_number, ask_numbers, formula
-from minidist.comm.comm import Ours
+from minidist.comm.ours import Ours
 
 __all__ = ["accumulate", "indices", "rate", "save"]
 

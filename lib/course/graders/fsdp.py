@@ -17,7 +17,9 @@ from course.graders.averages import near, why_not
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks, takes_memory
 from course.verdict import Grader, Wrong, ask_number, ask_pairs, formula, hint, number
-from minidist.comm.comm import Comm, Counted, Ours
+from minidist.comm.comm import Comm
+from minidist.comm.counted import Counted
+from minidist.comm.ours import Ours
 
 __all__ = ["norm", "peak", "rows", "unit"]
 

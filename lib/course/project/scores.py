@@ -16,7 +16,9 @@ from course.project.milestones import Milestone, Trained
 from course.project.models import mlp
 from course.project.ring import recorded, sends
 from course.timing.travels import Awaited
-from minidist.comm.comm import Around, Comm, Counted, Ours, Pending
+from minidist.comm.comm import Around, Comm, Pending
+from minidist.comm.counted import Counted
+from minidist.comm.ours import Ours
 from minidist.comm.slowed import Slowed
 from minidist.memory.meter import Meter
 from minidist.schedule.cost import Link

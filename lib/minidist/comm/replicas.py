@@ -13,7 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from minidist.comm.comm import Comm, Ours, gather_objects
+from minidist.comm.agreement import gather_objects
+from minidist.comm.comm import Comm
+from minidist.comm.ours import Ours
 from minidist.errors import MismatchError, ReplicaError, name_ranks
 
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import AdamW
 
-from minidist.comm.comm import Counted, Ours
+from minidist.comm.counted import Counted
+from minidist.comm.ours import Ours
 from minidist.memory.state import Strategy
 from minidist.parallel.ddp.ddp import DistributedDataParallel
 from minidist.parallel.fsdp.fully_shard import fully_shard

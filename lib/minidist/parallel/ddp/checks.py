@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import Parameter
 
-from minidist.comm.comm import Comm, agreed
+from minidist.comm.agreement import agreed
+from minidist.comm.comm import Comm
 from minidist.parallel.checks import check_module, check_tensors, is_number
 
 NAME = "DistributedDataParallel"

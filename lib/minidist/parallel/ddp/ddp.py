@@ -24,7 +24,8 @@ from torch.nn import Parameter
 from torch.utils._pytree import tree_map_only
 
 from minidist.collectives.runtime.group import wire_device
-from minidist.comm.comm import Comm, agree_on, agreed, broadcast_coalesced
+from minidist.comm.agreement import agree_on, agreed
+from minidist.comm.comm import Comm, broadcast_coalesced
 from minidist.comm.replicas import same_model
 from minidist.parallel.autograd.backward import Backward
 from minidist.parallel.checks import NotCopied, choose_comm

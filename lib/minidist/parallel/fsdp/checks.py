@@ -10,9 +10,11 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves
 
-from minidist.comm.comm import Comm, Ours, agree_on, check_comm
+from minidist.comm.agreement import agree_on
+from minidist.comm.comm import Comm, Handle
+from minidist.comm.ours import Ours
 from minidist.parallel.autograd.backward import tensors
-from minidist.parallel.checks import check_module, check_tensors
+from minidist.parallel.checks import check_comm, check_module, check_tensors
 from minidist.parallel.fsdp.param_group import (
     Replaced,
     Shard,
@@ -150,6 +152,11 @@ def _facts_of(module: nn.Module, comm: Comm) -> dict[str, object]:
 
 
 # ---- while it is used ----
+
+
+def agree(comm: Comm, what: str, async_op: bool) -> Handle | None:
+    """Where checks are on, see that all ranks do the same to the same unit."""
+    return agree_on(comm, f"fully_shard: {what}", async_op=async_op)
 
 
 def check_parameters(unit: Unit) -> None:

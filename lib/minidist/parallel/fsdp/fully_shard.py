@@ -1,6 +1,7 @@
 """`fully_shard`: what users call to make a module a unit, and what the module gains by it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -68,7 +69,8 @@ def fully_shard(
     for each in reversed(comms):  # rank 0's to the first rank of each row, then along the rows
         broadcast_coalesced(tensors, each)
     groups = [[infos[index] for index in members] for members in alike(parameters)]
-    unit = Unit(module, groups, comms, policy, reshard_after_forward)
+    agree = partial(checks.agree, comms[0])
+    unit = Unit(module, groups, comms, policy, reshard_after_forward, agree)
 
     kind = type(module)
     module.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})

@@ -27,7 +27,7 @@ After Rajbhandari et al. (2020), *ZeRO*, stage 3; Zhao et al. (2023), *PyTorch F
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from enum import Enum, auto
 from itertools import pairwise
@@ -38,7 +38,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import ReduceOp
 
-from minidist.comm.comm import Comm, Handle, agree_on
+from minidist.comm.comm import Comm, Handle
 from minidist.parallel.autograd.backward import BackwardPass, cast, in_backward, on_entry, on_exit
 from minidist.parallel.fsdp.param_group import DtypePolicy, ParamGroup, ParamInfo
 from minidist.profiler.spans import COMMUNICATION, COMPUTE
@@ -57,7 +57,11 @@ class UnitState(Enum):
 
 
 class Unit:
-    """The parameters of one wrapped module, without those of wrapped modules inside it."""
+    """The parameters of one wrapped module, without those of wrapped modules inside it.
+
+    `agree` is called before each collective, with what it is for and whether it goes on in the
+    background. It raises, or the handle that it returns does, unless all ranks are about to.
+    """
 
     def __init__(
         self,
@@ -66,10 +70,11 @@ class Unit:
         comms: Sequence[Comm],
         policy: DtypePolicy,
         reshard_after_forward: bool | None,
+        agree: Callable[[str, bool], Handle | None],
     ) -> None:
         self.comms, self.comm = comms, comms[0]  # the ranks that share each parameter
         self.replicate = comms[1] if len(comms) == 2 else None  # those with the same shards
-        self.policy, self.reshard_after_forward = policy, reshard_after_forward
+        self.policy, self.reshard_after_forward, self._agree = policy, reshard_after_forward, agree
         self.requires_gradient_sync = True
         self.state = UnitState.SHARDED
         self.name = "root"  # or, of a module inside it, the module's name there
@@ -187,9 +192,8 @@ class Unit:
             self.context.reduced[between].append(Reduced(self, group, present, kept))
 
     def _agree_on(self, what: str, async_op: bool) -> list[Handle]:
-        """Where checks are on, see that all ranks do the same to the same unit."""
-        apart = async_op and self.device.type == "cpu"  # a GPU's collective cannot be stopped later
-        handle = agree_on(self.comm, f"fully_shard: {what}", async_op=apart)
+        # In the background on the CPU alone: a GPU's collective cannot be stopped later.
+        handle = self._agree(what, async_op and self.device.type == "cpu")
         return [handle] if handle else []
 
     # ---- what it is, and what it is called ----

@@ -21,7 +21,9 @@ from torch import nn
 from torch.distributed import ReduceOp
 from torch.nn import Parameter
 
-from minidist.comm.comm import Comm, Ours, agree_on, gather_objects
+from minidist.comm.agreement import agree_on, gather_objects
+from minidist.comm.comm import Comm
+from minidist.comm.ours import Ours
 from minidist.parallel.ddp.ddp import PREFIX, DistributedDataParallel
 from minidist.parallel.fsdp.fully_shard import LABEL, units
 from minidist.parallel.fsdp.param_group import Shard, plain

@@ -8,7 +8,8 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from minidist.collectives.checks.tensors import check_apart, same_place
-from minidist.comm.comm import Comm, checks_are_on
+from minidist.comm.agreement import checks_are_on
+from minidist.comm.comm import Comm
 from minidist.comm.replicas import Entry, digest, looks, same
 from minidist.parallel.autograd.backward import watched
 from minidist.parallel.checks import check_tensors, is_number

@@ -14,7 +14,8 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from minidist.comm.comm import Comm, agree_on, agreed
+from minidist.comm.agreement import agree_on, agreed
+from minidist.comm.comm import Comm
 from minidist.parallel.checks import NotCopied, choose_comm
 from minidist.parallel.sharding.partition import MIB, Named, assign_alike
 from minidist.parallel.zero import checks

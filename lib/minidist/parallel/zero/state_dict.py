@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from minidist.comm.comm import Comm, gather_objects
+from minidist.comm.agreement import gather_objects
+from minidist.comm.comm import Comm
 from minidist.parallel.zero.bucket import ShardedBucket
 
 Group = dict[str, Any]
