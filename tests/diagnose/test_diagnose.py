@@ -121,6 +121,19 @@ def test_ranks_that_call_different_collectives_are_told_apart(tmp_path: Path) ->
     assert read(tmp_path)[2].state == "gone"
 
 
+def barrier_of_a_gpu(folder: Path) -> None:
+    config = "cpu:gloo,cuda:nccl"  # whose barriers are queued, and done on the GPU
+    with pytest.MonkeyPatch.context() as patch, record(folder):
+        patch.setattr(dist, "get_backend_config", lambda group: config)
+        dist.barrier()
+        dist.all_reduce(torch.ones(1))
+
+
+def test_nccl_s_barrier_is_queued_not_left(tmp_path: Path) -> None:
+    minidist.launch(barrier_of_a_gpu, 1, tmp_path)
+    assert [call.state for call in read(tmp_path)[0].calls] == ["queued", "left"]
+
+
 SCRIPT = """
 import os, signal, sys
 import torch

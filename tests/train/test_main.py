@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from minidist import launch
 from minidist.plots.training import training as draw
+from minidist.train import __main__ as command
 from minidist.train.__main__ import main
 from tests.train.test_strategies import SMALL, losses_of, records
 
@@ -44,6 +45,18 @@ def test_when_a_rank_is_killed_the_run_goes_on_from_the_last_checkpoint_to_the_s
     ends = f"loss {lines[0]['loss']:.3f} at step 0, {lines[-1]['loss']:.3f} at 7"
     assert ends in done.stdout
     assert sorted(path.name for path in folder.iterdir()) == ["step-6", "step-8"]
+
+
+def test_a_rank_with_a_gpu_connects_that_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(command, "own_device", lambda: torch.device("cuda:1"))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: found.append(("set", device)))
+    noted = lambda backend, **how: found.append((backend, how["device_id"]))  # noqa: E731
+    monkeypatch.setattr(dist, "init_process_group", noted)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    with command.process_group(9.0):
+        device = torch.device("cuda:1")
+        assert found == [("set", device), ("cpu:gloo,cuda:nccl", device)]
 
 
 def test_twenty_kills_at_random_moments_leave_the_newest_checkpoint_whole(tmp_path: Path) -> None:

@@ -109,7 +109,9 @@ class Recorder:
     def enter(self, name: str, group: ProcessGroup, tensors: Sequence[torch.Tensor]) -> Leave:
         """Note a call; return how to note that it has been left."""
         about = [f"{t.dtype} {tuple(t.shape)}".removeprefix("torch.") for t in tensors[-1:]]
-        on_gpu = any(tensor.is_cuda for tensor in tensors)  # where it is done later than called
+        # On a GPU it is done later than called; NCCL's barrier runs there too, without a tensor.
+        barrier = name == "barrier" and "nccl" in str(dist.get_backend_config(group))
+        on_gpu = barrier or any(tensor.is_cuda for tensor in tensors)
         members = dist.get_process_group_ranks(group)
         line: dict[str, Any] = {"name": name, "tensor": "".join(about), "time": time.time()}
         line |= {"group": group.group_name, "members": members}

@@ -78,11 +78,18 @@ def process_group(timeout: float) -> Iterator[None]:
     """The default group, between all that torchrun has started, or of this process alone."""
     wait = timedelta(seconds=timeout)
     device = own_device()
-    if device.type == "cuda":
+    on_gpu = device.type == "cuda"
+    if on_gpu:
         torch.cuda.set_device(device)
     store, rank, ranks = meet(wait) if "RANK" in os.environ else (HashStore(), 0, 1)
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=wait)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        store=store,
+        rank=rank,
+        world_size=ranks,
+        timeout=wait,
+        device_id=device if on_gpu else None,  # NCCL connects now, and to this GPU
+    )
     yield
     dist.destroy_process_group()
 
