@@ -9,28 +9,25 @@ number of ranks, but for rounding.
 import argparse
 import os
 import sys
-import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, Store, TCPStore
-from torch.distributed.rendezvous import rendezvous
+from torch._C._distributed_c10d import HashStore
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from minidist.launch.launch import device as own_device
 from minidist.train.loop import Training
 from minidist.train.options import Options, TrainError
+from minidist.train.rendezvous import meet
 from minidist.train.report import Report
 
-TIMEOUT, ONE_SECOND = 300.0, timedelta(seconds=1)
+TIMEOUT = 300.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -70,9 +67,6 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-# ---- the ranks meet ----
-
-
 @contextmanager
 def process_group(timeout: float) -> Iterator[None]:
     """The default group, between all that torchrun has started, or of this process alone."""
@@ -92,54 +86,6 @@ def process_group(timeout: float) -> Iterator[None]:
     )
     yield
     dist.destroy_process_group()
-
-
-def meet(wait: timedelta) -> tuple[Store, int, int]:
-    """The store by which the ranks find each other, this rank and the number of ranks."""
-    found = Future[tuple[Store, int, int]]()
-
-    def rendezvous_here() -> None:
-        try:
-            found.set_result(_rendezvous(wait))
-        except Exception as error:
-            found.set_exception(error)
-
-    # Another program's port accepts a connection and never answers: torch waits without end.
-    Thread(target=rendezvous_here, daemon=True).start()
-    try:
-        return found.result(wait.total_seconds())
-    except (dist.DistError, ValueError, TimeoutError) as error:
-        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        why = str(error).splitlines()[0] if str(error) else f"no answer in {wait.seconds} s"
-        raise TrainError(
-            f"the ranks do not meet at {where} (MASTER_ADDR and MASTER_PORT): {why}"
-        ) from error
-
-
-def _rendezvous(wait: timedelta) -> tuple[Store, int, int]:
-    """The same, without end if a port is another program's.
-
-    torchrun keeps its store over a restart, with the addresses of dead ranks in it, which new ones
-    may take for their peers'. So that store says only where rank 0 is, which has a new store each
-    time; an address at which nobody answers is an old one. The number of the restart would not do
-    for a prefix: torchrun counts on each host its own.
-    """
-    store, rank, ranks = next(rendezvous("env://", timeout=wait))
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return store, rank, ranks
-    host, key = os.environ["MASTER_ADDR"], "minidist.train: rank 0's port"
-    if rank == 0:
-        own = TCPStore(host, 0, ranks, True, wait, wait_for_workers=False)
-        store.set(key, str(own.port))
-        return own, rank, ranks
-    while True:
-        try:
-            return TCPStore(host, int(store.get(key)), ranks, False, ONE_SECOND), rank, ranks
-        except dist.DistNetworkError:
-            time.sleep(0.1)
-
-
-# ---- the run ----
 
 
 def run(args: argparse.Namespace) -> None:
