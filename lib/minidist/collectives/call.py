@@ -26,6 +26,7 @@ from minidist.collectives.runtime.group import check_group, members, wire_device
 from minidist.collectives.runtime.notes import gather_rows
 from minidist.collectives.runtime.reduction import Reduce
 from minidist.collectives.runtime.work import Work, in_order
+from minidist.collectives.tuner import Choice
 from minidist.diagnose import recorder
 from minidist.errors import MismatchError
 from minidist.schedule.program import program_of
@@ -58,8 +59,7 @@ class Call:
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.checked = self.ranks > 1 and agreement.wanted(check)
         self.facts = {"the call": name}  # on which all ranks must agree
-        # Whether it begins with a barrier in shared memory; asked when all earlier calls are done.
-        self.meets_first: Callable[[], bool] = lambda: False
+        self.choice: Choice | None = None  # of an algorithm, where there are several
         self.device = wire_device(group)
         self.tensors: list[torch.Tensor] = []
         self.outputs: list[torch.Tensor] = []  # the tensors that are written
@@ -167,7 +167,8 @@ def collective(
         # In inference mode there are no gradients, and tensors made in it may be written.
         with noted, torch.inference_mode():
             if call.checked:
-                agreement.agree(call.facts, problem, group, call.meets_first)
+                waits = call.choice is not None and call.choice.begins_with_barrier()
+                agreement.agree(call.facts, problem, group, has_barrier=waits)
             if problem is not None:
                 raise type(problem)(f"{where}: {problem}") from problem
             try:

@@ -6,7 +6,7 @@ says what is raised.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch.distributed import ProcessGroup, ReduceOp
@@ -17,7 +17,7 @@ from minidist.collectives.runtime.group import flat_device, flat_view
 from minidist.collectives.runtime.reduction import Op, op_name, reduction
 from minidist.collectives.runtime.work import Work
 from minidist.collectives.shared_memory import collectives as in_memory
-from minidist.collectives.tuner import CHOSEN, TABLES, fastest
+from minidist.collectives.tuner import CHOSEN, TABLES, Choice
 from minidist.schedule import algorithms
 from minidist.schedule.program import program_of
 
@@ -58,7 +58,7 @@ def all_reduce(
     def steps(call: Call) -> Iterator[None]:
         call.agree_on("op", op_name(op))
         call.takes("tensor", tensor, written=True)
-        choose = _choice(call, "all_reduce", algorithm, tensor, tensor.nbytes)
+        choice = _choice(call, "all_reduce", algorithm, tensor, tensor.nbytes)
         reduce, finish = reduction(op, tensor.dtype, call.ranks)
         options: dict[str, int] = {}
         if algorithm == "hierarchical":
@@ -66,7 +66,7 @@ def all_reduce(
             call.agree_on("LOCAL_WORLD_SIZE", options["local"])
         yield
         with flat_view(tensor, group) as flat:
-            name = choose()
+            name = choice.name()
             if name == "shared_memory":
                 in_memory.shared_all_reduce(flat, reduce, group)
             else:
@@ -106,10 +106,10 @@ def reduce_scatter_tensor(
         check_like("input", input, "output", output, call.ranks)
         if not is_slot(output, input, call.rank):
             check_apart({"output": output}, {"input": input})
-        choose = _choice(call, "reduce_scatter", algorithm, input, input.nbytes)
+        choice = _choice(call, "reduce_scatter", algorithm, input, input.nbytes)
         reduce, finish = reduction(op, input.dtype, call.ranks)
         yield
-        name = choose()
+        name = choice.name()
         if name == "shared_memory":
             with flat_view(output, group) as mine, flat_view(input, group, written=False) as parts:
                 in_memory.shared_reduce_scatter(mine, parts, reduce, group)
@@ -149,10 +149,10 @@ def all_gather_into_tensor(
         check_like("output_tensor", output_tensor, "input_tensor", input_tensor, call.ranks)
         if not is_slot(input_tensor, output_tensor, call.rank):
             check_apart({"output_tensor": output_tensor}, {"input_tensor": input_tensor})
-        choose = _choice(call, "all_gather", algorithm, input_tensor, output_tensor.nbytes)
+        choice = _choice(call, "all_gather", algorithm, input_tensor, output_tensor.nbytes)
         yield
         with flat_view(output_tensor, group) as flat:
-            name = choose()
+            name = choice.name()
             if name == "shared_memory":
                 with flat_view(input_tensor, group, written=False) as mine:
                     in_memory.shared_all_gather(flat, mine, group)
@@ -248,23 +248,17 @@ def barrier(
 
 def _choice(
     call: Call, collective: str, algorithm: str, tensor: torch.Tensor, nbytes: int
-) -> Callable[[], str]:
-    """What says which algorithm to run, to be asked when all ranks have come to the call."""
+) -> Choice:
+    """Check the algorithm's name; return what chooses when all ranks have come to the call."""
     call.agree_on("algorithm", algorithm)
     known = [*TABLES[collective], *CHOSEN]
     if algorithm not in known:
         raise ValueError(f"algorithm must be one of {', '.join(known)}, got {algorithm!r}")
-    group = call.group  # `choose` must not hold the call, or tensors would wait for gc
-    device = flat_device(tensor, group)
+    device = flat_device(tensor, call.group)
     if algorithm == "shared_memory" and device.type != "cpu":
         raise ValueError(f"algorithm: shared_memory is for the CPU, but it is on {tensor.device}")
-
-    def choose(measure: bool = True) -> str:
-        auto = algorithm == "auto"
-        return fastest(collective, nbytes, device, group, measure) if auto else algorithm
-
-    call.meets_first = lambda: nbytes > 0 and choose(measure=False) == "shared_memory"
-    return choose
+    call.choice = Choice(collective, algorithm, nbytes, device, call.group)
+    return call.choice
 
 
 # torch 2.13 has renamed them.

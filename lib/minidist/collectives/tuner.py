@@ -89,18 +89,33 @@ def explain(
     return Explanation(collective, nbytes, ranks, found, f"the model: {topology.name}")
 
 
-def fastest(
-    collective: str, nbytes: int, device: torch.device, group: ProcessGroup | None, measure: bool
-) -> str:
-    """The algorithm that "auto" takes; all ranks of the group must ask at the same time.
+@dataclass(frozen=True)
+class Choice:
+    """Which algorithm a call runs; asked when all ranks have come to it, and done all before it.
 
-    Unless none is to `measure`: then it is "auto" until it is known.
+    It does not hold the call's tensors, which would then wait for the garbage collector.
     """
-    if nbytes == 0 or dist.get_world_size(group) == 1:
-        return "ring"
-    if not (measure or device.type in _known.get(members(group), ())):
-        return "auto"
-    return _calibrated(group, device)(collective, nbytes).choice
+
+    collective: str
+    algorithm: str  # as the caller names it
+    nbytes: int
+    device: torch.device  # where the memory is that is sent
+    group: ProcessGroup | None
+
+    def name(self) -> str:
+        """The algorithm; "auto" may measure first, so all ranks ask at the same time."""
+        if self.algorithm != "auto":
+            return self.algorithm
+        if self.nbytes == 0 or dist.get_world_size(self.group) == 1:
+            return "ring"
+        return _calibrated(self.group, self.device)(self.collective, self.nbytes).choice
+
+    def begins_with_barrier(self) -> bool:
+        """True if the algorithm's first act is a barrier in shared memory; nothing is measured."""
+        measured = self.device.type in _known.get(members(self.group), ())
+        if self.nbytes == 0 or (self.algorithm == "auto" and not measured):
+            return False
+        return self.name() == "shared_memory"
 
 
 Explain = Callable[[str, int], Explanation]  # collective, bytes

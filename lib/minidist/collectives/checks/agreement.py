@@ -12,7 +12,6 @@ compared there: then the check costs next to nothing.
 
 import hashlib
 import os
-from collections.abc import Callable
 from functools import partial
 
 import torch.distributed as dist
@@ -31,13 +30,14 @@ def agree(
     facts: Note,
     problem: Exception | None,
     group: dist.ProcessGroup | None,
-    meets_first: Callable[[], bool],
+    *,
+    has_barrier: bool,
 ) -> None:
     """Raise MismatchError on every rank unless all have called this with the same facts.
 
     `facts` are by argument; "the call" names the collective. A `problem` with this rank's own input
-    is raised by the other ranks, and left to the caller here. If the collective `meets_first`, at a
-    barrier in shared memory, the digests wait for that.
+    is raised by the other ranks, and left to the caller here. If the collective `has_barrier` in
+    shared memory at its start, the digests wait for that.
     """
     note = facts | ({"problem": str(problem)} if problem else {})
     segments = shared_or_none(group)
@@ -46,7 +46,7 @@ def agree(
         return
     digest = hashlib.blake2b(encode(note), digest_size=DIGEST).digest()
     segments.compare(digest, partial(_compare, note, group))
-    if problem is not None or not meets_first():
+    if problem is not None or not has_barrier:
         segments.barrier()
 
 
