@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import update_wrapper, wraps
 from inspect import unwrap
@@ -42,12 +43,19 @@ class Verdict:
         return self.status == "right"
 
     def __str__(self) -> str:
-        return f"{self.status.capitalize()}: {self.text}"
+        return " ".join(self._said())
 
     def _repr_html_(self) -> str:
-        text = html.escape(self.text).replace("\n", "<br>")
+        name, text = map(html.escape, self._said())
         style = f"border-left: 0.5em solid {COLORS[self.status]}; padding: 0.5em 1em"
-        return f'<p style="{style}"><b>{self.status.capitalize()}.</b> {text}</p>'
+        return f'<p style="{style}"><b>{name}</b> {text.replace(chr(10), "<br>")}</p>'
+
+    def _said(self) -> tuple[str, str]:
+        """Its name, then sentences: "Correct for 9 lists. ..." or "Wrong. For 3 ranks ..."."""
+        name = "Correct" if self else self.status.capitalize()
+        if self and self.text.startswith("for "):
+            return name, self.text
+        return f"{name}.", self.text[:1].upper() + self.text[1:]
 
 
 class Wrong(Exception):
@@ -131,19 +139,19 @@ def ask_as(
 def ask_number(
     function: Callable[..., object], *args: object, expected: str = "a number of bytes"
 ) -> float:
-    """The same, for a number."""
+    """Ask for a number."""
     return ask_as(number, expected, function, *args)
 
 
 def ask_whole(
     function: Callable[..., object], *args: object, case: str = "", expected: str = "a whole number"
 ) -> int:
-    """The same, for a whole number."""
+    """Ask for a whole number."""
     return ask_as(whole, expected, function, *args, case=case)
 
 
 def ask_numbers(function: Callable[..., object], *args: object, case: str = "") -> list[int]:
-    """The same, for a list of whole numbers."""
+    """Ask for a list of whole numbers."""
     return ask_as(lambda answer: list(map(whole, answer)), "a list of numbers", function, *args,
                   case=case)  # fmt: skip
 
@@ -151,7 +159,7 @@ def ask_numbers(function: Callable[..., object], *args: object, case: str = "") 
 def ask_pairs(
     function: Callable[..., object], *args: object, case: str = "", expected: str
 ) -> list[tuple[int, int]]:
-    """The same, for a list of pairs of whole numbers."""
+    """Ask for a list of pairs of whole numbers."""
 
     def read(answer: Any) -> list[tuple[int, int]]:
         return [(whole(start), whole(end)) for start, end in answer]
@@ -163,6 +171,41 @@ def hint(answer: float, hints: Iterable[tuple[float, str]], within: float = 1e-9
     """A blank and what the first value that is the answer says of it; "" if there is none."""
     fitting = (f" {text}" for value, text in hints if abs(value - answer) <= within)
     return next(fitting, "")
+
+
+def check_numbers(
+    function: Callable[..., object],
+    cases: Iterable[tuple[Any, ...]],
+    right: Callable[..., float],
+    told: Callable[..., str],
+    why: Callable[..., str],
+    *,
+    unit: str = "bytes",
+    within: float = 1e-9,
+) -> None:
+    """Ask for the number of each case; raise Wrong at the first that is not `right(*case)`.
+
+    The verdict names the case as `told(*case)` does, and ends with `why(answer, *case)`, which is
+    a blank and what may be wrong, or "".
+    """
+    for case in cases:
+        given = deepcopy(case)
+        answer, wanted = ask_number(function, *given, expected=f"a number of {unit}"), right(*case)
+        if abs(answer - wanted) > within:
+            said = f"{amount(answer)} {unit.removesuffix('s') if answer == 1 else unit}"
+            raise Wrong(
+                f"{told(*case)} you say {said}; it is {amount(wanted)}.{why(answer, *case)}"
+            )
+
+
+def amount(value: float) -> str:
+    """A number as a verdict shows it: a whole one with commas, another one to four digits."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"
+
+
+def many(count: int, noun: str) -> str:
+    """A number of things: "1 rank", "3 ranks"."""
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
 
 
 # ---- grade ----

@@ -43,7 +43,7 @@ WRONG[grade.bytes_per_parameter] = [
 WRONG[grade.largest] = [
     ("mistake", lambda size, n, p, o: n * fitting(size, p, o), "every rank holds all of it"),
     ("mistake", lambda size, n, p, o: size // p.weights.itemsize, "too much"),
-    ("unit", lambda size, n, p, o: 8 * fitting(size, p, o), "For 1 GPUs .*: too much"),
+    ("unit", lambda size, n, p, o: 8 * fitting(size, p, o), "For 1 GPU .*: too much"),
     ("off by one", lambda size, n, p, o: fitting(size, p, o) - 1, "one more would fit as well"),
     ("off by one", lambda size, n, p, o: fitting(size, p, o) + 1, "too much"),
     ("constant", lambda size, n, p, o: 5 * 10**9, "sgd you say 5,000,000,000.*one more would fit"),
@@ -54,12 +54,16 @@ WRONG[grade.largest] = [
     ("type", lambda size, n, p, o: -1, "expected a whole number of parameters"),
 ]
 WRONG[grade.seat] = [
-    ("mistake", lambda rank, n: (rank % n, rank // n), "The other way round"),
+    ("mistake", lambda rank, n: (rank % n, rank // n), "The node comes first"),
     ("mistake", lambda rank, n: (rank // n, rank), "That is the global rank"),
-    ("off by one", lambda rank, n: (rank // n + 1, rank % n + 1), "Both count from 0"),
-    ("mistake", lambda rank, n: (rank % 2, rank // 2), "Ranks are not dealt out like cards"),
-    ("constant", lambda rank, n: (0, 0), r"rank 1 is .* \(0, 0\); it is \(0, 1\)"),
-    ("these sizes", lambda rank, n: divmod(rank, 4), "With 8 ranks a node .* rank 4 "),
+    (
+        "off by one",
+        lambda rank, n: (rank // n + 1, rank % n + 1),
+        "Nodes and local ranks count from 0",
+    ),
+    ("mistake", lambda rank, n: (rank % 2, rank // 2), "node by node, not in turns"),
+    ("constant", lambda rank, n: (0, 0), r"rank 1 is \(0, 0\); it is \(0, 1\)"),
+    ("these sizes", lambda rank, n: divmod(rank, 4), "With 8 ranks on each of 3 nodes .* rank 4 "),
     (
         "these sizes",
         lambda rank, n: divmod(rank, n if n in (1, 4, 8) else 2),

@@ -51,7 +51,7 @@ def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadc
 
     sent = _on_ranks(work, 4, "broadcast", "minidist.all_gather")
     return (
-        f"right for {NUMBERS} ranks, and on 4 real processes the result is that of "
+        f"for {NUMBERS} ranks, and on 4 real processes the result is that of "
         f"minidist.all_gather. Your broadcasts moved {sent:,} bytes in all, and so did all_gather: "
         "each part has to reach every other rank once, either way. But broadcasts take turns, "
         "while in one all-gather all ranks can send at the same time."
@@ -130,7 +130,7 @@ def reduce_scatter(
 
     sent = _on_ranks(work, 1, "all_to_all", "minidist.reduce_scatter")
     return (
-        f"right for {NUMBERS} ranks, and on 4 real processes the sums are those of "
+        f"for {NUMBERS} ranks, and on 4 real processes the sums are those of "
         f"minidist.reduce_scatter. Your way moved {sent:,} bytes in all, and so did "
         "reduce_scatter. But every rank had to hold all N parts before it could add them; a ring "
         "adds each part as it comes."
@@ -247,8 +247,8 @@ def names(function: Callable[[], Mapping[str, str]]) -> str:
         if answer != kind:
             _find_difference(letter, answer, schedule)
     return (
-        f"all {len(_drawn())}. Two of them are mirror images: read a gather backwards and it is a "
-        "scatter. A broadcast read backwards is a reduce, but for the adding."
+        f"for all {len(_drawn())} pictures. Two of them are mirror images: read a gather backwards "
+        "and it is a scatter. A broadcast read backwards is a reduce, but for the adding."
     )
 
 

@@ -276,7 +276,7 @@ def exposed(function: Callable[[Spans, Spans], float]) -> str:
                 f"expected {right}.{hint(answer, hints) or cut + 'twice.'}"
             )
     return (
-        f"right for {len(cases)} timelines. What is exposed is what a step takes longer than "
+        f"for all {len(cases)} timelines. What is exposed is what a step takes longer than "
         "computing alone; the rest of the communication is free, as long as it does not slow the "
         "computing down."
     )
@@ -314,6 +314,6 @@ def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
                 f"whole batch. {why}"
             )
     return (
-        f"right for {len(cases)} ways to cut a batch, on 1 to 16 ranks. Where all ranks have "
+        f"for all {len(cases)} ways to cut a batch, on 1 to 16 ranks. Where all ranks have "
         "as many samples every factor is 1: that is why nobody misses them."
     )

@@ -82,7 +82,7 @@ def first_difference(function: Callable[[Records], Part]) -> str:
         if answer != right:
             raise Wrong(f"{case}you say {answer}; it is {right}.{_why(answer, right, records)}")
     return (
-        f"found in {len(cases)} records of 1 to 9 ranks: other calls, other shapes, calls left out "
+        f"for {len(cases)} records of 1 to 9 ranks: other calls, other shapes, calls left out "
         "or made twice, and ranks that ended early. What differs below the first row is only a "
         "consequence, which is why the error that you see is so often at another place."
     )

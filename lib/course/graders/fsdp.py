@@ -200,7 +200,7 @@ def rows(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
         if found != right or any(end < start for start, end in spans):
             raise Wrong(f"{case}you return {spans}. {_why_rows(found, right, count)}")
     return (
-        f"right for {len(cases)} cases on 1 to 11 ranks, also where ranks get nothing. Every "
+        f"for all {len(cases)} cases on 1 to 11 ranks, even where ranks get nothing. Every "
         "rank's part of the all-gather is as long as the first rank's: the rest is padding."
     )
 
@@ -344,7 +344,7 @@ def peak(function: Callable[[list[int], int, bool], float]) -> str:
                     f"{answer:g}; it is {right}.{_why_peak(answer, units, ranks, prefetch)}"
                 )
     return (
-        f"right for {len(cases)} models on 1 to 16 ranks, with and without prefetch. More ranks "
+        f"for all {len(cases)} models on 1 to 16 ranks, with and without prefetch. More ranks "
         "shrink the shards alone: what is whole at a time does not depend on their number."
     )
 

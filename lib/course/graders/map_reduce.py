@@ -183,7 +183,7 @@ def owner(function: Callable[[tuple[int, int], int], int]) -> str:
             _check_owners(function, right, ranks)
     return (
         "every element goes to the rank that a reduce-scatter leaves it on, for "
-        f"{len(numbers)} numbers of ranks from 1 to {max(numbers)}, also where they do not divide. "
+        f"{len(numbers)} numbers of ranks from 1 to {max(numbers)}, even where they do not divide. "
         "Such a shuffle is a reduce-scatter."
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from course.training.models import GPT
-from course.verdict import Wrong, ask_as, ask_number, formula, hint, whole
+from course.verdict import Wrong, ask_as, check_numbers, formula, hint, whole
 from minidist.memory.activations import saved
 from minidist.memory.state import FP32, MIXED, DtypePolicy, StateBytes, share, state
 
@@ -34,25 +34,22 @@ def activations(function: Callable[[int, int, int, int], float]) -> str:
         (1, 31, 8, 8),
         (5, 3, 40, 5),
     ]
-    for case in cases:
-        batch, time, width, heads = case
-        block = GPT(2, width, layers=1, heads=heads, context=time).blocks[0]
-        held, inputs = block.parameters(), torch.ones(batch, time, width)
-        right, answer = saved(partial(block, inputs), held), ask_number(function, *case)
-        if answer != right:
-            raise Wrong(
-                f"For a batch of {batch}, {time} tokens, width {width} and {heads} heads you say "
-                f"{answer:,.0f} bytes; autograd keeps {right:,}.{_why_kept(answer, right, *case)}"
-            )
+    told = "For a batch of {}, {} tokens, width {} and {} heads"
+    check_numbers(function, cases, _kept, told.format, _why_kept)
     return (
-        f"autograd kept the same for {len(cases)} blocks, to the byte. It is in proportion to "
-        "batch and time. And for every feature of a token it is 16 numbers and a bit, while the "
+        f"for {len(cases)} blocks: autograd keeps the same, to the byte. It is in proportion to "
+        "batch and time. For every feature of a token it is 16 numbers and a bit, while the "
         "block's weights are 12 times the square of the width."
     )
 
 
-def _why_kept(answer: float, right: int, batch: int, time: int, width: int, heads: int) -> str:
-    tokens = batch * time
+def _kept(batch: int, time: int, width: int, heads: int) -> int:
+    block = GPT(2, width, layers=1, heads=heads, context=time).blocks[0]
+    return saved(partial(block, torch.ones(batch, time, width)), block.parameters())
+
+
+def _why_kept(answer: float, batch: int, time: int, width: int, heads: int) -> str:
+    right, tokens = _kept(batch, time, width, heads), batch * time
     one = 4 * tokens * width  # a tensor of the size of the block's input
     hints: list[tuple[float, str]] = [
         (right / 4, "Those are numbers; each takes 4 bytes."),
@@ -100,14 +97,16 @@ def peak(function: Callable[[Lives], float]) -> str:
     for many in (5, 12, 20):
         births = [draw.randrange(9) for _ in range(many)]
         cases.append([(b, draw.randrange(b + 1, 11), draw.randrange(1, 50)) for b in births])
-    for lives in cases:
-        right = max([_live(lives, moment) for moment in range(10)])
-        answer = ask_number(function, list(lives))
-        if answer != right:
-            raise Wrong(f"Of {lives} you say {answer:g}; it is {right}.{_why_peak(answer, lives)}")
+    check_numbers(
+        function,
+        [(lives,) for lives in cases],
+        lambda lives: max(_live(lives, moment) for moment in range(10)),
+        "For the tensors {}".format,
+        _why_peak,
+    )
     return (
-        f"right for {len(cases)} lists. What does not live at the same time does not add up: a "
-        "step's peak is less than the sum of its parts."
+        f"for {len(cases)} lists. What does not live at the same time does not add up: a step's "
+        "peak is less than the sum of its parts."
     )
 
 
@@ -135,31 +134,14 @@ def checkpointed(function: Callable[[int, int, int, int], float]) -> str:
     bytes; of them `passed` are its input, which the block before it has returned. The judge plays
     forward and backward, tensor by tensor.
     """
-    cases = [
-        (4, 1),
-        (4, 4),
-        (12, 1),
-        (12, 3),
-        (12, 4),
-        (12, 12),
-        (10, 4),
-        (7, 3),
-        (5, 9),
-        (23, 5),
-        (1, 1),
-    ]
-    for (layers, every), (kept, passed) in product(cases, ((16, 1), (34, 2), (5, 5))):
-        right = _played(layers, every, kept, passed)
-        answer = ask_number(function, layers, every, kept, passed)
-        if answer != right:
-            raise Wrong(
-                f"For {layers} blocks, a checkpoint every {every}, {kept} bytes kept in a block "
-                f"and {passed} of them its input you say {answer:g} bytes; it is {right}."
-                f"{_why_checkpointed(answer, layers, every, kept, passed)}"
-            )
+    chains = [(4, 1), (4, 4), (12, 1), (12, 3), (12, 4), (12, 12), (10, 4), (7, 3), (5, 9), (23, 5)]
+    cases = product([*chains, (1, 1)], ((16, 1), (34, 2), (5, 5)))
+    told = "For {} blocks, a checkpoint every {}, {} bytes kept in a block and {} of them its input"
+    flat = [(*chain, *block) for chain, block in cases]
+    check_numbers(function, flat, _played, told.format, _why_checkpointed)
     return (
-        "right for chains of 1 to 31 blocks, also where they do not divide. Few checkpoints leave "
-        "a long segment to be computed again, and many leave many inputs: the least is in between."
+        "for chains of 1 to 23 blocks, even where they do not divide. Few checkpoints leave a long "
+        "segment to compute again, and many leave many inputs: the least is in between."
     )
 
 
@@ -180,23 +162,24 @@ def _played(layers: int, every: int, kept: int, passed: int) -> int:
 
 def _why_checkpointed(answer: float, layers: int, every: int, kept: int, passed: int) -> str:
     segments, longest = -(-layers // every), min(layers, every)
+    after, again = segments * passed, longest * kept
     hints: list[tuple[float, str]] = [
         (layers * kept, "That is without checkpoints."),
-        (segments * passed, "That is after forward. Then each segment is computed once more."),
-        (longest * kept, "That is a segment; the inputs of all the others wait meanwhile."),
+        (after, "That is after forward. Then each segment is computed once more."),
+        (again, "That is a segment; the inputs of all the others wait meanwhile."),
         (
-            segments * passed + longest * kept,
-            "The segment's own input is in it twice: as a checkpoint, and as kept by a block.",
+            after + again,
+            "The segment's own input counts twice: as checkpoint, and as kept by a block.",
         ),
         (
-            segments * passed + kept - passed,
+            after + kept - passed,
             "While a segment is computed again, all its blocks keep what they keep.",
         ),
         (
-            segments * passed + longest * kept - passed,
-            "When backward comes to a full segment, the shorter one behind it is done with.",
+            after + again - passed,
+            "When backward comes to a full segment, the shorter one is done with.",
         ),
-        ((segments - 1) * passed + every * kept, "There are fewer blocks than that in a segment."),
+        (after - passed + every * kept, "There are fewer blocks than that in a segment."),
     ]
     return hint(answer, hints)
 
@@ -232,7 +215,7 @@ def fewest(function: Callable[[int, int, int, DtypePolicy, str], int]) -> str:
         else:
             _check_fewest(answer, limit, beside, state(size, policy, optimizer), case)
     return (
-        f"for {len(sizes)} models, {len(limits)} GPUs, fp32 and mixed precision, Adam and SGD, one "
+        f"For {len(sizes)} models, {len(limits)} GPUs, fp32 and mixed precision, Adam and SGD, one "
         "rank less would not fit. What is not cut, the unit and the activations, stays however "
         "many ranks there are: it decides whether it can be done, the state only on how many."
     )

@@ -77,7 +77,7 @@ def slices(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
             _check_slices(cut, numel, ranks)
     return (
         "in 56 cases every element is in one slice and no two slices differ by more than one "
-        "element, also when there are fewer elements than ranks. Nothing had to be padded."
+        "element, even when there are fewer elements than ranks. Nothing had to be padded."
     )
 
 

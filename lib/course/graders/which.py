@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from course.graders.ring import check_crossing
-from course.verdict import Wrong, ask_as, ask_number, ask_whole, formula, hint
+from course.verdict import Wrong, ask_as, ask_whole, check_numbers, formula, hint, many
 from minidist.errors import ScheduleError
 from minidist.schedule.algorithms import (
     chain_all_reduce,
@@ -29,7 +29,7 @@ def recursive_doubling(function: Callable[[int], Iterable[Step]]) -> str:
     for ranks in (4, 2, 8, 16, 1, 64, 128):
         _check_doubling(function, ranks)
     return (
-        "for powers of two from 1 to 128 ranks every rank ends with every part exactly once, after "
+        "For powers of two from 1 to 128 ranks every rank ends with every part exactly once, after "
         "log2 N steps. That is the fewest there can be: in one step a rank's knowledge can at most "
         "double."
     )
@@ -43,7 +43,7 @@ def _steps(answer: Any) -> list[Step]:
 
 
 def _check_doubling(function: Callable[[int], Iterable[Step]], ranks: int) -> None:
-    case = f"With {ranks} rank{'s' if ranks > 1 else ''}: "
+    case = f"With {many(ranks, 'rank')}: "
     answer = ask_as(_steps, "a list of Step", function, ranks, case=case)
     mine = Schedule("your schedule", "all_reduce", ranks, 1, lambda: answer)
     try:
@@ -96,7 +96,7 @@ def crossing(function: Callable[[int, float, float], float]) -> str:
     for ranks in (8, 4, 64, *drawn):
         check_crossing(function, ranks, ways, above="halving-doubling", why=why)
     return (
-        f"at your size both take the same time, for 4 to {max(64, *drawn):,} ranks and several "
+        f"At your size both take the same time, for 4 to {max(64, *drawn):,} ranks and several "
         "links. With many ranks it comes close to alpha / beta, the bytes that a link carries "
         "while a message waits."
     )
@@ -108,29 +108,40 @@ def between_nodes(function: Callable[[int, int, int], float]) -> str:
     draw = Random(5)
     drawn = [(local * draw.randrange(2, 9), local) for local in draw.sample(range(2, 12), 5)]
     clusters = [(32, 8), (8, 4), (12, 2), (6, 3), (4, 4), (5, 1), *drawn]
-    for ranks, local in clusters:
-        size = ranks * draw.randrange(100, 1000)
-        right = traffic(hierarchical_all_reduce(ranks, local=local), size, 1, local).between_nodes
-        answer, nodes = ask_number(function, ranks, local, size), ranks // local
-        flat = traffic(ring_all_reduce(ranks), size, 1, local).between_nodes
-        wire = 2 * (nodes - 1) * size
-        hints = [
-            (flat, "That is what the flat ring sends between nodes."),
-            (wire / nodes, "That is what one node sends; add up all nodes."),
-            (wire / ranks, "That is what one rank sends; add up all ranks."),
-            (wire / 2, "That is one phase; the all-gather between nodes sends as much again."),
-            (wire * local, "Each rank of a node sends only its own slice of the sum."),
-            (2 * (ranks - 1) * size, "That is all that is sent; not all of it leaves a node."),
-        ]
-        if abs(answer - right) > 0.5:
-            raise Wrong(
-                f"For {ranks} ranks in nodes of {local} and {size} bytes you say {answer:g}; the "
-                f"simulator counts {right}.{hint(answer, hints, within=0.5)}"
-            )
+    cases = [(ranks, local, ranks * draw.randrange(100, 1000)) for ranks, local in clusters]
+    check_numbers(
+        function,
+        cases,
+        lambda ranks, local, size: _crossed(
+            hierarchical_all_reduce(ranks, local=local), size, local
+        ),
+        lambda ranks, local, size: f"For {ranks} ranks in nodes of {local} and {size} bytes",
+        _why_between,
+        within=0.5,
+    )
     return (
-        f"the simulator counts the same for {len(clusters)} clusters. Only the number of nodes "
+        f"for {len(clusters)} clusters: the simulator counts the same. Only the number of nodes "
         "matters: to the network a node is one rank, whose tensor its ranks carry in slices."
     )
+
+
+def _crossed(schedule: Schedule, size: int, local: int) -> int:
+    return traffic(schedule, size, 1, local).between_nodes
+
+
+def _why_between(answer: float, ranks: int, local: int, size: int) -> str:
+    nodes = ranks // local
+    wire = 2 * (nodes - 1) * size
+    flat = _crossed(ring_all_reduce(ranks), size, local)
+    hints = [
+        (flat, "That is what the flat ring sends between nodes."),
+        (wire / nodes, "That is what one node sends; add up all nodes."),
+        (wire / ranks, "That is what one rank sends; add up all ranks."),
+        (wire / 2, "That is one phase; the all-gather between nodes sends as much again."),
+        (wire * local, "Each rank of a node sends only its own slice of the sum."),
+        (2 * (ranks - 1) * size, "That is all that is sent; not all of it leaves a node."),
+    ]
+    return hint(answer, hints, within=0.5)
 
 
 @formula
@@ -145,7 +156,7 @@ def segments(function: Callable[[int, int, float, float], int]) -> str:
         alpha = draw.uniform(1e-6, 1e-4)
         _check_segments(function, ranks, nbytes, Link(alpha, alpha * draw.uniform(3e-6, 1e-5)))
     return (
-        f"in {len(cases + drawn)} cases none of the {len(COUNTS)} counts that were tried is more "
+        f"In {len(cases + drawn)} cases none of the {len(COUNTS)} counts that were tried is more "
         "than 5% faster than yours. Four times the bytes want twice the segments: the best "
         "count grows with the root of the size."
     )

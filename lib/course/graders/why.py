@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 from random import Random
-from typing import Any
 
 import torch
 
-from course.verdict import Wrong, ask_as, ask_number, ask_whole, formula, whole
+from course.graders.cluster import Seat, check_seats
+from course.verdict import Wrong, ask_whole, check_numbers, formula, many
 from minidist.memory.state import FP32, MIXED, OPTIMIZERS, DtypePolicy, state
 
 DTYPES = ("float64", "float32", "bfloat16", "float8_e4m3fn")
@@ -29,18 +29,17 @@ def _policies() -> list[DtypePolicy]:
 @formula
 def bytes_per_parameter(function: Callable[[DtypePolicy, str], float]) -> str:
     """Grade function(policy, optimizer): bytes of the state for each parameter."""
-    for policy, optimizer in product(_policies(), OPTIMIZERS):
-        right = state(1, policy, optimizer).total
-        answer = ask_number(function, policy, optimizer)
-        if answer != right:
-            raise Wrong(
-                f"For {optimizer} with the policy {policy.name!r} you say {answer:g} bytes a "
-                f"parameter; it is {right}.{_why_bytes(answer, policy, optimizer)}"
-            )
+    check_numbers(
+        function,
+        product(_policies(), OPTIMIZERS),
+        lambda policy, optimizer: state(1, policy, optimizer).total,
+        lambda policy, optimizer: f"For {optimizer} with the policy {policy.name!r}",
+        _why_bytes,
+    )
     return (
-        f"right for {len(_policies())} policies and {len(OPTIMIZERS)} optimizers. Adam takes "
-        f"{state(1, FP32).total} bytes in fp32 and {state(1, MIXED).total} in mixed precision: "
-        "shorter weights and gradients are paid for by the master copy."
+        f"for {len(_policies())} policies and {len(OPTIMIZERS)} optimizers. Adam takes "
+        f"{state(1, FP32).total} bytes per parameter in fp32 and {state(1, MIXED).total} in mixed "
+        "precision: the master copy costs what shorter weights and gradients save."
     )
 
 
@@ -73,12 +72,12 @@ def largest(function: Callable[[int, int, DtypePolicy, str], int]) -> str:
         for policy in policies
     ]
     for size, ranks, policy, optimizer in cases:
-        case = f"For {ranks} GPUs of {size:,} bytes, {policy.name}, {optimizer} "
-        many = "a whole number of parameters"
-        answer = ask_whole(function, size, ranks, policy, optimizer, case=case, expected=many)
+        case = f"For {many(ranks, 'GPU')} of {size:,} bytes, {policy.name}, {optimizer} "
+        expected = "a whole number of parameters"
+        answer = ask_whole(function, size, ranks, policy, optimizer, case=case, expected=expected)
         case += f"you say {answer:,}"
         if answer < 0:
-            raise Wrong(f"{case}; expected {many}.")
+            raise Wrong(f"{case}; expected {expected}.")
         held = state(answer, policy, optimizer).total
         if held > size:
             all_of_it = " In data parallelism every rank holds all of it; the GPUs do not add up."
@@ -87,52 +86,22 @@ def largest(function: Callable[[int, int, DtypePolicy, str], int]) -> str:
         if state(answer + 1, policy, optimizer).total <= size:
             raise Wrong(f"{case}. Their state takes {held:,} bytes; one more would fit as well.")
     return (
-        f"one parameter more would not fit in any of {len(cases)} cases, with one GPU or with "
-        "many. Data parallelism adds GPUs that all hold the same: it buys time, not memory."
+        f"One more parameter would not fit in any of {len(cases)} cases, with one GPU or with "
+        "several. Data parallelism adds GPUs that all hold the same: it buys time, not memory."
     )
 
 
 @formula
-def seat(function: Callable[[int, int], tuple[int, int]]) -> str:
+def seat(function: Callable[[int, int], Seat]) -> str:
     """Grade function(rank, per_node): the node of a rank, and its local rank there."""
     draw = Random(3)
     drawn = [(draw.randrange(2, 7), draw.randrange(2, 17)) for _ in range(4)]
     clusters = [(2, 4), (3, 8), (4, 1), (1, 5), *drawn]
     for nodes, per_node in clusters:
-        seats = list(product(range(nodes), range(per_node)))  # in the order of ranks
-        answers = [
-            ask_as(_pair, "(node, local rank)", function, rank, per_node, case=f"For rank {rank} ")
-            for rank in range(len(seats))
-        ]
-        for rank, (answer, right) in enumerate(zip(answers, seats, strict=True)):
-            if answer != right:
-                raise Wrong(
-                    f"With {per_node} ranks a node you say that rank {rank} is (node, local rank) "
-                    f"{answer}; it is {right}.{_why_seats(answers, seats, nodes)}"
-                )
+        asked = [(rank, per_node) for rank in range(nodes * per_node)]
+        case = f"With {many(per_node, 'rank')} on each of {many(nodes, 'node')}"
+        check_seats(case, [per_node] * nodes, function, asked)
     return (
-        f"every rank of {len(clusters)} clusters, from 1 node to {max(clusters)[0]}, sits where "
-        "the launcher puts it. Its device is the local rank: a node with four GPUs has no cuda:4."
+        f"for every rank of {len(clusters)} clusters, from 1 node to {max(clusters)[0]}. A rank's "
+        "device is its local rank: a node with four GPUs has no cuda:4."
     )
-
-
-def _pair(answer: Any) -> tuple[int, int]:
-    node, local = answer
-    return whole(node), whole(local)
-
-
-def _why_seats(answers: list[tuple[int, int]], seats: list[tuple[int, int]], nodes: int) -> str:
-    ranks = range(len(seats))
-    mistakes: list[tuple[str, list[tuple[int, int]]]] = [
-        ("The other way round.", [(local, node) for node, local in seats]),
-        ("Both count from 0.", [(node + 1, local + 1) for node, local in seats]),
-        (
-            "That is the global rank; local ranks count from 0 on every node.",
-            [(node, rank) for rank, (node, _) in enumerate(seats)],
-        ),
-        (
-            "Ranks are not dealt out like cards: a node is filled before the next one.",
-            [(rank % nodes, rank // nodes) for rank in ranks],
-        ),
-    ]
-    return "".join(f" {hint}" for hint, wrong in mistakes if answers == wrong)

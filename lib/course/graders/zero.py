@@ -55,8 +55,8 @@ def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
             why = _why_slices(found, sizes, ranks, rank)
             raise Wrong(f"{case}you say {found}, expected {right}. {why}")
     return (
-        f"right for every rank of {len(cases)} models, on 1 to 11 ranks. The cuts fall anywhere, "
-        "also inside a parameter, and a rank may own padding alone: slices are equal, and cost it."
+        f"for every rank of {len(cases)} models, on 1 to 11 ranks. The cuts fall anywhere, "
+        "even inside a parameter, and a rank may own padding alone: slices are equal, and cost it."
     )
 
 
@@ -375,7 +375,7 @@ def wire(function: Callable[[str, int, int, int], float]) -> str:
                 f"{_why_wire(answer, strategy, nbytes, ranks, micro)}"
             )
     return (
-        f"right for {len(STRATEGIES)} strategies, from 1 to 64 ranks, with one, three and "
+        f"for all {len(STRATEGIES)} strategies, from 1 to 64 ranks, with one, three and "
         "five backwards to a step. With one, ZeRO-2 sends what DDP sends; with three, ZeRO-3 sends "
         "four and a half times as much."
     )

@@ -84,7 +84,7 @@ def ring(package: str) -> str:
         for collective in orders[0]:
             check_order(collective, [of_rank[collective] for of_rank in orders])
     return (
-        f"all three collectives, on {', '.join(map(str, RING_RANKS))} ranks, in N - 1 messages "
+        f"for all three collectives, on {', '.join(map(str, RING_RANKS))} ranks, in N - 1 messages "
         "a phase, of a chunk each: fewer bytes are not possible."
     )
 
@@ -99,7 +99,7 @@ def trains(package: str, milestone: Milestone) -> str:
     _check_cost(costs, milestone)
     tried, calls = len(models_of(milestone)), costs[0].calls
     return (
-        f"trains {tried} models on {RANKS[0]} to {RANKS[-1]} ranks as one process does, "
+        f"It trains {tried} models on {RANKS[0]} to {RANKS[-1]} ranks as one process does, "
         f"with {calls} call{'s' * (calls > 1)} and {costs[0].nbytes:,} bytes a step, the least "
         "there is."
     )
