@@ -9,7 +9,7 @@ good build?
 - only text (chapters, style, tests): render every page again, keep the cells' results;
 - anything that a cell may see: start from nothing.
 
-The cells run first, several documents at a time (`tools.execute`); Sphinx finds their outputs.
+nbmake tests the cells first (`tools.execute`); Sphinx finds their outputs.
 """
 
 import hashlib
@@ -134,7 +134,7 @@ def main() -> int:
         fresh = recorded(EXECUTED_WITH) == executed_with
         print("Rendering the pages again ..." if fresh else "Running the labs and rendering ...")
         discard(executed_with)
-        status = 1 if any([*run_all()]) else render()
+        status = int(run_all()) or render()
         if fingerprints()[0] != executed_with:  # nobody knows what the results were made from
             EXECUTED_WITH.unlink(missing_ok=True)
         if status:

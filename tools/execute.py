@@ -1,30 +1,26 @@
-"""Run every lab and every chapter's cells, several at a time, into the cache that the book reads.
+"""Test every lab and every chapter's cells with nbmake, and keep their outputs for the book.
 
-Sphinx would run them too, but one after the other. A document whose cells are in the cache already
-is not run again.
+nbmake writes the outputs into the notebooks that it runs, so it runs copies; a chapter's copy is a
+notebook too. A document whose cells are in the cache already is not run again.
 """
 
-import sys
-import traceback
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import nbformat
+import pytest
 from jupyter_cache import get_cache
-from jupyter_cache.base import CacheBundleIn, JupyterCacheAbstract
-from jupyter_cache.executors.utils import ExecutionResult, single_nb_execution
+from jupyter_cache.base import CacheBundleIn
 from myst_nb.core.read import is_myst_markdown_notebook, myst_nb_reader_plugin
 from sphinx_external_toc.parsing import parse_toc_yaml
-from traitlets.config import Config
-
-from tools.kernels import KernelManager
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "_build" / ".jupyter_cache"  # where Jupyter Book looks
-AT_ONCE = 3  # ranks wait for each other, so a few more than there are cores
-TIMEOUT = 300  # seconds for a cell
+NBMAKE = ["--nbmake", "--overwrite", "--nbmake-timeout=300", "-p", "tools.kernel_settings", "-v"]
+# Ranks wait for each other, so a few more at once than there are cores; those that take long
+# come first, and no process takes several in advance.
+AT_ONCE = ["-n", "3", "--maxschedchunk=1"]
 
 
 def documents() -> list[Path]:
@@ -56,42 +52,35 @@ def executed(path: Path) -> nbformat.NotebookNode | None:
     return cache.get_cache_bundle(record.pk).nb
 
 
-def run(path: Path) -> ExecutionResult:
-    """Run a document's cells in its own folder.
-
-    Its kernel is heard over sockets in files: a free TCP port may be gone when it gets to it, to
-    some other document's rank.
-    """
-    with TemporaryDirectory(prefix="kernel-") as sockets:
-        ipc = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/socket"})
-        how = {"timeout": TIMEOUT, "allow_errors": False, "kernel_manager_class": KernelManager}
-        return single_nb_execution(read(path), cwd=str(path.parent), config=ipc, **how)
+def copy(path: Path, folder: Path) -> str:
+    """Write the document as a notebook to the same place in this folder."""
+    target = folder / path.relative_to(ROOT).with_suffix(".ipynb")
+    target.parent.mkdir(exist_ok=True)
+    nbformat.write(read(path), target)
+    return str(target)
 
 
-def keep(cache: JupyterCacheAbstract, path: Path, result: ExecutionResult) -> None:
-    """Put the outputs where the book finds them."""
-    bundle = CacheBundleIn(result.nb, str(path), data={"execution_seconds": result.time})
-    cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+class Keep:
+    """Puts the outputs of what has passed where the book finds them."""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            name = report.nodeid.split("::")[0]
+            notebook = nbformat.read(name, as_version=4)
+            for cell in notebook.cells:
+                cell.metadata.pop("execution", None)  # its times; the cache compares metadata
+            bundle = CacheBundleIn(notebook, name)
+            get_cache(CACHE).cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
 
 
-def run_all() -> Iterator[str]:
-    """Run what has not run yet; yields the names of those that failed."""
-    cache = get_cache(CACHE)
+def run_all() -> int:
+    """Run what has not run yet, a test for each document; pytest's exit status."""
     waiting = [path for path in documents() if executed(path) is None]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        running = {pool.submit(run, path): path for path in waiting}
-        for done in as_completed(running):
-            path = running[done]
-            name = path.relative_to(ROOT).as_posix()
-            try:
-                result = done.result()
-            except Exception:
-                print(f"{name}: its kernel failed\n{traceback.format_exc()}", file=sys.stderr)
-                yield name
-                continue
-            if result.err:
-                print(f"{name}: {result.err}", file=sys.stderr)
-                yield name
-            else:
-                keep(cache, path, result)
-                print(f"  {name}: {result.time:.0f} s", flush=True)
+    if not waiting:
+        return 0
+    with TemporaryDirectory(prefix="labs-") as name:
+        folder = Path(name).resolve()
+        copies = [copy(path, folder) for path in waiting]
+        here = [f"--rootdir={folder}", f"--confcutdir={folder}"]
+        with chdir(folder):
+            return pytest.main([*NBMAKE, *AT_ONCE, *here, *copies], plugins=[Keep()])

@@ -1,14 +1,9 @@
 """`make book` shows nothing stale: what is thrown away when something changes."""
 
-import subprocess
-import sys
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbformat import v4
 
-from tests.support.processes import living, noted, wait_until
 from tools import book
 
 SOURCES = [
@@ -36,7 +31,7 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(book, "EXECUTED_WITH", build / "executed-with")
     monkeypatch.setattr(book, "RENDERED_FROM", build / "rendered-from")
     monkeypatch.setattr(book, "imports_this_checkout", lambda: True)
-    monkeypatch.setattr(book, "run_all", lambda: iter([]))
+    monkeypatch.setattr(book, "run_all", lambda: 0)
     monkeypatch.setattr(book, "render", lambda: render(build))
     return tmp_path
 
@@ -62,32 +57,6 @@ def left_for_the_renderer(
     monkeypatch.setattr(book, "render", look)
     assert book.main() == status
     return left[0] if left else None
-
-
-WAITS = """
-import os, time, minidist
-from tests.support.processes import note
-
-def waits(folder):
-    note(folder, os.getpid())
-    time.sleep(100)
-
-note(FOLDER, os.getpid())
-minidist.launch(waits, 1, FOLDER)
-"""
-
-
-def test_kernels_and_their_ranks_end_with_a_build_that_is_killed(tmp_path: Path) -> None:
-    folder, document = tmp_path / "pids", tmp_path / "waits.ipynb"
-    folder.mkdir()
-    cell = v4.new_code_cell(WAITS.replace("FOLDER", repr(str(folder))))
-    nbformat.write(v4.new_notebook(cells=[cell]), document)
-    run = f"from pathlib import Path; from tools.execute import run; run(Path({str(document)!r}))"
-    build = subprocess.Popen([sys.executable, "-c", run], cwd=book.ROOT)
-    assert wait_until(lambda: len(noted(folder)) == 2)
-    build.kill()
-    build.wait()
-    assert living(noted(folder)) == set()
 
 
 def test_nothing_changed_nothing_done(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +106,7 @@ def test_failed_build_is_built_again(course: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_cell_that_raises_stops_the_build(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "run_all", lambda: iter(["notebooks/ring.ipynb"]))
+    monkeypatch.setattr(book, "run_all", lambda: 1)
     assert left_for_the_renderer(course, monkeypatch, status=1) is None
     assert not book.up_to_date()
 
