@@ -226,6 +226,22 @@ def test_a_hang_ends_at_the_deadline_and_tells_where_each_rank_stood() -> None:
     assert error.__cause__ is None
 
 
+class SlowToArrive:
+    def __reduce__(self) -> Any:
+        return time.sleep, (4,)
+
+
+def test_the_time_of_a_call_counts_from_when_all_ranks_have_begun_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert launch(lambda _: dist.get_rank(), 2, SlowToArrive(), timeout=3) == [0, 1]
+    monkeypatch.setattr(
+        sys.modules["minidist.launch.rank"], "START", 10_000
+    )  # the test would never end
+    with pytest.raises(RankError, match=r"^ranks 0, 1 did not end within 0.5 s"):
+        launch(sleeps_in_python, 2, timeout=0.5)
+
+
 def test_ranks_in_the_same_place_are_named_together_and_the_odd_one_first() -> None:
     def wrong_order() -> None:
         tensor = torch.ones(3)

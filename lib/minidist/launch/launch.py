@@ -52,8 +52,8 @@ def launch(
         device: "cpu" (Gloo); "cuda" (one GPU to a rank over NCCL; if there are fewer GPUs than
             ranks they are shared, and messages go through host memory); None: "cuda" if there is
             a GPU for each rank, else "cpu". In fn, `minidist.device()` returns it.
-        timeout: seconds from the start of the ranks until those still running are killed; finding
-            out where they hang takes up to two more.
+        timeout: seconds from when all ranks have begun `fn` until those still running are killed;
+            they have a minute to begin, and finding out where they hang takes up to two seconds.
 
     Raises:
         RankError: a rank raised, died, or did not end in time. Named is the one that failed first;
@@ -162,7 +162,8 @@ def _collect(
     timeout: float,
 ) -> None:
     """Hear how each rank ends until the deadline; after a failure, only a little longer."""
-    deadline, next_print = time.monotonic() + timeout, time.monotonic() + PRINT_EVERY
+    start, all_begun = time.monotonic(), False
+    deadline, next_print = start + rank_process.START + timeout, start + PRINT_EVERY
     while None in outcomes and (now := time.monotonic()) < deadline:
         running = [r for r, outcome in enumerate(outcomes) if outcome is None]
         ends = {end: r for r in running for end in processes[r].waitables}
@@ -173,6 +174,8 @@ def _collect(
             if outcome and not isinstance(outcome, Returned):
                 grace = ECHO_GRACE if outcome.echo else GRACE
                 deadline = min(deadline, time.monotonic() + grace)
+        if not all_begun and (all_begun := all(each.begun for each in processes)):
+            deadline = min(deadline, time.monotonic() + timeout)
         if time.monotonic() >= next_print:
             next_print += PRINT_EVERY
             _show(outputs)

@@ -22,6 +22,7 @@ from minidist.launch.outcome import Died, Outcome
 
 PRELOAD = ["minidist.launch.preload"]  # what the server imports
 
+BEGUN, REPORTED = b".", b"!"  # what a process says to its launcher
 PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 
 _starting = threading.Lock()
@@ -31,7 +32,8 @@ class ForkedProcess:
     """A process as its launcher sees it: what it reports, and a way to kill it.
 
     In the process `target(launcher, *args)` is called, with a `Launcher`. A report is a file in
-    `folder`, which can be read in one go, and a byte that says it is complete.
+    `folder`, which can be read in one go, and a byte that says it is complete. `begun` is true once
+    the process has told so.
     """
 
     def __init__(self, folder: Path, target: Callable[..., None], *args: Any) -> None:
@@ -43,6 +45,7 @@ class ForkedProcess:
             self._socket.close()  # ends the process too, if it is on its way already
             raise
         self.pid: int = self._process.pid or 0
+        self.begun = False
         self._report = folder / f"{self.pid}.report"
 
     @property
@@ -59,9 +62,11 @@ class ForkedProcess:
         """What the process has reported, or that it died; None while it works. Never blocks."""
         code = self._process.exitcode  # first: what is then reported is all there will be
         with suppress(BlockingIOError, ConnectionError):
-            if self._socket.recv(1, socket.MSG_DONTWAIT):
-                outcome: Outcome = pickle.loads(self._report.read_bytes())
-                return outcome
+            while byte := self._socket.recv(1, socket.MSG_DONTWAIT):
+                if byte == REPORTED:
+                    outcome: Outcome = pickle.loads(self._report.read_bytes())
+                    return outcome
+                self.begun = True
         if code is None:
             return None
         if code == 255:  # so multiprocessing calls it when the server is gone
@@ -97,10 +102,14 @@ class Launcher:
         self.messages: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
+    def begin(self) -> None:
+        """Tell that the process is set up and begins with its call."""
+        self._socket.sendall(BEGUN)
+
     def report(self, outcome: Outcome) -> None:
         """Send the outcome of a call."""
         self._report.write_bytes(pickle.dumps(outcome))
-        self._socket.sendall(b"!")
+        self._socket.sendall(REPORTED)
 
     def _listen(self) -> None:
         try:

@@ -21,6 +21,7 @@ from minidist.launch.output import redirect
 from minidist.launch.process import Launcher
 
 STACK_SIGNAL = signal.SIGUSR1  # on it a rank writes down where it stands
+START = 60.0  # seconds that ranks have to meet, before the caller's timeout begins
 SLACK = 5.0  # seconds a rank goes on after the deadline: its launcher tells better who hangs
 
 
@@ -43,12 +44,12 @@ def main(
     os.environ.update(environment)
     stacks = (folder / f"{os.environ['RANK']}.stack").open("w")
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
-    outcome = outcome_of(lambda: _run(folder, backend, timeout), __file__)
+    outcome = outcome_of(lambda: _run(launcher, folder, backend, timeout), __file__)
     launcher.report(outcome)
     threading.Event().wait()
 
 
-def _run(folder: Path, backend: str, timeout: float) -> object:
+def _run(launcher: Launcher, folder: Path, backend: str, timeout: float) -> object:
     try:
         device = torch.device(os.environ["MINIDIST_DEVICE"])
         rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -62,10 +63,11 @@ def _run(folder: Path, backend: str, timeout: float) -> object:
             store=FileStore(str(folder / "rendezvous"), ranks),
             rank=rank,
             world_size=ranks,
-            timeout=timedelta(seconds=timeout + SLACK),
+            timeout=timedelta(seconds=START + timeout + SLACK),
             device_id=device if "nccl" in backend else None,
         )
         fn, args = pickling.loads((folder / "call").read_bytes())
+        launcher.begin()
         value = fn(*args)
         if device.type == "cuda":
             torch.cuda.synchronize()  # what went wrong there is this function's fault
