@@ -8,13 +8,13 @@ import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Circle, Rectangle
-from matplotlib.text import Annotation
+from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 from course import figures
 from course.figures.beyond import pipelined
 from course.figures.choosing import parts_at_peak
 from course.figures.ddp import BINS
+from course.figures.ring import place
 from course.figures.zero import LAYERS, lay_out
 from minidist.memory.state import MIXED, share, state
 from minidist.planner.hardware import H100, PCIE_5
@@ -97,12 +97,12 @@ def test_strong_scaling_adds_what_is_computed_and_what_is_moved() -> None:
 def test_each_message_of_a_step_is_an_arrow_in_its_sender_s_colour() -> None:
     step = next(iter(ring_all_reduce(4)))
     (axes,) = figures.idea(step, 4, [("Drawn", "step by step"), ("Run", "for real")]).axes
-    arrows = [note for note in axes.texts if isinstance(note, Annotation)]
-    drawn = [to_rgb(arrow.arrow_patch.get_edgecolor()) for arrow in arrows if arrow.arrow_patch]
+    arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+    drawn = [to_rgb(arrow.get_edgecolor()) for arrow in arrows]
     assert drawn == [to_rgb(style.RANK[message.src]) for message in step]
     rank_0, *others = (circle.get_center() for circle in axes.patches if isinstance(circle, Circle))
-    assert rank_0 == pytest.approx((0, 1))
-    assert others[0] == pytest.approx((1, 0)), "rank 1 follows clockwise"
+    assert rank_0 == place(0, 4) == pytest.approx((0, 1.3)), "on top"
+    assert others[0] == place(1, 4) == pytest.approx((1.15, 0)), "rank 1 follows clockwise"
     texts = {text.get_text() for text in axes.texts}
     assert {"Drawn", "Run", *(f"chunk {c}" for c in range(4))} <= texts
 

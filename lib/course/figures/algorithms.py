@@ -23,10 +23,8 @@ def rounds(schedule: Schedule, *, local: int = 0) -> Figure:
     """Each round of messages as arrows from senders down to receivers, in the senders' colours.
 
     Steps that differ only in their chunks are one round. Beside it stands what a message carries.
-
-    Args:
-        schedule: of at most 16 ranks, in which the messages of a step are equally large.
-        local: ranks on each node, which then has a frame; 0 for none.
+    `schedule`: of at most 16 ranks, in which the messages of a step are equally large; `local`:
+    ranks on each node, which then has a frame; 0 for none.
     """
     steps = list(schedule.outline())
     width = 0.35 * schedule.ranks + 0.9
@@ -86,10 +84,8 @@ def floors(
 ) -> Figure:
     """Each algorithm at its number of steps and the tensors that its busiest rank sends.
 
-    Args:
-        counted: name → (steps, tensors sent).
-        ranks: whose two floors are drawn.
-        places: name → where it is written, in points from its mark, if not to the right.
+    `counted`: name → (steps, tensors sent); `ranks`: whose two floors are drawn; `places`: name →
+    where it is written, in points from its mark, if not to the right.
     """
     figure, grid = style.subplots(size=(4.2, 3.4))
     axes: Axes = grid[0, 0]

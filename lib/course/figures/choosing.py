@@ -35,9 +35,7 @@ def parts_at_peak(found: Forecast, unit: float = 1e9) -> dict[str, float]:
 def what_fits(forecasts: Mapping[str, Forecast], limit: float) -> Figure:
     """A bar for each strategy, stacked of parts, with a line at the memory of one GPU.
 
-    Args:
-        forecasts: name of a strategy → its forecast.
-        limit: bytes that a GPU has.
+    `forecasts`: name of a strategy → its forecast; `limit`: bytes that a GPU has.
     """
     figure, grid = style.subplots(size=(3.2, 0.4 * len(forecasts) + 1.3))
     axes: Axes = grid[0, 0]
@@ -80,11 +78,8 @@ class Rung(NamedTuple):
 def ladder(rungs: Sequence[Rung], beyond: str) -> Figure:
     """Two questions for each strategy, from the top down to the first with two times yes.
 
-    What stands below that one is never asked, and drawn without answers.
-
-    Args:
-        rungs: the simplest strategy first.
-        beyond: what is left if none will do.
+    What stands below that one is never asked, and drawn without answers. `rungs`: the simplest
+    strategy first; `beyond`: what is left if none will do.
     """
     figure, grid = style.subplots(size=(3.4, 0.62 * (len(rungs) + 1) + 0.3))
     axes: Axes = grid[0, 0]
@@ -135,11 +130,9 @@ def roofline(
 ) -> Figure:
     """Shares of the peak, on logarithmic axes.
 
-    Args:
-        tokens: of a rank in a step, the points of all lines.
-        shares: "computing", "memory" and "network": what each alone would allow; "overlapped" and
-            "in turns": what a step reaches.
-        names: line → (tokens, share) where its name stands.
+    `tokens`: of a rank in a step, the points of all lines; `shares`: "computing", "memory" and
+    "network": what each alone would allow; "overlapped" and "in turns": what a step reaches;
+    `names`: line → (tokens, share) where its name stands.
     """
     figure, grid = style.subplots(size=(3.3, 3.0))
     axes: Axes = grid[0, 0]
@@ -164,9 +157,7 @@ def foretold(
 ) -> Figure:
     """A mark for each pair, by kind; between the dotted lines the error is at most `band`.
 
-    Args:
-        points: kind → pairs (predicted, measured).
-        what: is predicted, with its unit.
+    `points`: kind → pairs (predicted, measured); `what`: is predicted, with its unit.
     """
     figure, grid = style.subplots(size=(3.4, 3.4))
     axes: Axes = grid[0, 0]
@@ -210,8 +201,7 @@ def budget(limit: Point, forecast: Mapping[str, Point], measured: Sequence[Point
         axes.annotate(name, (seconds, held), (side, 1), fontsize=8, **where)
     points = [*forecast.values(), *measured, limit]
     across, up = zip(*points, strict=True)
-    axes.set_xlim(0.7 * min(across), 1.15 * max(across))
-    axes.set_ylim(0.7 * min(up), 1.15 * max(up))
+    axes.set(xlim=(0.7 * min(across), 1.15 * max(across)), ylim=(0.7 * min(up), 1.15 * max(up)))
     axes.set(xlabel="the run, s on the cluster's clock", ylabel="held by a rank, MB")
     style.chart(axes)
     style.legend_below(figure, 2)

@@ -19,9 +19,8 @@ INCH = 0.845  # of a unit: four ranks side by side are as wide as a phone
 def seats(everyone: Sequence[Mapping[str, Any]]) -> Figure:
     """The ranks of each node in a row, with the numbers that they found in their environment.
 
-    Args:
-        everyone: of each rank RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, WORLD_SIZE and
-            MASTER_ADDR as it was told, and the address that it found itself to have.
+    `everyone`: of each rank RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, WORLD_SIZE and
+    MASTER_ADDR as it was told, and the address that it found itself to have.
     """
     nodes = sorted({who["GROUP_RANK"] for who in everyone})
     widest = max(who["LOCAL_WORLD_SIZE"] for who in everyone)
@@ -33,8 +32,7 @@ def seats(everyone: Sequence[Mapping[str, Any]]) -> Figure:
         _node(axes, number * NODE, width, here)
     world = everyone[0]["WORLD_SIZE"]
     axes.text(0, -0.12, f"WORLD_SIZE = {world}, for all", fontsize=8, va="bottom")
-    axes.set_xlim(-0.03, width + 0.03)
-    axes.set_ylim(NODE * len(nodes) - 0.2, -0.35)
+    axes.set(xlim=(-0.03, width + 0.03), ylim=(NODE * len(nodes) - 0.2, -0.35))
     axes.set_axis_off()
     return figure
 
@@ -148,8 +146,7 @@ def async_save(before: str = "step-4", after: str = "step-8") -> Figure:
     axes.text(renamed - 0.1, low + 1.4, text, ha="right", **said)
     axes.text(renamed + 0.1, low + 1.4, f"{after} →", **said)
     axes.text(renamed, -0.1, "rename", ha="center", va="bottom", fontsize=8, color=KILLED)
-    axes.set_xlim(-1.35, end)
-    axes.set_ylim(low + 1.8, -0.6)
+    axes.set(xlim=(-1.35, end), ylim=(low + 1.8, -0.6))
     axes.set_axis_off()
     return figure
 
@@ -168,11 +165,9 @@ def time_lost(
 ) -> Figure:
     """Percent of the time lost over the interval between saves: its two parts, and their sum.
 
-    Args:
-        intervals: minutes of training between saves, at which the model is drawn.
-        shares: for each, what is lost to saving and to what is done again.
-        simulated: interval → share that a simulation has lost in all.
-        best: the interval to mark, and the share that it loses.
+    `intervals`: minutes of training between saves, at which the model is drawn; `shares`: for each,
+    what is lost to saving and to what is done again; `simulated`: interval → share that a
+    simulation has lost in all; `best`: the interval to mark, and the share that it loses.
     """
     figure, grid = style.subplots(size=(3.6, 2.9))
     axes: Axes = grid[0, 0]

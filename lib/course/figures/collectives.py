@@ -81,10 +81,7 @@ def uneven_blocks(counts: Sequence[Sequence[int]], noun: str) -> Figure:
     """What every rank has for the others, and what each of them receives.
 
     A block is as wide as it is large and has its sender's colour; `1→3` is from rank 1 to rank 3.
-
-    Args:
-        counts: counts[s][d] is what rank s has for rank d.
-        noun: what is counted.
+    `counts`: counts[s][d] is what rank s has for rank d; `noun`: what is counted.
     """
     ranks = range(len(counts))
     before = [[(s, d, counts[s][d]) for d in ranks] for s in ranks]
@@ -119,11 +116,8 @@ def in_a_row(
     """Of each pair of collectives three grids: before, after the first, after the second.
 
     Rows of a grid are ranks, columns are chunks, as in `before_after`. What a rank still holds but
-    was not promised is not shown.
-
-    Args:
-        rows: title → the replays of the first one and of both together.
-        names: title → what the two are called.
+    was not promised is not shown. `rows`: title → the replays of the first one and of both
+    together; `names`: title → what the two are called.
     """
     figure, grid = style.subplots(len(rows), 3, size=(3.45, 1.35 * len(rows)))
     for line, (title, (first, both)) in zip(grid, rows.items(), strict=True):
@@ -136,7 +130,7 @@ def in_a_row(
                         color, width = RANK[contributor % 8], 1 / len(who)
                         style.fill(axes, chunk + i * width, rank, color, width=width)
                     style.outline(axes, chunk, rank)
-                    style.write(axes, chunk + 0.5, rank + 0.54, _text(who, first.ranks))
+                    style.write(axes, chunk + 0.5, rank + 0.54, _sum(who, first.ranks))
             axes.set_title(heading, fontsize=8, loc="left")
             axes.set_xlim(-0.05, first.chunks + 0.05)
             axes.set_xticks([])
@@ -151,10 +145,6 @@ def _promised(replay: Replay) -> State:
     return tuple(
         tuple(who if want else () for who, want in zip(*row, strict=True)) for row in pairs
     )
-
-
-def _text(who: Contributors, ranks: int) -> str:
-    return "Σ" if ranks > 1 and who == tuple(range(ranks)) else "+".join(map(str, who))
 
 
 Round = Mapping[tuple[int, int], float]  # (from, to) -> share of the tensor
@@ -179,12 +169,9 @@ def messages(
 ) -> Figure:
     """Panels side by side; in each a row of ranks, and another one after each round of messages.
 
-    A message is a line in its sender's colour, as thick as its share of the tensor.
-
-    Args:
-        panels: title → rounds.
-        ranks: how many there are.
-        names: of the rounds, written to the left of the first panel.
+    A message is a line in its sender's colour, as thick as its share of the tensor. `panels`: title
+    → rounds; `ranks`: how many there are; `names`: of the rounds, written to the left of the first
+    panel.
     """
     most = max(len(each) for each in panels.values())
     size = min(7.2, 1.5 * len(panels) + (0.4 if names else 0)), 0.62 * most + 0.65
@@ -196,8 +183,7 @@ def messages(
             for rank in range(ranks):
                 dot(axes, rank, row * DOWN, rank)
         axes.set_title(title, fontsize=9)
-        axes.set_xlim(-0.5, ranks - 0.5)
-        axes.set_ylim(most * DOWN + 0.35, -0.35)
+        axes.set(xlim=(-0.5, ranks - 0.5), ylim=(most * DOWN + 0.35, -0.35))
         axes.set_aspect("equal")
         axes.set_axis_off()
     for at, name in enumerate(names):
@@ -219,8 +205,7 @@ Held = Sequence[Sequence[Sequence[int]]]  # of each node and each of its ranks, 
 def mesh_sums(states: Sequence[tuple[str, Held]]) -> Figure:
     """What each rank of a mesh holds, in panels; the groups that sum next are circled.
 
-    Args:
-        states: title → what each rank holds. The first panel circles rows, the second one columns.
+    `states`: title → what each rank holds. The first panel circles rows, the second one columns.
     """
     figure, grid = style.subplots(1, len(states), size=(3.45, 1.65))
     for at, (axes, (title, held)) in enumerate(zip(grid[0], states, strict=True)):
@@ -232,8 +217,7 @@ def mesh_sums(states: Sequence[tuple[str, Held]]) -> Figure:
             style.outline(axes, x, y, GREY, width=width, height=height, linewidth=1.2)
             axes.patches[-1].set(linestyle="--")
         axes.set_title(title, fontsize=8)
-        axes.set_xlim(-0.2, local + 0.2)
-        axes.set_ylim(nodes + 0.2, -0.2)
+        axes.set(xlim=(-0.2, local + 0.2), ylim=(nodes + 0.2, -0.2))
         axes.set_yticks([node + 0.5 for node in range(nodes)] if at == 0 else [])
         axes.set_yticklabels([f"node {node}" for node in range(nodes)] if at == 0 else [])
         axes.set_xticks([])

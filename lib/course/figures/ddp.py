@@ -22,12 +22,9 @@ def ddp_step(
 ) -> Figure:
     """A column is a rank, time runs downward; only the all-reduce reaches over all columns.
 
-    Args:
-        parts: of each rank, its part of the batch.
-        gradients: of each rank, the gradient that its backward makes.
-        mean: what the all-reduce makes of them.
-        before: the weights that all ranks begin with.
-        after: the weights that all ranks end with.
+    `parts`: of each rank, its part of the batch; `gradients`: of each rank, the gradient that its
+    backward makes; `mean`: what the all-reduce makes of them; `before`: the weights that all ranks
+    begin with; `after`: the weights that all ranks end with.
     """
     ranks = len(parts)
     figure, grid = style.subplots(size=(3.3, 3.7))
@@ -78,12 +75,9 @@ def bucket_timeline(
     """For each strategy, above what backward computes, below what the link carries.
 
     A dotted line leads from the moment at which a bucket is full to the one at which it leaves. A
-    line across both lanes marks when the optimizer may step.
-
-    Args:
-        backward: the pieces of backward in order: name, and when it ends.
-        strategies: name → the buckets in the order in which they leave. Times are milliseconds
-            since backward began.
+    line across both lanes marks when the optimizer may step. `backward`: the pieces of backward in
+    order: name, and when it ends; `strategies`: name → the buckets in the order in which they
+    leave. Times are milliseconds since backward began.
     """
     computed = backward[-1][1]
     last = max(travels[-1].end for travels in strategies.values())
@@ -132,13 +126,9 @@ def gradients(
 
     A row is a parameter. A strip is its gradient on one rank, from the first element to the last:
     orange above zero, purple below, white at zero, by the row's own scale. To the right stands the
-    number of the bucket in which the parameter travels.
-
-    Args:
-        own: of each rank, its gradients by name, of any shapes.
-        averaged: the same afterwards.
-        buckets: strategy → names of the parameters in each bucket, in the order in which buckets
-            leave. Rows stand in the order of the last strategy.
+    number of the bucket in which the parameter travels. `own`: of each rank, its gradients by name,
+    of any shapes; `averaged`: the same afterwards; `buckets`: strategy → names of the parameters in
+    each bucket, in the order in which buckets leave. Rows stand in the order of the last strategy.
     """
     rows = [name for bucket in list(buckets.values())[-1] for name in bucket]
     size, widths = (3.4, 0.24 * len(rows) + 1.2), [len(own), len(own), 0.6 * len(buckets)]

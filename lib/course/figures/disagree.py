@@ -90,9 +90,7 @@ Batches = Sequence[Sequence[int]]  # of each rank, the lengths of its samples
 def batch_memory(panels: Mapping[str, Batches], room: int) -> Figure:
     """A bar for each rank: tokens, then padding up to the longest sample; a line where memory ends.
 
-    Args:
-        panels: title → the batch of each rank.
-        room: tokens for which there is memory.
+    `panels`: title → the batch of each rank; `room`: tokens for which there is memory.
     """
     ranks = max(map(len, panels.values()))
     height = len(panels) * (0.24 * ranks + 0.4) + 0.3
@@ -136,9 +134,7 @@ LOOKS = ("-", "--", ":")
 def drift(runs: Mapping[str, Run], change: int) -> Figure:
     """Two panels over the same steps, a line for each run.
 
-    Args:
-        runs: name → what was measured.
-        change: the step at which something was changed on one rank.
+    `runs`: name → what was measured; `change`: the step at which something was changed on one rank.
     """
     figure, grid = style.subplots(2, 1, size=(3.4, 3.9), sharex=True)
     above, below = grid[:, 0]
@@ -166,11 +162,9 @@ def last_calls(ranks: Sequence[Rank], rows: int = 4) -> Figure:
     """A row for each of the last calls, a column for each rank.
 
     A filled cell is done, a dashed one is waited in, an empty place was never come to. A thick
-    frame is around the first row in which the ranks differ.
-
-    Args:
-        ranks: as `minidist.diagnose.verdict.read` has them; of one group.
-        rows: how many numbers to show, the last ones.
+    frame is around the first row in which the ranks differ. `ranks`: as
+    `minidist.diagnose.verdict.read` has them; of one group; `rows`: how many numbers to show, the
+    last ones.
     """
     numbers = sorted({call.number for rank in ranks for call in rank.calls})[-rows:]
     size = 0.95 * len(ranks) + 0.5, 0.42 * len(numbers) + 0.4

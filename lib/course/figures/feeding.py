@@ -21,10 +21,8 @@ def epoch(drawn: Sequence[Sequence[int]], batch: int) -> Figure:
 
     The cells of one step, over all ranks, are the global batch: they have one colour. A sample that
     was drawn before, by an earlier step or a smaller rank, is crossed out: it is a repetition.
-
-    Args:
-        drawn: of each rank, the numbers of its samples, in order.
-        batch: samples that a rank takes in a step.
+    `drawn`: of each rank, the numbers of its samples, in order; `batch`: samples that a rank takes
+    in a step.
     """
     longest = max(len(own) for own in drawn)
     figure, grid = style.subplots(size=(0.36 * longest + 1.1, 0.28 * len(drawn) + 0.5))
@@ -53,9 +51,7 @@ def epoch(drawn: Sequence[Sequence[int]], batch: int) -> Figure:
 def batch_shares(parts: Sequence[Sequence[object]], local: int) -> Figure:
     """A batch cut into a part for each rank; ranks of one node stand in one row.
 
-    Args:
-        parts: of each rank, the names of its samples.
-        local: ranks in a node.
+    `parts`: of each rank, the names of its samples; `local`: ranks in a node.
     """
     nodes = -(-len(parts) // local)
     share = max(1, *(len(part) for part in parts))
@@ -83,10 +79,8 @@ SPACE = 0.6  # between ranks, in samples
 def global_batch(ranks: int, micro: int, batch: int) -> Figure:
     """A column for each rank, a row for each micro-batch, a cell for each sample.
 
-    Args:
-        ranks: ranks, each with its colour.
-        micro: micro-batches to a step.
-        batch: samples in a micro-batch of a rank.
+    `ranks`: ranks, each with its colour; `micro`: micro-batches to a step; `batch`: samples in a
+    micro-batch of a rank.
     """
     figure, grid = style.subplots(size=(3.7, 0.55 * micro + 1.1))
     axes: Axes = grid[0, 0]
@@ -113,8 +107,7 @@ def global_batch(ranks: int, micro: int, batch: int) -> Figure:
 def masks(panels: Mapping[str, torch.Tensor]) -> Figure:
     """A panel for each way to seed; ranks side by side, samples in rows, units in columns.
 
-    Args:
-        panels: title → booleans [ranks, samples, units], true where a unit is dropped.
+    `panels`: title → booleans [ranks, samples, units], true where a unit is dropped.
     """
     ranks = max(len(dropped) for dropped in panels.values())
     figure, grid = style.subplots(len(panels), ranks, size=(3.7, 0.85 * len(panels) + 0.1))
@@ -141,8 +134,7 @@ def _block(axes: Axes, dropped: torch.Tensor, color: str) -> None:
 def spreads(values: torch.Tensor) -> Figure:
     """A row of points for each rank and one for all; a bar reaches one deviation either side.
 
-    Args:
-        values: [ranks, samples].
+    `values`: [ranks, samples].
     """
     ranks = len(values)
     figure, grid = style.subplots(size=(3.7, 0.42 * ranks + 0.9))
@@ -212,8 +204,7 @@ BATCH, TALK = 1.0, 0.35  # durations of a batch and of its all-reduce
 def uneven(batches: Sequence[int]) -> Figure:
     """Two timelines of the same ranks: as they are, and under `join`.
 
-    Args:
-        batches: how many batches each rank has.
+    `batches`: how many batches each rank has.
     """
     figure, grid = style.subplots(2, 1, size=(3.7, 0.86 * len(batches) + 1.5), sharex=True)
     _panel(grid[0, 0], batches, joined=False)

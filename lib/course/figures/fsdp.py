@@ -20,9 +20,8 @@ def cuts(
 ) -> Figure:
     """A panel for each way: the parameters, coloured by who keeps what, and each rank's message.
 
-    Args:
-        shapes: parameter → its shape, one or two dimensions; element i of `a` is called `a{i}`.
-        ways: title → of each rank, the elements it sends in order; "" is padding.
+    `shapes`: parameter → its shape, one or two dimensions; element i of `a` is called `a{i}`;
+    `ways`: title → of each rank, the elements it sends in order; "" is padding.
     """
     tallest = max([shape[0] for shape in shapes.values()])
     size = 4.8, len(ways) * (0.27 * (tallest + 1) + 0.3)
@@ -35,8 +34,7 @@ def cuts(
             axes.text(left + 0.5, -0.25, f"rank {rank}", ha="center", fontsize=8)
             left += 1.8
         axes.set_title(title, fontsize=9, loc="left")
-        axes.set_xlim(-0.1, left)
-        axes.set_ylim(tallest + 0.1, -0.9)
+        axes.set(xlim=(-0.1, left), ylim=(tallest + 0.1, -0.9))
         axes.set_axis_off()
     return figure
 
@@ -98,10 +96,7 @@ def unit_life(phases: Mapping[str, Mapping[str, Holding]], ranks: int = 4) -> Fi
     """Time goes down, ranks stand side by side, and bars at the right count one rank's numbers.
 
     The unit has one number for each rank, so a shard is one cell and the whole is `ranks` cells.
-
-    Args:
-        phases: phase → event → what a rank holds after it.
-        ranks: how many ranks share the unit.
+    `phases`: phase → event → what a rank holds after it; `ranks`: how many ranks share the unit.
     """
     events = [(phase, name, held) for phase, all_ in phases.items() for name, held in all_.items()]
     figure, grid = style.subplots(size=(4.8, 0.4 * len(events) + 0.6))
@@ -170,8 +165,7 @@ THICK = 0.8  # of a row's height
 def unit_timeline(panels: Mapping[str, Iterable[Span]]) -> Figure:
     """A panel for each way to run a step, over the same time: one lane to compute, two to send.
 
-    Args:
-        panels: title → spans named "KIND UNIT", such as "all-gather 3", times in seconds.
+    `panels`: title → spans named "KIND UNIT", such as "all-gather 3", times in seconds.
     """
     size = 4.8, 1.5 * len(panels) + 0.45
     figure, grid = style.subplots(len(panels), 1, size=size, sharex=True)
@@ -229,8 +223,7 @@ def mesh(nodes: int, local: int) -> Figure:
     column = "down a column (dotted): all-reduce one shard of gradients"
     axes.text(right / 2, -0.2, row, ha="center", fontsize=8)
     axes.text(right / 2, bottom + 0.2, column, ha="center", va="top", fontsize=8)
-    axes.set_xlim(-0.95, right + 0.1)
-    axes.set_ylim(bottom + 0.5, -0.5)
+    axes.set(xlim=(-0.95, right + 0.1), ylim=(bottom + 0.5, -0.5))
     axes.set_axis_off()
     return figure
 

@@ -26,10 +26,8 @@ def map_shuffle_reduce(
 ) -> Figure:
     """Each map task with its input and its boxes, a line from each box to its reducer.
 
-    Args:
-        inputs: the text of each map task.
-        boxes: boxes[m][r] is how many pairs map task m has for reducer r; an empty box has no line.
-        parts: parts[r] is what reducer r makes of them.
+    `inputs`: the text of each map task; `boxes`: boxes[m][r] is how many pairs map task m has for
+    reducer r; an empty box has no line; `parts`: parts[r] is what reducer r makes of them.
     """
     figure, grid = style.subplots(size=(3.45, 3.7))
     axes: Axes = grid[0, 0]
@@ -55,8 +53,7 @@ def map_shuffle_reduce(
                 axes.plot(ends, heights, color=RANK[r], linewidth=0.7 + 0.5 * count, alpha=0.8)
     for y, name in ((0.75, "map"), ((MAPPED + SLOT + REDUCED) / 2, "shuffle"), (3.42, "reduce")):
         axes.text(-0.12, y, name, ha="right", va="center", fontsize=9, fontweight="bold")
-    axes.set_xlim(-0.85, across + 0.05)
-    axes.set_ylim(REDUCED + 1.2, 0.1)
+    axes.set(xlim=(-0.85, across + 0.05), ylim=(REDUCED + 1.2, 0.1))
     axes.set_axis_off()
     return figure
 
@@ -108,8 +105,7 @@ def after_a_death(ranks: int, dead: int) -> Figure:
     texts = {0.55: "kept by\nsurvivors", 1.23: "lost: step\nin flight", 1.65: "lost: group"}
     for y, text in texts.items():
         axes.text(right, y, text, va="center", fontsize=8)
-    axes.set_xlim(-0.05, right + 0.95)
-    axes.set_ylim(1.85, -0.2)
+    axes.set(xlim=(-0.05, right + 0.95), ylim=(1.85, -0.2))
     axes.set_axis_off()
     return figure
 
@@ -139,9 +135,8 @@ ROWS = {  # of each row its top
 def step_as_reduce(scattered: Replay, gathered: Replay) -> Figure:
     """Samples, gradients in chunks, their sums, the whole sum and the weights, on each rank.
 
-    Args:
-        scattered: the reduce-scatter whose messages are the shuffle.
-        gathered: the all-gather that follows.
+    `scattered`: the reduce-scatter whose messages are the shuffle; `gathered`: the all-gather that
+    follows.
     """
     figure, grid = style.subplots(size=(3.45, 4.3))
     axes: Axes = grid[0, 0]
@@ -168,8 +163,7 @@ def step_as_reduce(scattered: Replay, gathered: Replay) -> Figure:
     names = {0.45: "map", 1.82: "shuffle", 2.37: "reduce", 2.92: "return", 4.02: "step"}
     for y, name in names.items():
         axes.text(-0.12, y, name, ha="right", va="center", fontsize=9, fontweight="bold")
-    axes.set_xlim(-0.95, ranks * (SPAN + SPACE) - SPACE + 0.05)
-    axes.set_ylim(4.25, -0.4)
+    axes.set(xlim=(-0.95, ranks * (SPAN + SPACE) - SPACE + 0.05), ylim=(4.25, -0.4))
     axes.set_axis_off()
     return figure
 

@@ -25,11 +25,8 @@ def step_memory(
 ) -> Figure:
     """Parts stacked over one step, a panel for each title, on one scale; peaks are marked.
 
-    Args:
-        panels: title → part → amount at each moment, the lowest part first.
-        when: the moments.
-        phases: name → from, to; the names stand above the first panel.
-        unit: of the amounts.
+    `panels`: title → part → amount at each moment, the lowest part first; `when`: the moments;
+    `phases`: name → from, to; the names stand above the first panel; `unit`: of the amounts.
     """
     figure, grid = style.subplots(len(panels), 1, size=(3.5, 2.2 * len(panels)), sharey=True)
     sums = [[sum(at) for at in zip(*parts.values(), strict=True)] for parts in panels.values()]
@@ -90,11 +87,9 @@ def rank_memory(
 ) -> Figure:
     """One rank's parts laid end to end, a bar for each strategy, with its peak marked.
 
-    Args:
-        ranks: strategy → part → amount. What is no part of `PART` is drawn in grey.
-        peaks: strategy → the most that is there at any time.
-        limit: name and amount of a line across all bars.
-        unit: of the amounts.
+    `ranks`: strategy → part → amount. What is no part of `PART` is drawn in grey; `peaks`: strategy
+    → the most that is there at any time; `limit`: name and amount of a line across all bars;
+    `unit`: of the amounts.
     """
     figure, grid = style.subplots(size=(3.5, 0.5 * len(ranks) + 1.5))
     axes: Axes = grid[0, 0]
@@ -123,9 +118,8 @@ BARS = BOX + 0.22  # where the bars begin
 def block_memory(operations: Sequence[tuple[str, str, int]]) -> Figure:
     """Operations run downward; beside each, as cells, what autograd keeps for it.
 
-    Args:
-        operations: name, the tensor that it keeps, and how many times d numbers that is for a
-            token; 0: it keeps nothing.
+    `operations`: name, the tensor that it keeps, and how many times d numbers that is for a token;
+    0: it keeps nothing.
     """
     figure, grid = style.subplots(size=(3.5, 0.36 * len(operations) + 0.5))
     axes: Axes = grid[0, 0]
@@ -144,7 +138,6 @@ def block_memory(operations: Sequence[tuple[str, str, int]]) -> Figure:
         axes.text(x, row + HIGH / 2, text, va="center", fontsize=8)
     total = sum(amount for _, _, amount in operations)
     axes.text(BARS, len(operations) + 0.25, f"together {total}d", va="center", fontsize=9)
-    axes.set_xlim(-0.03, BARS + 4 * CELL + 1.3)
-    axes.set_ylim(len(operations) + 0.6, -0.1)
+    axes.set(xlim=(-0.03, BARS + 4 * CELL + 1.3), ylim=(len(operations) + 0.6, -0.1))
     axes.set_axis_off()
     return figure

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from math import cos, pi, sin
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch
@@ -14,7 +13,7 @@ from matplotlib.patches import Circle, FancyArrowPatch
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, RANK
 from minidist.schedule.cost import Link
-from minidist.schedule.schedule import Step
+from minidist.schedule.schedule import Send, Step
 from minidist.schedule.simulate import Event, Replay
 
 CELL = 0.36  # width of a chunk; an inch has two units
@@ -33,12 +32,9 @@ def ring_circle(replay: Replay, panels: Mapping[str, Sequence[int]], *, columns:
 
     A rank is a row of its chunks. A chunk has a stripe for each rank, filled if that rank's part is
     in it; Σ is a finished sum, and what the panel's steps have changed has a thick border. A dashed
-    arrow overwrites what it meets, a solid one adds to it.
-
-    Args:
-        replay: of any schedule of up to eight ranks.
-        panels: title → the steps, from 0, whose messages the panel shows.
-        columns: panels side by side.
+    arrow overwrites what it meets, a solid one adds to it. `replay`: of any schedule of up to eight
+    ranks; `panels`: title → the steps, from 0, whose messages the panel shows; `columns`: panels
+    side by side.
     """
     rows = -(-len(panels) // columns)
     figure, grid = style.subplots(rows, columns, size=(1.62 * columns, 1.9 * rows))
@@ -93,9 +89,7 @@ def chunk_tour(replay: Replay, chunk: int) -> Figure:
     figure, grid = style.subplots(size=(3.5, 3.4))
     axes: Axes = grid[0, 0]
     for rank in range(replay.ranks):
-        spot = place(rank, replay.ranks)
-        axes.add_patch(Circle(spot, 0.3, facecolor=(RANK[rank % 8], 0.35), edgecolor=GREY))
-        style.write(axes, *spot, f"rank {rank}")
+        _disc(axes, rank, replay.ranks)
     for event in (event for event in replay.events if event.chunk == chunk):
         bend, width, out = (-0.32, 2.2, 1.62) if event.reduce else (0.1, 1.4, 0.52)
         x, y = _arrow(axes, event, replay.ranks, bend=bend, width=width)
@@ -106,7 +100,7 @@ def chunk_tour(replay: Replay, chunk: int) -> Figure:
     return figure
 
 
-def _arrow(axes: Axes, event: Event, ranks: int, *, bend: float, width: float) -> Point:
+def _arrow(axes: Axes, event: Event | Send, ranks: int, *, bend: float, width: float) -> Point:
     """An arrow in the sender's colour, dashed if the message overwrites; returns its middle."""
     start, end = place(event.src, ranks), place(event.dst, ranks)
     arrow = FancyArrowPatch(
@@ -131,44 +125,36 @@ def _bare(axes: Axes, title: str) -> None:
     axes.set_axis_off()
 
 
-TALL, WIDE = 2.0, 3.15  # inches
+WIDE, TALL, FAR = 3.15, 2.0, 1.65  # inches, and half the circle's height in units
 
 
 def idea(step: Step, ranks: int, said: Sequence[tuple[str, str]]) -> Figure:
-    """Ranks in a circle with the messages of one step between them; beside it, its readings.
+    """Ranks in a circle with the messages of one step between them; beside it, what is `said`.
 
-    Args:
-        step: each message is an arrow in its sender's colour, with its chunk beside it.
-        ranks: how many; rank 0 stands on top, the others follow clockwise.
-        said: of each reading, its name and what it says.
+    `said` has the name of each reading of the schedule, and a line about it.
     """
     figure, grid = style.subplots(size=(WIDE, TALL), layout=None)
     axes: Axes = grid[0, 0]
-    axes.set(position=(0, 0, 1, 1), xlim=(-1.35, 1.35 * (2 * WIDE / TALL - 1)), ylim=(-1.35, 1.35))
+    axes.set(position=(0, 0, 1, 1), xlim=(-FAR, FAR * (2 * WIDE / TALL - 1)), ylim=(-FAR, FAR))
     axes.set_axis_off()
-    angle = np.pi / 2 - 2 * np.pi * np.arange(ranks) / ranks
-    x, y = np.cos(angle), np.sin(angle)
     for message in step:
-        color = RANK[message.src % 8]
-        start, end = ((x[rank], y[rank]) for rank in (message.src, message.dst))
-        arrow = {"arrowstyle": "-|>", "color": color, "lw": 2, "shrinkA": 17, "shrinkB": 17}
-        arrow |= {"connectionstyle": "arc3,rad=-0.25"}
-        axes.annotate("", end, start, arrowprops=arrow)
-        middle = (angle[message.src] + angle[message.dst]) / 2
-        if abs(angle[message.src] - angle[message.dst]) > np.pi:
-            middle += np.pi
-        style.write(axes, 1.14 * np.cos(middle), 1.14 * np.sin(middle), f"chunk {message.chunk}")
+        x, y = _arrow(axes, message, ranks, bend=-0.25, width=2)
+        style.write(axes, 2.1 * x, 1.75 * y, f"chunk {message.chunk}")
     for rank in range(ranks):
-        color = RANK[rank % 8]
-        axes.add_patch(Circle((x[rank], y[rank]), 0.29, facecolor=(color, 0.3), edgecolor=color))
-        style.write(axes, x[rank], y[rank], f"rank {rank}")
+        _disc(axes, rank, ranks)
     style.write(axes, 0, 0.03, "one\nschedule", fontsize=9)
     for number, (name, text) in enumerate(said):
-        top = 1.15 - 2.4 * number / len(said)
-        axes.plot([1.62, 1.62], [top + 0.08, top - 0.58], color=GREY, linewidth=2)
-        axes.text(1.74, top, name, va="top", fontsize=10, weight="bold")
-        axes.text(1.74, top - 0.27, text, va="top", fontsize=8, linespacing=1.3)
+        top = 0.85 * FAR - 1.78 * FAR * number / len(said)
+        axes.plot([1.85, 1.85], [top + 0.1, top - 0.71], color=GREY, linewidth=2)
+        axes.text(1.98, top, name, va="top", fontsize=10, weight="bold")
+        axes.text(1.98, top - 0.33, text, va="top", fontsize=8, linespacing=1.3)
     return figure
+
+
+def _disc(axes: Axes, rank: int, ranks: int) -> None:
+    spot, color = place(rank, ranks), RANK[rank % 8]
+    axes.add_patch(Circle(spot, 0.3, facecolor=(color, 0.35), edgecolor=GREY))
+    style.write(axes, *spot, f"rank {rank}")
 
 
 BAR = 0.62

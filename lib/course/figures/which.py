@@ -27,11 +27,9 @@ def winners(
 ) -> Figure:
     """Which algorithm is the fastest: tensor size to the right, ranks upward.
 
-    Args:
-        best: for each title a panel: number of ranks → the winner's name at each of `sizes`.
-        sizes: bytes, ascending.
-        names: all names that may win; a name's place here gives its colour.
-        marks: name → bytes that get a line from top to bottom.
+    `best`: for each title a panel: number of ranks → the winner's name at each of `sizes`; `sizes`:
+    bytes, ascending; `names`: all names that may win; a name's place here gives its colour;
+    `marks`: name → bytes that get a line from top to bottom.
     """
     figure, grid = style.subplots(len(best), 1, size=(3.7, 2.5 * len(best) + 0.2), sharex=True)
     for axes, (title, rows) in zip(grid[:, 0], best.items(), strict=True):
@@ -87,11 +85,9 @@ def byte_ticks(*powers: int) -> dict[float, str]:
 def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
     """The hops of a ring over `count` nodes of `local` ranks, clockwise from the top.
 
-    Args:
-        count: number of nodes.
-        local: ranks on each of them.
-        inside: what a hop between ranks of a node costs, written in the middle.
-        between: what a hop from node to node costs, written there and at each such hop.
+    `count`: number of nodes; `local`: ranks on each of them; `inside`: what a hop between ranks of
+    a node costs, written in the middle; `between`: what a hop from node to node costs, written
+    there and at each such hop.
     """
     ranks = count * local
     figure, grid = style.subplots(size=(3.7, 3.7), layout="none")

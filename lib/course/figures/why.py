@@ -33,10 +33,8 @@ CARDS, NETWORK = Level(56, 72), Level(2, 20)
 def machine(gpu: Accelerator, pcie: float, gpus: Sequence[str] = ("0", "1", "7")) -> Figure:
     """One node, with some of its GPUs: each link is drawn in proportion to its bandwidth.
 
-    Args:
-        gpu: what the node is full of.
-        pcie: bytes a second from a GPU to its network card, in each direction.
-        gpus: numbers of those that are drawn; dots stand for those between.
+    `gpu`: what the node is full of; `pcie`: bytes a second from a GPU to its network card, in each
+    direction; `gpus`: numbers of those that are drawn; dots stand for those between.
     """
     width = 2 * LEFT + PITCH * (len(gpus) - 1) + BOX
     figure, grid = style.subplots(size=(width / 72, HEIGHT / 72), layout=None)
@@ -101,10 +99,8 @@ SIDE, GAP = 0.86, 0.55  # of a square, and between models
 def filled(models: Mapping[str, Mapping[str, float]], capacity: float, across: int = 7) -> Figure:
     """Fill squares, each the memory of one GPU, with the parts of each model's state.
 
-    Args:
-        models: model → part of the state, as `style.PART` names it → its amount.
-        capacity: the memory of one GPU, in the same unit.
-        across: squares in a row.
+    `models`: model → part of the state, as `style.PART` names it → its amount; `capacity`: the
+    memory of one GPU, in the same unit; `across`: squares in a row.
     """
     rows = {name: math.ceil(sum(parts.values()) / capacity) for name, parts in models.items()}
     height = sum(-(-count // across) + GAP for count in rows.values())
@@ -162,11 +158,9 @@ def strong_scaling(
 ) -> Figure:
     """Seconds of computing, of moving the gradients, and of both one after the other.
 
-    Args:
-        ranks: how many, of each point, from 1 on; one rank moves nothing.
-        computing: seconds that a rank computes.
-        moving: seconds that it then moves gradients.
-        crossing: the number of ranks from which on moving takes longer, to be marked.
+    `ranks`: how many, of each point, from 1 on; one rank moves nothing; `computing`: seconds that a
+    rank computes; `moving`: seconds that it then moves gradients; `crossing`: the number of ranks
+    from which on moving takes longer, to be marked.
     """
     figure, grid = style.subplots(size=(3.4, 3.0))
     axes: Axes = grid[0, 0]

@@ -23,12 +23,9 @@ def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Fig
     """State with Adam, to scale: a panel for each strategy, a column for each rank.
 
     What a rank holds is filled: all of a part, or the slice with the rank's number, which lies as
-    high as its number is. What it does not hold is an empty outline.
-
-    Args:
-        policy: which dtypes the parts have.
-        ranks: columns of a panel.
-        stages: title → stage, as `share` takes it; 0 is data parallelism.
+    high as its number is. What it does not hold is an empty outline. `policy`: which dtypes the
+    parts have; `ranks`: columns of a panel; `stages`: title → stage, as `share` takes it; 0 is data
+    parallelism.
     """
     whole, rows = state(ranks, policy), -(-len(stages) // 2)  # a parameter for each rank
     figure, grid = style.subplots(rows, 2, size=(3.4, 1.9 * rows), sharey=True)
@@ -37,8 +34,7 @@ def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Fig
             _column(axes, rank, whole, share(whole, ranks, stage), ranks)
         each = share(whole, ranks, stage).total / ranks
         axes.set_title(f"{title}: {each:g} bytes", fontsize=9)
-        axes.set_xlim(-0.5, ranks - 0.5)
-        axes.set_ylim(0, whole.total)
+        axes.set(xlim=(-0.5, ranks - 0.5), ylim=(0, whole.total))
         axes.set_xticks(range(ranks), map(str, range(ranks)))
         axes.set_xlabel("rank", fontsize=8)
         style.table(axes)
@@ -71,9 +67,8 @@ def _column(axes: Axes, rank: int, whole: StateBytes, own: StateBytes, ranks: in
 def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:
     """Parameters end to end in one buffer above, the ranks' equal shards of it below.
 
-    Args:
-        sizes: name → elements of each parameter.
-        ranks: each owns a shard; what no parameter fills is padding.
+    `sizes`: name → elements of each parameter; `ranks`: each owns a shard; what no parameter fills
+    is padding.
     """
     figure, grid = style.subplots(size=(3.4, 1.1))
     axes: Axes = grid[0, 0]
@@ -88,8 +83,7 @@ def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:
         style.outline(axes, rank * shard + 0.04, 1.45, RANK[rank], facecolor=None, **box)
         style.fill(axes, rank * shard + 0.04, 1.45, RANK[rank], width=shard - 0.08, alpha=0.35)
         style.write(axes, (rank + 0.5) * shard, 1.95, f"rank {rank}")
-    axes.set_xlim(-0.05, cells + 0.05)
-    axes.set_ylim(2.55, -0.1)
+    axes.set(xlim=(-0.05, cells + 0.05), ylim=(2.55, -0.1))
     axes.set_xticks([])
     axes.set_yticks([0.5, 1.95], ["buffer", "shards"])
     style.table(axes)
