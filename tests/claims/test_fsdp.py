@@ -21,7 +21,7 @@ from minidist.memory import activations
 from minidist.memory.predict import predict
 from minidist.memory.state import held
 from minidist.parallel.fsdp.fully_shard import units
-from minidist.parallel.fsdp.unit import UnitState
+from minidist.parallel.fsdp.unit import ShardedState
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.simulate import traffic
@@ -125,8 +125,7 @@ def watch(model: Any, blocks: Any, look: Callable[[], Any]) -> list[Any]:
 
 def whole_units(model: Any) -> set[str]:
     """The units that are whole and not on their way."""
-    freed = UnitState.SHARDED, UnitState.UNSHARDING
-    return {unit.name for unit in units(model) if unit.state not in freed}
+    return {unit.name for unit in units(model) if unit.sharded is ShardedState.UNSHARDED}
 
 
 @pytest.mark.claim("D6", "E2")

@@ -33,15 +33,28 @@ def tied_apart() -> nn.Sequential:
     return net
 
 
+def outer_first() -> nn.Module:
+    net = fully_shard(pair())
+    return net[0]
+
+
 # what is wrapped, options, what is said after "rank R: fully_shard: "
 WRONG: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
     (lambda: nn.ModuleList([pair()]), {}, "module: a ModuleList has no forward, before which"),
     (
         tied_apart,
         {},
-        "module: its '1.weight' is sharded already, as parameter 'weight' of the outermost unit "
-        "(Linear); wrap the inner modules before the outer ones, and tied parameters in one",
+        "module: its '1.weight' is tied to parameter 'weight' of the outermost unit (Linear), "
+        "which is sharded already; shard the modules that share a parameter together: "
+        "fully_shard([one, other])",
     ),
+    (
+        outer_first,
+        {},
+        "module: its 'weight' is sharded already, as parameter '0.weight' of the",
+    ),
+    (list, {}, "module: expected a torch.nn.Module or a list of some, got an empty list"),
+    (lambda: [pair(), 1], {}, "module: expected a torch.nn.Module, got a int"),
     (
         lambda: nn.Sequential(nn.Embedding(4, 2, sparse=True)),
         {},
@@ -142,7 +155,8 @@ def test_a_parameter_that_is_used_while_sharded_or_as_it_was_before() -> None:
         )
         assert said[5].endswith(
             "before fully_shard. An optimizer must be built after it, from the module's "
-            "parameters() of then; of modules that share a parameter, wrap one that holds them all"
+            "parameters() of then; modules that share a parameter must be sharded together: "
+            "fully_shard([one, other])"
         )
 
 

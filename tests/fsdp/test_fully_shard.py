@@ -10,8 +10,8 @@ from torch.utils import _foreach_utils
 
 from minidist import fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import FSDPModule, units
-from minidist.parallel.fsdp.param_group import Shard
-from minidist.parallel.fsdp.unit import Unit, UnitState
+from minidist.parallel.fsdp.shard import Shard
+from minidist.parallel.fsdp.unit import ShardedState, TrainingState, Unit
 from tests.support.models import gpt, score, shard_blocks, tokens
 from tests.support.training import far, gradients, grads_of, mine, wholes
 
@@ -21,7 +21,7 @@ def test_the_outermost_unit_may_be_kept_alone_and_may_accumulate_alone() -> None
         net = shard_blocks(gpt(), reshard_after_forward=None)
         net.set_requires_gradient_sync(False, recurse=False)
         loss = score(net, mine(tokens(0, 4)))
-        kept = [unit.name for unit in units(net) if unit.state is UnitState.KEPT]
+        kept = [unit.name for unit in units(net) if unit.training is TrainingState.POST_FORWARD]
         loss.backward()
         return [kept, *(p.grad is None for p in (net.token.weight, net.blocks[0].qkv.weight))]
 
@@ -41,7 +41,7 @@ def test_the_next_unit_is_gathered_while_this_one_computes() -> None:
             begin = unit.begin_unshard
 
             def log(async_op: bool = True, unit: Any = unit, begin: Any = begin) -> None:
-                if unit.state is UnitState.SHARDED:
+                if unit.sharded is ShardedState.SHARDED:
                     events.append(unit.name)
                 begin(async_op)
 
@@ -81,9 +81,9 @@ def test_a_resharded_unit_holds_its_shard_and_at_most_two_are_whole() -> None:
         inner, seen = units(net)[1:], list[int]()
 
         def look(*_: Any) -> None:
-            seen.append(sum(unit.state is not UnitState.SHARDED for unit in inner))
+            seen.append(sum(unit.sharded is not ShardedState.SHARDED for unit in inner))
             for unit in inner:
-                whole = unit.state not in (UnitState.SHARDED, UnitState.UNSHARDING)
+                whole = unit.sharded is ShardedState.UNSHARDED
                 assert (held(unit) > 0) == whole, unit.name
 
         for block in net.blocks:

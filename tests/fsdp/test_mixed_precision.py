@@ -9,7 +9,7 @@ from torch import nn
 
 from minidist import Counted, Ours, fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import units
-from minidist.parallel.fsdp.param_group import DtypePolicy
+from minidist.parallel.fsdp.param_group import MixedPrecisionPolicy
 from tests.support.training import bytes_of_flags, far, gradients, wholes
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -55,7 +55,7 @@ def test_low_precision_is_used_and_sent_and_full_precision_is_kept() -> None:
 
     def run(reduce: torch.dtype | None, backwards: int) -> None:
         comm, used = Counted(Ours(algorithm="ring")), []
-        model = shard(net(), comm=comm, mp_policy=DtypePolicy(BF16, reduce))
+        model = shard(net(), comm=comm, mp_policy=MixedPrecisionPolicy(BF16, reduce))
         model[1][0].register_forward_hook(
             lambda module, _, out: used.append((module.weight.dtype, out.dtype))
         )
@@ -91,7 +91,9 @@ def test_outputs_and_inputs_are_cast_as_told_and_integers_never() -> None:
     def run() -> list[Any]:
         found: list[Any] = []
         for cast, output in ((True, F32), (False, None), (True, None)):
-            policy = DtypePolicy(param_dtype=BF16, output_dtype=output, cast_forward_inputs=cast)
+            policy = MixedPrecisionPolicy(
+                param_dtype=BF16, output_dtype=output, cast_forward_inputs=cast
+            )
             model = fully_shard(Table(), mp_policy=policy)
             out = model({"a": torch.ones(3), "b": torch.arange(3)}, more=torch.ones(1))
             out["out"].sum().backward()

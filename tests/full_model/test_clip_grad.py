@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from minidist import MismatchError, clip_grad_norm_, full_gradients, launch
-from minidist.parallel.fsdp.param_group import ShardGradient
+from minidist.parallel.fsdp.shard import ShardGradient
 from tests.full_model.test_state_dict import difference
 from tests.support.models import Net, loss, right_gradients, wrappings
 

@@ -161,7 +161,7 @@ def of_a_part() -> None:
         with pytest.raises(ValueError, match="module: expected all of a unit") as caught:
             ask(net.blocks[1].down)
         assert str(caught.value) == (
-            f"rank {dist.get_rank()}: module: expected all of a unit, got a part: weight is "
+            f"rank {dist.get_rank()}: module: expected all of a unit, got a part of one: weight is "
             "parameter 'down.weight' of unit 'blocks.1', which is round it"
         )
 

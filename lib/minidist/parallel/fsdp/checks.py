@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,15 +14,10 @@ from torch.utils._pytree import tree_leaves
 from minidist.comm.agreement import agree_on
 from minidist.comm.comm import Comm, Handle
 from minidist.comm.ours import Ours
-from minidist.parallel.autograd.backward import tensors
+from minidist.parallel.autograd.backward import on_entry, tensors
 from minidist.parallel.checks import check_comm, check_module, check_tensors
-from minidist.parallel.fsdp.param_group import (
-    Replaced,
-    Shard,
-    own_modules,
-    own_parameters,
-    plain,
-)
+from minidist.parallel.fsdp.param_group import own_modules, own_parameters
+from minidist.parallel.fsdp.shard import Replaced, Shard, no_torch_function
 from minidist.parallel.fsdp.unit import Unit
 
 AT_ONCE = 16  # facts that are compared in one message
@@ -87,7 +83,7 @@ def choose_comms(mesh: DeviceMesh | None, comm: Comm | tuple[Comm, Comm] | None)
 
 
 def agree_on_wrapping(
-    module: nn.Module, options: Mapping[str, object], comms: Sequence[Comm]
+    modules: Sequence[nn.Module], options: Mapping[str, object], comms: Sequence[Comm]
 ) -> None:
     """Raise on every rank unless all wrap alike; always checked, or they would wait for ever.
 
@@ -99,7 +95,7 @@ def agree_on_wrapping(
     try:
         if not isinstance(given := options["reshard_after_forward"], bool | None):
             raise TypeError(f"reshard_after_forward: expected True, False or None, got {given!r}")
-        facts = {**options, **_facts_of(module, comms[0])}
+        facts = {**options, **_facts_of(modules, comms[0])}
     except (TypeError, ValueError) as error:
         problem = error
     failure, every = problem, list(facts.items())
@@ -114,33 +110,42 @@ def agree_on_wrapping(
         raise failure
 
 
-def _facts_of(module: nn.Module, comm: Comm) -> dict[str, object]:
-    """In what a module must be alike on all ranks; TypeError or ValueError if it can be no unit."""
-    check_module(module, may_hold_units=True)
-    kind = type(module)
-    if kind.forward is nn.Module.forward:
-        raise ValueError(
-            f"module: a {kind.__name__} has no forward, before which its parameters could be "
-            "gathered; wrap its members"
-        )
-    own = own_parameters(module)
-    for name, parameter, _ in own:
-        if isinstance(parameter, Shard | Replaced):
+def _facts_of(modules: Sequence[nn.Module], comm: Comm) -> dict[str, object]:
+    """In what the modules must be alike on all ranks; an error if they can be no unit."""
+    if not modules:
+        raise ValueError("module: expected a torch.nn.Module or a list of some, got an empty list")
+    for module in modules:
+        check_module(module, may_hold_units=True)
+        kind = type(module)
+        if kind.forward is nn.Module.forward:
             raise ValueError(
-                f"module: its '{name}' is sharded already, as {parameter.title()}; wrap the "
-                "inner modules before the outer ones, and tied parameters in one unit"
+                f"module: a {kind.__name__} has no forward, before which its parameters could be "
+                "gathered; wrap its members"
+            )
+    own = own_parameters(modules)
+    for name, parameter, _ in own:
+        if isinstance(parameter, Replaced):
+            raise ValueError(
+                f"module: its '{name}' is tied to {parameter.title()}, which is sharded already; "
+                "shard the modules that share a parameter together: fully_shard([one, other])"
+            )
+        if isinstance(parameter, Shard):
+            raise ValueError(
+                f"module: its '{name}' is sharded already, as {parameter.title()}; wrap the inner "
+                "modules before the outer ones"
             )
     check_tensors("module", {each.name: each.parameter for each in own}, comm.group, meta=True)
-    for name, part in own_modules(module):
+    for name, part in own_modules(modules):
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
             raise ValueError(
                 f"module: '{name}' has sparse gradients, which cannot be reduce-scattered; "
                 "build it with sparse=False"
             )
 
-    inside = [name for name, part in module.named_modules() if name and "_unit" in vars(part)]
+    every = (each for module in modules for each in module.named_modules())
+    inside = [name for name, part in every if name and "_unit" in vars(part)]
     facts: dict[str, object] = {
-        "module": kind.__name__,
+        "module": ", ".join(type(module).__name__ for module in modules),
         "units inside": ", ".join(inside) or "none",
         "the number of parameters": len(own),
     }
@@ -159,6 +164,35 @@ def agree(comm: Comm, what: str, async_op: bool) -> Handle | None:
     return agree_on(comm, f"fully_shard: {what}", async_op=async_op)
 
 
+def check_forward(unit: Unit) -> None:
+    """Raise RuntimeError if the unit's forward cannot begin."""
+    if unit.context.outermost is None:
+        _check_last_backward(unit)
+    check_parameters(unit)
+
+
+def _check_last_backward(unit: Unit) -> None:
+    if unit.context.backward.raised:
+        raise RuntimeError(
+            f"rank {dist.get_rank()}: {unit.context.units[0].title}: its last backward raised; "
+            "zero the gradients and call reshard() on the outermost module, on all ranks, before "
+            "the next forward"
+        )
+
+
+def _check_backward(unit: Unit) -> None:
+    """Raise RuntimeError if backward, which comes to the unit now, cannot begin."""
+    if unit.context.backward.under_way:
+        return
+    _check_last_backward(unit)
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            f"rank {dist.get_rank()}: {unit.context.units[0].title}: FSDP frees parameters that "
+            "going back through this backward (create_graph=True) would need; train with "
+            "DistributedDataParallel"
+        )
+
+
 def check_parameters(unit: Unit) -> None:
     """Raise RuntimeError unless the unit's shards are where they were, and have values."""
     where = f"rank {dist.get_rank()}: {unit.title}: "
@@ -168,7 +202,7 @@ def check_parameters(unit: Unit) -> None:
                 f"{where}its parameters are on the meta device, where they have no values; call "
                 "minidist.materialize(module) on the root, on all ranks"
             )
-        with plain():
+        with no_torch_function():
             for index, (shard, piece) in enumerate(zip(group.shards, group.pieces, strict=True)):
                 module, attribute = group.places[index][0]
                 mine = (shard, *group.unsharded[index : index + 1])
@@ -180,8 +214,12 @@ def check_parameters(unit: Unit) -> None:
                     )
 
 
-def check_output(unit: Unit, output: Any) -> None:
-    """Raise TypeError if backward could enter the unit by an output that nobody can look into."""
+def check_output(unit: Unit, inputs: Any, output: Any) -> None:
+    """Raise TypeError if backward could enter the unit by an output that nobody can look into.
+
+    Where backward enters, check that it can begin.
+    """
+    on_entry(output, inputs, partial(_check_backward, unit))
     if not (torch.is_grad_enabled() and unit.groups) or any(True for _ in tensors(output)):
         return
     for kind in map(type, tree_leaves(output)):

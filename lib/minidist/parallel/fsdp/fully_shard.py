@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from minidist.comm.comm import Comm, broadcast_coalesced
 from minidist.parallel.fsdp import checks
-from minidist.parallel.fsdp.param_group import DtypePolicy, own_modules, own_parameters
+from minidist.parallel.fsdp.param_group import MixedPrecisionPolicy, own_modules, own_parameters
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.sharding.partition import alike
 
@@ -19,7 +19,7 @@ LABEL = "shards"  # in a state dict's metadata: whose they are
 
 
 def fully_shard(
-    module: nn.Module,
+    module: nn.Module | list[nn.Module],
     *,
     mesh: DeviceMesh | None = None,
     reshard_after_forward: bool | None = True,
@@ -29,13 +29,16 @@ def fully_shard(
 ) -> Any:
     """Make a module a unit, in place: its parameters are sharded, and whole only while it runs.
 
+    Of a list of modules make one unit, whole from the forward of the first to the end of that of
+    the last; so modules that share a parameter are sharded together: `fully_shard([embed, head])`.
+
     As `torch.distributed.fsdp.fully_shard`: call it on blocks, and at last on the whole model,
     which takes what is left. Then build the optimizer, from the shards that `parameters()` returns.
     To clip their gradients, call `minidist.clip_grad_norm_`.
 
     Args:
-        module: on one device, or on the meta device (then see `minidist.materialize`). All ranks
-            get rank 0's parameters and buffers.
+        module: one, or a list; on one device, or on the meta device (then see
+            `minidist.materialize`). All ranks get rank 0's parameters and buffers.
         mesh: between which ranks; of two dimensions (replicate, shard) for hybrid sharding: shards
             among the ranks of a row, the same on each row. All ranks in one row if None.
         reshard_after_forward: free the parameters after forward, and gather them again in backward.
@@ -46,13 +49,13 @@ def fully_shard(
         torch_only: arguments of PyTorch's that minidist lacks; refused with what to do instead.
 
     Returns:
-        The module; its class is a new one, with what `FSDPModule` has.
+        The module, or the list. A module's class is a new one, with what `FSDPModule` has.
 
     Raises:
         TypeError, ValueError: of this rank's arguments or module; it names the rank.
         MismatchError: the ranks wrap differently.
     """
-    policy = DtypePolicy() if mp_policy is None else mp_policy  # torch's has the same fields
+    policy = MixedPrecisionPolicy() if mp_policy is None else mp_policy
     options = {"reshard_after_forward": reshard_after_forward, "mp_policy": policy}
     try:
         for name in torch_only:
@@ -60,35 +63,43 @@ def fully_shard(
         comms = checks.choose_comms(mesh, comm)
     except (TypeError, ValueError) as error:  # there are no ranks yet that could be told
         raise type(error)(f"rank {dist.get_rank()}: fully_shard: {error}") from None
-    checks.agree_on_wrapping(module, options, comms)
+    modules = list(dict.fromkeys(module)) if isinstance(module, list | tuple) else [module]
+    checks.agree_on_wrapping(modules, options, comms)
 
-    infos = own_parameters(module)
+    infos = own_parameters(modules)
     parameters: list[torch.Tensor] = [info.parameter for info in infos]
-    buffers = [buffer for _, part in own_modules(module) for buffer in part._buffers.values()]
+    buffers = [buffer for _, part in own_modules(modules) for buffer in part._buffers.values()]
     tensors = [each for each in (*parameters, *buffers) if each is not None and not each.is_meta]
     for each in reversed(comms):  # rank 0's to the first rank of each row, then along the rows
         broadcast_coalesced(tensors, each)
     groups = [[infos[index] for index in members] for members in alike(parameters)]
     agree = partial(checks.agree, comms[0])
-    unit = Unit(module, groups, comms, policy, reshard_after_forward, agree)
+    unit = Unit(modules, groups, comms, policy, reshard_after_forward, agree)
 
-    kind = type(module)
-    module.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
-    module._unit = unit  # type: ignore[assignment]
-    for name, part in module.named_modules():
-        if isinstance(part, FSDPModule):
-            part._unit.name, part._unit.context = name or "root", unit.context
-            unit.context.units.append(part._unit)
-    module.register_forward_pre_hook(unit.pre_forward, prepend=True, with_kwargs=True)
-    module.register_forward_pre_hook(lambda *_: checks.check_parameters(unit), prepend=True)
-    module.register_forward_hook(lambda _, args, output: checks.check_output(unit, output))
-    module.register_forward_hook(unit.post_forward, with_kwargs=True, always_call=True)
+    names: dict[Unit, list[str]] = {}
+    for wrapped in modules:
+        kind = type(wrapped)
+        wrapped.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
+        wrapped._unit = unit  # type: ignore[assignment]
+        for name, part in wrapped.named_modules():
+            if isinstance(part, FSDPModule):
+                names.setdefault(part._unit, []).append(name or "root")
+        wrapped.register_forward_pre_hook(unit.pre_forward, prepend=True, with_kwargs=True)
+        wrapped.register_forward_pre_hook(lambda *_: checks.check_forward(unit), prepend=True)
+        wrapped.register_forward_hook(
+            lambda _, *given: checks.check_output(unit, given[:-1], given[-1]), with_kwargs=True
+        )
+        wrapped.register_forward_hook(unit.post_forward, with_kwargs=True, always_call=True)
+    for part, its in names.items():
+        part.name, part.context = ", ".join(dict.fromkeys(its)), unit.context
+    unit.context.units = list(names)
     return module
 
 
 def units(module: nn.Module) -> list[Unit]:
     """The units in a module, itself first, in the order of `modules()`."""
-    return [part._unit for part in module.modules() if isinstance(part, FSDPModule)]
+    found = (part._unit for part in module.modules() if isinstance(part, FSDPModule))
+    return list(dict.fromkeys(found))
 
 
 class UnshardHandle(NamedTuple):

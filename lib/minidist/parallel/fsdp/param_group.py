@@ -6,12 +6,6 @@ under them to nothing; gathering them again grows it and writes the same values 
 autograd kept is valid again. Autograd detects by a version counter that a tensor it kept was
 written to. We write through `.data`, which has a counter of its own; and while the memory is gone
 the parameters' counters are raised, so that a backward that reads them raises an error instead.
-
-[Note: a shard is no weight] A shard has its parameter's name but not its meaning: a layer that
-reads it computes something wrong, or nothing. That happens when a part of a unit is called without
-the unit, or when its weights are read between two forwards. So a shard allows what optimizers,
-norms and copies do without recording gradients, and refuses to take part in a layer's computation
-or in anything that autograd would record.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,22 +13,17 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.autograd.graph import increment_version
-from torch.nn import Parameter, functional
-from torch.optim.optimizer import _foreach_supported_types as _optimizer_types
-from torch.utils._foreach_utils import _foreach_supported_types as _foreach_types
-from torch.utils._pytree import tree_leaves
+from torch.nn import Parameter
 
 from minidist.comm.comm import Comm
+from minidist.parallel.fsdp.shard import Replaced, Shard, ShardGradient, no_torch_function
 from minidist.parallel.sharding.layouts import RowLayout
 
-plain = torch._C.DisableTorchFunctionSubclass  # shards within it are tensors like any other
 
-
-class DtypePolicy(NamedTuple):
-    """The fields of torch's `MixedPrecisionPolicy`, whose import takes a second or more."""
+class MixedPrecisionPolicy(NamedTuple):
+    """As torch's, whose import takes a second or more."""
 
     param_dtype: torch.dtype | None = None  # of gathered parameters; None: as they are
     reduce_dtype: torch.dtype | None = None  # in which gradients are averaged; None: as gathered
@@ -58,7 +47,7 @@ class ParamGroup:
         infos: Sequence[ParamInfo],
         unit_title: Callable[[], str],
         comm: Comm,
-        policy: DtypePolicy,
+        policy: MixedPrecisionPolicy,
     ) -> None:
         self.names, parameters, self.places = map(list, zip(*infos, strict=True))
         shapes = [parameter.shape for parameter in parameters]
@@ -81,9 +70,6 @@ class ParamGroup:
     @torch.no_grad()
     def make_shards(self, tensors: Sequence[torch.Tensor]) -> None:
         """Make this rank's pieces of these full tensors the parameters of the module."""
-        for types in (_optimizer_types, _foreach_types):  # into which DTensor enters itself too
-            if Shard not in types:
-                types.append(Shard)  # type: ignore[arg-type]  # or they would update one by one
         first = tensors[0]
         self.local = first.new_zeros(self.layout.shard_numel)  # this rank's shards, end to end
         self.pieces = self.layout.pieces(self.local)
@@ -100,7 +86,7 @@ class ParamGroup:
         """Make these the parameters of the module."""
         for parameter, places in zip(parameters, self.places, strict=True):
             for module, attribute in places:
-                put(module, attribute, parameter)
+                set_tensor(module, attribute, parameter)
 
     # ---- unshard and free ----
 
@@ -141,7 +127,7 @@ class ParamGroup:
     @property
     def trainable(self) -> list[bool]:
         """For each parameter True if it wants a gradient now."""
-        with plain():
+        with no_torch_function():
             return [shard.requires_grad for shard in self.shards]
 
     def take_gradients(self) -> bool:
@@ -179,7 +165,7 @@ class ParamGroup:
         """
         parts = self.layout.pieces(mean.to(self.dtype))
         written = []
-        with plain():
+        with no_torch_function():
             for shard, part, now in zip(self.shards, parts, wanted, strict=True):
                 if now and shard.requires_grad:
                     if shard.grad is None:
@@ -192,7 +178,7 @@ class ParamGroup:
                 hook(shard)
 
 
-def put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+def set_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
     """Make it the module's parameter or buffer of this name."""
     table = module._parameters if name in module._parameters else module._buffers
     if type(module).__setattr__ is nn.Module.__setattr__:
@@ -201,96 +187,26 @@ def put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
         setattr(module, name, tensor)
 
 
-# ---- a parameter while it is sharded ----
-
-MATRIX = {"matmul", "rmatmul", "mm", "bmm", "addmm", "addmv", "mv", "dot", "einsum"}
-GRADIENT: Any = torch.Tensor.grad
-NORMS = (torch.linalg.vector_norm, torch._foreach_norm)  # what clip_grad_norm_ calls
-
-
-class Shard(Parameter):
-    """This rank's part of a parameter: see [Note: a shard is no weight]."""
-
-    title: Callable[[], str]  # such as "parameter 'weight' of unit 'blocks.0'", for messages
-    whole_shape: torch.Size
-    part_of: Callable[[torch.Tensor], torch.Tensor]  # the same rows of another full tensor
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run `func` on the shard's memory; RuntimeError if it takes that for the parameter."""
-        name = getattr(func, "__name__", str(func))
-        refused = name.strip("_") in MATRIX or getattr(functional, name, None) is func
-        with plain():
-            if not refused:
-                result = func(*args, **(kwargs or {}))
-                recorded = isinstance(result, torch.Tensor) and result.grad_fn
-                if not (recorded and torch.is_grad_enabled()):
-                    return result
-            shard = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Shard))
-            mine, whole = tuple(shard.shape), tuple(shard.whole_shape)
-            raise RuntimeError(
-                f"rank {dist.get_rank()}: {shard.title()} was used by {name} while it is sharded: "
-                f"this rank has {mine} of {whole}. Call the unit's module, not a part of it; or "
-                "call its unshard() before, and reshard() after"
-            )
-
-
-class ShardGradient(torch.Tensor):
-    """A shard's gradient: a tensor like any other, except that torch cannot clip it by its norm.
-
-    `torch.nn.utils.clip_grad_norm_` would scale each rank's shards by another factor, silently.
-    """
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run `func` as on a plain tensor; RuntimeError if it is the norm that torch clips by."""
-        if func in NORMS:
-            raise RuntimeError(
-                f"rank {dist.get_rank()}: the norm of a shard's gradient is that of this rank's "
-                "part alone: clip with minidist.clip_grad_norm_(module, max_norm) instead of "
-                "torch's; if the part's own norm is meant, take it of grad.detach()"
-            )
-        with plain():
-            return func(*args, **(kwargs or {}))
-
-
-class Replaced(Parameter):
-    """A parameter that a shard has replaced: to use it is an error.
-
-    An optimizer that was built before `fully_shard` would update it without any effect; a module
-    outside the unit, tied to it, would compute with old values.
-    """
-
-    title: Callable[[], str]
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Raise RuntimeError, unless only a property other than the gradient is read."""
-        if func.__name__ != "__get__" or func == GRADIENT.__get__:
-            old = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Replaced))
-            raise RuntimeError(
-                f"rank {dist.get_rank()}: {old.title()} is used as it was before fully_shard. An "
-                "optimizer must be built after it, from the module's parameters() of then; of "
-                "modules that share a parameter, wrap one that holds them all"
-            )
-        with plain():
-            return func(*args, **(kwargs or {}))
-
-
 # ---- which parameters are a unit's ----
 
 
-def own_parameters(module: nn.Module) -> list[ParamInfo]:
-    """The parameters that no unit inside the module has, each with all its places."""
+def own_parameters(modules: Sequence[nn.Module]) -> list[ParamInfo]:
+    """The parameters that no unit inside the modules has, each with all its places."""
     found: dict[Parameter, ParamInfo] = {}
-    for prefix, part in own_modules(module):
+    for prefix, part in own_modules(modules):
         for name, parameter in part.named_parameters(prefix, False, remove_duplicate=False):
             info = found.setdefault(parameter, ParamInfo(name, parameter, []))
             info.places.append((part, name.rpartition(".")[2]))
     return list(found.values())
 
 
-def own_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The parts of a module that are not in a unit inside it, with their names; itself first."""
-    units = [part for part in module.modules() if part is not module and "_unit" in vars(part)]
-    yield from module.named_modules(memo={part for unit in units for part in unit.modules()})
+def own_modules(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """The modules and their parts, without those in units inside; with names.
+
+    Names begin with a module's place in the list, if there are several.
+    """
+    every = (part for module in modules for part in module.modules())
+    units = [part for part in every if part not in modules and "_unit" in vars(part)]
+    memo = {part for unit in units for part in unit.modules()}
+    for place, module in enumerate(modules):
+        yield from module.named_modules(memo, str(place) if len(modules) > 1 else "")

@@ -1,6 +1,6 @@
-"""A unit of FSDP: a module whose parameters are sharded, and whole only while it computes.
+"""A unit of FSDP: modules whose parameters are sharded, and whole only while these compute.
 
-`Unit` is FSDP. Hooks on the module's forward and in backward call its four methods::
+`Unit` is FSDP. Hooks on its module's forward and in backward call its four methods::
 
     pre_forward      all-gather the parameters              } for the next unit too:
     post_forward     free them                              } it is gathered while
@@ -22,42 +22,52 @@ which parameters any rank has used.
 [Note: checkpoints] Activation checkpointing runs a forward a second time, during backward. Then the
 parameters stay unsharded until their backward is over, and nothing is prefetched.
 
+[Note: units of several modules] They are gathered when the first one's forward begins, and freed
+when the last one's ends, or the outermost forward. In backward they are gathered when it enters one
+of them, and freed when it has left the one that ran first. So modules that share a weight, such as
+an embedding and the head of a language model, use the same unsharded tensor.
+
 After Rajbhandari et al. (2020), *ZeRO*, stage 3; Zhao et al. (2023), *PyTorch FSDP*; and PyTorch's
 `torch.distributed.fsdp.fully_shard`, whose words these are.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from enum import Enum, auto
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed import ReduceOp
 
 from minidist.comm.comm import Comm, Handle
 from minidist.parallel.autograd.backward import BackwardPass, cast, in_backward, on_entry, on_exit
-from minidist.parallel.fsdp.param_group import DtypePolicy, ParamGroup, ParamInfo
+from minidist.parallel.fsdp.param_group import MixedPrecisionPolicy, ParamGroup, ParamInfo
 from minidist.profiler.spans import COMMUNICATION, COMPUTE
 from minidist.profiler.timeline import NOTHING, Mark, mark, note
 
 
-class UnitState(Enum):
-    """What a unit's parameters are, and what it does with them."""
+class ShardedState(Enum):
+    """Which parameters a unit's modules have."""
 
     SHARDED = auto()
     UNSHARDING = auto()  # an all-gather has begun, and nothing has used its result
-    UNSHARDED = auto()  # by hand, or for the second forward of a checkpoint
-    FORWARD = auto()  # unsharded, as in the two states below
-    KEPT = auto()  # between forward and backward
+    UNSHARDED = auto()
+
+
+class TrainingState(Enum):
+    """Where a unit is in a training step."""
+
+    IDLE = auto()
+    FORWARD = auto()
+    POST_FORWARD = auto()  # its parameters are kept unsharded for backward
     BACKWARD = auto()
 
 
 class Unit:
-    """The parameters of one wrapped module, without those of wrapped modules inside it.
+    """The parameters of wrapped modules, without those of wrapped modules inside them.
 
     `agree` is called before each collective, with what it is for and whether it goes on in the
     background. It raises, or the handle that it returns does, unless all ranks are about to.
@@ -65,63 +75,73 @@ class Unit:
 
     def __init__(
         self,
-        module: nn.Module,
+        modules: Sequence[nn.Module],
         infos: Sequence[Sequence[ParamInfo]],
         comms: Sequence[Comm],
-        policy: DtypePolicy,
+        policy: MixedPrecisionPolicy,
         reshard_after_forward: bool | None,
         agree: Callable[[str, bool], Handle | None],
     ) -> None:
-        self.comms, self.comm = comms, comms[0]  # the ranks that share each parameter
+        self.modules, self.comms, self.comm = modules, comms, comms[0]  # that share each parameter
         self.replicate = comms[1] if len(comms) == 2 else None  # those with the same shards
         self.policy, self.reshard_after_forward, self._agree = policy, reshard_after_forward, agree
         self.requires_gradient_sync = True
-        self.state = UnitState.SHARDED
-        self.name = "root"  # or, of a module inside it, the module's name there
+        self.sharded, self.training = ShardedState.SHARDED, TrainingState.IDLE
+        self.name = "root"  # or the modules' names in the outermost one
         self.owner = f"rank {self.comm.rank} of {self.comm.ranks}"  # of the shards
         self.context = FSDPContext()  # shared by all units of the model
-        self._kind = type(module).__name__
         self.groups = [ParamGroup(group, lambda: self.title, self.comm, policy) for group in infos]
+        self._kinds = ", ".join(type(each).__name__ for each in modules)
+        self.to_run: set[nn.Module] = set()  # in a forward that has begun
         self._gathers: list[Handle] = []
 
     # ---- the life of a unit ----
 
-    def pre_forward(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
+    def pre_forward(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """1. Gather the parameters. Begin to gather the next unit's, while this one computes."""
-        if in_backward():  # [Note: checkpoints]
-            self.unshard()
-        else:
-            self.context.begin_forward(self)
-            self.unshard()
-            self.state = UnitState.FORWARD
+        first, again = not self.to_run, in_backward()  # [Note: checkpoints]
+        if first and not again:
+            self.to_run = set(self.modules)
+            self.context.begin_forward(self, module)
+        self.unshard()
+        if first and not again:
+            self.training = TrainingState.FORWARD
             if following := self.context.following.get(self):
                 following.begin_unshard()
         dtype = self.policy.param_dtype if self.policy.cast_forward_inputs else None
         inputs = cast((args, kwargs), dtype)
-        return inputs if self.state is UnitState.BACKWARD else on_exit(inputs, self.post_backward)
+        leaves_here = first and self.training is not TrainingState.BACKWARD
+        return on_exit(inputs, self.post_backward) if leaves_here else inputs
 
-    def post_forward(self, _: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    def post_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """2. Free them, also if forward raised. Autograd calls `pre_backward` at an output."""
-        trains = self.state is not UnitState.BACKWARD and on_entry(
+        trains = self.training is not TrainingState.BACKWARD and on_entry(
             output, (args, kwargs), self.pre_backward
         )
         if not in_backward():
-            reshards = self.reshard_after_forward
-            if reshards is None:
-                reshards = self is not self.context.units[0]
-            if reshards or not torch.is_grad_enabled():
-                self.reshard()
-            elif self.state is not UnitState.SHARDED:
-                self.state = UnitState.KEPT
-            self.context.end_forward(self, trains)
+            self.to_run.discard(module)
+            if not self.to_run or module is self.context.outermost:
+                self.end_forward()
+                self.context.end_forward(self, module, trains)
         return cast(output, self.policy.output_dtype)
+
+    def end_forward(self) -> None:
+        """Free the parameters after forward, or keep them for backward."""
+        self.to_run.clear()
+        reshards = self.reshard_after_forward
+        if reshards is None:
+            reshards = self is not self.context.units[0]
+        if reshards or not torch.is_grad_enabled():
+            self.reshard()
+        elif self.sharded is not ShardedState.SHARDED:
+            self.training = TrainingState.POST_FORWARD
 
     def pre_backward(self) -> None:
         """3. Gather them again. Begin to gather those of the unit that ran before this one."""
         self.context.begin_backward()
-        if self.state is not UnitState.BACKWARD:
+        if self.training is not TrainingState.BACKWARD:
             self.unshard()
-            self.state = UnitState.BACKWARD
+            self.training = TrainingState.BACKWARD
             if previous := self.context.previous.get(self):
                 previous.begin_unshard()
 
@@ -131,67 +151,42 @@ class Unit:
         self.reshard()
         found = [group.take_gradients() for group in self.groups]
         if any(found) and self.requires_gradient_sync:
-            self.context.begin_reduction(self.reduce_gradients())
+            self.context.begin_reduction(self)
 
-    # ---- what it does with its parameters and gradients ----
+    # ---- what it does with its parameters ----
 
     def begin_unshard(self, async_op: bool = True) -> None:
         """Begin to gather the parameters, if they are sharded."""
-        if self.state is not UnitState.SHARDED or not self.groups:
+        if self.sharded is not ShardedState.SHARDED or not self.groups:
             return
         what = f"unshard {self.name}"
-        self._gathers = self._agree_on(what, async_op)
+        self._gathers = self.agree(what, async_op)
         with nullcontext() if async_op else mark(what, COMMUNICATION, self.device):
             for group in self.groups:
                 gathered, shard = group.all_gather_buffers()
-                self._gathers += begun(what, self.comm.all_gather(gathered, shard, async_op))
-        self.state = UnitState.UNSHARDING
+                self._gathers += noted(what, self.comm.all_gather(gathered, shard, async_op))
+        self.sharded = ShardedState.UNSHARDING
 
     def unshard(self) -> None:
         """Make the parameters whole; returns when they are."""
         self.begin_unshard(async_op=False)
-        if self.state is UnitState.UNSHARDING:
+        if self.sharded is ShardedState.UNSHARDING:
             wait_for(self._gathers)
             for group in self.groups:
                 group.use_gathered()
-            self.state = UnitState.UNSHARDED
+            self.sharded = ShardedState.UNSHARDED
 
     def reshard(self) -> None:
         """Free the unsharded parameters; this rank's shard stays."""
-        if self.state is UnitState.UNSHARDING:
+        if self.sharded is ShardedState.UNSHARDING:
             self.unshard()  # what is on its way must arrive
-        if self.state is not UnitState.SHARDED:
+        if self.sharded is ShardedState.UNSHARDED:
             for group in self.groups:
                 group.free()
-            self.state = UnitState.SHARDED
+        self.sharded, self.training = ShardedState.SHARDED, TrainingState.IDLE
 
-    def reduce_gradients(self) -> Iterator[None]:
-        """Average the gradients over the ranks; pauses where it would wait for others."""
-        what = f"reduce-scatter {self.name}"
-        ranks = self.comm.ranks * (self.replicate.ranks if self.replicate else 1)
-        handles = self._agree_on(what, async_op=True)
-        reduced = []
-        for group in (each for each in self.groups if any(each.trainable)):
-            gradients, present = group.pack_gradients(1 / ranks)
-            mean = gradients.new_empty(group.layout.shard_numel)
-            handles += begun(what, self.comm.reduce_scatter(mean, gradients, async_op=True))
-            reduced.append((group, mean, present))
-            del gradients
-        yield
-        wait_for(handles)
-        if self.replicate:
-            what = f"all-reduce {self.name}"
-            for _, mean, _ in reduced:
-                handles += begun(what, self.replicate.all_reduce(mean, async_op=True))
-            yield
-            wait_for(handles)
-        between = tuple(comm.group for comm in self.comms)
-        for group, mean, present in reduced:
-            group.write_gradients(mean, present)
-            kept = None if all(present) else mean  # it may still be wanted
-            self.context.reduced[between].append(Reduced(self, group, present, kept))
-
-    def _agree_on(self, what: str, async_op: bool) -> list[Handle]:
+    def agree(self, what: str, async_op: bool) -> list[Handle]:
+        """See that all ranks are about to do `what`: now, or in the handle's `wait()`."""
         # In the background on the CPU alone: a GPU's collective cannot be stopped later.
         handle = self._agree(what, async_op and self.device.type == "cpu")
         return [handle] if handle else []
@@ -207,16 +202,48 @@ class Unit:
     def title(self) -> str:
         """Its name in messages."""
         outermost = self is self.context.units[0]
-        return f"the outermost unit ({self._kind})" if outermost else f"unit '{self.name}'"
+        return f"the outermost unit ({self._kinds})" if outermost else f"unit '{self.name}'"
 
 
-class Reduced(NamedTuple):
-    """A group whose gradients were reduced."""
+class ReducedGroup(NamedTuple):
+    """A group of parameters whose gradients were reduced."""
 
     unit: Unit
     group: ParamGroup
     present: list[bool]  # which parameters had a gradient here
-    mean: torch.Tensor | None  # of the gradients, if not all had one
+    mean: torch.Tensor | None  # which may still be wanted, if not all had one
+
+
+class Reduction:
+    """A unit's gradients on their way: reduce-scattered, averaged over the replicas, written."""
+
+    def __init__(self, unit: Unit) -> None:
+        what, self.unit, self.replicate = f"reduce-scatter {unit.name}", unit, unit.replicate
+        ranks = unit.comm.ranks * (unit.replicate.ranks if unit.replicate else 1)
+        self.handles = unit.agree(what, async_op=True)
+        self.groups: list[ReducedGroup] = []
+        self.means: list[torch.Tensor] = []  # of each group, this rank's part
+        for group in (each for each in unit.groups if any(each.trainable)):
+            gradients, present = group.pack_gradients(1 / ranks)
+            mean = gradients.new_empty(group.layout.shard_numel)
+            handle = unit.comm.reduce_scatter(mean, gradients, async_op=True)
+            self.handles += noted(what, handle)
+            kept = None if all(present) else mean
+            self.groups.append(ReducedGroup(unit, group, present, kept))
+            self.means.append(mean)
+            del gradients
+
+    def advance(self) -> bool:
+        """Wait for what is under way, and do what comes next; return whether that was the last."""
+        wait_for(self.handles)
+        if self.replicate:
+            what, comm, self.replicate = f"all-reduce {self.unit.name}", self.replicate, None
+            for mean in self.means:
+                self.handles += noted(what, comm.all_reduce(mean, async_op=True))
+            return False
+        for each, mean in zip(self.groups, self.means, strict=True):
+            each.group.write_gradients(mean, each.present)
+        return True
 
 
 class FSDPContext:
@@ -225,71 +252,67 @@ class FSDPContext:
     def __init__(self) -> None:
         self.units: list[Unit] = []  # the outermost first
         # In this backward, by the ranks that reduced: [Note: unused parameters].
-        self.reduced: defaultdict[object, list[Reduced]] = defaultdict(list)
+        self.reduced: defaultdict[object, list[ReducedGroup]] = defaultdict(list)
         self.following: dict[Unit, Unit] = {}  # unit → the one that the last forward began next
         self.previous: dict[Unit, Unit] = {}  # unit → the one whose forward ended before
-        self._backward = BackwardPass()
-        self._reductions: list[Iterator[None]] = []
-        self._outermost: Unit | None = None  # whose forward, now under way, all others are in
+        self.backward = BackwardPass()
+        self.outermost: nn.Module | None = None  # whose forward, now under way, all others are in
+        self._reductions: list[Reduction] = []
         self._begun: list[Unit] = []  # in this forward, in order
         self._ended: list[Unit] = []  # in this forward, in order, if backward will come to them
         self._forward_mark: Mark = NOTHING
 
-    def begin_forward(self, unit: Unit) -> None:
-        """A unit's forward begins."""
-        if self._outermost is None:
-            self._check_last_backward()
-            self._outermost, self._begun, self._ended = unit, [], []
+    def begin_forward(self, unit: Unit, module: nn.Module) -> None:
+        """The forward of a unit's first module begins."""
+        if self.outermost is None:
+            self.outermost, self._begun, self._ended = module, [], []
             self._forward_mark = mark("forward", COMPUTE, unit.device)
             for each in self.units:
-                if each.state is UnitState.KEPT:  # an optimizer may have updated the shards
-                    each.reshard()
+                if each.training is TrainingState.POST_FORWARD:
+                    each.reshard()  # an optimizer may have updated the shards
         self._begun.append(unit)
 
-    def end_forward(self, unit: Unit, trains: bool) -> None:
-        """A unit's forward has ended; backward will come to it, or not."""
+    def end_forward(self, unit: Unit, module: nn.Module, trains: bool) -> None:
+        """The forward of a unit's last module has ended; backward will come to it, or not."""
         if trains:
             self._ended.append(unit)
-        if unit is self._outermost:
-            self._outermost, self.following = None, dict(pairwise(self._begun))
+        if module is self.outermost:
+            self.outermost, self.following = None, dict(pairwise(self._begun))
             self.previous = {after: before for before, after in pairwise(self._ended)}
             self._forward_mark.end()
             for each in self.units:
-                if each.state is UnitState.UNSHARDING:  # gathered in vain
+                if each.to_run:  # [Note: units of several modules]
+                    each.end_forward()
+                if each.sharded is ShardedState.UNSHARDING:  # gathered in vain
                     each.reshard()
 
     def begin_backward(self) -> None:
         """Backward has reached a unit, maybe not the first one."""
-        if self._backward.under_way:
-            return
-        self._check_last_backward()
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                f"rank {dist.get_rank()}: {self.units[0].title}: FSDP frees parameters that going "
-                "back through this backward (create_graph=True) would need; train with "
-                "DistributedDataParallel"
-            )
-        self._backward.begin(self.end_backward, self.units[0].device)
+        if not self.backward.under_way:
+            self.backward.begin(self.end_backward, self.units[0].device)
 
     @torch.no_grad()
     def end_backward(self) -> None:
         """Autograd has made all gradients: reduce the last ones, and wait for all."""
         for unit in reversed(self.units):
-            if unit.state is not UnitState.FORWARD:
+            if unit.training is not TrainingState.FORWARD:
                 unit.post_backward()  # of those whose inputs need no gradient
         while self._reductions:
             self._advance_reductions()
         self._write_unused()
-        self._backward.mark.end()
+        self.backward.mark.end()
 
-    def begin_reduction(self, reduction: Iterator[None]) -> None:
+    def begin_reduction(self, unit: Unit) -> None:
         """Let a unit's gradients follow those that are on their way: at most one in each step."""
         self._advance_reductions()
-        next(reduction)
-        self._reductions.append(reduction)
+        self._reductions.append(Reduction(unit))
 
     def _advance_reductions(self) -> None:
-        self._reductions = [each for each in self._reductions if next(each, "end") is None]
+        for each in self._reductions[:]:
+            if each.advance():
+                self._reductions.remove(each)
+                between = tuple(comm.group for comm in each.unit.comms)
+                self.reduced[between] += each.groups
 
     def _write_unused(self) -> None:
         """Learn which parameters have a gradient on some rank: [Note: unused parameters]."""
@@ -308,18 +331,10 @@ class FSDPContext:
                     each.group.write_gradients(each.mean, missed)
         self.reduced.clear()
 
-    def _check_last_backward(self) -> None:
-        if self._backward.raised:
-            raise RuntimeError(
-                f"rank {dist.get_rank()}: {self.units[0].title}: its last backward raised; zero "
-                "the gradients and call reshard() on the outermost module, on all ranks, before "
-                "the next forward"
-            )
-
     def recover(self) -> None:
         """After a backward that raised: drop all that was under way."""
-        if self._backward.raised:
-            self._backward.close()
+        if self.backward.raised:
+            self.backward.close()
             self._reductions.clear()
             self.reduced.clear()
             for unit in self.units:
@@ -328,7 +343,7 @@ class FSDPContext:
                 unit.reshard()
 
 
-def begun(what: str, handle: Handle | None) -> list[Handle]:
+def noted(what: str, handle: Handle | None) -> list[Handle]:
     """Record a collective in the timeline, if it goes on while this rank does something else."""
     if handle:
         note(what, COMMUNICATION, handle)

@@ -26,7 +26,7 @@ from minidist.comm.comm import Comm
 from minidist.comm.ours import Ours
 from minidist.parallel.ddp.ddp import PREFIX, DistributedDataParallel
 from minidist.parallel.fsdp.fully_shard import LABEL, units
-from minidist.parallel.fsdp.param_group import Shard, plain
+from minidist.parallel.fsdp.shard import Shard, no_torch_function
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.parallel.zero.optimizer import ZeroOptimizer, holder_of
 
@@ -67,7 +67,13 @@ def bare(module: nn.Module) -> nn.Module:
 def sharded_parameters(module: nn.Module) -> list[ShardedParams]:
     """Those whose values are sharded: FSDP's, resharded first; ValueError for a part of a unit."""
     found: list[ShardedParams] = []
+    parts = set(module.modules())
     for unit in units(module):
+        if not parts.issuperset(unit.modules):
+            raise ValueError(
+                f"{whoami()}module: expected all of a unit, got a part of {unit.title}, which "
+                "holds other modules too"
+            )
         unit.reshard()
         for each in unit.groups:
             layout = each.layout
@@ -76,7 +82,7 @@ def sharded_parameters(module: nn.Module) -> list[ShardedParams]:
     for name, parameter in module.named_parameters():
         if isinstance(parameter, Shard) and parameter not in there:
             raise ValueError(
-                f"{whoami()}module: expected all of a unit, got a part: {name} is "
+                f"{whoami()}module: expected all of a unit, got a part of one: {name} is "
                 f"{parameter.title()}, which is round it"
             )
     return found
@@ -307,7 +313,7 @@ def _norm(
     parameters: Iterable[Parameter], norm_type: float, device: torch.device | None
 ) -> torch.Tensor:
     """The norm of all their gradients, in float64."""
-    with plain():
+    with no_torch_function():
         found = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
         found = [gradient.as_subclass(torch.Tensor) for gradient in found]
     if not found:

@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn import Parameter
 
 from minidist.launch.launch import device as own_device
-from minidist.parallel.fsdp.param_group import Shard, put
+from minidist.parallel.fsdp.param_group import set_tensor
+from minidist.parallel.fsdp.shard import Shard
 from minidist.parallel.fsdp.unit import Unit
 from minidist.parallel.full_model.full_model import bare, comms, whoami
 
@@ -94,7 +95,7 @@ def _make(
             tensor = torch.empty(shape, dtype=meta.dtype, device=device)
             is_parameter = isinstance(meta, Parameter)
             made[meta] = Parameter(tensor, meta.requires_grad) if is_parameter else tensor
-        put(part, name, made[meta])
+        set_tensor(part, name, made[meta])
     with device:
         for part in parts:
             init(part)
@@ -102,7 +103,7 @@ def _make(
         now = getattr(part, name)
         if now is not made[meta]:  # `init` has put another one there
             made[meta].copy_(now)
-            put(part, name, made[meta])
+            set_tensor(part, name, made[meta])
     return made
 
 
