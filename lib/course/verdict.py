@@ -1,7 +1,5 @@
 """What a grader says, how it asks a learner's function, and the process that it asks it in."""
 
-from __future__ import annotations
-
 import html
 import math
 import signal

@@ -4,8 +4,6 @@ MODULE has a class `Run` and a number `STEPS`, such as `mine.capstone`; LOG is w
 what all ranks have done, a line of JSON for each step.
 """
 
-from __future__ import annotations
-
 import sys
 from datetime import timedelta
 from pathlib import Path

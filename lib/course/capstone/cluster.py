@@ -12,8 +12,6 @@ What it does not have: the optimizer's own time, other traffic, and ranks that w
 in the middle of a step. At the end of a step all ranks take the time of the latest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """An answer to the capstone: hybrid sharding, with shards in a node and replicas across nodes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A run of the capstone on a rank, and its log: a line of JSON about the run, then one a step."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import nullcontext

@@ -8,8 +8,6 @@ cluster's comms: `cluster.world` joins all ranks, `cluster.node` those of this n
 number, and `cluster.ranks` how many there are.
 """
 
-from __future__ import annotations
-
 from course.capstone.cluster import Cluster
 from minidist.train.gpt import GPT
 

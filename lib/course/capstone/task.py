@@ -1,7 +1,5 @@
 """What the capstone asks for: the model, its data, the cluster, and the budget."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Other ways to spend the budget: each of the library's strategies as a run of the capstone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

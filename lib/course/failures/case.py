@@ -1,7 +1,5 @@
 """A failure to look at: a function for all ranks, run until they end or are stuck for good."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

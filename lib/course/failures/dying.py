@@ -1,7 +1,5 @@
 """A rank that dies, one that hangs, one that runs out of memory, and one that is slow."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """How a lab shows a case of `course.failures`: the symptom first, what was wrong on demand."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from difflib import unified_diff

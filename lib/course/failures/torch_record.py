@@ -4,8 +4,6 @@ It records Gloo's calls as it does NCCL's, in the memory of each rank. NCCL's wa
 to a file when a call times out; Gloo has no watchdog, so here a thread writes them.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import os

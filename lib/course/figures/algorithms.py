@@ -1,7 +1,5 @@
 """Pictures of algorithms: rounds of messages, pipelines, trees, and lower bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cache

@@ -1,7 +1,5 @@
 """Pictures of tensor and pipeline parallelism."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Charts that several chapters draw: bars in groups or stacked, a level over time, and curves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Pictures for choosing a strategy: what fits, at what rate, and how good a forecast was."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

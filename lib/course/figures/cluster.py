@@ -1,7 +1,5 @@
 """Pictures of several hosts: where ranks sit, how they live and die, and what checkpoints cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Pictures of collectives: what ranks hold before and after, and the messages between them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Pictures of DDP: a step, its buckets over time, and the gradients of each rank."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Pictures of ranks that disagree: their last calls, and how far they drift apart."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Pictures of feeding the ranks: who draws which samples, and what averages make of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

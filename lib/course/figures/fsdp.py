@@ -1,7 +1,5 @@
 """Pictures of FSDP: how units are cut into shards, how one lives, and hybrid sharding."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch

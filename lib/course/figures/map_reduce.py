@@ -1,7 +1,5 @@
 """Pictures of MapReduce: map, shuffle and reduce, the death of a worker, and a step as a job."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any

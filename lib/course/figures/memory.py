@@ -1,7 +1,5 @@
 """Pictures of memory: a step's parts over time, and what one block keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pictures of the ring: who sends to whom, what lies where, and when each link is busy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import cos, pi, sin
 

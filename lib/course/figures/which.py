@@ -1,7 +1,5 @@
 """Pictures for choosing an algorithm: who wins where, and paths through nodes and memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import cos, pi, sin
 

@@ -1,7 +1,5 @@
 """Pictures of the first chapter: a machine, the GPUs that a state fills, and scaling."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Pictures of ZeRO: who holds which part of the state, the flat layout, and a step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 

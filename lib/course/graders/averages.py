@@ -1,7 +1,5 @@
 """What may have become of an average over the ranks."""
 
-from __future__ import annotations
-
 import math
 
 import torch

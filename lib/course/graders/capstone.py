@@ -1,7 +1,5 @@
 """The capstone's grader: a run's log against one process, the budget, and the forecast."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

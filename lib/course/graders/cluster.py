@@ -1,7 +1,5 @@
 """The grader of the lab on several hosts: which node a rank is on, and its local rank there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any

@@ -1,7 +1,5 @@
 """Graders of the exercises that build one collective from another."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, get_args

@@ -3,8 +3,6 @@
 What is right is known because the mistake is planted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 What is right comes from torch's own sampler and scheduler, and from one process on the whole batch.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Graders of the chapter on MapReduce."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Graders of the lab on memory: activations, peaks, checkpoints, and how many ranks it takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product

@@ -1,7 +1,5 @@
 """Graders of the chapter on choosing: what is right comes from schedules and their prices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Graders of the first chapter: bytes of the state, what fits, and who is where."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from random import Random

@@ -1,7 +1,5 @@
 """The table of claims: what is often said, our verdict, and the test or cell that shows it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

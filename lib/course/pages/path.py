@@ -1,7 +1,5 @@
 """The path through the course: the landing page's cards, with their times, and its exercises."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """What the benchmarks have recorded, as pages show it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables in a notebook's output, and in the book."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from IPython.display import Markdown

@@ -1,7 +1,5 @@
 """A stopwatch for all-reduces on the ranks of one machine."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Sequence

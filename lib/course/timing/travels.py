@@ -1,7 +1,5 @@
 """When the units of an FSDP model travel, and when a rank stands still because it waits for one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import partial

@@ -1,7 +1,5 @@
 """How long steps take on several ranks, one kind after the other, and what ran when in them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """torch's DistributedDataParallel with buffers that no forward pass synchronizes."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

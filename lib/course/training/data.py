@@ -1,7 +1,5 @@
 """Real data that every installation has: scikit-learn's digits and Python's own manual."""
 
-from __future__ import annotations
-
 import torch
 
 from minidist.train.text import characters, text

@@ -8,8 +8,6 @@ where to go on. `python -m minidist.train` does the same under torchrun.
 # mypy: disable-error-code=no-untyped-call
 # (torch does not type `backward`, and the book shows these lines)
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An emulated accelerator: layers take their time by waiting, and leave the core to others."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -6,8 +6,6 @@ Run by every rank, under `minidist.launch` or torchrun.
 # mypy: disable-error-code=no-untyped-call
 # (torch does not type `backward`, and the book shows these lines)
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 from pathlib import Path

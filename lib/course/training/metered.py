@@ -1,7 +1,5 @@
 """The memory of a rank while something runs, without what the process takes once and keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -5,8 +5,6 @@ no parameters. The GPT uses one matrix twice. All draw their first weights from 
 call `torch.manual_seed` before, and they come out alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -9,8 +9,6 @@ and do that step again. Elastic Horovod and torchft do this for real jobs, with 
 
 # mypy: disable-error-code=no-untyped-call
 
-from __future__ import annotations
-
 import json
 import os
 import signal

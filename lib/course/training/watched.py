@@ -1,8 +1,6 @@
 """A `Comm` that knows how many bytes of gathered weights are still in memory."""
 
 # mypy: disable-error-code=no-untyped-call
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Buckets that fill and leave during backward, from the simulation that the sliders show too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 

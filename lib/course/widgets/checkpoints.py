@@ -1,7 +1,5 @@
 """How often to save a checkpoint, when something fails now and then: Daly's model (2006)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import NamedTuple

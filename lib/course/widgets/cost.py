@@ -1,7 +1,5 @@
 """Prices of all-reduces over the size of the tensor, for any number of ranks and any link."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from course.widgets.page import Control, Slider, rank_stops, seconds_text, stops

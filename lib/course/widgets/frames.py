@@ -1,7 +1,5 @@
 """A stepper through pictures that are made here, so that nothing is said again in JavaScript."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import groupby

@@ -1,7 +1,5 @@
 """GPUs in a grid: replicas of a model, each split by width (tensor) and by depth (pipeline)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

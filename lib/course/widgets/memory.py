@@ -1,7 +1,5 @@
 """State of training for each rank, over the size of the model, the ranks and the dtypes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 

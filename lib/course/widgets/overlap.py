@@ -1,7 +1,5 @@
 """A backward pass whose gradients travel during it or after it, in buckets or one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple

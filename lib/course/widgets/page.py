@@ -3,8 +3,6 @@
 The book serves the scripts and styles to all its pages; in a notebook each widget brings its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The most memory that one GPU needs in a training step, activations included."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The calculator: a model, GPUs and a batch in; what fits, what binds and what to run out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from course.widgets.memory import POLICIES, bytes_each

@@ -3,8 +3,6 @@
 No launch, no network: what a page shows is what the lesson's own lines did, on every rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

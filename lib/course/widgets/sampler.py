@@ -1,7 +1,5 @@
 """Which samples the ranks read, epoch by epoch, as torch's `DistributedSampler` deals them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import chain, product
 

@@ -1,7 +1,5 @@
 """How a data-parallel step scales with the ranks, when the batch is kept and when it grows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple

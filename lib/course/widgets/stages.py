@@ -1,7 +1,5 @@
 """Who holds what through a step under DDP and ZeRO's stages, recorded from `from_scratch`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any

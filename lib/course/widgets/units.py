@@ -1,7 +1,5 @@
 """The life of FSDP's units through a step, recorded on one rank of `from_scratch.fsdp`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

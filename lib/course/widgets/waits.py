@@ -1,7 +1,5 @@
 """Ranks that make their calls in order, until they wait for one that never comes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from course.widgets.frames import (
