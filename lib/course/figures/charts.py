@@ -73,11 +73,7 @@ def _finish(figure: Figure, axes: Axes, y_label: str) -> None:
 
 
 def level(
-    curve: Sequence[tuple[float, float]],
-    marks: Mapping[str, float],
-    *,
-    x_label: str,
-    y_label: str,
+    curve: Sequence[tuple[float, float]], marks: Mapping[str, float], *, x_label: str, y_label: str
 ) -> Figure:
     """An amount that goes up and down in jumps, with named heights marked by dashed lines."""
     figure, grid = style.subplots(size=SIZE)

@@ -18,9 +18,7 @@ MAPPED, REDUCED = 1.4, 2.85  # where the slots begin, and the reducers
 
 
 def map_shuffle_reduce(
-    inputs: Sequence[str],
-    boxes: Sequence[Sequence[int]],
-    parts: Sequence[Mapping[str, Any]],
+    inputs: Sequence[str], boxes: Sequence[Sequence[int]], parts: Sequence[Mapping[str, Any]]
 ) -> Figure:
     """Each map task with its input and its boxes, a line from each box to its reducer.
 

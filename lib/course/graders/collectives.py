@@ -106,9 +106,7 @@ def _whose(held: set[float], values: list[int]) -> str:
 
 
 @Grader
-def reduce_scatter(
-    function: Callable[[torch.Tensor, list[torch.Tensor], AllToAll], None],
-) -> str:
+def reduce_scatter(function: Callable[[torch.Tensor, list[torch.Tensor], AllToAll], None]) -> str:
     """Grade function(output, inputs, all_to_all), where `inputs[d]` is this rank's part for rank d.
 
     `output` must become the sum of all ranks' parts for this one.

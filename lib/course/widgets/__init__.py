@@ -17,23 +17,3 @@ from course.widgets.scaling import scaling_slider
 from course.widgets.stages import zero_stepper
 from course.widgets.units import unit_stepper
 from course.widgets.waits import waits_stepper
-
-__all__ = [
-    "Cell",
-    "Frame",
-    "bucket_stepper",
-    "checkpoint_slider",
-    "curves_slider",
-    "drawing",
-    "frames_stepper",
-    "grid_slider",
-    "overlap_slider",
-    "peak_slider",
-    "plan_slider",
-    "sampler_stepper",
-    "scaling_slider",
-    "state_slider",
-    "unit_stepper",
-    "waits_stepper",
-    "zero_stepper",
-]

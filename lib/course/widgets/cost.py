@@ -25,9 +25,8 @@ KNOWN = {
 def curves_slider(ranks: int = 64, alpha: float = 10e-6, bandwidth: float = 50e9) -> Slider:
     """Curves of ring, doubling, halving-doubling and tree on a switch; where the best one changes.
 
-    Args:
-        ranks: where their slider starts; so do `alpha`, in seconds, and `bandwidth`, in bytes a
-            second.
+    `ranks`: where their slider starts; so do `alpha`, in seconds, and `bandwidth`, in bytes a
+    second.
     """
     rows = list(_rows(ranks, Link(alpha, 1 / bandwidth)))
     return Slider(

@@ -20,10 +20,8 @@ POLICIES = {
 def state_slider(parameters: float = 7e9, ranks: int = 8, alone: bool = False) -> Slider:
     """Bars of parameters, gradients and optimizer state per rank, without sharding and with ZeRO.
 
-    Args:
-        parameters: where the slider starts: 0 or from a million to 10^13.
-        ranks: where that of the ranks starts.
-        alone: one GPU, and no talk of ranks and stages.
+    `parameters`: where the slider starts: 0 or from a million to 10^13; `ranks`: where that of the
+    ranks starts; `alone`: one GPU, and no talk of ranks and stages.
     """
     if alone:
         ranks = 1

@@ -44,9 +44,8 @@ def plan_slider(
 ) -> Slider:
     """What a GPU holds under each strategy, what the step takes, and what to run.
 
-    Args:
-        model: where its slider starts, one of `MODELS`; so do the others.
-        batch: samples of a rank in a step, of `context` tokens each.
+    `model`: where its slider starts, one of `MODELS`; so do the others; `batch`: samples of a rank
+    in a step, of `context` tokens each.
     """
     counts, batches = rank_stops(4096), [1 << bit for bit in range(9)]
     lengths, policies = [1 << bit for bit in range(9, 18)], list(POLICIES)
