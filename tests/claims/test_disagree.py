@@ -44,7 +44,7 @@ def test_a_record_of_the_last_calls_says_where_ranks_part(tmp_path: Path) -> Non
 
     minidist.launch(run, 2, tmp_path, device="cpu")
     *_, second = (line for line in report(tmp_path).splitlines() if line.startswith("all_reduce"))
-    assert second.split() == ["all_reduce", "#2", "float32", "(4,)", "failed", "-"]
+    assert second.split() == ["all_reduce", "#2", "float32", "(4,)", "SUM", "failed", "-"]
 
 
 @pytest.mark.claim("F4")

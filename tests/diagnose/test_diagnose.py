@@ -1,6 +1,7 @@
 """What the records of ranks that hang, disagree or die say about them."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import minidist
 from minidist.diagnose import __main__ as command
-from minidist.diagnose import record, report
-from minidist.diagnose.recorder import KEPT
+from minidist.diagnose import record, report, verdict
+from minidist.diagnose.recorder import KEPT, LINE, Recorder
 from minidist.diagnose.verdict import Call, Rank, read, sentence
 from tests.support.processes import wait_until
 
@@ -33,7 +35,7 @@ def watched(
     def watch() -> None:
         reached = lambda: len(list(folder.glob("*.calls"))) == ranks and until(read(folder))  # noqa: E731
         if wait_until(reached, 60):
-            found.extend([report(folder), read(folder)])
+            found.extend([report(folder, 0.3), read(folder)])
         (folder / "go").touch()
 
     watcher = threading.Thread(target=watch)
@@ -121,17 +123,38 @@ def test_ranks_that_call_different_collectives_are_told_apart(tmp_path: Path) ->
     assert read(tmp_path)[2].state == "gone"
 
 
-def barrier_of_a_gpu(folder: Path) -> None:
-    config = "cpu:gloo,cuda:nccl"  # whose barriers are queued, and done on the GPU
-    with pytest.MonkeyPatch.context() as patch, record(folder):
-        patch.setattr(dist, "get_backend_config", lambda group: config)
-        dist.barrier()
-        dist.all_reduce(torch.ones(1))
+def in_opposite_order(folder: Path) -> None:
+    x, me = torch.ones(3), dist.get_rank()
+    first, other = (dist.new_group([0, 1]) for _ in range(2))
+    with record(folder):
+        work = dist.all_reduce(x, group=other if me else first, async_op=True)
+        load_data(folder / "go")
+        dist.all_reduce(x.clone(), group=first if me else other)
+        work.wait()
+        for group in (first, None):
+            dist.reduce(x, 1, dist.ReduceOp.MAX, group)
+        minidist.all_reduce(x, minidist.ReduceOp.PRODUCT, check=False)
+        minidist.broadcast(x, 1)
+        config = "cpu:gloo,cuda:nccl"  # whose barriers are queued, and done on the GPU
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dist, "get_backend_config", lambda group: config)
+            dist.barrier()
 
 
-def test_nccl_s_barrier_is_queued_not_left(tmp_path: Path) -> None:
-    minidist.launch(barrier_of_a_gpu, 1, tmp_path)
-    assert [call.state for call in read(tmp_path)[0].calls] == ["queued", "left"]
+def test_two_groups_in_opposite_order_are_a_circle_and_calls_have_their_root_and_operation(
+    tmp_path: Path,
+) -> None:
+    text, _ = watched(
+        in_opposite_order, 2, tmp_path, lambda ranks: {len(r.calls) for r in ranks} == {1}
+    )
+    said = r"ranks 0, 1 wait for each other: rank 0 in all_reduce #1 of group (\w+) for rank 1, "
+    groups = re.match(said + r"rank 1 in all_reduce #1 of group (\w+) for rank 0\n", text)
+    assert groups, text
+    assert groups[1] != groups[2]
+    calls = read(tmp_path)[1].calls
+    hows = ["SUM", "SUM", "MAX, root 1", "MAX, root 1", "PRODUCT", "root 1", ""]
+    assert [call.how for call in calls] == hows
+    assert [call.state for call in calls] == ["left"] * 6 + ["queued"]
 
 
 SCRIPT = """
@@ -164,25 +187,32 @@ def test_a_killed_rank_is_blamed_under_torchrun_by_the_command(
     command.main()
     said = capsys.readouterr().out
     assert said.startswith("rank 1 is gone after all_reduce #7: it was killed"), said
-    assert "all_reduce #8 float32 (8,)  failed  -\n" in said
+    assert "all_reduce #8 float32 (8,) SUM    failed  -\n" in said
     monkeypatch.setattr(sys, "argv", ["diagnose", str(tmp_path)])
     with pytest.raises(SystemExit, match="1"):
         command.main()
-    assert "no rank has recorded anything in" in capsys.readouterr().err
+    assert "no rank has recorded in" in capsys.readouterr().err
 
 
 # ---- the sentence alone ----
 
 
 def rank(
-    number: int, *calls: str, state: str = "running", error: str = "", time: float = 0
+    number: int,
+    *calls: str,
+    state: str = "running",
+    error: str = "",
+    time: float = 0,
+    every: float = 1,
 ) -> Rank:
-    """Calls are "group: name number state", such as "all: all_reduce 3 left", with its tensor."""
+    """Calls are "group: name number state", such as "all: all_reduce 3 left", with what it has."""
     made = []
     for order, call in enumerate(calls):
-        group, name, of_group, how, *tensor = call.split()
-        members = {"all:": [0, 1, 2], "row:": [0, 1]}[group]
-        made.append(Call(how, int(of_group), name, " ".join(tensor), group, order, order, members))
+        said, _, how = call.partition("; ")
+        group, name, of_group, is_, *tensor = said.split()
+        members = {"all:": [0, 1, 2], "row:": [0, 1], "col:": [1, 2], "other:": [1, 2]}[group]
+        where = group.rstrip(":"), order, order * every, members
+        made.append(Call(is_, int(of_group), name, " ".join(tensor), *where, how))
     stack: list[Any] = [("train.py", 31, f"place_of_{number}", None)]
     return Rank(number, 0, state, error, time, made, stack if state == "running" else [])
 
@@ -219,6 +249,32 @@ CASES = {
     "rank 1 never came to broadcast #1: it is in place_of_1": [
         rank(0, DONE, "row: broadcast 1 entered"), rank(1, DONE), rank(2, DONE, IN),
     ],
+    "at broadcast #1, rank 2 is with root 2, the others with root 0": [
+        rank(0, "all: broadcast 1 left; root 0"), rank(1, "all: broadcast 1 left; root 0"),
+        rank(2, "all: broadcast 1 entered; root 2"),
+    ],
+    "at all_reduce #3, rank 0 is with MAX, the others with SUM": [
+        rank(0, DONE + "; MAX"), rank(1, DONE + "; SUM"), rank(2, DONE + "; SUM"),
+    ],
+    # What a rank passed is not known if it was refused before that was looked at.
+    "rank 2 raised ValueError: y, after all_reduce #3": [
+        rank(0, DONE + " (3,); SUM"), rank(1, DONE + " (3,); SUM"),
+        rank(2, DONE, state="raised", error="ValueError: y"),
+    ],
+    "ranks 0, 1 wait for each other: rank 0 in all_reduce #4 of group all for rank 1, "
+    "rank 1 in all_reduce #1 of group row for rank 0": [
+        rank(0, DONE, IN), rank(1, DONE, "row: all_reduce 1 entered"), rank(2, DONE, IN),
+    ],
+    # A rank outside the circle waits for one in it.
+    "ranks 1, 2 wait for each other: rank 1 in reduce #1 of group col for rank 2, "
+    "rank 2 in barrier #1 of group other for rank 1": [
+        rank(0, DONE, IN), rank(1, DONE, "col: reduce 1 entered"),
+        rank(2, DONE, "other: barrier 1 entered"),
+    ],
+    # Rank 0 has gone on in one group; rank 2 alone waits for nobody.
+    "rank 2 never came to all_reduce #4: it is in place_of_2": [
+        rank(0, DONE, IN), rank(1, DONE, IN, "row: barrier 1 entered"), rank(2, DONE),
+    ],
     "all ranks have come to all_reduce #4, and it is not done": [
         rank(r, DONE, IN) for r in range(3)
     ],
@@ -249,14 +305,102 @@ def test_one_sentence_says_what_is_wrong(said: str) -> None:
     assert sentence(CASES[said]).startswith(said)
 
 
+CAME = [rank(r, DONE, IN) for r in range(3)]
+ON = [rank(r, DONE, "all: all_reduce 4 left") for r in range(3)]
+LATE = [rank(0, DONE, IN), rank(1, DONE), rank(2, DONE, IN)]
+GONE = [rank(0, DONE, IN), rank(1, DONE, IN), rank(2, DONE, state="returned")]
+NEVER = "rank 1 never came to all_reduce #4"
+IN_CIRCLE = CASES[next(said for said in CASES if said.startswith("ranks 0, 1 wait"))]
+
+
+@pytest.mark.parametrize(
+    ("looks", "said", "seconds"),
+    [
+        ([LATE, LATE, CAME], "not yet: rank 1 went on", 0.4),
+        ([LATE], NEVER, 1.0),
+        ([[rank(0, IN, *[DONE] * 3, every=2), *LATE[1:]]], NEVER, 4.0),  # twice what is usual
+        ([LATE[:1], LATE[:1], LATE[:2]], "not yet: rank 1 went on", 0.4),  # it has just started
+        ([LATE, [*LATE[:1], rank(1, DONE, state="raised", error="E")]], "rank 1 raised E", 0.2),
+        ([CAME, CAME, ON], "not yet: ranks 0, 1, 2 went on", 0.4),
+        ([CAME], "all ranks have come to all_reduce #4, and it is not done", 1.0),
+        ([IN_CIRCLE, IN_CIRCLE, CAME], "not yet: rank 1", 0.4),
+        ([GONE], "rank 2 never", 0),
+        ([[rank(0, IN), rank(1)]], "ranks 1, 2 never came to all_reduce #4", 1.0),
+        ([[rank(0, DONE, IN, every=300), rank(1)]], "ranks 1, 2 never came", 1.0),
+        ([[rank(0, DONE, DONE, IN, every=300), rank(1)]], "ranks 1, 2 never came", 20.0),
+    ],
+)
+def test_a_rank_is_blamed_only_if_it_stands_still(
+    looks: list[list[Rank]], said: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, left = [0.0], iter(looks)
+    monkeypatch.setattr(verdict, "read", lambda _: next(left, looks[-1]))
+    sleep = lambda more: clock.append(clock[-1] + more)  # noqa: E731
+    fake = SimpleNamespace(monotonic=lambda: clock[-1], sleep=sleep)
+    monkeypatch.setattr(verdict, "time", fake)
+    assert report("folder").startswith(said)
+    assert clock[-1] == pytest.approx(seconds, abs=0.21)
+
+
 def test_sizes_may_differ_in_an_all_to_all() -> None:
     a, b = (f"all: all_to_all_single 1 left float32 ({n},)" for n in (3, 4))
     assert sentence([rank(0, a), rank(1, b), rank(2, a)]).startswith("no rank waits")
 
 
-def test_a_rank_that_nobody_knows_is_refused(
+# ---- the files ----
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is rank 0 of 1, without a group."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+
+
+def test_a_rank_that_nobody_knows_and_a_folder_without_a_name_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match="which rank is this"), record(tmp_path):
         pass
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.chdir(tmp_path)
+    for folder in ("", None):
+        said = f"rank 3: diagnose.record: folder: expected a path, got {folder!r}"
+        with pytest.raises(ValueError, match=said), record(folder):  # type: ignore[arg-type]
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"", b"garbage", bytes(LINE), b"\xff" * LINE, b"running {}", b"running 3"]
+)
+@pytest.mark.usefixtures("alone")
+def test_a_damaged_record_is_a_sentence(tmp_path: Path, damaged: bytes) -> None:
+    with record(tmp_path):
+        pass
+    (tmp_path / "0.calls").write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"diagnose: .*0.calls, or what lies beside it, is dam"):
+        report(tmp_path)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_line_in_the_middle_of_being_written_and_a_stack_that_is_missing_are_left_out(
+    tmp_path: Path,
+) -> None:
+    with record(tmp_path):
+        recorder = Recorder(tmp_path / "0.calls", 0, 1)
+        fake: Any = SimpleNamespace(group_name="all")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1])
+            patch.setattr(dist, "get_backend_config", lambda group: "cpu:gloo")
+            leaves = [recorder.enter("barrier", fake, [], "") for _ in range(KEPT + 1)]
+        leaves[0]("left")  # its line is that of the last call by now
+        recorder._state(3, "")  # call 2 is being written, and of call 3 half is
+        recorder._memory[4 * LINE + 100 : 5 * LINE] = bytes(LINE - 100)
+        (tmp_path / "0.stack").unlink()
+        [found] = read(tmp_path, patience=0)
+    assert [call.number for call in found.calls] == [*range(4, KEPT + 2)]
+    assert [call.state for call in found.calls] == ["entered"] * (KEPT - 2)
+    assert found.now == f"is alive after barrier #{KEPT + 1}, its stack unknown"

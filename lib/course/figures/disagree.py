@@ -190,7 +190,7 @@ def _of_number(rank: Rank, number: int) -> Call | None:
 
 def _differs(ranks: Sequence[Rank], number: int) -> bool:
     calls = [_of_number(rank, number) for rank in ranks]
-    return len({(call.name, call.tensor) if call else None for call in calls}) > 1
+    return len({call.full if call else None for call in calls}) > 1
 
 
 def _cell(axes: Axes, column: int, row: int, call: Call | None) -> None:

@@ -66,8 +66,7 @@ class Call:
 
     def agree_on(self, argument: str, value: object) -> None:
         """Note a value that must be the same on all ranks."""
-        if self.checked:
-            self.facts[argument] = str(value)
+        self.facts[argument] = str(value)
 
     def root(self, argument: str, rank: int | None, group_rank: int | None) -> int:
         """The group's number of the rank that all name, by its global or its group's number."""
@@ -160,7 +159,7 @@ def collective(
         next(course)
     except (TypeError, ValueError, RuntimeError) as error:
         problem = error
-    noted = recorder.entered(name, members(group), call.tensors)
+    noted = recorder.entered(name, members(group), call.tensors, call.facts)
 
     def body() -> None:
         where = f"rank {dist.get_rank()}: {name}"

@@ -12,7 +12,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         print(report(args.folder))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:
         parser.exit(1, f"{error}\n")
 
 

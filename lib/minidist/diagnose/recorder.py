@@ -24,7 +24,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -64,15 +64,16 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
     if _current is not None:
         raise RuntimeError(f"rank {_current.rank}: diagnose.record: another one is recording")
     rank, ranks = _who_am_i()
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
+    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        raise ValueError(f"rank {rank}: diagnose.record: folder: expected a path, got {folder!r}")
+    (path := Path(folder)).mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         lock = stack.enter_context((path / f"{rank}.alive").open("w"))
         fcntl.lockf(lock, fcntl.LOCK_EX)  # until the process has gone, however it goes
         for number, name in ((STACK_SIGNAL, "stack"), (signal.SIGTERM, "last")):
             file = stack.enter_context((path / f"{rank}.{name}").open("w"))
-            chain = number == signal.SIGTERM  # which ends the process then
-            faulthandler.register(number, file=file, all_threads=False, chain=chain)
+            ends = number == signal.SIGTERM
+            faulthandler.register(number, file=file, all_threads=False, chain=ends)
             stack.callback(faulthandler.unregister, number)
         _current = recorder = Recorder(path / f"{rank}.calls", rank, ranks)
         stack.enter_context(_torch_too(recorder))
@@ -92,13 +93,14 @@ class Recorder:
 
     def __init__(self, path: Path, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks
-        with path.open("w+b") as file:
+        with (aside := path.with_suffix(".new")).open("w+b") as file:
             file.truncate(LINE * (1 + KEPT))
             self._memory = mmap.mmap(file.fileno(), 0)
         self._lock = threading.Lock()
         self._calls = 0
         self._numbers: Counter[str] = Counter()  # group → its calls
         self.note("running")
+        aside.rename(path)
 
     def note(self, state: str, error: str = "") -> None:
         """Write the first line: what has become of the rank."""
@@ -106,15 +108,16 @@ class Recorder:
         who |= {"host": socket.gethostname(), "time": time.time(), "error": shorten(error, 100)}
         self._write(0, state, who)
 
-    def enter(self, name: str, group: ProcessGroup, tensors: Sequence[torch.Tensor]) -> Leave:
-        """Note a call; return how to note that it has been left."""
-        about = [f"{t.dtype} {tuple(t.shape)}".removeprefix("torch.") for t in tensors[-1:]]
+    def enter(
+        self, name: str, group: ProcessGroup, tensors: Sequence[torch.Tensor], how: str
+    ) -> Leave:
+        """Note a call, and `how`: with which operation and root. Return how to note its end."""
+        about = "".join(f"{t.dtype} {tuple(t.shape)}"[6:] for t in tensors[-1:])  # no "torch."
         # On a GPU it is done later than called; NCCL's barrier runs there too, without a tensor.
         barrier = name == "barrier" and "nccl" in str(dist.get_backend_config(group))
         on_gpu = barrier or any(tensor.is_cuda for tensor in tensors)
-        members = dist.get_process_group_ranks(group)
-        line: dict[str, Any] = {"name": name, "tensor": "".join(about), "time": time.time()}
-        line |= {"group": group.group_name, "members": members}
+        line: dict[str, Any] = {"name": name, "tensor": about, "how": how, "time": time.time()}
+        line |= {"group": group.group_name, "members": dist.get_process_group_ranks(group)}
         with self._lock:
             self._numbers[group.group_name] += 1
             self._calls = call = self._calls + 1
@@ -132,8 +135,8 @@ class Recorder:
         if len(text) > LINE - STATE - 1:  # so many members: those that have come must do
             text = json.dumps(line | {"members": []})
         self._state(place, "")
-        start = place * LINE
-        self._memory[start + STATE : start + LINE] = f"{text:<{LINE - STATE - 1}}\n".encode()
+        start, content = place * LINE, f"{text:<{LINE - STATE - 1}}\n"
+        self._memory[start + STATE : start + LINE] = content.encode()
         self._state(place, state)
 
     def _state(self, place: int, state: str) -> None:
@@ -145,12 +148,13 @@ _inside = threading.local()  # a collective of minidist, in this thread
 
 
 def entered(
-    name: str, group: ProcessGroup, tensors: Sequence[torch.Tensor]
+    name: str, group: ProcessGroup, tensors: Sequence[torch.Tensor], facts: Mapping[str, str]
 ) -> AbstractContextManager[None]:
     """Note a call of minidist's, if this rank records. It runs inside the `with` block."""
     if _current is None:
         return nullcontext()
-    return _running(_current.enter(f"minidist.{name}", group, tensors[:1]))
+    how = [facts[each].replace("rank", "root") for each in ("op", "the root") if each in facts]
+    return _running(_current.enter(f"minidist.{name}", group, tensors[:1], ", ".join(how)))
 
 
 @contextmanager
@@ -174,6 +178,13 @@ def _done(leave: Leave, future: torch.futures.Future[Any]) -> None:
         leave("failed")
 
 
+def _how(arguments: Mapping[str, Any], group: ProcessGroup) -> str:
+    """The operation and the root, by its global rank, of a call of torch's."""
+    op, root = arguments.get("reduce_op"), arguments.get("root_rank")
+    how = [] if op is None else [dist.ReduceOp.RedOpType(op.op()).name]
+    return ", ".join(how if root is None else [*how, f"root {dist.get_global_rank(group, root)}"])
+
+
 def _who_am_i() -> tuple[int, int]:
     if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
@@ -188,12 +199,15 @@ def _torch_too(recorder: Recorder) -> Iterator[None]:
     below = torch._C._dispatch_keyset_full_after(BACKEND_SELECT)
 
     def kernel(operator: Any, name: str) -> Callable[..., Any]:
+        arguments = [each.name for each in operator._schema.arguments]
+
         def noted(keys: Any, *args: Any) -> Any:
             if getattr(_inside, "now", False):
                 return operator.redispatch(keys & below, *args)
             group = next(ProcessGroup.unbox(a) for a in args if isinstance(a, torch.ScriptObject))
             tensors = [each for each in tree_leaves(args[:2]) if isinstance(each, torch.Tensor)]
-            leave = recorder.enter(name, group, [] if name == "barrier" else tensors)
+            how = _how(dict(zip(arguments, args, strict=False)), group)
+            leave = recorder.enter(name, group, [] if name == "barrier" else tensors, how)
             result = operator.redispatch(keys & below, *args)
             work = result[-1] if isinstance(result, tuple) else result
             try:

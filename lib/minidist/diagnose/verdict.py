@@ -5,9 +5,10 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from minidist.launch.report import own_calls, read_stack, where
 LONGEST = 8  # calls in the table
 WAITS = ("entered", "queued")  # states of a call; others are left and failed
 Row = dict[int, "Call"]  # rank → its call of this number
+Verdict = tuple[str, list[int]]  # a sentence, and running ranks: it is wrong if one goes on
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,17 @@ class Call:
     order: int
     time: float
     members: list[int]  # of the group
+    how: str = ""  # its operation and root
 
     @property
     def numbered(self) -> str:
-        """The call in words, without its tensor."""
+        """The call in words, without what it was given."""
         return f"{self.name} #{self.number}"
+
+    @property
+    def full(self) -> str:
+        """All of it."""
+        return " ".join(filter(None, (self.numbered, self.tensor, self.how)))
 
 
 @dataclass(frozen=True)
@@ -64,14 +72,13 @@ class Rank:
     def now(self) -> str:
         """Where it stands, for a sentence."""
         after = f"after {self.calls[-1].numbered}" if self.calls else "before any collective"
-        said = {
-            "echoed": f"raised {self.error}, {after}",
+        words = {
             "raised": f"raised {self.error}, {after}",
             "returned": f"has returned, {after}",
             "gone": f"is gone {after}: it was killed (SIGKILL, out of memory?), crashed or exited",
         }
-        if self.state in said:
-            return said[self.state]
+        if said := words.get(self.state.replace("echoed", "raised")):
+            return said
         if not self.stack:
             return f"is alive {after}, its stack unknown"
         file, line, name, _ = own_calls(self.stack)[-1]
@@ -79,47 +86,51 @@ class Rank:
         return f"{verb} in {name} at {os.path.basename(file)}:{line}"
 
 
-# ---- what the ranks have left in the folder ----
-
-
 def read(folder: str | os.PathLike[str], patience: float = 2.0) -> list[Rank]:
     """The ranks with a record in `folder`. Those that live here write down their stacks first.
 
     That takes microseconds, or up to `patience` seconds for a rank that the system has stopped.
     """
-    path = Path(folder)
-    heads = [lines[0][1] for file in path.glob("*.calls") if (lines := _lines(file))]
-    if not heads:
-        raise FileNotFoundError(f"diagnose: no rank has recorded anything in {path.absolute()}")
-    ranks = max(heads, key=lambda head: head["time"])["ranks"]  # an earlier run may have had more
-    there = sorted(head["rank"] for head in heads if head["rank"] < ranks)
-    return [_read(path, rank, patience) for rank in there]
+    found = [_read(file, patience) for file in Path(folder).glob("*.calls")]
+    if not found:
+        raise FileNotFoundError(f"diagnose: no rank has recorded in {Path(folder).absolute()}")
+    ranks, _ = max(found, key=lambda each: each[1].time)  # an earlier run may have had more
+    return sorted((each for _, each in found if each.rank < ranks), key=lambda each: each.rank)
 
 
-def _read(path: Path, rank: int, patience: float) -> Rank:
-    (state, head), *lines = _lines(path / f"{rank}.calls")
-    stack = path / f"{rank}.stack"
-    if state == "running" and head["host"] == socket.gethostname():
-        if head["pid"] == os.getpid() or _locked(path / f"{rank}.alive"):
-            _ask(head["pid"], stack, patience)
-        else:
-            stack = path / f"{rank}.last"
-            state = "ended" if stack.stat().st_size else "gone"
-    calls = sorted((Call(state, **line) for state, line in lines), key=lambda call: call.order)
-    text = stack.read_text(errors="replace").rpartition("(most recent call first):")[2]
-    frames = read_stack(text)
-    return Rank(rank, head["pid"], state, head["error"], head["time"], calls, frames)
+def _read(file: Path, patience: float) -> tuple[int, Rank]:
+    """How many ranks there are, and the one that has recorded in this file."""
+    stack, last = (file.with_suffix(suffix) for suffix in (".stack", ".last"))
+    try:
+        (state, head), *lines = _lines(file)
+        if state == "running" and head["host"] == socket.gethostname():
+            if head["pid"] == os.getpid() or _locked(file.with_suffix(".alive")):
+                _ask(head["pid"], stack, patience)
+            else:
+                state, stack = ("ended" if _text(last) else "gone"), last
+        calls = sorted((Call(state, **line) for state, line in lines), key=lambda call: call.order)
+        frames = read_stack(_text(stack).rpartition("(most recent call first):")[2])
+        who = head["rank"], head["pid"], state, head["error"], head["time"]
+        return head["ranks"], Rank(*who, calls, frames)
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise ValueError(f"diagnose: {file}, or what lies beside it, is damaged") from error
 
 
 def _lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
     """State and content of each line; without those that are being written."""
     found, content = [], file.read_bytes()
+    if not content[:STATE].strip():  # the first one is, which takes microseconds
+        time.sleep(0.01)
+        content = file.read_bytes()
     for start in range(0, len(content), LINE):
-        state = content[start : start + STATE].decode().strip(" \0")
-        with suppress(json.JSONDecodeError):
-            if state:
+        with suppress(ValueError):
+            if state := content[start : start + STATE].decode().strip(" \0"):
                 found.append((state, json.loads(content[start + STATE : start + LINE])))
     return found
+
+
+def _text(file: Path) -> str:
+    return file.read_text(errors="replace") if file.exists() else ""
 
 
 def _locked(file: Path) -> bool:
@@ -134,17 +145,14 @@ def _locked(file: Path) -> bool:
 
 def _ask(pid: int, file: Path, patience: float) -> None:
     """Let a rank append its stack."""
-    before = file.stat().st_size
+    before = len(_text(file))
     with suppress(ProcessLookupError):  # it has just gone
         os.kill(pid, STACK_SIGNAL)
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
-        if file.read_bytes()[before:].endswith((b" in <module>\n", b"\n  ...\n")):
+        if _text(file)[before:].endswith((" in <module>\n", "\n  ...\n")):
             return
         time.sleep(0.01)
-
-
-# ---- what is wrong ----
 
 
 def sentence(ranks: Sequence[Rank]) -> str:
@@ -152,21 +160,24 @@ def sentence(ranks: Sequence[Rank]) -> str:
 
     Ranks have made different calls; one is gone or has raised; one has not come where others wait.
     """
-    rows = _rows(ranks)
-    dead = _dead(ranks)
+    return _verdict(ranks)[0]
+
+
+def _verdict(ranks: Sequence[Rank]) -> Verdict:
+    rows, dead = _rows(ranks), _dead(ranks)
+    blamed = f"rank {dead[0].rank} {dead[0].now}" if dead else ""
     if found := next(filter(None, map(_difference, rows.values())), None):
-        return found
+        return found, []
     if dead and not dead[0].waits:
-        return f"rank {dead[0].rank} {dead[0].now}"
-    if found := _absent({each.rank: each for each in ranks}, rows):
-        return found
-    if dead:
-        return f"rank {dead[0].rank} {dead[0].now}"
-    if waiting := [each.calls[-1] for each in ranks if each.state == "running" and each.waits]:
-        return f"all ranks have come to {waiting[0].numbered}, and it is not done"
+        return blamed, []
+    if absent := _absent({each.rank: each for each in ranks}, rows):
+        return absent
+    if waiting := [each for each in ranks if each.state == "running" and each.waits and not dead]:
+        call = waiting[0].calls[-1].numbered
+        return f"all ranks have come to {call}, and it is not done", [r.rank for r in waiting]
     if all(each.state == "gone" for each in ranks):
-        return "all ranks are gone, and none of them waited for another"
-    return "no rank waits: each has left every collective that it entered"
+        return "all ranks are gone, and none of them waited for another", []
+    return blamed or "no rank waits: each has left every collective that it entered", []
 
 
 def _rows(ranks: Sequence[Rank]) -> dict[tuple[str, int], Row]:
@@ -180,20 +191,21 @@ def _rows(ranks: Sequence[Rank]) -> dict[tuple[str, int], Row]:
 
 def _difference(row: Row) -> str | None:
     """What ranks have called differently; with all_to_all, tensors may differ."""
-    names = _sides(row, lambda call: call.numbered)
-    if len(names) > 1:
+    if len(names := _sides(row, "numbered")) > 1:
         return _versus(names, "at")
     [name] = names
-    tensors = _sides(row, lambda call: call.tensor)
-    differ = len(tensors) > 1 and "all_to_all" not in name
-    return f"at {name}, {_versus(tensors, 'with')}" if differ else None
+    for given in ["how"] if "all_to_all" in name else ["tensor", "how"]:
+        if len(sides := _sides(row, given)) > 1:
+            return f"at {name}, {_versus(sides, 'with')}"
+    return None
 
 
-def _sides(row: Row, key: Callable[[Call], str]) -> dict[str, list[int]]:
-    """What the ranks say → which of them, the fewest first."""
+def _sides(row: Row, given: str) -> dict[str, list[int]]:
+    """What the ranks say, if anything → which of them, the fewest first."""
     sides: dict[str, list[int]] = {}
     for rank in sorted(row):
-        sides.setdefault(key(row[rank]), []).append(rank)
+        if said := getattr(row[rank], given):
+            sides.setdefault(said, []).append(rank)
     return dict(sorted(sides.items(), key=lambda side: (len(side[1]), -side[1][0])))
 
 
@@ -218,34 +230,63 @@ def _dead(ranks: Sequence[Rank]) -> list[Rank]:
     )
 
 
-def _absent(ranks: dict[int, Rank], rows: dict[tuple[str, int], Row]) -> str | None:
-    """Who has not come to a call where others wait; first, who waits in no other call."""
-    found = []
+def _absent(ranks: dict[int, Rank], rows: dict[tuple[str, int], Row]) -> Verdict | None:
+    """Who has not come to a call where others wait, and waits nowhere else; or else a circle."""
+    found, waits = [], dict[int, tuple[Call, list[int]]]()  # rank → its call, and who is missing
     for (group, number), row in rows.items():
         call = min(row.values(), key=lambda call: call.time)
         missing = [rank for rank in call.members if rank not in row]
-        there = [ranks[rank] for rank in missing if rank in ranks]
-        calls = [call for each in there for call in each.calls]
+        calls = [call for rank in missing if rank in ranks for call in ranks[rank].calls]
         behind = all(c.number < number for c in calls if c.group == group)  # or it is forgotten
-        if missing and behind and any(each.state in WAITS for each in row.values()):
-            found.append((any(each.waits for each in there), missing, call))
+        waiting = {rank: own for rank, own in row.items() if own.state in WAITS}
+        if missing and behind and waiting:
+            found.append((call, missing))
+            waits = {rank: (own, missing) for rank, own in waiting.items()} | waits
     if not found:
         return None
-    _, missing, call = min(found, key=lambda each: each[0])
-    who, first = name_ranks(missing), ranks.get(missing[0])
-    now = first.now if first else "has recorded nothing"
-    subject = "it" if len(missing) == 1 else f"rank {missing[0]}"
-    return f"{who} never came to {call.numbered}: {subject} {now}"
+    call, missing = min(found, key=lambda each: sum(r in waits for r in each[1]) / len(each[1]))
+    who = [rank for rank in missing if rank not in waits]
+    if not who:
+        return _circle(ranks, waits)
+    now = ranks[who[0]].now if who[0] in ranks else "has recorded nothing"
+    subject = "it" if len(who) == 1 else f"rank {who[0]}"
+    still = [rank for rank in who if rank not in ranks or ranks[rank].state == "running"]
+    return f"{name_ranks(who)} never came to {call.numbered}: {subject} {now}", still
 
 
-# ---- all of it ----
+def _circle(ranks: dict[int, Rank], waits: dict[int, tuple[Call, list[int]]]) -> Verdict:
+    """Follow who waits for whom until a rank comes again."""
+    path = [min(waits)]
+    while (after := waits[path[-1]][1][0]) not in path:
+        path.append(after)
+    circle = {rank: waits[rank] for rank in path[path.index(after) :]}
+    each = "rank {} in {} of group {} for rank {}".format
+    said = [each(r, own.numbered, own.group, who[0]) for r, (own, who) in circle.items()]
+    still = [rank for rank in sorted(circle) if ranks[rank].state == "running"]
+    return f"{name_ranks(sorted(circle))} wait for each other: {', '.join(said)}", still
 
 
-def report(folder: str | os.PathLike[str]) -> str:
-    """The sentence, the last calls with a column for each rank, and where the ranks stand."""
+def report(folder: str | os.PathLike[str], patience: float | None = None) -> str:
+    """The sentence, the last calls with a column for each rank, and where the ranks stand.
+
+    A rank that has not come may be on its way. So before one is blamed the ranks are watched for
+    `patience` seconds; None: twice the longest time but one between two calls, from 1 to 20 s.
+    """
     ranks = read(folder)
+    first, (said, still) = {each.rank: each.calls for each in ranks}, _verdict(ranks)
+    apart = [sorted(b.time - a.time for a, b in pairwise(each.calls)) for each in ranks]
+    usual = max((times[-2] for times in apart if len(times) > 1), default=0.0)
+    wait = min(max(1.0, 2 * usual), 20.0) if patience is None else patience
+    deadline = time.monotonic() + wait
+    while still and time.monotonic() < deadline:
+        time.sleep(0.2)
+        ranks = read(folder)
+        calls = {each.rank: each.calls for each in ranks}
+        moved = [rank for rank in still if calls.get(rank) != first.get(rank)]
+        not_yet = f"not yet: {name_ranks(moved)} went on while diagnose watched"
+        said, still = (not_yet, []) if moved else _verdict(ranks)
     stacks = {each.rank: each.stack for each in ranks if each.stack}
-    lines = [sentence(ranks), "", *_table(ranks), ""]
+    lines = [said, "", *_table(ranks), ""]
     lines += [f"rank {each.rank} {each.now}" for each in ranks if each.rank not in stacks]
     return "\n".join(lines + (where(stacks) if stacks else []))
 
@@ -253,12 +294,9 @@ def report(folder: str | os.PathLike[str]) -> str:
 def _table(ranks: Sequence[Rank]) -> Iterator[str]:
     cells = [["", *(f"rank {each.rank}" for each in ranks)]]
     for row in list(_rows(ranks).values())[-LONGEST:]:
-        *_, most = _sides(row, lambda call: f"{call.numbered} {call.tensor}")
-        calls = [row.get(each.rank) for each in ranks]
-        said = [f"{c.numbered} {c.tensor}" if c else "" for c in calls]
-        cells.append([most])
-        for call, what in zip(calls, said, strict=True):
-            cells[-1].append(call.state + f" {what}" * (what != most) if call else "-")
+        cells.append([most := [*_sides(row, "full")][-1]])
+        for call in (row.get(each.rank) for each in ranks):
+            cells[-1].append(call.state + f" {call.full}" * (call.full != most) if call else "-")
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         yield "  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip()
