@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import minidist
 from benchmarks.checks.collectives import CALLS, Tensors, Variant
@@ -232,3 +234,49 @@ def every_layout() -> list[str]:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_every_collective_in_every_layout_in_place_and_with_autograd(ranks: int) -> None:
     assert launch(every_layout, ranks) == [[]] * ranks
+
+
+class Watched(TorchDispatchMode):
+    """Strided outputs of a call, as GPU tensors over Gloo are staged: which of them are read."""
+
+    def __init__(self, outputs: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.known = {each.untyped_storage().data_ptr() for each in outputs}
+        self.read = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.copy_.default:
+            self.read += args[1].untyped_storage().data_ptr() in self.known
+        return func(*args, **(kwargs or {}))
+
+
+class Outputs(Tensors):
+    """The tensors of one call that are only written, by `blank`."""
+
+    def __init__(self) -> None:
+        super().__init__(Variant(8, torch.float32, True, False))
+        self.outputs: list[torch.Tensor] = []
+
+    def blank(self, want: torch.Tensor) -> torch.Tensor:
+        self.outputs.append(super().blank(want))
+        return self.outputs[-1]
+
+
+def outputs_read() -> tuple[list[str], int]:
+    """The calls that read what they only write; and the outputs of all."""
+    found, outputs = [], 0
+    for name, arguments in CALLS.items():
+        given = arguments(tensors := Outputs())
+        if name == "broadcast" and tensors.rank != tensors.root:
+            tensors.outputs.append(given[0])
+        with Watched(tensors.outputs) as watched:
+            getattr(minidist, name)(*given)
+        found += [name] if watched.read or not tensors.right() else []
+        outputs += len(tensors.outputs)
+    return found, outputs
+
+
+def test_what_is_only_written_is_not_copied_first() -> None:
+    for rank, (found, outputs) in enumerate(launch(outputs_read, 3)):
+        assert found == []
+        assert outputs > 10, rank

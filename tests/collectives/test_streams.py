@@ -1,21 +1,27 @@
 """Asynchronous calls on a GPU's streams, on a fake GPU: what runs when, and what waits for what."""
 
 import gc
+import random
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from minidist import launch
+from minidist.collectives.runtime import work as runtime
 from minidist.collectives.runtime.work import Work, in_order
 from minidist.profiler import event
 
-CUDA = torch.device("cuda:0")
+CUDA = torch.device("cuda:1")
 
 
 class Gpu:
@@ -26,6 +32,13 @@ class Gpu:
         self.clock = 0.0  # seconds
         self.usual = Stream(CUDA)
         self._here = threading.local()
+        self._here.device = CUDA  # in the main thread; a new one begins at the first GPU
+
+    @contextmanager
+    def on_device(self, device: torch.device) -> Iterator[None]:
+        before, self._here.device = getattr(self._here, "device", None), device
+        yield
+        self._here.device = before
 
     def current(self, device: torch.device) -> "Stream":
         assert device == CUDA
@@ -33,6 +46,7 @@ class Gpu:
 
     @contextmanager
     def entered(self, stream: "Stream") -> Iterator[None]:
+        assert self._here.device == CUDA, "torch asks the thread's own GPU for its stream"
         before, self._here.stream = self.current(CUDA), stream
         yield
         self._here.stream = before
@@ -84,13 +98,44 @@ class Event:
         return 1e3 * (end.at - self.at)
 
 
+class LiveStream(ThreadPoolExecutor):
+    """Runs what is queued as it comes, beside the other streams, and sometimes late."""
+
+    dice = random.Random()
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(1)
+
+    def kernel(self, work: Callable[[], object]) -> None:
+        self.submit(time.sleep, self.dice.random() / 500)
+        self.submit(work)
+
+    def wait_event(self, event: "LiveEvent") -> None:
+        self.submit(event.reached.wait)
+
+
+class LiveEvent:
+    def __init__(self, enable_timing: bool) -> None:
+        self.reached = threading.Event()
+
+    def record(self, stream: LiveStream) -> None:
+        stream.submit(self.reached.set)
+
+    def query(self) -> bool:
+        return self.reached.is_set()
+
+
 class Group:
     """In the place of a process group."""
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+@pytest.fixture(params=["nccl", "gloo"])
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    """Over NCCL calls are queued at once; over Gloo, through host memory, by the group's thread."""
     made = Gpu()
+    over_nccl = lambda device, group: device == CUDA and request.param == "nccl"  # noqa: E731
+    monkeypatch.setattr(runtime, "stream_ordered", over_nccl)
+    monkeypatch.setattr(torch.cuda, "device", made.on_device)
     monkeypatch.setattr(Stream, "made", [])
     monkeypatch.setattr(event, "_anchors", {})
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
@@ -148,7 +193,8 @@ def test_a_synchronous_call_runs_on_its_own_stream_after_the_asynchronous_ones(g
     begun(group, gpu.kernel("first")).wait()
     other = Stream(CUDA)
     with gpu.entered(other):
-        assert in_order(group, gpu.kernel("second"), CUDA, async_op=False) is None
+        work = in_order(group, gpu.kernel("second"), CUDA, async_op=False)  # type: ignore[arg-type]
+        assert work is None
     gpu.run(other)
     assert gpu.done == []
     gpu.run(gpu.usual)
@@ -157,26 +203,39 @@ def test_a_synchronous_call_runs_on_its_own_stream_after_the_asynchronous_ones(g
     assert gpu.done == ["first", "second"]
 
 
-def test_a_synchronous_call_that_finds_the_thread_busy_is_waited_for_on_its_stream(
-    gpu: Gpu,
+@pytest.mark.parametrize("first", [CUDA, torch.device("cpu")], ids=str)
+def test_a_call_that_finds_the_thread_busy_comes_after_what_is_there(
+    gpu: Gpu, first: torch.device
 ) -> None:
-    group, door = Group(), threading.Event()
+    group: Any = Group()
+    door = threading.Event()
 
     def late() -> None:
         door.wait(10)
-        gpu.kernel("first")()
+        (gpu.kernel("first") if first == CUDA else lambda: gpu.done.append("first"))()
 
-    begun(group, late)
     opener = threading.Timer(0.1, door.set)
     opener.start()
+    in_order(group, late, first, async_op=True)
     in_order(group, gpu.kernel("second"), CUDA, async_op=False)
     opener.join()
     gpu.kernel("third")()
     gpu.run(gpu.usual)
-    assert gpu.done == []
-    gpu.run(Stream.made[0])
-    gpu.run(gpu.usual)
+    for stream in Stream.made:
+        gpu.run(stream)
+        gpu.run(gpu.usual)
     assert gpu.done == ["first", "second", "third"]
+
+
+def test_over_nccl_the_caller_queues_a_collective_itself(gpu: Gpu) -> None:
+    """Else its own collectives could come in between; and two groups' in any order."""
+    group, other = Group(), Group()
+    seen = list[int]()
+    for each in (group, other, group):
+        begun(each, lambda: seen.append(threading.get_ident())).wait()
+    at_once = runtime.stream_ordered(CUDA, None)  # type: ignore[attr-defined]
+    assert (set(seen) == {threading.get_ident()}) == at_once
+    assert len(set(seen)) == (1 if at_once else 2)
 
 
 class Memory:
@@ -256,3 +315,56 @@ def test_on_the_cpu_there_are_no_streams_and_a_span_is_the_thread_s(gpu: Gpu) ->
     assert before <= work.span[0] <= work.span[1] <= time.monotonic()
     assert Stream.made == []
     assert not gpu.usual.queue
+
+
+def hybrid(over_nccl: bool) -> list[float]:
+    """Sums of gradients over two groups in turn, by kernels that send messages by Gloo."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    LiveStream.dice.seed(rank)
+    halves = [dist.new_group(range(ranks // 2)), dist.new_group(range(ranks // 2, ranks))]
+    pairs = [dist.new_group([r, r + ranks // 2]) for r in range(ranks // 2)]
+    shard, replicas = halves[rank >= ranks // 2], pairs[rank % (ranks // 2)]
+    gradients = [torch.zeros(1) for _ in range(6)]
+    gpu, usual = Gpu(), LiveStream(CUDA)
+    gpu.usual = usual  # type: ignore[assignment]
+
+    def summed(gradient: torch.Tensor, group: dist.ProcessGroup) -> Work:
+        def body() -> None:
+            done = threading.Event()
+            stream: Any = gpu.current(CUDA)
+            stream.kernel(partial(dist.all_reduce, gradient, group=group))
+            stream.submit(done.set)
+            assert over_nccl or done.wait(30)  # over Gloo the host waits for its messages
+
+        return begun(group, body)
+
+    with pytest.MonkeyPatch.context() as patch:
+        named = {"Stream": LiveStream, "Event": LiveEvent, "current_stream": gpu.current}
+        for name, fake in (named | {"stream": gpu.entered, "device": gpu.on_device}).items():
+            patch.setattr(torch.cuda, name, fake)
+        patch.setattr(runtime, "stream_ordered", lambda device, group: over_nccl)
+        for step in range(3):
+            flying = deque[tuple[torch.Tensor, Work]]()
+            for index, gradient in enumerate(gradients):  # backward, as HSDP's
+                value = 100.0 * step + 10 * index + rank
+                usual.kernel(partial(gradient.fill_, value))
+                flying.append((gradient, summed(gradient, shard)))
+                if len(flying) > 1:
+                    early, work = flying.popleft()
+                    work.wait()
+                    summed(early, replicas).wait()
+            flying[0][1].wait()
+            summed(flying[0][0], replicas).wait()
+        end = LiveEvent(True)
+        end.record(usual)
+        assert end.reached.wait(30)
+    return [gradient.item() for gradient in gradients]
+
+
+@pytest.mark.parametrize("over_nccl", [True, False])
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_ranks_whose_streams_run_at_their_own_pace_add_the_same_gradients(
+    ranks: int, over_nccl: bool
+) -> None:
+    want = [sum(200.0 + 10 * index + rank for rank in range(ranks)) for index in range(6)]
+    assert launch(hybrid, ranks, over_nccl) == [want] * ranks

@@ -35,7 +35,7 @@ def all_gather(
         call.takes("tensor", tensor, written=False)
         slots = call.takes_list("tensor_list", tensor_list, {"tensor": tensor}, written=True)
         yield
-        with flat_views(slots, group, written=True) as flats:
+        with flat_views(slots, group, read=False) as flats:
             flats[call.rank].copy_(tensor.reshape(-1))
             call.execute(algorithms.ring_all_gather, dict(enumerate(flats)))
 
@@ -98,7 +98,7 @@ def gather(
         if call.rank == root:
             slots = call.takes_list("gather_list", gather_list, {"tensor": tensor}, written=True)
         yield
-        with flat_views(slots or [tensor], group, written=bool(slots)) as flats:
+        with flat_views(slots or [tensor], group, read=not slots, written=bool(slots)) as flats:
             if slots:
                 flats[root].copy_(tensor.reshape(-1))
             parts = dict(enumerate(flats)) if slots else {call.rank: flats[0]}
@@ -132,7 +132,7 @@ def scatter(
         if call.rank == root:
             given = call.takes_list("scatter_list", scatter_list, {"tensor": tensor}, written=False)
         yield
-        with flat_views(given or [tensor], group, written=not given) as flats:
+        with flat_views(given or [tensor], group, read=bool(given), written=not given) as flats:
             parts = dict(enumerate(flats)) if given else {call.rank: flats[0]}
             call.execute(algorithms.direct_scatter, parts, root=root)
             if given:
@@ -167,7 +167,7 @@ def all_to_all(
         call.match("input_tensor_list", gives, "output_tensor_list", wants)
         with (
             flat_views(given, group, written=False) as sent,
-            flat_views(slots, group, written=True) as received,
+            flat_views(slots, group, read=False) as received,
         ):
             _exchange(call, received, sent)
 
@@ -202,7 +202,10 @@ def all_to_all_single(
         wants = split_sizes("output", output, output_split_sizes, call.ranks)
         yield
         call.match("input (by input_split_sizes)", gives, "output (by output_split_sizes)", wants)
-        with flat_view(input, group, written=False) as sent, flat_view(output, group) as received:
+        with (
+            flat_view(input, group, written=False) as sent,
+            flat_view(output, group, read=False) as received,
+        ):
             _exchange(call, torch.split(received, wants), torch.split(sent, gives))
 
     return collective("all_to_all_single", group, async_op, None, steps)

@@ -41,7 +41,6 @@ def all_reduce(
             PRODUCT, MIN or MAX.
         group: the default group if None.
         async_op: return a `Work` at once; the tensor is ready, and errors are raised, at `wait()`.
-            Over NCCL, call nothing of torch.distributed in the same group before.
         algorithm: "ring", "tree", "naive", "recursive_doubling", "halving_doubling", "double_tree"
             or "hierarchical" (LOCAL_WORLD_SIZE ranks of the group to a node, node by node);
             "shared_memory", between ranks of one host; or "auto", what `explain` would choose.
@@ -111,7 +110,10 @@ def reduce_scatter_tensor(
         yield
         name = choice.name()
         if name == "shared_memory":
-            with flat_view(output, group) as mine, flat_view(input, group, written=False) as parts:
+            with (
+                flat_view(output, group, read=False) as mine,
+                flat_view(input, group, written=False) as parts,
+            ):
                 in_memory.shared_reduce_scatter(mine, parts, reduce, group)
                 finish(mine)
             return
@@ -151,7 +153,7 @@ def all_gather_into_tensor(
             check_apart({"output_tensor": output_tensor}, {"input_tensor": input_tensor})
         choice = _choice(call, "all_gather", algorithm, input_tensor, output_tensor.nbytes)
         yield
-        with flat_view(output_tensor, group) as flat:
+        with flat_view(output_tensor, group, read=False) as flat:
             name = choice.name()
             if name == "shared_memory":
                 with flat_view(input_tensor, group, written=False) as mine:
@@ -188,7 +190,7 @@ def broadcast(
         written = call.rank != root
         call.takes("tensor", tensor, written=written)
         yield
-        with flat_view(tensor, group, written=written) as flat:
+        with flat_view(tensor, group, read=not written, written=written) as flat:
             call.execute(algorithms.tree_broadcast, flat, root=root)
 
     return collective("broadcast", group, async_op, check, steps)
@@ -254,7 +256,7 @@ def _choice(
     known = [*TABLES[collective], *CHOSEN]
     if algorithm not in known:
         raise ValueError(f"algorithm must be one of {', '.join(known)}, got {algorithm!r}")
-    device = flat_device(tensor, call.group)
+    device = flat_device(tensor.device, call.group)
     if algorithm == "shared_memory" and device.type != "cpu":
         raise ValueError(f"algorithm: shared_memory is for the CPU, but it is on {tensor.device}")
     call.choice = Choice(collective, algorithm, nbytes, device, call.group)

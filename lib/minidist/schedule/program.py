@@ -1,10 +1,10 @@
 """One rank's program of a schedule, laid out for a tensor: which elements go where, and when.
 
-[Note: segments in flight] A large message travels in segments of at most `MAX_MESSAGE` bytes, and
-at most `WINDOW` posts are on their way at once. While one segment is still coming, the one before
-it is reduced, and in a schedule of single chunks it is already passed on in the next step: chunks,
-and segments of a chunk, never mix. What a reduction needs beside the tensor is `WINDOW` inboxes and
-one, whatever the tensor's size.
+[Note: segments in flight] A large message travels in segments of at most `MAX_MESSAGE` bytes (on a
+GPU, whose host takes some 100 us to queue a post, `MAX_ON_GPU`), and at most `WINDOW` posts are on
+their way at once. While one segment is still coming, the one before it is reduced, and in a
+schedule of single chunks it is already passed on in the next step: chunks, and segments of a chunk,
+never mix. What a reduction needs beside the tensor is `WINDOW` inboxes and one, whatever its size.
 
 [Note: receiving early] A message that finds its receive posted goes straight to its place; one that
 does not waits for a word from the receiver. So a rank posts a step's receives before it waits for
@@ -22,6 +22,7 @@ import numpy as np
 from minidist.schedule.schedule import Algorithm, Schedule, Send, bounds, spread
 
 MAX_MESSAGE = 4 << 20  # bytes: smaller means more messages and waits, larger overlaps less
+MAX_ON_GPU = 64 << 20
 WINDOW = 4
 
 

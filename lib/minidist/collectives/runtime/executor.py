@@ -77,7 +77,8 @@ def execute(
         like, memory = next(iter(tensor.values()), torch.empty(0)), dict(tensor)
         size = tuple((chunk, len(each)) for chunk, each in memory.items())
     itemsize = like.element_size()
-    layout = plan.lay_out(prog, size, itemsize, plan.MAX_MESSAGE)
+    most = plan.MAX_ON_GPU if like.is_cuda else plan.MAX_MESSAGE
+    layout = plan.lay_out(prog, size, itemsize, most)
     rows = _inboxes(like, layout.window + 1, layout.inbox)
     loads = [  # [Note: views first]
         _Load(post, memory, rows[turn % len(rows)]) for turn, post in enumerate(layout.posts)
@@ -99,8 +100,8 @@ def execute(
         while flight.loads:
             flight.land()
     except RuntimeError as error:
-        if flight.at is None:
-            raise
+        if flight.at is None or isinstance(error, torch.AcceleratorError | torch.OutOfMemoryError):
+            raise  # of a kernel, maybe the caller's own
         _kept.inboxes = None  # a late message may still be written there
         raise flight.failure(flight.at, error) from error
 

@@ -39,35 +39,49 @@ def wire_device(group: ProcessGroup | None) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def flat_device(tensor: torch.Tensor, group: ProcessGroup | None) -> torch.device:
-    """Where `flat_view` of the tensor is: Gloo cannot send from GPU memory."""
-    staged = tensor.is_cuda and backends(group)["cuda"] == "gloo"
-    return torch.device("cpu") if staged else tensor.device
+def stream_ordered(device: torch.device, group: ProcessGroup | None) -> bool:
+    """Whether messages from there are queued on its stream, as NCCL's are, and the host goes on."""
+    return device.type == "cuda" and backends(group)["cuda"] != "gloo"
+
+
+def flat_device(device: torch.device, group: ProcessGroup | None) -> torch.device:
+    """Where `flat_view` of a tensor on `device` is: Gloo cannot send from GPU memory."""
+    return device if stream_ordered(device, group) else torch.device("cpu")
 
 
 @contextmanager
 def flat_view(
-    tensor: torch.Tensor, group: ProcessGroup | None, *, written: bool = True
+    tensor: torch.Tensor,
+    group: ProcessGroup | None,
+    *,
+    read: bool = True,
+    written: bool = True,
 ) -> Iterator[torch.Tensor]:
     """The tensor as 1-D, contiguous memory that the group's backend can send and receive.
 
-    It is a view, or a copy that is copied back at the end; unless it is not `written`.
+    It is a view; or a copy, if what is in the tensor is `read`, and copied back at the end, if it
+    is `written`.
     """
-    device = flat_device(tensor, group)
+    device = flat_device(tensor.device, group)
     staged = device != tensor.device
     if tensor.is_contiguous() and not (staged or tensor.is_conj() or tensor.is_neg()):
         yield tensor.detach().as_strided((tensor.numel(),), (1,))  # one number may have any stride
         return
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=device, pin_memory=staged)
-    yield copy.copy_(tensor.detach()).view(-1)
+    yield (copy.copy_(tensor.detach()) if read else copy).view(-1)
     if written:
         tensor.copy_(copy)
 
 
 @contextmanager
 def flat_views(
-    tensors: Sequence[torch.Tensor], group: ProcessGroup | None, *, written: bool
+    tensors: Sequence[torch.Tensor],
+    group: ProcessGroup | None,
+    *,
+    read: bool = True,
+    written: bool = True,
 ) -> Iterator[list[torch.Tensor]]:
-    """The same for several."""
+    """A list of tensors, each as `flat_view` gives it."""
     with ExitStack() as stack:
-        yield [stack.enter_context(flat_view(each, group, written=written)) for each in tensors]
+        views = (flat_view(each, group, read=read, written=written) for each in tensors)
+        yield [stack.enter_context(view) for view in views]

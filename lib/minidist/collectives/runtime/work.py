@@ -1,14 +1,19 @@
-"""Asynchronous calls: one thread for each group runs its collectives, in the order of the calls.
+"""Asynchronous calls: a group's collectives run in the order of the calls, mostly in its thread.
 
 Order is what makes collectives match up between ranks, so a synchronous call also waits its turn
 behind asynchronous ones of the same group. Threads of the caller take turns, too.
 
-[Note: streams] On a GPU the thread only queues kernels, and what is queued on one stream runs one
-after another: communication on the caller's stream would hold up the caller's kernels. So a group's
-asynchronous collectives have a stream of their own. There they run after what was queued on the
-caller's stream before the call, since that made the tensor; and what is queued after `wait()` runs
-after them. In between both streams run at the same time. The host waits for the thread to have
-queued the collective, never for the GPU.
+[Note: streams] On a GPU a collective over NCCL only queues kernels, and what is queued on one
+stream runs one after another: communication on the caller's stream would hold up the caller's
+kernels. So a group's asynchronous collectives have a stream of their own. There they run after what
+was queued on the caller's stream before the call, since that made the tensor; and what is queued
+after `wait()` runs after them. In between both streams run at the same time.
+
+[Note: no thread for NCCL] What only queues kernels is done at once, in the caller's thread. In
+another one it would meet the caller's own collectives: torch's `batch_isend_irecv` marks the group
+while it collects messages, and an `all_reduce` that finds the mark, such as SyncBatchNorm's, is
+taken for one of them and never sent. And NCCL wants the calls of all groups in one order on all
+ranks; two threads have none.
 
 [Note: held until done] Memory that is freed goes back to the stream where it was allocated, which
 knows nothing of ours: it would be used again while a collective still reads it. So a collective's
@@ -19,7 +24,8 @@ and the group's next call comes.
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from concurrent.futures import wait as wait_for
+from contextlib import ExitStack
 from functools import lru_cache
 from threading import Lock, RLock
 from weakref import WeakKeyDictionary, ref
@@ -27,6 +33,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch.distributed import ProcessGroup
 
+from minidist.collectives.runtime.group import stream_ordered
 from minidist.profiler.event import Interval, StreamEvent, interval
 
 Body = Callable[[], None]
@@ -110,23 +117,34 @@ class _Queue:
         self.held: deque[_Task] = deque()  # [Note: held until done]; empty on the CPU
         self.stream = lru_cache(torch.cuda.Stream)  # of a device: [Note: streams]
 
-    def append(self, body: Body, device: torch.device) -> Work:
+    def append(self, body: Body, device: torch.device, at_once: bool) -> Work:
         task = _Task(body, device)
         while self.held and (not self.held[0].body or self.held[0].done()):
             self.held.popleft()
         if device.type == "cuda":
             self.held.append(task)
-        future = self.thread.submit(self._fly, task, device)
+        if at_once:
+            future = Future[None]()
+            try:
+                self._fly(task, device)
+                future.set_result(None)
+            except Exception as error:
+                future.set_exception(error)
+        else:
+            future = self.thread.submit(self._fly, task, device)
         self.last = ref(future)
         return Work(future, task)
 
-    def busy(self) -> bool:
+    def running(self) -> Future[None] | None:
+        """The last call's future while it, and with it some call, is not done."""
         last = self.last() if self.last else None
-        return last is not None and not last.done()
+        return None if last is None or last.done() else last
 
     def _fly(self, task: _Task, device: torch.device) -> None:
-        on_gpu = device.type == "cuda"
-        with self.turn, torch.cuda.stream(self.stream(device)) if on_gpu else nullcontext():
+        with self.turn, ExitStack() as on_gpu:
+            if device.type == "cuda":
+                on_gpu.enter_context(torch.cuda.device(device))  # a new thread's is GPU 0
+                on_gpu.enter_context(torch.cuda.stream(self.stream(device)))
             task.called.block_current_stream()
             task.started = StreamEvent(device)
             try:
@@ -134,7 +152,7 @@ class _Queue:
                 task.body()
             finally:
                 task.ended = StreamEvent(device)
-                if on_gpu:  # what the host has done, no stream has to wait for
+                if device.type == "cuda":  # what the host has done, no stream has to wait for
                     self.ended = task.ended
 
 
@@ -146,13 +164,17 @@ def in_order(group: ProcessGroup, body: Body, device: torch.device, async_op: bo
     """Call `body` after all earlier ones of the group: now, or in the group's thread."""
     with _making:
         queue = _queues.get(group) or _queues.setdefault(group, _Queue())
-    if not (async_op or queue.busy()):
+    at_once = stream_ordered(device, group)  # [Note: no thread for NCCL]
+    running = queue.running()
+    if at_once and running:  # a call on the CPU
+        wait_for([running])
+    if not async_op and (at_once or not running):
         with queue.turn:
             if queue.ended and device.type == "cuda":
                 queue.ended.block_current_stream()
             body()
         return None
-    work = queue.append(body, device)
+    work = queue.append(body, device, at_once)
     if async_op:
         return work
     work.wait()
