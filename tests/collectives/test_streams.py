@@ -210,14 +210,14 @@ def test_a_call_that_finds_the_thread_busy_comes_after_what_is_there(
     group: Any = Group()
     door = threading.Event()
 
-    def late() -> None:
-        door.wait(10)
-        (gpu.kernel("first") if first == CUDA else lambda: gpu.done.append("first"))()
-
     opener = threading.Timer(0.1, door.set)
+    in_order(group, lambda: None, torch.device("cpu"), async_op=False)
+    runtime._queues[group].thread.submit(door.wait, 10)
+    kernel = gpu.kernel("first") if first == CUDA else lambda: gpu.done.append("first")
+    in_order(group, kernel, first, async_op=True)
     opener.start()
-    in_order(group, late, first, async_op=True)
     in_order(group, gpu.kernel("second"), CUDA, async_op=False)
+    assert gpu.done == ["first"] * (first != CUDA)
     opener.join()
     gpu.kernel("third")()
     gpu.run(gpu.usual)
