@@ -165,6 +165,17 @@ def test_the_core_stands_without_the_wrappers_guards(module: str) -> None:
         assert {name for name in imported(module) if "checks" in name.split(".")} == set()
 
 
+@pytest.mark.parametrize("module", NUCLEI)
+def test_a_nucleus_raises_nothing_about_a_users_input(module: str) -> None:
+    """Guards stand around it; a parameter while it is sharded is a guard itself."""
+    room = room_of(f"minidist.{module}")
+    for name in {f"minidist.{module}"} | below(f"minidist.{module}"):
+        if room_of(name) == room and name != "minidist.parallel.fsdp.shard":
+            assert not any(
+                isinstance(n, ast.Raise) for n in ast.walk(ast.parse(PATHS[name].read_text()))
+            )
+
+
 @pytest.mark.parametrize("module", ROOMS)
 def test_a_room_imports_from_lower_floors_and_from_itself_and_not_in_a_circle(module: str) -> None:
     here = room_of(module)

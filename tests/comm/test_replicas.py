@@ -10,7 +10,7 @@ from torch import nn
 from minidist import MismatchError, launch
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
-from minidist.comm.replicas import check_replicas, digest, same_model
+from minidist.comm.replicas import check_replicas, check_same_model, digest
 from minidist.errors import ReplicaError
 
 # ---- the digest, in one process ----
@@ -137,7 +137,7 @@ def compare_shapes() -> dict[str, str]:
         net = Net(dist.get_rank())
         if dist.get_rank() == 1:
             change(net)
-        said[what] = refusal(lambda net=net: same_model(net, comm), MismatchError)
+        said[what] = refusal(lambda net=net: check_same_model(net, comm), MismatchError)
     assert comm.calls == []  # it is not the training's traffic
     return said
 

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -46,6 +47,18 @@ class Undefined(Net):
 
     def forward(self, x: torch.Tensor, short: bool = False) -> torch.Tensor:
         return super().forward(NoGradient.apply(x, self.weight), short)
+
+
+class Cut(torch.autograd.Function):
+    """Its backward gives no gradient at all."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> None:
+        return None
 
 
 def batch(step: int) -> torch.Tensor:
@@ -126,6 +139,12 @@ def hooked(wrap: Wrap) -> Any:
     return trained(model)
 
 
+def cut(wrap: Wrap) -> Any:
+    model = wrap(of_rank())
+    Cut.apply(model(batch(0))).sum().backward()
+    return [p.grad for p in model.parameters()]
+
+
 def saved(wrap: Wrap) -> Any:
     """A state dict of torch's, loaded as the documentation loads it."""
     model, other = torch_ddp(of_rank()), wrap(of_rank())
@@ -154,6 +173,7 @@ CALLS: dict[str, Callable[[Wrap], Any]] = {
     "model.load_state_dict(torch_ddp.state_dict())": saved,
     "checkpoint(model, x, use_reentrant=False)": checkpointed,
     "autograd.Function that returns None for a weight": lambda wrap: trained(wrap(Undefined())),
+    "autograd.Function after the model that returns None": cut,
     "the same, find_unused_parameters=True": lambda wrap: trained(
         wrap(Undefined(), find_unused_parameters=True)
     ),
@@ -210,6 +230,24 @@ def test_the_table_is_on_the_api_page() -> None:
     for name, instead in INSTEAD.items():
         (what,) = (what for call, what in table.items() if name in call)
         assert what.replace("`", "") == f"refused: {instead}"
+
+
+def test_other_parameters_are_refused_where_torch_would_not_average_their_gradients() -> None:
+    call = "torch.func.functional_call(model, others, x)"
+    page = (Path(__file__).parents[2] / "book" / "api" / "torch.md").read_text()
+    assert f"| `{call}` | refused: call it on `model.module`" in page
+
+    def run() -> bool:
+        model, x = DistributedDataParallel(Net()), torch.ones(1, 3)
+        others = {name: p.detach() * 2 for name, p in model.module.named_parameters()}
+        wrong = {f"module.{name}": other for name, other in others.items()}
+        with pytest.raises(RuntimeError, match=r"first\.weight.* changed after wrapping"):
+            torch.func.functional_call(model, wrong, x)
+        torch.func.functional_call(model.module, others, x)
+        model(x).sum().backward()  # it is as before
+        return True
+
+    assert launch(run, 1) == [True]
 
 
 def refusals() -> dict[str, str]:

@@ -194,8 +194,8 @@ def test_a_step_that_cannot_be_made_and_a_copy_say_why() -> None:
         assert "0.bias was given other memory after the ZeroOptimizer was built, as .to()" in told
     assert "its backward is still under way" in inside
     assert sparse == (
-        "rank 1: ZeroOptimizer: expected a dense gradient of weight, got layout torch.sparse_coo; "
-        "build its module with sparse=False"
+        "rank 1: ZeroOptimizer, averaging: expected a dense gradient of weight, got layout "
+        "torch.sparse_coo; build its module with sparse=False"
     )
 
 

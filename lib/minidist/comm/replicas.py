@@ -27,15 +27,15 @@ class Entry(NamedTuple):
     like: str  # what must be alike, in words; and the digest of its bytes, where they matter
 
 
-def same_model(module: nn.Module, comm: Comm) -> None:
+def check_same_model(module: nn.Module, comm: Comm) -> None:
     """Raise MismatchError on every rank unless all models are alike but for their numbers.
 
     Alike are names, shapes, dtypes, device types and requires_grad, and which tensors are tied.
     """
-    same(_entries(module), comm, "models")
+    check_same(_entries(module), comm, "models")
 
 
-def same(entries: Sequence[Entry], comm: Comm, what: str) -> None:
+def check_same(entries: Sequence[Entry], comm: Comm, what: str) -> None:
     """Raise MismatchError on every rank, naming the first entry that differs, if one does.
 
     It is always checked, whatever `MINIDIST_CHECK` says; `what` names the entries in the plural.
@@ -85,7 +85,7 @@ def check_replicas(module: nn.Module, step: int | None = None, *, buffers: bool 
 # ---- what a rank has ----
 
 
-def looks(tensor: torch.Tensor) -> str:
+def metadata(tensor: torch.Tensor) -> str:
     """What must be alike of a tensor but its numbers, for `Entry.like`."""
     grad = ", requires grad" if tensor.requires_grad else ""
     return f", {tuple(tensor.shape)}, {tensor.dtype} on {tensor.device.type}{grad}"
@@ -116,7 +116,7 @@ def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) 
         tied = f", tied to '{first[tensor]}'" if tensor in first else ""
         bits = digest([tensor]) if content and not tied else ""
         first.setdefault(tensor, name)
-        found.append(Entry(name, f"{kind} '{name}'", looks(tensor) + tied + bits))
+        found.append(Entry(name, f"{kind} '{name}'", metadata(tensor) + tied + bits))
     return found
 
 

@@ -31,7 +31,7 @@ we also hook what made the tensor under the view, if that was made in the module
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from weakref import ReferenceType, ref
 
 import torch
@@ -95,33 +95,44 @@ class BackwardPass:
         self._callback = None
 
 
-class Backward(BackwardPass):
-    """Tells its owner, a wrapper, when a backward begins, of each gradient, and when it ends.
+class Owner(Protocol):
+    """Who is told of a backward: a wrapper. What it raises, `backward()` raises."""
 
-    It calls the owner's `backward_begins(sync)`, `gradient_arrives(parameter, sync)`, where `grad`
-    is final unless it comes twice, and `backward_ends(sync)`. What they raise, `backward()` raises.
+    def backward_begins(self, sync: bool) -> None:
+        """The first gradient has arrived; again, if only now it is known to be synchronized."""
+
+    def gradient_arrives(self, parameter: Parameter, sync: bool) -> None:
+        """A parameter's `grad` is there, and final unless it comes twice."""
+
+    def backward_ends(self, sync: bool) -> None:
+        """Autograd has made all gradients."""
+
+
+class Backward(BackwardPass):
+    """Tells its owner when a backward begins, of each gradient, and when it ends.
+
     Its `hook` is for `register_post_accumulate_grad_hook` of each parameter.
     """
 
-    def __init__(self, owner: Any) -> None:
+    def __init__(self, owner: Owner) -> None:
         super().__init__()
         self._owner = ref(owner)  # [Note: who holds whom]
         self.hook: Callable[[Parameter], None] = partial(_arrive, ref(self))
         self.arrivals: dict[Parameter, None] = {}  # of this backward or the last one, in order
         self._expected: bool | None = None  # a backward: whether to be synchronized; None: none is
-        self._last: bool | None = None  # what was expected before this pass
         self._opaque = False  # no tensor was found in the last forward's output
         self._sync = False  # the present pass is synchronized
         self._announced = False  # the owner has heard of it
 
     def expect(self, output: object, sync: bool) -> None:
         """A forward has returned `output`: see [Note: where backward begins]."""
-        first = partial(self._first, self._owner(), sync)
+        owner = self._owner()
+        assert owner is not None
         self._expected, self._opaque = sync, True
         for tensor in tensors(output):
             # A hook on a leaf would stay for good, and it may be a parameter.
             if tensor.requires_grad and not tensor.is_leaf:
-                tensor.register_hook(first)  # type: ignore[no-untyped-call]
+                tensor.register_hook(partial(self._first, owner, sync, tensor.device))  # type: ignore[no-untyped-call]
                 self._opaque = False
 
     def check(self) -> None:
@@ -132,39 +143,39 @@ class Backward(BackwardPass):
                 f"ranks: {self.problem}. Zero the gradients and wrap the module anew, on all ranks"
             )
 
-    def arrive(self, owner: Any, parameter: Parameter) -> None:
+    def arrive(self, owner: Owner, parameter: Parameter) -> None:
         """Autograd has made a gradient."""
         if not self.under_way:
             if self._expected is None:  # it is a backward round the wrapper
                 return
-            self._begin(owner, self._expected, parameter)
+            self._begin(owner, self._expected, parameter.device)
         if not self._announced:
             owner.backward_begins(self._sync)
             self._announced, self.arrivals = True, {}
         self.arrivals[parameter] = None
         owner.gradient_arrives(parameter, self._sync)
 
-    def _first(self, owner: Any, sync: bool, gradient: torch.Tensor) -> None:
-        """An output has its gradient; it may not be the first in this pass."""
+    def _first(self, owner: Owner, sync: bool, device: torch.device, _: object) -> None:
+        """An output has its gradient, maybe None; it may not be the first in this pass."""
         if not self.under_way:
-            self._begin(owner, sync, gradient)
+            self._begin(owner, sync, device)
         elif sync and not self._sync:  # one loss of two forwards, the other in no_sync
             self._sync = True
             if self._announced:  # what has arrived before is averaged too, at the end
                 owner.backward_begins(True)
 
-    def _begin(self, owner: Any, sync: bool, where: torch.Tensor) -> None:
+    def _begin(self, owner: Owner, sync: bool, device: torch.device) -> None:
         self.check()
-        self._last, self._expected = self._expected, None
-        self._sync, self._announced = sync, False
-        self.begin(partial(self._end, owner), where.device)
+        end = partial(self._end, owner, self._expected)
+        self._sync, self._announced, self._expected = sync, False, None  # also if it raises
+        self.begin(end, device)
 
-    def _end(self, owner: Any) -> None:
+    def _end(self, owner: Owner, expected: bool | None) -> None:
         if self._announced:
             self.mark.end()
             owner.backward_ends(self._sync)
         if self._opaque or not self._announced:  # another may follow; this one was none
-            self._expected = self._last
+            self._expected = expected
 
 
 def _arrive(backward: ReferenceType[Backward], parameter: Parameter) -> None:

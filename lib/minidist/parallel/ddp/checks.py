@@ -74,8 +74,10 @@ def check_arguments(
                 raise ValueError(f"device_ids, output_device: expected {expected}, got {each!r}")
 
 
-def check_samples(samples: object, comm: Comm) -> None:
-    """Raise on all ranks if one's number of samples is none."""
+def check_samples(samples: object, comm: Comm, join: object) -> None:
+    """Raise on all ranks if one's number of samples is none, or all batches count alike."""
+    if join:
+        raise RuntimeError(f"rank {dist.get_rank()}: weigh: in join all batches count alike")
     with agreed(comm, "weigh"):
         if not is_number(samples) or not 0 <= samples < math.inf:
             raise ValueError(f"samples: expected a number from 0 on, got {samples!r}")

@@ -25,8 +25,6 @@ import torch.distributed as dist
 
 from minidist.comm.comm import Comm
 from minidist.parallel.ddp.bucket import Bucket
-from minidist.profiler.spans import COMMUNICATION
-from minidist.profiler.timeline import note
 
 Hook = Callable[[Any, Bucket], Any]  # it returns a handle
 
@@ -81,13 +79,16 @@ def _compress(comm: Comm, bucket: Bucket, dtype: torch.dtype) -> Reduced:
 
 
 class HookCall:
-    """One call of a user's hook with one bucket: on the timeline, and its result checked."""
+    """One call of a user's hook with one bucket: a handle that checks its result."""
 
     def __init__(self, state: object, hook: Hook, bucket: Bucket) -> None:
         self.bucket, self.name = bucket, name_of(hook)
         self.waiting = hook(state, bucket)
-        if hasattr(self.waiting, "span"):
-            note(f"bucket {bucket.index()}", COMMUNICATION, self.waiting)
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """When the communication ran, if the hook's handle tells it."""
+        return getattr(self.waiting, "span", None)
 
     def wait(self) -> None:
         """Return when the result is in the bucket; ValueError if it does not fit there."""

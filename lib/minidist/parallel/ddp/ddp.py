@@ -2,12 +2,6 @@
 
 The idea is in `reducer.py`. This is the module around a model: it decides which backward passes
 synchronize, sees to buffers, and has everything checked.
-
-[Note: shadow passes] A rank that has run out of batches must still take part in what the others
-send, or they wait for ever. So within `join` a rank announces what it does next: a forward that
-broadcasts buffers, or a backward that is averaged. A rank that has run out listens, and plays that
-part with zeros. Each announcement is one all-reduce of an integer for each rank. PyTorch announces
-forwards only, and takes for granted that one backward follows each.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,28 +11,26 @@ from itertools import chain
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 from torch.utils._pytree import tree_map_only
 
-from minidist.collectives.runtime.group import wire_device
 from minidist.comm.agreement import agree_on, agreed
 from minidist.comm.comm import Comm, broadcast_coalesced
-from minidist.comm.replicas import same_model
+from minidist.comm.replicas import check_same_model
 from minidist.parallel.autograd.backward import Backward
 from minidist.parallel.checks import NotCopied, choose_comm
 from minidist.parallel.ddp import checks
 from minidist.parallel.ddp.bucket import Bucket, arrival_order
 from minidist.parallel.ddp.comm_hooks import Hook, HookCall, name_of
+from minidist.parallel.ddp.join import BACKWARD, FORWARD, Join, weight
 from minidist.parallel.ddp.reducer import Reducer
 from minidist.parallel.sharding.partition import MIB
 from minidist.profiler.spans import COMPUTE
 from minidist.profiler.timeline import mark
 
 PREFIX = "module."
-CODES = OUT, FORWARD, BACKWARD = ["out of batches", "forward", "backward"]  # in `join`
 
 
 class DistributedDataParallel(NotCopied, nn.Module):
@@ -102,7 +94,7 @@ class DistributedDataParallel(NotCopied, nn.Module):
         devices = [each for each in (*(device_ids or ()), output_device) if each is not None]
         checks.check_arguments(module, self.comm, sizes, flags, devices)
         if init_sync:
-            same_model(module, self.comm)
+            check_same_model(module, self.comm)
         self.module, self.process_group = module, self.comm.group
         self.device, self.device_ids = next(module.parameters()).device, device_ids or None
         self.require_backward_grad_sync, self.steps = True, 0
@@ -119,8 +111,8 @@ class DistributedDataParallel(NotCopied, nn.Module):
             gradient_as_bucket_view,
         )
         self._used: set[Parameter] = set()  # on this rank, since the last average
-        self._going: list[int] = []  # in `join`: the ranks that had batches when they last spoke
-        self._forwards, self._buffers_due = 0, False
+        self._join: Join | None = None
+        self._forwards, self._buffers_due = 0, False  # forwards outside `join`
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's share of the batch."""
@@ -132,7 +124,8 @@ class DistributedDataParallel(NotCopied, nn.Module):
         self._backward.check()
         checks.check_unchanged(self.module, self._kinds, self._names)
         sync, training = self.require_backward_grad_sync, torch.is_grad_enabled()
-        self._forwards += sync and training and not self._going  # there, each has its own number
+        if sync and training and not self._join:  # there, each rank has its own number
+            self._forwards += 1
         if sync and self.broadcast_buffers and (training or self._buffers_due):
             self._buffers_due = False
             if buffers := list(self.module.buffers()):
@@ -147,12 +140,12 @@ class DistributedDataParallel(NotCopied, nn.Module):
 
     def _broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
         """Give rank 0's to all ranks; in `join`, those of the last one that has batches."""
-        broadcast_coalesced(tensors, self.comm, self._going[-1] if self._going else 0)
+        broadcast_coalesced(tensors, self.comm, self._join.last if self._join else 0)
 
     def _meet(self, what: str) -> None:
         """All ranks come here, or have run out."""
-        if self._going:
-            self._announce(what)
+        if self._join:
+            self._join.announce(what)
         else:
             at = f"{what} after {self._forwards} forwards, {self.steps} backwards"
             agree_on(self.comm, f"{checks.NAME}, {at}")
@@ -220,14 +213,8 @@ class DistributedDataParallel(NotCopied, nn.Module):
         If each rank's loss is a mean, the gradients become those of the mean over all samples.
         Every rank must call it, before each such backward.
         """
-        if self._going:
-            raise RuntimeError(f"rank {dist.get_rank()}: weigh: in join all batches count alike")
-        checks.check_samples(samples, self.comm)
-        total = torch.tensor([samples], dtype=torch.float64, device=wire_device(self.comm.group))
-        self.comm.all_reduce(total)
-        if not total.item():
-            raise ValueError("weigh: samples: expected some on one rank, got 0 on all ranks")
-        self.weight = self.comm.ranks * samples / total.item()
+        checks.check_samples(samples, self.comm, self._join)
+        self.weight = weight(self.comm, samples)
 
     @contextmanager
     def join(
@@ -240,13 +227,13 @@ class DistributedDataParallel(NotCopied, nn.Module):
 
         Gradients are divided by the number of all ranks, so each batch counts the same throughout.
         At the end all ranks have the model of the last one to run out, the highest if they are
-        several; what its optimizer holds is not copied. See [Note: shadow passes].
+        several; what its optimizer holds is not copied. See [Note: shadow passes] in `join.py`.
         """
         checks.check_join(divide_by_initial_world_size, enable, throw_on_early_termination)
-        self._going = list(range(self.comm.ranks))
+        self._join = Join(self.comm)
         try:
             yield
-            while (what := self._announce(OUT)) != OUT:
+            for what in self._join.listen():
                 if what == FORWARD:
                     self._broadcast(self.module.buffers())
                     continue
@@ -258,24 +245,7 @@ class DistributedDataParallel(NotCopied, nn.Module):
             buffers = self.module.buffers() if self.broadcast_buffers else ()
             self._broadcast(chain(self.module.parameters(), buffers))
         finally:
-            self._going = []
-
-    def _announce(self, mine: str) -> str:
-        """Tell all ranks what this one does next; return what those do that still have batches.
-
-        OUT means that none has any. It raises RuntimeError on all ranks if they differ.
-        """
-        group = self.comm.group
-        table = torch.zeros(self.comm.ranks, dtype=torch.int32, device=wire_device(group))
-        table[self.comm.rank] = CODES.index(mine)
-        self.comm.all_reduce(table)
-        said = {rank: CODES[code] for rank, code in enumerate(table.tolist()) if code}
-        if len(set(said.values())) > 1:
-            ranks = dist.get_process_group_ranks(group)
-            listed = "; ".join(f"rank {ranks[rank]}: {what}" for rank, what in said.items())
-            raise RuntimeError(f"join: the ranks are not at the same point: {listed}")
-        self._going = list(said) or self._going
-        return next(iter(said.values()), OUT)
+            self._join = None
 
     # ---- hooks, and what there is to look at ----
 

@@ -13,7 +13,6 @@ from torch.nn import Parameter
 
 from minidist.comm.comm import Comm, Handle, broadcast_coalesced
 from minidist.parallel.ddp.bucket import Bucket, build_buckets
-from minidist.parallel.ddp.comm_hooks import HookCall
 from minidist.parallel.sharding.partition import Named
 from minidist.profiler.spans import COMMUNICATION
 from minidist.profiler.timeline import note
@@ -40,7 +39,7 @@ class Reducer:
         as_view: bool,
     ) -> None:
         self.comm, self.caps, self.as_view = comm, caps, as_view
-        self.comm_hook: Callable[[Bucket], HookCall] | None = None
+        self.comm_hook: Callable[[Bucket], Handle] | None = None
         # 1. All replicas start alike.
         broadcast_coalesced(initial, comm)
         self.fill_buckets(named)
@@ -53,7 +52,7 @@ class Reducer:
         """Build buckets for parameters in the order of forward; the old ones are freed first."""
         self.buckets: list[Bucket] = []
         self.bucket_of: dict[Parameter, Bucket] = {}
-        self.in_flight: list[tuple[Bucket, Handle | HookCall]] = []
+        self.in_flight: list[tuple[Bucket, Handle]] = []
         self.buckets = build_buckets(order, *self.caps)
         self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.views}
 
@@ -84,13 +83,13 @@ class Reducer:
                 torch.mul(gradient, self.scale, out=view)
             if self.as_view and ready and gradient is not None:
                 parameter.grad = view  # which frees the gradient's own memory
-        if self.comm_hook:  # what the user sends in place of the all-reduce
-            self.in_flight.append((bucket, self.comm_hook(bucket)))
+        if self.comm_hook:
+            work: Handle | None = self.comm_hook(bucket)  # what the user sends instead
         else:
             work = self.comm.all_reduce(bucket.flat, async_op=True)
-            assert work is not None
-            note(f"bucket {bucket.index()}", COMMUNICATION, work)
-            self.in_flight.append((bucket, work))
+        assert work is not None
+        note(f"bucket {bucket.index()}", COMMUNICATION, work)
+        self.in_flight.append((bucket, work))
 
     def launch_rest(self) -> None:
         """6. Backward is over: launch what is not full, or has waited for what is not."""

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves
 
 from minidist.comm.agreement import agree_on
-from minidist.comm.comm import Comm, Handle
+from minidist.comm.comm import Comm
 from minidist.comm.ours import Ours
 from minidist.parallel.autograd.backward import on_entry, tensors
 from minidist.parallel.checks import check_comm, check_module, check_tensors
@@ -157,11 +157,6 @@ def _facts_of(modules: Sequence[nn.Module], comm: Comm) -> dict[str, object]:
 
 
 # ---- while it is used ----
-
-
-def agree(comm: Comm, what: str, async_op: bool) -> Handle | None:
-    """Where checks are on, see that all ranks do the same to the same unit."""
-    return agree_on(comm, f"fully_shard: {what}", async_op=async_op)
 
 
 def check_forward(unit: Unit) -> None:

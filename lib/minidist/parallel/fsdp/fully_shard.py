@@ -1,7 +1,6 @@
 """`fully_shard`: what users call to make a module a unit, and what the module gains by it."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from minidist.comm.comm import Comm, broadcast_coalesced
+from minidist.comm.agreement import agree_on
+from minidist.comm.comm import Comm, Handle, broadcast_coalesced
 from minidist.parallel.fsdp import checks
 from minidist.parallel.fsdp.param_group import MixedPrecisionPolicy, own_modules, own_parameters
 from minidist.parallel.fsdp.unit import Unit
@@ -73,7 +73,11 @@ def fully_shard(
     for each in reversed(comms):  # rank 0's to the first rank of each row, then along the rows
         broadcast_coalesced(tensors, each)
     groups = [[infos[index] for index in members] for members in alike(parameters)]
-    agree = partial(checks.agree, comms[0])
+
+    def agree(what: str, async_op: bool) -> Handle | None:
+        """Where checks are on, see that all ranks do the same to the same unit."""
+        return agree_on(comms[0], f"fully_shard: {what}", async_op=async_op)
+
     unit = Unit(modules, groups, comms, policy, reshard_after_forward, agree)
 
     names: dict[Unit, list[str]] = {}

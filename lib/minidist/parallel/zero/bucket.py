@@ -6,7 +6,6 @@ Parameters are views of the buffer, so the all-gather that ends a step writes ri
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from torch.nn import Parameter
 
 from minidist.parallel.sharding.layouts import Flat
@@ -63,12 +62,6 @@ class ShardedBucket:
         self.expected.discard(parameter)
         if gradient is None:
             return
-        if gradient.layout != torch.strided:
-            raise TypeError(
-                f"rank {dist.get_rank()}: ZeroOptimizer: expected a dense gradient of "
-                f"{self.name_of[parameter]}, got layout {gradient.layout}; build its module with "
-                "sparse=False"
-            )
         if self.flat_grad is None:
             self.flat_grad = torch.empty_like(self.buffer)
         place = self.view(self.flat_grad, parameter)

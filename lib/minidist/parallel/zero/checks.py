@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+import torch
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -10,7 +11,7 @@ from torch.optim import Optimizer
 from minidist.collectives.checks.tensors import check_apart, same_place
 from minidist.comm.agreement import checks_are_on
 from minidist.comm.comm import Comm
-from minidist.comm.replicas import Entry, digest, looks, same
+from minidist.comm.replicas import Entry, check_same, digest, metadata
 from minidist.parallel.autograd.backward import watched
 from minidist.parallel.checks import check_tensors, is_number
 from minidist.parallel.sharding.partition import Named
@@ -79,8 +80,8 @@ def check_same_groups(kind: str, groups: Sequence[Group], comm: Comm) -> None:
     for number, named in enumerate(named_in(groups)):
         entries.append(Entry("", f"group {number} of {kind}", f" with {described(groups[number])}"))
         for name, parameter in named:
-            entries.append(Entry(name, f"{name} in group {number}", looks(parameter)))
-    same(entries, comm, "optimizers")
+            entries.append(Entry(name, f"{name} in group {number}", metadata(parameter)))
+    check_same(entries, comm, "optimizers")
 
 
 def described(group: Group) -> str:
@@ -104,8 +105,18 @@ def facts_of_a_step(groups: Sequence[Group], averaged: Iterable[Parameter]) -> d
     return facts
 
 
-def replaced(groups: Sequence[Group], buckets: Sequence[ShardedBucket]) -> RuntimeError | None:
-    """What to raise if the groups have other parameters than the buckets, or in other memory."""
+def not_dense(parameter: Parameter, name: str) -> TypeError | None:
+    """What to raise of a gradient that no bucket can hold."""
+    if parameter.grad is None or parameter.grad.layout == torch.strided:
+        return None
+    return TypeError(
+        f"expected a dense gradient of {name}, got layout {parameter.grad.layout}; build its "
+        "module with sparse=False"
+    )
+
+
+def changed(groups: Sequence[Group], buckets: Sequence[ShardedBucket]) -> Exception | None:
+    """What to raise of parameters that are not as they were: others, in other memory, or sparse."""
     given = {id(parameter) for group in groups for parameter in group["params"]}
     if given != {id(parameter) for bucket in buckets for parameter in bucket.parameters}:
         return RuntimeError(
@@ -119,4 +130,6 @@ def replaced(groups: Sequence[Group], buckets: Sequence[ShardedBucket]) -> Runti
                     f"{bucket.name_of[parameter]} was given other memory after the {NAME} was "
                     "built, as .to() and `.data =` do; build it anew, on all ranks"
                 )
+            if problem := not_dense(parameter, bucket.name_of[parameter]):
+                return problem
     return None

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
 from typing import Any, NoReturn, cast
-from weakref import ref
+from weakref import proxy, ref
 
 import torch
 import torch.distributed as dist
@@ -89,7 +89,15 @@ class ZeroOptimizer(NotCopied, Optimizer):
             copy_hyper(shrunk(self._make, self.param_groups).param_groups, self.param_groups)
         checks.check_same_groups(optimizer_class.__name__, self.param_groups, self.comm)
         buckets = self._lay_out(bucket_cap_mb * MIB)
-        self._slices = Slices(self.comm, buckets, stage, not self._local, self._agree_to_average)
+        optimizer = proxy(self)  # parameters may outlive it, but then without their hooks
+        self._slices = Slices(
+            self.comm,
+            buckets,
+            stage,
+            not self._local,
+            self._agree_to_average,
+            lambda parameter: optimizer._gradient_arrives(parameter),
+        )
         self.state, self.defaults = self.inner.state, self.inner.defaults
 
     def _lay_out(self, cap: float) -> list[ShardedBucket]:
@@ -218,10 +226,16 @@ class ZeroOptimizer(NotCopied, Optimizer):
             raise NotImplementedError(f"{NAME}.add_param_group: build it anew, with all groups")
         super().add_param_group(param_group)
 
+    def _gradient_arrives(self, parameter: Parameter) -> None:
+        bucket = self._slices.bucket_of[parameter]
+        if problem := checks.not_dense(parameter, bucket.name_of[parameter]):
+            raise TypeError(f"rank {dist.get_rank()}: {NAME}: {problem}")
+        self._slices.gradient_ready(parameter)
+
     def _agree_to_average(self) -> None:
         agree_on(self.comm, f"{NAME}, averaging", problem=self._problem())
 
-    def _problem(self) -> RuntimeError | None:
+    def _problem(self) -> Exception | None:
         """Why this rank cannot average or step now; None if it can."""
         if problem := self._slices.backward.problem:
             return RuntimeError(
@@ -232,7 +246,7 @@ class ZeroOptimizer(NotCopied, Optimizer):
             return RuntimeError(
                 f"another {NAME} was built on its parameters, and has taken over; use that one"
             )
-        return checks.replaced(self.param_groups, self.buckets)
+        return checks.changed(self.param_groups, self.buckets)
 
 
 def copy_hyper(source: Sequence[Group], target: Sequence[Group]) -> None:

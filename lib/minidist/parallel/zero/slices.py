@@ -14,7 +14,7 @@ After Rajbhandari et al., *ZeRO* (2020), sections 5.1, 5.2 and 7.
 
 from collections import deque
 from collections.abc import Callable
-from weakref import finalize, proxy
+from weakref import finalize
 
 import torch
 from torch.autograd.graph import increment_version
@@ -36,6 +36,7 @@ class Slices:
         stage: 1: gradients are reduced in the step; 2: during backward.
         averaged: DDP puts the mean of all ranks' gradients into `parameter.grad`.
         agree: called before gradients are reduced; raises unless all ranks are about to.
+        on_gradient: autograd's hook for each parameter in stage 2; it leads to `gradient_ready`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Slices:
         stage: int,
         averaged: bool,
         agree: Callable[[], None],
+        on_gradient: Callable[[Parameter], None],
     ) -> None:
         self.comm, self.averaged, self.agree = comm, averaged, agree
         self.buckets = buckets  # they travel in this order
@@ -56,12 +58,10 @@ class Slices:
         self._reduced = False  # the gradients, since the last step
         self._unused_dropped = False  # since they were reduced
         self._hooks: list[finalize[[], Slices]] = []
-        slices = proxy(self)  # parameters may outlive us, but then without their hooks
         for parameter in self.bucket_of:
             if stage == 2 and parameter.requires_grad:  # called once its gradient is accumulated
-                hook = lambda each: slices.gradient_ready(each)  # noqa: E731
-                handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-                self._hooks.append(finalize(self, handle.remove))
+                handle = parameter.register_post_accumulate_grad_hook(on_gradient)  # type: ignore[no-untyped-call]
+                self._hooks.append(finalize(self, handle.remove))  # parameters may outlive us
 
     def step(self, inner: Optimizer) -> None:
         """Step with an optimizer over the shards; afterwards all ranks have the same parameters."""

@@ -1,0 +1,61 @@
+"""Shares of different sizes: how much a rank's batch counts, and ranks that run out of batches.
+
+[Note: shadow passes] A rank that has run out of batches must still take part in what the others
+send, or they wait for ever. So within `join` a rank announces what it does next: a forward that
+broadcasts buffers, or a backward that is averaged. A rank that has run out listens, and plays that
+part with zeros. Each announcement is one all-reduce of a number for each rank. PyTorch announces
+forwards only, and takes for granted that one backward follows each.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from minidist.collectives.runtime.group import wire_device
+from minidist.comm.comm import Comm
+
+CODES = OUT, FORWARD, BACKWARD = ["out of batches", "forward", "backward"]
+
+
+class Join:
+    """What the ranks in a `join` say that they do next: see [Note: shadow passes]."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm = comm
+        self.last = 0  # the highest rank that had batches when they last spoke
+
+    def announce(self, mine: str) -> str:
+        """Tell all ranks what this one does next; return what those do that still have batches.
+
+        OUT means that none has any. It raises RuntimeError on all ranks if they differ.
+        """
+        codes = shared(self.comm, CODES.index(mine))
+        said = {rank: CODES[int(code)] for rank, code in enumerate(codes) if code}
+        if len(set(said.values())) > 1:
+            ranks = dist.get_process_group_ranks(self.comm.group)
+            listed = "; ".join(f"rank {ranks[rank]}: {what}" for rank, what in said.items())
+            raise RuntimeError(f"join: the ranks are not at the same point: {listed}")
+        self.last = max(said, default=self.last)
+        return next(iter(said.values()), OUT)
+
+    def listen(self) -> Iterator[str]:
+        """This rank has run out: yield what the others do, until none has batches."""
+        while (what := self.announce(OUT)) != OUT:
+            yield what
+
+
+def shared(comm: Comm, mine: float) -> list[float]:
+    """A number of each rank, in the order of ranks."""
+    table = torch.zeros(comm.ranks, dtype=torch.float64, device=wire_device(comm.group))
+    table[comm.rank] = mine
+    comm.all_reduce(table)
+    return table.tolist()
+
+
+def weight(comm: Comm, samples: float) -> float:
+    """How much a rank's gradients count if its loss is the mean over so many samples."""
+    total = sum(shared(comm, samples))
+    if not total:
+        raise ValueError("weigh: samples: expected some on one rank, got 0 on all ranks")
+    return comm.ranks * samples / total
