@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from matplotlib.patches import Rectangle
 
 from course.figures import before_after
 from minidist.plots.style import RANK
 from minidist.schedule import algorithms
 from minidist.schedule.schedule import Schedule
 from minidist.schedule.simulate import replay
+from tests.support.figures import boxes
 
 ALL = tuple(range(4))
 
@@ -25,13 +25,9 @@ def texts(axes: Axes, columns: int, ranks: int) -> list[list[str]]:
     return grid
 
 
-def rectangles(axes: Axes) -> list[Rectangle]:
-    return [patch for patch in axes.patches if isinstance(patch, Rectangle)]
-
-
 def stripes(axes: Axes, x: int, rank: int) -> list[str]:
     """The colours of a cell from left to right."""
-    filled = [r for r in rectangles(axes) if r.get_fill() and r.get_y() == rank]
+    filled = [r for r in boxes(axes) if r.get_fill() and r.get_y() == rank]
     inside = sorted(
         (r.get_x(), to_hex(r.get_facecolor())) for r in filled if x <= r.get_x() < x + 1
     )
@@ -39,7 +35,7 @@ def stripes(axes: Axes, x: int, rank: int) -> list[str]:
 
 
 def outlined(axes: Axes) -> list[tuple[float, float]]:
-    return [(r.get_x(), r.get_y()) for r in rectangles(axes) if r.get_linewidth() == 2]
+    return [(r.get_x(), r.get_y()) for r in boxes(axes) if r.get_linewidth() == 2]
 
 
 def diagonal(marks: Sequence[str]) -> list[list[str]]:

@@ -5,19 +5,15 @@ from collections.abc import Iterator
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
 
 from course import figures
+from tests.support.figures import texts
 
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
     yield
     plt.close("all")
-
-
-def texts(axes: Axes) -> list[str]:
-    return [text.get_text() for text in axes.texts]
 
 
 def test_each_rank_sits_on_its_node_with_the_numbers_it_was_told() -> None:

@@ -1,18 +1,8 @@
 """Pictures of DDP: buckets that travel, a step of all ranks, curves with their names."""
 
-from collections.abc import Iterator
-
-import matplotlib.pyplot as plt
 import pytest
 
 from course import figures
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    plt.close("all")
-
 
 TRAVELS = {
     "late": [figures.Travel(4, 8, 11), figures.Travel(8, 11, 15)],

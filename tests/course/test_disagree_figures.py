@@ -1,20 +1,10 @@
 """Pictures of the chapter on ranks that disagree: what is drawn is what the data say."""
 
 import matplotlib.pyplot as plt
-import pytest
-from matplotlib.axes import Axes
 
 from course import figures
 from minidist.diagnose.verdict import Call, Rank
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> None:
-    plt.close("all")
-
-
-def texts(axes: Axes) -> list[str]:
-    return [text.get_text() for text in axes.texts]
+from tests.support.figures import texts
 
 
 def test_the_three_kinds_end_in_an_error_in_a_wait_or_not_at_all() -> None:

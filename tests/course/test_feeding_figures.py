@@ -1,22 +1,12 @@
 """Pictures of the chapter on feeding the ranks: what is drawn is what the data say."""
 
-import matplotlib.pyplot as plt
-import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from course import figures
 from course.figures.feeding import descend
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> None:
-    plt.close("all")
-
-
-def texts(axes: Axes) -> list[str]:
-    return [text.get_text() for text in axes.texts]
+from tests.support.figures import texts
 
 
 def boxes(axes: Axes) -> int:

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -22,11 +21,6 @@ from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
 from minidist.plots import COLORS, style
 from minidist.schedule.algorithms import ring_all_reduce
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> None:
-    plt.close("all")
 
 
 def test_bars_stand_on_each_other_and_lack_what_they_lack() -> None:

@@ -1,9 +1,6 @@
 """Pictures of algorithms: what is drawn is what their schedules say."""
 
-import matplotlib.pyplot as plt
 import numpy as np
-import pytest
-from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
@@ -11,15 +8,7 @@ from course import figures
 from course.figures.algorithms import edges, ink, level
 from minidist.plots.style import RANK
 from minidist.schedule import algorithms
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> None:
-    plt.close("all")
-
-
-def texts(axes: Axes) -> list[str]:
-    return [text.get_text() for text in axes.texts if text.get_text()]
+from tests.support.figures import texts
 
 
 def test_rounds_have_an_arrow_for_each_message_in_its_senders_colour() -> None:

@@ -1,15 +1,8 @@
 """Pictures of memory: what is drawn is what was handed in, and the peak is the largest sum."""
 
-import matplotlib.pyplot as plt
-import pytest
 from matplotlib.patches import Rectangle
 
 from course import figures
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> None:
-    plt.close("all")
 
 
 def test_a_block_has_a_cell_for_each_d_numbers_that_it_keeps() -> None:

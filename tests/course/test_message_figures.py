@@ -1,7 +1,5 @@
 """Pictures of who sends what to whom: what is drawn is what a job or a replay did."""
 
-import matplotlib.pyplot as plt
-import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 
@@ -9,14 +7,10 @@ from course import figures
 from minidist.plots.style import RANK
 from minidist.schedule import algorithms
 from minidist.schedule.simulate import replay
+from tests.support.figures import texts
 
 SCATTER = algorithms.direct_reduce_scatter(4)
 GATHER = SCATTER.backwards("direct all-gather", "all_gather", reduce=False)
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> None:
-    plt.close("all")
 
 
 def colors(axes: Axes) -> list[str]:
@@ -60,10 +54,6 @@ def test_after_a_death_only_the_dead_rank_s_links_are_cut() -> None:
     assert links == ["-", ":", ":"]
     dashed = [patch for patch in axes.patches if patch.get_linestyle() == "--"]
     assert len(dashed) == 4 + 2, "all gradients, and the state of one rank"
-
-
-def texts(axes: Axes) -> list[str]:
-    return [text.get_text() for text in axes.texts]
 
 
 def test_two_collectives_in_a_row_show_what_each_of_them_promises() -> None:

@@ -1,30 +1,15 @@
 """Pictures of messages: each arrow, label and bar is one that the replay has."""
 
-import matplotlib.pyplot as plt
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch
 
 from course import figures
 from course.figures.ring import lanes, place
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link
 from minidist.schedule.simulate import replay
+from tests.support.figures import arrows, texts
 
 RING = replay(algorithms.ring_all_reduce(4))
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> None:
-    plt.close("all")
-
-
-def texts(axes: Axes) -> list[str]:
-    return [text.get_text() for text in axes.texts]
-
-
-def arrows(axes: Axes) -> list[FancyArrowPatch]:
-    return [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
 
 
 def test_ranks_stand_clockwise_from_the_top() -> None:

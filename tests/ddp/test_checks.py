@@ -14,16 +14,11 @@ from torch.utils.checkpoint import checkpoint
 
 from minidist import Counted, DistributedDataParallel, MismatchError, Ours, launch
 from tests.proof.attacks import Explodes
+from tests.support.refusals import says
 from tests.support.training import compare, mlp, numbers, quiet
 
 EACH = {"bucket_cap_mb": 1e-6, "first_bucket_mb": 1e-6}
 NAME = "DistributedDataParallel"
-
-
-def says(call: Callable[[], object]) -> str:
-    with pytest.raises((TypeError, ValueError, RuntimeError)) as told:
-        call()
-    return f"{type(told.value).__name__}: {told.value}"
 
 
 def wrap(module: nn.Module, **options: Any) -> str:

@@ -11,14 +11,8 @@ from torch import nn
 
 from minidist import MismatchError, RankError, fully_shard, launch
 from tests.support.models import gpt, score, shard_blocks, tokens
+from tests.support.refusals import says
 from tests.support.training import mine
-
-
-def says(action: Callable[[], object], *kinds: type[Exception]) -> str:
-    """What it raises."""
-    with pytest.raises(kinds or (TypeError, ValueError, RuntimeError)) as told:
-        action()
-    return f"{type(told.value).__name__}: {told.value}"
 
 
 def pair() -> nn.Sequential:

@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
 
@@ -20,11 +19,6 @@ ONE = SimpleNamespace(
     points=[(0.0, 5_000_000), (0.002, 9_000_000), (0.004, 2_000_000)], spans=SPANS
 )
 OTHER = SimpleNamespace(points=[(0.0, 1_000_000), (0.001, 3_000_000)], spans=[])
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> None:
-    plt.close("all")
 
 
 def test_memory_jumps_at_each_allocation_on_one_scale_of_bytes() -> None:

@@ -1,34 +1,22 @@
 """The picture of a recording: a bar for each span, and its name where there is room."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-import matplotlib.pyplot as plt
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from matplotlib.patches import Rectangle
 
 from minidist.plots import COLORS, gantt
 from minidist.plots.style import PHASE
 from minidist.profiler.spans import Span
 from tests.profiler.test_timeline import SHIFTED, STEP
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    plt.close("all")
-
-
-def bars(axes: Axes) -> list[Rectangle]:
-    return [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+from tests.support.figures import boxes
 
 
 def test_a_bar_for_each_span_where_and_as_long_as_it_was() -> None:
     (axes,) = gantt([*STEP, *SHIFTED]).axes
     drawn = {
-        (bar.get_x(), bar.get_width(), to_hex(bar.get_facecolor()).upper()) for bar in bars(axes)
+        (bar.get_x(), bar.get_width(), to_hex(bar.get_facecolor()).upper()) for bar in boxes(axes)
     }
     kinds = ("forward", "backward", "bucket", "optimizer")
     forward, backward, bucket, optimizer = (PHASE[kind] for kind in kinds)
@@ -39,13 +27,13 @@ def test_a_bar_for_each_span_where_and_as_long_as_it_was() -> None:
     assert [tick.get_text() for tick in axes.get_yticklabels()] == lanes
     ranks = axes.get_yticklabels(minor=True)
     assert [tick.get_text() for tick in ranks] == ["rank 0", "rank 1"]
-    assert len({bar.get_y() for bar in bars(axes)}) == 4
+    assert len({bar.get_y() for bar in boxes(axes)}) == 4
     legend = [text.get_text() for text in axes.figure.legends[0].texts]
     assert legend == ["forward", "backward", "bucket", "optimizer"]
     low, high = axes.get_ylim()
     assert low > high, "rank 0 is on top"
     (axes,) = gantt([STEP[4], Span(0, "communication", "sum", 16.0, 17.0)]).axes
-    same = [to_hex(bar.get_facecolor()).upper() for bar in bars(axes)]
+    same = [to_hex(bar.get_facecolor()).upper() for bar in boxes(axes)]
     assert same == [PHASE["optimizer"], COLORS[3]], "a kind has its colour in every picture"
 
 
@@ -78,20 +66,20 @@ def test_no_label_leaves_its_bar_and_no_bar_lies_on_another(spans: list[Span]) -
     figure = gantt(spans)
     (axes,) = figure.axes
     figure.draw_without_rendering()
-    boxes = [bar.get_window_extent() for bar in bars(axes)]
+    places = [bar.get_window_extent() for bar in boxes(axes)]
     for text in axes.texts:
         at = text.get_window_extent()
         y = (at.y0 + at.y1) / 2
-        homes = [box for box in boxes if box.x0 <= at.x0 < at.x1 <= box.x1]
+        homes = [box for box in places if box.x0 <= at.x0 < at.x1 <= box.x1]
         assert any(box.y0 < y < box.y1 for box in homes)
         assert text.get_fontsize() >= 8
-    edges = sorted((bar.get_y(), bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars(axes))
+    edges = sorted((bar.get_y(), bar.get_x(), bar.get_x() + bar.get_width()) for bar in boxes(axes))
     for (row, _, end), (next_row, start, _) in pairwise(edges):
         assert row != next_row or end <= start + 1e-9
     ticks = axes.get_yticklabels(which="both")
     labels = sorted((t.get_window_extent() for t in ticks), key=lambda box: -box.y0)
     assert all(upper.y0 >= lower.y1 for upper, lower in pairwise(labels))
-    (low, high), whole = axes.get_xlim(), max(bar.get_x() + bar.get_width() for bar in bars(axes))
+    (low, high), whole = axes.get_xlim(), max(bar.get_x() + bar.get_width() for bar in boxes(axes))
     assert low == 0
     assert high >= whole
 

@@ -16,18 +16,12 @@ from torch.utils.checkpoint import checkpoint
 from minidist import DistributedDataParallel, MismatchError, RankError, ZeroOptimizer, launch
 from minidist.parallel.zero.optimizer import holder_of
 from tests.proof.attacks import NoGradient
+from tests.support.refusals import refused
 from tests.support.training import LOCAL, Twins, mlp, numbers, scaled_step, squares
 
 
 def zero(params: Any, kind: Any = SGD, **options: Any) -> ZeroOptimizer:
     return ZeroOptimizer(params, kind, **{"stage": 2, "lr": 0.1, **options})
-
-
-def refused(act: Callable[[], Any], kind: type[Exception] = RuntimeError) -> str:
-    """What it says. Its traceback is let go, and with that whoever raised."""
-    with pytest.raises(kind) as told:
-        act()
-    return str(told.value)
 
 
 def net() -> nn.Module:
