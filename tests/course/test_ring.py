@@ -139,10 +139,12 @@ def test_a_deadlock_between_threads_is_found_at_once_and_named() -> None:
 
 def test_a_verdict_is_shown_as_text_and_without_markup_of_its_own() -> None:
     verdict = Verdict("wrong", "a < b\nand more")
-    assert str(verdict) == "Wrong: a < b\nand more"
+    assert str(verdict) == "Wrong. A < b\nand more"
     shown = verdict._repr_html_()
-    assert shown.endswith('"><b>Wrong.</b> a &lt; b<br>and more</p>')
+    assert shown.endswith('"><b>Wrong.</b> A &lt; b<br>and more</p>')
     assert "#cf222e" in shown, "red, in Jupyter too"
+    assert str(Verdict("right", "for 9 lists. So it is.")) == "Correct for 9 lists. So it is."
+    assert str(Verdict("right", "the judge agrees.")) == "Correct. The judge agrees."
 
 
 def test_a_grader_remembers_what_was_right_first() -> None:
