@@ -49,7 +49,7 @@ def test_the_next_unit_is_gathered_while_this_one_computes() -> None:
         for index, block in enumerate(net.blocks):
             name = f"compute {index}"
             block.norm.register_forward_hook(lambda *_, name=name: events.append(name))
-            block.think.register_full_backward_hook(lambda *_, name=name: events.append(name))
+            block.mlp.register_full_backward_hook(lambda *_, name=name: events.append(name))
         found = []
         for step in range(2):
             loss = score(net, mine(tokens(step, 4)))
@@ -88,7 +88,7 @@ def test_a_resharded_unit_holds_its_shard_and_at_most_two_are_whole() -> None:
 
         for block in net.blocks:
             block.norm.register_forward_hook(look)
-            block.think.register_full_backward_hook(look)
+            block.mlp.register_full_backward_hook(look)
         for step in range(2):
             net.zero_grad()
             score(net, mine(tokens(step, 4))).backward()

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from minidist.train.checkpoint import Checkpoints
+from minidist.train.options import Options
 from minidist.train.strategies import Part
 
 SIZE = 20_000
@@ -33,7 +34,8 @@ def save_for_ever(folder: Path, report: int) -> None:
     state: dict[Any, Any] = {weight: {key: weight.clone() for key in ("exp_avg", "exp_avg_sq")}}
     parts = {"weight": Part(weight, 0, weight.shape)}
     model: Any = SimpleNamespace(parts=lambda: parts, state=state, loaded=lambda: None)
-    checkpoints = Checkpoints(folder)
+    checkpoints = Checkpoints(Options(checkpoint=folder))
+    assert not list(folder.glob("*.unfinished"))
     checkpoints.load(model)
     step = checkpoints.newest
     for each in (weight, state[weight]["exp_avg"], state[weight]["exp_avg_sq"]):

@@ -19,6 +19,7 @@ from minidist import launch
 from minidist.plots.training import training as draw
 from minidist.train import __main__ as command
 from minidist.train.__main__ import main
+from tests.support.processes import wait_until
 from tests.train.test_strategies import SMALL, losses_of, records
 
 FLAGS = "--width=16 --layers=2 --heads=2 --context=8 --batch=12 --clip=0.2"
@@ -100,12 +101,6 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
         dist.destroy_process_group()
 
 
-def test_a_flag_that_does_not_fit(says: Callable[..., str]) -> None:
-    assert says("--strategy", "single", "--accumulate", "5") == (
-        "minidist.train: --batch: expected a multiple of 5 (1 ranks × 5 backward passes), got 12"
-    )
-
-
 def test_a_strategy_that_is_none(
     says: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,14 +108,101 @@ def test_a_strategy_that_is_none(
     assert "argument --strategy: invalid choice: 'horovod'" in capsys.readouterr().err
 
 
-def test_a_log_that_cannot_be_written(says: Callable[..., str], tmp_path: Path) -> None:
-    said = says("--steps", "1", "--log-file", str(tmp_path / "no folder" / "log"))
-    assert said.startswith("minidist.train: rank 0: cannot write the log or the plot: [Errno 2]")
+@pytest.mark.parametrize("flag", ["checkpoint", "log-file", "plot"])
+def test_a_path_without_letters_is_not_the_current_folder(
+    says: Callable[..., str], capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    assert says(f"--{flag}", "") == "2"
+    assert f"argument --{flag}: expected a path, got ''" in capsys.readouterr().err
 
 
-def test_a_plot_of_no_known_kind(says: Callable[..., str]) -> None:
-    said = says("--steps", "1", "--plot", "run.mp3")
-    assert said.endswith("--plot: expected a file ending .png or .pdf or .svg, got run.mp3")
+FIVE = {"RANK": "0", "WORLD_SIZE": "5"}
+WRONG: list[tuple[str, dict[str, str], str]] = [
+    ("--accumulate=8", {}, "--batch: expected a multiple of 8 (1 ranks × 8 backward passes), "
+     "got 12"),
+    ("", FIVE, "--batch: expected a multiple of 5 (5 ranks × 1 backward passes), got 12"),
+    ("", FIVE | {"WORLD_SIZE": "x"}, "WORLD_SIZE: expected at least 1, got 'x'"),
+    ("", {"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE: expected at least 1, got '0'"),
+    ("--timeout=nan", {}, "--timeout: expected from 0 to 1e+06 seconds, got nan"),
+    ("--timeout=-1", {}, "--timeout: expected from 0 to 1e+06 seconds, got -1.0"),
+    ("--timeout=inf", {}, "--timeout: expected from 0 to 1e+06 seconds, got inf"),
+    ("--lr=inf", {}, "--lr: expected from 0 to less than inf, got inf"),
+    ("--plot=x.mp3", {}, "rank 0: --plot: expected a file ending .png or .pdf or .svg, got x.mp3"),
+    ("--plot=pipe.svg", {}, "rank 0: --plot: expected a regular file, got pipe.svg"),
+    ("--log-file=pipe.svg", {}, "rank 0: --log-file: expected a regular file, got pipe.svg"),
+    ("--log-file=.", {}, "rank 0: --log-file: expected a regular file, got ."),
+    ("--log-file=no/log", {}, "rank 0: cannot write the log or the plot: [Errno 2] No such file or "
+     "directory: 'no/log'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "environment", "said"), WRONG)
+def test_what_does_not_fit_is_refused_in_a_sentence_before_any_rank_waits(
+    flags: str,
+    environment: dict[str, str],
+    said: str,
+    says: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe.svg")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert says("--steps=1", *flags.split()) == f"minidist.train: {said}"
+    assert Path("pipe.svg").is_fifo()
+
+
+def test_a_log_is_added_to_and_steps_that_are_made_again_are_not_there_twice(
+    tmp_path: Path,
+) -> None:
+    link, log = tmp_path / "link", tmp_path / "log"
+    link.symlink_to(log)
+    log.write_text("not\nours")
+
+    def run(*flags: str) -> None:
+        os.environ.pop("RANK")  # as started without torchrun
+        dist.destroy_process_group()
+        start = ["minidist.train", *FLAGS.split(), "--every=2", f"--log-file={link}"]
+        for more in ("--steps=3", f"--steps=5 --checkpoint={tmp_path / 'run'}"):
+            sys.argv = [*start, *more.split()]
+            main()
+        with log.open("a") as file:
+            file.write('{"step": 5}\n{"step": 6, "lo')  # by a run that was killed
+        sys.argv[-2] = "--steps=7"
+        main()
+        for flags in ("--steps=7", "--steps=2"):
+            sys.argv[-2] = flags
+            main()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    launch(run, 1)
+    assert link.is_symlink()
+    lines = log.read_text().splitlines()
+    assert lines[:2] == ["not", "ours"]
+    assert [json.loads(line)["step"] for line in lines[2:]] == [*range(3), *range(7)]
+
+
+def test_a_second_run_is_refused_and_a_signal_to_torchrun_ends_the_first_with_a_checkpoint(
+    says: Callable[..., str], tmp_path: Path
+) -> None:
+    log, folder = tmp_path / "log.jsonl", tmp_path / "run"
+    command = [sys.executable, *LAUNCHER.split(), "-m", "minidist.train", *FLAGS.split()]
+    command += ["--steps=100000", "--every=100000", f"--checkpoint={folder}", f"--log-file={log}"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    first = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    try:
+        assert wait_until(lambda: log.exists() and log.read_text().count("\n") > 2)
+        said = says(f"--checkpoint={folder}")
+        assert said.startswith(f"minidist.train: rank 0: --checkpoint: {folder} is in use by proc")
+        first.terminate()
+        _, stderr = first.communicate(timeout=120)
+    finally:
+        first.kill()
+    *_, line = log.read_text().splitlines()
+    step = json.loads(line)["step"]
+    assert f"minidist.train: stopped by a signal after step {step}, which is saved\n" in stderr
+    assert [path.name for path in folder.iterdir()] == [f"step-{step + 1}"]
 
 
 def test_a_port_in_use() -> None:

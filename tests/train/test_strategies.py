@@ -1,5 +1,6 @@
 """Eight strategies train one model alike, also after a resume, and tell what they sent and held."""
 
+import math
 import shutil
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -48,17 +49,20 @@ class Run(NamedTuple):
     """What a rank saw of one strategy: a run that makes checkpoints, then a part of it again."""
 
     undisturbed: list[Record]
-    state: tuple[str, float]  # every bit of what this rank has then, and a random number
+    state: tuple[str, list[float]]  # every bit of what this rank has then, a random number per step
     resumed: list[Record]
-    state_again: tuple[str, float]
+    state_again: tuple[str, list[float]]
     folder: list[str]
 
 
-def ends(options: Options) -> tuple[list[Record], tuple[str, float]]:
+def ends(options: Options) -> tuple[list[Record], tuple[str, list[float]]]:
     from minidist.train.checkpoint import flattened
 
     training = Training(options)
-    made, drawn = list(training), torch.rand(()).item()
+    made, drawn = list[Record](), list[float]()
+    for record in training:
+        made.append(record)
+        drawn.append(torch.rand(()).item())
     pieces = flattened(training.wrapped.parts(), training.wrapped.state)
     return made, (digest(piece.tensor for piece in pieces.values()), drawn)
 
@@ -74,7 +78,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Run]]:
             folder = folders / name
             options = replace(SMALL, strategy=name, accumulate=3, checkpoint=folder, every=2)
             undisturbed, state = ends(options)
-            names = sorted(path.name for path in folder.iterdir())
+            names = sorted(path.name for path in folder.glob("step-*"))
             dist.barrier()
             if dist.get_rank() == 0:
                 shutil.rmtree(folder / "step-4")
@@ -97,9 +101,12 @@ def test_the_losses_are_those_of_one_process_and_a_resumed_run_has_every_bit(
         assert losses_of(mine.undisturbed) == pytest.approx(alone[0], abs=2e-6)
         assert losses_of(mine.undisturbed) == losses_of(runs[0][name].undisturbed)
         assert losses_of(mine.resumed) == losses_of(mine.undisturbed)[2:]
-        assert mine.state_again == mine.state
+        (bits, drawn), (bits_again, drawn_again) = mine.state, mine.state_again
+        assert bits_again == bits
+        assert drawn_again == drawn[2:]
         assert mine.folder == ["step-2", "step-4"]
-    assert len({each[name].state[1] for each in runs}) == 4, "each rank has its own random numbers"
+    drawn = [number for each in runs for number in each[name].state[1]]
+    assert len({*drawn}) == 4 * 4, "each rank has its own random numbers in each step"
 
 
 def test_a_record_has_what_was_sent_and_held(
@@ -135,7 +142,10 @@ WRONG: dict[str, dict[str, Any]] = {
     "--width: expected a multiple of the 3 heads, got 16": {"heads": 3},
     "--batch: expected a multiple of 8 .4 ranks × 2 backward passes., got 12": {"accumulate": 2},
     "--every: expected at least 1, got 0": {"every": 0},
-    "--lr: expected 0 or more, got -1": {"lr": -1},
+    "--lr: expected from 0 to less than inf, got -1": {"lr": -1},
+    "--lr: expected from 0 to less than inf, got nan": {"lr": math.nan},
+    "--seed: expected from 0 to less than 9.22337e.18, got 1": {"seed": 10**22},
+    "--context: expected fewer than the .* characters of the text, got": {"context": len(text())},
     "single trains on 1 rank, got 4": {"strategy": "single"},
     "mesh has rows of 3 ranks, and 4 ranks are no whole number of rows": {
         "strategy": "hsdp",

@@ -4,16 +4,21 @@
 
 Without torchrun it is one process. With the same seed all strategies have the same losses, on any
 number of ranks, but for rounding.
+
+With --checkpoint, SIGTERM or SIGUSR1 to torchrun or to any rank ends the run after the step under
+way, with a checkpoint and exit status 0, and the same command goes on from there. torchrun kills
+its ranks 30 s after a SIGTERM; it passes on SIGUSR1 if TORCHELASTIC_SIGNALS_TO_HANDLE names it.
 """
 
 import argparse
+import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +26,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from minidist.launch.launch import LONGEST
 from minidist.launch.launch import device as own_device
 from minidist.train.loop import Training
-from minidist.train.options import Options, TrainError
+from minidist.train.options import LOG, Options, TrainError, check, path
 from minidist.train.rendezvous import meet
 from minidist.train.report import Report
 
@@ -52,12 +58,12 @@ def parser() -> argparse.ArgumentParser:
     made.set_defaults(strategy="ddp" if "RANK" in os.environ else "single")
     made.add_argument(
         "--log-file",  # torchrun takes --log for its own --log-dir
-        type=Path,
-        help="a line of JSON for each step: step, loss, tokens_per_second, bytes_sent (by the rank "
-        "that sent most; null for PyTorch's strategies, whose backend does not tell), peak_memory "
-        "(of the rank that held most: torch's on a GPU, else the process's)",
+        type=path,
+        help="gets a line of JSON for each step: step, loss, tokens_per_second, bytes_sent (by the "
+        "rank that sent most; null for PyTorch's strategies, whose backend does not tell), "
+        "peak_memory (of the rank that held most: torch's on a GPU, else the process's)",
     )
-    made.add_argument("--plot", type=Path, help="where a picture of the run goes")
+    made.add_argument("--plot", type=path, help="where a picture of the run goes")
     made.add_argument(
         "--timeout",
         type=float,
@@ -88,34 +94,67 @@ def process_group(timeout: float) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def run(args: argparse.Namespace) -> None:
+@contextmanager
+def stopped_by_signals(training: Training) -> Iterator[None]:
+    """Let a signal to any rank end the run with a checkpoint, if it makes any."""
+
+    def stop(*_: object) -> None:
+        training.stopping = True
+
+    signals = (signal.SIGTERM, signal.SIGUSR1) if training.checkpoints else ()
+    before = {each: signal.signal(each, stop) for each in signals}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+def run(options: Options, args: argparse.Namespace) -> None:
     """Train, and report."""
-    options = Options(**{each.name: getattr(args, each.name) for each in fields(Options)})
     with process_group(args.timeout):
         training = Training(options)
-        report = Report(args.log_file, args.plot, training.first)
+        first, says = training.first, dist.get_rank() == 0
+        report = Report(args.log_file, args.plot, first)
+        if first >= options.steps and says:
+            LOG.info(f"nothing to do: --steps is {options.steps}, and the checkpoint has {first}")
         bar: Any = tqdm(
             training,
             desc=options.strategy,
-            initial=training.first,
+            initial=first,
             total=options.steps,
             unit="step",
-            disable=None if dist.get_rank() == 0 else True,  # None: where it is no terminal
+            disable=None if says else True,  # None: where it is no terminal
         )
-        for record in bar:
-            report.add(record)
-            bar.set_postfix(loss=f"{record['loss']:.3f}", refresh=False)
+        with stopped_by_signals(training):
+            for record in bar:
+                report.add(record)
+                bar.set_postfix(loss=f"{record['loss']:.3f}", refresh=False)
+        if training.stopping and report.records:
+            LOG.info(f"stopped by a signal after step {report.records[-1]['step']}, which is saved")
         report.close()
         del training, bar  # PyTorch's DDP must not outlive the group, or Gloo can deadlock at exit
+
+
+def count_of(name: str) -> int:
+    """A number of ranks that a launcher passes in the environment."""
+    number = os.environ.get(name, "1")
+    if not number.isdecimal() or int(number) < 1:
+        raise TrainError(f"{name}: expected at least 1, got {number!r}")
+    return int(number)
 
 
 def main() -> None:
     """What runs on each rank."""
     args = parser().parse_args()
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
+    logging.basicConfig(format="%(name)s: %(message)s")
+    LOG.setLevel(logging.INFO)
+    options = Options(**{each.name: getattr(args, each.name) for each in fields(Options)})
     try:
-        run(args)
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // count_of("LOCAL_WORLD_SIZE")))
+        if not 0 < args.timeout <= LONGEST:
+            expected = f"from 0 to {LONGEST:g} seconds"
+            raise TrainError(f"--timeout: expected {expected}, got {args.timeout}")
+        check(options, count_of("WORLD_SIZE") if "RANK" in os.environ else 1)  # before any waits
+        run(options, args)
     except TrainError as error:
         sys.exit(f"minidist.train: {error}")
 

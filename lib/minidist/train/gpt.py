@@ -48,7 +48,7 @@ class GPT(nn.Module):
 
 
 class _Block(nn.Module):
-    """Tokens look at earlier ones, then each thinks for itself; both add to what was there."""
+    """Attention to earlier tokens, then an MLP for each token; both add to what was there."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -57,12 +57,12 @@ class _Block(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         hidden = nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        self.think = nn.Sequential(nn.LayerNorm(width), *hidden)
+        self.mlp = nn.Sequential(nn.LayerNorm(width), *hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         heads = self.qkv(self.norm(x)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
         query, key, value = heads.unbind(2)  # each [batch, heads, time, features]
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).flatten(2))
-        thought: torch.Tensor = self.think(x)
-        return x + thought
+        y: torch.Tensor = x + self.mlp(x)
+        return y

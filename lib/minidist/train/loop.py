@@ -3,6 +3,7 @@
 # mypy: disable-error-code=no-untyped-call
 # (torch does not type `backward`)
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from minidist.launch.launch import device
 from minidist.train.gpt import GPT
-from minidist.train.options import Options, check
+from minidist.train.options import Options, TrainError, check
 from minidist.train.strategies import wrap
 from minidist.train.text import characters, rows_of, seed_of, text
 
@@ -30,7 +31,8 @@ class Training:
     them, which does not tell), and the `peak_memory` of the rank that held most: what torch has
     allocated on a GPU, what the process had resident on a CPU (None if that is not Linux).
 
-    With `options.checkpoint` it begins where the newest checkpoint ends, and makes more.
+    With `options.checkpoint` it begins where the newest checkpoint ends, and makes more. If a rank
+    has set `stopping`, all of them save after the same step, and the run ends.
 
     Raises TrainError for options that do not fit each other or the number of ranks, and on all
     ranks for checkpoints that can be neither read nor written.
@@ -45,15 +47,23 @@ class Training:
         net = GPT(len(alphabet), options.width, options.layers, options.heads, options.context)
         self.wrapped = wrap(net.to(self.device), options, self.device)
         self.first = 0  # the step with which this run begins
+        self.stopping = False  # set on any rank, it ends the run after the step under way
         self.checkpoints = None
         if options.checkpoint:
             from minidist.train.checkpoint import Checkpoints  # slow to import
 
-            self.checkpoints = Checkpoints(options.checkpoint)
+            self.checkpoints = Checkpoints(options)
             self.checkpoints.load(self.wrapped)
             self.first = self.checkpoints.newest
 
     def __iter__(self) -> Iterator[Record]:
+        try:
+            yield from self._records()
+        finally:
+            if self.checkpoints:
+                self.checkpoints.close()
+
+    def _records(self) -> Iterator[Record]:
         options = self.options
         if self.first < options.steps:
             self.rehearse()
@@ -64,18 +74,24 @@ class Training:
                 comm.clear()
             loss = self.step(step)
             sent = sum(comm.bytes_sent for comm in self.wrapped.comms)
-            losses, sents, peaks = gather([loss, sent, peak(self.device)])
+            losses, sents, peaks, stops = gather([loss, sent, peak(self.device), self.stopping])
             seconds = time.perf_counter() - began
+            mean = sum(losses) / self.ranks
+            if not math.isfinite(mean):
+                raise TrainError(f"the loss of step {step} is {mean}; try a smaller --lr")
             yield {
                 "step": step,
-                "loss": sum(losses) / self.ranks,
+                "loss": mean,
                 "tokens_per_second": options.batch * options.context / seconds,
                 "bytes_sent": int(max(sents)) if self.wrapped.comms or self.ranks == 1 else None,
                 "peak_memory": int(max(peaks)) or None,
             }
-            done = step + 1
-            if self.checkpoints and (done % options.every == 0 or done == options.steps):
+            done, last = step + 1, any(stops) or step + 1 == options.steps
+            self.stopping |= any(stops)  # not `=`: it may have been set since
+            if self.checkpoints and (last or done % options.every == 0):
                 self.checkpoints.save(done, self.wrapped)
+            if last:
+                break
         if self.checkpoints:
             self.checkpoints.wait()
 

@@ -1,5 +1,8 @@
 """What can be chosen about a run: each field is a flag of `python -m minidist.train`."""
 
+import logging
+import math
+from argparse import ArgumentTypeError
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -7,9 +10,13 @@ from typing import Any
 import torch.distributed as dist
 
 from minidist.memory.state import Strategy
+from minidist.train.text import text
 
 STRATEGIES = (*map(str, Strategy), "torch-ddp", "torch-fsdp")
 PRECISIONS = ("float32", "bfloat16")
+MODEL = ("width", "layers", "heads", "context")  # what makes a model another one
+NUMBERS = ("batch", "lr", "seed", "clip", "precision")  # what changes a run's losses otherwise
+LOG = logging.getLogger("minidist.train")
 
 
 class TrainError(RuntimeError):
@@ -19,6 +26,13 @@ class TrainError(RuntimeError):
 def flag(default: Any, what: str, **more: Any) -> Any:
     """A field with what its flag's help says."""
     return field(default=default, metadata={"help": what, **more})
+
+
+def path(text: str) -> Path:
+    """A flag that names a file or folder."""
+    if not text:
+        raise ArgumentTypeError("expected a path, got ''")  # Path would make it the current folder
+    return Path(text)
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class Options:
     shard: int = flag(2, "hsdp: neighbouring ranks that share one model's weights")
     checkpoint: Path | None = field(
         default=None,
-        metadata={"help": "folder of checkpoints; a run begins at the newest in it", "type": Path},
+        metadata={"help": "folder of checkpoints; a run begins at the newest in it", "type": path},
     )
     every: int = flag(100, "steps from checkpoint to checkpoint; the last step has one too")
 
@@ -59,9 +73,15 @@ def check(options: Options, ranks: int) -> None:
     for name in counts:
         if (number := getattr(options, name)) < 1:
             raise TrainError(f"--{name}: expected at least 1, got {number}")
-    for name in ("steps", "seed", "lr", "clip"):
-        if not getattr(options, name) >= 0:
-            raise TrainError(f"--{name}: expected 0 or more, got {getattr(options, name)}")
+    limits = {"steps": math.inf, "seed": 2**63, "lr": math.inf, "clip": math.inf}
+    for name, limit in limits.items():
+        if not 0 <= (number := getattr(options, name)) < limit:
+            raise TrainError(f"--{name}: expected from 0 to less than {limit:g}, got {number}")
+    if options.context >= len(text()):
+        raise TrainError(
+            f"--context: expected fewer than the {len(text())} characters of the text, got "
+            f"{options.context}"
+        )
     if options.width % options.heads:
         raise TrainError(
             f"--width: expected a multiple of the {options.heads} heads, got {options.width}"
@@ -81,10 +101,10 @@ def check(options: Options, ranks: int) -> None:
         )
 
 
-def agree(problem: str) -> None:
+def agree(problem: str, group: dist.ProcessGroup | None = None) -> None:
     """Raise TrainError on all ranks, which all come here, if there is a problem on one of them."""
     problems: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(problems, problem)
+    dist.all_gather_object(problems, problem, group)
     for rank, each in enumerate(problems):
         if each:
             raise TrainError(f"rank {rank}: {each}")

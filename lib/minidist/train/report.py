@@ -16,8 +16,8 @@ class Report:
     """Written by rank 0; all ranks make one.
 
     Args:
-        log: a file with a line of JSON for each step. A resumed run keeps what it had of earlier
-            steps, and does not repeat those that are made again.
+        log: a file to which a line of JSON is added for each step. A resumed run keeps what it had
+            of earlier steps, and does not repeat those that are made again.
         plot: a picture of the run, by its ending a PNG, PDF or SVG.
         first: the step at which the run begins.
 
@@ -29,14 +29,15 @@ class Report:
         self._file: TextIOWrapper | None = None
         if dist.get_rank() == 0:
             try:
-                if log:
-                    self.records = earlier(log, first)
-                    aside = log.with_name(log.name + ".unfinished")
-                    self._file = aside.open("w", buffering=1)
-                    for record in self.records:
-                        self._write(record)
-                    aside.replace(log)  # and what follows is written there
-                if plot and plot.suffix in PICTURES:
+                for flag, path in (("--log-file", log), ("--plot", plot)):
+                    if path and path.exists() and not path.is_file():
+                        problem = f"{flag}: expected a regular file, got {path}"
+                if log and not problem:
+                    self.records, kept = earlier(log, first)
+                    self._file = log.open("a", buffering=1)
+                    self._file.truncate(len(kept))
+                    self._file.write("" if kept.endswith(b"\n") or not kept else "\n")
+                if plot and plot.suffix in PICTURES and not problem:
                     plot.open("ab").close()
             except OSError as error:
                 problem = f"cannot write the log or the plot: {error}"
@@ -73,14 +74,25 @@ class Report:
         )
 
 
-def earlier(log: Path, first: int) -> list[Record]:
-    """The records of a log of the steps before `first`; a rank that was killed may end it."""
-    found: list[Record] = []
-    for line in log.read_text().splitlines() if log.exists() and first else []:
+def earlier(log: Path, first: int) -> tuple[list[Record], bytes]:
+    """The records of the run that goes on at `first`, and what is kept of the file.
+
+    What goes are the steps that are made again, and half a line of a rank that was killed. A run
+    that begins at step 0, or whose earlier steps are not there, is added to all that is.
+    """
+    text = log.read_bytes() if log.exists() else b""
+    torn = text[text.rfind(b"\n") + 1 :]
+    place, kept = 0, len(text) - len(torn) * torn.startswith(b'{"step"')
+    run, records = list[Record](), list[Record]()
+    for line in text[:kept].splitlines(keepends=True):
+        place += len(line)
         try:
             record = json.loads(line)
-            if record["step"] < first:
-                found.append(record)
+            run = [record] if record["step"] == 0 else run
+            if record["step"] > 0:
+                run.append(record)
+            if record["step"] == first - 1:
+                records, kept = run.copy(), place
         except (ValueError, TypeError, KeyError):
-            continue
-    return found
+            continue  # something else that is in the file
+    return records, text[:kept]
