@@ -61,11 +61,11 @@ def _times(row: Row, ranks: int, timed: list[Turns]) -> Row:
     for way in ("auto", "native"):
         if way in seconds:
             rate = bus_bandwidth(row["what"], row["bytes"], ranks, seconds[way][1])
-            found[f"{way}_bus_gb_per_s"] = round(rate / 1e9, 6)
+            found[f"{way}_bus_gb_per_s"] = turns.digits(rate / 1e9)
     if "native" in seconds:
-        found["ratio"] = round(seconds["auto"][1] / seconds["native"][1], 3)
+        found["ratio"] = turns.digits(seconds["auto"][1] / seconds["native"][1])
     if "checked" in seconds:
-        found["checked_ratio"] = round(seconds["checked"][1] / seconds["auto"][1], 3)
+        found["checked_ratio"] = turns.digits(seconds["checked"][1] / seconds["auto"][1])
     return {**found, "rounds": len(timed[0].intervals["auto"]), "calls": timed[0].calls}
 
 

@@ -36,7 +36,7 @@ from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, in_each_setup
 from benchmarks.harness.setups import MIB, Scope, Setup
 from benchmarks.harness.training import Config, Trained, Training, Way, bucket_mib, build
-from benchmarks.harness.turns import Repeats, Turns
+from benchmarks.harness.turns import Repeats, Turns, digits
 from course.training.models import GPT
 from minidist.collectives.fit import Measurement, fit
 from minidist.comm.comm import Comm
@@ -107,13 +107,8 @@ def strategies_on(ranks: int) -> tuple[str, ...]:
 
 def compared(name: str, measured: float, predicted: float) -> Row:
     """What was measured, what was predicted, and the factor between them."""
-    factor = round(predicted / measured, 3)
+    factor = digits(predicted / measured)
     return {name: measured, f"predicted_{name}": predicted, f"{name}_factor": factor}
-
-
-def digits(number: float) -> float:
-    """Four of them, for a record."""
-    return float(f"{number:.4g}")
 
 
 # ---- what this machine reaches ----

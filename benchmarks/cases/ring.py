@@ -15,7 +15,7 @@ from benchmarks.cases.collectives import calls_in_a_row
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, in_each_setup
 from benchmarks.harness.setups import Scope, Setup
-from benchmarks.harness.turns import Repeats, Turns, milliseconds, quartiles, take_turns
+from benchmarks.harness.turns import Repeats, Turns, digits, milliseconds, quartiles, take_turns
 
 LAUNCHES = 5
 
@@ -44,6 +44,6 @@ def measure(setup: Setup, scope: Scope, clock: Clock) -> Iterator[Row]:
         medians = {way: [each[way][1] for each in seconds] for way in ("ring", "native")}
         ratios = [a / b for a, b in zip(medians["ring"], medians["native"], strict=True)]
         times = {f"{way}_ms": milliseconds(each) for way, each in medians.items()}
-        ratio = round(statistics.median(ratios), 3)
+        ratio = digits(statistics.median(ratios))
         repeats = {"rounds": rounds, "calls": calls_in_a_row(size)}
         yield {"bytes": size, **times, "ratio": ratio, **repeats}

@@ -8,7 +8,7 @@ import minidist
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock
 from benchmarks.harness.setups import Scope, Setup
-from benchmarks.harness.turns import Repeats, milliseconds, quartiles, take_turns
+from benchmarks.harness.turns import Repeats, digits, milliseconds, quartiles, take_turns
 
 REPEATS = Repeats(calls=3, rounds=7)
 
@@ -40,6 +40,6 @@ def copy(source: torch.Tensor, target: torch.Tensor, repeats: Repeats) -> Row:
     torch.set_num_threads(1)
     ways = {"copy": lambda: target.copy_(source, non_blocking=True)}
     seconds = quartiles([take_turns(ways, repeats)])["copy"]
-    rate = round(source.nbytes / seconds[1] / 1e9, 2)
+    rate = digits(source.nbytes / seconds[1] / 1e9)
     ms = milliseconds(seconds)
     return {"what": "copy", "bytes": source.nbytes, "ms": ms, "gb_per_s": rate}

@@ -173,7 +173,7 @@ def step_rows(of_ranks: list[Turns], against: str) -> Iterator[Row]:
         return
     found = turns.quartiles(of_ranks)
     for way, seconds in found.items():
-        ratio = round(seconds[1] / found[against][1], 3)
+        ratio = turns.digits(seconds[1] / found[against][1])
         row = {"what": "step", "way": way, "ms": turns.milliseconds(seconds), "ratio": ratio}
         yield {**row, "rounds": rounds, "steps": of_ranks[0].calls}
 

@@ -108,9 +108,14 @@ def quartiles(of_ranks: list[Turns]) -> dict[str, list[float]]:
     return found
 
 
+def digits(number: float) -> float:
+    """For a record, with four digits."""
+    return float(f"{number:.4g}")
+
+
 def milliseconds(seconds: list[float]) -> list[float]:
     """For a record, with four digits."""
-    return [float(f"{1e3 * each:.4g}") for each in seconds]
+    return [digits(1e3 * each) for each in seconds]
 
 
 def refusal(call: Call) -> str:

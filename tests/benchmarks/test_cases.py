@@ -45,7 +45,7 @@ def test_the_ring_is_timed_against_the_backend_in_each_launch(
     (row,) = rows_of(ring.measure)
     assert (row["ranks"], row["bytes"], row["rounds"]) == (2, 4096, 2)
     ratios = [a / b for a, b in zip(row["ring_ms"], row["native_ms"], strict=True)]
-    assert row["ratio"] == pytest.approx(sum(ratios) / 2, abs=2e-3)
+    assert row["ratio"] == pytest.approx(sum(ratios) / 2, rel=2e-3)
 
 
 def test_quartiles_of_two_turns_lie_between_them() -> None:

@@ -108,8 +108,8 @@ def test_times_of_collectives_are_complete_and_consistent(written: Row) -> None:
             low, middle, high = row[f"{way}_ms"]
             assert 0 < low <= middle <= high
             rate = bus_bandwidth(row["what"], row["bytes"], row["ranks"], middle / 1e3)
-            assert row[f"{way}_bus_gb_per_s"] == pytest.approx(rate / 1e9, rel=1e-2, abs=1e-6)
-        assert row["ratio"] == pytest.approx(row["auto_ms"][1] / row["native_ms"][1], rel=1e-2)
+            assert row[f"{way}_bus_gb_per_s"] == pytest.approx(rate / 1e9, rel=2e-3)
+        assert row["ratio"] == pytest.approx(row["auto_ms"][1] / row["native_ms"][1], rel=2e-3)
         assert (row.get("checked_ms", 0) != 0) == (row["what"] == "all_reduce")
 
 
@@ -151,7 +151,7 @@ def test_every_way_s_steps_are_timed_against_torch_s(written: Row, section: str)
     for row in steps.values():
         low, middle, high = row["ms"]
         assert 0 < low <= middle <= high
-        assert row["ratio"] == pytest.approx(middle / steps["torch"]["ms"][1], abs=0.02)
+        assert row["ratio"] == pytest.approx(middle / steps["torch"]["ms"][1], rel=2e-3)
         assert (row["ranks"], row["rounds"]) == (2, 2)
 
 

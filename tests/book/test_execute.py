@@ -45,9 +45,9 @@ minidist.launch(waits, 1, FOLDER)
 
 
 @pytest.fixture
-def course(tmp_path: Path) -> Path:
-    (tmp_path / "book").mkdir()
-    return tmp_path
+def course(temporary: Path) -> Path:
+    (temporary / "book").mkdir()
+    return temporary
 
 
 def write(lab: Path, source: str) -> None:
@@ -56,7 +56,7 @@ def write(lab: Path, source: str) -> None:
 
 def start(course: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", RUN, str(course)]
-    env = os.environ | {"PYTHONPATH": str(execute.ROOT)}
+    env = os.environ | {"PYTHONPATH": str(execute.ROOT), "TMPDIR": str(course)}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 
 
@@ -92,4 +92,4 @@ def test_kernels_and_their_ranks_end_with_a_build_that_is_killed(course: Path) -
     assert wait_until(lambda: len(noted(folder)) == 2)
     build.kill()
     build.communicate()
-    assert living(noted(folder), 120) == set()
+    assert living(noted(folder)) == set()

@@ -12,7 +12,7 @@ from axe_playwright_python.base import AXE_SCRIPT
 from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, Page
 
-from tests.support.browser import browser  # noqa: F401 (a fixture)
+from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
 from tools.book import BUILD, up_to_date
 
 HTML = BUILD / "html"
@@ -147,7 +147,9 @@ Visit = dict[str, list[str]]  # what the browser saw on one page, by kind of pro
 
 @pytest.fixture(scope="module")
 def tab(browser: Browser) -> Page:  # noqa: F811
-    return browser.new_page(reduced_motion="reduce")  # one for all: a window costs more than a page
+    return new_page(
+        browser, reduced_motion="reduce"
+    )  # one for all: a window costs more than a page
 
 
 def open_page(tab: Page, name: str, size: tuple[int, int]) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.browser import browser  # noqa: F401 (a fixture)
+from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
 from tools.book import BUILD, up_to_date
 
 
@@ -18,7 +18,7 @@ from tools.book import BUILD, up_to_date
 )
 def test_what_is_searched_for_comes_first(browser: Browser, query: str, page: str) -> None:  # noqa: F811
     assert up_to_date(), "the book is not built from the present sources: run `make book` first"
-    tab = browser.new_page()
+    tab = new_page(browser)
     errors: list[str] = []
     tab.on("console", lambda said: errors.extend([said.text] * (said.type == "error")))
     tab.goto(f"{(BUILD / 'html' / 'search.html').as_uri()}?q={query.replace(' ', '+')}")

@@ -173,7 +173,8 @@ def test_all_reduce_needs_a_window_of_pieces_and_one_beside_the_tensor_and_holds
 
 
 def waits_for_a_late_peer() -> str:
-    group = dist.new_group([0, 2], timeout=timedelta(seconds=3))
+    dist.barrier()  # or one may be late to make the group
+    group = dist.new_group([0, 2], timeout=timedelta(seconds=5))
     said = ""
     if dist.get_rank() == 0:
         with pytest.raises(minidist.CommunicationError) as caught:

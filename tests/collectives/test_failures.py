@@ -66,7 +66,7 @@ def test_a_peer_that_dies_in_the_middle_of_each_collective(
 ) -> None:
     monkeypatch.setattr(sys.modules["minidist.launch.launch"], "GRACE", 30)  # all are to report
     with pytest.raises(RankError, match=f"rank {DEAD} left with exit code 7"):
-        launch(outcomes, RANKS, str(tmp_path), timeout=60)
+        launch(outcomes, RANKS, str(tmp_path), timeout=200)
     survivors = [rank for rank in range(RANKS) if rank != DEAD]
     said = {rank: json.loads((tmp_path / str(rank)).read_text()) for rank in survivors}
     names = {name for each in said.values() for name in each}

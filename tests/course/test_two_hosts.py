@@ -106,7 +106,9 @@ def test_a_script_that_hangs_is_stopped_with_its_ranks(tmp_path: Path) -> None:
     script.write_text(HANGS)
     pids = tmp_path / "pids"
     pids.mkdir()
-    with pytest.raises(TimeoutExpired):
-        torchrun(loopback()[:1], 1, str(script), str(pids), timeout=10)
+    for timeout in (10, 60, 240):  # on a busy machine the script may take a while to begin
+        if not noted(pids):
+            with pytest.raises(TimeoutExpired):
+                torchrun(loopback()[:1], 1, str(script), str(pids), timeout=timeout)
     assert len(noted(pids)) == 1
     assert living(noted(pids)) == set()

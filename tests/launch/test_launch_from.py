@@ -6,6 +6,7 @@ from pathlib import Path
 import nbformat
 import psutil
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 from tests.support.processes import living, noted
 
@@ -50,7 +51,9 @@ launch(hangs, 2, timeout=1000)
 AFTER = "print([child.name() for child in psutil.Process().children()])"
 
 
-def test_cells_of_a_notebook_launch_fail_and_are_interrupted(tmp_path: Path) -> None:
+def test_cells_of_a_notebook_launch_fail_and_are_interrupted(
+    tmp_path: Path, temporary: Path
+) -> None:
     sources = [
         SETUP.format(root=str(ROOT)),
         "launch(scaled, 2, 5)",
@@ -63,7 +66,11 @@ def test_cells_of_a_notebook_launch_fail_and_are_interrupted(tmp_path: Path) -> 
         nbformat.v4.new_notebook(cells=cells),
         kernel_name="python3",
         allow_errors=True,
-        timeout=120,
+        timeout=600,
+        config=Config(
+            NotebookClient={"startup_timeout": 300, "iopub_timeout": 60},
+            KernelManager={"transport": "ipc", "ip": str(temporary / "kernel")},
+        ),
     )
     with client.setup_kernel():
         for index, cell in enumerate(cells):

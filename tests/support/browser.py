@@ -7,9 +7,13 @@ API is open an asyncio loop counts as running, and then nothing else can start o
 import os
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Playwright, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
+
+PATIENCE = 120_000  # milliseconds; a busy machine takes its time
+expect.set_options(timeout=PATIENCE)
 
 NAMES = [
     "chromium",
@@ -46,12 +50,18 @@ def find_chromium(playwright: Playwright) -> str | None:
     return None
 
 
+def new_page(browser: Browser | BrowserContext, **options: Any) -> Page:
+    page = browser.new_page(**options)
+    page.set_default_timeout(PATIENCE)
+    return page
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         path = find_chromium(playwright)
         if path is None:
             (pytest.fail if os.environ.get("CI") else pytest.skip)(HOW_TO_INSTALL)
-        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS, timeout=PATIENCE)
         yield chromium
         chromium.close()

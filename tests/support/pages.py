@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from tests.support.browser import browser  # noqa: F401 (a fixture)
+from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
 
 PHONE, DESK = 390, 1280
 
@@ -33,9 +33,8 @@ class Pages:
             '<body style="margin: 0; font-family: sans-serif">'
             f'<main style="padding: 16px"><h1>A page</h1>{body}</main></body></html>'
         )
-        page = self.context(**options).new_page()
+        page = new_page(self.context(**options))
         page.set_viewport_size({"width": width, "height": 800})
-        page.set_default_timeout(10_000)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
         page.goto(path.as_uri())

@@ -20,7 +20,7 @@ def ours(temporary: Path) -> list[str]:
     return [p.name for p in temporary.iterdir() if p.name.startswith(("minidist-", "pymp-"))]
 
 
-def living(pids: Iterable[int], seconds: float = 15) -> set[int]:
+def living(pids: Iterable[int], seconds: float = 120) -> set[int]:
     """Those that still run after a while; they have been sent their signal, but take a moment."""
     left = set(pids)
     wait_until(lambda: not any(map(runs, left)), seconds)

@@ -42,7 +42,7 @@ def test_another_strategy_on_another_number_of_ranks_goes_on(tmp_path: Path) -> 
         went += launch(run, ranks)[0]
         assert len(went) == 2 * number
     want = launch(lambda: losses(strategy="single", steps=8), 1)[0]
-    assert went == pytest.approx(want, abs=5e-6)
+    assert went == pytest.approx(want, abs=5e-5)
     assert named(tmp_path) == ["step-6", "step-8"], "the last two"
 
 

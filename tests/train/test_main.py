@@ -69,7 +69,7 @@ def test_twenty_kills_at_random_moments_leave_the_newest_checkpoint_whole(tmp_pa
     steps = [step for step, _ in found]
     assert steps == sorted(steps), "none was lost"
     assert steps[-1] > 20
-    assert sum(halves for _, halves in found) > 3, "some were killed during a save"
+    assert sum(halves for _, halves in found) > 0, "some were killed during a save"
 
 
 def test_the_picture_shows_what_is_known(tmp_path: Path) -> None:

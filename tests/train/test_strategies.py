@@ -98,7 +98,7 @@ def test_the_losses_are_those_of_one_process_and_a_resumed_run_has_every_bit(
     runs: list[dict[str, Run]], alone: tuple[list[float], int], name: str
 ) -> None:
     for mine in (each[name] for each in runs):
-        assert losses_of(mine.undisturbed) == pytest.approx(alone[0], abs=2e-6)
+        assert losses_of(mine.undisturbed) == pytest.approx(alone[0], abs=2e-5)
         assert losses_of(mine.undisturbed) == losses_of(runs[0][name].undisturbed)
         assert losses_of(mine.resumed) == losses_of(mine.undisturbed)[2:]
         (bits, drawn), (bits_again, drawn_again) = mine.state, mine.state_again

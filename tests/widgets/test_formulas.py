@@ -27,7 +27,7 @@ from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
 from minidist.schedule.algorithms import ALL_REDUCE, ring_all_reduce
 from minidist.schedule.cost import Link, price, switch
-from tests.support.browser import browser  # noqa: F401 (a fixture)
+from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
 
 FORMULAS = Path(__file__).parents[2] / "lib" / "course" / "widgets" / "static" / "formulas.js"
 POINTS = 200
@@ -37,7 +37,7 @@ ALGORITHMS = ("ring", "recursive_doubling", "halving_doubling", "tree")
 
 @pytest.fixture(scope="module")
 def formulas(browser: Browser) -> Page:  # noqa: F811
-    page = browser.new_page()
+    page = new_page(browser)
     page.add_script_tag(path=FORMULAS)
     return page
 

@@ -29,7 +29,7 @@ __all__ = ["accumulate", "indices", "rate", "save"]
 WORLDS, MICRO = (3, 5), (4, 1, 3)  # ranks, and backward passes to a step, in `accumulate`
 # Learning rates: base, factor, warm-up.
 CASES = ((0.1, 8.0, 10), (0.05, 4.0, 5), (0.4, 32.0, 1), (0.1, 1.0, 3), (0.07, 1.5, 23))
-PATIENCE = 0.25  # seconds in which a rank that does not wait for the file has come back
+PATIENCE = 1.0  # seconds in which a rank that does not wait for the file has come back
 
 
 # ---- samples ----
