@@ -1,6 +1,7 @@
 """`explain`, and algorithm="auto", which does what it says."""
 
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ import torch.distributed as dist
 
 import minidist
 from minidist import explain, launch
+from minidist.collectives import tuner
+from minidist.collectives.runtime import group
 from minidist.collectives.shared_memory import segments as shared_segments
 from minidist.collectives.tuner import TABLES
 from minidist.schedule.algorithms import segments
@@ -40,14 +43,40 @@ def test_the_table_says_what_was_asked_and_what_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"nbytes": -1}, "nbytes must be 0 or more, got -1"),
+        ({"nbytes": -1}, "nbytes must be at least 0, got -1"),
+        ({"nbytes": 1.5}, "nbytes: expected a whole number, got 1.5"),
+        ({"nbytes": True}, "nbytes: expected a whole number, got True"),
         ({"collective": "all_to_none"}, "collective must be one of all_reduce, .*'all_to_none'"),
         ({"ranks": 4}, "ranks and topology go together"),
     ],
 )
 def test_bad_input(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises((TypeError, ValueError), match=said):
         explain(**({"nbytes": 1} | wrong))
+
+
+def measured_on(device: str) -> tuple[set[str], str]:
+    """Where `explain` measures, in a group whose GPUs NCCL connects; and what it refuses."""
+    found = set[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuner, "_calibrated", lambda group, where: found.add(str(where)) or explain)
+        patch.setattr(tuner, "backends", lambda group: {"cpu": "gloo", "cuda": "nccl"})
+        patch.setattr(group, "backends", lambda group: {"cpu": "gloo", "cuda": "nccl"})
+        for asked in (None, "cpu", "cuda:1"):
+            patch.setenv("MINIDIST_DEVICE", device)
+            with suppress(TypeError):  # of the stand-in for what explains
+                explain(8, device=asked)
+        try:
+            explain(8, device="mps")
+        except ValueError as error:
+            return found, str(error)
+    return found, "nothing"
+
+
+def test_a_gpu_s_choice_is_measured_on_the_gpu() -> None:
+    refused = "device: expected cpu or cuda, as the group, got mps"
+    assert launch(measured_on, 1, "cuda:0") == [({"cuda:0", "cpu", "cuda:1"}, refused)]
+    assert launch(measured_on, 1, "cpu") == [({"cpu", "cuda:1"}, refused)]
 
 
 def every_auto(shared: bool) -> tuple[list[str], list[object], int]:

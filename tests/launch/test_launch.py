@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 import minidist
 from minidist import RankError, launch
+from minidist.launch import pickling
 from minidist.launch.launch import LONGEST, _devices
 from minidist.launch.output import KEPT
 
@@ -183,7 +184,9 @@ def test_launches_from_two_threads_at_once_do_not_mix() -> None:
     [
         (identity, 0, 60, r"ranks must be from 1 to \d+, got 0"),
         (identity, 10**30, 60, r"ranks must be .* got 10{30}: .*open files.*ulimit"),
-        (identity, 2.5, 60, "'float' object cannot be interpreted as an integer"),
+        (identity, 2.0, 60, "launch: ranks must be a whole number, got 2.0"),
+        (identity, True, 60, "launch: ranks must be a whole number, got True"),
+        (identity, 1, "60", "timeout must be between 0 and .* got '60'"),
         ([1.0], 4, 60, r"fn must be callable, got \[1.0\]; pass the function"),
         (identity, 1, 0, "timeout must be between 0 and .* got 0"),
         (identity, 1, 1e9, "timeout must .* got 1000000000.0"),
@@ -203,6 +206,35 @@ def test_more_ranks_than_open_files_are_refused() -> None:
         assert len(launch(identity, 3, timeout=LONGEST)) == 3
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "local", "found"), [(8, 3, 3), (1, 3, 0), (2, 3, 1), (0, 3, None)]
+)
+def test_under_torchrun_a_rank_takes_a_gpu_that_it_sees(
+    gpus: int, local: int, found: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each task, as under Slurm; or shared."""
+    monkeypatch.delenv("MINIDIST_DEVICE", raising=False)
+    monkeypatch.setenv("LOCAL_RANK", str(local))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert minidist.device() == torch.device("cpu" if found is None else f"cuda:{found}")
+
+
+def test_a_gpu_s_tensors_travel_as_copies_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = []
+    to_cpu = torch.Tensor.cpu
+    base = torch.arange(12.0)
+    sent = {"view": base[2:5], "weight": torch.nn.Parameter(base.view(3, 4).t())}
+    with monkeypatch.context() as patch:  # everything is on a GPU
+        patch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+        patch.setattr(torch.Tensor, "cpu", lambda tensor: moved.append(tensor) or to_cpu(tensor))
+        data = pickling.dumps(sent)
+    assert [tuple(each.shape) for each in moved] == [(3,), (4, 3)]
+    for name, tensor in pickling.loads(data).items():
+        assert type(tensor) is type(sent[name])
+        assert torch.equal(tensor, sent[name])
+        assert tensor.requires_grad == sent[name].requires_grad
 
 
 def test_device_must_be_known_and_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,24 @@ def test_a_curve_knows_the_most_while_something_ran() -> None:
     assert Curve(curve.points, spans[:1]).during("forward") == 5
 
 
+def test_on_a_gpu_the_peak_of_the_whole_step_is_known_and_no_span_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = {"requested_bytes.all.current": 100, "requested_bytes.all.peak": 900}
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: now)
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: None)
+
+    def step() -> None:
+        with mark("forward"):
+            now["requested_bytes.all.current"] = 300
+
+    curve = measured(step, torch.device("cuda:0"))
+    assert (curve.start, curve.peak, curve.end) == (0, 800, 200)
+    with pytest.raises(ValueError, match="on cuda:0 only the peak of the whole step is known"):
+        curve.during("forward")
+
+
 def test_what_another_thread_takes_and_frees_is_seen() -> None:
     """Torch's profiler alone would never learn of either."""
     kept = [torch.zeros(1)]

@@ -18,11 +18,13 @@ from torch.distributed import ProcessGroup
 
 from minidist.collectives.fit import Measurement, fit
 from minidist.collectives.runtime.executor import execute
-from minidist.collectives.runtime.group import members, wire_device
+from minidist.collectives.runtime.group import backends, flat_device, members
 from minidist.collectives.runtime.notes import exchange_notes
 from minidist.collectives.shared_memory import collectives as in_memory
 from minidist.collectives.shared_memory.segments import shared_or_none
+from minidist.launch.launch import device as own_device
 from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
+from minidist.schedule.checks import whole_number
 from minidist.schedule.cost import Topology, seconds, shared, switch
 from minidist.schedule.program import program_of
 
@@ -63,6 +65,7 @@ def explain(
     group: ProcessGroup | None = None,
     ranks: int | None = None,
     topology: Topology | None = None,
+    device: torch.device | str | None = None,
 ) -> Explanation:
     """Say what each algorithm would take, and which of them "auto" takes.
 
@@ -74,17 +77,21 @@ def explain(
         collective: "all_reduce", "reduce_scatter" or "all_gather".
         group: the default group if None.
         ranks, topology: both or neither; a topology is made by `minidist.schedule.cost`.
+        device: of the tensor: what is fast on a CPU is not on a GPU; `minidist.device()` if None.
 
-    Raises ValueError for an unknown collective, a negative size, or one of `ranks` and `topology`.
+    Raises TypeError or ValueError for a size that is no whole number from 0 on, an unknown
+    collective, one of `ranks` and `topology`, or a device whose tensors the group does not move.
     """
     if collective not in TABLES:
         raise ValueError(f"collective must be one of {', '.join(TABLES)}, got {collective!r}")
-    if nbytes < 0:
-        raise ValueError(f"nbytes must be 0 or more, got {nbytes}")
+    nbytes = whole_number("nbytes", nbytes, 0)
     if (ranks is None) != (topology is None):
         raise ValueError("ranks and topology go together: give both, or neither")
     if ranks is None or topology is None:
-        return _calibrated(group, wire_device(group))(collective, nbytes)
+        where = torch.device(device or own_device())
+        if where.type not in (known := backends(group)):
+            raise ValueError(f"device: expected {' or '.join(known)}, as the group, got {where}")
+        return _calibrated(group, flat_device(where, group))(collective, nbytes)
     found = _predicted(collective, nbytes, ranks, topology)
     return Explanation(collective, nbytes, ranks, found, f"the model: {topology.name}")
 
@@ -199,8 +206,8 @@ def _slowest(run: Callable[[], object], device: torch.device, group: ProcessGrou
     for _ in range(WARM + TIMES):
         start = time.perf_counter()
         run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if device.type == "cuda":  # its own stream: on others the caller may compute
+            torch.cuda.current_stream(device).synchronize()
         times.append(time.perf_counter() - start)
     notes = exchange_notes({"seconds": f"{median(times[WARM:]):.9f}"}, group)
     return max(float(each["seconds"]) for each in notes)

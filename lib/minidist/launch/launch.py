@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import wait
 from operator import index
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -44,9 +44,10 @@ def launch(
     """Call `fn(*args)` on `ranks` ranks at once; return [its value on rank 0, on rank 1, ...].
 
     In the function torch.distributed is ready: `dist.get_rank()`, `dist.get_world_size()`. It may
-    be defined in a notebook's cell, a script or a module; functions and arguments travel by
-    cloudpickle. torch, numpy and random are seeded with the rank. What ranks print comes out once a
-    second and at the end, in the order of ranks, each line marked with its rank.
+    be defined in a notebook's cell, a script or a module; functions, arguments and values travel by
+    cloudpickle, tensors on a GPU as copies on the CPU. torch, numpy and random are seeded with the
+    rank. What ranks print comes out once a second and at the end, in the order of ranks, each line
+    marked with its rank.
 
     Args:
         device: "cpu" (Gloo); "cuda" (one GPU to a rank over NCCL; if there are fewer GPUs than
@@ -101,12 +102,16 @@ def launch(
 
 
 def device() -> torch.device:
-    """The device of the calling rank: its GPU, or the CPU."""
+    """The device of the calling rank: its GPU, or the CPU.
+
+    Under torchrun that is the LOCAL_RANK-th of the GPUs that it sees. Where there are fewer, each
+    sees its own, as under Slurm, or they are shared, which NCCL refuses and Gloo does not.
+    """
     if name := os.environ.get("MINIDIST_DEVICE"):
         return torch.device(name)
     local = os.environ.get("LOCAL_RANK")  # torchrun's; the global rank is wrong on a second node
-    use_gpu = local is not None and torch.cuda.is_available()
-    return torch.device(f"cuda:{local}" if use_gpu else "cpu")
+    gpus = torch.cuda.device_count() if local is not None else 0
+    return torch.device(f"cuda:{int(local or 0) % gpus}" if gpus else "cpu")
 
 
 def _check(fn: object, ranks: int, timeout: float) -> None:
@@ -116,12 +121,14 @@ def _check(fn: object, ranks: int, timeout: float) -> None:
         )
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = (limit - len(os.listdir("/dev/fd")) - SPARE) // FILES
+    if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex):
+        raise TypeError(f"launch: ranks must be a whole number, got {ranks!r}")
     if index(ranks) < 1 or (limit != resource.RLIM_INFINITY and ranks > most):
         raise ValueError(
             f"launch: ranks must be from 1 to {most}, got {ranks!r}: each takes {FILES} open files "
             f"of this process's {limit} (see `ulimit -n`)"
         )
-    if not 0 < timeout <= LONGEST:
+    if not (isinstance(timeout, int | float) and 0 < timeout <= LONGEST):
         raise ValueError(f"launch: timeout must be between 0 and {LONGEST:g} s, got {timeout!r}")
 
 

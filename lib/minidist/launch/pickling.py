@@ -11,6 +11,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+import torch
+
 try:
     from cloudpickle import Pickler, loads
 except ModuleNotFoundError:
@@ -21,10 +23,14 @@ __all__ = ["dumps", "loads"]
 
 class _Pickler(Pickler):  # type: ignore[misc]
     def reducer_override(self, value: Any) -> Any:
-        """Send a module of a class of its own by its name, as plain modules are.
+        """Send a GPU's tensor as its copy on the CPU, and a module of its own class by its name.
 
-        cloudpickle only knows the plain class; so a function that names torch.backends failed.
+        Whoever loads a tensor on a GPU wakes that GPU. And cloudpickle only knows plain modules, so
+        a function that names torch.backends failed.
         """
+        if type(value) is torch.Tensor and value.is_cuda:
+            copy = value.detach().cpu().requires_grad_(value.requires_grad)
+            return copy.__reduce_ex__(2)  # type: ignore[no-untyped-call]
         name = value.__name__ if isinstance(value, ModuleType) else ""
         if name and type(value) is not ModuleType and sys.modules.get(name) is value:
             return importlib.import_module, (name,)

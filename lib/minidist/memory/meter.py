@@ -52,6 +52,7 @@ class Curve(NamedTuple):
     points: Points
     spans: list[Span]  # what ran when, in the same seconds: see `minidist.timeline`
     value: Any = None  # what the step returned
+    device: torch.device = CPU
 
     @property
     def start(self) -> int:
@@ -69,7 +70,9 @@ class Curve(NamedTuple):
         return self.points[-1][1]
 
     def during(self, name: str) -> int:
-        """The most bytes while a span of this name ran, such as "forward"."""
+        """The most bytes while a span of this name ran, such as "forward"; on the CPU alone."""
+        if self.device.type != "cpu":
+            raise ValueError(f"during: on {self.device} only the peak of the whole step is known")
         spans = [span for span in self.spans if span.name == name]
         if not spans:
             known = ", ".join(dict.fromkeys(span.name for span in self.spans)) or "nothing"
@@ -115,12 +118,13 @@ class Meter:
             points, value = _cuda_history(step, self._device) if on_gpu else _cpu_history(step)
         zero = points[0][0]
         spans = [s._replace(start=s.start - zero, end=s.end - zero) for s in line.spans]
-        return Curve([(when - zero, nbytes - self._base) for when, nbytes in points], spans, value)
+        levels = [(when - zero, nbytes - self._base) for when, nbytes in points]
+        return Curve(levels, spans, value, self._device)
 
 
-def measured(step: Callable[[], Any]) -> Curve:
+def measured(step: Callable[[], Any], device: torch.device = CPU) -> Curve:
     """Run `step`, and record what it takes beyond what was there: a curve that starts at 0."""
-    return Meter().curve(step)
+    return Meter(device).curve(step)
 
 
 def _cpu_history(step: Callable[[], Any]) -> tuple[Points, Any]:

@@ -99,8 +99,9 @@ class Reducer:
     def used_by_some_rank(self, used: Container[Parameter]) -> set[Parameter]:
         """7. All-reduce flags: what this rank has `used`, and what any of them has."""
         parameters = list(self.bucket_of)  # in one order on all ranks
-        flags = torch.tensor([parameter in used for parameter in parameters], dtype=torch.int32)
-        flags = flags.to(parameters[0].device)
+        present, device = [parameter in used for parameter in parameters], parameters[0].device
+        flags = torch.tensor(present, dtype=torch.int32, pin_memory=device.type == "cuda")
+        flags = flags.to(device, non_blocking=True)
         self.comm.all_reduce(flags)
         return set(compress(parameters, flags.tolist()))
 

@@ -319,7 +319,9 @@ class FSDPContext:
         for members in self.reduced.values():
             unit = members[0].unit
             present = [flag for each in members for flag in each.present]
-            flags = torch.tensor(present, dtype=torch.uint8, device=unit.device)
+            on_gpu = unit.device.type == "cuda"  # where the host must not wait for the copy
+            flags = torch.tensor(present, dtype=torch.uint8, pin_memory=on_gpu)
+            flags = flags.to(unit.device, non_blocking=True)
             for comm in unit.comms:
                 comm.all_reduce(flags, ReduceOp.MAX)
             if all(present):  # on a GPU, to read the flags is to wait

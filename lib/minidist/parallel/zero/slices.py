@@ -158,7 +158,9 @@ class Slices:
         """Leave parameters that no rank has used without a gradient, so without decay too."""
         used = [each in bucket.used for bucket in self.buckets for each in bucket.parameters]
         shards = [shard for bucket in self.buckets for shard in bucket.shards]
-        flags = torch.tensor(used, dtype=torch.uint8, device=self.buckets[0].buffer.device)
+        device = self.buckets[0].buffer.device  # on a GPU the host must not wait for the copy
+        flags = torch.tensor(used, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        flags = flags.to(device, non_blocking=True)
         self.comm.all_reduce(flags, ReduceOp.MAX)  # what this rank has not used another may have
         if not all(used):  # else the host need not wait for the answer
             for shard, flag in zip(shards, flags.tolist(), strict=True):
