@@ -46,6 +46,7 @@ def test_the_table_says_what_was_asked_and_what_is_chosen() -> None:
         ({"nbytes": -1}, "nbytes must be at least 0, got -1"),
         ({"nbytes": 1.5}, "nbytes: expected a whole number, got 1.5"),
         ({"nbytes": True}, "nbytes: expected a whole number, got True"),
+        ({"ranks": 4, "topology": 3}, "topology: expected one such as switch.link., got 3"),
         ({"collective": "all_to_none"}, "collective must be one of all_reduce, .*'all_to_none'"),
         ({"ranks": 4}, "ranks and topology go together"),
     ],

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from minidist.diagnose import __main__ as command
 from minidist.diagnose import record, report, verdict
 from minidist.diagnose.recorder import KEPT, LINE, Recorder
 from minidist.diagnose.verdict import Call, Rank, read, sentence
+from minidist.errors import CommunicationError
 from tests.support.processes import wait_until
 
 
@@ -125,14 +126,16 @@ def test_ranks_that_call_different_collectives_are_told_apart(tmp_path: Path) ->
 
 def in_opposite_order(folder: Path) -> None:
     x, me = torch.ones(3), dist.get_rank()
-    first, other = (dist.new_group([0, 1]) for _ in range(2))
+    first, other, alone = (dist.new_group(ranks) for ranks in ([0, 1], [0, 1], [1]))
     with record(folder):
         work = dist.all_reduce(x, group=other if me else first, async_op=True)
         load_data(folder / "go")
         dist.all_reduce(x.clone(), group=first if me else other)
         work.wait()
-        for group in (first, None):
-            dist.reduce(x, 1, dist.ReduceOp.MAX, group)
+        for root in (0, 1):
+            dist.reduce(x, root, dist.ReduceOp.MAX, first)
+        if me:
+            dist.broadcast(x, 1, alone)
         minidist.all_reduce(x, minidist.ReduceOp.PRODUCT, check=False)
         minidist.broadcast(x, 1)
         config = "cpu:gloo,cuda:nccl"  # whose barriers are queued, and done on the GPU
@@ -141,7 +144,7 @@ def in_opposite_order(folder: Path) -> None:
             dist.barrier()
 
 
-def test_two_groups_in_opposite_order_are_a_circle_and_calls_have_their_root_and_operation(
+def test_groups_in_opposite_order_are_a_circle_and_calls_have_root_and_operation(
     tmp_path: Path,
 ) -> None:
     text, _ = watched(
@@ -152,9 +155,10 @@ def test_two_groups_in_opposite_order_are_a_circle_and_calls_have_their_root_and
     assert groups, text
     assert groups[1] != groups[2]
     calls = read(tmp_path)[1].calls
-    hows = ["SUM", "SUM", "MAX, root 1", "MAX, root 1", "PRODUCT", "root 1", ""]
+    hows = ["SUM", "SUM", "MAX, root 0", "MAX, root 1", "root 1", "PRODUCT", "root 1", ""]
     assert [call.how for call in calls] == hows
-    assert [call.state for call in calls] == ["left"] * 6 + ["queued"]
+    assert [call.state for call in calls] == ["left"] * 7 + ["queued"]
+    assert [call.number for call in calls] == [1, 1, 2, 3, 1, 1, 2, 3]
 
 
 SCRIPT = """
@@ -385,22 +389,76 @@ def test_a_damaged_record_is_a_sentence(tmp_path: Path, damaged: bytes) -> None:
         report(tmp_path)
 
 
-@pytest.mark.usefixtures("alone")
-def test_a_line_in_the_middle_of_being_written_and_a_stack_that_is_missing_are_left_out(
-    tmp_path: Path,
-) -> None:
+@pytest.fixture
+def enter(
+    tmp_path: Path, alone: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Recorder, Callable[..., Any]]]:
+    """A recorder in this process, and what enters a call of a group of so many ranks."""
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: list(range(group.ranks)))
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: "cpu:gloo")
     with record(tmp_path):
         recorder = Recorder(tmp_path / "0.calls", 0, 1)
-        fake: Any = SimpleNamespace(group_name="all")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1])
-            patch.setattr(dist, "get_backend_config", lambda group: "cpu:gloo")
-            leaves = [recorder.enter("barrier", fake, [], "") for _ in range(KEPT + 1)]
-        leaves[0]("left")  # its line is that of the last call by now
-        recorder._state(3, "")  # call 2 is being written, and of call 3 half is
-        recorder._memory[4 * LINE + 100 : 5 * LINE] = bytes(LINE - 100)
-        (tmp_path / "0.stack").unlink()
-        [found] = read(tmp_path, patience=0)
+
+        def call(name: str = "barrier", *tensors: Any, ranks: int = 2) -> Any:
+            group: Any = SimpleNamespace(group_name="all", ranks=ranks)
+            return recorder.enter(name, group, tensors, "")
+
+        yield recorder, call
+
+
+def test_a_half_written_line_and_a_missing_stack_are_left_out(
+    tmp_path: Path, enter: tuple[Recorder, Callable[..., Any]]
+) -> None:
+    recorder, call = enter
+    leaves = [call() for _ in range(KEPT + 1)]
+    leaves[0]("left")  # its line is that of the last call by now
+    recorder._state(3, "")  # call 2 is being written, and of call 3 half is
+    recorder._memory[4 * LINE + 100 : 5 * LINE] = bytes(LINE - 100)
+    (tmp_path / "0.stack").unlink()
+    [found] = read(tmp_path, patience=0)
     assert [call.number for call in found.calls] == [*range(4, KEPT + 2)]
     assert [call.state for call in found.calls] == ["entered"] * (KEPT - 2)
     assert found.now == f"is alive after barrier #{KEPT + 1}, its stack unknown"
+
+
+def test_many_members_a_long_error_and_a_gpu_s_tensor_are_noted(
+    tmp_path: Path, enter: tuple[Recorder, Callable[..., Any]]
+) -> None:
+    recorder, call = enter
+    on_gpu = SimpleNamespace(dtype=torch.int8, shape=(2,), is_cuda=True)
+    for state in ("left", "failed"):
+        call("all_reduce", on_gpu)(state)
+    call(ranks=3000)("left")
+    recorder.note("raised", "word " * 3000)
+    [found] = read(tmp_path)
+    assert [call.state for call in found.calls] == ["queued", "failed", "left"]
+    assert found.calls[0].tensor == "int8 (2,)"
+    assert [len(call.members) for call in found.calls] == [2, 2, 0]
+    assert (found.state, len(found.error)) == ("raised", 100)
+
+
+def ended_by_torchrun(folder: Path) -> None:
+    with record(folder):
+        os.kill(os.getpid(), signal.SIGTERM)
+        load_data(folder / "never")
+
+
+def test_what_an_earlier_run_and_a_launcher_s_end_leave_is_understood(tmp_path: Path) -> None:
+    Recorder(tmp_path / "3.calls", 3, 4).note("raised")
+    with pytest.raises(minidist.RankError, match="was killed by SIGTERM"):
+        minidist.launch(ended_by_torchrun, 1, tmp_path)
+    [found] = read(tmp_path)
+    assert found.state == "ended"
+    assert found.now.startswith("was in ended_by_torchrun at test_diagnose.py:")
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("error", "state"), [(KeyError("x"), "raised"), (CommunicationError("x"), "echoed")]
+)
+def test_a_rank_s_own_error_is_told_from_an_echo(
+    tmp_path: Path, error: Exception, state: str
+) -> None:
+    with pytest.raises(type(error)), record(tmp_path):
+        raise error
+    assert [(each.rank, each.state) for each in read(tmp_path)] == [(0, state)]

@@ -1,5 +1,7 @@
 """Plans against what the library itself prices, predicts and counts; and bad input."""
 
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -52,8 +54,77 @@ def test_a_module_that_no_rule_knows_is_counted_by_what_autograd_keeps() -> None
     assert found.activations == 2 * 4 * 36 + 3
     assert (found.units, found.largest_unit, found.tokens) == (1, found.parameters, 1)
     assert found.operations == 2 * (36 * 9 * 4 + 4 * 36 * 3)
-    with pytest.raises(ValueError, match="sample: expected a tensor of at least one sample"):
-        Sizes.of(net, torch.zeros(()))
+
+
+class Named(OrderedDict[str, Any]):
+    """As Hugging Face's ModelOutput: no type that torch's pytree knows."""
+
+
+class Wraps(nn.Module):
+    """Returns what another module makes in a dict or a tuple, with something beside it."""
+
+    def __init__(self, inner: nn.Module, kind: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.inner, self.kind = inner, kind
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.kind(self.inner(x))
+
+
+KINDS: list[Callable[[Any], Any]] = [
+    lambda y: Named(loss=None, ids=torch.zeros(9, dtype=torch.long), logits=y, cache=(y.sum(),)),
+    lambda y: (y, y.sum()),
+    lambda y: [{"logits": y}, None],
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_may_return_a_dict_or_a_tuple(kind: Callable[[Any], Any]) -> None:
+    net, x = nn.Sequential(nn.Linear(6, 4), nn.Softplus(), nn.Linear(4, 5)), torch.zeros(2, 6)
+    assert Sizes.of(Wraps(net, kind), x) == Sizes.of(net, x)
+    minidist.plan(Wraps(net, kind), "H100", 2, sample=x)
+
+
+def test_an_lstm_is_counted_step_by_step() -> None:
+    found = Sizes.of(nn.LSTM(6, 4, batch_first=True), torch.zeros(2, 5, 6))
+    assert found.operations == 5 * 2 * (6 + 4) * 4 * 4
+    assert found.activations == 5 * (7 * 4) + 5 * 4  # gates, cell, tanh, last output; the loss
+    assert found.parameters == 4 * 4 * (6 + 4 + 2)
+
+
+def frozen() -> nn.Module:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    net[0].requires_grad_(False)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("module", "how", "said"),
+    [
+        (nn.Linear(2, 2), {"sample": torch.zeros(())}, "sample: expected a tensor of at least one"),
+        (nn.Linear(2, 2), {"sample": [1.0]}, r"sample: expected a tensor .*, got \[1.0\]"),
+        (3, {}, "module: expected an nn.Module, got 3"),
+        (nn.LSTM(2, 2), {}, "model: expected samples along the first dimension, got batch_first"),
+        (frozen(), {}, "model: expected .* all trained, .* got 2 frozen ones, such as 0.weight"),
+        (
+            Wraps(nn.Linear(2, 2), lambda y: None),
+            {},
+            "model: .* return .* got NoneType",
+        ),
+        (
+            Wraps(nn.Linear(2, 2), lambda y: {"a": y.detach()}),
+            {},
+            "model: .* gradient.* got dict",
+        ),
+        (nn.Linear(2, 2), {"units": ["0"]}, r"units: expected names of modules .*, got \['0'\]"),
+        (nn.Sequential(nn.Linear(2, 2)), {"units": "0"}, "units: expected names .*, got '0'"),
+    ],
+)
+def test_a_module_that_would_be_counted_wrongly_is_refused(
+    module: Any, how: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        Sizes.of(module, **{"sample": torch.zeros(1, 2), **how})
 
 
 # ---- communication: what the schedules say ----
@@ -225,13 +296,24 @@ def test_a_plan_of_a_module_is_that_of_its_sizes() -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"model": SMALL._replace(parameters=-1)}, r"sizes.parameters: .* at least 0, got -1"),
+    ({"model": SMALL._replace(parameters=-1)}, r"sizes.parameters must be at least 1, got -1"),
     ({"model": SMALL._replace(operations=0)}, r"sizes.operations: expected a number above 0"),
     (
         {"model": SMALL._replace(activations=float("nan"))},
         r"sizes.activations: expected a finite number",
     ),
-    ({"model": SMALL._replace(largest_unit=10**9)}, r"sizes.largest_unit: expected at most all"),
+    ({"model": SMALL._replace(units=None)}, r"sizes.units: expected a whole number, got None"),
+    ({"model": SMALL._replace(units=2.5)}, r"sizes.units: expected a whole number, got 2.5"),
+    ({"model": SMALL._replace(tokens=0)}, r"sizes.tokens must be at least 1, got 0"),
+    (
+        {"model": SMALL._replace(units=10, largest_unit=900, parameters=1000)},
+        r"sizes.units: expected equal blocks of 900 .* all 1000, got 10",
+    ),
+    ({"checkpointing": 2}, r"checkpointing: expected True or False, got 2"),
+    ({"hardware": H100._replace(memory="80")}, r"hardware.memory: expected a number, got '80'"),
+    ({"hardware": H100._replace(flops=None)}, r"hardware.flops: expected a number, got None"),
+    ({"bucket_cap_mb": None}, r"bucket_cap_mb: expected a number, got None"),
+    ({"bucket_cap_mb": float("inf")}, r"bucket_cap_mb: expected a finite number"),
     ({"model": 7e9}, r"model: expected an nn.Module or Sizes, got float"),
     ({"model": nn.Linear(2, 2)}, r"sample: expected an input of the module, got None"),
     ({"hardware": "H1000"}, r"hardware: .* one of A100, H100, H200, B200, got 'H1000'"),
@@ -244,7 +326,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ranks": 0}, r"ranks must be at least 1, got 0"),
     ({"batch": -2}, r"batch must be at least 1, got -2"),
     ({"policy": "bf16"}, r"policy: expected a DtypePolicy, such as MIXED, got 'bf16'"),
-    ({"bucket_cap_mb": 0}, r"bucket_cap_mb: expected a number of MiB above 0, got 0"),
+    ({"bucket_cap_mb": 0}, r"bucket_cap_mb: expected a number above 0, got 0"),
     ({"optimizer": "lion"}, r"optimizer must be one of sgd, momentum, adam, got 'lion'"),
 ]
 
@@ -252,7 +334,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("wrong", "message"), BAD, ids=[next(iter(w)) for w, _ in BAD])
 def test_bad_input_names_the_argument(wrong: dict[str, Any], message: str) -> None:
     how: dict[str, Any] = {"model": SMALL, "hardware": "H100", "ranks": 2, **wrong}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         plan(how.pop("model"), how.pop("hardware"), how.pop("ranks"), **how)
     with pytest.raises(ValueError, match="layers must be at least 1, got 0"):
         Sizes.gpt(0, 64, 64, 64)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from minidist.memory.state import MIXED, DtypePolicy, Strategy, state
 from minidist.planner.hardware import ACCELERATORS, Accelerator
-from minidist.planner.sizes import Sizes, check_sizes
+from minidist.planner.sizes import Sizes, above_zero, check_sizes
 from minidist.planner.step import Memory, Phases, Step, together, total, world
 from minidist.schedule.checks import amount, whole_number
 
@@ -113,8 +113,9 @@ def plan(
     elif not isinstance(model, Sizes):
         raise ValueError(f"model: expected an nn.Module or Sizes, got {type(model).__name__}")
     check_sizes(model)
-    if not 0 < bucket_cap_mb < math.inf:
-        raise ValueError(f"bucket_cap_mb: expected a number of MiB above 0, got {bucket_cap_mb!r}")
+    above_zero("bucket_cap_mb", bucket_cap_mb)
+    if not isinstance(checkpointing, bool):
+        raise TypeError(f"checkpointing: expected True or False, got {checkpointing!r}")
     local, nodes = world(ranks, gpu.per_node)
     step = Step(model, gpu, local, nodes, batch, policy, optimizer, checkpointing, bucket_cap_mb)
     hybrid = step.nodes > 1 and step.local == gpu.per_node > 1
@@ -132,9 +133,7 @@ def _accelerator(hardware: Accelerator | str) -> Accelerator:
         known = ", ".join(ACCELERATORS)
         raise ValueError(f"hardware: expected an Accelerator or one of {known}, got {hardware!r}")
     for name in ("flops", "memory", "bandwidth", "nvlink", "network", "utilization"):
-        if not 0 < getattr(gpu, name) < math.inf:
-            got = getattr(gpu, name)
-            raise ValueError(f"hardware.{name}: expected a finite number above 0, got {got}")
+        above_zero(f"hardware.{name}", getattr(gpu, name))
     if gpu.utilization > 1:
         raise ValueError(f"hardware.utilization: expected at most 1, got {gpu.utilization}")
     whole_number("hardware.per_node", gpu.per_node, 1)

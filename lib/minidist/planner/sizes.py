@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -64,12 +64,12 @@ class Sizes(NamedTuple):
         """Count the sizes of a module, on the meta device: that takes no memory and no time.
 
         Args:
-            module: the bare one, not wrapped; it may be on the meta device.
+            module: the bare one, not wrapped; it may be on the meta device. It returns a tensor,
+                or a dict or a tuple; a loss is computed of the first tensor that has a gradient.
             sample: an input, with samples along its first dimension; of ids [samples, tokens].
             units: names of the blocks; those of the largest `nn.ModuleList` if there are none.
         """
-        if not isinstance(sample, Tensor) or not sample.ndim or not len(sample):
-            raise ValueError(f"sample: expected a tensor of at least one sample, got {sample!r}")
+        check_module(module, sample, units)
         names = list(units) or _blocks(module)
         inside = [sum(p.numel() for p in module.get_submodule(n).parameters()) for n in names]
         everything = sum(parameter.numel() for parameter in module.parameters())
@@ -77,8 +77,8 @@ class Sizes(NamedTuple):
         given: Inputs = (sample.to("meta"),), {}
         with FlopCounterMode(display=False) as counter, _noting(module, names, inputs):
             output = functional_call(module, _on_meta(module), *given)
-        # The loss keeps about as much as the output has, as cross-entropy does.
-        kept = _kept(module, given) + output.numel()
+        # The loss keeps about as much as what it is computed of, as cross-entropy does.
+        kept = _kept(module, given) + _first(output).numel()
         again = [_kept(module.get_submodule(name), each) for name, each in inputs.items()]
         return cls(
             parameters=everything,
@@ -92,15 +92,53 @@ class Sizes(NamedTuple):
 
 
 def check_sizes(sizes: Sizes) -> None:
-    """Raise ValueError for a size that is not above zero, by its name."""
+    """Raise ValueError or TypeError for a size that no model has, by its name."""
     for name, number in sizes._asdict().items():
-        if amount(f"sizes.{name}", number) <= 0:
-            raise ValueError(f"sizes.{name}: expected a number above 0, got {number}")
-    if sizes.largest_unit > sizes.parameters:
+        if name in ("parameters", "units", "largest_unit", "tokens"):
+            whole_number(f"sizes.{name}", number, 1)
+        else:
+            above_zero(f"sizes.{name}", number)
+    if sizes.units * sizes.largest_unit > sizes.parameters:
         raise ValueError(
-            f"sizes.largest_unit: expected at most all {sizes.parameters} parameters, "
-            f"got {sizes.largest_unit}"
+            f"sizes.units: expected equal blocks of {sizes.largest_unit} parameters, no more than "
+            f"fit into all {sizes.parameters}, got {sizes.units}"
         )
+
+
+def above_zero(argument: str, value: float) -> None:
+    """Raise ValueError or TypeError for what is no finite number above 0."""
+    if amount(argument, value) == 0:
+        raise ValueError(f"{argument}: expected a number above 0, got {value}")
+
+
+def check_module(module: nn.Module, sample: Tensor, units: Sequence[str]) -> None:
+    """Raise ValueError for a module, a sample or names of blocks that would be counted wrongly."""
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"module: expected an nn.Module, got {module!r}")
+    if not isinstance(sample, Tensor) or not sample.ndim or not len(sample):
+        raise ValueError(f"sample: expected a tensor of at least one sample, got {sample!r}")
+    if getattr(module, "batch_first", True) is False:
+        raise ValueError("model: expected samples along the first dimension, got batch_first=False")
+    if frozen := [name for name, each in module.named_parameters() if not each.requires_grad]:
+        raise ValueError(
+            f"model: expected parameters that are all trained, which need gradients and moments, "
+            f"got {len(frozen)} frozen ones, such as {frozen[0]}"
+        )
+    known = [name for name, _ in module.named_modules() if name]
+    if isinstance(units, str) or not set(units) <= set(known):
+        raise ValueError(f"units: expected names of modules in the model, got {units!r}")
+
+
+def _first(output: object) -> Tensor:
+    """What a loss is computed of: the first tensor with a gradient in what a module returns."""
+    leaves = tree_leaves(dict(output) if isinstance(output, Mapping) else output)
+    for leaf in leaves:
+        if isinstance(leaf, Tensor) and leaf.requires_grad:
+            return leaf
+    raise ValueError(
+        "model: expected it to return a tensor with a gradient, alone or in a dict or a tuple, "
+        f"got {type(output).__name__}"
+    )
 
 
 def _blocks(module: nn.Module) -> list[str]:

@@ -34,6 +34,8 @@ def memory_curve(
         heights: title → name → bytes: dashed lines, such as what was predicted.
         unit: "GB", "MB", "kB" or "bytes".
     """
+    if unit not in UNITS:
+        raise ValueError(f"memory_curve: unit: expected one of {', '.join(UNITS)}, got {unit!r}")
     scale, heights = UNITS[unit], heights or {}
     size = 3.4, 0.4 + 1.4 * len(recorded)
     figure, grid = style.subplots(len(recorded), 1, size=size, sharey=True)

@@ -17,6 +17,8 @@ def whole_number(argument: str, value: SupportsIndex, least: int | None = None) 
 
 def amount(argument: str, value: SupportsFloat) -> float:
     """`value` as a float, if it is a finite number and at least 0."""
+    if isinstance(value, str | bool) or not hasattr(value, "__float__"):
+        raise TypeError(f"{argument}: expected a number, got {value!r}")
     if not (math.isfinite(value) and float(value) >= 0):
         raise ValueError(f"{argument}: expected a finite number of at least 0, got {value}")
     return float(value)

@@ -110,6 +110,8 @@ def price(schedule: Schedule, topology: Topology) -> Callable[[float], float]:
 
     All chunks count as equally large: rounding to whole elements is left out.
     """
+    if not isinstance(topology, Topology):
+        raise TypeError(f"topology: expected one such as switch(link), got {topology!r}")
     cores = topology.cores
     # How many steps have the same loads: for each link, its beta and the chunks on its busiest
     # copy; and the chunks that the busiest receiver reduces.
