@@ -1,0 +1,16 @@
+"""What is tested where. A room of the library has a folder of its name: `collectives`, `ddp`, ...
+
+test_architecture        lint, format, types, and the rules of the house
+test_wrapping_checks     what DDP, ZeRO and FSDP all refuse: one table of cases
+proof                    each wrapper against one process, on many models; ways to attack it; and
+                         faulty comms, of which the proof must notice each
+claims                   what the book often finds said, shown by a run; `book/claims.yml` names them
+from_scratch             the lesson's files, as milestones of the project
+course, widgets          graders, with wrong answers and what each is told (`course/verdicts.py`
+                         counts them); figures; steppers and sliders
+book, scripts            the built pages, the labs, what a reader copies; recipes and scripts
+benchmarks               the harness, and records that the book quotes
+support                  helpers of several folders: models, training, refusals, figures, pages, and
+                         what learners write (`by_hand`)
+mutants                  single-line faults, planted one by one: which test notices? No test itself
+"""

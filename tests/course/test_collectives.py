@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import minidist
+import minidist  # noqa: F401, in a table
 from course.graders import collectives as grade
 from course.sandbox.threads import Failed, Mismatch, Rank, Threads
-from tests.course.verdicts import each_wrong, refuses
+from tests.course.verdicts import each_wrong, reader, refuses
 
 
 def gather(*, copy: Any = torch.clone, slot: int = 0, roots: Any = lambda n, _: range(n)) -> Any:
@@ -170,6 +170,7 @@ def test_a_collective_call_ends_when_a_thread_raises_or_leaves() -> None:
         Threads(2).run(leaves)
 
 
+rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
 WRONG[grade.names] = [
     ("mistake", but(A="all_gather"), r"picture A: after the call rank 0 has nothing in column 0"),
@@ -189,81 +190,52 @@ WRONG[grade.names] = [
     ("type", lambda: list(RIGHT.values()), "expected a dict of letters and names"),
     ("type", lambda: None, "you return None; expected a dict"),
 ]
-WRONG[grade.all_gather] = [
-    (
-        "order",
-        gather(roots=lambda n, rank: [rank]),
-        r"not make the same call: rank 0 broadcast\(src=0\), rank 1 broad.*=1",
-    ),
-    ("mistake", gather(copy=None), r"rank 0 nothing was written into parts\[0\]\. A broadcast"),
-    ("input", through_mine, r"on rank 0 parts\[1\] holds rank 0's, expected rank 1's `mine`"),
-    ("off by one", gather(slot=1), r"parts\[0\] holds rank 3's, expected rank 0's `mine`"),
-    (
-        "traffic",
-        gather(roots=lambda n, _: [*range(n), 0]),
-        r"the result is right, in 5 calls of broadcast; 4 are enough",
-    ),
-    ("traffic", all_at_once, "right, but the calls of broadcast move .* that nobody needs"),
-    ("input", gather(copy=taken), r"`mine` was overwritten; it is an input"),
-    (
-        "order",
-        lambda parts, mine, rank, broadcast: rank and broadcast(mine, 1),
-        r"rank 0 has ended, but others wait for it: rank 1 broadcast\(src=1\)",
-    ),
-    ("off by one", gather(roots=lambda n, _: [n]), r"ValueError: src must be .* 0\.\.3, got 4"),
-    (
-        "these sizes",
-        gather(copy=only_small),
-        r"4 real processes ranks? .* raised ValueError: too la",
-    ),
-    ("two ranks", for_two, r"With 4 ranks: on rank 0 nothing was written into parts\[2\]"),
-    ("these sizes", for_four, "With 2 ranks: on rank . it raised IndexError"),
-    ("constant", numbers, r"on rank 0 parts\[0\] holds 0 everywhere, expected rank 0's"),
-    ("mistake", gather(copy=torch.round), r"4 real .* differs from minidist\.all_gather's"),
-    ("hangs", forever, r"make call after call: rank 0 broadcast\(src=0\)"),
-    ("hangs", spins, "With 4 ranks: rank 0 does not come to an end"),
-    (
-        "torch's own",
-        on_real_ranks(gather(), lambda parts, mine, *_: dist.all_gather(parts, mine)),
-        "your function calls torch.distributed's all_gather. Use `broadcast`",
-    ),
-    (
-        "torch's own",
-        on_real_ranks(gather(), lambda parts, mine, *_: minidist.all_gather(parts, mine)),
-        "is right, with 0 calls of broadcast .* expected 4",
-    ),
-]
-WRONG[grade.reduce_scatter] = [
-    (
-        "mistake",
-        scatter(add=lambda inputs, _: sum(inputs)),
-        r"rank 0 `output` holds 0→0 \+ 0→1 .* expected 0→0 \+ 1→0 \+ 2→0 \+ 3→0",
-    ),
-    ("input", scatter(write=torch.Tensor.add_), r"holds what was in it before, too"),
-    ("input", scatter(write=lambda *_: None), r"nothing was written into `output`, in place"),
-    ("input", into_inputs, r"`inputs` were overwritten"),
-    ("mistake", swapped, r"`output` holds 0 blocks, expected"),
-    ("traffic", scatter(calls=2), r"is right, in 2 calls of all_to_all; one is enough"),
-    ("traffic", one_by_one, r"is right, in 4 calls of all_to_all; one is enough"),
-    ("gathers all", tables, "right, but the calls of all_to_all move .* that nobody needs"),
-    ("two ranks", two_parts, r"With 4 ranks: on rank 0 `output` holds 0→0 \+ 3→0, expected"),
-    ("off by one", scatter(add=lambda _, got: sum(got[1:])), r"holds 1→0 \+ 2→0 \+ 3→0, expected"),
-    (
-        "mistake",
-        lambda output, inputs, all_to_all: all_to_all([output], inputs),
-        r"all_to_all needs 4 outputs and inputs, got 1 and 4",
-    ),
-    (
-        "torch's own",
-        on_real_ranks(scatter(), lambda output, parts, _: dist.reduce_scatter(output, parts)),
-        "your function calls torch.distributed's reduce_scatter. Use `all_to_all`",
-    ),
-    (
-        "torch's own",
-        on_real_ranks(scatter(), lambda output, parts, _: minidist.reduce_scatter(output, parts)),
-        "is right, with 0 calls of all_to_all .* expected 1",
-    ),
-]
+WRONG[grade.all_gather] = rows(r"""
+order | gather(roots=lambda n, rank: [rank])
+    | not make the same call: rank 0 broadcast\(src=0\), rank 1 broad.*=1
+mistake | gather(copy=None) | rank 0 nothing was written into parts\[0\]\. A broadcast
+input | through_mine | on rank 0 parts\[1\] holds rank 0's, expected rank 1's `mine`
+off by one | gather(slot=1) | parts\[0\] holds rank 3's, expected rank 0's `mine`
+traffic | gather(roots=lambda n, _: [*range(n), 0])
+    | the result is right, in 5 calls of broadcast; 4 are enough
+traffic | all_at_once | right, but the calls of broadcast move .* that nobody needs
+input | gather(copy=taken) | `mine` was overwritten; it is an input
+order | lambda parts, mine, rank, broadcast: rank and broadcast(mine, 1)
+    | rank 0 has ended, but others wait for it: rank 1 broadcast\(src=1\)
+off by one | gather(roots=lambda n, _: [n]) | ValueError: src must be .* 0\.\.3, got 4
+these sizes | gather(copy=only_small) | 4 real processes ranks? .* raised ValueError: too la
+two ranks | for_two | With 4 ranks: on rank 0 nothing was written into parts\[2\]
+these sizes | for_four | With 2 ranks: on rank . it raised IndexError
+constant | numbers | on rank 0 parts\[0\] holds 0 everywhere, expected rank 0's
+mistake | gather(copy=torch.round) | 4 real .* differs from minidist\.all_gather's
+hangs | forever | make call after call: rank 0 broadcast\(src=0\)
+hangs | spins | With 4 ranks: rank 0 does not come to an end
+torch's own | on_real_ranks(gather(), lambda parts, mine, *_: dist.all_gather(parts, mine))
+    | your function calls torch.distributed's all_gather. Use `broadcast`
+torch's own | on_real_ranks(gather(), lambda parts, mine, *_: minidist.all_gather(parts, mine))
+    | is right, with 0 calls of broadcast .* expected 4
+""")
+WRONG[grade.reduce_scatter] = rows(r"""
+mistake | scatter(add=lambda inputs, _: sum(inputs))
+    | rank 0 `output` holds 0→0 \+ 0→1 .* expected 0→0 \+ 1→0 \+ 2→0 \+ 3→0
+input | scatter(write=torch.Tensor.add_) | holds what was in it before, too
+input | scatter(write=lambda *_: None) | nothing was written into `output`, in place
+input | into_inputs | `inputs` were overwritten
+mistake | swapped | `output` holds 0 blocks, expected
+traffic | scatter(calls=2) | is right, in 2 calls of all_to_all; one is enough
+traffic | one_by_one | is right, in 4 calls of all_to_all; one is enough
+gathers all | tables | right, but the calls of all_to_all move .* that nobody needs
+two ranks | two_parts | With 4 ranks: on rank 0 `output` holds 0→0 \+ 3→0, expected
+off by one | scatter(add=lambda _, got: sum(got[1:])) | holds 1→0 \+ 2→0 \+ 3→0, expected
+mistake | lambda output, inputs, all_to_all: all_to_all([output], inputs)
+    | all_to_all needs 4 outputs and inputs, got 1 and 4
+torch's own | on_real_ranks(scatter(), lambda output, parts, _: dist.reduce_scatter(output,
+    parts))
+    | your function calls torch.distributed's reduce_scatter. Use `all_to_all`
+torch's own | on_real_ranks(scatter(), lambda output, parts, _: minidist.reduce_scatter(output,
+    parts))
+    | is right, with 0 calls of all_to_all .* expected 1
+""")
 
 
 @each_wrong(WRONG)

@@ -1,18 +1,18 @@
 """The graders of the lab on DDP: mistakes get a diagnosis."""
 
-import os
+import os  # noqa: F401, in a table
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import minidist
+import minidist  # noqa: F401, in a table
 from course.graders import ddp as grade
 from course.sandbox import ranks as sandbox
-from minidist import ReduceOp
+from minidist import ReduceOp  # noqa: F401, in a table
 from tests.course.by_hand import ddp as hand
-from tests.course.verdicts import each_wrong, refuses, says
+from tests.course.verdicts import each_wrong, reader, refuses, says
 
 
 @pytest.mark.parametrize(
@@ -97,80 +97,45 @@ def test_numbers_of_other_types_are_right() -> None:
     assert grade.factors(lambda samples: torch.tensor(samples) * len(samples) / sum(samples))
 
 
+rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
-WRONG[grade.by_hand] = [
-    (
-        "mistake",
-        hand.by_hand(average=lambda p: minidist.all_reduce(p.grad)),
-        "step 1 .* is the sum over 3 ranks, .*: divide by their number",
-    ),
-    (
-        "mistake",
-        hand.by_hand(average=lambda p: minidist.all_reduce(p.grad.div_(3), ReduceOp.AVG)),
-        "divided twice",
-    ),
-    (
-        "mistake",
-        hand.by_hand(average=lambda p: setattr(p, "grad", p.grad / 3)),
-        "its own, divided, and not summed",
-    ),
-    (
-        "mistake",
-        hand.by_hand(average=lambda p: minidist.all_reduce(p.data, ReduceOp.AVG)),
-        "changed 0.weight itself.*reduce parameter.grad",
-    ),
-    (
-        "mistake",
-        hand.by_hand(average=lambda p: setattr(p, "grad", None)),
-        "On rank . of 3 0.weight has no gradient",
-    ),
-    (
-        "mistake",
-        hand.by_hand(average=nothing),
-        "rank 0's gradient of 0.weight is still its own.*every param",
-    ),
-    ("mistake", hand.by_hand(broadcast=nothing), "rank 1 starts with a 0.weight .*broadcast"),
-    (
-        "mistake",
-        hand.by_hand(broadcast=lambda p: minidist.broadcast(p.detach(), 2)),
-        "rank 0 starts with a 0.weight .* not rank 0's",
-    ),
-    (
-        "mistake",
-        hand.by_hand(broadcast=lambda p: minidist.broadcast(p, 0)),
-        "requires grad.*parameter.detach()",
-    ),
-    ("order", hand.in_another_order(hand.rotated), "disagree on tensor's shape.*in the same order"),
-    (
-        "order",
-        hand.in_another_order(hand.swapped),
-        "another one than its peers have.*same order everywhere",
-    ),
-    ("mistake", hand.once, "in step 2 of 2, rank 0's gradient of 0.weight is still its own"),
-    (
-        "constant",
-        hand.by_hand(average=hand.average_of_three),
-        "on 5 .* is 1.67 times the average: divide once, by the number of ranks",
-    ),
-    ("two ranks", hand.by_hand(average=hand.with_the_next_rank), "on 3 real .*another one than"),
-    ("these sizes", hand.first_eight, "rank 0's gradient of .* is still its own"),
-    (
-        "gathers all",
-        hand.by_hand(average=hand.gathered),
-        "the gradients are right, but .* 1.5 times the .* that are enough",
-    ),
-    ("traffic", hand.by_hand(average=hand.twice), "the gradients are right, but .* 2 times the"),
-    ("traffic", hand.by_hand(average=hand.by_rank_0), "rank 0 sends .* for each rank are enough"),
-    ("traffic", hand.by_hand(average=hand.in_halves), "sends .* messages .*make fewer calls"),
-    (
-        "traffic",
-        hand.by_hand(broadcast=hand.broadcast_by_a_sum),
-        "the replicas are alike, but .* 2 times",
-    ),
-    ("torch's own", hand.by_hand(average=hand.by_torch), "calls torch.distributed's all_reduce"),
-    ("torch's own", hand.by_hand(average=hand.by_torch_in_secret), "torch.distributed's all_red"),
-    ("raises", lambda model: os._exit(3), "left with exit code 3"),
-]
+WRONG[grade.by_hand] = rows("""
+mistake | hand.by_hand(average=lambda p: minidist.all_reduce(p.grad))
+    | step 1 .* is the sum over 3 ranks, .*: divide by their number
+mistake | hand.by_hand(average=lambda p: minidist.all_reduce(p.grad.div_(3), ReduceOp.AVG))
+    | divided twice
+mistake | hand.by_hand(average=lambda p: setattr(p, "grad", p.grad / 3))
+    | its own, divided, and not summed
+mistake | hand.by_hand(average=lambda p: minidist.all_reduce(p.data, ReduceOp.AVG))
+    | changed 0.weight itself.*reduce parameter.grad
+mistake | hand.by_hand(average=lambda p: setattr(p, "grad", None))
+    | On rank . of 3 0.weight has no gradient
+mistake | hand.by_hand(average=nothing)
+    | rank 0's gradient of 0.weight is still its own.*every param
+mistake | hand.by_hand(broadcast=nothing) | rank 1 starts with a 0.weight .*broadcast
+mistake | hand.by_hand(broadcast=lambda p: minidist.broadcast(p.detach(), 2))
+    | rank 0 starts with a 0.weight .* not rank 0's
+mistake | hand.by_hand(broadcast=lambda p: minidist.broadcast(p, 0))
+    | requires grad.*parameter.detach()
+order | hand.in_another_order(hand.rotated) | disagree on tensor's shape.*in the same order
+order | hand.in_another_order(hand.swapped)
+    | another one than its peers have.*same order everywhere
+mistake | hand.once | in step 2 of 2, rank 0's gradient of 0.weight is still its own
+constant | hand.by_hand(average=hand.average_of_three)
+    | on 5 .* is 1.67 times the average: divide once, by the number of ranks
+two ranks | hand.by_hand(average=hand.with_the_next_rank) | on 3 real .*another one than
+these sizes | hand.first_eight | rank 0's gradient of .* is still its own
+gathers all | hand.by_hand(average=hand.gathered)
+    | the gradients are right, but .* 1.5 times the .* that are enough
+traffic | hand.by_hand(average=hand.twice) | the gradients are right, but .* 2 times the
+traffic | hand.by_hand(average=hand.by_rank_0) | rank 0 sends .* for each rank are enough
+traffic | hand.by_hand(average=hand.in_halves) | sends .* messages .*make fewer calls
+traffic | hand.by_hand(broadcast=hand.broadcast_by_a_sum)
+    | the replicas are alike, but .* 2 times
+torch's own | hand.by_hand(average=hand.by_torch) | calls torch.distributed's all_reduce
+torch's own | hand.by_hand(average=hand.by_torch_in_secret) | torch.distributed's all_red
+raises | lambda model: os._exit(3) | left with exit code 3
+""")
 WRONG[grade.buckets] = [
     ("mistake", lambda s, first, cap: fill(s, first, cap, forward=True), "them in reverse"),
     ("mistake", lambda s, first, cap: fill(s, cap, cap), "the first bucket has a cap of its own"),

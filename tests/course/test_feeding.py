@@ -24,7 +24,7 @@ from tests.course.by_hand.feeding import (
     under_one_name,
     with_rank_1,
 )
-from tests.course.verdicts import each_wrong, refuses
+from tests.course.verdicts import each_wrong, reader, refuses
 
 
 def indices(
@@ -58,6 +58,7 @@ def test_other_right_ways_are_right_too() -> None:
     assert grade.save(saver(move=lambda beside, path: beside.replace(path)))
 
 
+rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
 WRONG[grade.indices] = [
     ("mistake", indices(seed=""), "epoch 3.*That is the order of epoch 0"),
@@ -76,25 +77,18 @@ WRONG[grade.indices] = [
     ("type", lambda *case: None, "you return None; expected a list of numbers"),
     ("type", lambda *case: indices()(*case)[0], "expected a list of numbers"),
 ]
-WRONG[grade.rate] = [
-    ("constant", lambda step, base, k, warm: k * base, "For step 0 .* not zero, and not yet"),
-    ("mistake", lambda step, base, k, warm: k * base * min(1, step / warm), "it is not zero"),
-    ("mistake", lambda step, base, k, warm: base + step * (k - 1) * base / max(warm, 1), "grow"),
-    ("mistake", lambda step, base, k, warm: base if step < warm else k * base, "as much as the"),
-    (
-        "off by one",
-        lambda step, *more: warmed(step + 1, *more),
-        "first step is taken with the base",
-    ),
-    (
-        "these sizes",
-        lambda step, base, k, warm: base + (k - 1) * base * min(1, step / warm),
-        "for .0, 0.1, 8.0, 0. it raised ZeroDivisionError",
-    ),
-    ("these sizes", lambda step, *more: warmed(min(step, 10), *more), "For step 11 .* 23 you say"),
-    ("unit", lambda *case: 100 * warmed(*case), "you say 10, expected 0.1"),
-    ("type", lambda *case: [warmed(*case)], "expected a learning rate, a number"),
-]
+WRONG[grade.rate] = rows("""step, base, k, warm
+constant | k * base | For step 0 .* not zero, and not yet
+mistake | k * base * min(1, step / warm) | it is not zero
+mistake | base + step * (k - 1) * base / max(warm, 1) | grow
+mistake | base if step < warm else k * base | as much as the
+off by one | =lambda step, *more: warmed(step + 1, *more) | first step is taken with the base
+these sizes | base + (k - 1) * base * min(1, step / warm)
+    | for .0, 0.1, 8.0, 0. it raised ZeroDivisionError
+these sizes | =lambda step, *more: warmed(min(step, 10), *more) | For step 11 .* 23 you say
+unit | =lambda *case: 100 * warmed(*case) | you say 10, expected 0.1
+type | =lambda *case: [warmed(*case)] | expected a learning rate, a number
+""")
 WRONG[grade.accumulate] = [
     ("mistake", accumulate(divide=lambda many: 1), "4 times too large: divide each loss"),
     ("mistake", accumulate(divide=lambda many: many**2), "4 times too small: divide .* once"),

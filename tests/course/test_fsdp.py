@@ -8,7 +8,7 @@ import numpy as np
 
 from course.graders import fsdp as grade
 from tests.course.by_hand import fsdp as hand
-from tests.course.verdicts import each_wrong, refuses, says
+from tests.course.verdicts import each_wrong, reader, refuses, says
 
 
 def test_ranks_that_make_other_calls_are_found() -> None:
@@ -71,195 +71,98 @@ def held(
     return my_peak
 
 
+rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
-WRONG[grade.unit] = [
-    (
-        "mistake",
-        hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) * comm.ranks),
-        "is the sum over 3 ranks, .*: divide by their number",
-    ),
-    (
-        "mistake",
-        hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) / comm.ranks),
-        "divided twice",
-    ),
-    (
-        "mistake",
-        hand.unit(scatter=lambda g, comm: g.chunk(comm.ranks)[comm.rank]),
-        "the gradient is still its own",
-    ),
-    (
-        "mistake",
-        hand.unit(
-            scatter=lambda g, comm: hand.scatter(g.view(comm.ranks, -1).flip(0).flatten(), comm)
-        ),
-        "that of rank 2's weights. Rank 0 keeps part 0",
-    ),
-    ("mistake", hand.unit(scatter=lambda g, _: g), r"shape \[12\], expected \[4\]"),
-    (
-        "mistake",
-        hand.unit(scatter=lambda *_: None),
-        "you return None, expected a part of the gradient",
-    ),
-    ("traffic", hand.unit(scatter=hand.all_reduced), "is right, but .* 1.3 times"),
-    (
-        "mistake",
-        hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) + 1e-3),
-        "is off by up to 1.0e-03",
-    ),
-    (
-        "mistake",
-        hand.unit(gather=lambda shard, comm: shard.repeat(comm.ranks)),
-        "forward got are not those of all ranks",
-    ),
-    ("memory", hand.never_resharded, "still in memory when backward begins. Reshard"),
-    ("memory", hand.kept_for_later, "still in memory when all is over"),
-    (
-        "mistake",
-        lambda shard, forward, *_: forward(shard),
-        r"On rank \d of 3 forward got \[4\], expected all \[12\]",
-    ),
-    (
-        "mistake",
-        lambda shard, forward, _, comm: forward(hand.gather(shard, comm)),
-        "backward was never called",
-    ),
-    (
-        "mistake",
-        lambda shard, *rest: (hand.unit()(shard, *rest), shard.mul_(2))[0],
-        "the shard has been changed",
-    ),
-    (
-        "constant",
-        hand.unit(scatter=lambda g, comm: hand.scatter(g * comm.ranks / 3, comm)),
-        "rank 0 of 5 the gradient is 1.67 times",
-    ),
-    (
-        "two ranks",
-        hand.unit(scatter=lambda g, comm: hand.scatter(g * comm.ranks / 2, comm)),
-        "rank 0 of 3 the gradient is 1.5 times the average",
-    ),
-    (
-        "these sizes",
-        hand.unit(gather=lambda shard, comm: hand.gather(shard[:4], comm)),
-        r"forward got \[12\], expected all \[21\]",
-    ),
-    (
-        "gathers all",
-        hand.unit(scatter=hand.gathered),
-        "the gradient is right, but .* 1.7 times the .*each rank's own part",
-    ),
-    (
-        "traffic",
-        hand.unit(
-            gather=lambda shard, comm: hand.gather(shard, comm) + 0 * hand.gather(shard, comm)
-        ),
-        "is right, but .* 1.7 times",
-    ),
-    ("traffic", hand.unit(scatter=hand.in_halves), "make fewer calls"),
-    ("torch's own", hand.by_lists, "torch.distributed's all_gather. Use comm"),
-    (
-        "torch's own",
-        hand.unit(scatter=hand.around_comm),
-        "only .* bytes that it takes were counted.*comm's calls alone",
-    ),
-    ("memory", hand.copied, "only .* counted. Gather before forward and again before backward"),
-]
-WRONG[grade.rows] = [
-    ("mistake", overhanging, "There is no row 7: cut at 5"),
-    ("mistake", half_overhanging, "must not end before it begins"),
-    ("mistake", rounded_down, "Row 4 is nobody's: round up"),
-    ("mistake", even, r"as even as can be.*\[2, 2, 1, 0\] rows"),
-    ("mistake", lambda rows, ranks: rounded_up(rows, ranks)[:-1], "a rank without rows"),
-    ("mistake", lambda rows, ranks: rounded_up(rows, ranks)[::-1], r"Expected \[2, 2, 2, 2\] rows"),
-    ("mistake", lambda rows, ranks: [rows // ranks] * ranks, "expected .start, end. of each"),
-    (
-        "constant",
-        lambda rows, ranks: [(0, 2), (2, 4), (4, 6), (6, 8)],
-        "There is no row 7: cut at 5",
-    ),
-    (
-        "two ranks",
-        lambda rows, ranks: (rounded_up(rows, 2) + [(rows, rows)] * ranks)[:ranks],
-        "For 8 rows on 4 ranks .*Expected",
-    ),
-    (
-        "off by one",
-        lambda rows, ranks: [(a, max(a, b - 1)) for a, b in rounded_up(rows, ranks)],
-        "Row 1 is nobody's",
-    ),
-    ("type", lambda rows, ranks: None, "you return None; expected .start, end. of each"),
-]
-WRONG[grade.norm] = [
-    (
-        "mistake",
-        lambda parts, comm: hand.squares(parts).sqrt(),
-        "the norm of this rank's part alone",
-    ),
-    (
-        "mistake",
-        lambda parts, comm: hand.total(hand.squares(parts).sqrt(), comm),
-        "Norms do not add up: their squares do",
-    ),
-    (
-        "mistake",
-        lambda parts, comm: hand.total(hand.squares(parts).sqrt(), comm) / comm.ranks,
-        "the mean of the ranks' norms",
-    ),
-    (
-        "mistake",
-        lambda parts, comm: hand.norm(parts, comm) / comm.ranks**0.5,
-        "do not average them",
-    ),
-    ("mistake", lambda parts, comm: hand.norm(parts, comm) ** 2, "That is its square"),
-    (
-        "mistake",
-        lambda parts, comm: hand.total(hand.squares(parts).sqrt(), comm).sqrt(),
-        "sum their squares",
-    ),
-    (
-        "mistake",
-        lambda parts, comm: hand.norm([g if g is None else g.mul_(2) for g in parts], comm),
-        "gradients have been changed",
-    ),
-    ("mistake", lambda parts, comm: None, "you return None, expected a number"),
-    ("constant", lambda parts, comm: 1.0, "you return 1.0000, expected"),
-    ("two ranks", hand.norm_of_two, "on rank 0 you return .*, expected"),
-    ("these sizes", hand.norm_without_none, "ranks? .* raised AttributeError"),
-    ("traffic", hand.one_by_one, "the norm is right, but it takes 2 calls of comm; one is enough"),
-    (
-        "gathers all",
-        hand.norm_gathered,
-        "the norm is right, but .* 1.5 times the .* that are enough",
-    ),
-    ("torch's own", hand.norm_by_torch, "torch.distributed's all_reduce. Use comm"),
-]
-WRONG[grade.peak] = [
-    ("mistake", held(whole_at_a_time, shards=False), "the shards are held all the time"),
-    ("mistake", held(whole_at_a_time, root=False), "the root's own weights are whole until"),
-    ("mistake", held(lambda blocks, _: whole_at_a_time(blocks, False)), "with prefetch two units"),
-    ("mistake", held(lambda blocks, _: whole_at_a_time(blocks, True)), "without one"),
-    (
-        "mistake",
-        held(lambda blocks, two: sum(sorted(blocks)[-1 - two :])),
-        "only if they follow each other",
-    ),
-    (
-        "mistake",
-        held(lambda blocks, two: (1 + two) * max(blocks, default=0)),
-        "not as large as the largest|only if they follow",
-    ),
-    ("mistake", held(lambda blocks, _: sum(blocks)), "not all units are whole"),
-    ("mistake", lambda units, ranks, prefetch: sum(units), "the whole model"),
-    ("constant", lambda units, ranks, prefetch: 175, "with prefetch, you say 175; it is 275"),
-    (
-        "two ranks",
-        lambda units, ranks, prefetch: held(whole_at_a_time)(units, 2, prefetch),
-        "on 4 ranks, without prefetch, you say",
-    ),
-    ("unit", lambda *case: 4 * held(whole_at_a_time)(*case), "you say 700; it is 175"),
-    ("type", lambda units, ranks, prefetch: None, "expected a number of weights"),
-]
+WRONG[grade.unit] = rows(r"""
+mistake | hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) * comm.ranks)
+    | is the sum over 3 ranks, .*: divide by their number
+mistake | hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) / comm.ranks) | divided twice
+mistake | hand.unit(scatter=lambda g, comm: g.chunk(comm.ranks)[comm.rank])
+    | the gradient is still its own
+mistake | hand.unit(scatter=lambda g, comm: hand.scatter(g.view(comm.ranks, -1).flip(0).flatten(),
+    comm))
+    | that of rank 2's weights. Rank 0 keeps part 0
+mistake | hand.unit(scatter=lambda g, _: g) | shape \[12\], expected \[4\]
+mistake | hand.unit(scatter=lambda *_: None) | you return None, expected a part of the gradient
+traffic | hand.unit(scatter=hand.all_reduced) | is right, but .* 1.3 times
+mistake | hand.unit(scatter=lambda g, comm: hand.scatter(g, comm) + 1e-3)
+    | is off by up to 1.0e-03
+mistake | hand.unit(gather=lambda shard, comm: shard.repeat(comm.ranks))
+    | forward got are not those of all ranks
+memory | hand.never_resharded | still in memory when backward begins. Reshard
+memory | hand.kept_for_later | still in memory when all is over
+mistake | lambda shard, forward, *_: forward(shard)
+    | On rank \d of 3 forward got \[4\], expected all \[12\]
+mistake | lambda shard, forward, _, comm: forward(hand.gather(shard, comm))
+    | backward was never called
+mistake | lambda shard, *rest: (hand.unit()(shard, *rest), shard.mul_(2))[0]
+    | the shard has been changed
+constant | hand.unit(scatter=lambda g, comm: hand.scatter(g * comm.ranks / 3, comm))
+    | rank 0 of 5 the gradient is 1.67 times
+two ranks | hand.unit(scatter=lambda g, comm: hand.scatter(g * comm.ranks / 2, comm))
+    | rank 0 of 3 the gradient is 1.5 times the average
+these sizes | hand.unit(gather=lambda shard, comm: hand.gather(shard[:4], comm))
+    | forward got \[12\], expected all \[21\]
+gathers all | hand.unit(scatter=hand.gathered)
+    | the gradient is right, but .* 1.7 times the .*each rank's own part
+traffic | hand.unit(gather=lambda shard, comm: hand.gather(shard, comm) + 0 * hand.gather(shard,
+    comm))
+    | is right, but .* 1.7 times
+traffic | hand.unit(scatter=hand.in_halves) | make fewer calls
+torch's own | hand.by_lists | torch.distributed's all_gather. Use comm
+torch's own | hand.unit(scatter=hand.around_comm)
+    | only .* bytes that it takes were counted.*comm's calls alone
+memory | hand.copied | only .* counted. Gather before forward and again before backward
+""")
+WRONG[grade.rows] = rows(r"""rows, ranks
+mistake | =overhanging | There is no row 7: cut at 5
+mistake | =half_overhanging | must not end before it begins
+mistake | =rounded_down | Row 4 is nobody's: round up
+mistake | =even | as even as can be.*\[2, 2, 1, 0\] rows
+mistake | rounded_up(rows, ranks)[:-1] | a rank without rows
+mistake | rounded_up(rows, ranks)[::-1] | Expected \[2, 2, 2, 2\] rows
+mistake | [rows // ranks] * ranks | expected .start, end. of each
+constant | [(0, 2), (2, 4), (4, 6), (6, 8)] | There is no row 7: cut at 5
+two ranks | (rounded_up(rows, 2) + [(rows, rows)] * ranks)[:ranks]
+    | For 8 rows on 4 ranks .*Expected
+off by one | [(a, max(a, b - 1)) for a, b in rounded_up(rows, ranks)] | Row 1 is nobody's
+type | None | you return None; expected .start, end. of each
+""")
+WRONG[grade.norm] = rows("""parts, comm
+mistake | hand.squares(parts).sqrt() | the norm of this rank's part alone
+mistake | hand.total(hand.squares(parts).sqrt(), comm) | Norms do not add up: their squares do
+mistake | hand.total(hand.squares(parts).sqrt(), comm) / comm.ranks
+    | the mean of the ranks' norms
+mistake | hand.norm(parts, comm) / comm.ranks**0.5 | do not average them
+mistake | hand.norm(parts, comm) ** 2 | That is its square
+mistake | hand.total(hand.squares(parts).sqrt(), comm).sqrt() | sum their squares
+mistake | hand.norm([g if g is None else g.mul_(2) for g in parts], comm)
+    | gradients have been changed
+mistake | None | you return None, expected a number
+constant | 1.0 | you return 1.0000, expected
+two ranks | =hand.norm_of_two | on rank 0 you return .*, expected
+these sizes | =hand.norm_without_none | ranks? .* raised AttributeError
+traffic | =hand.one_by_one | the norm is right, but it takes 2 calls of comm; one is enough
+gathers all | =hand.norm_gathered | the norm is right, but .* 1.5 times the .* that are enough
+torch's own | =hand.norm_by_torch | torch.distributed's all_reduce. Use comm
+""")
+WRONG[grade.peak] = rows("""
+mistake | held(whole_at_a_time, shards=False) | the shards are held all the time
+mistake | held(whole_at_a_time, root=False) | the root's own weights are whole until
+mistake | held(lambda blocks, _: whole_at_a_time(blocks, False)) | with prefetch two units
+mistake | held(lambda blocks, _: whole_at_a_time(blocks, True)) | without one
+mistake | held(lambda blocks, two: sum(sorted(blocks)[-1 - two :]))
+    | only if they follow each other
+mistake | held(lambda blocks, two: (1 + two) * max(blocks, default=0))
+    | not as large as the largest|only if they follow
+mistake | held(lambda blocks, _: sum(blocks)) | not all units are whole
+mistake | lambda units, ranks, prefetch: sum(units) | the whole model
+constant | lambda units, ranks, prefetch: 175 | with prefetch, you say 175; it is 275
+two ranks | lambda units, ranks, prefetch: held(whole_at_a_time)(units, 2, prefetch)
+    | on 4 ranks, without prefetch, you say
+unit | lambda *case: 4 * held(whole_at_a_time)(*case) | you say 700; it is 175
+type | lambda units, ranks, prefetch: None | expected a number of weights
+""")
 
 
 @each_wrong(WRONG)

@@ -8,7 +8,7 @@ import numpy as np
 
 from course.graders import map_reduce as grade
 from course.graders.map_reduce import words
-from tests.course.verdicts import each_wrong, refuses
+from tests.course.verdicts import each_wrong, reader, refuses
 
 
 def lengths(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -77,72 +77,42 @@ def test_another_right_way_is_right() -> None:
     assert grade.owner(lambda key, ranks: np.int64(position(key, ranks)))
 
 
+rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
-WRONG[grade.mean_length] = [
-    ("mistake", (plain, average, average), r"With the combiner in each.*A mean of means"),
-    ("mistake", (lengths, counts_calls, mean), r"on what it has given itself.*mean of means"),
-    (
-        "mistake",
-        (lambda t: [(w[0], (len(w), 1)) for w in t.split()], added, mean),
-        r"Without a combiner the keys.*missing \['e', 't'\].*|not expected",
-    ),
-    (
-        "mistake",
-        (lambda t: [(w, (len(w), 1)) for w in words(t)], added, mean),
-        "not the first letters",
-    ),
-    ("unit", (lengths, added, lambda k, v: added(k, v)[0]), "combiner, the words with 'a'"),
-    ("off by one", (lengths, added, lambda k, v: mean(k, [*v, (0, 1)])), "the words with 'a'"),
-    ("type", (lengths, lambda k, v: list(v), mean), r"it raised (TypeError|ValueError)"),
-    (
-        "traffic",
-        (
-            lambda t: [(k, [v]) for k, v in plain(t)],
-            keeps_all,
-            lambda k, v: average(k, keeps_all(k, v)),
-        ),
-        r"of 1,000 words the combiner makes",
-    ),
-    (
-        "gathers all",
-        (
-            lambda t: [(w[0], " " + w) for w in words(t)],
-            lambda k, v: "".join(v),
-            lambda k, v: average(k, [len(w) for w in "".join(v).split()]),
-        ),
-        r"of 1,000 words the combiner makes",
-    ),
-    ("type", (words, added, mean), r"must give pairs \(letter, value\)"),
-    ("type", (lengths, added, lambda k, v: str(mean(k, v))), "have a mean length of '2.4'"),
-    ("constant", (lengths, added, lambda k, v: 2.4), "the words with 'd' .* expected 3"),
-    ("these sizes", (lengths, added, known), r"it raised KeyError|have a mean length of"),
-    ("raises", (raises_late, added, mean), "the mapper raised KeyError"),
-    ("hangs", (endless, added, mean), "the mapper gives 108 pairs or more; expected one a word"),
-]
-WRONG[grade.owner] = [
-    ("mistake", lambda key, n: key[0] % n, r"1 to reducer 1; .* on rank 0\. You deal .* cards"),
-    (
-        "these sizes",
-        lambda key, n: key[0] // -(-key[1] // n),
-        r"10 elements on 4 ranks: .* \[3, 3, 3, 1\] elements; ",
-    ),
-    (
-        "these sizes",
-        lambda key, n: key[0] // (key[1] // n),
-        r"10 elements on 4 ranks: for element 8 you say 4",
-    ),
-    (
-        "mistake",
-        lambda key, n: key[0] * n // key[1],
-        r"\[3, 2, 3, 2\] elements; they should have \[3, 3",
-    ),
-    ("mistake", lambda key, n: key[0], r"for element 4 you say 4; expected a whole number, 0\.\.3"),
-    ("constant", lambda key, n: 0, r"16 elements on 4 ranks: you give element 4 to reducer 0"),
-    ("two ranks", lambda key, n: int(key[0] >= (key[1] + 1) // 2), "element 4 to reducer 0"),
-    ("off by one", lambda key, n: position(key, n) + 1, "for element 12 you say 4"),
-    ("type", lambda key, n: str(position(key, n)), "you return '0'; expected a whole number"),
-    ("type", lambda key, n: position(key, n) == 1, "expected a whole number, 0..3"),
-]
+WRONG[grade.mean_length] = rows(r"""
+mistake | (plain, average, average) | With the combiner in each.*A mean of means
+mistake | (lengths, counts_calls, mean) | on what it has given itself.*mean of means
+mistake | (lambda t: [(w[0], (len(w), 1)) for w in t.split()], added, mean)
+    | Without a combiner the keys.*missing \['e', 't'\].*|not expected
+mistake | (lambda t: [(w, (len(w), 1)) for w in words(t)], added, mean) | not the first letters
+unit | (lengths, added, lambda k, v: added(k, v)[0]) | combiner, the words with 'a'
+off by one | (lengths, added, lambda k, v: mean(k, [*v, (0, 1)])) | the words with 'a'
+type | (lengths, lambda k, v: list(v), mean) | it raised (TypeError|ValueError)
+traffic | (lambda t: [(k, [v]) for k, v in plain(t)], keeps_all, lambda k, v: average(k,
+    keeps_all(k, v)))
+    | of 1,000 words the combiner makes
+gathers all | (lambda t: [(w[0], " " + w) for w in words(t)], lambda k, v: "".join(v), lambda k,
+    v: average(k, [len(w) for w in "".join(v).split()]))
+    | of 1,000 words the combiner makes
+type | (words, added, mean) | must give pairs \(letter, value\)
+type | (lengths, added, lambda k, v: str(mean(k, v))) | have a mean length of '2.4'
+constant | (lengths, added, lambda k, v: 2.4) | the words with 'd' .* expected 3
+these sizes | (lengths, added, known) | it raised KeyError|have a mean length of
+raises | (raises_late, added, mean) | the mapper raised KeyError
+hangs | (endless, added, mean) | the mapper gives 108 pairs or more; expected one a word
+""")
+WRONG[grade.owner] = rows(r"""key, n
+mistake | key[0] % n | 1 to reducer 1; .* on rank 0\. You deal .* cards
+these sizes | key[0] // -(-key[1] // n) | 10 elements on 4 ranks: .* \[3, 3, 3, 1\] elements;
+these sizes | key[0] // (key[1] // n) | 10 elements on 4 ranks: for element 8 you say 4
+mistake | key[0] * n // key[1] | \[3, 2, 3, 2\] elements; they should have \[3, 3
+mistake | key[0] | for element 4 you say 4; expected a whole number, 0\.\.3
+constant | 0 | 16 elements on 4 ranks: you give element 4 to reducer 0
+two ranks | int(key[0] >= (key[1] + 1) // 2) | element 4 to reducer 0
+off by one | position(key, n) + 1 | for element 12 you say 4
+type | str(position(key, n)) | you return '0'; expected a whole number
+type | position(key, n) == 1 | expected a whole number, 0..3
+""")
 
 
 @each_wrong(WRONG)

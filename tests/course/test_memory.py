@@ -9,7 +9,7 @@ import torch
 
 from course.graders import memory as grade
 from minidist.memory.state import state
-from tests.course.verdicts import each_wrong, refuses
+from tests.course.verdicts import each_wrong, reader, refuses
 
 
 def of_a_block(
@@ -76,6 +76,7 @@ def test_numbers_of_other_types_are_right() -> None:
     assert grade.fewest(lambda *case: (n := ranks_for()(*case)) and np.int64(n))
 
 
+rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
 WRONG[grade.activations] = [
     ("unit", of_a_block(each=1), "Those are numbers; each takes 4 bytes"),
@@ -119,26 +120,20 @@ WRONG[grade.checkpointed] = [
     ("unit", lambda *case: 4 * with_checkpoints()(*case), "you say 76 bytes; it is 19"),
     ("type", lambda n, every, kept, passed: "all", "expected a number of bytes"),
 ]
-WRONG[grade.fewest] = [
-    ("off by one", ranks_for(up=False), "Round up"),
-    ("mistake", ranks_for(beside_too=False), "needs room too"),
-    ("off by one", ranks_for(spare=1), "One rank less would do"),
-    ("constant", lambda p, limit, beside, *_: None, "With enough ranks"),
-    ("constant", lambda p, limit, beside, *_: 7, "you say 7. One rank less|Each would need"),
-    (
-        "these sizes",
-        lambda p, limit, beside, policy, o: ranks_for()(p, limit, beside, policy, "adam"),
-        "sgd.* One rank less would do",
-    ),
-    ("unit", lambda *case: (n := ranks_for()(*case)) and 8 * n, "One rank less would do"),
-    ("mistake", lambda p, limit, beside, *_: 0 if limit > beside else None, "from 1 on, or None"),
-    (
-        "mistake",
-        lambda p, limit, beside, policy, o: ranks_for()(p, limit, beside, policy, o) or 10**6,
-        "no room for any slice",
-    ),
-    ("type", lambda *case: ranks_for()(*case) or math.inf, "return inf; expected a whole number"),
-]
+WRONG[grade.fewest] = rows("""
+off by one | ranks_for(up=False) | Round up
+mistake | ranks_for(beside_too=False) | needs room too
+off by one | ranks_for(spare=1) | One rank less would do
+constant | lambda p, limit, beside, *_: None | With enough ranks
+constant | lambda p, limit, beside, *_: 7 | you say 7. One rank less|Each would need
+these sizes | lambda p, limit, beside, policy, o: ranks_for()(p, limit, beside, policy, "adam")
+    | sgd.* One rank less would do
+unit | lambda *case: (n := ranks_for()(*case)) and 8 * n | One rank less would do
+mistake | lambda p, limit, beside, *_: 0 if limit > beside else None | from 1 on, or None
+mistake | lambda p, limit, beside, policy, o: ranks_for()(p, limit, beside, policy, o) or 10**6
+    | no room for any slice
+type | lambda *case: ranks_for()(*case) or math.inf | return inf; expected a whole number
+""")
 
 
 @each_wrong(WRONG)

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import minidist
+import minidist  # noqa: F401, in a table
 from course.graders import ring as grade
 from course.sandbox.threads import Deadlock, Exchange, Rank, Threads
 from course.verdict import Grader, Verdict
-from tests.course.verdicts import each_wrong, refuses
+from tests.course.verdicts import each_wrong, reader, refuses
 
 
 def ring(
@@ -184,50 +184,36 @@ def test_numbers_of_other_types_are_right() -> None:
     assert grade.crossover(lambda *case: torch.tensor(crossover(*case)).double())
 
 
+rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
-WRONG[grade.ring_all_reduce] = [
-    ("mistake", ring(first=0), r"step 4 of 6: rank 0 sent chunk 0, expected .* The second phase"),
-    ("off by one", ring(more=(1, 1)), r"rank 0 makes more than 6 exchanges.*needs N - 1 = 3"),
-    ("mistake", ring(more=(0, -3)), r"rank 0 made 3 of the .* = 6 .*That is the first phase"),
-    (
-        "mistake",
-        ring(add=(False, False)),
-        r"step 2 of 6: .* chunk 2 with the part of 3, .* was not added",
-    ),
-    (
-        "mistake",
-        ring(add=(True, True)),
-        r"step 5 of 6: .* chunk 3 .*0\+0\+.* in it twice: .* overwritten",
-    ),
-    ("off by one", ring(slot=1), r"step 2 of 6: rank 0 sent chunk 2 .*A part is missing"),
-    ("mistake", ring(turn=-1), r"rank 0 sent to rank 3, expected its right neighbour, rank 1"),
-    ("input", ring(rebind=True), r"every message is right, but .*chunks\[\.\.\.\] in place"),
-    ("these sizes", ring(of=4), r"With 2 ranks: on rank 0 it raised IndexError"),
-    ("these sizes", equally_long, r"On 4 real processes ranks? .* raised RuntimeError: stack"),
-    ("two ranks", pairs, r"rank 2 sent to rank 3|step 1 of 6: rank . (sent|received)"),
-    ("hangs", forever, r"rank . makes exchange after exchange; it needs 2\(N - 1\) = 6"),
-    ("hangs", spins, r"With 4 ranks: rank 0 does not come to an end; it needs 2\(N - 1\)"),
-    (
-        "mistake",
-        exchanging(lambda exchange, chunk, *way: exchange(chunk[:1], *way)),
-        "step 1 of 6: rank 0 sent 1 elements, expected the 16 of one chunk",
-    ),
-    (
-        "mistake",
-        exchanging(lambda exchange, *call: exchange(*call).round()),
-        r"On .*real processes .* the sums differ .* on ranks \[0, 1, 2, 3\]",
-    ),
-    (
-        "mistake",
-        exchanging(lambda exchange, chunk, to, _: exchange(chunk, to, to)),
-        r"received from rank 1, expected rank 3, its left one",
-    ),
-    ("traffic", whole_tensor, "rank 0 sent 64 elements, expected the 16 of one chunk"),
-    ("gathers all", gather_all, r"rank . makes more than 6 exchanges"),
-    ("constant", marks, r"rank 0 made 0 of the 2\(N - 1\) = 6 exchanges"),
-    ("torch's own", on_real_ranks(dist.all_reduce), r"calls torch.distributed's all_reduce"),
-    ("torch's own", on_real_ranks(minidist.all_reduce), r"your function calls minidist\."),
-]
+WRONG[grade.ring_all_reduce] = rows(r"""
+mistake | ring(first=0) | step 4 of 6: rank 0 sent chunk 0, expected .* The second phase
+off by one | ring(more=(1, 1)) | rank 0 makes more than 6 exchanges.*needs N - 1 = 3
+mistake | ring(more=(0, -3)) | rank 0 made 3 of the .* = 6 .*That is the first phase
+mistake | ring(add=(False, False))
+    | step 2 of 6: .* chunk 2 with the part of 3, .* was not added
+mistake | ring(add=(True, True))
+    | step 5 of 6: .* chunk 3 .*0\+0\+.* in it twice: .* overwritten
+off by one | ring(slot=1) | step 2 of 6: rank 0 sent chunk 2 .*A part is missing
+mistake | ring(turn=-1) | rank 0 sent to rank 3, expected its right neighbour, rank 1
+input | ring(rebind=True) | every message is right, but .*chunks\[\.\.\.\] in place
+these sizes | ring(of=4) | With 2 ranks: on rank 0 it raised IndexError
+these sizes | equally_long | On 4 real processes ranks? .* raised RuntimeError: stack
+two ranks | pairs | rank 2 sent to rank 3|step 1 of 6: rank . (sent|received)
+hangs | forever | rank . makes exchange after exchange; it needs 2\(N - 1\) = 6
+hangs | spins | With 4 ranks: rank 0 does not come to an end; it needs 2\(N - 1\)
+mistake | exchanging(lambda exchange, chunk, *way: exchange(chunk[:1], *way))
+    | step 1 of 6: rank 0 sent 1 elements, expected the 16 of one chunk
+mistake | exchanging(lambda exchange, *call: exchange(*call).round())
+    | On .*real processes .* the sums differ .* on ranks \[0, 1, 2, 3\]
+mistake | exchanging(lambda exchange, chunk, to, _: exchange(chunk, to, to))
+    | received from rank 1, expected rank 3, its left one
+traffic | whole_tensor | rank 0 sent 64 elements, expected the 16 of one chunk
+gathers all | gather_all | rank . makes more than 6 exchanges
+constant | marks | rank 0 made 0 of the 2\(N - 1\) = 6 exchanges
+torch's own | on_real_ranks(dist.all_reduce) | calls torch.distributed's all_reduce
+torch's own | on_real_ranks(minidist.all_reduce) | your function calls minidist\.
+""")
 WRONG[grade.bytes_sent] = [
     ("mistake", lambda n, size: (n - 1) * size / n, "That is one phase"),
     ("mistake", lambda n, size: 2 * (n - 1) * size, "Each message is one chunk"),
@@ -241,29 +227,22 @@ WRONG[grade.bytes_sent] = [
     ("two ranks", lambda n, size: size, "For 8 ranks"),
     ("type", lambda n, size: [2 * (n - 1) * size / n], "expected a number of bytes"),
 ]
-WRONG[grade.slices] = [
-    ("mistake", lambda numel, n: equal(numel, n, numel // n), "are in no slice; they are lost"),
-    ("mistake", lambda numel, n: equal(numel, n, -(-numel // n)), "that would be padding"),
-    ("off by one", lambda numel, n: equal(numel, n, numel // n)[:-1], "you return 3 slices"),
-    ("mistake", lambda numel, n: [(0, numel)] * n, "some elements are in two"),
-    ("off by one", lambda numel, n: [(a, b - 1) for a, b in slices(numel, n)], "are in no slice"),
-    (
-        "mistake",
-        lambda numel, n: [*equal(numel, n, numel // n)[:-1], ((n - 1) * (numel // n), numel)],
-        "spread the rest",
-    ),
-    ("mistake", lambda numel, n: [(0, -1)] * n, "ends before it starts"),
-    ("constant", lambda numel, n: equal(64, 4, 16), "10 elements on 4 ranks: "),
-    ("two ranks", lambda numel, n: [(0, numel // 2), (numel // 2, numel)], "you return 2 slices"),
-    (
-        "these sizes",
-        lambda numel, n: slices(numel, n) if numel < 100 else equal(numel, n, numel // n),
-        r"\d\d\d+ elements on \d+ ranks: the last",
-    ),
-    ("type", lambda numel, n: None, "you return None; expected a list of pairs"),
-    ("type", lambda numel, n: [(a, b / 1.5) for a, b in slices(numel, n)], "expected a list of"),
-    ("type", lambda numel, n: [a for a, _ in slices(numel, n)], "expected a list of pairs"),
-]
+WRONG[grade.slices] = rows(r"""numel, n
+mistake | equal(numel, n, numel // n) | are in no slice; they are lost
+mistake | equal(numel, n, -(-numel // n)) | that would be padding
+off by one | equal(numel, n, numel // n)[:-1] | you return 3 slices
+mistake | [(0, numel)] * n | some elements are in two
+off by one | [(a, b - 1) for a, b in slices(numel, n)] | are in no slice
+mistake | [*equal(numel, n, numel // n)[:-1], ((n - 1) * (numel // n), numel)] | spread the rest
+mistake | [(0, -1)] * n | ends before it starts
+constant | equal(64, 4, 16) | 10 elements on 4 ranks:
+two ranks | [(0, numel // 2), (numel // 2, numel)] | you return 2 slices
+these sizes | slices(numel, n) if numel < 100 else equal(numel, n, numel // n)
+    | \d\d\d+ elements on \d+ ranks: the last
+type | None | you return None; expected a list of pairs
+type | [(a, b / 1.5) for a, b in slices(numel, n)] | expected a list of
+type | [a for a, _ in slices(numel, n)] | expected a list of pairs
+""")
 WRONG[grade.crossover] = [
     ("mistake", lambda n, alpha, beta: alpha / beta, "ring is slower, .* at a larger size"),
     ("constant", lambda n, alpha, beta: 1e12, "the tree is slower, .* at a smaller size"),

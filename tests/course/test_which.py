@@ -9,7 +9,7 @@ import numpy as np
 from course.graders import which as grade
 from minidist.schedule.algorithms import tree_all_reduce
 from minidist.schedule.schedule import Step
-from tests.course.verdicts import each_wrong, refuses
+from tests.course.verdicts import each_wrong, reader, refuses
 
 
 def doubling(
@@ -59,28 +59,21 @@ def test_other_right_ways_are_right_too() -> None:
     assert grade.segments(lambda *case: np.int64(segments(*case)))
 
 
+rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
-WRONG[grade.recursive_doubling] = [
-    ("mistake", lambda n: doubling(n, reduce=False), "a race: .*is also sent.*both must reduce"),
-    (
-        "off by one",
-        lambda n: doubling(n, first=2),
-        "rank 0 ends without the part of rank 1.*doubling up",
-    ),
-    (
-        "mistake",
-        lambda n: doubling(n, partner=lambda r, d: r + d),
-        "rank is not in 0..3.*rank \\^ d",
-    ),
-    ("mistake", same_partner, "the part of rank 0 counted 2 times"),
-    ("traffic", there_and_back, "sums are right, but you take 4 steps .* doubling takes 2"),
-    ("gathers all", at_once, "is written twice in this step.*exchanges with one partner"),
-    ("constant", lambda n: doubling(4), "With 2 ranks: .*a rank is not in 0..1"),
-    ("two ranks", lambda n: doubling(n)[:1], "rank 0 ends without the part of rank 2"),
-    ("these sizes", lambda n: doubling(n)[:4], "With 64 ranks: rank 0 ends without"),
-    ("type", lambda n: doubling(n)[0], "expected a list of Step"),
-    ("type", lambda n: None, "With 4 ranks: you return None; expected a list of Step"),
-]
+WRONG[grade.recursive_doubling] = rows(r"""n
+mistake | doubling(n, reduce=False) | a race: .*is also sent.*both must reduce
+off by one | doubling(n, first=2) | rank 0 ends without the part of rank 1.*doubling up
+mistake | doubling(n, partner=lambda r, d: r + d) | rank is not in 0..3.*rank \^ d
+mistake | =same_partner | the part of rank 0 counted 2 times
+traffic | =there_and_back | sums are right, but you take 4 steps .* doubling takes 2
+gathers all | =at_once | is written twice in this step.*exchanges with one partner
+constant | doubling(4) | With 2 ranks: .*a rank is not in 0..1
+two ranks | doubling(n)[:1] | rank 0 ends without the part of rank 2
+these sizes | doubling(n)[:4] | With 64 ranks: rank 0 ends without
+type | doubling(n)[0] | expected a list of Step
+type | None | With 4 ranks: you return None; expected a list of Step
+""")
 WRONG[grade.crossing] = [
     ("constant", lambda n, alpha, beta: 1e12, "recursive doubling is slower, .* a smaller size"),
     ("constant", lambda n, alpha, beta: 1.0, "halving-doubling is slower, .* at a larger size"),
@@ -98,39 +91,20 @@ WRONG[grade.crossing] = [
     ("type", lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
     ("type", lambda *case: complex(crossing(*case)), "expected a number of bytes"),
 ]
-WRONG[grade.between_nodes] = [
-    (
-        "mistake",
-        lambda n, local, size: (n // local) * 2 * (n - 1) * size / n,
-        "what the flat ring sends",
-    ),
-    (
-        "unit",
-        lambda n, local, size: 2 * (n // local - 1) * size / (n // local),
-        "one node sends",
-    ),
-    ("unit", lambda n, local, size: 2 * (n // local - 1) * size / n, "one rank sends"),
-    ("mistake", lambda n, local, size: (n // local - 1) * size, "That is one phase"),
-    (
-        "mistake",
-        lambda n, local, size: 2 * (n // local - 1) * size * local,
-        "only its own slice",
-    ),
-    ("mistake", lambda n, local, size: 2 * (n - 1) * size, "not all of it leaves a node"),
-    (
-        "off by one",
-        lambda n, local, size: 2 * (n / local) * size,
-        "For 32 ranks in nodes of 8 .* it is 184,320",
-    ),
-    ("constant", lambda n, local, size: 0, "you say 0 bytes; it is 184,320"),
-    ("two ranks", lambda n, local, size: 2 * size, "For 32 ranks in nodes of 8"),
-    (
-        "these sizes",
-        lambda n, local, size: 2 * size * {(32, 8): 3, (8, 4): 1, (12, 2): 5}.get((n, local), 1),
-        "For 4 ranks in nodes of 4",
-    ),
-    ("type", lambda n, local, size: None, "expected a number of bytes"),
-]
+WRONG[grade.between_nodes] = rows("""n, local, size
+mistake | (n // local) * 2 * (n - 1) * size / n | what the flat ring sends
+unit | 2 * (n // local - 1) * size / (n // local) | one node sends
+unit | 2 * (n // local - 1) * size / n | one rank sends
+mistake | (n // local - 1) * size | That is one phase
+mistake | 2 * (n // local - 1) * size * local | only its own slice
+mistake | 2 * (n - 1) * size | not all of it leaves a node
+off by one | 2 * (n / local) * size | For 32 ranks in nodes of 8 .* it is 184,320
+constant | 0 | you say 0 bytes; it is 184,320
+two ranks | 2 * size | For 32 ranks in nodes of 8
+these sizes | 2 * size * {(32, 8): 3, (8, 4): 1, (12, 2): 5}.get((n, local), 1)
+    | For 4 ranks in nodes of 4
+type | None | expected a number of bytes
+""")
 WRONG[grade.segments] = [
     ("constant", lambda n, size, alpha, beta: 1, "try more"),
     ("constant", lambda n, size, alpha, beta: 16, "For 8 ranks, 1024 bytes.* try fewer"),

@@ -6,7 +6,7 @@ import numpy as np
 
 from course.graders import why as grade
 from minidist.memory.state import OPTIMIZERS
-from tests.course.verdicts import each_wrong, refuses
+from tests.course.verdicts import each_wrong, reader, refuses
 
 
 def sized(policy: Any, optimizer: str, *, master: bool = True, moments: int | None = None) -> int:
@@ -26,6 +26,7 @@ def test_numbers_of_other_types_are_right() -> None:
     assert grade.seat(lambda rank, n: np.array(divmod(rank, n)))
 
 
+rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
 WRONG[grade.bytes_per_parameter] = [
     ("unit", lambda p, o: 8 * sized(p, o), "those are bits"),
@@ -53,25 +54,17 @@ WRONG[grade.largest] = [
     ("type", lambda size, n, p, o: (fitting(size, p, o),), "expected a whole number"),
     ("type", lambda size, n, p, o: -1, "expected a whole number of parameters"),
 ]
-WRONG[grade.seat] = [
-    ("mistake", lambda rank, n: (rank % n, rank // n), "The node comes first"),
-    ("mistake", lambda rank, n: (rank // n, rank), "That is the global rank"),
-    (
-        "off by one",
-        lambda rank, n: (rank // n + 1, rank % n + 1),
-        "Nodes and local ranks count from 0",
-    ),
-    ("mistake", lambda rank, n: (rank % 2, rank // 2), "node by node, not in turns"),
-    ("constant", lambda rank, n: (0, 0), r"rank 1 is \(0, 0\); it is \(0, 1\)"),
-    ("these sizes", lambda rank, n: divmod(rank, 4), "With 8 ranks on each of 3 nodes .* rank 4 "),
-    (
-        "these sizes",
-        lambda rank, n: divmod(rank, n if n in (1, 4, 8) else 2),
-        "With 5 ranks",
-    ),
-    ("type", lambda rank, n: rank, "expected .node, local rank"),
-    ("type", lambda rank, n: (rank / n, rank % n), r"you return \(0.25, 1\); expected \(node"),
-]
+WRONG[grade.seat] = rows(r"""rank, n
+mistake | (rank % n, rank // n) | The node comes first
+mistake | (rank // n, rank) | That is the global rank
+off by one | (rank // n + 1, rank % n + 1) | Nodes and local ranks count from 0
+mistake | (rank % 2, rank // 2) | node by node, not in turns
+constant | (0, 0) | rank 1 is \(0, 0\); it is \(0, 1\)
+these sizes | divmod(rank, 4) | With 8 ranks on each of 3 nodes .* rank 4
+these sizes | divmod(rank, n if n in (1, 4, 8) else 2) | With 5 ranks
+type | rank | expected .node, local rank
+type | (rank / n, rank % n) | you return \(0.25, 1\); expected \(node
+""")
 
 
 @each_wrong(WRONG)

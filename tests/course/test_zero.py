@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
+import torch.distributed as dist  # noqa: F401, in a table
 
 import minidist
 from course.graders import zero as grade
 from tests.course.by_hand import zero as hand
-from tests.course.verdicts import each_wrong, refuses
+from tests.course.verdicts import each_wrong, reader, refuses
 
 # ---- who owns what ----
 
@@ -99,6 +99,7 @@ def test_numbers_of_other_types_are_right() -> None:
     assert grade.wire(lambda *case: np.float64(wire(*case)))
 
 
+rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
 WRONG[grade.slices] = [
     ("these sizes", down, "Round up.*the last one may hold padding"),
@@ -111,47 +112,31 @@ WRONG[grade.slices] = [
     ("two ranks", halves, "on 4 ranks, rank 0"),
     ("type", lambda s, n, r: [1, 2], "expected a list of"),
 ]
-WRONG[grade.by_hand] = [
-    ("mistake", hand.zero_1(reduce=summed), "step 1 .* gradient that is the sum .*divide by"),
-    (
-        "mistake",
-        hand.zero_1(reduce=lambda own, whole: hand.reduce_scatter(own, whole / 3)),
-        "divided twice",
-    ),
-    ("mistake", hand.zero_1(reduce=hand.its_own), "slice 0: rank 0 used its own gradient"),
-    (
-        "off by one",
-        hand.zero_1(reduce=of_the_next_rank),
-        "in slice 0: it was moved by the gradient of slice 1.*the r-th",
-    ),
-    (
-        "mistake",
-        hand.zero_1(gather=lambda *_: None),
-        "its own slice alone. All-gather the parameters",
-    ),
-    ("mistake", hand.zero_1(write=False), "weights of rank 0 of 3 have not changed"),
-    ("mistake", hand.zero_1(afresh=True), "step 2 of 3 .* moments of the last step"),
-    ("type", lambda parameters, make: make(parameters), "you return a SGD, expected a function"),
-    ("these sizes", hand.zero_1(pad=False), "On 3 real processes ranks? .* raised"),
-    ("constant", hand.zero_1(reduce=hand.of_three), "rank 0 of 5 .* is 1.67 times the average"),
-    ("two ranks", hand.zero_1(reduce=hand.with_the_other), "weights of rank 0 of 3 are off by"),
-    (
-        "traffic",
-        hand.zero_1(before=hand.moments_too),
-        "weights are right, but .* 1.5 times the .*moments need not travel",
-    ),
-    ("traffic", hand.zero_1(reduce=hand.all_reduced), "weights are right, but .* 1.5 times"),
-    ("traffic", hand.zero_1(reduce=hand.in_halves), "make fewer calls"),
-    ("gathers all", hand.zero_1(reduce=hand.gathered), "weights are right, but .* 2 times"),
-    ("torch's own", hand.zero_1(reduce=hand.by_torch), "torch.distributed's all_reduce"),
-    (
-        "torch's own",
-        hand.zero_1(gather=dist.all_gather_into_tensor),
-        "torch.distributed's all_gather_into_tensor",
-    ),
-    ("memory", hand.by_whole_parameters, "rank 0's optimizer keeps 24 moments; .* slice, 20"),
-    ("memory", hand.of_all_moments, "rank 0's optimizer keeps 59 moments; .* slice, 20"),
-]
+WRONG[grade.by_hand] = rows("""
+mistake | hand.zero_1(reduce=summed) | step 1 .* gradient that is the sum .*divide by
+mistake | hand.zero_1(reduce=lambda own, whole: hand.reduce_scatter(own, whole / 3))
+    | divided twice
+mistake | hand.zero_1(reduce=hand.its_own) | slice 0: rank 0 used its own gradient
+off by one | hand.zero_1(reduce=of_the_next_rank)
+    | in slice 0: it was moved by the gradient of slice 1.*the r-th
+mistake | hand.zero_1(gather=lambda *_: None) | its own slice alone. All-gather the parameters
+mistake | hand.zero_1(write=False) | weights of rank 0 of 3 have not changed
+mistake | hand.zero_1(afresh=True) | step 2 of 3 .* moments of the last step
+type | lambda parameters, make: make(parameters) | you return a SGD, expected a function
+these sizes | hand.zero_1(pad=False) | On 3 real processes ranks? .* raised
+constant | hand.zero_1(reduce=hand.of_three) | rank 0 of 5 .* is 1.67 times the average
+two ranks | hand.zero_1(reduce=hand.with_the_other) | weights of rank 0 of 3 are off by
+traffic | hand.zero_1(before=hand.moments_too)
+    | weights are right, but .* 1.5 times the .*moments need not travel
+traffic | hand.zero_1(reduce=hand.all_reduced) | weights are right, but .* 1.5 times
+traffic | hand.zero_1(reduce=hand.in_halves) | make fewer calls
+gathers all | hand.zero_1(reduce=hand.gathered) | weights are right, but .* 2 times
+torch's own | hand.zero_1(reduce=hand.by_torch) | torch.distributed's all_reduce
+torch's own | hand.zero_1(gather=dist.all_gather_into_tensor)
+    | torch.distributed's all_gather_into_tensor
+memory | hand.by_whole_parameters | rank 0's optimizer keeps 24 moments; .* slice, 20
+memory | hand.of_all_moments | rank 0's optimizer keeps 59 moments; .* slice, 20
+""")
 WRONG[grade.during_backward] = [
     ("mistake", hand.hooks(reduce=summed), "the sum over 3 ranks, expected the average"),
     (

@@ -2,13 +2,14 @@
 
 Each lab's tests have a table `WRONG`: grader → [(kind, function, diagnosis)]. A function is as a
 learner writes it, or a tuple of them if the exercise asks for several; the diagnosis is a regular
-expression. `python -m tests.course.verdicts` prints how many there are of each kind.
+expression. `reader` reads such tables from text. `python -m tests.course.verdicts` prints how
+many there are of each kind.
 """
 
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,26 @@ KINDS = {
 }
 
 Wrongs = Mapping[Any, Sequence[tuple[str, Any, str]]]
+
+
+def reader(names: dict[str, Any]) -> Callable[[str], list[tuple[str, Any, str]]]:
+    """Read tables whose answers use a module's names: arguments, then kind | answer | diagnosis.
+
+    An answer is what a function of these arguments returns, or the function itself: after "=", or
+    where no arguments are given. An indented line belongs to the one before.
+    """
+
+    def rows(table: str) -> list[tuple[str, Any, str]]:
+        found = []
+        arguments, *lines = re.sub(r"\n +", " ", table.rstrip()).split("\n")
+        for line in lines:
+            kind, answer, diagnosis = line.split(" | ", 2)
+            plain = answer.startswith("=") or not arguments
+            source = answer.removeprefix("=") if plain else f"lambda {arguments}: {answer}"
+            found.append((kind, eval(source, names), diagnosis))
+        return found
+
+    return rows
 
 
 def says(diagnosis: str, verdict: Verdict) -> None:
