@@ -15,7 +15,7 @@ import minidist
 from minidist import RankError, ReduceOp, launch
 from minidist.collectives.runtime.notes import LONGEST, ROOM
 from minidist.collectives.shared_memory import segments
-from tests.collectives.bad_calls import BAD, DISAGREE, OWN, RANKS
+from tests.support.bad_calls import BAD, DISAGREE, OWN, RANKS
 
 
 def attempt(call: Callable[[], object]) -> str:

@@ -16,8 +16,8 @@ from course.capstone.cluster import LINKS, Clock
 from course.capstone.run import METERED, Line
 from course.graders import capstone as grade
 from minidist.memory.state import FP32
-from tests.course.by_hand import capstone as hand
 from tests.course.verdicts import says
+from tests.support.by_hand import capstone as hand
 
 STEPS = 34
 Logs = dict[str, list[Line]]

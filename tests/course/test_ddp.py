@@ -11,8 +11,8 @@ import minidist  # noqa: F401, in a table
 from course.graders import ddp as grade
 from course.sandbox import ranks as sandbox
 from minidist import ReduceOp  # noqa: F401, in a table
-from tests.course.by_hand import ddp as hand
 from tests.course.verdicts import each_wrong, reader, refuses, says
+from tests.support.by_hand import ddp as hand
 
 
 @pytest.mark.parametrize(

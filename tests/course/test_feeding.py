@@ -8,23 +8,8 @@ import numpy as np
 import torch
 
 from course.graders import feeding as grade
-from tests.course.by_hand.feeding import (
-    accumulate,
-    at_once,
-    averaged,
-    averaged_in_parts,
-    by_torch,
-    elsewhere,
-    gathered,
-    in_memory_first,
-    keeps_a_backup,
-    of_two,
-    removes_first,
-    saver,
-    under_one_name,
-    with_rank_1,
-)
 from tests.course.verdicts import each_wrong, reader, refuses
+from tests.support.by_hand import feeding as hand
 
 
 def indices(
@@ -54,10 +39,11 @@ def test_other_right_ways_are_right_too() -> None:
     assert grade.indices(lambda *case: np.array(indices()(*case)))
     assert grade.rate(lambda *case: np.float64(warmed(*case)))
     assert grade.rate(lambda *case: torch.tensor(warmed(*case)))
-    assert grade.accumulate(accumulate(afterwards=averaged))
-    assert grade.save(saver(move=lambda beside, path: beside.replace(path)))
+    assert grade.accumulate(hand.accumulate(afterwards=hand.averaged))
+    assert grade.save(hand.saver(move=lambda beside, path: beside.replace(path)))
 
 
+rows = reader(globals())
 rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
 WRONG[grade.indices] = [
@@ -89,32 +75,36 @@ these sizes | =lambda step, *more: warmed(min(step, 10), *more) | For step 11 .*
 unit | =lambda *case: 100 * warmed(*case) | you say 10, expected 0.1
 type | =lambda *case: [warmed(*case)] | expected a learning rate, a number
 """)
-WRONG[grade.accumulate] = [
-    ("mistake", accumulate(divide=lambda many: 1), "4 times too large: divide each loss"),
-    ("mistake", accumulate(divide=lambda many: many**2), "4 times too small: divide .* once"),
-    ("constant", accumulate(divide=lambda many: 4), "with 1 batches .* is 4 times too small"),
-    ("these sizes", accumulate(quiet=lambda many: 3), "with 1 batches .* all-reduced nothing"),
-    ("traffic", accumulate(quiet=lambda many: 0), "batches is right, but .* 4 times the 1,328"),
-    ("traffic", accumulate(afterwards=averaged_in_parts), "make fewer calls"),
-    ("gathers all", accumulate(afterwards=gathered), "batches is right, but .* 1.5 times"),
-    ("two ranks", accumulate(afterwards=of_two), "is 1.5 times too large"),
-    ("torch's own", accumulate(afterwards=by_torch), "torch.distributed's all_reduce"),
-    ("mistake", accumulate(quiet=lambda many: many), "rank 0 has all-reduced nothing"),
-    ("mistake", accumulate(left_out=1), "Every batch must go through"),
-    ("mistake", lambda model, batches, loss: None, "no gradient of every parameter"),
-]
+WRONG[grade.accumulate] = rows("""
+mistake | hand.accumulate(divide=lambda many: 1) | 4 times too large: divide each loss
+mistake | hand.accumulate(divide=lambda many: many**2) | 4 times too small: divide .* once
+constant | hand.accumulate(divide=lambda many: 4) | with 1 batches .* is 4 times too small
+these sizes | hand.accumulate(quiet=lambda many: 3) | with 1 batches .* all-reduced nothing
+traffic | hand.accumulate(quiet=lambda many: 0) | batches is right, but .* 4 times the 1,328
+traffic | hand.accumulate(afterwards=hand.averaged_in_parts) | make fewer calls
+gathers all | hand.accumulate(afterwards=hand.gathered) | batches is right, but .* 1.5 times
+two ranks | hand.accumulate(afterwards=hand.of_two) | is 1.5 times too large
+torch's own | hand.accumulate(afterwards=hand.by_torch) | torch.distributed's all_reduce
+mistake | hand.accumulate(quiet=lambda many: many) | rank 0 has all-reduced nothing
+mistake | hand.accumulate(left_out=1) | Every batch must go through
+mistake | lambda model, batches, loss: None | no gradient of every parameter
+""")
 WRONG[grade.save] = [
-    ("mistake", at_once, "a reader finds a file that cannot be read"),
-    ("mistake", in_memory_first, "a reader finds the new file at path"),
-    ("memory", saver(move=keeps_a_backup), "removed first: for a moment there is none"),
-    ("mistake", saver(move=shutil.copyfile), "a reader finds the new file at path"),
-    ("mistake", saver(move=removes_first), "removed first: for a moment there is none"),
-    ("mistake", elsewhere, "If that is another disk"),
-    ("mistake", saver(wait=False), "when rank . is back it finds the old file: rank 0 is still"),
-    ("traffic", saver(ranks=(0, 1, 2)), r"ranks \[0, 1, 2\] write"),
-    ("memory", saver(leave=True), "beside the file there is left model.pt.0"),
-    ("constant", under_one_name, "when rank 0 is back it finds the old file"),
-    ("two ranks", with_rank_1, "when rank 2 is back it finds the old file"),
+    ("mistake", hand.at_once, "a reader finds a file that cannot be read"),
+    ("mistake", hand.in_memory_first, "a reader finds the new file at path"),
+    ("memory", hand.saver(move=hand.keeps_a_backup), "removed first: for a moment there is none"),
+    ("mistake", hand.saver(move=shutil.copyfile), "a reader finds the new file at path"),
+    ("mistake", hand.saver(move=hand.removes_first), "removed first: for a moment there is none"),
+    ("mistake", hand.elsewhere, "If that is another disk"),
+    (
+        "mistake",
+        hand.saver(wait=False),
+        "when rank . is back it finds the old file: rank 0 is still",
+    ),
+    ("traffic", hand.saver(ranks=(0, 1, 2)), r"ranks \[0, 1, 2\] write"),
+    ("memory", hand.saver(leave=True), "beside the file there is left model.pt.0"),
+    ("constant", hand.under_one_name, "when rank 0 is back it finds the old file"),
+    ("two ranks", hand.with_rank_1, "when rank 2 is back it finds the old file"),
     ("mistake", lambda state, path: None, "when rank 0 is back it finds the old file"),
 ]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from course.graders import fsdp as grade
-from tests.course.by_hand import fsdp as hand
 from tests.course.verdicts import each_wrong, reader, refuses, says
+from tests.support.by_hand import fsdp as hand
 
 
 def test_ranks_that_make_other_calls_are_found() -> None:

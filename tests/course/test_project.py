@@ -8,8 +8,8 @@ import pytest
 from course.project import report
 from course.verdict import Verdict
 from from_scratch import ring as right
-from tests.course.by_hand import project as hand
 from tests.course.verdicts import says
+from tests.support.by_hand import project as hand
 
 
 def graded(name: str, answer: Any, monkeypatch: pytest.MonkeyPatch) -> Verdict:

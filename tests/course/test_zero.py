@@ -8,8 +8,8 @@ import torch.distributed as dist  # noqa: F401, in a table
 
 import minidist
 from course.graders import zero as grade
-from tests.course.by_hand import zero as hand
 from tests.course.verdicts import each_wrong, reader, refuses
+from tests.support.by_hand import zero as hand
 
 # ---- who owns what ----
 

@@ -10,7 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from minidist import Counted, DistributedDataParallel, Ours, launch, timeline
 from minidist.parallel.ddp import comm_hooks as hooks
-from tests.ddp.one_bucket import Alone, Gradients, backwards, filled, net, torch_ddp
+from tests.support.one_bucket import Alone, Gradients, backwards, filled, net, torch_ddp
 
 PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any], float]] = {
     "whole": (hooks.all_reduce, default_hooks.allreduce_hook, 1e-6),

@@ -9,7 +9,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 
 from minidist import Counted, Ours, launch
 from minidist.parallel.ddp.powersgd import PowerSGD, power_sgd
-from tests.ddp.one_bucket import Alone, filled
+from tests.support.one_bucket import Alone, filled
 
 SHAPES = [(14, 12), (5,), (5, 4, 3, 2), (7, 2), ()]  # the first and the third are worth it, r = 2
 NAMES = [torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in SHAPES]

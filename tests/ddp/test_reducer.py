@@ -8,7 +8,7 @@ import torch
 from torch.nn import Parameter
 
 from minidist.parallel.ddp.reducer import Reducer
-from tests.ddp.one_bucket import Alone
+from tests.support.one_bucket import Alone
 
 
 class Recorder:

@@ -20,7 +20,7 @@ from minidist.memory.predict import predict
 from minidist.memory.state import FP32, MIXED, DtypePolicy, StateBytes, share, state
 from minidist.profiler.spans import Span
 from minidist.profiler.timeline import mark, timeline
-from tests.memory import cases
+from tests.support import memory as cases
 
 MIB = 2**20
 

@@ -17,7 +17,7 @@ from tests.proof.cases import (
     made,
     prove,
 )
-from tests.proof.mutants import MUTANTS
+from tests.proof.faulty import MUTANTS
 
 CASES = [*long_cases(), *covering_cases()]
 
