@@ -113,8 +113,9 @@ def test_a_holder_touches_its_lock_until_it_is_released_and_notices_who_takes_it
     tmp_path: Path,
 ) -> None:
     mine, file = Lock(tmp_path), tmp_path / "run.lock"
-    os.utime(file, (0, 0))
-    assert wait_until(lambda: file.stat().st_mtime > 0)
+    for _ in range(2):
+        os.utime(file, (0, 0))
+        assert wait_until(lambda: file.stat().st_mtime > 0, 60)
     mine.check()
     file.unlink()
     mine.check()

@@ -8,7 +8,6 @@ or does not. So a process may be killed at any moment, and what is called `step-
 before stays until then, and is renamed again before it is deleted.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -31,6 +30,7 @@ from minidist.train.storage import (
     load_pieces,
     read_index,
     read_piece,
+    sync,
     write_index,
     write_pieces,
 )
@@ -80,7 +80,7 @@ class Checkpoints:
         problem, others = "", ""
         try:
             index = read_index(where)
-            others = self._other_flags(index, shapes(parts))
+            others = self._other_flags(index.made, self._made(parts))
             load_pieces(where, index.pieces, flattened(parts, wrapped.state))
         except DamagedError as error:
             problem = f"it is damaged: {error}; {self._instead_of(where.name)}"
@@ -94,15 +94,14 @@ class Checkpoints:
     def save(self, step: int, wrapped: Wrapped) -> None:
         """Begin a checkpoint with which a run can go on at `step`; the one before is finished."""
         self.wait()
+        agree(problem_of(self._lock.check) if self._lock else "", self._group)
         parts, where = wrapped.parts(), self.folder / f"step-{step}"
         pieces = dealt_out(flattened(parts, wrapped.state), self._group)
         copies = {
             key: piece._replace(tensor=piece.tensor.to("cpu", copy=True))
             for key, piece in pieces.items()
         }
-        flags = {name: getattr(self.options, name) for name in (*MODEL, *NUMBERS)}
-        index = Index(flags, shapes(parts), [])
-        self._pending = self._thread.submit(self._write, where, copies, index)
+        self._pending = self._thread.submit(self._write, where, copies, self._made(parts))
 
     def wait(self) -> None:
         """Return when the last checkpoint is finished; TrainError on all ranks if it failed."""
@@ -121,18 +120,21 @@ class Checkpoints:
             self.close()
             raise
 
-    def _other_flags(self, index: Index, shapes: Mapping[str, list[int]]) -> str:
+    def _made(self, parts: Mapping[str, Part]) -> dict[str, Any]:
+        """What tells this run from another one: flags, and the parameters' shapes."""
+        flags = {f"--{name}": getattr(self.options, name) for name in (*MODEL, *NUMBERS)}
+        return flags | {f"'{name}'": list(part.shape) for name, part in parts.items()}
+
+    def _other_flags(self, theirs: dict[str, Any], ours: dict[str, Any]) -> str:
         """Those with which a run's numbers change; TrainError if the model does."""
-        flags = {name: getattr(self.options, name) for name in (*MODEL, *NUMBERS)}
-        others = {f"--{name}": (index.flags.get(name), flags[name]) for name in flags}
-        for name, (there, here) in others.items():
-            if name[2:] in MODEL and there != here:
+        others = []
+        for name in ours | theirs:
+            there, here = (made.get(name, "missing") for made in (theirs, ours))
+            if there != here and name[2:] in NUMBERS:
+                others.append(f"{name} {there} (now {here})")
+            elif there != here:
                 raise TrainError(f"{name} is {there} there, {here} here")
-        for name in [*shapes, *index.shapes]:
-            there, here = index.shapes.get(name, "missing"), shapes.get(name, "missing")
-            if there != here:
-                raise TrainError(f"'{name}' is {there} there, {here} here")
-        return ", ".join(f"{name} {a} (now {b})" for name, (a, b) in others.items() if a != b)
+        return ", ".join(others)
 
     def _instead_of(self, newest: str) -> str:
         """What to do if the newest checkpoint is damaged."""
@@ -144,7 +146,7 @@ class Checkpoints:
                 return f"{good.name} is whole: remove {newest} to go on from there"
         return "no other checkpoint there is whole"
 
-    def _write(self, where: Path, pieces: Mapping[str, Piece], index: Index) -> None:
+    def _write(self, where: Path, pieces: Mapping[str, Piece], made: dict[str, Any]) -> None:
         """What the thread does; TrainError on all ranks if one of them cannot."""
         aside, mine = where.with_name(where.name + UNFINISHED), list[Stored]()
         everyones: list[Any] = [None] * dist.get_world_size()
@@ -154,10 +156,8 @@ class Checkpoints:
             mine.extend(write_pieces(aside / f"rank-{dist.get_rank()}.bin", pieces.items()))
 
         def finish() -> None:
-            write_index(aside, index._replace(pieces=[each for some in everyones for each in some]))
+            write_index(aside, Index(made, [each for some in everyones for each in some]))
             sync(aside)
-            if self._lock:
-                self._lock.check()
             aside.rename(where)
             sync(self.folder)
             for step in finished(self.folder)[:-KEPT]:  # the last of them has been read again
@@ -201,15 +201,6 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(left)
 
 
-def sync(folder: Path) -> None:
-    """Return when the names in a folder are on the disk, not only in the system's memory."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 # ---- what is saved: each tensor flattened, under its name ----
 
 
@@ -236,8 +227,3 @@ def dealt_out(pieces: Mapping[str, Piece], group: Any) -> dict[str, Piece]:
         if owners[number % len(owners)] == dist.get_rank():
             mine[each[0]] = pieces[each[0]]
     return mine
-
-
-def shapes(parts: Mapping[str, Part]) -> dict[str, list[int]]:
-    """The parameters' shapes, by which another model is known."""
-    return {name: list(part.shape) for name, part in parts.items()}

@@ -15,8 +15,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -38,9 +37,14 @@ class Lock:
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         who = {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
         self.mine = {**who, "machine": machine(), "id": uuid4().hex}
-        with one_at_a_time(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:  # one at a time looks who holds the lock, and takes it
+            with suppress(OSError):  # some network file systems cannot: then the later one holds
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             self._wait_for_the_holder()
             self._write()
+        finally:
+            os.close(descriptor)
         Thread(target=self._touch, daemon=True).start()
         atexit.register(self.release)
 
@@ -48,8 +52,9 @@ class Lock:
         """Raise TrainError if another run has taken the lock over; make a deleted one again."""
         holder, _ = look(self.path)
         if not holder:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._write()
-        elif holder["id"] != self.mine["id"]:
+        elif holder.get("id") != self.mine["id"]:
             raise TrainError(f"{self.path.parent} was taken over by {in_words(holder)}")
 
     def release(self) -> None:
@@ -126,15 +131,3 @@ def running(pid: int) -> bool:
     except OSError as error:
         return isinstance(error, PermissionError)  # another user's
     return True
-
-
-@contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Keep this machine's other processes out while one looks who holds the lock, and takes it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    with suppress(OSError):  # some network file systems have none: then the later one holds
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        os.close(descriptor)

@@ -70,18 +70,12 @@ def check(options: Options, ranks: int) -> None:
         if (got := getattr(options, name)) not in choices:
             raise TrainError(f"--{name}: expected one of {', '.join(choices)}, got {got!r}")
     counts = ("width", "layers", "heads", "context", "batch", "accumulate", "shard", "every")
-    for name in counts:
-        if (number := getattr(options, name)) < 1:
-            raise TrainError(f"--{name}: expected at least 1, got {number}")
-    limits = {"steps": math.inf, "seed": 2**63, "lr": math.inf, "clip": math.inf}
-    for name, limit in limits.items():
-        if not 0 <= (number := getattr(options, name)) < limit:
-            raise TrainError(f"--{name}: expected from 0 to less than {limit:g}, got {number}")
-    if options.context >= len(text()):
-        raise TrainError(
-            f"--context: expected fewer than the {len(text())} characters of the text, got "
-            f"{options.context}"
-        )
+    limits = {"context": len(text()), "seed": 2**63}  # of the text; of torch's generators
+    for name in (*counts, "steps", "lr", "seed", "clip"):
+        least, limit = int(name in counts), limits.get(name, math.inf)
+        if not least <= (number := getattr(options, name)) < limit:
+            wanted = f"at least {least} and less than {limit}"
+            raise TrainError(f"--{name}: expected {wanted}, got {number}")
     if options.width % options.heads:
         raise TrainError(
             f"--width: expected a multiple of the {options.heads} heads, got {options.width}"

@@ -48,10 +48,9 @@ class Stored(NamedTuple):
 
 
 class Index(NamedTuple):
-    """What a checkpoint has: the flags of its run, the parameters' shapes, and the pieces."""
+    """What a checkpoint has: `made` tells one run from another, and there are the pieces."""
 
-    flags: dict[str, Any]
-    shapes: dict[str, list[int]]
+    made: dict[str, Any]
     pieces: list[Stored]
 
 
@@ -66,10 +65,7 @@ def write_pieces(file: Path, pieces: Iterable[tuple[str, Piece]]) -> list[Stored
             what = key, start, len(tensor), dtype, file.name, stream.tell()
             written.append(Stored(*what, checksum(key, start, dtype, data)))
             stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-        if hasattr(os, "posix_fadvise"):  # or it is the system's memory that is read again
-            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    sync(file)
     for each in written:
         read_piece(file.parent, each)
     return written
@@ -119,10 +115,9 @@ def load_pieces(folder: Path, stored: Iterable[Stored], pieces: Mapping[str, Pie
 
 def write_index(folder: Path, index: Index) -> None:
     """Write it, and read it again."""
-    with (folder / INDEX).open("w") as file:
-        json.dump({"checksum": zlib.crc32(json.dumps(index).encode()), "index": index}, file)
-        file.flush()
-        os.fsync(file.fileno())
+    checksum = zlib.crc32(json.dumps(index).encode())
+    (folder / INDEX).write_text(json.dumps({"checksum": checksum, "index": index}))
+    sync(folder / INDEX)
     read_index(folder)
 
 
@@ -132,9 +127,20 @@ def read_index(folder: Path) -> Index:
         found = json.loads((folder / INDEX).read_text())
         if found["checksum"] != zlib.crc32(json.dumps(found["index"]).encode()):
             raise ValueError("it has another checksum")
-        flags, shapes, pieces = found["index"]
-        return Index(flags, shapes, [Stored(*each) for each in pieces])
+        made, pieces = found["index"]
+        return Index(made, [Stored(*each) for each in pieces])
     except OSError as error:
         raise DamagedError(f"{INDEX} cannot be read ({error.strerror})") from error
     except (ValueError, LookupError, TypeError) as error:
         raise DamagedError(f"{INDEX} is not as it was written ({error})") from error
+
+
+def sync(path: Path) -> None:
+    """Return when a file, or the names in a folder, are on the disk: the next to read reads it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        if path.is_file() and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
