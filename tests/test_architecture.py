@@ -63,7 +63,7 @@ FLOORS = [
     ["diagnose"],
     ["collectives", "mapreduce"],
     ["comm"],
-    ["parallel.sharding", "parallel.autograd", "parallel.checks"],
+    ["parallel.sharding", "parallel.autograd", "parallel.checks", "parallel.holders"],
     ["parallel.ddp", "parallel.zero", "parallel.fsdp", "memory"],
     ["parallel.full_model", "plots", "planner"],
     ["train"],

@@ -41,7 +41,6 @@ class Comm(Protocol):
     rank: int
     ranks: int
 
-    # ruff: noqa: D102
     def broadcast(
         self, tensor: Tensor, group_src: int = ..., async_op: bool = ...
     ) -> Work | None: ...

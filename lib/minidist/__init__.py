@@ -28,7 +28,8 @@ from minidist.comm.native import Native
 from minidist.comm.ours import Ours
 from minidist.comm.replicas import check_replicas
 from minidist.errors import CommunicationError, MismatchError, RankError, ReplicaError, TaskError
-from minidist.launch.launch import device, launch
+from minidist.launch.device import device
+from minidist.launch.launch import launch
 from minidist.mapreduce.map_reduce import MapReduced, map_reduce
 from minidist.parallel.ddp.ddp import DistributedDataParallel
 from minidist.parallel.fsdp.fully_shard import fully_shard

@@ -32,7 +32,6 @@ class ReplicaError(RuntimeError):
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Ranks for a message, such as "rank 3" or "ranks 0, 1"."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 

@@ -3,6 +3,7 @@
 import inspect
 import pkgutil
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -84,3 +85,17 @@ def test_a_part_that_a_row_names_is_an_argument_of_both() -> None:
     for named in quoted(row.same):
         for function in (minidist.fully_shard, torch.distributed.fsdp.fully_shard):
             assert named.removesuffix("=") in inspect.signature(function).parameters
+
+
+def shown() -> Iterator[str]:
+    """The names that the API pages list, one by one or in a table."""
+    for page in API.glob("*.md"):
+        for module, names in re.findall(r"automodule:: (\S+)\n   :members: (.+)", page.read_text()):
+            yield from (f"{module}.{name.strip()}" for name in names.split(","))
+    yield from re.findall(r"<(minidist\.[\w.]+)>", (ROOT / "book" / "api.md").read_text())
+
+
+@pytest.mark.parametrize("address", sorted(set(shown())))
+def test_what_the_api_shows_has_a_docstring(address: str) -> None:
+    """Other names need none where they say enough."""
+    assert (resolve(address).__doc__ or "").strip()

@@ -127,8 +127,8 @@ def test_a_partition_out_of_range_is_told_with_its_key(bad: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reducers": 0}, "reducers must be at least 1, got 0"),
-        ({"attempts": 1.5}, "attempts: expected a whole number, got 1.5"),
+        ({"reducers": 0}, "reducers must be a whole number of at least 1, got 0"),
+        ({"attempts": 1.5}, "attempts must be a whole number of at least 1, got 1.5"),
         ({"timeout": 0}, "timeout must be between 0 and 1e.06 s, got 0"),
     ],
 )

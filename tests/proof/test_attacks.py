@@ -21,7 +21,7 @@ from minidist import DistributedDataParallel, ZeroOptimizer, launch
 from minidist.comm.native import Native
 from minidist.comm.ours import Ours
 from minidist.parallel.fsdp.fully_shard import units
-from minidist.parallel.zero.optimizer import holder_of
+from minidist.parallel.holders import holder_of
 from tests.proof import attacks, models, random_models
 from tests.proof.attacks import DDP, FSDP, ZERO, Attack, Explodes, Live, batch, score
 from tests.proof.models import RANKS

@@ -14,7 +14,7 @@ from torch.optim import SGD, Adam
 from torch.utils.checkpoint import checkpoint
 
 from minidist import DistributedDataParallel, MismatchError, RankError, ZeroOptimizer, launch
-from minidist.parallel.zero.optimizer import holder_of
+from minidist.parallel.holders import holder_of
 from tests.proof.attacks import NoGradient
 from tests.support.refusals import refused
 from tests.support.training import LOCAL, Twins, mlp, numbers, scaled_step, squares

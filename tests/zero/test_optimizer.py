@@ -13,7 +13,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 from minidist import Counted, DistributedDataParallel, Ours, ZeroOptimizer, launch, timeline
-from minidist.parallel.zero.optimizer import holder_of
+from minidist.parallel.holders import holder_of
 from tests.ddp.test_unused import Experts
 from tests.support.training import COMMS, LOCAL, MODES, Twins, mlp, numbers, squares
 

@@ -48,8 +48,6 @@ def record() -> Iterator[list[Sent]]:
 
 
 class Call:
-    """One rank's call of a collective, while it is prepared and run."""
-
     def __init__(
         self, name: str, group: ProcessGroup | None, check: bool | None, steps: Steps
     ) -> None:
@@ -65,11 +63,9 @@ class Call:
         self.outputs: list[torch.Tensor] = []  # the tensors that are written
 
     def agree_on(self, argument: str, value: object) -> None:
-        """Note a value that must be the same on all ranks."""
         self.facts[argument] = str(value)
 
     def root(self, argument: str, rank: int | None, group_rank: int | None) -> int:
-        """The group's number of the rank that all name, by its global or its group's number."""
         if rank is not None and group_rank is not None:
             raise ValueError(f"{argument} and group_{argument}: pass one of them, not both")
         ranks = known = dist.get_process_group_ranks(self.group)
@@ -122,7 +118,6 @@ class Call:
         return list(tensors)
 
     def match(self, given: str, gives: Sequence[int], wanted: str, wants: Sequence[int]) -> None:
-        """Raise unless each rank wants as many elements as the others give it; all come here."""
         rows = {self.rank: [gives, wants]}  # unchecked, the others' numbers are not known
         if self.checked:
             table = torch.zeros(self.ranks, 2, self.ranks, dtype=torch.int64)
@@ -143,7 +138,6 @@ class Call:
         reduce: Reduce = torch.Tensor.copy_,  # never called where the schedule reduces nothing
         **options: int,
     ) -> None:
-        """Run this rank's program of `algorithm(ranks, **options)` on flat memory, in place."""
         prog = program_of(algorithm, self.ranks, self.rank, **options)
         execute(prog, tensor, reduce, self.group, self.log)
 

@@ -33,12 +33,10 @@ class AlphaBeta:
 
     @property
     def median_error(self) -> float:
-        """Half of the measurements are predicted at least this well."""
         return median(map(abs, self.errors))
 
     @property
     def worst_error(self) -> float:
-        """The largest of the errors, without its sign."""
         return max(map(abs, self.errors))
 
 

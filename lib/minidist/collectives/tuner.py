@@ -22,7 +22,7 @@ from minidist.collectives.runtime.group import backends, flat_device, members
 from minidist.collectives.runtime.notes import exchange_notes
 from minidist.collectives.shared_memory import collectives as in_memory
 from minidist.collectives.shared_memory.segments import shared_or_none
-from minidist.launch.launch import device as own_device
+from minidist.launch.device import device as own_device
 from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, segments
 from minidist.schedule.checks import whole_number
 from minidist.schedule.cost import Topology, seconds, shared, switch
@@ -46,11 +46,9 @@ class Explanation:
 
     @property
     def choice(self) -> str:
-        """The fastest; the first of the table if several are."""
         return min(self.seconds, key=self.seconds.__getitem__)
 
     def __repr__(self) -> str:
-        """Return the table, fastest first."""
         rows = sorted(self.seconds.items(), key=lambda row: row[1])
         width = max(map(len, self.seconds))
         lines = [f"  {name:{width}} {1e3 * seconds:12.3f} ms" for name, seconds in rows]
@@ -138,7 +136,6 @@ def _calibrated(group: ProcessGroup | None, device: torch.device) -> Explain:
 
 
 def _calibrate(group: ProcessGroup | None, device: torch.device) -> Explain:
-    """Fit prices to what is measured between the ranks of a group, on tensors on `device`."""
     ranks = dist.get_world_size(group)
     if ranks == 1:
         raise ValueError("explain: one rank has nobody to send to")
@@ -170,7 +167,6 @@ def _calibrate(group: ProcessGroup | None, device: torch.device) -> Explain:
 
 
 def _predicted(collective: str, nbytes: int, ranks: int, topology: Topology) -> dict[str, float]:
-    """Of all schedules that need no other choice; a hierarchical one needs the size of a node."""
     found = {}
     for name, make in TABLES[collective].items():
         if name != "hierarchical":

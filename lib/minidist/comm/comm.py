@@ -88,23 +88,19 @@ class Around:
         raise NotImplementedError
 
     def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
-        """Make the call, with something around it."""
         call = partial(self._comm.broadcast, tensor, group_src)
         return self.around("broadcast", tensor, call, async_op)
 
     def all_reduce(self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False) -> Pending:
-        """Make the call, with something around it."""
         call = partial(self._comm.all_reduce, tensor, op)
         return self.around("all_reduce", tensor, call, async_op)
 
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
     ) -> Pending:
-        """Make the call, with something around it."""
         call = partial(self._comm.reduce_scatter, output, input, op)
         return self.around("reduce_scatter", input, call, async_op)
 
     def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
-        """Make the call, with something around it."""
         call = partial(self._comm.all_gather, output, input)
         return self.around("all_gather", output, call, async_op)

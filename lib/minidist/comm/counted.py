@@ -31,7 +31,6 @@ class Counted(Around):
 
     @property
     def messages_sent(self) -> int:
-        """The number of those messages."""
         return sum(map(len, self._logs))
 
     def clear(self) -> None:
@@ -40,7 +39,6 @@ class Counted(Around):
         self._logs.clear()
 
     def around(self, name: str, full: Tensor, call: Start, async_op: bool) -> Pending:
-        """Note the call, and the messages that it sends."""
         self.calls.append(CountedCall(name, full.nbytes))
         with record() as log:
             self._logs.append(log)

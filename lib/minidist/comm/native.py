@@ -9,15 +9,12 @@ from minidist.comm.comm import Op, Pending
 
 
 class NativeWork:
-    """The backend's handle."""
-
     span = None  # the backend does not tell when it started and ended
 
     def __init__(self, work: dist.Work) -> None:
         self._work: dist.Work | None = work
 
     def wait(self) -> bool:
-        """Return True when the result is in place."""
         if self._work:  # once: Gloo's reduce-scatter puts its sum in place at each wait
             self._work.wait()
             self._work = None
@@ -39,24 +36,20 @@ class Native:
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
 
     def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
-        """As `torch.distributed.broadcast`."""
         _check_contiguous(tensor=tensor)
         return _handle(dist.broadcast(tensor, None, self.group, async_op, group_src))
 
     def all_reduce(self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False) -> Pending:
-        """As `torch.distributed.all_reduce`."""
         _check_contiguous(tensor=tensor)
         return _handle(dist.all_reduce(tensor, op, self.group, async_op))
 
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
     ) -> Pending:
-        """As `torch.distributed.reduce_scatter_tensor`."""
         _check_contiguous(output=output, input=input)  # flat, for Gloo wants shapes that fit
         return _handle(_reduce_scatter(output.view(-1), input.view(-1), op, self.group, async_op))
 
     def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
-        """As `torch.distributed.all_gather_into_tensor`."""
         _check_contiguous(output=output, input=input)
         return _handle(_all_gather(output.view(-1), input.view(-1), self.group, async_op))
 

@@ -45,11 +45,9 @@ class Ours:
         self._half = algorithm if algorithm in ("auto", "shared_memory") else "ring"
 
     def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
-        """As `minidist.broadcast`."""
         return broadcast(tensor, None, self.group, async_op, group_src, check=self._check)
 
     def all_reduce(self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False) -> Pending:
-        """As `minidist.all_reduce`."""
         return all_reduce(
             tensor, op, self.group, async_op, algorithm=self._algorithm, check=self._check
         )
@@ -57,13 +55,11 @@ class Ours:
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
     ) -> Pending:
-        """As `minidist.reduce_scatter_tensor`."""
         return reduce_scatter_tensor(
             output, input, op, self.group, async_op, algorithm=self._half, check=self._check
         )
 
     def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
-        """As `minidist.all_gather_into_tensor`."""
         return all_gather_into_tensor(
             output, input, self.group, async_op, algorithm=self._half, check=self._check
         )

@@ -7,7 +7,7 @@ entries are exchanged once, and every rank looks for the first that differs.
 import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import chain, zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,18 +28,12 @@ class Entry(NamedTuple):
 
 
 def check_same_model(module: nn.Module, comm: Comm) -> None:
-    """Raise MismatchError on every rank unless all models are alike but for their numbers.
-
-    Alike are names, shapes, dtypes, device types and requires_grad, and which tensors are tied.
-    """
+    """Raise MismatchError on every rank unless all models are alike but for their numbers."""
     check_same(_entries(module), comm, "models")
 
 
 def check_same(entries: Sequence[Entry], comm: Comm, what: str) -> None:
-    """Raise MismatchError on every rank, naming the first entry that differs, if one does.
-
-    It is always checked, whatever `MINIDIST_CHECK` says; `what` names the entries in the plural.
-    """
+    """Raise MismatchError on every rank, naming the first entry that differs, if one does."""
     sides = [
         f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry.title}{entry.like}"
         for entry, ranks in _first_difference(entries, comm)
@@ -69,7 +63,7 @@ def check_replicas(module: nn.Module, step: int | None = None, *, buffers: bool 
     """
     step = getattr(module, "steps", None) if step is None else step
     comm = Ours(getattr(module, "process_group", None))  # of a DDP, or all ranks
-    net: nn.Module = getattr(module, "module", module) if hasattr(module, "no_sync") else module
+    net: Any = module.module if hasattr(module, "process_group") else module
     entries = _entries(net, content=True, buffers=buffers)
     sides = _first_difference([Entry("", "the number of the step", str(step)), *entries], comm)
     if not sides:

@@ -36,7 +36,6 @@ class SlowedWork(NamedTuple):
     span: tuple[float, float]  # its start and end, in seconds of `time.monotonic()`
 
     def wait(self) -> bool:
-        """Return True when the result is in place, and the link has carried it."""
         self.inner.wait()
         time.sleep(max(0.0, self.span[1] - time.monotonic()))
         return True
@@ -59,7 +58,6 @@ class Slowed(Around):
     def around(
         self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
     ) -> Pending:
-        """Make the call, and let it take its time."""
         inner = call(True)
         assert inner is not None
         start = max(time.monotonic(), self._free)

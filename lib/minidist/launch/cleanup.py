@@ -92,7 +92,6 @@ class Job:
         self.processes: list[ForkedProcess] = []
 
     def start(self, target: Callable[..., None], *args: Any) -> ForkedProcess:
-        """Start a process that calls `target(launcher, *args)`."""
         with self._interrupts.held():  # half started, it would wait for the rest of its call
             process = ForkedProcess(self.folder, target, *args)
             self.processes.append(process)
@@ -100,7 +99,6 @@ class Job:
         return process
 
     def end(self, *processes: ForkedProcess) -> None:
-        """End these processes, at once: killed one by one, the last would see the first ones go."""
         for process in processes:
             process.kill()
         for process in processes:
@@ -116,7 +114,6 @@ class Job:
 
 @contextmanager
 def job(interrupts: Interrupts) -> Iterator[Job]:
-    """A job whose processes and folder are gone when the block is left."""
     with (
         tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True) as folder,
         subprocess.Popen(

@@ -101,19 +101,6 @@ def launch(
     return [pickling.loads(value) for value in values]
 
 
-def device() -> torch.device:
-    """The device of the calling rank: its GPU, or the CPU.
-
-    Under torchrun that is the LOCAL_RANK-th of the GPUs that it sees. Where there are fewer, each
-    sees its own, as under Slurm, or they are shared, which NCCL refuses and Gloo does not.
-    """
-    if name := os.environ.get("MINIDIST_DEVICE"):
-        return torch.device(name)
-    local = os.environ.get("LOCAL_RANK")  # torchrun's; the global rank is wrong on a second node
-    gpus = torch.cuda.device_count() if local is not None else 0
-    return torch.device(f"cuda:{int(local or 0) % gpus}" if gpus else "cpu")
-
-
 def _check(fn: object, ranks: int, timeout: float) -> None:
     if not callable(fn):
         raise TypeError(
@@ -133,7 +120,6 @@ def _check(fn: object, ranks: int, timeout: float) -> None:
 
 
 def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
-    """A device for each rank, and the backend that connects them."""
     if device not in (None, "cpu", "cuda"):
         raise ValueError(f"launch: device must be 'cpu', 'cuda' or None, got {device!r}")
     gpus = 0 if device == "cpu" else torch.cuda.device_count()
@@ -148,7 +134,6 @@ def _devices(device: str | None, ranks: int) -> tuple[list[str], str]:
 
 
 def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:
-    """The launcher's environment as it is now (the fork server's is as old as that), and ours."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     ours = {
         "RANK": str(rank),
@@ -168,7 +153,6 @@ def _collect(
     outputs: Sequence[Output],
     timeout: float,
 ) -> None:
-    """Hear how each rank ends until the deadline; after a failure, only a little longer."""
     start, all_begun = time.monotonic(), False
     deadline, next_print = start + rank_process.START + timeout, start + PRINT_EVERY
     while None in outcomes and (now := time.monotonic()) < deadline:
@@ -189,7 +173,6 @@ def _collect(
 
 
 def _show(outputs: Sequence[Output]) -> None:
-    """Print what ranks have printed. Where nobody can read it, that must not hide what failed."""
     error = sys.exception()
     printed = [f"[rank {r}] {line}" for r, output in enumerate(outputs) for line in output.lines()]
     try:

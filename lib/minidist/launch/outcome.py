@@ -20,27 +20,21 @@ Frame = tuple[str, int, str, None]
 
 @dataclass(frozen=True)
 class Returned:
-    """The function returned. `value`: cloudpickle of what it returned."""
-
     value: bytes
 
 
 @dataclass(frozen=True)
 class Raised:
-    """The function raised, or its value could not be pickled."""
-
     when: float  # `time.monotonic()`, the same clock for all processes of a host
     traces: list[tuple[str, list[Frame]]]  # message and calls of the exception, its cause, ...
     error: bytes | None  # cloudpickle of the exception, if it can be pickled
     echo: bool  # as a rule it only shows that another rank has failed or made another call
 
     def like(self, other: Raised) -> bool:
-        """True if it is what another rank raised too; echoes may differ in their words."""
         mine, theirs = self.traces[0][0], other.traces[0][0]
         return mine == theirs or (other.echo and mine.split(":")[0] == theirs.split(":")[0])
 
     def describe(self, where: str) -> str:
-        """What was raised, and its traceback `where` ("On rank 1")."""
         first, *causes = [
             (summary, f" (most recent call last):\n{''.join(traceback.format_list(frames))}")
             for summary, frames in self.traces
@@ -49,7 +43,6 @@ class Raised:
         return text + "".join(f"\nwhich came from {cause}{calls}" for cause, calls in causes)
 
     def exception(self) -> BaseException | None:
-        """The exception itself, unless its class is known to its own process alone."""
         if self.error is not None:
             with suppress(Exception):
                 error: BaseException = pickling.loads(self.error)
@@ -66,7 +59,6 @@ class Died:
     echo = False
 
     def describe(self, where: str = "") -> str:
-        """The process's exit code or signal in words."""
         if self.code >= 0:
             return f"left with exit code {self.code}, without returning or raising"
         number = -self.code
@@ -99,12 +91,10 @@ def outcome_of(call: Callable[[], object], file: str) -> Returned | Raised:
 
 
 def only_echoes(error: BaseException) -> bool:
-    """Whether it, as a rule, only shows that another rank has failed or made another call."""
     return any(map(_is_echo, _chain(error)))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception, its cause, and so on: what Python would print."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

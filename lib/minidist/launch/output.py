@@ -11,8 +11,6 @@ KEPT = 1 << 18  # bytes of the first lines that are kept, and as many of the las
 
 
 class Output:
-    """The launcher's end of the pipe. `writer`: the rank's end."""
-
     def __init__(self) -> None:
         self.reader, self.writer = multiprocessing.Pipe(duplex=False)
         os.set_blocking(self.reader.fileno(), False)
@@ -21,7 +19,6 @@ class Output:
         self.open = True
 
     def read(self) -> bool:
-        """Read some of what there is; False if there was nothing."""
         data = b""
         with suppress(BlockingIOError):
             data = os.read(self.reader.fileno(), 1 << 16)
@@ -35,7 +32,6 @@ class Output:
         return bool(data)
 
     def lines(self) -> list[str]:
-        """The whole lines since the last call; once the pipe is closed, all that is left."""
         if self.reader.closed:
             gap = f"\n... {self._dropped:,} bytes left out ...\n".encode() if self._dropped else b""
             new = self._first[self._shown :] + gap + self._last
@@ -45,7 +41,6 @@ class Output:
         return new.decode("utf-8", "replace").splitlines()
 
     def close(self) -> None:
-        """Read what is left of a rank that was killed, and close the pipe."""
         while self.read():
             pass
         self.reader.close()
@@ -53,7 +48,6 @@ class Output:
 
 
 def redirect(writer: Connection) -> None:
-    """Send what this process prints, from C++ too, into the pipe."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     for descriptor in (1, 2):

@@ -39,7 +39,6 @@ class _Pickler(Pickler):  # type: ignore[misc]
 
 
 def dumps(value: object) -> bytes:
-    """The value as bytes, for `loads` in another process."""
     file = io.BytesIO()
     _Pickler(file).dump(value)
     return file.getvalue()

@@ -50,11 +50,9 @@ class ForkedProcess:
 
     @property
     def waitables(self) -> list[Any]:
-        """What becomes ready when there is something to `hear`."""
         return [self._socket, self._process.sentinel]
 
     def send(self, *message: object) -> None:
-        """Send a small message; if the process is gone, `hear` will say so."""
         with suppress(ConnectionError):
             self._socket.sendall(pickle.dumps(message))
 
@@ -76,7 +74,6 @@ class ForkedProcess:
         return Died(time.monotonic(), code)
 
     def kill(self) -> None:
-        """Kill the process and every process that it started, also in a session of their own."""
         for pid in _descendants(self.pid):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -85,7 +82,6 @@ class ForkedProcess:
         self._process.kill()  # in case it had no group of its own yet
 
     def close(self) -> None:
-        """Wait for the end of the killed process, and free what it took here."""
         self._process.join()
         self._process.close()
         self._socket.close()
@@ -103,11 +99,9 @@ class Launcher:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def begin(self) -> None:
-        """Tell that the process is set up and begins with its call."""
         self._socket.sendall(BEGUN)
 
     def report(self, outcome: Outcome) -> None:
-        """Send the outcome of a call."""
         self._report.write_bytes(pickle.dumps(outcome))
         self._socket.sendall(REPORTED)
 
@@ -131,7 +125,6 @@ def _main(
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """The processes that it started, and those that these started; none where there is no /proc."""
     with suppress(OSError):
         for children in list(Path(f"/proc/{pid}/task").glob("*/children")):
             for child in map(int, children.read_text().split()):

@@ -68,7 +68,6 @@ def hang(
 
 
 def where(stacks: Mapping[int, Sequence[Frame]]) -> list[str]:
-    """Where ranks stand: those in the same place together, first those that wait for no other."""
     places: dict[tuple[str, ...], list[int]] = {}
     for rank, calls in stacks.items():
         places.setdefault(tuple(_own(calls)), []).append(rank)
@@ -106,20 +105,17 @@ def stacks_of(
 
 
 def read_stack(text: str) -> list[Frame]:
-    """What faulthandler has written, as calls of the function, the most recent one last."""
     before_ours = text.split(f'  File "{CALLER}"')[0]
     calls = re.findall(r'File "(.*)", line (\d+) in (.*)', before_ours)
     return [(file, int(line), name, None) for file, line, name in reversed(calls)]
 
 
 def own_calls(calls: Sequence[Frame]) -> Sequence[Frame]:
-    """Those in the user's own code; if there are none, the last."""
     own = [c for c in calls if not c[0].startswith((*LIBRARIES, "<frozen"))]
     return [c for c in own if "/site-packages/" not in c[0]] or calls[-1:]  # of another process
 
 
 def _own(calls: Sequence[Frame]) -> list[str]:
-    """The last calls in the user's own code, each with its line."""
     lines = []
     for file, number, name, _ in own_calls(calls)[-2:]:
         lines.append(f"  {_cell(file)}, line {number}, in {name}")
@@ -129,7 +125,6 @@ def _own(calls: Sequence[Frame]) -> list[str]:
 
 
 def _cell(file: str) -> str:
-    """The file, or what a notebook calls the cell that IPython keeps under this name."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     cell = shell and shell.compile.format_code_name(file)
     return " ".join(cell) if cell else f'File "{file}"'

@@ -24,9 +24,8 @@ from minidist.launch import pickling
 from minidist.launch.cleanup import Interrupts, job
 from minidist.launch.launch import LONGEST
 from minidist.mapreduce.workers import WorkerPool
-from minidist.schedule.checks import whole_number
-from minidist.schedule.schedule import Ints
 
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 Pair = tuple[Hashable, Any]
 Mapper = Callable[[Any], Iterable[Pair]]
 Reducer = Callable[[Any, list[Any]], Any]
@@ -47,7 +46,6 @@ class MapReduced:
 
     @property
     def whole(self) -> dict[Any, Any]:
-        """All reducers' results together. A key that several of them have raises ValueError."""
         whole = {key: value for part in self.parts for key, value in part.items()}
         if len(whole) < sum(map(len, self.parts)):
             raise ValueError("map_reduce: several reducers were given the same key by `partition`")
@@ -55,10 +53,7 @@ class MapReduced:
 
 
 def hash_partition(key: object, reducers: int) -> int:
-    """The reducer for a key: its hash, modulo their number. The same in every process and run.
-
-    Raises TypeError if the key is no str, no number, and no tuple of these.
-    """
+    """The reducer for a key: its hash, modulo their number. The same in every process and run."""
     if isinstance(key, str):  # Python's own hash of it is another one in each interpreter
         number = zlib.crc32(key.encode("utf-8", "surrogatepass"))
     elif isinstance(key, tuple):
@@ -107,7 +102,8 @@ def map_reduce(
     """
     inputs = list(inputs)
     for name, value in {"reducers": reducers, "workers": workers, "attempts": attempts}.items():
-        whole_number(name, value, 1)
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
     if not 0 < timeout <= LONGEST:
         raise ValueError(f"timeout must be between 0 and {LONGEST:g} s, got {timeout!r}")
     with Interrupts() as interrupts, job(interrupts) as ours, interrupts.allowed():
@@ -139,7 +135,6 @@ def _map_task(
     task: int,
     item: Any,
 ) -> tuple[int, list[tuple[int, int]]]:
-    """The number of pairs that it emitted, and for each reducer pairs and bytes in its box."""
     pairs = list(mapper(item))
     emitted = len(pairs)
     if combiner:
@@ -160,7 +155,6 @@ def _reduce_task(reducer: Reducer, folder: Path, task: int, maps: Sequence[int])
 
 
 def _grouped(pairs: Iterable[Pair]) -> dict[Hashable, list[Any]]:
-    """Key → its values, both in the order in which they come."""
     groups: dict[Hashable, list[Any]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)

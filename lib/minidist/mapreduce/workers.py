@@ -21,8 +21,6 @@ from minidist.launch.process import ForkedProcess, Launcher
 
 
 class WorkerPool:
-    """A job's workers, the tasks they are at, and what it took: see `MapReduced`."""
-
     def __init__(self, job: Job, workers: int, attempts: int, timeout: float) -> None:
         self._job, self.attempts, self.timeout = job, attempts, timeout
         self.deadline = time.monotonic() + timeout
@@ -36,7 +34,6 @@ class WorkerPool:
     def run(
         self, kind: str, function: Callable[[int, Any], Any], items: Sequence[Any]
     ) -> list[Any]:
-        """Return [function(0, items[0]), function(1, items[1]), ...], computed by the workers."""
         names = [f"{kind} task {number}" for number in range(len(items))]
         waiting, failures = deque(range(len(items))), Counter[int]()
         values: dict[int, Any] = {}
@@ -65,7 +62,6 @@ class WorkerPool:
         return [values[task] for task in range(len(items))]
 
     def _outcomes(self, names: Sequence[str]) -> Iterator[tuple[int, Outcome]]:
-        """How tasks have ended; waits for the first one. Workers that died are replaced."""
         ends = {end: worker for worker in self._tasks for end in worker.waitables}
         ready = wait(list(ends), max(0.0, self.deadline - time.monotonic()))
         if not ready:
@@ -94,7 +90,6 @@ class WorkerPool:
 
 
 def main(launcher: Launcher) -> None:
-    """Entry point of a worker: do one task after the other until the caller is gone."""
     torch.set_num_threads(1)  # workers share the cores
     while True:
         launcher.report(outcome_of(lambda: _do(*launcher.messages.get()), __file__))

@@ -22,15 +22,12 @@ from torch.utils._pytree import tree_leaves
 
 
 class Rule(NamedTuple):
-    """What an operation keeps."""
-
     inputs: tuple[int, ...] = ()  # which of its arguments
     output: bool = False
     beside: Callable[[torch.Tensor], int] = lambda first: 0  # bytes made of its first argument
 
 
 def _rows(first: torch.Tensor) -> int:
-    """How many vectors there are along the last dimension."""
     return math.prod(first.shape[:-1])
 
 
@@ -65,8 +62,6 @@ def expected(forward: Callable[[], Any]) -> dict[str, int]:
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every operation of a forward pass, and adds up what it keeps."""
-
     def __init__(self) -> None:
         super().__init__()
         self.kept: Counter[str] = Counter()
@@ -120,7 +115,6 @@ def saved(forward: Callable[[], Any], beside: Iterable[torch.Tensor] = ()) -> in
 
 
 def _number(tensor: torch.Tensor) -> int:
-    """Which memory a tensor lies in, also where there is none, on the meta device."""
     number: int = tensor.untyped_storage()._cdata
     return number
 

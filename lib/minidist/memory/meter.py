@@ -56,17 +56,14 @@ class Curve(NamedTuple):
 
     @property
     def start(self) -> int:
-        """Bytes before the step."""
         return self.points[0][1]
 
     @property
     def peak(self) -> int:
-        """The most bytes at any time."""
         return max(nbytes for _, nbytes in self.points)
 
     @property
     def end(self) -> int:
-        """Bytes after the step."""
         return self.points[-1][1]
 
     def during(self, name: str) -> int:
@@ -102,7 +99,6 @@ class Meter:
         self._base = self.now()
 
     def now(self) -> int:
-        """Bytes that are held."""
         if self._device.type == "cuda":
             return _requested(self._device) - self._base
         points, _ = _cpu_history(_probe)
@@ -161,7 +157,6 @@ def _probe() -> None:
 
 
 def _cuda_history(step: Callable[[], Any], device: torch.device) -> tuple[Points, Any]:
-    """The same with three points: before the step, the most in it, and after it."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     start = time.monotonic(), _requested(device)
@@ -172,7 +167,6 @@ def _cuda_history(step: Callable[[], Any], device: torch.device) -> tuple[Points
 
 
 def _requested(device: torch.device, what: str = "current") -> int:
-    """Bytes as they were requested, before they are rounded up to blocks."""
     return int(torch.cuda.memory_stats(device).get(f"requested_bytes.all.{what}", 0))
 
 

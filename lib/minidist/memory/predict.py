@@ -39,12 +39,10 @@ class RankBytes(NamedTuple):
 
     @property
     def state(self) -> StateBytes:
-        """What lives on from step to step, as `held` measures it."""
         return StateBytes(self.parameters, self.gradients, self.master, self.moments)
 
     @property
     def total(self) -> int:
-        """Bytes of all parts, which are never there all at once."""
         return sum(self.parts.values())
 
     @property
@@ -59,7 +57,6 @@ class RankBytes(NamedTuple):
 
     @property
     def parts(self) -> dict[str, int]:
-        """Name → bytes, for tables and pictures."""
         return {name: n for name, n in self._asdict().items() if name != "at_begin"}
 
 
@@ -139,7 +136,6 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(dtype: torch.dtype, policy: DtypePolicy | None, fsdp: bool) -> _Sizes:
-    """Of a parameter's dtype; with FSDP the shards are the master weights, if there are any."""
     if policy is None:
         one = dtype.itemsize
         return _Sizes(one, one, 0, one, one, one)
@@ -177,10 +173,6 @@ class _Group:
 def _bucket_groups(
     module: nn.Module, strategy: str, ranks: int, rank: int, bucket_cap_mb: float
 ) -> list[_Group]:
-    """The layout of ZeRO's buckets, in the order in which forward uses them.
-
-    Under DDP nothing is sharded: one bucket for each kind of parameter, on one rank.
-    """
     if not bucket_cap_mb > 0:
         raise ValueError(f"bucket_cap_mb: expected a number of MiB above 0, got {bucket_cap_mb!r}")
     cap = bucket_cap_mb * MIB
@@ -196,7 +188,6 @@ def _bucket_groups(
 def _unit_groups(
     module: nn.Module, ranks: int, rank: int, layout: str, units: Iterable[str]
 ) -> list[_Group]:
-    """The layout of FSDP's units, the outermost one first."""
     if layout not in LAYOUTS:
         raise ValueError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     members: dict[str, list[nn.Parameter]] = {unit: [] for unit in ("", *units)}
@@ -250,8 +241,6 @@ def _units_in_flight(groups: Sequence[_Group], reshard: bool) -> tuple[int, int]
 
 
 class _UnitBytes:
-    """Bytes of one unit: unsharded parameters, what it takes to fetch them, gradients."""
-
     def __init__(self, groups: Sequence[_Group]) -> None:
         trained = [group for group in groups if group.trains]
         self.parameters = sum(group.unsharded * group.sizes.used for group in groups)

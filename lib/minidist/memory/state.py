@@ -26,7 +26,6 @@ class Strategy(StrEnum):
 
     @property
     def stage(self) -> int:
-        """The stage of ZeRO that shards the same parts of the state: see `share`."""
         return {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2}.get(self, 3)
 
 
@@ -62,12 +61,10 @@ class StateBytes:
 
     @property
     def optimizer(self) -> int:
-        """Bytes that only the optimizer uses, in master weights and moments."""
         return self.master + self.moments
 
     @property
     def total(self) -> int:
-        """Bytes of all parts."""
         return self.weights + self.gradients + self.optimizer
 
 
@@ -106,7 +103,6 @@ def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
 
 
 def moments_of(optimizer: str) -> int:
-    """How many moments an optimizer keeps of each parameter."""
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
     return OPTIMIZERS[optimizer]
@@ -139,7 +135,6 @@ def held(module: nn.Module, optimizer: torch.optim.Optimizer) -> StateBytes:
 
 
 def _nbytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
-    """Bytes of the memory in which the tensors lie, leaving out what was `seen` before."""
     storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
     new = {number: each.nbytes() for number, each in storages.items() if number not in seen}
     seen.update(new)

@@ -23,10 +23,7 @@ WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 
 def choose_comm(process_group: ProcessGroup | None, comm: Comm | None) -> Comm:
-    """Return what a wrapper communicates through: `comm`, or `Ours` between the group's ranks.
-
-    Raises TypeError or ValueError, with the rank, if one is something else or both are given.
-    """
+    """Return what a wrapper communicates through: `comm`, or `Ours` between the group's ranks."""
     if comm is None:
         return Ours(process_group)
     where = f"rank {dist.get_rank()}: "
@@ -40,7 +37,6 @@ def choose_comm(process_group: ProcessGroup | None, comm: Comm | None) -> Comm:
 
 
 def check_comm(argument: str, comm: object) -> None:
-    """Raise TypeError for what is no `Comm`."""
     if not all(hasattr(comm, name) for name in ("all_gather", "reduce_scatter", "group")):
         kind = type(comm).__name__
         raise TypeError(f"{argument}: expected a Comm, such as Ours(), got {kind}")
@@ -52,7 +48,6 @@ class NotCopied:
     instead: str
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Raise TypeError: hooks and the process group belong to this process."""
         raise TypeError(
             f"rank {dist.get_rank()}: a {type(self).__name__} cannot be copied or pickled: its "
             f"hooks and its process group belong to this process; {self.instead}"
@@ -60,15 +55,11 @@ class NotCopied:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """True for an int or a float, but not for NaN or a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
 def check_module(module: object, *, may_hold_units: bool = False) -> nn.Module:
-    """Return the module; TypeError if it is none, ValueError if it or a part of it is wrapped.
-
-    With `may_hold_units` parts of it may be FSDP units, but not the module itself.
-    """
+    """Return the module; TypeError if it is none, ValueError if it or a part of it is wrapped."""
     if not isinstance(module, nn.Module):
         raise TypeError(f"module: expected a torch.nn.Module, got a {type(module).__name__}")
     for name, part in module.named_modules():
@@ -119,6 +110,5 @@ def check_tensors(
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """True if no subclass stands between the caller and the values."""
     own = [kind for kind in type(tensor).__mro__ if kind not in Parameter.__mro__]
     return not any({"__torch_function__", "__torch_dispatch__"} & vars(k).keys() for k in own)

@@ -61,7 +61,6 @@ def memory_curve(
 
 
 def _by_phase(one: Any) -> tuple[list[float], list[tuple[str, float, float]]]:
-    """Where each point stands, and each phase: its name, its left and its right edge."""
     times = [when for when, _ in one.points]
     points, x = [0], [0.0]  # the edges of phases, as numbers of points and on the axis
     phases = []
@@ -76,7 +75,6 @@ def _by_phase(one: Any) -> tuple[list[float], list[tuple[str, float, float]]]:
 
 
 def _outermost(spans: Iterable[Span]) -> list[Span]:
-    """Phases of computing, without those that lie in another one of their name."""
     phases = [span for span in spans if span.lane == COMPUTE and span.name in PHASE]
     return [
         one
@@ -150,13 +148,11 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
 
 
 def _kind(name: str) -> str:
-    """What bars of one colour have in common: "bucket" of "bucket 3"."""
     first, _, number = name.rpartition(" ")
     return first if number.isdigit() and first else name
 
 
 def _write(axes: Axes, name: str, bar: Rectangle) -> None:
-    """Put the name into the bar, whole or its last word, if there is room for it."""
     x, y = bar.get_center()
     for words in (name, name.split()[-1] if name.split() else ""):
         text = axes.text(x, y, words, ha="center", va="center_baseline", fontsize=8)

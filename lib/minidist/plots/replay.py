@@ -171,7 +171,7 @@ def numbers(replay: Replay) -> dict[str, list[Any]]:
 
 
 def sentences(step: Iterable[Event]) -> list[str]:
-    """Say each message of one step; chunks of which the same can be said share a sentence."""
+    """Say each message of one step; messages of which the same can be said share a sentence."""
     said = []
     for alike, events in groupby(step, key=lambda e: (e.src, e.dst, e.reduce, e.carried, e.result)):
         src, dst, reduce, *parts = alike
@@ -198,7 +198,6 @@ def _row(replay: Replay, number: int) -> str:
 
 @cache
 def assets() -> str:
-    """The style and the scripts that every picture carries."""
     static = files("minidist.plots") / "static"
     css, *scripts = ((static / name).read_text("utf-8") for name in ASSETS)
     return f"<style>\n{css}</style>\n" + "".join(f"<script>\n{js}</script>\n" for js in scripts)

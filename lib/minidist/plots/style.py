@@ -49,27 +49,23 @@ HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")  # parts differ witho
 def subplots(
     rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any
 ) -> tuple[Figure, Any]:
-    """A transparent figure of `size` inches and its axes, always as an array [rows, columns]."""
     options = {"figsize": size, "facecolor": "none", "layout": "constrained"} | options
     return plt.subplots(rows, columns, squeeze=False, **options)
 
 
 def chart(axes: Axes, labelsize: float = 10) -> None:
-    """Axes of a chart: no frame above and to the right."""
     axes.set_facecolor("none")
     axes.tick_params(labelsize=labelsize)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def table(axes: Axes, labelsize: float = 8) -> None:
-    """Axes of a table: no frame, no tick marks."""
     axes.set_facecolor("none")
     axes.tick_params(length=0, labelsize=labelsize)
     axes.spines[:].set_visible(False)
 
 
 def name_rows(axes: Axes, names: Iterable[str], offset: float = 0.5) -> None:
-    """Label the rows of a table, the first one on top."""
     labels = list(names)
     axes.set_yticks([row + offset for row in range(len(labels))], labels)
     axes.set_ylim(len(labels) + 0.05, -0.05)
@@ -85,7 +81,6 @@ def fill(
     height: float = 1,
     alpha: float = 0.4,
 ) -> None:
-    """Fill a cell of a table, whose left upper corner is at (x, y)."""
     axes.add_patch(Rectangle((x, y), width, height, facecolor=color, alpha=alpha, linewidth=0))
 
 
@@ -110,19 +105,16 @@ def outline(
 
 
 def write(axes: Axes, x: float, y: float, text: str, fontsize: float = 8) -> None:
-    """Write a text round the point (x, y)."""
     axes.text(x, y, text, ha="center", va="center", fontsize=fontsize)
 
 
 def height_line(axes: Axes, name: str, height: float, color: str) -> None:
-    """A dashed line from left to right, with its name on it, at the left."""
     axes.axhline(height, color=color, linestyle="--", linewidth=1.3)
     place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "bottom"}
     axes.text(0.01, height, name, fontsize=8, **place)
 
 
 def legend_below(figure: Figure, columns: int, handles: Iterable[Artist] | None = None) -> None:
-    """A legend below all axes: of `handles`, or of each label on the axes once."""
     if handles is None:
         handles = [each for axes in figure.axes for each in axes.get_legend_handles_labels()[0]]
     named: dict[str, Artist] = {}

@@ -13,8 +13,6 @@ Interval = tuple[float, float]  # start and end, in seconds of `time.monotonic()
 
 
 class StreamEvent:
-    """Now, in the order of the device's work: of `device`'s current stream, if it is a GPU."""
-
     def __init__(self, device: torch.device) -> None:
         self._device, self._host = device, time.monotonic()
         self._event: torch.cuda.Event | None = None
@@ -23,7 +21,6 @@ class StreamEvent:
             self._event.record(torch.cuda.current_stream(device))
 
     def query(self) -> bool:
-        """Whether the device has reached it."""
         return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def block_current_stream(self) -> None:
@@ -33,7 +30,6 @@ class StreamEvent:
 
     @property
     def seconds(self) -> float | None:
-        """When it was, as `time.monotonic()` tells; None while the device has not reached it."""
         if self._event is None:
             return self._host
         if not self.query():
@@ -43,7 +39,6 @@ class StreamEvent:
 
 
 def interval(start: StreamEvent | None, end: StreamEvent | None) -> Interval | None:
-    """From one event to the other; None if the device has not reached both."""
     if start is None or end is None:
         return None
     since, until = start.seconds, end.seconds

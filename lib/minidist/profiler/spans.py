@@ -64,7 +64,6 @@ def hidden(spans: Iterable[Span]) -> float:
 
 
 def _union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same times, as intervals that do not overlap."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:

@@ -49,13 +49,11 @@ class Mark:
         self._ended: StreamEvent | None = None
 
     def end(self) -> None:
-        """End the span here; only the first call counts."""
         if self._device and not self._ended:
             self._ended = StreamEvent(self._device)
 
     @property
     def span(self) -> Interval | None:
-        """As of anything `Timed`."""
         return interval(self._started, self._ended)
 
     def __enter__(self) -> Self:
@@ -90,13 +88,11 @@ class Timeline:
         return sorted(self._spans, key=lambda span: span.start)
 
     def before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        """Mark an optimizer's step; one inside another's step is part of that."""
         if self._step is None or self._step[0] is optimizer:
             device = next((p.device for g in optimizer.param_groups for p in g["params"]), CPU)
             self._step = optimizer, mark("optimizer", COMPUTE, device)
 
     def after_step(self, optimizer: Optimizer, *_: Any) -> None:
-        """End the mark of `before_step`."""
         if self._step and self._step[0] is optimizer:
             self._step[1].end()
             self._step = None

@@ -170,10 +170,8 @@ def _delays(late: Floats, step: Step, extra: Floats, times: int) -> Floats:
 
 
 def seconds(schedule: Schedule, nbytes: float, topology: Topology) -> float:
-    """Predicted time of `schedule` on a tensor of `nbytes` bytes."""
     return price(schedule, topology)(nbytes)
 
 
 def _most(number: Ints, chunks: Ints) -> int:
-    """The largest sum of chunks with the same number."""
     return int(np.bincount(number, weights=chunks).max(initial=0))

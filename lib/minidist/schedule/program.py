@@ -61,7 +61,6 @@ def program(schedule: Schedule, rank: int) -> Program:
 
 
 def _early(before: RankStep, receives: tuple[Send, ...]) -> bool:
-    """Whether the next receives may be posted before the step before is through."""
     kept = {each.chunk: each.src for each in receives if not each.reduce}
     came = any(each.chunk in kept for each in before.receives)
     left = any(kept.get(each.chunk, each.dst) != each.dst for each in before.sends)
@@ -70,7 +69,6 @@ def _early(before: RankStep, receives: tuple[Send, ...]) -> bool:
 
 @lru_cache(maxsize=256)
 def program_of(algorithm: Algorithm, ranks: int, rank: int, **options: int) -> Program:
-    """The program of `algorithm(ranks, **options)` for `rank`, made once and kept."""
     return program(algorithm(ranks, **options), rank)
 
 

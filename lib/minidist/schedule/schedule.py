@@ -61,7 +61,6 @@ class Step:
 
     @classmethod
     def of(cls, src: Any, dst: Any, chunk: Any, reduce: Any, width: Any = 1) -> Step:
-        """Build a step from arrays or scalars, broadcast against each other."""
         given = {"src": src, "dst": dst, "chunk": chunk, "reduce": reduce, "width": width}
         fields = {name: np.array(value, ndmin=1) for name, value in given.items()}
         for name, field in fields.items():
@@ -117,12 +116,10 @@ class Schedule:
         return ((step, self.alike or 1) for step in steps)
 
     def then(self, other: Schedule, name: str, collective: Collective) -> Schedule:
-        """This schedule followed by `other`, over the same ranks and chunks."""
         joined, steps = (self, other), lambda: chain(self, other)
         return Schedule(name, collective, self.ranks, self.chunks, steps, self.root, phases=joined)
 
     def backwards(self, name: str, collective: Collective, *, reduce: bool) -> Schedule:
-        """The same messages, the last step first and each the other way round."""
         steps = [Step.of(each.dst, each.src, each.chunk, reduce, each.width) for each in self][::-1]
         return Schedule(name, collective, self.ranks, self.chunks, lambda: steps, self.root)
 
@@ -158,7 +155,6 @@ def bounds(numel: int, chunks: int) -> Ints:
 
 
 def _faults(schedule: Schedule, step: Step) -> Iterator[tuple[Bools, str]]:
-    """Which messages of a step are wrong, and why; a later check relies on the ones before."""
     n, chunks = schedule.ranks, schedule.chunks
     bad_rank = (step.src < 0) | (step.src >= n) | (step.dst < 0) | (step.dst >= n)
     bad_chunk = (step.chunk < 0) | (step.chunk + step.width > chunks)
@@ -178,7 +174,6 @@ def _faults(schedule: Schedule, step: Step) -> Iterator[tuple[Bools, str]]:
 
 
 def spread(step: Step) -> tuple[Ints, Ints]:
-    """The chunks of a step one by one: (index of the message, chunk), for runs of any length."""
     if (step.width == 1).all():
         return np.arange(len(step)), step.chunk
     message = np.repeat(np.arange(len(step)), step.width)

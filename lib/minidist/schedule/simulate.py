@@ -46,7 +46,6 @@ class Replay:
     phases: tuple[tuple[str, int], ...] = ()  #: what each promises, and how many steps it takes
 
     def state(self, after: int | None = None) -> State:
-        """What each rank holds after `after` steps (all of them by default)."""
         held = [list(row) for row in self.start]
         for event in self.events:
             if after is None or event.step < after:
@@ -54,19 +53,15 @@ class Replay:
         return tuple(map(tuple, held))
 
     def right(self) -> int:
-        """How many (rank, chunk) pairs that matter end as the collective promises."""
         ends = zip(self.state(), self.goal, strict=True)
         return sum(a == b for row, want in ends for a, b in zip(row, want, strict=True) if b)
 
     @property
     def wanted(self) -> int:
-        """How many (rank, chunk) pairs matter."""
         return sum(want is not None for row in self.goal for want in row)
 
 
 def start(collective: Collective, ranks: int, chunks: int, root: int = 0) -> State:
-    """The precondition: which contributors each (rank, chunk) holds before the first step."""
-
     def held(rank: int, chunk: int) -> Contributors:
         return (rank,) if _origin(collective, ranks, chunk, root) in (None, rank) else ()
 
@@ -74,7 +69,6 @@ def start(collective: Collective, ranks: int, chunks: int, root: int = 0) -> Sta
 
 
 def goal(collective: Collective, ranks: int, chunks: int, root: int = 0, by: int = 0) -> Goal:
-    """The postcondition. Where a collective leaves a chunk undefined it is None."""
     everyone = tuple(range(ranks))
 
     def wanted(rank: int, chunk: int) -> Contributors | None:
@@ -87,7 +81,6 @@ def goal(collective: Collective, ranks: int, chunks: int, root: int = 0, by: int
 
 
 def _origin(collective: Collective, ranks: int, chunk: int, root: int) -> int | None:
-    """The only rank that holds a chunk at the start; None where each holds its own part of it."""
     if collective in ("broadcast", "scatter"):
         return root
     if collective == "all_to_all":  # chunk s * N + d is the block from s to d
@@ -96,7 +89,6 @@ def _origin(collective: Collective, ranks: int, chunk: int, root: int) -> int | 
 
 
 def _target(collective: Collective, ranks: int, chunk: int, root: int, by: int) -> int | None:
-    """The only rank that a chunk must end on; None where it must end on all."""
     if collective in ("reduce", "gather"):
         return root
     if collective in ("all_to_all", "shift"):
@@ -132,7 +124,6 @@ def replay(schedule: Schedule) -> Replay:
 
 
 def _phases(schedule: Schedule) -> tuple[tuple[str, int], ...]:
-    """What each phase promises and how many steps it takes, if that tells the phases apart."""
     kinds = [phase.collective.replace("_", "-") for phase in schedule.phases]
     lengths = [sum(1 for _ in phase) for phase in schedule.phases]
     apart = len({*kinds}) == len(kinds)
@@ -151,7 +142,6 @@ class Traffic:
 
     @property
     def busiest(self) -> int:
-        """Bytes that cross the busiest rank's link, in and out together."""
         return int((self.sent_bytes + self.received_bytes).max())
 
 

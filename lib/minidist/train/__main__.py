@@ -26,8 +26,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from minidist.launch.device import device as own_device
 from minidist.launch.launch import LONGEST
-from minidist.launch.launch import device as own_device
 from minidist.train.loop import Training
 from minidist.train.options import LOG, Options, TrainError, check, path
 from minidist.train.rendezvous import meet

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from minidist.launch.launch import device
+from minidist.launch.device import device
 from minidist.train.gpt import GPT
 from minidist.train.options import Options, TrainError, check
 from minidist.train.strategies import wrap

@@ -12,7 +12,6 @@ from minidist.collectives.runtime.group import backends
 def check_tensor(
     argument: str, tensor: torch.Tensor, group: ProcessGroup | None, *, written: bool
 ) -> None:
-    """Raise TypeError or ValueError if a collective cannot take this tensor."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{argument}: expected a torch.Tensor, got a {type(tensor).__name__}")
     special = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
@@ -64,7 +63,6 @@ def split_sizes(
 
 
 def by_name(argument: str, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors of a list by what messages call them."""
     return {f"{argument}[{index}]": tensor for index, tensor in enumerate(tensors)}
 
 
@@ -104,7 +102,6 @@ def check_apart(written: Mapping[str, torch.Tensor], read: Mapping[str, torch.Te
 
 
 def same_place(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if two tensors are the same elements of the same memory."""
     return (
         one.data_ptr() == other.data_ptr()
         and one.shape == other.shape

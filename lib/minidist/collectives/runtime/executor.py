@@ -138,13 +138,11 @@ class _Flight:
         self.at: Post | None = None  # whose messages we post or wait for; None while reducing
 
     def receive(self, load: _Load) -> None:
-        """Post the receives, if they are not; on CUDA they go with the sends."""
         if not (load.received or self.on_gpu):
             self.at = load.post
             load.received = [self.members.recv([wire], peer, TAG) for wire, peer in load.incoming]
 
     def send(self, load: _Load) -> None:
-        """Post the sends; the receives are posted."""
         self.at = load.post
         if self.on_gpu:  # all in one group, or with NCCL they can deadlock
             ops = [
@@ -158,7 +156,6 @@ class _Flight:
         self.loads.append(load)
 
     def land(self) -> None:
-        """Wait for the earliest load and reduce what it brought."""
         load = self.loads.popleft()
         self.at = load.post
         before, after = load.received, load.sent
@@ -182,7 +179,6 @@ class _Flight:
             _late[self.members] = before + after
 
     def failure(self, post: Post, error: RuntimeError) -> CommunicationError:
-        """What the transport raised, with a word about where."""
         ranks = dist.get_process_group_ranks(self.group)  # users know them by their global numbers
         peers = [f"to rank {ranks[each.peer]}" for each in post.sends]
         peers += [f"from rank {ranks[each.peer]}" for each in post.receives]

@@ -28,7 +28,6 @@ def encode(note: Note) -> bytes:
 
 
 def exchange_notes(note: Note, group: ProcessGroup | None) -> list[Note]:
-    """Every rank's note, of at most `ROOM` bytes when encoded, in the order of ranks."""
     padded = bytearray(encode(note).ljust(ROOM))  # JSON may end in spaces
     board = torch.zeros(get_world_size(group), ROOM, dtype=torch.uint8)
     board[get_rank(group)] = torch.frombuffer(padded, dtype=torch.uint8)

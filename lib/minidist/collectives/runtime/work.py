@@ -49,7 +49,6 @@ class _Task:
         self.ended: StreamEvent | None = None
 
     def done(self) -> bool:
-        """Whether the device has come to its end."""
         return self.ended is not None and self.ended.query()
 
 
@@ -74,7 +73,6 @@ class Work:
         return True
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not; on a GPU, there."""
         return self._future.done() and self._task.done()
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
@@ -107,8 +105,6 @@ class Work:
 
 
 class _Queue:
-    """The queue of one group."""
-
     def __init__(self) -> None:
         self.turn = RLock()  # held while a body runs, whichever thread runs it
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="minidist")

@@ -63,7 +63,6 @@ class SharedSegments:
         self._broken = ""
 
     def views(self, dtype: torch.dtype, numel: int) -> list[torch.Tensor]:
-        """Views of each rank's buffer for the next barrier: `numel` elements, at most `BLOCK`."""
         start = PAGESIZE + self._barriers % BUFFERS * BLOCK
         stop = start + numel * dtype.itemsize
         return [memory[start:stop].view(dtype) for memory in self._memory]
@@ -115,7 +114,6 @@ class _Counter:
         self._at = ctypes.addressof(self._count)
 
     def arrive(self, rank: int, barrier: int) -> None:
-        """Count this rank in; the last one to come wakes the others."""
         self._seen[rank] = barrier & 0xFFFFFFFF
         nobody = self._at + 4  # FUTEX_WAKE_OP wakes one there too
         self._futex(nobody, _WAKE_OP, 1, None, self._at, _ADD_ONE)
@@ -134,7 +132,6 @@ class _Counter:
             self._futex(self._at, _WAIT, seen, LOOK, 0, 0)
 
     def late(self, barrier: int) -> list[int]:
-        """The ranks that have not come to this barrier."""
         return [r for r, seen in enumerate(self._seen) if (barrier - seen) & 0xFFFFFFFF == 1]
 
     def _futex(
@@ -177,7 +174,6 @@ def shared_or_none(group: dist.ProcessGroup | None) -> SharedSegments | None:
 
 
 def _map_all(group: dist.ProcessGroup, rank: int) -> tuple[list[mmap], list[int]]:
-    """Make this rank's segment and map everybody's; the peers' pidfds, to see them end."""
     name, fd = f"minidist-{secrets.token_hex(8)}", -1
     offer: Note = {}
     if _FUTEX and sys.platform == "linux":

@@ -91,7 +91,6 @@ class BackwardPass:
         Variable._execution_engine.queue_callback(callback)
 
     def close(self) -> None:
-        """The pass is over, or given up after it raised."""
         self._callback = None
 
 
@@ -144,7 +143,6 @@ class Backward(BackwardPass):
             )
 
     def arrive(self, owner: Owner, parameter: Parameter) -> None:
-        """Autograd has made a gradient."""
         if not self.under_way:
             if self._expected is None:  # it is a backward round the wrapper
                 return
@@ -179,7 +177,6 @@ class Backward(BackwardPass):
 
 
 def _arrive(backward: ReferenceType[Backward], parameter: Parameter) -> None:
-    """The hook of a parameter."""
     if (alive := backward()) and (owner := alive._owner()):
         alive.arrive(owner, parameter)
 

@@ -37,15 +37,12 @@ class Bucket:
 
     @property
     def full(self) -> bool:
-        """True if all its gradients are ready."""
         return len(self.ready) == len(self.views)
 
     def index(self) -> int:
-        """Its place in the order in which buckets are launched."""
         return self._index
 
     def is_last(self) -> bool:
-        """True if no bucket is launched after it in this backward."""
         return self._last
 
     def buffer(self) -> torch.Tensor:
@@ -57,19 +54,14 @@ class Bucket:
         self._buffer = buffer
 
     def gradients(self) -> list[torch.Tensor]:
-        """Each parameter's part of `flat`, in the parameter's shape."""
         return list(self.views.values())
 
     def parameters(self) -> list[Parameter]:
-        """The parameters, in the order of the gradients."""
         return list(self.views)
 
 
 def arrival_order(comm: Comm, named: Sequence[Named], arrivals: Iterable[Parameter]) -> list[Named]:
-    """Return the parameters in the order of forward: the reverse of rank 0's order of arrival.
-
-    Those that never arrived come first: see [Note: unused parameters].
-    """
+    """Return the parameters in the order of forward: the reverse of rank 0's order of arrival."""
     index_of = {parameter: index for index, (_, parameter) in enumerate(named)}
     came = [index_of[parameter] for parameter in arrivals]
     missing = [index for index in range(len(named)) if index not in set(came)]
@@ -79,7 +71,6 @@ def arrival_order(comm: Comm, named: Sequence[Named], arrivals: Iterable[Paramet
 
 
 def build_buckets(order: Sequence[Named], first: float, cap: float) -> list[Bucket]:
-    """Return buckets for parameters in the order of forward, each of one dtype and device."""
     groups = assign_alike([parameter for _, parameter in order], first, cap)
     groups.sort(key=min, reverse=True)  # by the gradient that arrives last and makes it full
     return [

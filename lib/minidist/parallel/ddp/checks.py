@@ -31,7 +31,6 @@ INSTEAD = {  # of arguments that torch alone has: what to do
 
 
 def check_torch_only(given: Mapping[str, object]) -> None:
-    """Raise TypeError for an argument that only torch has, if it is set; say what to do instead."""
     for name, value in given.items():
         if value or name not in INSTEAD:
             instead = INSTEAD.get(name, "there is no such argument")
@@ -39,7 +38,6 @@ def check_torch_only(given: Mapping[str, object]) -> None:
 
 
 def check_join(divide_by_initial_world_size: bool, enable: bool, throw: bool) -> None:
-    """Raise TypeError for an argument of torch's `join` that is not at its default."""
     check_torch_only(
         {
             "divide_by_initial_world_size=False": not divide_by_initial_world_size,
@@ -56,7 +54,6 @@ def check_arguments(
     flags: Mapping[str, bool],
     devices: Sequence[Any],
 ) -> None:
-    """Raise if this rank's arguments are wrong, another's are, or they differ between ranks."""
     with agreed(comm, NAME, {**sizes, **flags}):
         for name, size in sizes.items():
             if not (is_number(size) and size > 0):
@@ -75,7 +72,6 @@ def check_arguments(
 
 
 def check_samples(samples: object, comm: Comm, join: object) -> None:
-    """Raise on all ranks if one's number of samples is none, or all batches count alike."""
     if join:
         raise RuntimeError(f"rank {dist.get_rank()}: weigh: in join all batches count alike")
     with agreed(comm, "weigh"):
@@ -84,7 +80,6 @@ def check_samples(samples: object, comm: Comm, join: object) -> None:
 
 
 def check_gradient(parameter: Parameter, name: str, launched: bool) -> None:
-    """Raise if a gradient cannot be averaged: a sparse one, or one whose bucket was launched."""
     where = f"rank {dist.get_rank()}: {NAME}"
     if parameter.grad is not None and parameter.grad.layout != torch.strided:
         raise TypeError(
@@ -100,7 +95,6 @@ def check_gradient(parameter: Parameter, name: str, launched: bool) -> None:
 
 
 def check_all_used(used: Container[Parameter], names: Mapping[Parameter, str]) -> None:
-    """Raise RuntimeError if a backward left parameters without a gradient."""
     if unused := [name for parameter, name in names.items() if parameter not in used]:
         raise RuntimeError(
             f"rank {dist.get_rank()}: {NAME}: expected backward to give every parameter a "
@@ -111,14 +105,12 @@ def check_all_used(used: Container[Parameter], names: Mapping[Parameter, str]) -
 
 
 def kinds(module: nn.Module) -> Kinds:
-    """What a module trains: parameter → dtype and device."""
     # At every forward, so not by module.parameters(), which takes three times as long.
     every = (p for part in module.modules() for p in part._parameters.values())
     return {p: (p.dtype, p.device) for p in every if p is not None and p.requires_grad}
 
 
 def check_unchanged(module: nn.Module, wrapped: Kinds, names: Mapping[Parameter, str]) -> None:
-    """Raise RuntimeError unless the module trains what it did when it was wrapped."""
     if (now := kinds(module)) != wrapped:
         names = {**names, **{p: name for name, p in module.named_parameters()}}
         changed = [name for p, name in names.items() if now.get(p) != wrapped.get(p)]

@@ -40,13 +40,11 @@ class Reduced:
         self._work, self._finish = work, finish
 
     def wait(self) -> torch.Tensor:
-        """Return the averaged gradients when they are there; call it once."""
         self._work.wait()
         return self._finish()
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """Start and end of the communication, in seconds of `time.monotonic()`, once it is done."""
         return self._work.span
 
 
@@ -87,11 +85,9 @@ class HookCall:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """When the communication ran, if the hook's handle tells it."""
         return getattr(self.waiting, "span", None)
 
     def wait(self) -> None:
-        """Return when the result is in the bucket; ValueError if it does not fit there."""
         flat = self.bucket.flat
         result = self.waiting.wait() if hasattr(self.waiting, "wait") else None
         if not (isinstance(result, torch.Tensor) and result.numel() == flat.numel()):
@@ -106,5 +102,4 @@ class HookCall:
 
 
 def name_of(hook: object) -> str:
-    """What a hook is called in messages."""
     return getattr(hook, "__name__", type(hook).__name__)

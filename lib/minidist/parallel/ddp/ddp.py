@@ -26,11 +26,10 @@ from minidist.parallel.ddp.bucket import Bucket, arrival_order
 from minidist.parallel.ddp.comm_hooks import Hook, HookCall, name_of
 from minidist.parallel.ddp.join import BACKWARD, FORWARD, Join, weight
 from minidist.parallel.ddp.reducer import Reducer
+from minidist.parallel.holders import PREFIX
 from minidist.parallel.sharding.partition import MIB
 from minidist.profiler.spans import COMPUTE
 from minidist.profiler.timeline import mark
-
-PREFIX = "module."
 
 
 class DistributedDataParallel(NotCopied, nn.Module):
@@ -115,7 +114,6 @@ class DistributedDataParallel(NotCopied, nn.Module):
         self._forwards, self._buffers_due = 0, False  # forwards outside `join`
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Call the module on this rank's share of the batch."""
         if self.device_ids:
             to = partial(torch.Tensor.to, device=self.device, non_blocking=True)
             inputs, kwargs = tree_map_only(torch.Tensor, to, (inputs, kwargs))
@@ -143,7 +141,6 @@ class DistributedDataParallel(NotCopied, nn.Module):
         broadcast_coalesced(tensors, self.comm, self._join.last if self._join else 0)
 
     def _meet(self, what: str) -> None:
-        """All ranks come here, or have run out."""
         if self._join:
             self._join.announce(what)
         else:
@@ -154,13 +151,11 @@ class DistributedDataParallel(NotCopied, nn.Module):
 
     @torch.no_grad()
     def backward_begins(self, sync: bool) -> None:
-        """Autograd has made the first gradient."""
         if sync:
             self._meet(BACKWARD)
             self._prepare(self.weight)
 
     def _prepare(self, weight: float) -> None:
-        """Build the buckets anew, once, in the order of the first step's gradients."""
         if self.steps == 1:
             named = [(name, parameter) for parameter, name in self._names.items()]
             order = arrival_order(self.comm, named, self._backward.arrivals)
@@ -169,7 +164,6 @@ class DistributedDataParallel(NotCopied, nn.Module):
 
     @torch.no_grad()
     def gradient_arrives(self, parameter: Parameter, sync: bool) -> None:
-        """Autograd has made the gradient of a parameter."""
         bucket = self._reducer.bucket_of[parameter]
         launched = sync and bucket.index() < len(self._reducer.in_flight)
         checks.check_gradient(parameter, self._names[parameter], launched)
@@ -183,7 +177,6 @@ class DistributedDataParallel(NotCopied, nn.Module):
 
     @torch.no_grad()
     def backward_ends(self, sync: bool) -> None:
-        """Autograd has made all gradients."""
         if sync:
             if not self._find:
                 checks.check_all_used(self._used, self._names)
@@ -258,18 +251,15 @@ class DistributedDataParallel(NotCopied, nn.Module):
 
     @property
     def buckets(self) -> list[Bucket]:
-        """In the order in which they leave."""
         return self._reducer.buckets
 
     @property
     def arrivals(self) -> list[str]:
-        """Names of parameters in the order in which their gradients came in the last backward."""
         return [self._names[parameter] for parameter in self._backward.arrivals]
 
     # ---- saving and loading ----
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As the inner module's."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -26,10 +26,7 @@ class Join:
         self.last = 0  # the highest rank that had batches when they last spoke
 
     def announce(self, mine: str) -> str:
-        """Tell all ranks what this one does next; return what those do that still have batches.
-
-        OUT means that none has any. It raises RuntimeError on all ranks if they differ.
-        """
+        """Tell all ranks what this one does next; return what those do that still have batches."""
         codes = shared(self.comm, CODES.index(mine))
         said = {rank: CODES[int(code)] for rank, code in enumerate(codes) if code}
         if len(set(said.values())) > 1:
@@ -46,7 +43,6 @@ class Join:
 
 
 def shared(comm: Comm, mine: float) -> list[float]:
-    """A number of each rank, in the order of ranks."""
     table = torch.zeros(comm.ranks, dtype=torch.float64, device=wire_device(comm.group))
     table[comm.rank] = mine
     comm.all_reduce(table)

@@ -26,10 +26,6 @@ class PowerSGD:
         self.random = torch.Generator().manual_seed(0)  # alike on all ranks
 
     def recall(self, parameter: torch.Tensor, gradient: torch.Tensor) -> Kept | None:
-        """What is kept of the parameter: at first a random Q, and no error.
-
-        None if P and Q have half its elements or more; vectors and complex numbers go in full too.
-        """
         if gradient.dim() < 2 or gradient.is_complex():
             return None
         n, m = gradient.flatten(1).shape

@@ -97,7 +97,6 @@ class Reducer:
             self.launch()
 
     def used_by_some_rank(self, used: Container[Parameter]) -> set[Parameter]:
-        """7. All-reduce flags: what this rank has `used`, and what any of them has."""
         parameters = list(self.bucket_of)  # in one order on all ranks
         present, device = [parameter in used for parameter in parameters], parameters[0].device
         flags = torch.tensor(present, dtype=torch.int32, pin_memory=device.type == "cuda")

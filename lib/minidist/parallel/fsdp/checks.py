@@ -24,7 +24,6 @@ AT_ONCE = 16  # facts that are compared in one message
 
 _PREFETCH = "the order of the last forward decides"
 _MEAN = "gradients are means over the ranks; scale the loss"
-_COMM = "fully_shard(..., comm=...) takes a Comm of your own"
 
 INSTEAD = {  # of arguments and methods that FSDP2 alone has: what to do
     "shard_placement_fn": "parameters are sharded along their first dimension",
@@ -42,12 +41,14 @@ INSTEAD = {  # of arguments and methods that FSDP2 alone has: what to do
     "set_reduce_scatter_unused_params": "a parameter that a rank does not use counts as zeros",
     "set_reduce_scatter_max_input_buffers": "two units' gradients are in flight at most",
     "set_post_optim_event": "an all-gather waits for the current stream",
-    "set_all_reduce_hook": _COMM,
-    "set_custom_all_gather": _COMM,
-    "set_custom_reduce_scatter": _COMM,
-    "set_allocate_memory_from_process_group_for_comm": _COMM,
-    "set_symm_mem_for_comm": _COMM,
-    "set_separate_reduce_scatter_group": _COMM,
+    **dict.fromkeys(
+        (
+            *("set_all_reduce_hook", "set_custom_all_gather", "set_custom_reduce_scatter"),
+            *("set_symm_mem_for_comm", "set_separate_reduce_scatter_group"),
+            "set_allocate_memory_from_process_group_for_comm",
+        ),
+        "fully_shard(..., comm=...) takes a Comm of your own",
+    ),
 }
 
 
@@ -55,10 +56,7 @@ INSTEAD = {  # of arguments and methods that FSDP2 alone has: what to do
 
 
 def choose_comms(mesh: DeviceMesh | None, comm: Comm | tuple[Comm, Comm] | None) -> list[Comm]:
-    """Return the comm between the ranks that share each parameter; then, if any, the replicas'.
-
-    Raises TypeError or ValueError, without the rank, for what is none.
-    """
+    """Return the comm between the ranks that share each parameter; then, if any, the replicas'."""
     if mesh is not None and comm is not None:
         raise ValueError("mesh and comm: expected one of them, got both; a comm has its own group")
     if mesh is not None:
@@ -111,7 +109,6 @@ def agree_on_wrapping(
 
 
 def _facts_of(modules: Sequence[nn.Module], comm: Comm) -> dict[str, object]:
-    """In what the modules must be alike on all ranks; an error if they can be no unit."""
     if not modules:
         raise ValueError("module: expected a torch.nn.Module or a list of some, got an empty list")
     for module in modules:
@@ -160,7 +157,6 @@ def _facts_of(modules: Sequence[nn.Module], comm: Comm) -> dict[str, object]:
 
 
 def check_forward(unit: Unit) -> None:
-    """Raise RuntimeError if the unit's forward cannot begin."""
     if unit.context.outermost is None:
         _check_last_backward(unit)
     check_parameters(unit)
@@ -176,7 +172,6 @@ def _check_last_backward(unit: Unit) -> None:
 
 
 def _check_backward(unit: Unit) -> None:
-    """Raise RuntimeError if backward, which comes to the unit now, cannot begin."""
     if unit.context.backward.under_way:
         return
     _check_last_backward(unit)
@@ -210,10 +205,7 @@ def check_parameters(unit: Unit) -> None:
 
 
 def check_output(unit: Unit, inputs: Any, output: Any) -> None:
-    """Raise TypeError if backward could enter the unit by an output that nobody can look into.
-
-    Where backward enters, check that it can begin.
-    """
+    """Raise TypeError if backward could enter the unit by an output that nobody can look into."""
     on_entry(output, inputs, partial(_check_backward, unit))
     if not (torch.is_grad_enabled() and unit.groups) or any(True for _ in tensors(output)):
         return

@@ -13,9 +13,8 @@ from minidist.comm.comm import Comm, Handle, broadcast_coalesced
 from minidist.parallel.fsdp import checks
 from minidist.parallel.fsdp.param_group import MixedPrecisionPolicy, own_modules, own_parameters
 from minidist.parallel.fsdp.unit import Unit
+from minidist.parallel.holders import LABEL, ShardedParams, hold
 from minidist.parallel.sharding.partition import alike
-
-LABEL = "shards"  # in a state dict's metadata: whose they are
 
 
 def fully_shard(
@@ -75,16 +74,16 @@ def fully_shard(
     groups = [[infos[index] for index in members] for members in alike(parameters)]
 
     def agree(what: str, async_op: bool) -> Handle | None:
-        """Where checks are on, see that all ranks do the same to the same unit."""
         return agree_on(comms[0], f"fully_shard: {what}", async_op=async_op)
 
     unit = Unit(modules, groups, comms, policy, reshard_after_forward, agree)
 
     names: dict[Unit, list[str]] = {}
+    holder = UnitHolder(unit)
     for wrapped in modules:
         kind = type(wrapped)
         wrapped.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
-        wrapped._unit = unit  # type: ignore[assignment]
+        wrapped._unit, wrapped._holder = unit, holder  # type: ignore[assignment]  # alive as long
         for name, part in wrapped.named_modules():
             if isinstance(part, FSDPModule):
                 names.setdefault(part._unit, []).append(name or "root")
@@ -97,13 +96,29 @@ def fully_shard(
     for part, its in names.items():
         part.name, part.context = ", ".join(dict.fromkeys(its)), unit.context
     unit.context.units = list(names)
+    hold(holder, modules)
     return module
 
 
 def units(module: nn.Module) -> list[Unit]:
-    """The units in a module, itself first, in the order of `modules()`."""
+    """Return the units in a module, itself first, in the order of `modules()`."""
     found = (part._unit for part in module.modules() if isinstance(part, FSDPModule))
     return list(dict.fromkeys(found))
+
+
+class UnitHolder:
+    """What a unit offers to whoever looks at a whole model: see `parallel/holders.py`."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit, self.modules, self.comms = unit, unit.modules, unit.comms
+
+    def sharded(self, gradients: bool) -> list[ShardedParams]:
+        self.unit.reshard()
+        comm = self.unit.comm
+        return [
+            ShardedParams(comm, group.shards, group.shards, group.layout, group.layout.tensors)
+            for group in self.unit.groups
+        ]
 
 
 class UnshardHandle(NamedTuple):
@@ -123,7 +138,6 @@ class FSDPModule:
         return bare(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Raise AttributeError that says what to do instead of a method that FSDP2 has."""
         if name in checks.INSTEAD:
             where = f"rank {dist.get_rank()}: {self._unit.title}"
             raise AttributeError(f"{where}: {name}: {checks.INSTEAD[name]}")
@@ -161,7 +175,6 @@ class FSDPModule:
             unit.requires_gradient_sync = requires_gradient_sync
 
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
-        """Choose whether the next forwards free the parameters: see `fully_shard`."""
         for unit in units(self) if recurse else [self._unit]:  # type: ignore[arg-type]
             unit.reshard_after_forward = reshard_after_forward
 
@@ -185,7 +198,6 @@ class FSDPModule:
         super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[misc]
 
     def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
-        """Load this rank's shards, and no others."""
         self.reshard()
         unit = f"unit {prefix[:-1]}" if prefix else "the root unit"
         where = f"rank {dist.get_rank()}: load_state_dict: {unit}: "
@@ -198,7 +210,6 @@ class FSDPModule:
         super()._load_from_state_dict(state, prefix, metadata, *rest)  # type: ignore[misc]
 
     def __deepcopy__(self, memo: object) -> Any:
-        """Raise TypeError: hooks and the process group belong to this module and process."""
         raise TypeError(
             f"rank {dist.get_rank()}: {self._unit.title}: it cannot be copied or pickled; copy it "
             "before fully_shard, or take its state_dict()"

@@ -32,8 +32,6 @@ class MixedPrecisionPolicy(NamedTuple):
 
 
 class ParamInfo(NamedTuple):
-    """A parameter to be sharded, its name in the unit's module, and all places where it is."""
-
     name: str
     parameter: Parameter
     places: list[tuple[nn.Module, str]]  # an attribute of a module
@@ -64,12 +62,10 @@ class ParamGroup:
             parameter.__class__, parameter.title = Replaced, shard.title
 
     def title(self, index: int) -> str:
-        """What messages call a parameter."""
         return f"parameter '{self.names[index]}' of {self._unit_title()}"
 
     @torch.no_grad()
     def make_shards(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Make this rank's pieces of these full tensors the parameters of the module."""
         first = tensors[0]
         self.local = first.new_zeros(self.layout.shard_numel)  # this rank's shards, end to end
         self.pieces = self.layout.pieces(self.local)
@@ -83,7 +79,6 @@ class ParamGroup:
         self._install(self.shards)
 
     def _install(self, parameters: Sequence[Parameter]) -> None:
-        """Make these the parameters of the module."""
         for parameter, places in zip(parameters, self.places, strict=True):
             for module, attribute in places:
                 set_tensor(module, attribute, parameter)
@@ -126,7 +121,6 @@ class ParamGroup:
 
     @property
     def trainable(self) -> list[bool]:
-        """For each parameter True if it wants a gradient now."""
         with no_torch_function():
             return [shard.requires_grad for shard in self.shards]
 
@@ -141,10 +135,7 @@ class ParamGroup:
         return any(gradient is not None for gradient in self.gradients)
 
     def pack_gradients(self, scale: float) -> tuple[torch.Tensor, list[bool]]:
-        """Flatten the unsharded gradients, times `scale`, in the order of ranks, and drop them.
-
-        Also return for each parameter False if it wants a gradient and has none: zeros stand there.
-        """
+        """Flatten the unsharded gradients, times `scale`, in the order of ranks, and drop them."""
         flat = self.local.new_empty(self.layout.padded, dtype=self.reduce_dtype)
         self.layout.pack(self.gradients, flat)
         wanted = zip(self.gradients, self.trainable, strict=True)
@@ -153,16 +144,12 @@ class ParamGroup:
         return flat.mul_(scale), present
 
     def drop_gradients(self) -> None:
-        """Drop all unsharded gradients."""
         self.gradients = [None] * len(self.gradients)
         for parameter in self.unsharded:
             parameter.grad = None
 
     def write_gradients(self, mean: torch.Tensor, wanted: Sequence[bool]) -> None:
-        """Add this rank's part of the averaged gradients to `grad` of the wanted shards.
-
-        These may be views of `mean` (1-D [shard_numel]) afterwards.
-        """
+        """Add this rank's part of the averaged gradients to `grad` of the wanted shards."""
         parts = self.layout.pieces(mean.to(self.dtype))
         written = []
         with no_torch_function():
@@ -179,7 +166,6 @@ class ParamGroup:
 
 
 def set_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """Make it the module's parameter or buffer of this name."""
     table = module._parameters if name in module._parameters else module._buffers
     if type(module).__setattr__ is nn.Module.__setattr__:
         table[name] = tensor  # type: ignore[assignment]
@@ -201,10 +187,7 @@ def own_parameters(modules: Sequence[nn.Module]) -> list[ParamInfo]:
 
 
 def own_modules(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """The modules and their parts, without those in units inside; with names.
-
-    Names begin with a module's place in the list, if there are several.
-    """
+    """The modules and their parts, without those in units inside; with names."""
     every = (part for module in modules for part in module.modules())
     units = [part for part in every if part not in modules and "_unit" in vars(part)]
     memo = {part for unit in units for part in unit.modules()}

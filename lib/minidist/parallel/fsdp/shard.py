@@ -33,7 +33,6 @@ class Shard(Parameter):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run `func` on the shard's memory; RuntimeError if it takes that for the parameter."""
         name = getattr(func, "__name__", str(func))
         refused = name.strip("_") in MATRIX or getattr(functional, name, None) is func
         with no_torch_function():
@@ -59,7 +58,6 @@ class ShardGradient(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run `func` as on a plain tensor; RuntimeError if it is the norm that torch clips by."""
         if func in NORMS:
             raise RuntimeError(
                 f"rank {dist.get_rank()}: the norm of a shard's gradient is that of this rank's "
@@ -81,7 +79,6 @@ class Replaced(Parameter):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Raise RuntimeError, unless only a property other than the gradient is read."""
         if func.__name__ != "__get__" or func == GRADIENT.__get__:
             old = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Replaced))
             raise RuntimeError(

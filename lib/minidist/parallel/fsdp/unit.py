@@ -50,16 +50,12 @@ from minidist.profiler.timeline import NOTHING, Mark, mark, note
 
 
 class ShardedState(Enum):
-    """Which parameters a unit's modules have."""
-
     SHARDED = auto()
     UNSHARDING = auto()  # an all-gather has begun, and nothing has used its result
     UNSHARDED = auto()
 
 
 class TrainingState(Enum):
-    """Where a unit is in a training step."""
-
     IDLE = auto()
     FORWARD = auto()
     POST_FORWARD = auto()  # its parameters are kept unsharded for backward
@@ -126,7 +122,6 @@ class Unit:
         return cast(output, self.policy.output_dtype)
 
     def end_forward(self) -> None:
-        """Free the parameters after forward, or keep them for backward."""
         self.to_run.clear()
         reshards = self.reshard_after_forward
         if reshards is None:
@@ -138,7 +133,8 @@ class Unit:
 
     def pre_backward(self) -> None:
         """3. Gather them again. Begin to gather those of the unit that ran before this one."""
-        self.context.begin_backward()
+        if not self.context.backward.under_way:  # it is the first unit that backward comes to
+            self.context.backward.begin(self.context.end_backward, self.device)
         if self.training is not TrainingState.BACKWARD:
             self.unshard()
             self.training = TrainingState.BACKWARD
@@ -200,14 +196,11 @@ class Unit:
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
         outermost = self is self.context.units[0]
         return f"the outermost unit ({self._kinds})" if outermost else f"unit '{self.name}'"
 
 
 class ReducedGroup(NamedTuple):
-    """A group of parameters whose gradients were reduced."""
-
     unit: Unit
     group: ParamGroup
     present: list[bool]  # which parameters had a gradient here
@@ -263,7 +256,6 @@ class FSDPContext:
         self._forward_mark: Mark = NOTHING
 
     def begin_forward(self, unit: Unit, module: nn.Module) -> None:
-        """The forward of a unit's first module begins."""
         if self.outermost is None:
             self.outermost, self._begun, self._ended = module, [], []
             self._forward_mark = mark("forward", COMPUTE, unit.device)
@@ -273,7 +265,6 @@ class FSDPContext:
         self._begun.append(unit)
 
     def end_forward(self, unit: Unit, module: nn.Module, trains: bool) -> None:
-        """The forward of a unit's last module has ended; backward will come to it, or not."""
         if trains:
             self._ended.append(unit)
         if module is self.outermost:
@@ -286,14 +277,8 @@ class FSDPContext:
                 if each.sharded is ShardedState.UNSHARDING:  # gathered in vain
                     each.reshard()
 
-    def begin_backward(self) -> None:
-        """Backward has reached a unit, maybe not the first one."""
-        if not self.backward.under_way:
-            self.backward.begin(self.end_backward, self.units[0].device)
-
     @torch.no_grad()
     def end_backward(self) -> None:
-        """Autograd has made all gradients: reduce the last ones, and wait for all."""
         for unit in reversed(self.units):
             if unit.training is not TrainingState.FORWARD:
                 unit.post_backward()  # of those whose inputs need no gradient
@@ -353,7 +338,6 @@ def noted(what: str, handle: Handle | None) -> list[Handle]:
 
 
 def wait_for(handles: list[Handle]) -> None:
-    """Wait until all are done, and drop them."""
     for handle in handles:
         handle.wait()
     handles.clear()

@@ -9,8 +9,7 @@ takes that of its shards, and one number of each rank is gathered.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from itertools import chain
 from typing import Any, cast
@@ -24,63 +23,34 @@ from torch.nn import Parameter
 from minidist.comm.agreement import agree_on, gather_objects
 from minidist.comm.comm import Comm
 from minidist.comm.ours import Ours
-from minidist.parallel.ddp.ddp import PREFIX, DistributedDataParallel
-from minidist.parallel.fsdp.fully_shard import LABEL, units
-from minidist.parallel.fsdp.shard import Shard, no_torch_function
-from minidist.parallel.sharding.layouts import Flat, RowLayout
-from minidist.parallel.zero.optimizer import ZeroOptimizer, holder_of
+from minidist.parallel.fsdp.shard import no_torch_function
+from minidist.parallel.holders import LABEL, PREFIX, ShardedParams, holders
 
 # ---- what the ranks keep in shards ----
 
 
-@dataclass(frozen=True)
-class ShardedParams:
-    """Parameters of one dtype and device, in a flat buffer of which each rank keeps a shard."""
-
-    comm: Comm  # between the ranks
-    parameters: Sequence[Parameter]  # as the module has them
-    shards: Sequence[Parameter]  # this rank's part of each, maybe empty, with its gradient
-    layout: Flat | RowLayout
-    wholes: Callable[[torch.Tensor], list[torch.Tensor]]  # of all ranks' shards: each parameter
-
-    def gather(self, parts: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-        """The whole tensors of which this rank has these parts; None counts as zeros."""
-        kept = self.shards[0]
-        mine = torch.zeros(self.layout.shard_numel, dtype=kept.dtype, device=kept.device)
-        for view, part in zip(self.layout.pieces(mine), parts, strict=True):
-            if part is not None:
-                view.copy_(part)
-        everyone = mine.new_empty(self.layout.padded)
-        self.comm.all_gather(everyone, mine)
-        return self.wholes(everyone)
-
-
 def bare(module: nn.Module) -> nn.Module:
-    """The module without the DDP round it, minidist's or torch's; TypeError if it is none."""
+    """Return the module without the DDP around it, minidist's or torch's."""
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
         raise TypeError(f"{whoami()}module: expected a torch.nn.Module, got a {kind}")
-    wrapped = isinstance(module, DistributedDataParallel | nn.parallel.DistributedDataParallel)
-    return cast("nn.Module", module.module) if wrapped else module
+    return cast("nn.Module", module.module) if hasattr(module, "process_group") else module
 
 
-def sharded_parameters(module: nn.Module) -> list[ShardedParams]:
-    """Those whose values are sharded: FSDP's, resharded first; ValueError for a part of a unit."""
+def sharded(module: Any, *, gradients: bool) -> list[ShardedParams]:
+    """Return the parameters whose values are sharded, or else whose averaged gradients are."""
     found: list[ShardedParams] = []
     parts = set(module.modules())
-    for unit in units(module):
-        if not parts.issuperset(unit.modules):
+    for holder in holders(module):
+        if not parts.issuperset(holder.modules):
             raise ValueError(
-                f"{whoami()}module: expected all of a unit, got a part of {unit.title}, which "
-                "holds other modules too"
+                f"{whoami()}module: expected all of a unit, got a part of one, which holds "
+                "other modules too"
             )
-        unit.reshard()
-        for each in unit.groups:
-            layout = each.layout
-            found.append(ShardedParams(unit.comm, each.shards, each.shards, layout, layout.tensors))
+        found += holder.sharded(gradients)
     there = {shard for params in found for shard in params.shards}
     for name, parameter in module.named_parameters():
-        if isinstance(parameter, Shard) and parameter not in there:
+        if hasattr(parameter, "part_of") and parameter not in there:
             raise ValueError(
                 f"{whoami()}module: expected all of a unit, got a part of one: {name} is "
                 f"{parameter.title()}, which is round it"
@@ -88,43 +58,21 @@ def sharded_parameters(module: nn.Module) -> list[ShardedParams]:
     return found
 
 
-def sharded_gradients(module: nn.Module) -> list[ShardedParams]:
-    """Those whose gradients are sharded: FSDP's, and a ZeroOptimizer's, which averages them now."""
-    found = sharded_parameters(module)
-    for zero in zero_optimizers(module):
-        if zero.gradients == "local":
-            zero.average()
-            found += (
-                ShardedParams(zero.comm, each.parameters, each.shards, each.flat, each.views_of)
-                for each in zero.buckets
-            )
-    return found
-
-
-def zero_optimizers(module: nn.Module) -> list[ZeroOptimizer]:
-    """The ZeroOptimizers that hold parameters of the module, in the order of these."""
-    found = [holder_of(parameter) for parameter in module.parameters()]
-    return list(dict.fromkeys(zero for zero in found if zero is not None))
-
-
-def comms(module: nn.Module) -> list[Comm]:
-    """Between whom the module is shared, one for each group; of hybrid sharding the shards' first.
+def comms(module: Any) -> list[Comm]:
+    """Return between whom the module is shared, one for each group; of a holder the shards' first.
 
     So what is passed on in one group after the other comes to all.
     """
     found: list[Comm] = []
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        found.append(Ours(module.process_group))
-    elif isinstance(module, DistributedDataParallel):
-        found.append(module.comm)
-    found += (zero.comm for zero in zero_optimizers(module))
-    found += (unit.comm for unit in units(module))
-    found += (unit.replicate for unit in units(module) if unit.replicate)
+    if hasattr(module, "process_group"):
+        found.append(getattr(module, "comm", None) or Ours(module.process_group))
+    every = [holder.comms for holder in holders(module)]
+    for place in range(max(map(len, every), default=0)):
+        found += (each[place] for each in every if place < len(each))
     return list({comm.group: comm for comm in found}.values())
 
 
 def whoami() -> str:
-    """This rank, for messages; "" where there is no group of ranks."""
     return f"rank {dist.get_rank()}: " if dist.is_initialized() else ""
 
 
@@ -148,7 +96,7 @@ def full_state_dict(
     """
     inner = bare(module)
     copies: dict[torch.Tensor, torch.Tensor] = {}
-    for params in sharded_parameters(inner):
+    for params in sharded(inner, gradients=False):
         wholes = params.gather(params.shards)
         for parameter, whole in zip(params.parameters, wholes, strict=True):
             copies[parameter] = whole.to(device or whole.device, copy=True)
@@ -182,7 +130,7 @@ def load_full_state_dict(module: nn.Module, state_dict: Mapping[str, Any]) -> No
             the first name there that is missing, too many, or of another shape or dtype.
     """
     inner = bare(module)
-    sharded_parameters(inner)  # of all of a unit, and resharded
+    sharded(inner, gradients=False)  # of all of a unit, and resharded
     own = inner.state_dict(keep_vars=True)
     mine: OrderedDict[str, Any] = OrderedDict()
     problem = f"expected a dict, got a {type(state_dict).__name__}"
@@ -197,7 +145,7 @@ def load_full_state_dict(module: nn.Module, state_dict: Mapping[str, Any]) -> No
         raise ValueError(problem)
     mine._metadata = own._metadata  # type: ignore[attr-defined]  # whose shards they will be
     for name, value in own.items():
-        if isinstance(value, Shard):
+        if hasattr(value, "part_of"):
             mine[name] = value.part_of(mine[name])
     inner.load_state_dict(mine)
 
@@ -211,7 +159,7 @@ def _misfit(own: Mapping[str, Any], state: Mapping[str, Any]) -> str:
         if isinstance(mine, torch.Tensor):
             if mine.is_meta:
                 return f"'{name}': is on the meta device; call minidist.materialize before"
-            shape = mine.whole_shape if isinstance(mine, Shard) else mine.shape
+            shape = getattr(mine, "whole_shape", mine.shape)
             fits = isinstance(given, torch.Tensor) and given.shape == shape
             if not (fits and torch.can_cast(given.dtype, mine.dtype)):
                 return f"'{name}': expected {_described(mine)}, got {_described(given)}"
@@ -220,7 +168,7 @@ def _misfit(own: Mapping[str, Any], state: Mapping[str, Any]) -> str:
 
 def _described(value: object) -> str:
     if isinstance(value, torch.Tensor):
-        shape = value.whole_shape if isinstance(value, Shard) else value.shape
+        shape = getattr(value, "whole_shape", value.shape)
         return f"{tuple(shape)} {value.dtype}"
     return f"type {type(value).__name__}"
 
@@ -241,7 +189,7 @@ def full_gradients(module: nn.Module) -> dict[str, torch.Tensor | None]:
     """
     inner = bare(module)
     found: dict[torch.Tensor, torch.Tensor | None] = {}
-    for params in sharded_gradients(inner):
+    for params in sharded(inner, gradients=True):
         parts = [shard.grad for shard in params.shards]
         present = [part is not None for part in parts]
         flags = torch.tensor(present, dtype=torch.uint8, device=params.shards[0].device)
@@ -289,14 +237,14 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     if problem:
         raise ValueError(f"{whoami()}clip_grad_norm_: {problem}")
 
-    sharded = sharded_gradients(inner)
-    elsewhere = {parameter for params in sharded for parameter in params.parameters}
+    params = sharded(inner, gradients=True)
+    elsewhere = {parameter for each in params for parameter in each.parameters}
     own = [parameter for parameter in inner.parameters() if parameter not in elsewhere]
-    shards = [shard for params in sharded for shard in params.shards]
+    shards = [shard for each in params for shard in each.shards]
     device = shards[0].device if shards else None  # a number from the host would be waited for
     norms = [_norm(own, norm_type, device)]
-    for comm in {params.comm.group: params.comm for params in sharded}.values():
-        mine = [each.shards for each in sharded if each.comm.group is comm.group]
+    for comm in {each.comm.group: each.comm for each in params}.values():
+        mine = [each.shards for each in params if each.comm.group is comm.group]
         norm = _norm(chain(*mine), norm_type, device).view(1)
         everyones = norm.new_empty(comm.ranks)
         comm.all_gather(everyones, norm)
@@ -312,7 +260,6 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
 def _norm(
     parameters: Iterable[Parameter], norm_type: float, device: torch.device | None
 ) -> torch.Tensor:
-    """The norm of all their gradients, in float64."""
     with no_torch_function():
         found = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
         found = [gradient.as_subclass(torch.Tensor) for gradient in found]

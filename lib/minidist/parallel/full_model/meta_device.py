@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from minidist.launch.launch import device as own_device
+from minidist.launch.device import device as own_device
 from minidist.parallel.fsdp.param_group import set_tensor
 from minidist.parallel.fsdp.shard import Shard
 from minidist.parallel.fsdp.unit import Unit
@@ -68,7 +68,6 @@ def materialize(
 def _inside_out(
     module: nn.Module, unit: Unit | None, seen: set[nn.Module]
 ) -> Iterator[tuple[nn.Module, Unit | None]]:
-    """Every submodule after those in it, each once, and the unit that it belongs to."""
     if module not in seen:
         seen.add(module)
         unit = getattr(module, "_unit", unit)
@@ -78,7 +77,6 @@ def _inside_out(
 
 
 def _on_meta(part: nn.Module) -> dict[str, torch.Tensor]:
-    """A submodule's own parameters and buffers that are on the meta device."""
     own = {**part._parameters, **part._buffers}
     return {name: each for name, each in own.items() if each is not None and each.is_meta}
 
@@ -108,5 +106,4 @@ def _make(
 
 
 def _reset_of(part: nn.Module) -> Any:
-    """The method with which torch.nn's modules initialise what is their own, or None."""
     return getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)

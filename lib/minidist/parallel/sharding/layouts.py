@@ -49,11 +49,9 @@ class Flat:
         self.padded = self.shard_numel * ranks  #: elements of the flat tensor
 
     def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Each tensor's place in `flat`, which is 1-D [padded]; 1-D too."""
         return list(torch.split(flat, [*self.sizes, self.padded - self.numel])[:-1])
 
     def ranges(self) -> list[tuple[int, int]]:
-        """For each tensor which of its elements this rank owns: from start to before end."""
         low = self.rank * self.shard_numel
         high = low + self.shard_numel
         return [
@@ -62,7 +60,6 @@ class Flat:
         ]
 
     def shard(self, flat: torch.Tensor) -> torch.Tensor:
-        """This rank's slice of `flat`, 1-D [shard_numel]."""
         return flat.narrow(0, self.rank * self.shard_numel, self.shard_numel)
 
     def pieces(self, shard: torch.Tensor) -> list[torch.Tensor]:
@@ -113,7 +110,6 @@ class RowLayout:
             torch._foreach_copy_([part for _, part in pairs], [place for place, _ in pairs])
 
     def tensors(self, table: torch.Tensor) -> list[torch.Tensor]:
-        """The whole tensors in what an all-gather returned: copies."""
         whole = [table.new_empty(shape) for shape in self.shapes]
         self.unpack(table, whole)
         return whole
@@ -121,10 +117,7 @@ class RowLayout:
     def _pairs(
         self, table: torch.Tensor, tensors: Sequence[torch.Tensor | None]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The same elements in a table of N shards, and in the flattened whole tensors.
-
-        For each tensor: those of all ranks with a full piece, then those of the one with the rest.
-        """
+        """The same elements in a table of N shards, and in the flattened whole tensors."""
         table = table.view(self.ranks, -1) if self.padded else table
         for tensor, offset, length in zip(tensors, self._offsets, self._lengths, strict=True):
             if tensor is None or not length:

@@ -41,23 +41,18 @@ class ShardedBucket:
 
     @property
     def trains(self) -> bool:
-        """True if a parameter with elements wants a gradient now."""
         return self.flat.numel > 0 and any(each.requires_grad for each in self.parameters)
 
     # ---- this rank's gradients ----
 
     def expect_gradients(self) -> None:
-        """Begin a round: no gradient is packed, and all that train are expected."""
         if self.stepped:
             self.zero_grad()
         self.expected = {each for each in self.parameters if each.requires_grad}
         self._packed.clear()
 
     def pack(self, parameter: Parameter, scale: float) -> None:
-        """Copy a gradient, times `scale`, into the flat gradients, and free it.
-
-        There is none if a custom `autograd.Function` returned None for the parameter.
-        """
+        """Copy a gradient, times `scale`, into the flat gradients, and free it."""
         gradient = parameter.grad
         self.expected.discard(parameter)
         if gradient is None:
@@ -101,7 +96,6 @@ class ShardedBucket:
                 shard.grad = self.part(parameter.grad, parameter)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the mean gradients, or set them to zero."""
         self.stepped = False
         if set_to_none:
             self.grad_shard = None
@@ -114,19 +108,14 @@ class ShardedBucket:
     # ---- views ----
 
     def view(self, flat: torch.Tensor, parameter: Parameter) -> torch.Tensor:
-        """The parameter's place in another 1-D [padded] tensor, in its shape and strides."""
         view = self.views[parameter]
         return flat.as_strided(view.shape, view.stride(), view.storage_offset())
 
     def views_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """The places of all parameters in another 1-D [padded] tensor."""
         return [self.view(flat, parameter) for parameter in self.parameters]
 
     def part(self, tensor: torch.Tensor, parameter: Parameter) -> torch.Tensor:
-        """This rank's elements of a tensor of the parameter's shape, 1-D, as in its memory.
-
-        A view, if it is laid out like the parameter; it need not be of its dtype.
-        """
+        """This rank's elements of a tensor of the parameter's shape, 1-D, as in its memory."""
         view, (start, end) = self.views[parameter], self.ranges[parameter]
         if tensor.stride() != view.stride() or tensor.is_conj() or tensor.is_neg():
             tensor = torch.empty_like(view, dtype=tensor.dtype, device=tensor.device).copy_(tensor)

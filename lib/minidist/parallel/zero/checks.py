@@ -24,7 +24,6 @@ NOT_ELEMENTWISE = {"adafactor", "lamb", "lars", "lbfgs", "muon", "shampoo", "soa
 
 
 def named_in(groups: Sequence[Group]) -> list[list[Named]]:
-    """The parameters of each group, by name or else by place."""
     found = []
     for number, group in enumerate(groups):
         places = [f"parameter {place} of group {number}" for place in range(len(group["params"]))]
@@ -35,7 +34,6 @@ def named_in(groups: Sequence[Group]) -> list[list[Named]]:
 def check_arguments(
     kind: object, overlap: object, stage: object, gradients: object, bucket_cap_mb: object
 ) -> None:
-    """Raise TypeError or ValueError if one of them is wrong."""
     if not (isinstance(kind, type) and issubclass(kind, Optimizer)):
         raise TypeError(
             "optimizer_class: expected a class such as torch.optim.AdamW, not an instance of it, "
@@ -62,7 +60,6 @@ def check_arguments(
 
 
 def check_parameters(groups: Sequence[Group], group: ProcessGroup | None, local: bool) -> None:
-    """Raise TypeError or ValueError if these parameters cannot be put into buckets."""
     named = list(chain.from_iterable(named_in(groups)))
     check_tensors("params", dict(named), group)
     check_apart(dict(named), {})
@@ -75,7 +72,6 @@ def check_parameters(groups: Sequence[Group], group: ProcessGroup | None, local:
 
 
 def check_same_groups(kind: str, groups: Sequence[Group], comm: Comm) -> None:
-    """Raise MismatchError on every rank unless all have the same groups."""
     entries = []
     for number, named in enumerate(named_in(groups)):
         entries.append(Entry("", f"group {number} of {kind}", f" with {described(groups[number])}"))
@@ -85,7 +81,6 @@ def check_same_groups(kind: str, groups: Sequence[Group], comm: Comm) -> None:
 
 
 def described(group: Group) -> str:
-    """A group's hyper-parameters, such as "betas=(0.9, 0.999), lr=0.1"."""
     hyper = group.keys() - {"params", "param_names"}
     return ", ".join(f"{key}={group[key]}" for key in sorted(hyper))
 
@@ -106,7 +101,6 @@ def facts_of_a_step(groups: Sequence[Group], averaged: Iterable[Parameter]) -> d
 
 
 def not_dense(parameter: Parameter, name: str) -> TypeError | None:
-    """What to raise of a gradient that no bucket can hold."""
     if parameter.grad is None or parameter.grad.layout == torch.strided:
         return None
     return TypeError(
@@ -116,7 +110,6 @@ def not_dense(parameter: Parameter, name: str) -> TypeError | None:
 
 
 def changed(groups: Sequence[Group], buckets: Sequence[ShardedBucket]) -> Exception | None:
-    """What to raise of parameters that are not as they were: others, in other memory, or sparse."""
     given = {id(parameter) for group in groups for parameter in group["params"]}
     if given != {id(parameter) for bucket in buckets for parameter in bucket.parameters}:
         return RuntimeError(

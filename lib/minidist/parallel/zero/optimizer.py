@@ -4,27 +4,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
-from typing import Any, NoReturn, cast
-from weakref import proxy, ref
+from typing import Any, NoReturn
+from weakref import proxy
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 from torch.optim import Optimizer
-from torch.utils.weak import WeakIdKeyDictionary
 
 from minidist.comm.agreement import agree_on, agreed
 from minidist.comm.comm import Comm
 from minidist.parallel.checks import NotCopied, choose_comm
+from minidist.parallel.holders import ShardedParams, hold, holder_of
 from minidist.parallel.sharding.partition import MIB, Named, assign_alike
 from minidist.parallel.zero import checks
 from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.checks import NAME
 from minidist.parallel.zero.slices import Slices
 from minidist.parallel.zero.state_dict import Group, State, gather_state, shard_state, shrunk
-
-_holders: Any = WeakIdKeyDictionary()  # parameter → a weak reference to its ZeroOptimizer
 
 
 class ZeroOptimizer(NotCopied, Optimizer):
@@ -61,6 +60,7 @@ class ZeroOptimizer(NotCopied, Optimizer):
 
     inner: Optimizer  # the `optimizer_class` over this rank's shards; `state` is its
     instead = "save its full_state_dict()"
+    modules: Sequence[nn.Module] = ()  # see `Holder`
     _taken_over = _compared = False
 
     def __init__(
@@ -80,6 +80,7 @@ class ZeroOptimizer(NotCopied, Optimizer):
         self.comm = choose_comm(process_group, comm)
         self.stage, self.gradients = stage, gradients or ("averaged" if stage == 1 else "local")
         self._local = self.gradients == "local"
+        self.comms: Sequence[Comm] = [self.comm]
         facts = {"stage": stage, "gradients": gradients, "bucket_cap_mb": bucket_cap_mb}
         with agreed(self.comm, NAME, facts):
             checks.check_arguments(optimizer_class, overlap_with_ddp, **facts)
@@ -101,7 +102,6 @@ class ZeroOptimizer(NotCopied, Optimizer):
         self.state, self.defaults = self.inner.state, self.inner.defaults
 
     def _lay_out(self, cap: float) -> list[ShardedBucket]:
-        """Move the parameters into buckets, and build the optimizer over this rank's shards."""
         chosen: list[tuple[float, list[Named]]] = []  # with the depth in the model
         for named in checks.named_in(self.param_groups):
             for indexes in assign_alike([parameter for _, parameter in named], cap, cap):
@@ -120,10 +120,10 @@ class ZeroOptimizer(NotCopied, Optimizer):
         ]
         self.inner = self._make(groups)
         for parameter in shard_of:
-            if before := holder_of(parameter):
+            if isinstance(before := holder_of(parameter), ZeroOptimizer):
                 before._slices.remove_hooks()
                 before._taken_over = True
-            _holders[parameter] = ref(self)
+        hold(self, shard_of)
         return buckets
 
     # ---- a step ----
@@ -150,6 +150,16 @@ class ZeroOptimizer(NotCopied, Optimizer):
         """Average now what `step()` would, to see or change it before; every rank must call it."""
         self._slices.average_gradients()
 
+    def sharded(self, gradients: bool) -> list[ShardedParams]:
+        """Return the averaged gradients, of which each rank has a shard, if they are asked for."""
+        if not (gradients and self._local):
+            return []
+        self.average()
+        return [
+            ShardedParams(self.comm, each.parameters, each.shards, each.flat, each.views_of)
+            for each in self.buckets
+        ]
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Inside, a backward of stage 2 adds up whole gradients on this rank, and sends nothing."""
@@ -160,14 +170,12 @@ class ZeroOptimizer(NotCopied, Optimizer):
             self._slices.sync = before
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients: the parameters' own, and the mean ones of this rank's shards."""
         super().zero_grad(set_to_none)
         for bucket in self.buckets:
             bucket.zero_grad(set_to_none)
 
     @property
     def buckets(self) -> list[ShardedBucket]:
-        """What is averaged and gathered at once, in the order in which it travels."""
         return self._slices.buckets
 
     @property
@@ -221,7 +229,6 @@ class ZeroOptimizer(NotCopied, Optimizer):
     # ---- guards ----
 
     def add_param_group(self, param_group: Group) -> None:
-        """Take a group while it is built; later NotImplementedError: the buckets are laid out."""
         if hasattr(self, "inner"):
             raise NotImplementedError(f"{NAME}.add_param_group: build it anew, with all groups")
         super().add_param_group(param_group)
@@ -250,12 +257,5 @@ class ZeroOptimizer(NotCopied, Optimizer):
 
 
 def copy_hyper(source: Sequence[Group], target: Sequence[Group]) -> None:
-    """Give the groups of one optimizer the hyper-parameters of another's."""
     for one, other in zip(source, target, strict=True):
         other.update({**one, "params": other["params"]})
-
-
-def holder_of(parameter: torch.Tensor) -> ZeroOptimizer | None:
-    """The optimizer of which a parameter's memory is a part; None if there is none."""
-    found = _holders.get(parameter)
-    return None if found is None else cast("ZeroOptimizer | None", found())

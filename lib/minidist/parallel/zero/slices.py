@@ -64,7 +64,6 @@ class Slices:
                 self._hooks.append(finalize(self, handle.remove))  # parameters may outlive us
 
     def step(self, inner: Optimizer) -> None:
-        """Step with an optimizer over the shards; afterwards all ranks have the same parameters."""
         self.average_gradients()  # unless the user, to clip them, has done so already
         inner.step()  # on this rank's shards; what it keeps for them is 1/N of the state
         gathers = []
@@ -101,7 +100,6 @@ class Slices:
     # ---- reducing gradients: in the step, or, in stage 2, during backward ----
 
     def remove_hooks(self) -> None:
-        """Leave gradients to another optimizer."""
         while self._hooks:
             self._hooks.pop()()
 
@@ -121,7 +119,6 @@ class Slices:
             self.reduce_scatter(self._pending.popleft())
 
     def prepare(self) -> None:
-        """Expect a gradient of each parameter that trains; no bucket is on its way."""
         self.agree()
         self._pending = deque(bucket for bucket in self.buckets if bucket.trains)
         for bucket in self.buckets:

@@ -25,7 +25,6 @@ Make = Callable[[list[Group]], Optimizer]  # optimizer_class with its defaults
 
 
 def parameters_of(groups: Sequence[Group]) -> list[Parameter]:
-    """Those of all groups, in the order of their numbers in a state dict."""
     return [parameter for group in groups for parameter in group["params"]]
 
 
@@ -38,7 +37,11 @@ def gather_state(
     """The full state on every rank, by the parameters' numbers; gathered a bucket at a time."""
     numbers = {shard: number for number, shard in enumerate(parameters_of(inner.param_groups))}
     mine = {
-        number: {key: _summary(value) for key, value in inner.state[shard].items()}
+        # Of a sharded tensor the dtype; numbers on the CPU, for ranks may use other devices.
+        number: {
+            key: (value.dtype if value.dim() else value.cpu()) if torch.is_tensor(value) else value
+            for key, value in inner.state[shard].items()
+        }
         for shard, number in numbers.items()
         if len(shard) and shard in inner.state
     }
@@ -60,13 +63,6 @@ def gather_state(
                 if state.get(key) is dtype:
                     state[key] = view.to(device or view.device, copy=True)
     return full
-
-
-def _summary(value: Any) -> Any:
-    """Of a sharded tensor the dtype alone; numbers on the CPU, for ranks may use other devices."""
-    if isinstance(value, Tensor):
-        return value.dtype if value.dim() else value.cpu()
-    return value
 
 
 def shrunk(make: Make, groups: Sequence[Group]) -> Optimizer:

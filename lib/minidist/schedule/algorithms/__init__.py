@@ -72,5 +72,4 @@ MOST_SEGMENTS = 64
 
 
 def segments(nbytes: int) -> int:
-    """How many segments a pipeline cuts a tensor of `nbytes` into: a power of two."""
     return 1 << min(MOST_SEGMENTS, max(1, nbytes // SEGMENT)).bit_length() - 1

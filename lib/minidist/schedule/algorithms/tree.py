@@ -43,5 +43,4 @@ def tree_all_reduce(ranks: int) -> Schedule:
 
 
 def powers_of_two(below: int) -> list[int]:
-    """1, 2, 4, ... as long as they are smaller than `below`; ceil(log2(below)) of them."""
     return [2**level for level in range((below - 1).bit_length())]
