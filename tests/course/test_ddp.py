@@ -163,9 +163,13 @@ WRONG[grade.exposed] = [
         "That is what is hidden",
     ),
     ("mistake", each_against_each, "count no second twice"),
-    ("constant", lambda computing, talking: 2, "you say 2 s, expected 0"),
-    ("these sizes", of_one_span, r"computing in \[.*you say . s, expected"),
-    ("unit", lambda one, other: 1000 * each_against_each(one, other), "you say 2000 s, expected 2"),
+    ("constant", lambda computing, talking: 2, "you say 2 seconds; it is 0"),
+    ("these sizes", of_one_span, r"Computing in \[.*you say . seconds?; it is"),
+    (
+        "unit",
+        lambda one, other: 1000 * each_against_each(one, other),
+        "you say 2,000 seconds; it is 2",
+    ),
     ("type", lambda computing, talking: None, "you return None; expected a number of seconds"),
     ("type", lambda computing, talking: "2 s", "you return '2 s'; expected a number of seconds"),
 ]

@@ -44,7 +44,6 @@ def test_other_right_ways_are_right_too() -> None:
 
 
 rows = reader(globals())
-rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
 WRONG[grade.indices] = [
     ("mistake", indices(seed=""), "epoch 3.*That is the order of epoch 0"),

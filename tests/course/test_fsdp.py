@@ -157,10 +157,10 @@ mistake | held(lambda blocks, two: (1 + two) * max(blocks, default=0))
     | not as large as the largest|only if they follow
 mistake | held(lambda blocks, _: sum(blocks)) | not all units are whole
 mistake | lambda units, ranks, prefetch: sum(units) | the whole model
-constant | lambda units, ranks, prefetch: 175 | with prefetch, you say 175; it is 275
+constant | lambda units, ranks, prefetch: 175 | with prefetch=True you say 175 weights; it is 275
 two ranks | lambda units, ranks, prefetch: held(whole_at_a_time)(units, 2, prefetch)
-    | on 4 ranks, without prefetch, you say
-unit | lambda *case: 4 * held(whole_at_a_time)(*case) | you say 700; it is 175
+    | on 4 ranks with prefetch=False you say
+unit | lambda *case: 4 * held(whole_at_a_time)(*case) | you say 700 weights; it is 175
 type | lambda units, ranks, prefetch: None | expected a number of weights
 """)
 

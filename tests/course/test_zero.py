@@ -166,9 +166,9 @@ WRONG[grade.wire] = [
     ("mistake", lambda s, b, n, k: wire(s, b, n, 1) * k, "what waits for the step"),
     ("mistake", lambda s, b, n, k: wire(s, b, n, k, **{"ZeRO-3": (0, 5)}), "half of an all-reduce"),
     ("mistake", lambda s, b, n, k: wire(s, b, n, k, **{"ZeRO-1": (3, 0)}), "For ZeRO-1 with"),
-    ("two ranks", lambda s, b, n, k: wire(s, b, 2, k), "4 ranks .* expected"),
+    ("two ranks", lambda s, b, n, k: wire(s, b, 2, k), "4 ranks .* it is "),
     ("these sizes", lambda s, b, n, k: wire(s, b, max(n, 2), k), "Alone, a rank sends nothing"),
-    ("constant", lambda s, b, n, k: 96 * 10**6, "For ZeRO-1 on DDP .* expected 144,000,000"),
+    ("constant", lambda s, b, n, k: 96 * 10**6, "For ZeRO-1 on DDP .* it is 144,000,000"),
     ("type", lambda s, b, n, k: f"{b} bytes", "expected a number of bytes"),
 ]
 

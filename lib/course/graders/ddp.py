@@ -1,7 +1,5 @@
 """Graders of the lab on DistributedDataParallel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
@@ -14,7 +12,7 @@ import minidist
 from course.graders.averages import near, why_not
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks
-from course.verdict import Grader, Wrong, ask_as, ask_number, formula, hint, number, whole
+from course.verdict import Grader, Wrong, ask_as, check_numbers, formula, hint, number, whole
 from minidist.parallel.sharding.partition import assign
 
 __all__ = ["buckets", "by_hand", "exposed", "factors"]
@@ -255,31 +253,32 @@ def exposed(function: Callable[[Spans, Spans], float]) -> str:
         starts = [[draw.randrange(15) for _ in range(draw.randrange(6))] for _ in range(2)]
         first, second = ([(at, at + draw.randrange(1, 6)) for at in each] for each in starts)
         cases.append((first, second))
-    for computing, talking in cases:
-        right = sum(
-            any(a <= second < b for a, b in talking)
-            and not any(a <= second < b for a, b in computing)
-            for second in range(20)
-        )
-        spans = list(computing), list(talking)
-        answer = ask_number(function, *spans, expected="a number of seconds")
-        total, busy = (sum(end - start for start, end in each) for each in (talking, computing))
-        hints = [
-            (total - busy, "A difference of sums does not know what lies over what."),
-            (total - right, "That is what is hidden."),
-            (total, "That is all communication; some of it is hidden."),
-        ]
-        cut = " Cut each span of communication where computing starts or ends, and count no second "
-        if abs(answer - right) > 1e-6:
-            raise Wrong(
-                f"computing in {computing} and communicating in {talking} you say {answer:g} s, "
-                f"expected {right}.{hint(answer, hints) or cut + 'twice.'}"
-            )
+    told = "Computing in {} and communicating in {}".format
+    check_numbers(function, cases, _exposed, told, _why_exposed, unit="seconds", within=1e-6)
     return (
         f"for all {len(cases)} timelines. What is exposed is what a step takes longer than "
         "computing alone; the rest of the communication is free, as long as it does not slow the "
         "computing down."
     )
+
+
+def _exposed(computing: Spans, talking: Spans) -> int:
+    talks, computes = (
+        {second for second in range(20) if any(a <= second < b for a, b in spans)}
+        for spans in (talking, computing)
+    )
+    return len(talks - computes)
+
+
+def _why_exposed(answer: float, computing: Spans, talking: Spans) -> str:
+    total, busy = (sum(end - start for start, end in each) for each in (talking, computing))
+    hints = [
+        (total - busy, "A difference of sums does not know what lies over what."),
+        (total - _exposed(computing, talking), "That is what is hidden."),
+        (total, "That is all communication; some of it is hidden."),
+    ]
+    cut = " Cut each span of communication where computing starts or ends; count no second twice."
+    return hint(answer, hints) or cut
 
 
 def _factors(answer: Any) -> list[float]:

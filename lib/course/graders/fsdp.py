@@ -1,7 +1,5 @@
 """Graders of the lab on FSDP: one unit by hand, uneven rows, the global norm, the peak."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from random import Random
@@ -16,7 +14,7 @@ import minidist
 from course.graders.averages import near, why_not
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks, takes_memory
-from course.verdict import Grader, Wrong, ask_number, ask_pairs, formula, hint, number
+from course.verdict import Grader, Wrong, ask_pairs, check_numbers, formula, hint, number
 from minidist.comm.comm import Comm
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
@@ -133,7 +131,7 @@ def _live(function: Unit, part: int) -> _Seen:
     rank, comm = dist.get_rank(), Counted(Ours(algorithm="ring"))
     shard, layer = _drawn(100 + rank, part), _Layer(rank, comm.ranks, part)
     answer = function(shard, layer.forward, layer.backward, comm)
-    minidist.barrier()  # or the last call's tensors are still that call's
+    minidist.barrier()  # who has made fewer calls meets the others here, and is told
     left, kept = layer.in_memory(), torch.equal(shard, _drawn(100 + rank, part))
     answer = answer.detach().clone() if isinstance(answer, Tensor) else answer
     return _Seen(
@@ -155,7 +153,7 @@ def _check_life(rank: int, seen: _Seen, whole: Tensor) -> None:
     if seen.held:
         raise Wrong(
             f"on rank {rank} the whole weights of forward are still in memory when backward "
-            "begins. Reshard: let go of them after forward, and gather them again."
+            "begins. Reshard: free them after forward, and gather them again."
         )
     if seen.left:
         raise Wrong(
@@ -320,31 +318,16 @@ def peak(function: Callable[[list[int], int, bool], float]) -> str:
     `units` are numbers of weights, which `ranks` divides: first the root's own, whole until forward
     is over, then the blocks' in order. The judge walks through a forward pass and counts.
     """
-    cases = [
-        ([0, 100, 100, 100], 4),
-        ([40, 100, 100, 100, 100], 4),
-        ([40, 20, 120, 60, 20, 100], 2),
-        ([60, 10, 20, 20, 80, 10], 10),
-        ([400, 20, 40], 2),
-        ([24, 800], 8),
-        ([1200], 4),
-    ]
+    models = [([0, 100, 100, 100], 4), ([40, 100, 100, 100, 100], 4), ([1200], 4), ([24, 800], 8)]
+    models += [([40, 20, 120, 60, 20, 100], 2), ([60, 10, 20, 20, 80, 10], 10), ([400, 20, 40], 2)]
     draw = Random(20)
     for ranks in (1, 2, 3, 6, 7, 16):
-        cases += [([ranks * draw.randrange(9) for _ in range(blocks)], ranks) for blocks in (3, 9)]
-    for units, ranks in cases:
-        for prefetch in (False, True):
-            asked = list(units), ranks, prefetch
-            answer = ask_number(function, *asked, expected="a number of weights")
-            right = _walk(units, ranks, prefetch)
-            if answer != right:
-                ahead = "with" if prefetch else "without"
-                raise Wrong(
-                    f"for units of {units} weights on {ranks} ranks, {ahead} prefetch, you say "
-                    f"{answer:g}; it is {right}.{_why_peak(answer, units, ranks, prefetch)}"
-                )
+        models += [([ranks * draw.randrange(9) for _ in range(blocks)], ranks) for blocks in (3, 9)]
+    cases = [(*model, prefetch) for model in models for prefetch in (False, True)]
+    told = "For units of {} weights on {} ranks with prefetch={}"
+    check_numbers(function, cases, _walk, told.format, _why_peak, unit="weights")
     return (
-        f"for all {len(cases)} models on 1 to 16 ranks, with and without prefetch. More ranks "
+        f"for all {len(models)} models on 1 to 16 ranks, with and without prefetch. More ranks "
         "shrink the shards alone: what is whole at a time does not depend on their number."
     )
 
@@ -364,15 +347,19 @@ def _why_peak(answer: float, units: Sequence[int], ranks: int, prefetch: bool) -
     right, (root, *blocks) = _walk(units, ranks, prefetch), units
     shards, largest = sum(units) // ranks, max(blocks, default=0)
     hints = [
-        (right - shards, "the shards are held all the time, also of units that are whole"),
+        (right - shards, "the shards are held all the time, even those of units that are whole"),
         (right - root, "the root's own weights are whole until forward is over"),
-        (_walk(units, ranks, not prefetch), "with prefetch two units are whole at a time, "
-                                            "without one"),
-        (shards + root + sum(sorted(blocks)[-2:]), "the two largest are whole at a time only if "
-                                                   "they follow each other"),
+        (
+            _walk(units, ranks, not prefetch),
+            "with prefetch two units are whole, without one",
+        ),
+        (
+            shards + root + sum(sorted(blocks)[-2:]),
+            "the two largest are whole at a time only if they follow each other",
+        ),
         (shards + root + 2 * largest, "the next unit is not as large as the largest"),
         (shards + sum(units), "not all units are whole at a time"),
         (sum(units), "that is the whole model"),
-    ]  # fmt: skip
+    ]
     fitting = [text for value, text in hints if answer == value != right]
     return f" Perhaps {fitting[0]}." if fitting else ""

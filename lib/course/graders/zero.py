@@ -1,7 +1,5 @@
 """Graders of the lab on ZeRO: who owns what, the step by hand, freeing gradients, the wire."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, product
@@ -24,7 +22,7 @@ from course.sandbox.ranks import (
     on_ranks,
     takes_memory,
 )
-from course.verdict import Grader, Wrong, ask_number, ask_pairs, formula
+from course.verdict import Grader, Wrong, ask_pairs, check_numbers, formula
 from minidist.parallel.sharding.layouts import Flat
 
 __all__ = ["by_hand", "during_backward", "slices", "wire"]
@@ -365,34 +363,37 @@ def _units(strategy: str, micro: int) -> int:
 def wire(function: Callable[[str, int, int, int], float]) -> str:
     """Grade function(strategy, nbytes, ranks, micro): bytes that each rank sends in a step."""
     sizes = 64 * 10**6, 7 * 2**20, 3 * 10**9
-    for nbytes, micro, ranks, strategy in product(sizes, (1, 3, 5), (4, 1, 8, 64, 3), STRATEGIES):
-        answer = ask_number(function, strategy, nbytes, ranks, micro)
-        right = _units(strategy, micro) * (ranks - 1) / ranks * nbytes
-        if not math.isclose(answer, right, rel_tol=1e-9, abs_tol=1e-6):
-            raise Wrong(
-                f"For {strategy} with {nbytes:,} bytes, {ranks} ranks and {micro} backwards to a "
-                f"step you say {answer:,.0f}, expected {right:,.0f}. "
-                f"{_why_wire(answer, strategy, nbytes, ranks, micro)}"
-            )
+    cases = [
+        (strategy, nbytes, ranks, micro)
+        for nbytes, micro, ranks, strategy in product(
+            sizes, (1, 3, 5), (4, 1, 8, 64, 3), STRATEGIES
+        )
+    ]
+    told = "For {} with {:,} bytes, {} ranks and {} backwards per step".format
+    check_numbers(function, cases, _wired, told, _why_wire, within=1e-3)
     return (
-        f"for all {len(STRATEGIES)} strategies, from 1 to 64 ranks, with one, three and "
-        "five backwards to a step. With one, ZeRO-2 sends what DDP sends; with three, ZeRO-3 sends "
-        "four and a half times as much."
+        f"for all {len(STRATEGIES)} strategies, from 1 to 64 ranks, with one, three and five "
+        "backwards per step. With one, ZeRO-2 sends what DDP sends; with three, ZeRO-3 sends four "
+        "and a half times as much."
     )
+
+
+def _wired(strategy: str, nbytes: int, ranks: int, micro: int) -> float:
+    return _units(strategy, micro) * (ranks - 1) / ranks * nbytes
 
 
 def _why_wire(answer: float, strategy: str, nbytes: int, ranks: int, micro: int) -> str:
     unit, units, once = (ranks - 1) / ranks * nbytes, _units(strategy, micro), _units(strategy, 1)
     if ranks == 1:
-        return "Alone, a rank sends nothing: the factor is (N - 1)/N."
+        return " Alone, a rank sends nothing: the factor is (N - 1)/N."
     if math.isclose(answer, units * nbytes):
-        return "A rank need not send its own slice: (N - 1)/N of it."
+        return " A rank need not send its own slice: (N - 1)/N of it."
     if math.isclose(answer, ranks * units * unit):
-        return "That is what all ranks send together."
+        return " That is what all ranks send together."
     if micro > 1 and math.isclose(answer, once * unit):
-        return "That is with one backward to a step; gradients and parameters are freed after each."
+        return " That is with one backward per step; gradients and parameters are freed after each."
     if micro > 1 and math.isclose(answer, once * micro * unit):
-        return "Not everything is done again in each backward: what waits for the step?"
+        return " Not everything is done again in each backward: what waits for the step?"
     if strategy == "ZeRO-3" and math.isclose(answer, 5 * unit):
-        return "A reduce-scatter is half of an all-reduce, and the step ends without a gather."
-    return "Count reduce-scatters and all-gathers: each sends (N - 1)/N of the model."
+        return " A reduce-scatter is half of an all-reduce, and the step ends without a gather."
+    return " Count reduce-scatters and all-gathers: each sends (N - 1)/N of the model."
