@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -207,7 +207,7 @@ def rank(
     state: str = "running",
     error: str = "",
     time: float = 0,
-    every: float = 1,
+    times: Sequence[float] = range(9),
 ) -> Rank:
     """Calls are "group: name number state", such as "all: all_reduce 3 left", with what it has."""
     made = []
@@ -215,7 +215,7 @@ def rank(
         said, _, how = call.partition("; ")
         group, name, of_group, is_, *tensor = said.split()
         members = {"all:": [0, 1, 2], "row:": [0, 1], "col:": [1, 2], "other:": [1, 2]}[group]
-        where = group.rstrip(":"), order, order * every, members
+        where = group.rstrip(":"), order, times[order], members
         made.append(Call(is_, int(of_group), name, " ".join(tensor), *where, how))
     stack: list[Any] = [("train.py", 31, f"place_of_{number}", None)]
     return Rank(number, 0, state, error, time, made, stack if state == "running" else [])
@@ -282,6 +282,9 @@ CASES = {
     "all ranks have come to all_reduce #4, and it is not done": [
         rank(r, DONE, IN) for r in range(3)
     ],
+    "all ranks have come to reduce #5, and it is not done": [  # by a GPU
+        rank(r, DONE, "all: reduce 5 queued") for r in range(3)
+    ],
     "all ranks are gone": [rank(0, DONE, state="gone"), rank(1, DONE, state="gone")],
     "no rank waits: each has left": [rank(0, DONE), rank(1, DONE), rank(2)],
     # The launcher killed those that had not returned.
@@ -322,7 +325,11 @@ IN_CIRCLE = CASES[next(said for said in CASES if said.startswith("ranks 0, 1 wai
     [
         ([LATE, LATE, CAME], "not yet: rank 1 went on", 0.4),
         ([LATE], NEVER, 1.0),
-        ([[rank(0, IN, *[DONE] * 3, every=2), *LATE[1:]]], NEVER, 4.0),  # twice what is usual
+        (
+            [[rank(0, IN, *[DONE] * 3, times=range(0, 8, 2)), *LATE[1:]]],
+            NEVER,
+            4.0,
+        ),  # twice what is usual
         ([LATE[:1], LATE[:1], LATE[:2]], "not yet: rank 1 went on", 0.4),  # it has just started
         ([LATE, [*LATE[:1], rank(1, DONE, state="raised", error="E")]], "rank 1 raised E", 0.2),
         ([CAME, CAME, ON], "not yet: ranks 0, 1, 2 went on", 0.4),
@@ -330,8 +337,9 @@ IN_CIRCLE = CASES[next(said for said in CASES if said.startswith("ranks 0, 1 wai
         ([IN_CIRCLE, IN_CIRCLE, CAME], "not yet: rank 1", 0.4),
         ([GONE], "rank 2 never", 0),
         ([[rank(0, IN), rank(1)]], "ranks 1, 2 never came to all_reduce #4", 1.0),
-        ([[rank(0, DONE, IN, every=300), rank(1)]], "ranks 1, 2 never came", 1.0),
-        ([[rank(0, DONE, DONE, IN, every=300), rank(1)]], "ranks 1, 2 never came", 20.0),
+        ([[rank(0, DONE, DONE, IN, times=(0, 300, 302)), rank(1)]], "ranks 1, 2 never came", 4.0),
+        ([[rank(0, DONE, IN, times=(0, 300)), rank(1)]], "ranks 1, 2 never came", 1.0),
+        ([[rank(0, DONE, DONE, IN, times=(0, 300, 600)), rank(1)]], "ranks 1, 2 never came", 20.0),
     ],
 )
 def test_a_rank_is_blamed_only_if_it_stands_still(

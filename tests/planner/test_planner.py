@@ -15,7 +15,7 @@ from minidist.parallel.sharding.partition import MIB
 from minidist.planner.hardware import A100, H100, Accelerator
 from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
-from minidist.planner.step import Step, together, world
+from minidist.planner.step import TrainingStep, into_nodes, with_overlap
 from minidist.schedule.algorithms import hierarchical_all_reduce, ring_all_reduce
 from minidist.schedule.cost import Link, nodes, price, switch
 from minidist.train.gpt import GPT
@@ -130,7 +130,7 @@ def test_a_module_that_would_be_counted_wrongly_is_refused(
 # ---- communication: what the schedules say ----
 
 
-def by_schedule(step: Step, nbytes: float) -> tuple[float, float]:
+def by_schedule(step: TrainingStep, nbytes: float) -> tuple[float, float]:
     """Seconds and bytes of an all-reduce by the library's own schedule."""
     inside = Link(step.gpu.nvlink_latency, 1 / step.gpu.nvlink)
     between = Link(step.gpu.network_latency, 1 / step.gpu.network)
@@ -147,7 +147,7 @@ def by_schedule(step: Step, nbytes: float) -> tuple[float, float]:
 @pytest.mark.parametrize("per_node", [8, 2, 1])
 def test_communication_costs_what_the_schedules_cost(ranks: int, per_node: int) -> None:
     gpu = H100._replace(per_node=per_node)
-    step = Step(SMALL, gpu, *world(ranks, per_node), 1, FP32, "adam", False)
+    step = TrainingStep(SMALL, gpu, *into_nodes(ranks, per_node), 1, FP32, "adam", False)
     nbytes = step.nbytes[1]
     if step.nodes == 1 or ranks % per_node == 0:
         seconds, sent = by_schedule(step, nbytes)
@@ -233,9 +233,9 @@ def test_checkpointing_trades_activations_for_operations() -> None:
 
 
 def test_overlap_is_between_the_longer_one_and_the_sum() -> None:
-    assert together(3.0, 2.0, 1) == 5.0
-    assert together(3.0, 2.0, 10) == pytest.approx(3.2)
-    assert together(2.0, 3.0, 10) == pytest.approx(3.2)
+    assert with_overlap(3.0, 2.0, 1) == 5.0
+    assert with_overlap(3.0, 2.0, 10) == pytest.approx(3.2)
+    assert with_overlap(2.0, 3.0, 10) == pytest.approx(3.2)
     for name, each in forecasts(SEVEN, "A100", 64).items():
         longest = max(each.compute, each.memory_traffic, each.communication)
         assert longest <= each.overlapped <= each.sequential, name

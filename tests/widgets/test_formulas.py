@@ -11,7 +11,7 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page
 
-from course.widgets import grid_slider, scaling
+from course.widgets import grid_slider, plan_slider, scaling
 from course.widgets.checkpoints import best_interval, lost, rule_of_thumb
 from course.widgets.grid import grid
 from course.widgets.memory import POLICIES, bytes_each
@@ -243,33 +243,27 @@ def test_checkpoints_lose_what_is_predicted_and_least_at_the_best_interval(formu
 
 
 def test_a_plan_is_that_of_minidist(formulas: Page) -> None:
-    draw = random.Random(7)
-    shapes = [
-        [*draw.choice([*MODELS.values(), (1, 7, 5)]), draw.choice([1, 512, 2048, 32_768])]
-        for _ in range(256)
-    ]
-    models = [Sizes.gpt(*each) for each in shapes]
-    assert asked(formulas, "gptSizes", shapes) == [sizes._asdict() for sizes in models]
+    draw, data = random.Random(7), plan_slider().data
     calls, plans = [], []
-    options = product(POLICIES, (False, True), ACCELERATORS.values(), range(8))
-    for sizes, (policy, checkpoints, gpu, _) in zip(models, options, strict=True):
+    for policy, checkpoints, gpu, _ in product(POLICIES, (False, True), ACCELERATORS, range(8)):
+        sizes = data["sizes"][draw.choice([*MODELS])][draw.choice([512, 2048, 32_768])]
         link = {"network": 10 ** draw.uniform(8, 11), "per_node": draw.choice([1, 4, 8, 72])}
-        own, batch = gpu._replace(**link), draw.choice([1, 4, 64])
-        ranks = draw.choice([1, 2, 7, 8, 12, 16, 64, 1024])
+        own = ACCELERATORS[gpu]._replace(**link)
+        ranks, batch = draw.choice([1, 2, 7, 8, 12, 16, 64, 1024]), draw.choice([1, 4, 64])
         dtypes, optimizer = POLICIES[policy]
         how = {"policy": dtypes, "optimizer": optimizer, "checkpointing": checkpoints}
-        plans.append(plan(sizes, own, ranks, batch=batch, **how))
-        calls.append([sizes._asdict(), own._asdict(), ranks, batch, EACH[policy], checkpoints])
+        plans.append(plan(Sizes(**sizes), own, ranks, batch=batch, **how))
+        sent = data["strategies"], sizes, own._asdict(), ranks, batch, EACH[policy], checkpoints
+        calls.append([*sent])
     seen = asked(formulas, "plan", calls)
     for found, forecasts in zip(plans, seen, strict=True):
-        assert [*forecasts] == [*found.forecasts]
-        for name, each in found.forecasts.items():
-            assert forecasts[name].pop("memory") == pytest.approx(each.memory, rel=1e-12)
-            numbers = {k: v for k, v in asdict(each).items() if k != "memory"}
-            assert [*forecasts[name].values()] == pytest.approx([*numbers.values()], rel=1e-12)
+        numbers = {name: [*asdict(each).values()] for name, each in found.forecasts.items()}
+        for name, (memory, *rest) in numbers.items():
+            assert forecasts[name].pop("memory") == pytest.approx(memory, rel=1e-12)
+            assert [*forecasts[name].values()] == pytest.approx(rest, rel=1e-12)
     assert {found.best for found in plans} == {None, *plans[-1].forecasts, "hsdp"}
-    recommended = asked(formulas, "recommended", [[each] for each in seen])
-    assert recommended == [found.best for found in plans]
+    best = asked(formulas, "recommended", [[each, data["close"]] for each in seen])
+    assert best == [found.best for found in plans]
 
 
 def test_nothing_is_ever_not_a_number(formulas: Page) -> None:

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 from course.widgets.memory import POLICIES, bytes_each
 from course.widgets.page import Control, Slider, nbytes_text, rank_stops, seconds_text
+from minidist.memory.state import Strategy
 from minidist.planner.hardware import ACCELERATORS, ETHERNET_100, H100
-from minidist.planner.planner import Plan, plan
+from minidist.planner.planner import CLOSE, Plan, plan
 from minidist.planner.sizes import Sizes
+from minidist.planner.step import SENDS
 
 NAMES = {
     "single": "one GPU",
@@ -69,7 +71,12 @@ def plan_slider(
         controls,
         {
             "names": NAMES,
-            "models": MODELS,
+            "sizes": {
+                name: {n: Sizes.gpt(*each, n)._asdict() for n in lengths}
+                for name, each in MODELS.items()
+            },
+            "strategies": {each: {"stage": each.stage, "sends": SENDS[each]} for each in Strategy},
+            "close": CLOSE,
             "each": bytes_each(),
             "gpus": {name: gpu._asdict() for name, gpu in ACCELERATORS.items()},
         },

@@ -1,6 +1,6 @@
 """My model, my GPUs: what do I run, how large a batch, how fast? Arithmetic in closed form.
 
-`Sizes` says what the model is, `Accelerator` what it runs on, and `Step` has the formulas.
+`Sizes` says what the model is, `Accelerator` what it runs on, and `TrainingStep` has the formulas.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from minidist.memory.state import MIXED, DtypePolicy, Strategy, state
 from minidist.planner.hardware import ACCELERATORS, Accelerator
 from minidist.planner.sizes import Sizes, above_zero, check_sizes
-from minidist.planner.step import Memory, Phases, Step, together, total, world
+from minidist.planner.step import Memory, Phases, TrainingStep, into_nodes, total, with_overlap
 from minidist.schedule.checks import amount, whole_number
 
 WIDTH = 80  # of a printed line
@@ -116,8 +116,10 @@ def plan(
     above_zero("bucket_cap_mb", bucket_cap_mb)
     if not isinstance(checkpointing, bool):
         raise TypeError(f"checkpointing: expected True or False, got {checkpointing!r}")
-    local, nodes = world(ranks, gpu.per_node)
-    step = Step(model, gpu, local, nodes, batch, policy, optimizer, checkpointing, bucket_cap_mb)
+    local, nodes = into_nodes(ranks, gpu.per_node)
+    step = TrainingStep(
+        model, gpu, local, nodes, batch, policy, optimizer, checkpointing, bucket_cap_mb
+    )
     hybrid = step.nodes > 1 and step.local == gpu.per_node > 1
     strategies = [each for each in Strategy if each != Strategy.HSDP or hybrid]
     forecasts = {each.value: forecast(step, each) for each in strategies}
@@ -145,7 +147,7 @@ def _accelerator(hardware: Accelerator | str) -> Accelerator:
 # ---- the formulas together ----
 
 
-def forecast(step: Step, strategy: Strategy) -> Forecast:
+def forecast(step: TrainingStep, strategy: Strategy) -> Forecast:
     """What the step takes under a strategy."""
     memory, costs = step.memory(strategy), step.traffic(strategy)
     computes, moves = step.operations(), step.memory_traffic(strategy)
@@ -153,8 +155,8 @@ def forecast(step: Step, strategy: Strategy) -> Forecast:
     alone = Phases(*map(max, computes, moves))  # a GPU computes while it reads and writes
     pieces = step.pieces(strategy)
     overlapped = (
-        together(alone.forward, costs[0].seconds, pieces)
-        + together(alone.backward, costs[1].seconds, pieces)
+        with_overlap(alone.forward, costs[0].seconds, pieces)
+        + with_overlap(alone.backward, costs[1].seconds, pieces)
         + alone.update
         + costs[2].seconds
     )
@@ -187,7 +189,9 @@ def _best(forecasts: dict[str, Forecast]) -> str | None:
     return next((name for name, rate in rates.items() if rate >= enough), None)
 
 
-def _reasons(forecasts: dict[str, Forecast], best: str | None, step: Step) -> tuple[str, ...]:
+def _reasons(
+    forecasts: dict[str, Forecast], best: str | None, step: TrainingStep
+) -> tuple[str, ...]:
     """Sentences that say why, with numbers."""
     limit, name = step.gpu.memory, step.gpu.name
     if best is None:
@@ -220,7 +224,7 @@ def _reasons(forecasts: dict[str, Forecast], best: str | None, step: Step) -> tu
     return tuple(reasons)
 
 
-def _what_would_help(step: Step) -> list[str]:
+def _what_would_help(step: TrainingStep) -> list[str]:
     """With what full sharding would fit; if with nothing, what to split besides."""
     alone = replace(step, batch=1)
     again = replace(alone, checkpointing=True)

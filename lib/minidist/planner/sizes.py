@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
     @property
     def rest(self) -> int:
         """Parameters outside the blocks, such as an embedding, which FSDP's outermost unit has."""
-        return max(0, self.parameters - self.units * self.largest_unit)
+        return self.parameters - self.units * self.largest_unit
 
     @classmethod
     def gpt(cls, layers: int, width: int, vocabulary: int, context: int) -> Sizes:

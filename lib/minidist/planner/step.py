@@ -24,10 +24,28 @@ from minidist.planner.hardware import Accelerator
 from minidist.planner.sizes import Sizes
 from minidist.schedule.cost import Link
 
+ALL, NODE, NODES = "all ranks", "ranks of a node", "nodes"
+WEIGHTS, GRADIENTS = ("weights", ALL), ("gradients", ALL)
+BETWEEN = ("gradients", NODES)
+# What is all-gathered or reduce-scattered, and over which ranks: in forward, in backward, and after
+# it, which overlaps with nothing. ZeRO-1 averages gradients in the optimizer's step.
+SENDS: dict[Strategy, tuple[tuple[tuple[str, str], ...], ...]] = {
+    Strategy.SINGLE: ((), (), ()),
+    Strategy.DDP: ((), (GRADIENTS, GRADIENTS), ()),
+    Strategy.ZERO1: ((), (), (GRADIENTS, WEIGHTS)),
+    Strategy.ZERO2: ((), (GRADIENTS,), (WEIGHTS,)),
+    Strategy.FSDP: ((WEIGHTS,), (WEIGHTS, GRADIENTS), ()),
+    Strategy.HSDP: (
+        (("weights", NODE),),
+        (("weights", NODE), ("gradients", NODE), BETWEEN, BETWEEN),
+        (),
+    ),
+}
+
 # ---- what it takes to communicate ----
 
 
-def world(ranks: int, per_node: int) -> tuple[int, int]:
+def into_nodes(ranks: int, per_node: int) -> tuple[int, int]:
     """Ranks of a node, and nodes.
 
     A node that is not full breaks the rings of the hierarchy. Then smaller groups, of which every
@@ -94,7 +112,7 @@ class Phases(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """A training step of a model on ranks in nodes; each strategy is a forecast of it."""
 
     sizes: Sizes
@@ -142,9 +160,8 @@ class Step:
             at_begin = held.gradients
         elif strategy == Strategy.ZERO1:  # which packs its gradients for the optimizer's step
             unsharded = self.bucket
-        elif (
-            strategy == Strategy.ZERO2
-        ):  # one is filled, one reduced, and autograd makes a gradient
+        elif strategy == Strategy.ZERO2:
+            # One is filled, one is reduced, and autograd makes one gradient more.
             flat = min(2 * self.bucket, self.nbytes[1])
             unsharded = at_begin = flat + unit // 3 * gradient
         elif strategy.stage == 3:
@@ -160,25 +177,15 @@ class Step:
         )
 
     def traffic(self, strategy: Strategy) -> tuple[Cost, Cost, Cost]:
-        """What is sent during forward, during backward, and after it.
-
-        Stage 1 averages gradients in the optimizer's step, and both stages gather the weights
-        after it: that overlaps with nothing.
-        """
-        weights, gradients = self.nbytes
+        """What `SENDS` costs during forward, during backward, and after it."""
+        nbytes = dict(zip(("weights", "gradients"), self.nbytes, strict=True))
+        ring = {ALL: self.half, NODE: self.inside, NODES: self.between}
         calls = self.pieces(strategy)
-        gather, scatter, nothing = self.half(weights, calls), self.half(gradients, calls), Cost()
-        if strategy == Strategy.HSDP:
-            gather, scatter = (self.inside(each, calls) for each in self.nbytes)
-            replicas = self.between(gradients, calls)
-            return gather, total((gather, scatter, replicas, replicas)), nothing
-        return {
-            Strategy.SINGLE: (nothing, nothing, nothing),
-            Strategy.DDP: (nothing, total((scatter, scatter)), nothing),
-            Strategy.ZERO1: (nothing, nothing, total((scatter, gather))),
-            Strategy.ZERO2: (nothing, scatter, gather),
-            Strategy.FSDP: (gather, total((gather, scatter)), nothing),
-        }[strategy]
+        forward, backward, update = (
+            total(ring[over](nbytes[part], calls) for part, over in phase)
+            for phase in SENDS[strategy]
+        )
+        return forward, backward, update
 
     def pieces(self, strategy: Strategy) -> int:
         """How many buckets or units are sent one by one."""
@@ -224,7 +231,7 @@ class Step:
         )
 
 
-def together(computing: float, communicating: float, pieces: int) -> float:
+def with_overlap(computing: float, communicating: float, pieces: int) -> float:
     """Seconds of both, in so many pieces: see [Note: overlap]."""
     return max(
         computing + communicating / pieces,

@@ -93,7 +93,7 @@ class Post(NamedTuple):
     sends: tuple[Elements, ...]
 
 
-class Plan(NamedTuple):
+class Layout(NamedTuple):
     """A program for a tensor of one size."""
 
     posts: tuple[Post, ...]
@@ -104,7 +104,7 @@ class Plan(NamedTuple):
 @lru_cache(maxsize=256)
 def lay_out(
     prog: Program, size: int | tuple[tuple[int, int], ...], itemsize: int, most: int
-) -> Plan:
+) -> Layout:
     """Lay out `prog` for elements of `itemsize` bytes, in messages of at most `most` bytes.
 
     Kept, so that a call that comes back with the same size only has to run it.
@@ -155,4 +155,4 @@ def lay_out(
             for segment in range(count)
         ]
     reduced = [each.high - each.low for post in posts for each in post.receives if each.reduce]
-    return Plan(tuple(posts), window, inbox=max(reduced, default=0))
+    return Layout(tuple(posts), window, inbox=max(reduced, default=0))

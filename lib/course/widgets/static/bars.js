@@ -2,7 +2,7 @@
 // a plan.
 (() => {
   "use strict";
-  const { stateBytes, peakBytes, gridStep, gptSizes, plan, recommended } = globalThis.minidistFormulas;
+  const { stateBytes, peakBytes, gridStep, plan, recommended } = globalThis.minidistFormulas;
   const { svg, text, line, rect, bytesText, secondsText, listed, word, show } = globalThis.minidistSliders;
 
   const STATE = { weights: "parameters", gradients: "gradients", optimizer: "optimizer state" };
@@ -171,9 +171,10 @@
 
   function drawPlan({ model, ranks, batch, context, gpu, card, policy, checkpoints, shown }, data, width, figure) {
     const hardware = { ...data.gpus[gpu], network: card };
-    const sizes = gptSizes(...data.models[model], context);
-    const found = plan(sizes, hardware, ranks, batch, data.each[policy], checkpoints === "every block");
-    const [run, names] = [recommended(found), Object.keys(found)];
+    const sizes = data.sizes[model][context];
+    const found = plan(
+      data.strategies, sizes, hardware, ranks, batch, data.each[policy], checkpoints === "every block");
+    const [run, names] = [recommended(found, data.close), Object.keys(found)];
     const fastest = Math.max(...names.map((name) => (found[name].fits ? found[name].tokensPerSecond : 0)));
     const bars = stacked(
       names.map((name) => [data.names[name], atPeak(found[name], name)]), hardware.memory, width, figure, 66);

@@ -160,48 +160,33 @@ globalThis.minidistFormulas ??= (() => {
 
   // ---- minidist.planner: a training step under each strategy ----
 
-  // minidist.planner.sizes.Sizes.gpt
-  function gptSizes(layers, width, vocabulary, context) {
-    const unit = 12 * width ** 2 + 13 * width;
-    const [entries, block, ends] = [layers * width, 15 * width, 2 * width + vocabulary];
-    const each = 24 * width ** 2 + 4 * context * width; // operations of a block for a token
-    return {
-      parameters: layers * unit + (vocabulary + context + 2) * width,
-      units: layers,
-      largest_unit: unit,
-      operations: context * (layers * each + 2 * vocabulary * width),
-      activations: context * (entries + layers * block + ends),
-      activations_checkpointed: context * (entries + block + ends),
-      tokens: context,
-    };
-  }
-
-  const STAGES = { single: 0, ddp: 0, zero1: 1, zero2: 2, fsdp: 3, hsdp: 3 }; // simplest first
   const divisor = (a, b) => (b ? divisor(b, a % b) : a);
   const add = (...costs) => costs.reduce((all, cost) => all.map((sum, i) => sum + cost[i]), [0, 0, 0]);
 
-  // sizes, gpu: fields of Sizes and of Accelerator; each: as for stateBytes. Strategy → forecast.
-  function plan(sizes, gpu, ranks, batch, each, checkpointing) {
+  // strategies: the stage of each, and what it sends; sizes, gpu: fields of Sizes and of Accelerator;
+  // each: as for stateBytes. Strategy → forecast.
+  function plan(strategies, sizes, gpu, ranks, batch, each, checkpointing) {
     const local = ranks <= gpu.per_node ? ranks : divisor(ranks, gpu.per_node);
     const nodes = ranks / local;
     const given = { sizes, gpu, batch, each, checkpointing };
     const hybrid = nodes > 1 && local === gpu.per_node && local > 1;
-    const names = Object.keys(STAGES).filter((name) => hybrid || name !== "hsdp");
+    const names = Object.keys(strategies).filter((name) => hybrid || name !== "hsdp");
     const place = (name) => (name === "single" ? { local: 1, nodes: 1 } : { local, nodes });
-    return Object.fromEntries(names.map((name) => [name, forecast(name, { ...given, ...place(name) })]));
+    return Object.fromEntries(
+      names.map((name) => [name, forecast(name, { ...strategies[name], ...given, ...place(name) })]));
   }
 
-  // The simplest strategy that fits and reaches 95 % of the fastest; undefined if none fits.
-  function recommended(forecasts) {
+  // The simplest strategy that fits and is close to the fastest; undefined if none fits.
+  function recommended(forecasts, close) {
     const fits = Object.keys(forecasts).filter((name) => forecasts[name].fits);
     const most = Math.max(...fits.map((name) => forecasts[name].tokensPerSecond));
-    return fits.find((name) => forecasts[name].tokensPerSecond >= 0.95 * most);
+    return fits.find((name) => forecasts[name].tokensPerSecond >= close * most);
   }
 
-  function forecast(strategy, { sizes, gpu, local, nodes, batch, each, checkpointing }) {
-    const [stage, ranks, { parameters, units, largest_unit: unit }] = [STAGES[strategy], local * nodes, sizes];
+  function forecast(strategy, { stage, sends, sizes, gpu, local, nodes, batch, each, checkpointing }) {
+    const [ranks, { parameters, units, largest_unit: unit }] = [local * nodes, sizes];
     const [weights, gradients] = [parameters * each.weights, parameters * each.gradients];
-    const rest = Math.max(0, parameters - units * unit);
+    const rest = parameters - units * unit;
     const shards = strategy === "hsdp" ? local : ranks;
     const third = Math.floor(unit / 3) * each.gradients;
     const bucket = Math.min(gradients, Math.max(25 * MIB, third));
@@ -232,19 +217,10 @@ globalThis.minidistFormulas ??= (() => {
     };
     const within = (nbytes) => ring(nbytes, local, gpu.nvlink_latency, gpu.nvlink);
     const between = (nbytes) => ring(nbytes / local, nodes, gpu.network_latency, gpu.network);
-    const half = (nbytes) => add(within(nbytes), between(nbytes));
-    const costs = {
-      single: () => [add(), add(), add()],
-      ddp: () => [add(), add(half(gradients), half(gradients)), add()],
-      zero1: () => [add(), add(), add(half(gradients), half(weights))],
-      zero2: () => [add(), half(gradients), half(weights)],
-      fsdp: () => [half(weights), add(half(weights), half(gradients)), add()],
-      hsdp: () => [
-        within(weights),
-        add(within(weights), within(gradients), between(gradients), between(gradients)),
-        add(),
-      ],
-    }[strategy]();
+    const all = (nbytes) => add(within(nbytes), between(nbytes));
+    const over = { "all ranks": all, "ranks of a node": within, nodes: between };
+    const cost = ([part, who]) => over[who]({ weights, gradients }[part]);
+    const costs = sends.map((phase) => add(...phase.map(cost)));
     const [communication, sent, messages] = add(...costs);
 
     // Time: forward, backward, update.
@@ -295,7 +271,7 @@ globalThis.minidistFormulas ??= (() => {
   const strategies = Object.keys(STRATEGIES);
   return Object.freeze({
     stateBytes, price, best, crossings, assign, overlap, stepTime, peakBytes, gridStep, lostShares,
-    bestInterval, gptSizes, plan, recommended,
+    bestInterval, plan, recommended,
     algorithms, strategies,
   });
 })();
