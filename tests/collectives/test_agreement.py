@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 import minidist
 from minidist import RankError, ReduceOp, launch
-from minidist.collectives.runtime.notes import LONGEST, ROOM
+from minidist.collectives.checks import agreement
+from minidist.collectives.runtime.notes import LONGEST, ROOM, encode
 from minidist.collectives.shared_memory import segments
 from tests.support.bad_calls import BAD, DISAGREE, OWN, RANKS
 
@@ -135,6 +136,35 @@ def test_ranks_are_named_by_their_numbers_outside_the_group(heard: Heard) -> Non
 def test_any_description_has_room() -> None:
     """Nine facts at most and a problem; each character may need an escape."""
     assert 10 * (2 * LONGEST + len("output_tensor's device") + len('"": "", ')) <= ROOM
+
+
+def described() -> tuple[int, int]:
+    """How often a call that comes back is put into words, and how many sleep for its check."""
+    with pytest.MonkeyPatch.context() as patch:
+        words, polls = list[object](), list[int]()
+        patch.setattr(agreement, "encode", lambda note: words.append(note) or encode(note))
+        shared = segments.shared_segments(None)
+        patch.setattr(shared, "_counter", counter := Counting(shared._counter, polls))
+        for _ in range(20):
+            minidist.all_reduce(torch.ones(7), algorithm="shared_memory", check=True)
+        assert counter is shared._counter
+    return len(words), len(polls)
+
+
+class Counting:
+    """A barrier's counter that notes arrivals."""
+
+    def __init__(self, counter: object, arrivals: list[int]) -> None:
+        self.counter, self.arrivals = counter, arrivals
+
+    def __getattr__(self, name: str) -> object:
+        if name == "arrive":
+            self.arrivals.append(1)
+        return getattr(self.counter, name)
+
+
+def test_the_check_of_a_call_that_comes_back_is_words_once_and_no_barrier_of_its_own() -> None:
+    assert launch(described, 2) == [(1, 20)] * 2
 
 
 def one_dies(folder: Path) -> None:

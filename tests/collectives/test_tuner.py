@@ -56,6 +56,18 @@ def test_bad_input(wrong: dict[str, object], said: str) -> None:
         explain(**({"nbytes": 1} | wrong))
 
 
+def test_a_noisy_run_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    took, other = iter([9.0] * tuner.WARM + [5.0, 2.0, 7.0] + [6.0] * tuner.TIMES), {"seconds": "1"}
+    clock = [0.0]
+
+    def run() -> None:
+        clock[0] += next(took)
+
+    monkeypatch.setattr(tuner.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(tuner, "exchange_notes", lambda note, group: [note, other])
+    assert tuner._slowest(run, torch.device("cpu"), None) == 2
+
+
 def measured_on(device: str) -> tuple[set[str], str]:
     """Where `explain` measures, in a group whose GPUs NCCL connects; and what it refuses."""
     found = set[str]()

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from statistics import median
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -197,7 +196,10 @@ def _in_memory(group: ProcessGroup | None) -> dict[str, tuple[float, float]]:
 
 
 def _slowest(run: Callable[[], object], device: torch.device, group: ProcessGroup | None) -> float:
-    """The seconds of the slowest rank, of each the median of some runs after some that warm up."""
+    """The seconds of the slowest rank, of each the fastest of some runs after some that warm up.
+
+    What else runs on the machine only adds to them, and not alike to what is compared.
+    """
     times = []
     for _ in range(WARM + TIMES):
         start = time.perf_counter()
@@ -205,5 +207,5 @@ def _slowest(run: Callable[[], object], device: torch.device, group: ProcessGrou
         if device.type == "cuda":  # its own stream: on others the caller may compute
             torch.cuda.current_stream(device).synchronize()
         times.append(time.perf_counter() - start)
-    notes = exchange_notes({"seconds": f"{median(times[WARM:]):.9f}"}, group)
+    notes = exchange_notes({"seconds": f"{min(times[WARM:]):.9f}"}, group)
     return max(float(each["seconds"]) for each in notes)

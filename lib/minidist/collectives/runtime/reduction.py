@@ -22,7 +22,7 @@ _REDUCE: dict[str, Reduce] = {
 def op_name(op: Op) -> str:
     """Return "SUM" for ReduceOp.SUM and so on; for an op that we do not have its repr."""
     known = isinstance(op, ReduceOp | ReduceOp.RedOpType)
-    return next((n for n in _REDUCE if known and op == getattr(ReduceOp, n)), repr(op))
+    return next((n for n in _REDUCE if known and op == getattr(ReduceOp, n)), "") or repr(op)
 
 
 def reduction(op: Op, dtype: torch.dtype, ranks: int) -> tuple[Reduce, Finish]:

@@ -88,8 +88,10 @@ class SharedSegments:
         end = time.monotonic() + self._seconds
         while not self._counter.reached(self._barriers):
             self._counter.sleep(self._barriers)
+            if self._counter.reached(self._barriers):
+                break
             gone, late = self._exits.poll(0), time.monotonic() > end
-            if not self._counter.reached(self._barriers) and (gone or late):
+            if (gone or late) and not self._counter.reached(self._barriers):
                 why = "a rank is gone" if gone else f"waited for {self._seconds:g} s"
                 names = [self._names[r] for r in self._counter.late(self._barriers)]
                 self._broken = (
