@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from course.widgets.page import as_json, assets
 from minidist.plots import replay
@@ -94,6 +94,13 @@ def frames_stepper(
     if not given:
         raise ValueError(f"{title}: expected at least one frame")
     return FramesStepper(title, given, looks or {})
+
+
+def frames_choice(
+    labels: tuple[str, ...], several: Mapping[Any, tuple[str, Iterable[Frame], Mapping[str, str]]]
+) -> FramesChoice:
+    """Show one of several, each as `frames_stepper` takes it; a key is a choice for each label."""
+    return FramesChoice(labels, {key: frames_stepper(*each) for key, each in several.items()})
 
 
 def _legend(looks: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +82,7 @@ class Note(NamedTuple):
 
 
 class Recorder:
-    """One rank's notes; `look` says what it holds, and `which` whose a tensor is."""
+    """One rank's notes; `look` says what it holds."""
 
     def __init__(self) -> None:
         self.notes: list[Note] = []
@@ -93,6 +93,12 @@ class Recorder:
         if self.look:
             self.notes.append(Note(what, layer, self.look()))
 
+    def note_about(self, what: str, tensor: Tensor, among: Sequence[Tensor | None]) -> None:
+        """The same, about the layer whose tensor lies where this one does."""
+        places = [None if each is None else each.data_ptr() for each in among]
+        here = tensor.data_ptr()
+        self.note(what, places.index(here) if here in places else -1)
+
     def watch(self, layers: Sequence[nn.Module]) -> None:
         """Note each forward and each gradient, before any hook that is registered later."""
         for number, layer in enumerate(layers):
@@ -101,8 +107,31 @@ class Recorder:
                 ready = partial(self._hooked, "gradient", number)
                 parameter.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
 
+    def watch_units(self, units: Sequence[Any]) -> None:
+        """Note when each unit of FSDP frees its weights."""
+        for number, unit in enumerate(units):
+            unit.reshard = partial(self._freed, unit.reshard, number)
+
+    def second_step(self, model: Any, optimizer: Any, look: Callable[[], Held]) -> list[Note]:
+        """Train two steps; note the second, when state and the order of units are there."""
+        for step in range(2):
+            if step == 1:
+                self.look = look
+                self.note("start")
+            model(torch.randn(2, 8)).square().mean().backward()
+            if hasattr(model, "synchronize"):
+                model.synchronize()
+            optimizer.step()
+            optimizer.zero_grad()
+            self.note("end")
+        return self.notes
+
     def _hooked(self, what: str, layer: int, *_: object) -> None:
         self.note(what, layer)
+
+    def _freed(self, reshard: Callable[[], None], layer: int) -> None:
+        reshard()
+        self.note("free", layer)
 
 
 def network(layers: int, width: int = 8) -> nn.Sequential:
@@ -123,10 +152,3 @@ def on_threads(rank: Callable[[Threads], list[Note]], ranks: int = RANKS) -> lis
 
     with ThreadPoolExecutor(ranks) as pool:
         return list(pool.map(run, range(ranks)))
-
-
-def place(tensor: Tensor, among: Sequence[Tensor | None]) -> int:
-    """The number of the tensor that lies where this one does, or -1."""
-    address = tensor.data_ptr()
-    found = (n for n, each in enumerate(among) if each is not None and each.data_ptr() == address)
-    return next(found, -1)

@@ -5,15 +5,7 @@ from itertools import chain, product
 
 from torch.utils.data import DistributedSampler
 
-from course.widgets.frames import (
-    Cell,
-    Frame,
-    FramesChoice,
-    FramesStepper,
-    Lines,
-    drawing,
-    frames_stepper,
-)
+from course.widgets.frames import Cell, Frame, FramesChoice, Lines, drawing, frames_choice
 
 SAMPLES, RANKS, EPOCHS, SEED = 10, 4, 3, 0
 ENDS = {"repeat samples": False, "drop_last=True": True}
@@ -37,13 +29,11 @@ def deal(epoch: int, drop: bool, ranks: int = RANKS) -> Deal:
 
 def sampler_stepper() -> FramesChoice:
     """Three epochs of ten samples on four ranks, padded or not, with `set_epoch` or without."""
-    steppers: dict[tuple[str, ...], FramesStepper] = {}
+    several, title = {}, f"{EPOCHS} epochs of {SAMPLES} samples on {RANKS} ranks"
     for (call, counts), (end, drop) in product(CALLS.items(), ENDS.items()):
         deals = [deal(epoch if counts else 0, drop) for epoch in range(EPOCHS)]
-        title = f"{EPOCHS} epochs of {SAMPLES} samples on {RANKS} ranks"
-        looks = LOOKS if drop else LOOKS | REPEATED
-        steppers[call, end] = frames_stepper(title, _frames(deals), looks)
-    return FramesChoice(("set_epoch", "Uneven end"), steppers)
+        several[call, end] = title, _frames(deals), LOOKS if drop else LOOKS | REPEATED
+    return frames_choice(("set_epoch", "Uneven end"), several)
 
 
 def _frames(deals: Sequence[Deal]) -> Iterator[Frame]:

@@ -7,27 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course.widgets.frames import (
-    Cell,
-    Frame,
-    FramesChoice,
-    FramesStepper,
-    Lines,
-    drawing,
-    frames_stepper,
-)
-from course.widgets.recording import (
-    RANKS,
-    Held,
-    Note,
-    Recorder,
-    Threads,
-    network,
-    on_threads,
-    place,
-)
+from course.widgets.frames import Cell, Frame, FramesChoice, Lines, drawing, frames_choice
+from course.widgets.recording import RANKS, Held, Note, Recorder, Threads, network, on_threads
 from from_scratch.ddp import PerParameterDDP
-from from_scratch.fsdp import FSDP, Unit
+from from_scratch.fsdp import FSDP
 from from_scratch.zero import ZeRO1, ZeRO2
 
 LAYERS = 2
@@ -51,12 +34,12 @@ START = {
 
 def zero_stepper() -> FramesChoice:
     """A step of four ranks under each stage: what each of them holds of a model of two layers."""
-    steppers: dict[tuple[str, ...], FramesStepper] = {}
+    several = {}
     for stage, name in enumerate(STAGES):
         notes = on_threads(lambda comm, stage=stage: _rank(comm, stage))  # type: ignore[misc]
-        frames = list(_frames(list(zip(*notes, strict=True)), stage))
-        steppers[(name,)] = frames_stepper(f"One step under {name}", frames, LOOKS)
-    return FramesChoice(("Strategy",), steppers)
+        frames = _frames(list(zip(*notes, strict=True)), stage)
+        several[(name,)] = f"One step under {name}", frames, LOOKS
+    return frames_choice(("Strategy",), several)
 
 
 # ---- what a rank does, and notes ----
@@ -68,31 +51,20 @@ def _rank(comm: Threads, stage: int) -> list[Note]:
     weights = list(net.parameters())
     model, optimizer, owned = _wrapped(net, comm, stage)
     inner = getattr(optimizer, "inner", optimizer)
-    for number, unit in enumerate(owned) if stage == 3 else ():
-        unit.reshard = partial(_freed, unit, recorder, number)
+    if stage == 3:
+        recorder.watch_units(owned)
 
     def heard(name: str, output: Tensor, input: Tensor) -> None:
         if name == "all_reduce":
-            layer = place(output, [each.grad for each in weights])
+            recorder.note_about(name, output, [each.grad for each in weights])
         elif name == "reduce_scatter":
-            layer = place(output, [each.shard.grad for each in owned])
+            recorder.note_about(name, output, [each.shard.grad for each in owned])
         else:
-            layer = place(input, [each.shard for each in owned])
-        recorder.note(name, layer)
+            recorder.note_about(name, input, [each.shard for each in owned])
 
     comm.heard = heard
     inner.register_step_post_hook(lambda *_: recorder.note("step"))
-    for step in range(2):  # the first one makes the optimizer's state
-        if step == 1:
-            recorder.look = partial(_held, weights, owned)
-            recorder.note("start")
-        model(torch.randn(2, 8)).square().mean().backward()
-        if stage in (0, 3):
-            model.synchronize()
-        optimizer.step()
-        optimizer.zero_grad()
-        recorder.note("end")
-    return recorder.notes
+    return recorder.second_step(model, optimizer, partial(_held, weights, owned))
 
 
 def _wrapped(net: nn.Sequential, comm: Threads, stage: int) -> tuple[Any, Any, list[Any]]:
@@ -105,11 +77,6 @@ def _wrapped(net: nn.Sequential, comm: Threads, stage: int) -> tuple[Any, Any, l
     kind = ZeRO1 if stage == 1 else ZeRO2
     optimizer = kind(net.parameters(), torch.optim.Adam, comm, bucket_cap_mb=1e-6)  # a bucket each
     return net, optimizer, optimizer.flats[::-1]  # the last layer's bucket is the first
-
-
-def _freed(unit: Unit, recorder: Recorder, layer: int) -> None:
-    Unit.reshard(unit)
-    recorder.note("free", layer)
 
 
 def _held(layers: Sequence[Tensor], owned: list[Any]) -> Held:

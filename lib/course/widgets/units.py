@@ -7,16 +7,7 @@ import torch
 from torch import Tensor
 
 from course.widgets.frames import Cell, Frame, FramesStepper, Lines, drawing, frames_stepper
-from course.widgets.recording import (
-    RANKS,
-    Held,
-    Note,
-    Recorder,
-    Threads,
-    network,
-    on_threads,
-    place,
-)
+from course.widgets.recording import RANKS, Held, Note, Recorder, Threads, network, on_threads
 from from_scratch.fsdp import FSDP, Unit
 
 UNITS = 3
@@ -48,32 +39,16 @@ def _rank(comm: Threads) -> list[Note]:
     recorder.watch([*net])
     model = FSDP(net, net, comm)
     optimizer = torch.optim.Adam(model.shards)
-    for number, unit in enumerate(model.units):
-        unit.reshard = partial(_freed, unit, recorder, number)  # type: ignore[method-assign]
+    recorder.watch_units(model.units)
 
     def heard(name: str, output: Tensor, input: Tensor) -> None:
         gathers = name == "all_gather"
         mine = [each.shard if gathers else each.shard.grad for each in model.units]
-        number = place(input if gathers else output, mine)
-        recorder.note(name, number)
+        recorder.note_about(name, input if gathers else output, mine)
 
     comm.heard = heard
     optimizer.register_step_post_hook(lambda *_: recorder.note("step"))
-    for step in range(2):  # in the first one the wrapper learns the order of its units
-        if step == 1:
-            recorder.look = partial(_held, model)
-            recorder.note("start")
-        model(torch.randn(2, 8)).square().mean().backward()
-        model.synchronize()
-        optimizer.step()
-        optimizer.zero_grad()
-        recorder.note("end")
-    return recorder.notes
-
-
-def _freed(unit: Unit, recorder: Recorder, number: int) -> None:
-    Unit.reshard(unit)
-    recorder.note("free", number)
+    return recorder.second_step(model, optimizer, partial(_held, model))
 
 
 def _held(model: FSDP) -> Held:

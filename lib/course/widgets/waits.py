@@ -2,15 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from course.widgets.frames import (
-    Cell,
-    Frame,
-    FramesChoice,
-    FramesStepper,
-    Lines,
-    drawing,
-    frames_stepper,
-)
+from course.widgets.frames import Cell, Frame, FramesChoice, Lines, drawing, frames_choice
 
 RANKS, SHOWN = 3, 5
 LOOKS = {"held": "waits in it", "done": "has left it", "": "not called"}
@@ -27,10 +19,9 @@ Calls = Sequence[Sequence[str]]
 
 def waits_stepper() -> FramesChoice:
     """Three ranks and their collectives in order, with a mistake to choose."""
-    steppers: dict[tuple[str, ...], FramesStepper] = {}
-    for bug, calls in BUGS.items():
-        steppers[(bug,)] = frames_stepper("The calls of three ranks", _frames(calls), LOOKS)
-    return FramesChoice(("What goes wrong",), steppers)
+    title = "The calls of three ranks"
+    several = {(bug,): (title, _frames(calls), LOOKS) for bug, calls in BUGS.items()}
+    return frames_choice(("What goes wrong",), several)
 
 
 def stuck_at(calls: Calls) -> int | None:
