@@ -58,6 +58,16 @@ def asked(ranks: Any = 2, strategy: str = "ddp", **how: Any) -> Any:
     ("ask", "message"),
     [
         (lambda: state(1.5), "parameters must be whole and >= 0, got 1.5"),
+        (lambda: state(None), "state: parameters: expected a number, got None"),  # type: ignore[arg-type]
+        (lambda: state(1, "fp32"), "policy: expected a DtypePolicy, .* got 'fp32'"),  # type: ignore[arg-type]
+        (lambda: share(None, 2, 1), "model: expected what state.. returns, got None"),  # type: ignore[arg-type]
+        (lambda: share(state(1), 2, True), "stage: expected a whole number, got True"),
+        (lambda: share(state(1), 2, 4), "a stage 0 to 3, got 2 and 4"),
+        (lambda: predict("net", 2, "ddp"), "module: expected a torch.nn.Module, got 'net'"),  # type: ignore[arg-type]
+        (asked(policy="fp32"), "policy: expected a DtypePolicy, .* got 'fp32'"),
+        (asked(bucket_cap_mb="25"), "bucket_cap_mb: .* above 0, got '25'"),
+        (asked(strategy="fsdp", units="head"), "units: expected names .* got 'head'"),
+        (asked(strategy="fsdp", units=None), "units: expected names .* got None"),
         (lambda: share(state(1), 0, 1), "ranks >= 1 and a stage 0 to 3, got 0 and 1"),
         (asked(strategy="zero4"), "one of ddp, .* got 'zero4' and 0"),
         (asked(rank=2), "a rank from 0 to 1, got 'ddp' and 2"),
@@ -139,6 +149,79 @@ def test_units_in_flight_and_the_gradients_that_are_reduced_meanwhile() -> None:
     found = predict(net, 2, "fsdp", units=["0.0", "0.1", "0.2"], layout="flat")
     assert found.at_begin == 80 + 32 + 28 + 160, "the next one is fetched"
     assert found.unsharded == 80 + 2 * 160 + 64 + 32
+
+
+ALL = ["0.0", "0.1", "0.2"]
+IN_FLIGHT: list[
+    tuple[dict[str, Any], int, int]
+] = [  # options, the most unsharded, and at the start
+    # No units: 62 elements; of rows, each of one, half of what is reduced is padding.
+    ({"layout": "flat"}, 248 + 248, 248 + 248),
+    ({"layout": "rows"}, 248 + 496, 248 + 248),
+    ({"layout": "flat", "policy": MIXED}, 124 + 124, 124 + 124),
+    # Kept after forward: 15 and 40, padded, are still there when the gradient of 7 is made; ...
+    (
+        {"units": ALL, "layout": "flat", "reshard_after_forward": False},
+        2 * 160 + 64 + 32,  # ... then 15, and the gradients of 7, padded, are reduced
+        32 + 28 + 64 + 160,
+    ),
+    ({"units": ALL, "layout": "rows", "reshard_after_forward": False}, 120 + 320, 56 + 220),
+    # Rows are gathered into a padded table, beside the parameters that it is copied to.
+    ({"units": ALL, "layout": "rows"}, 160 + 320 + 56, 28 + 28 + 320),
+    # The first unit has none before it; the table it comes in is gone when gradients are there.
+    ({"units": ALL[:1], "layout": "rows"}, 60 + 120, 60 + 120),
+]
+
+
+@pytest.mark.parametrize(("options", "most", "begin"), IN_FLIGHT)
+def test_what_is_unsharded_in_a_step_of_fsdp(
+    options: dict[str, Any], most: int, begin: int
+) -> None:
+    """Units of 15, 40 and 7 elements; around units a root of 10, whole with its gradients."""
+    net = three(15, 40, 7)
+    root = 0
+    if options.get("units"):
+        net = nn.Sequential(net, nn.Linear(10, 1, bias=False, device="meta"))
+        inside = {"0.0": 15, "0.1": 40, "0.2": 7}
+        rest = sum(size for name, size in inside.items() if name not in options["units"])
+        root = 2 * 4 * (10 + rest)
+    found = predict(net, 2, "fsdp", **options)
+    assert (found.unsharded - root, found.at_begin - root) == (most, begin)
+
+
+def test_a_parameter_is_in_the_innermost_unit_whose_name_it_has_in_full() -> None:
+    net = nn.Module()
+    net.a, net.ab = (nn.Linear(n, 1, bias=False, device="meta") for n in (10, 20))
+    net.ab.inner = nn.Linear(40, 1, bias=False, device="meta")
+    by_unit = {
+        names: predict(net, 2, "fsdp", units=names, layout="flat").at_begin
+        for names in ((), ("a",), ("a", "ab"), ("ab", "ab.inner"))
+    }
+    assert by_unit == {
+        (): 2 * 4 * 70,
+        ("a",): 2 * 4 * 60 + 80,
+        ("a", "ab"): 240 + 240 + 40,  # the last unit computes, the first is fetched
+        ("ab", "ab.inner"): 2 * 40 + 160 + 160 + 80,
+    }
+
+
+def test_shares_of_each_stage_and_of_each_rank() -> None:
+    model = state(10, MIXED)
+    assert model == StateBytes(20, 20, 40, 80)
+    assert state(10, MIXED, "momentum").moments == 40
+    assert state(10, MIXED, "sgd").moments == 0
+    shares = [share(model, 4, stage) for stage in range(4)]
+    assert shares == [
+        model,
+        StateBytes(20, 20, 10, 20),
+        StateBytes(20, 5, 10, 20),
+        StateBytes(5, 5, 10, 20),
+    ]
+    assert (model.optimizer, model.total) == (120, 160)
+    # One row each: by rows the first rank has all, and the other the padding.
+    rows = [predict(three(15, 40, 7), 2, "fsdp", rank=rank) for rank in (0, 1)]
+    assert [each.parameters for each in rows] == [248, 248]
+    assert [each.moments for each in rows] == [496, 0]
 
 
 # ---- a step ----

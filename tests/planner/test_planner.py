@@ -252,10 +252,11 @@ def test_the_slowest_resource_binds() -> None:
 
 def test_the_optimizer_reads_and_writes_28_bytes_a_parameter_and_its_share_of_them() -> None:
     gpu = A100._replace(flops=1e30, bandwidth=1.0)
-    found = forecasts(SMALL, gpu, 4, policy=FP32)
-    for name, mine in {"single": 1, "ddp": 1, "zero1": 4, "zero2": 4, "fsdp": 4}.items():
-        each = 4 + 4 + 4 + 28 / mine
-        assert found[name].memory_traffic == pytest.approx(each * SMALL.parameters)
+    for policy, used in ((FP32, 4), (MIXED, 2)):  # 4 + 16 + 8; 2 + 16 + 8 + 2
+        found = forecasts(SMALL, gpu, 4, policy=policy)
+        for name, mine in {"single": 1, "ddp": 1, "zero1": 4, "zero2": 4, "fsdp": 4}.items():
+            each = 3 * used + 28 / mine
+            assert found[name].memory_traffic == pytest.approx(each * SMALL.parameters)
 
 
 # ---- what to run ----

@@ -56,6 +56,12 @@ class Comm(Protocol):
         """Collect every rank's `input` in `output`, N times as large, in the order of ranks."""
 
 
+def check_comm(argument: str, comm: object) -> None:
+    if not all(hasattr(comm, name) for name in ("all_gather", "reduce_scatter", "group")):
+        kind = type(comm).__name__
+        raise TypeError(f"{argument}: expected a Comm, such as Ours(), got {kind}")
+
+
 def broadcast_coalesced(tensors: Iterable[Tensor], comm: Comm, group_src: int = 0) -> None:
     """Write the tensors of the group's rank `group_src` into those of every other rank.
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from minidist.comm.comm import Around, Comm, Handle, Pending
+from minidist.comm.comm import Around, Comm, Handle, Pending, check_comm
 from minidist.schedule.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from minidist.schedule.algorithms.tree import tree_broadcast
 from minidist.schedule.cost import Link, price, switch
@@ -50,6 +50,9 @@ class Slowed(Around):
     """
 
     def __init__(self, comm: Comm, link: Link) -> None:
+        check_comm("Slowed: comm", comm)
+        if not isinstance(link, Link):
+            raise TypeError(f"Slowed: link: expected a Link(alpha, beta), got {link!r}")
         super().__init__(comm)
         net, ranks = switch(link), comm.ranks
         self._seconds = {name: price(make(ranks), net) for name, make in ALGORITHMS.items()}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from minidist.memory.state import DtypePolicy, StateBytes, Strategy, moments_of
+from minidist.memory.state import DtypePolicy, StateBytes, Strategy, check_policy, moments_of
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.parallel.sharding.partition import MIB, alike, assign_alike
 from minidist.schedule.checks import whole_number
@@ -90,6 +90,10 @@ def predict(
         activations: bytes of them; `minidist.memory.activations.expected` predicts them.
         units: names of the modules inside that are wrapped ("fsdp").
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"predict: module: expected a torch.nn.Module, got {module!r}")
+    if policy is not None:
+        check_policy(policy)
     whole_number("activations", activations, 0)
     last = whole_number("ranks", ranks, 1) - 1
     if strategy not in STRATEGIES or not 0 <= whole_number("rank", rank) <= last:
@@ -173,7 +177,7 @@ class _Group:
 def _bucket_groups(
     module: nn.Module, strategy: str, ranks: int, rank: int, bucket_cap_mb: float
 ) -> list[_Group]:
-    if not bucket_cap_mb > 0:
+    if not (isinstance(bucket_cap_mb, int | float) and bucket_cap_mb > 0):
         raise ValueError(f"bucket_cap_mb: expected a number of MiB above 0, got {bucket_cap_mb!r}")
     cap = bucket_cap_mb * MIB
     if strategy == "ddp":
@@ -188,6 +192,8 @@ def _bucket_groups(
 def _unit_groups(
     module: nn.Module, ranks: int, rank: int, layout: str, units: Iterable[str]
 ) -> list[_Group]:
+    if isinstance(units, str) or not isinstance(units, Iterable):
+        raise TypeError(f"units: expected names of modules inside, got {units!r}")
     if layout not in LAYOUTS:
         raise ValueError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     members: dict[str, list[nn.Parameter]] = {unit: [] for unit in ("", *units)}

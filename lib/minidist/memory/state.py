@@ -11,7 +11,7 @@ from enum import StrEnum
 import torch
 from torch import nn
 
-from minidist.schedule.checks import whole_number
+from minidist.schedule.checks import amount, whole_number
 
 
 class Strategy(StrEnum):
@@ -75,8 +75,9 @@ def state(parameters: int, policy: DtypePolicy = FP32, optimizer: str = "adam") 
         optimizer: "sgd", "momentum" (SGD with momentum) or "adam" (Adam and AdamW).
     """
     moments = moments_of(optimizer)
-    if not (parameters >= 0 and parameters % 1 == 0):
+    if amount("state: parameters", parameters) % 1:
         raise ValueError(f"state: parameters must be whole and >= 0, got {parameters!r}")
+    check_policy(policy)
     count = int(parameters)
     return StateBytes(
         weights=count * policy.weights.itemsize,
@@ -95,11 +96,18 @@ def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
         stage: 0 (data parallelism) to 3. Stage 1 shards what only the optimizer uses, 2 the
             gradients too, 3 the weights too: Rajbhandari et al. (2020), section 3.1 and figure 1.
     """
-    if whole_number("ranks", ranks) < 1 or stage not in range(4):
+    if not isinstance(model, StateBytes):
+        raise TypeError(f"share: model: expected what state() returns, got {model!r}")
+    if whole_number("ranks", ranks) < 1 or whole_number("stage", stage) not in range(4):
         raise ValueError(f"share: expected ranks >= 1 and a stage 0 to 3, got {ranks} and {stage}")
     from_stage = {"master": 1, "moments": 1, "gradients": 2, "weights": 3}
     sharded = [part for part, first in from_stage.items() if stage >= first]
     return replace(model, **{part: -(-getattr(model, part) // ranks) for part in sharded})
+
+
+def check_policy(policy: object) -> None:
+    if not isinstance(policy, DtypePolicy):
+        raise TypeError(f"policy: expected a DtypePolicy, such as FP32, got {policy!r}")
 
 
 def moments_of(optimizer: str) -> int:

@@ -16,7 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from minidist.collectives.checks.tensors import overlaps_itself
 from minidist.collectives.runtime.group import backends
-from minidist.comm.comm import Comm
+from minidist.comm.comm import Comm, check_comm
 from minidist.comm.ours import Ours
 
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")  # torch's and ours
@@ -34,12 +34,6 @@ def choose_comm(process_group: ProcessGroup | None, comm: Comm | None) -> Comm:
         )
     check_comm(f"{where}comm", comm)
     return comm
-
-
-def check_comm(argument: str, comm: object) -> None:
-    if not all(hasattr(comm, name) for name in ("all_gather", "reduce_scatter", "group")):
-        kind = type(comm).__name__
-        raise TypeError(f"{argument}: expected a Comm, such as Ours(), got {kind}")
 
 
 class NotCopied:

@@ -12,10 +12,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_leaves
 
 from minidist.comm.agreement import agree_on
-from minidist.comm.comm import Comm
+from minidist.comm.comm import Comm, check_comm
 from minidist.comm.ours import Ours
 from minidist.parallel.autograd.backward import on_entry, tensors
-from minidist.parallel.checks import check_comm, check_module, check_tensors
+from minidist.parallel.checks import check_module, check_tensors
 from minidist.parallel.fsdp.param_group import own_modules, own_parameters
 from minidist.parallel.fsdp.shard import Replaced, Shard, no_torch_function
 from minidist.parallel.fsdp.unit import Unit
