@@ -47,17 +47,13 @@ def panel(axes: Axes, replay: Replay, steps: Sequence[int], title: str) -> None:
     """One of the circles of `ring_circle`."""
     events = [event for event in replay.events if event.step in steps]
     for event in events:
-        _message(axes, event, replay)
+        x, y = _arrow(axes, event, replay.ranks, bend=-0.2, width=2)
+        if replay.chunks > 1:
+            style.write(axes, 2.3 * x, 1.4 * y, f"chunk {event.chunk}")
     held, changed = replay.state(max(steps) + 1), {(e.dst, e.chunk) for e in events}
     for rank in range(replay.ranks):
         _holdings(axes, rank, replay, held[rank], {c for r, c in changed if r == rank})
     _bare(axes, title)
-
-
-def _message(axes: Axes, event: Event, replay: Replay) -> None:
-    x, y = _arrow(axes, event, replay.ranks, bend=-0.2, width=2)
-    if replay.chunks > 1:
-        style.write(axes, 2.3 * x, 1.4 * y, f"chunk {event.chunk}")
 
 
 def _holdings(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -193,16 +193,13 @@ def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) 
     )
 
 
-def _numbers(answer: Any) -> list[list[int]]:
-    return [[whole(number) for number in bucket] for bucket in answer]
-
-
 def _check_buckets(function: Callable[..., object], sizes: list[int], first: int, cap: int) -> None:
     case = f"For parameters of {[s // MIB for s in sizes]} MiB, first {first // MIB}, cap "
     case += f"{cap // MIB}: "
-    found = ask_as(
-        _numbers, "a list of lists of numbers", function, list(sizes), first, cap, case=case
-    )
+    found: list[list[int]] = ask_as(
+        lambda answer: [list(map(whole, bucket)) for bucket in answer],
+        "a list of lists of numbers", function, list(sizes), first, cap, case=case,
+    )  # fmt: skip
     order = [index for bucket in found for index in bucket]
     every = list(range(len(sizes)))
     if sorted(order) != every:
@@ -281,10 +278,6 @@ def _why_exposed(answer: float, computing: Spans, talking: Spans) -> str:
     return hint(answer, hints) or cut
 
 
-def _factors(answer: Any) -> list[float]:
-    return [number(factor) for factor in answer]
-
-
 @formula
 def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
     """Grade function(samples): by what each rank multiplies its mean gradient, which is averaged.
@@ -296,7 +289,9 @@ def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
         generator = torch.Generator().manual_seed(sum(samples))
         parts = [torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in samples]
         case, expected = f"for {samples} ", "a factor for each rank"
-        given = ask_as(_factors, expected, function, list(samples), case=case)
+        given: list[float] = ask_as(
+            lambda answer: list(map(number, answer)), expected, function, list(samples), case=case
+        )
         if len(given) != len(samples):
             raise Wrong(f"{case}you return {len(given)} factors; expected {expected}.")
         means = [part.mean(0) if len(part) else part.sum(0) for part in parts]

@@ -121,7 +121,9 @@ def accumulate(function: Callable[[Any, list[torch.Tensor], Callable[..., Any]],
     judge is one process that has all batches of all of them.
     """
     for ranks in WORLDS:
-        seen: list[list[_Step]] = on_ranks(_accumulate_each, ranks, function)
+        seen: list[list[_Step]] = on_ranks(
+            lambda: [_accumulate(function, micro) for micro in MICRO], ranks
+        )
         for micro, steps in zip(MICRO, zip(*seen, strict=True), strict=True):
             _check_accumulated(micro, steps)
     return (
@@ -143,10 +145,6 @@ def _batches(rank: int, micro: int) -> list[torch.Tensor]:
 
 def _loss(output: torch.Tensor) -> torch.Tensor:
     return (output - 1).square().mean()
-
-
-def _accumulate_each(function: Callable[..., object]) -> list[_Step]:
-    return [_accumulate(function, micro) for micro in MICRO]
 
 
 def _accumulate(function: Callable[..., object], micro: int) -> _Step:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from random import Random
-from typing import Any
 
 import torch
 
@@ -182,10 +181,6 @@ def _why_checkpointed(answer: float, layers: int, every: int, kept: int, passed:
     return hint(answer, hints)
 
 
-def _ranks(answer: Any) -> int | None:
-    return None if answer is None else whole(answer)
-
-
 @formula
 def fewest(function: Callable[[int, int, int, DtypePolicy, str], int]) -> str:
     """Grade function(parameters, limit, beside, policy, optimizer): the fewest ranks that do.
@@ -198,7 +193,8 @@ def fewest(function: Callable[[int, int, int, DtypePolicy, str], int]) -> str:
     policies = ((FP32, "adam"), (MIXED, "adam"), (FP32, "sgd"))
     for size, (limit, beside), (policy, optimizer) in product(sizes, limits, policies):
         expected = "a whole number of ranks from 1 on, or None"
-        answer = ask_as(_ranks, expected, function, size, limit, beside, policy, optimizer)
+        given = size, limit, beside, policy, optimizer
+        answer = ask_as(lambda x: None if x is None else whole(x), expected, function, *given)
         case = (
             f"For {size:,} parameters ({policy.name}, {optimizer}), {limit:,} bytes a rank and "
             f"{beside:,} of them beside the state you say {answer!r}"
