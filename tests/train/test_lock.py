@@ -27,8 +27,15 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_of_four_that_start_at_once_one_gets_the_folder(tmp_path: Path) -> None:
     def run() -> list[str]:
-        lock.BEAT, said = 0.05, []
-        for each in "abc":
+        lock.BEAT, said, look = 0.05, [], lock.look
+
+        def slowly(path: Path) -> tuple[dict[str, Any], int]:
+            found = look(path)
+            time.sleep(0.2)  # time enough for the others to look
+            return found
+
+        lock.look = slowly
+        for each in "ab":
             (folder := tmp_path / each).mkdir(exist_ok=True)
             dist.barrier()
             try:
@@ -45,7 +52,7 @@ def test_of_four_that_start_at_once_one_gets_the_folder(tmp_path: Path) -> None:
 
     for number, said in enumerate(zip(*launch(run, 4), strict=True)):
         assert sorted(map(bool, said)) == [False, True, True, True]
-        folder = tmp_path / "abc"[number]
+        folder = tmp_path / "ab"[number]
         assert max(said).startswith(f"--checkpoint: {folder} is in use by process ")
 
 
