@@ -36,7 +36,6 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def _without_calls(error: BaseException) -> list[str]:
-    """What IPython prints in place of a traceback, which goes through `launch`."""
     return [f"\x1b[31m{type(error).__name__}\x1b[0m: {error}"]
 
 

@@ -20,7 +20,7 @@ from minidist.comm.comm import Comm, Handle
 
 
 def gather_objects(comm: Comm, mine: object) -> list[Any]:
-    """One object of every rank, of any size, in the order of ranks; not counted as traffic."""
+    """Return an object of every rank, in the order of ranks; not counted as traffic."""
     found: list[Any] = [None] * comm.ranks
     group = members(comm.group)
     gather = partial(dist.all_gather_object, found, mine, group)
@@ -29,7 +29,6 @@ def gather_objects(comm: Comm, mine: object) -> list[Any]:
 
 
 def checks_are_on() -> bool:
-    """True if ranks compare their calls by default; `launch` switches that on."""
     return wanted(None)
 
 

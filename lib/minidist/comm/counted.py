@@ -34,7 +34,6 @@ class Counted(Around):
         return sum(map(len, self._logs))
 
     def clear(self) -> None:
-        """Count anew; the messages of calls that are still on their way are not counted."""
         self.calls.clear()
         self._logs.clear()
 

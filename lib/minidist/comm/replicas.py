@@ -76,11 +76,8 @@ def check_replicas(module: nn.Module, step: int | None = None, *, buffers: bool 
     raise ReplicaError(f"at step {step}, {said}" if known else said, first.name, wrong, step)
 
 
-# ---- what a rank has ----
-
-
 def metadata(tensor: torch.Tensor) -> str:
-    """What must be alike of a tensor but its numbers, for `Entry.like`."""
+    """Describe what must be alike of a tensor but its numbers, for `Entry.like`."""
     grad = ", requires grad" if tensor.requires_grad else ""
     return f", {tuple(tensor.shape)}, {tensor.dtype} on {tensor.device.type}{grad}"
 
@@ -113,8 +110,6 @@ def _entries(module: nn.Module, *, content: bool = False, buffers: bool = True) 
         found.append(Entry(name, f"{kind} '{name}'", metadata(tensor) + tied + bits))
     return found
 
-
-# ---- who has what ----
 
 _NOTHING = Entry("", "nothing more", "")  # of a rank that has fewer
 Side = tuple[Entry, list[int]]  # an entry, and the global ranks that have it

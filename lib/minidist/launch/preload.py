@@ -20,7 +20,6 @@ gc.freeze()
 
 @atexit.register
 def _remove_socket() -> None:
-    """Remove what the launcher itself would remove, had it not been killed: the server's socket."""
     server: Any = forkserver._forkserver  # not public; should it go, an empty folder stays, no more
     with suppress(Exception):
         os.unlink(server._forkserver_address)

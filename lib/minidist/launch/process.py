@@ -57,7 +57,6 @@ class ForkedProcess:
             self._socket.sendall(pickle.dumps(message))
 
     def hear(self) -> Outcome | None:
-        """What the process has reported, or that it died; None while it works. Never blocks."""
         code = self._process.exitcode  # first: what is then reported is all there will be
         with suppress(BlockingIOError, ConnectionError):
             while byte := self._socket.recv(1, socket.MSG_DONTWAIT):

@@ -79,7 +79,6 @@ class WorkerPool:
                     yield task, outcome
 
     def _write(self, name: str, part: object, what: str) -> Path:
-        """Write it where workers read it: unlike a pipe, a file never waits for its reader."""
         try:
             blob = pickling.dumps(part)
         except Exception as error:

@@ -149,12 +149,7 @@ def _sizes(dtype: torch.dtype, policy: DtypePolicy | None, fsdp: bool) -> _Sizes
     return kept._replace(parameters=master, gradients=master, master=0) if fsdp and master else kept
 
 
-# ---- how parameters are laid out and sharded ----
-
-
 class _Group:
-    """Parameters of one dtype that are laid out together, and a rank's shard; all in elements."""
-
     sizes: _Sizes
 
     def __init__(
@@ -207,9 +202,6 @@ def _unit_groups(
         for unit, own in members.items()
         for kind in alike(own)
     ]
-
-
-# ---- what is unsharded for part of a step ----
 
 
 def _buckets_in_flight(trained: Sequence[_Group]) -> int:

@@ -69,6 +69,5 @@ def holder_of(held: object) -> Holder | None:
 
 
 def holders(module: nn.Module) -> list[Holder]:
-    """Return what shards parts of a module, in the order of these."""
     found = map(holder_of, (*module.modules(), *module.parameters()))
     return list(dict.fromkeys(each for each in found if each is not None))

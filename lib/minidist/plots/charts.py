@@ -89,8 +89,6 @@ def _outermost(spans: Iterable[Span]) -> list[Span]:
     ]
 
 
-# ---- what ran when ----
-
 BAR = 0.74  # of a row's height
 GAP = 1.0  # rows between two ranks, where the next one's name stands
 LANE = 14  # letters in a line of a lane's name

@@ -38,8 +38,6 @@ class RankStep(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """One rank's steps of a schedule, for tensors of any size."""
-
     name: str
     rank: int
     chunks: int

@@ -107,8 +107,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Counter:
-    """Arrivals at barriers, in the first page of `memory`, see [Note: the barrier]."""
-
     def __init__(self, memory: mmap, ranks: int) -> None:
         self._ranks = ranks
         self._count = ctypes.c_uint32.from_buffer(memory)

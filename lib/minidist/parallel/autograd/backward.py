@@ -95,7 +95,7 @@ class BackwardPass:
 
 
 class Owner(Protocol):
-    """Who is told of a backward: a wrapper. What it raises, `backward()` raises."""
+    """A wrapper that is told of a backward; what it raises, `backward()` raises."""
 
     def backward_begins(self, sync: bool) -> None:
         """The first gradient has arrived; again, if only now it is known to be synchronized."""
@@ -182,7 +182,6 @@ def _arrive(backward: ReferenceType[Backward], parameter: Parameter) -> None:
 
 
 def watched(parameter: torch.Tensor) -> bool:
-    """True if some `Backward` has a hook on this parameter."""
     hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
     return any(isinstance(each, partial) and each.func is _arrive for each in hooks.values())
 
@@ -225,7 +224,7 @@ def cast(values: Any, dtype: torch.dtype | None) -> Any:
 
 
 def tensors(values: object) -> Iterator[torch.Tensor]:
-    """Those in containers, and in dataclasses, which count as leaves there."""
+    """Yield the tensors in containers, and in dataclasses, which count as leaves there."""
     for leaf in tree_leaves(values):
         if isinstance(leaf, torch.Tensor):
             yield leaf

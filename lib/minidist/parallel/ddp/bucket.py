@@ -46,7 +46,7 @@ class Bucket:
         return self._last
 
     def buffer(self) -> torch.Tensor:
-        """All gradients one after another, 1-D: `flat`, unless a hook has set another."""
+        """Return all gradients one after another, 1-D: `flat`, unless a hook has set another."""
         return self._buffer
 
     def set_buffer(self, buffer: torch.Tensor) -> None:

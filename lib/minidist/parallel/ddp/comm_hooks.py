@@ -77,8 +77,6 @@ def _compress(comm: Comm, bucket: Bucket, dtype: torch.dtype) -> Reduced:
 
 
 class HookCall:
-    """One call of a user's hook with one bucket: a handle that checks its result."""
-
     def __init__(self, state: object, hook: Hook, bucket: Bucket) -> None:
         self.bucket, self.name = bucket, name_of(hook)
         self.waiting = hook(state, bucket)

@@ -184,7 +184,6 @@ class DistributedDataParallel(NotCopied, nn.Module):
             self.steps, self.weight = self.steps + 1, 1.0
 
     def _launch_rest(self) -> set[Parameter]:
-        """Return what some rank has used; a gradient of None then counts as zeros."""
         self._reducer.launch_rest()
         used, self._used = self._used, set()
         return self._reducer.used_by_some_rank(used) if self._find else used  # which is all
@@ -197,8 +196,6 @@ class DistributedDataParallel(NotCopied, nn.Module):
             yield
         finally:
             self.require_backward_grad_sync = before
-
-    # ---- shares of different sizes ----
 
     def weigh(self, samples: float) -> None:
         """Let this rank's gradients count for `samples` in the next backward that is averaged.
@@ -240,8 +237,6 @@ class DistributedDataParallel(NotCopied, nn.Module):
         finally:
             self._join = None
 
-    # ---- hooks, and what there is to look at ----
-
     def register_comm_hook(self, state: object, hook: Hook) -> None:
         """Send buckets by `hook(state, bucket)` instead of an all-reduce: see `comm_hooks`."""
         with agreed(self.comm, "register_comm_hook", {"hook": name_of(hook)}):
@@ -257,13 +252,11 @@ class DistributedDataParallel(NotCopied, nn.Module):
     def arrivals(self) -> list[str]:
         return [self._names[parameter] for parameter in self._backward.arrivals]
 
-    # ---- saving and loading ----
-
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """As the inner module's; all names may begin with "module.", as torch's do."""
+        """Load the inner module's; all names may begin with "module.", as torch's do."""
         if not state_dict.keys() & self.module.state_dict().keys():
             state_dict = {name.removeprefix(PREFIX): each for name, each in state_dict.items()}
         return self.module.load_state_dict(state_dict, *args, **kwargs)

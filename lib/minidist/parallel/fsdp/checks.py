@@ -52,9 +52,6 @@ INSTEAD = {  # of arguments and methods that FSDP2 alone has: what to do
 }
 
 
-# ---- when a module is wrapped ----
-
-
 def choose_comms(mesh: DeviceMesh | None, comm: Comm | tuple[Comm, Comm] | None) -> list[Comm]:
     """Return the comm between the ranks that share each parameter; then, if any, the replicas'."""
     if mesh is not None and comm is not None:
@@ -153,9 +150,6 @@ def _facts_of(modules: Sequence[nn.Module], comm: Comm) -> dict[str, object]:
     return facts
 
 
-# ---- while it is used ----
-
-
 def check_forward(unit: Unit) -> None:
     if unit.context.outermost is None:
         _check_last_backward(unit)
@@ -184,7 +178,6 @@ def _check_backward(unit: Unit) -> None:
 
 
 def check_parameters(unit: Unit) -> None:
-    """Raise RuntimeError unless the unit's shards are where they were, and have values."""
     where = f"rank {dist.get_rank()}: {unit.title}: "
     for group in unit.groups:
         if group.local.is_meta:

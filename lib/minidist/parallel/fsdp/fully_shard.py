@@ -133,7 +133,6 @@ class FSDPModule:
     _unit: Unit
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Make a bare module: a slice of a container is made by calling its class."""
         bare: Any = cls.__mro__[2]  # behind the new class and this one; FSDP2 finds it so too
         return bare(*args, **kwargs)
 

@@ -23,7 +23,7 @@ from minidist.parallel.sharding.layouts import RowLayout
 
 
 class MixedPrecisionPolicy(NamedTuple):
-    """As torch's, whose import takes a second or more."""
+    """The fields of torch's class of this name, whose import takes a second or more."""
 
     param_dtype: torch.dtype | None = None  # of gathered parameters; None: as they are
     reduce_dtype: torch.dtype | None = None  # in which gradients are averaged; None: as gathered
@@ -83,8 +83,6 @@ class ParamGroup:
             for module, attribute in places:
                 set_tensor(module, attribute, parameter)
 
-    # ---- unshard and free ----
-
     def all_gather_buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Allocate what the all-gather writes; return it, and this rank's part of it."""
         mine = self.local.to(self.param_dtype)
@@ -116,8 +114,6 @@ class ParamGroup:
         increment_version(self.unsharded)
         for parameter in self.unsharded:
             parameter.untyped_storage().resize_(0)
-
-    # ---- gradients ----
 
     @property
     def trainable(self) -> list[bool]:
@@ -171,9 +167,6 @@ def set_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
         table[name] = tensor  # type: ignore[assignment]
     else:  # an LSTM, for one, keeps a list of them
         setattr(module, name, tensor)
-
-
-# ---- which parameters are a unit's ----
 
 
 def own_parameters(modules: Sequence[nn.Module]) -> list[ParamInfo]:

@@ -149,8 +149,6 @@ class Unit:
         if any(found) and self.requires_gradient_sync:
             self.context.begin_reduction(self)
 
-    # ---- what it does with its parameters ----
-
     def begin_unshard(self, async_op: bool = True) -> None:
         """Begin to gather the parameters, if they are sharded."""
         if self.sharded is not ShardedState.SHARDED or not self.groups:
@@ -187,11 +185,9 @@ class Unit:
         handle = self._agree(what, async_op and self.device.type == "cpu")
         return [handle] if handle else []
 
-    # ---- what it is, and what it is called ----
-
     @property
     def device(self) -> torch.device:
-        """Where its shards are, which may be made after the unit; the CPU if it has none."""
+        """The device of its shards, which may be made after the unit; the CPU if it has none."""
         return self.groups[0].local.device if self.groups else torch.device("cpu")
 
     @property

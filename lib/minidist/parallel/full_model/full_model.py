@@ -26,8 +26,6 @@ from minidist.comm.ours import Ours
 from minidist.parallel.fsdp.shard import no_torch_function
 from minidist.parallel.holders import LABEL, PREFIX, ShardedParams, holders
 
-# ---- what the ranks keep in shards ----
-
 
 def bare(module: nn.Module) -> nn.Module:
     """Return the module without the DDP around it, minidist's or torch's."""
@@ -74,9 +72,6 @@ def comms(module: Any) -> list[Comm]:
 
 def whoami() -> str:
     return f"rank {dist.get_rank()}: " if dist.is_initialized() else ""
-
-
-# ---- the state ----
 
 
 @torch.no_grad()
@@ -171,9 +166,6 @@ def _described(value: object) -> str:
         shape = getattr(value, "whole_shape", value.shape)
         return f"{tuple(shape)} {value.dtype}"
     return f"type {type(value).__name__}"
-
-
-# ---- gradients ----
 
 
 @torch.no_grad()

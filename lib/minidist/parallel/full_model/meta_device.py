@@ -84,7 +84,6 @@ def _on_meta(part: nn.Module) -> dict[str, torch.Tensor]:
 def _make(
     parts: Sequence[nn.Module], device: torch.device, init: Callable[[nn.Module], object]
 ) -> dict[torch.Tensor, torch.Tensor]:
-    """Put whole, initialised tensors in place of those on meta; return them, by these."""
     places = [(part, name, meta) for part in parts for name, meta in _on_meta(part).items()]
     made: dict[torch.Tensor, torch.Tensor] = {}
     for part, name, meta in places:

@@ -63,7 +63,7 @@ class Flat:
         return flat.narrow(0, self.rank * self.shard_numel, self.shard_numel)
 
     def pieces(self, shard: torch.Tensor) -> list[torch.Tensor]:
-        """What of each tensor lies in this rank's slice, 1-D and maybe empty."""
+        """Return what of each tensor lies in this rank's slice, 1-D and maybe empty."""
         lengths = [end - start for start, end in self.ranges()]
         return list(torch.split(shard, [*lengths, self.shard_numel - sum(lengths)])[:-1])
 
@@ -84,7 +84,6 @@ class RowLayout:
         self.padded = ranks * self.shard_numel
 
     def piece(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
-        """This rank's rows of the index-th tensor, of which all is given; maybe none."""
         height = self._heights[index]
         return tensor.view(self._rowed[index])[self.rank * height : (self.rank + 1) * height]
 
@@ -117,7 +116,7 @@ class RowLayout:
     def _pairs(
         self, table: torch.Tensor, tensors: Sequence[torch.Tensor | None]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The same elements in a table of N shards, and in the flattened whole tensors."""
+        """Yield places in a table of N shards, and the same in the flattened whole tensors."""
         table = table.view(self.ranks, -1) if self.padded else table
         for tensor, offset, length in zip(tensors, self._offsets, self._lengths, strict=True):
             if tensor is None or not length:

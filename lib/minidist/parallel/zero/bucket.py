@@ -43,8 +43,6 @@ class ShardedBucket:
     def trains(self) -> bool:
         return self.flat.numel > 0 and any(each.requires_grad for each in self.parameters)
 
-    # ---- this rank's gradients ----
-
     def expect_gradients(self) -> None:
         if self.stepped:
             self.zero_grad()
@@ -68,7 +66,6 @@ class ShardedBucket:
         self._packed.add(parameter)
 
     def finish_packing(self, scale: float) -> torch.Tensor:
-        """Pack all gradients that there still are, and zeros for the rest; return all of them."""
         if self.flat_grad is None:
             self.flat_grad = torch.empty_like(self.buffer)
         for parameter in self.parameters:
@@ -79,17 +76,13 @@ class ShardedBucket:
         self.used |= self._packed
         return self.flat_grad
 
-    # ---- mean gradients, of this rank's shard ----
-
     def add_mean(self, mean: torch.Tensor) -> None:
-        """Give each part of the shard its mean gradient, added to that of earlier rounds."""
         self.flat_grad = None
         self.grad_shard = mean if self.grad_shard is None else self.grad_shard.add_(mean)
         for shard, gradient in zip(self.shards, self.flat.pieces(self.grad_shard), strict=True):
             shard.grad = gradient if len(gradient) else None
 
     def assign_averaged(self) -> None:
-        """Give each part of the shard its part of the parameter's gradient, which is the mean."""
         for parameter, shard in zip(self.parameters, self.shards, strict=True):
             shard.grad = None
             if parameter.grad is not None and len(shard):
@@ -104,8 +97,6 @@ class ShardedBucket:
                 shard.grad = None
         elif self.grad_shard is not None:  # the shards' gradients are views of it
             self.grad_shard.zero_()
-
-    # ---- views ----
 
     def view(self, flat: torch.Tensor, parameter: Parameter) -> torch.Tensor:
         view = self.views[parameter]

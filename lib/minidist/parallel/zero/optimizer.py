@@ -126,8 +126,6 @@ class ZeroOptimizer(NotCopied, Optimizer):
         hold(self, shard_of)
         return buckets
 
-    # ---- a step ----
-
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step; every rank must call it. A closure does what it does in torch."""
@@ -180,7 +178,6 @@ class ZeroOptimizer(NotCopied, Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What torch's GradScaler asks before it lets an optimizer step."""
         if self._local:
             raise RuntimeError(
                 f"rank {dist.get_rank()}: {NAME}: a GradScaler divides and checks what is in "
@@ -188,8 +185,6 @@ class ZeroOptimizer(NotCopied, Optimizer):
                 "would decide alone whether to step. It works with stage=1 on DDP's gradients"
             )
         return False  # the scaler itself divides what is in `parameter.grad`
-
-    # ---- its state ----
 
     @torch.no_grad()
     def full_state_dict(self, *, device: torch.device | str | None = None) -> State:
@@ -225,8 +220,6 @@ class ZeroOptimizer(NotCopied, Optimizer):
             f"rank {dist.get_rank()}: {NAME}.state_dict: this rank has shards of the state alone; "
             "call full_state_dict() on all ranks"
         )
-
-    # ---- guards ----
 
     def add_param_group(self, param_group: Group) -> None:
         if hasattr(self, "inner"):

@@ -97,8 +97,6 @@ class Slices:
         if not self._unused_dropped:
             self._drop_unused()
 
-    # ---- reducing gradients: in the step, or, in stage 2, during backward ----
-
     def remove_hooks(self) -> None:
         while self._hooks:
             self._hooks.pop()()

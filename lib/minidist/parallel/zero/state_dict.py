@@ -103,7 +103,7 @@ def shard_state(
 
 
 def _rehearse(make: Make, groups: Sequence[Group], saved: Sequence[Group]) -> list[State]:
-    """What the optimizer keeps for each parameter, if it steps as the saved groups say."""
+    """Return what the optimizer keeps for each parameter if it steps as the saved groups say."""
     trial = shrunk(make, groups)
     try:
         trial.load_state_dict({**trial.state_dict(), "param_groups": saved})

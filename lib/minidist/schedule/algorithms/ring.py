@@ -73,8 +73,6 @@ def hierarchical_all_reduce(ranks: int, *, local: int) -> Schedule:
     across = (rank + local) % ranks  # the same place in the next node
 
     def rings(ring: Schedule, to: Ints, member: Ints, first: Ints | int, width: int) -> Schedule:
-        """Each rank is a `member` of a ring of its own; its chunks are runs from `first` on."""
-
         def steps() -> Iterator[Step]:
             for step in ring:
                 chunk = first + step.chunk[member] * width
