@@ -90,6 +90,7 @@ def test_calls_follow_one_another_and_a_wait_lasts_until_the_link_is_done(clock:
     second.wait()
     assert clock.now == second.span[1], "the second wait takes no time"
     clock.now += 5
+    second.wait()  # late, so it does not sleep at all
     third: Any = comm.broadcast(PART, async_op=True)
     assert third.span[0] == clock.now, "the link is free"
 
