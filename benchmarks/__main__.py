@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.cases import collectives, ddp, fsdp, launch, memory_limit, plan, ring, zero
 from benchmarks.checks import collectives as checked_collectives
-from benchmarks.checks import copy_bandwidth, stream_order
+from benchmarks.checks import copy_bandwidth, multi_gpu, stream_order
 from benchmarks.harness import environment
 from benchmarks.harness.record import record
 from benchmarks.harness.sections import Clock, Measure, Section, run
@@ -33,13 +33,14 @@ CASES: dict[str, tuple[Measure, Scope]] = {
 CASE_SECONDS = 2 * 60 * 60  # for a launch that hangs; it takes a few minutes
 GPU_SECTIONS = [
     Section("environment", environment.measure, 20),
-    Section("correctness", checked_collectives.measure, 100),
+    Section("correctness", checked_collectives.measure, 90),
     Section("stream order", stream_order.measure, 30),
+    Section("several GPUs", multi_gpu.measure, 70),
     Section("copy bandwidth", copy_bandwidth.measure, 20),
-    Section("collectives", collectives.measure, 70),
-    Section("ddp", ddp.measure, 60),
-    Section("zero", zero.measure, 75),
-    Section("fsdp", fsdp.measure, 75),
+    Section("collectives", collectives.measure, 60),
+    Section("ddp", ddp.measure, 50),
+    Section("zero", zero.measure, 55),
+    Section("fsdp", fsdp.measure, 55),
 ]
 
 
@@ -71,6 +72,9 @@ def run_sections(scope: Scope) -> int:
     rows, failed = run(GPU_SECTIONS, scope)
     took = {"section": "command", "seconds": round(time.monotonic() - start, 1), "failed": failed}
     path = record("gpu", [*rows, took], "python -m benchmarks.gpu")
+    for row in rows:
+        if "skipped" in row:
+            print(f"skipped: {row['review']} {row['check']}: {row['skipped']}")
     print(f"wrote {path} after {took['seconds']} s; failed: {', '.join(failed) or 'nothing'}")
     return 1 if failed else 0
 

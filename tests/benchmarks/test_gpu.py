@@ -21,7 +21,7 @@ import benchmarks.harness.record
 import minidist
 from benchmarks import __main__ as command
 from benchmarks.checks import collectives as correct
-from benchmarks.checks import copy_bandwidth, stream_order
+from benchmarks.checks import copy_bandwidth, multi_gpu, stream_order
 from benchmarks.harness import training, turns
 from benchmarks.harness.bus_bandwidth import FACTORS, bus_bandwidth
 from benchmarks.harness.record import Row
@@ -121,6 +121,37 @@ def test_bandwidth_of_copies_and_order_of_the_stream_are_recorded(written: Row) 
     calls = [(row["setup"], row["call"]) for row in rows]
     assert len(set(calls)) == len(calls) == 2 * len(SMALL.setups)
     assert all(row["right"] for row in rows)
+
+
+def test_what_needs_more_gpus_is_skipped_by_name(written: Row) -> None:
+    rows = {row["check"]: row for row in rows_of(written, "several GPUs")}
+    assert list(rows) == [check.name for check in multi_gpu.CHECKS]
+    for check in multi_gpu.CHECKS:
+        row, here = rows[check.name], check.cpu_too and check.gpus <= TWO.ranks
+        assert row["review"] == check.number
+        assert row.get("skipped") == (None if here else f"needs {check.gpus} GPUs, found 0")
+        assert row.get("right", not here)
+    assert rows["messages of 64 MiB"]["messages"] == 2
+
+
+def test_collectives_of_two_groups_in_turn_are_checked_small() -> None:
+    small = replace(SMALL, setups=(Setup(4),))
+    rows = {row["review"]: row for row in multi_gpu.measure(small, Clock(600))}
+    assert rows[7]["right"]
+
+
+def test_a_wrong_check_or_one_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(setup: Setup, on_rank: Callable[..., Row], *_: Any, timeout: float) -> list[Row]:
+        if on_rank in (multi_gpu.batched_ring, multi_gpu.unbatched_ring):
+            raise minidist.RankError("ranks 0, 1 did not end\nmore", [0, 1])
+        return [{"right": True}, {"right": on_rank is not multi_gpu.one_context}]
+
+    monkeypatch.setattr(Setup, "launch", fails)
+    rows: list[Row] = []
+    gpus = replace(SMALL, setups=(Setup(4, "cuda"),))
+    with pytest.raises(AssertionError, match="wrong: 6 a batched ring ends, 8 each process"):
+        rows.extend(multi_gpu.measure(gpus, Clock(600)))
+    assert {row.get("error") for row in rows} == {None, "ranks 0, 1 did not end"}
 
 
 @pytest.mark.parametrize("section", TRAINED)

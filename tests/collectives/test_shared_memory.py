@@ -3,12 +3,18 @@
 import ctypes
 import os
 import re
+import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
 from itertools import product
 from mmap import PAGESIZE, mmap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +29,7 @@ from minidist.collectives.shared_memory.collectives import (
     shared_all_reduce,
     shared_reduce_scatter,
 )
+from minidist.errors import CommunicationError
 from tests.support.collectives import DTYPES, NO_MEANING, OPS, all_reduced, bytes_of, data, same
 from tests.support.processes import living, noted, wait_until
 
@@ -116,6 +123,87 @@ def test_the_count_goes_on_past_32_bits() -> None:
     assert counter.late(barrier) == []
     assert counter.reached(barrier - 1), "a rank that looks late sees that the next has begun"
     assert not counter.reached(barrier + 1)
+
+
+def ranks_of_threads(names: list[str], seconds: float = 30.0) -> list[segments.SharedSegments]:
+    """The segments of some ranks, all in this process."""
+    maps = [mmap(-1, segments.SIZE) for _ in names]
+    made = []
+    for rank, _ in enumerate(names):
+        each = object.__new__(segments.SharedSegments)
+        each.rank, each.ranks = rank, len(names)
+        each.peers = [r for r in range(len(names)) if r != rank]
+        each._names, each._seconds, each._maps = names, seconds, maps
+        each._exits = select.poll()
+        each._memory = [torch.frombuffer(one, dtype=torch.uint8) for one in maps]
+        each._counter = segments._Counter(maps[0], len(names))
+        each._barriers, each._comparing, each._broken = 0, None, ""
+        made.append(each)
+    return made
+
+
+def together(*calls: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(len(calls)) as threads:
+        for done in [threads.submit(call) for call in calls]:
+            done.result()
+
+
+@pytest.mark.parametrize("odd", [None, 0, 1, 2])
+def test_a_digest_is_compared_with_every_rank_s_at_one_barrier(odd: int | None) -> None:
+    ranks = ranks_of_threads(["0", "1", "2"])
+    found: list[int] = []
+    for number, each in enumerate(ranks):
+        digest = bytes([number == odd]) * segments.DIGEST
+        each.compare(digest, partial(found.append, number))
+    together(*(each.barrier for each in ranks))
+    assert sorted(found) == ([] if odd is None else [0, 1, 2])
+    together(*(each.barrier for each in ranks))
+    assert len(found) == (0 if odd is None else 3), "the next barrier compares nothing"
+
+
+def test_a_rank_that_does_not_come_is_named_as_outside_the_group_and_stays_so() -> None:
+    first, _, third = ranks_of_threads(["3", "5", "8"], seconds=0.01)
+    said = []
+    for each in (first, third, first):
+        with pytest.raises(CommunicationError) as caught:
+            each.barrier()
+        said.append(str(caught.value))
+    why = "shared memory, barrier 1: waited for 0.01 s; not there: rank"
+    assert said == [f"rank 3: {why} 5, 8", f"rank 8: {why} 5", f"rank 3: {why} 5, 8"]
+
+
+class Late:
+    """A counter whose last rank comes while its end is heard of."""
+
+    def __init__(self, answers: list[bool]) -> None:
+        self.answers = answers
+        self.arrive = self.sleep = lambda *_: None
+
+    def reached(self, barrier: int) -> bool:
+        return self.answers.pop(0)
+
+    def late(self, barrier: int) -> list[int]:
+        return [1]
+
+
+@pytest.mark.parametrize(("came", "fails"), [(True, False), (False, True)])
+def test_a_rank_that_has_come_and_then_ends_is_not_missed(came: bool, fails: bool) -> None:
+    each, _ = ranks_of_threads(["0", "1"])
+    each._counter = Late([False, False, came, came])  # type: ignore[assignment]
+    with open("/dev/null") as gone:
+        each._exits = SimpleNamespace(poll=lambda _: [(gone.fileno(), 1)])  # type: ignore[assignment]
+        with pytest.raises(CommunicationError, match="a rank is gone") if fails else nullcontext():
+            each.barrier()
+
+
+def test_memory_of_another_process_with_the_same_number_is_not_mapped() -> None:
+    fd = os.memfd_create("minidist-mine")
+    os.ftruncate(fd, segments.SIZE)
+    offer = {"pid": str(os.getpid()), "fd": str(fd)}
+    assert len(segments._map(offer | {"name": "minidist-mine"})) == segments.SIZE
+    with pytest.raises(ValueError, match="is another host's"):
+        segments._map(offer | {"name": "minidist-theirs"})
+    os.close(fd)
 
 
 USES_IT = """

@@ -11,9 +11,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from multiprocessing import forkserver
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -23,6 +25,7 @@ import torch.distributed as dist
 
 import minidist
 from minidist import RankError, launch
+from minidist.launch import cleanup
 from minidist.launch.cleanup import Interrupts, job
 from minidist.launch.process import Launcher
 from tests.support.processes import living, note, noted, ours, wait_until
@@ -421,6 +424,75 @@ def test_where_it_is_allowed_the_first_gets_through_and_the_others_are_one_with_
     assert done == ["the ending"] * 2
 
 
+def test_ctrl_c_while_a_process_starts_is_delivered_as_soon_as_it_has() -> None:
+    done = []
+
+    def block(allowed: bool) -> None:
+        with Interrupts() as interrupts, interrupts.allowed() if allowed else nullcontext():
+            with interrupts.held():
+                press()
+                done.append("all of it")
+            done.append("the next one")
+            press()
+            done.append("and what follows")
+
+    with pytest.raises(KeyboardInterrupt):
+        block(allowed=True)
+    assert done == ["all of it"]
+    with pytest.raises(KeyboardInterrupt):
+        block(allowed=False)
+    assert done[1:] == ["all of it", "the next one", "and what follows"]
+
+
+def test_in_another_thread_ctrl_c_is_left_alone() -> None:
+    def block() -> object:
+        with Interrupts() as interrupts, interrupts.allowed():
+            return signal.getsignal(signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(block).result() is signal.default_int_handler
+
+
+class Started:
+    """In the place of a process."""
+
+    log: list[str] = []  # noqa: RUF012
+
+    def __init__(self, folder: Path, target: Any, pid: int) -> None:
+        self.pid = pid
+
+    def kill(self) -> None:
+        self.log.append(f"kill {self.pid}")
+
+    def close(self) -> None:
+        self.log.append(f"close {self.pid}")
+
+
+def test_the_guard_knows_what_runs_and_all_are_killed_before_one_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleanup, "ForkedProcess", Started)
+    monkeypatch.setattr(Started, "log", log := [])
+    told = SimpleNamespace(write=lambda line: log.append(line.decode().strip()))
+    ours = cleanup.Job(tmp_path, told, Interrupts())  # type: ignore[arg-type]
+    first, second = (ours.start(lambda: None, pid) for pid in (7, 8))
+    ours.end(first)
+    ours.end(second)
+    assert log[:2] == ["-7 7", "-7 7 -8 8"]
+    assert log[2:] == ["kill 7", "close 7", "-8 8", "kill 8", "close 8", ""]
+    two = [ours.start(lambda: None, pid) for pid in (1, 2)]
+    log.clear()
+    ours.end(*two)
+    assert log == ["kill 1", "kill 2", "close 1", "close 2", ""]
+
+
+def test_the_guard_outlives_what_ends_the_launcher_s_group() -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    with job(Interrupts()):
+        (guard,) = {child.pid for child in psutil.Process().children()} - before
+        assert os.getpgid(guard) == guard != os.getpgid(0)
+
+
 def test_a_handler_of_the_reader_s_own_is_called_and_put_back() -> None:
     calls: list[int] = []
 
@@ -437,6 +509,9 @@ def test_a_handler_of_the_reader_s_own_is_called_and_put_back() -> None:
             press()
             assert len(calls) == 2
         assert calls == [signal.SIGINT] * 3
+        with Interrupts() as interrupts, interrupts.allowed():
+            press()
+        assert len(calls) == 4, "once"
         assert signal.getsignal(signal.SIGINT) is own
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         with Interrupts() as interrupts, interrupts.allowed():
