@@ -39,8 +39,10 @@ def stacked_bars(
 ) -> Figure:
     """Bars stacked of named parts.
 
-    `bars`: bar → part → amount. A bar may lack parts; `y_label`: what is counted, with its unit;
-    `marks`: name and heights of a mark on each bar, such as what was measured.
+    Args:
+        bars: bar → part → amount. A bar may lack parts.
+        y_label: what is counted, with its unit.
+        marks: name and heights of a mark on each bar, such as what was measured.
     """
     figure, grid = style.subplots(size=SIZE)
     axes: Axes = grid[0, 0]
@@ -118,9 +120,12 @@ def curves(
 ) -> Figure:
     """Curves over a logarithmic x axis, each with its name at its end.
 
-    `panels`: what y is → curves. Panels stand one above the other and have the same axes;
-    `x_label`: what x is; `x_ticks`: x → what is written there. If not given, powers of two;
-    `marks`: name → x of a line from top to bottom; `y_log`: whether y is logarithmic, too.
+    Args:
+        panels: what y is → curves. Panels stand one above the other and have the same axes.
+        x_label: what x is.
+        x_ticks: x → what is written there; powers of two if not given.
+        marks: name → x of a line from top to bottom.
+        y_log: whether y is logarithmic, too.
     """
     size = 3.4, 2.5 * len(panels) + 0.3
     figure, grid = style.subplots(len(panels), 1, size=size, sharex=True, sharey=True)

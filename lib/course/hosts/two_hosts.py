@@ -6,8 +6,6 @@ the kernel lets a user make a user namespace. Elsewhere two launchers on the loo
 take their place; they differ in that every rank sees every address.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """A script for torchrun: every rank tells who and where it is; rank 0 prints it, as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

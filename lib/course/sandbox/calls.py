@@ -1,7 +1,5 @@
 """Try every collective of a library on tensors that somebody made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """torch's and minidist's own, while a learner's function must do without them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
