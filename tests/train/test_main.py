@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.image
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -183,7 +185,7 @@ def test_a_log_is_added_to_and_steps_that_are_made_again_are_not_there_twice(
     assert [json.loads(line)["step"] for line in lines[2:]] == [*range(3), *range(7)]
 
 
-def test_a_second_run_is_refused_and_a_signal_to_torchrun_ends_the_first_with_a_checkpoint(
+def test_a_second_run_is_refused_and_a_signal_to_a_rank_ends_the_first_with_a_checkpoint(
     says: Callable[..., str], tmp_path: Path
 ) -> None:
     log, folder = tmp_path / "log.jsonl", tmp_path / "run"
@@ -195,10 +197,11 @@ def test_a_second_run_is_refused_and_a_signal_to_torchrun_ends_the_first_with_a_
         assert wait_until(lambda: log.exists() and log.read_text().count("\n") > 2)
         said = says(f"--checkpoint={folder}")
         assert said.startswith(f"minidist.train: rank 0: --checkpoint: {folder} is in use by proc")
-        first.terminate()
-        _, stderr = first.communicate(timeout=120)
+        psutil.Process(first.pid).children()[1].send_signal(signal.SIGUSR1)
+        _, stderr = first.communicate(timeout=240)
     finally:
         first.kill()
+    assert first.returncode == 0
     *_, line = log.read_text().splitlines()
     step = json.loads(line)["step"]
     assert f"minidist.train: stopped by a signal after step {step}, which is saved\n" in stderr
