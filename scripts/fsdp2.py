@@ -1,8 +1,12 @@
 """A small GPT under FSDP2, on GPUs or CPUs, in plain PyTorch from 2.11 on. Start it or resume it by
-torchrun --nproc-per-node 8 scripts/fsdp2.py; to make it yours, edit GPT, batches, constants."""
+torchrun --nproc-per-node 8 scripts/fsdp2.py; to make it yours, edit GPT, WINDOWS and constants."""
 
 import argparse
+import os
 import shutil
+import signal
+import time
+from datetime import timedelta
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -11,107 +15,144 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint import state_dict as states
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler
 
-CONTEXT, SEED, LOG_EVERY, SAVE_EVERY = 64, 0, 10, 100
+CONTEXT, SEED, LOG_EVERY, SAVE_EVERY, WORKERS, TIMEOUT = 64, 0, 10, 100, 2, timedelta(minutes=10)
+LR, WARM_UP = 1e-3, 5  # the rate rises over so many steps, then falls to a tenth at the last
 PRECISION = torch.bfloat16  # of the arithmetic; weights, gradients and moments are float32
+WINDOWS = torch.tensor([*"".join(sorted(topics.values())).encode()]).unfold(0, CONTEXT + 1, CONTEXT)
+COMPLETE = f"step-{'[0-9]' * 8}/.metadata"  # which is written when all the rest is
 
 
 class GPT(nn.Module):
-    def __init__(self, width=64, heads=4, layers=2, dropout=0.0):
+    def __init__(self, width=64, heads=4, layers=2, dropout=0.0, recompute=False):
         super().__init__()
         self.token, self.position = nn.Embedding(256, width), nn.Embedding(CONTEXT, width)
         how = {"dropout": dropout, "batch_first": True, "norm_first": True}
         blocks = [nn.TransformerEncoderLayer(width, heads, 4 * width, **how) for _ in range(layers)]
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks, self.recompute = nn.ModuleList(blocks), recompute
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 256))
 
     def forward(self, ids):
         x = self.token(ids[:, :-1]) + self.position.weight
-        mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT, device=x.device)
+        how = nn.Transformer.generate_square_subsequent_mask(CONTEXT, device=x.device), None, True
         for block in self.blocks:
-            x = block(x, src_mask=mask, is_causal=True)
+            x = (
+                checkpoint(block, x, *how, use_reentrant=False)
+                if self.recompute
+                else block(x, *how)
+            )
         return nn.functional.cross_entropy(self.head(x).flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
+def flags():
+    """The command line, checked before the ranks meet: a wrong one leaves none of them waiting."""
+    parser, env = argparse.ArgumentParser(), os.environ.get
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch", type=int, default=64, help="windows per step, over all ranks")
+    parser.add_argument("--accumulate", type=int, default=1, help="micro-batches per step")
+    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
+    parser.add_argument("--recompute", action="store_true", help="activations, to save memory")
+    parser.add_argument("--compile", action="store_true", help="each block")
+    parser.add_argument("--sync-once", action="store_true", help="per step: 4 bytes per parameter")
+    args = parser.parse_args()
+    if (least := min(args.steps, args.batch, args.accumulate)) < 1:
+        parser.error(f"--steps, --batch, --accumulate: expected at least 1, got {least}")
+    if args.batch % (int(env("WORLD_SIZE", 1)) * args.accumulate) or args.batch > len(WINDOWS):
+        parser.error(f"--batch {args.batch}: no multiple of ranks x accumulate to {len(WINDOWS)}")
+    if (gpus := torch.cuda.device_count()) and int(env("LOCAL_WORLD_SIZE", 1)) > gpus:
+        parser.error(f"{env('LOCAL_WORLD_SIZE')} ranks on this node, but {gpus} visible GPUs")
+    if env("TORCHELASTIC_USE_AGENT_STORE") == "True" and env("TORCHELASTIC_MAX_RESTARTS") != "0":
+        parser.error("--max-restarts needs c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
+    return args
+
+
+def own_group(worker):  # torchrun signals a rank's group, but loaders must outlive the warning
+    os.setpgrp()
+
+
 def batches(step, batch):
-    """This rank's part of each batch from `step` on: windows of CONTEXT bytes and the next one."""
-    text = bytearray("".join(topics[name] for name in sorted(topics)), "utf-8")
-    windows = torch.frombuffer(text, dtype=torch.uint8).long().unfold(0, CONTEXT + 1, CONTEXT)
-    sampler = DistributedSampler(windows, seed=SEED, drop_last=True)
-    per_rank, per_epoch = batch // dist.get_world_size(), len(windows) // batch
+    """This rank's part of each batch from `step` on."""
+    sampler = DistributedSampler(WINDOWS, seed=SEED, drop_last=True)
+    per_rank, per_epoch = batch // dist.get_world_size(), len(WINDOWS) // batch
+    how = {"num_workers": WORKERS, "pin_memory": torch.cuda.is_available()}
     while True:
         epoch, done = divmod(step, per_epoch)
         sampler.set_epoch(epoch)  # without it every epoch has the order of the first
         rest = list(sampler)[done * per_rank : per_epoch * per_rank]  # resumes in mid-epoch
-        yield from DataLoader(windows, per_rank, sampler=rest, pin_memory=torch.cuda.is_available())
+        yield from DataLoader(WINDOWS, per_rank, sampler=rest, worker_init_fn=own_group, **how)
         step += per_epoch - done
 
 
+@record  # torchrun then shows which rank raised what
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--batch", type=int, default=64, help="windows in a step, over all ranks")
-    parser.add_argument("--accumulate", type=int, default=1, help="micro-batches in a step")
-    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
-    args = parser.parse_args()
-    gpu = torch.cuda.is_available()
+    args, signals = flags(), []
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # the scheduler's warnings
+        signal.signal(number, lambda number, frame: signals.append(number))
+    gpu, backend = (True, "nccl") if torch.cuda.is_available() else (False, "gloo")
     device = torch.device(f"cuda:{dist.get_node_local_rank()}" if gpu else "cpu")
     if gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
+    dist.init_process_group(backend, device_id=device if gpu else None, timeout=TIMEOUT)
     rank, world = dist.get_rank(), dist.get_world_size()
-    if args.batch % (world * args.accumulate):
-        raise ValueError(f"--batch {args.batch} is no multiple of {world} x {args.accumulate}")
-    with torch.device("meta"):  # no memory yet
-        model = GPT()
-    policy = MixedPrecisionPolicy(param_dtype=PRECISION, reduce_dtype=torch.float32)
-    mesh = init_device_mesh(device.type, (world,))  # HSDP: (nodes, GPUs of a node)
-    for module in [*model.blocks, model]:  # the root last, with what no block holds
-        fully_shard(module, mesh=mesh, mp_policy=policy)
-    model.to_empty(device=device)  # memory for this rank's shards
     torch.manual_seed(SEED)
-    full_state = GPT().state_dict() if rank == 0 else {}  # or trained weights from a file
+    source = GPT() if rank == 0 else None  # or trained weights from a file
+    with torch.device("meta"):  # no memory yet
+        model = GPT(recompute=args.recompute)
+    [block.compile() for block in model.blocks if args.compile]
+    for module in [*model.blocks, model]:  # the root last, with what no block holds
+        fully_shard(module, mp_policy=MixedPrecisionPolicy(PRECISION, torch.float32))
+    model.to_empty(device=device)  # memory for this rank's shards
     how = states.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    states.set_model_state_dict(model, full_state, options=how)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # after sharding
-
-    newest = [max(args.checkpoints.glob("step-*"), default=None)]
+    states.set_model_state_dict(model, source.state_dict() if source else {}, options=how)
+    for name, buffer in model.named_buffers():  # some, as rotary tables, are in no state_dict
+        dist.broadcast(buffer.copy_(source.get_buffer(name)) if source else buffer, 0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)  # after sharding
+    newest, first = [None, *sorted(args.checkpoints.glob(COMPLETE))][-1:], 1
     dist.broadcast_object_list(newest)  # rank 0 decides: on a shared disk others may see less
-    state = {"step": 0}
     if newest[0]:
         weights, moments = states.get_state_dict(model, optimizer)  # this rank's parts: loaded
         state = {"model": weights, "optimizer": moments, "step": 0}  # in place, whoever saved them
-        dcp.load(state, checkpoint_id=newest[0])
+        dcp.load(state, checkpoint_id=newest[0].parent)
         states.set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
-    data = batches(state["step"], args.batch)
-    for step in range(state["step"] + 1, args.steps + 1):
-        total = torch.zeros((), device=device)
-        windows = next(data).to(device, non_blocking=True)
+        first = state["step"] + 1
+    logged, clock, stop = first - 1, time.perf_counter(), False
+    data = zip(range(first, args.steps + 1), batches(first - 1, args.batch), strict=False)
+    for step, ids in data:
         torch.manual_seed(step * world + rank)  # after the loader, which draws too: for dropout
-        for part, ids in enumerate(windows.chunk(args.accumulate), 1):
-            model.set_requires_gradient_sync(part == args.accumulate)  # full gradients until then
-            loss = model(ids) / args.accumulate
+        total = torch.zeros(2, device=device)
+        for part, few in enumerate(ids.to(device, non_blocking=True).chunk(args.accumulate), 1):
+            model.set_requires_gradient_sync(part == args.accumulate or not args.sync_once)
+            loss = model(few) / args.accumulate
             loss.backward()
-            total += loss.detach() / world
+            total[0] += loss.detach() / world
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
+        for group in optimizer.param_groups:
+            group["lr"] = LR * min(step / WARM_UP, 1 - 0.9 * step / args.steps)
         optimizer.step()
         optimizer.zero_grad()
-        dist.all_reduce(total)  # every rank has added its part of the mean
-        if rank == 0 and step % LOG_EVERY == 0:
-            print(f"step {step}: loss {total:.4f}, gradient norm {norm:.4f}", flush=True)
-        if step % SAVE_EVERY == 0 or step == args.steps:
-            weights, moments = states.get_state_dict(model, optimizer)
-            state = {"model": weights, "optimizer": moments, "step": step}
-            aside = args.checkpoints / f"unfinished-{step:08}"
-            dcp.save(state, checkpoint_id=aside)  # returns when every rank has written
+        if step % LOG_EVERY == 0:
+            total[1] = len(signals)  # their sum, and so when to stop, is the same on all
+            dist.all_reduce(total)
+            mean, stop = total.tolist()
+            speed = (step - logged) * args.batch * CONTEXT / (time.perf_counter() - clock)
+            logged, clock = step, time.perf_counter()
+            line = f"step {step}: loss {mean:.4f}, gradient norm {norm:.4f}, {speed:,.0f} tokens/s"
             if rank == 0:
+                print(f"{line}, {torch.cuda.max_memory_allocated() / 1e9:.2f} GB", flush=True)
+        if stop or step % SAVE_EVERY == 0 or step == args.steps:
+            weights, moments = states.get_state_dict(model, optimizer)
+            aside = args.checkpoints / f"unfinished-{step:08}"
+            dcp.save({"model": weights, "optimizer": moments, "step": step}, checkpoint_id=aside)
+            if rank == 0:  # `save` has returned, so every rank has written
                 aside.rename(args.checkpoints / f"step-{step:08}")
-                for old in sorted(args.checkpoints.glob("step-*"))[:-2]:
-                    shutil.rmtree(old)
-            dist.barrier()
+                for old in sorted(args.checkpoints.glob(COMPLETE))[:-2]:
+                    shutil.rmtree(old.parent)
+        if stop:
+            break
     dist.destroy_process_group()  # not after an exception: it would wait for the others
 
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Several nodes under Slurm:  sbatch scripts/slurm.sh
-# To edit: the #SBATCH lines that say "edit", the interface, the environment, the last line.
+# To edit: the #SBATCH lines that say "edit", the interface, the environment, the last lines.
 #SBATCH --job-name=train
 #SBATCH --nodes=2                 # edit
 #SBATCH --ntasks-per-node=1       # one torchrun on each node; it starts a rank for each GPU
@@ -17,13 +17,17 @@ cd "$SLURM_SUBMIT_DIR" # edit: on a disk that all nodes share, with scripts/ and
 # shellcheck source=/dev/null
 source .venv/bin/activate # edit
 
-# The time is up: back into the queue. The same command resumes from the newest checkpoint.
-trap 'scontrol requeue "$SLURM_JOB_ID"' USR1
-
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p) # torchrun there knows itself by this name
 port=$((20000 + SLURM_JOB_ID % 10000)) # two jobs on one node meet on different ports
 export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0 # edit: the nodes' common network, see `ip address`
+export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET # once: see NET/IB (RDMA), not NET/Socket (TCP)
 export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / SLURM_GPUS_ON_NODE))
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # restarted ranks get a store without dead ranks' addresses
+export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGUSR1 # torchrun hands these on to its ranks ...
+export PET_SHUTDOWN_TIMEOUT=240                     # ... and lets them save for so long
+
+# The time is up: the ranks save and end, and the job goes back into the queue, to resume.
+trap 'kill -USR1 $!; wait $! || true; scontrol requeue "$SLURM_JOB_ID"' USR1
 
 srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \
     --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$SLURM_GPUS_ON_NODE" \

@@ -49,7 +49,7 @@ def test_a_plain_script_trains_on_two_nodes_of_two_ranks(tmp_path: Path) -> None
     first, silent = sorted(outs, reverse=True)
     assert silent == "", "rank 0 tells for all"
     line, told = first.splitlines()
-    assert line.startswith("step 10: loss 4.")
+    assert line.startswith("step 10: loss 5.")
     parts = {path.name for path in (tmp_path / "step-00000010").iterdir()}
     assert parts == {".metadata", *(f"__{rank}_0.distcp" for rank in range(4))}
     everyone = json.loads(told)

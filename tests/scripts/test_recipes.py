@@ -1,6 +1,9 @@
 """The recipes for Slurm and Kubernetes, as far as they can be checked without either."""
 
+import os
+import runpy
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +21,8 @@ SCRIPTS = ROOT / "scripts"
 # From Kubernetes' API reference, core/v1: Container, PodSpec, EnvVar, VolumeMount, Volume.
 ENV = [{"name": str, "value": str}]
 MOUNTS = [{"name": str, "mountPath": str}]
-LIMITS = {"limits": {"nvidia.com/gpu": int}}
+LIMITS = {"limits": {"nvidia.com/gpu": int, "rdma/rdma_shared_device_a": int}}
+SECURITY = {"capabilities": {"add": [str]}}
 VOLUMES = [
     {
         "name": str,
@@ -28,8 +32,9 @@ VOLUMES = [
 ]
 # kubeflow/training-operator, pkg/apis/kubeflow.org/v1/pytorch_types.go and common_types.go
 CONTAINER = {"name": str, "image": str, "workingDir": str, "command": [str], "args": [str]}
-CONTAINER |= {"env": ENV, "resources": LIMITS, "volumeMounts": MOUNTS}
+CONTAINER |= {"env": ENV, "resources": LIMITS, "volumeMounts": MOUNTS, "securityContext": SECURITY}
 POD = {"spec": {"containers": [CONTAINER], "volumes": VOLUMES}}
+POD["spec"]["terminationGracePeriodSeconds"] = int
 PYTORCHJOB = {
     "nprocPerNode": str,
     "elasticPolicy": {"rdzvBackend": str, **dict.fromkeys(["minReplicas", "maxReplicas"], int)},
@@ -38,7 +43,8 @@ PYTORCHJOB = {
 PYTORCHJOB["elasticPolicy"]["maxRestarts"] = int
 # kubeflow/trainer, pkg/apis/trainer/v1alpha1/trainjob_types.go, as of 2.2: TrainJobSpec, Trainer,
 # RuntimePatch and down to ContainerPatch, which knows mounts but no image
-PATCHED = {"containers": [{"name": str, "volumeMounts": MOUNTS}], "volumes": VOLUMES}
+PATCHED = {"containers": [{"name": str, "volumeMounts": MOUNTS, "securityContext": SECURITY}]}
+PATCHED["volumes"] = VOLUMES
 JOBS = [{"name": str, "template": {"spec": {"template": {"spec": PATCHED}}}}]
 TRAINJOB = {
     "runtimeRef": {"name": str},
@@ -91,35 +97,107 @@ def test_a_field_that_does_not_exist_is_seen() -> None:
     assert found == ["spec.trainer.numNodes: int, got '2'", "spec.trainer.numNode: unknown"]
 
 
-def commands() -> dict[str, list[str]]:
-    """What each recipe starts: the words after torchrun."""
+def words(text: str) -> list[list[str]]:
+    """The commands of a shell script, each in its words."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [split for line in lines if (split := shlex.split(line, comments=True))]
+
+
+def started() -> dict[str, tuple[list[str], dict[str, str]]]:
+    """What each recipe starts, the words after torchrun, and what it exports."""
     container = read("pytorchjob.yaml")["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
     (container,) = container["spec"]["containers"]
     trainer = read("trainjob.yaml")["spec"]["trainer"]
-    shell = (SCRIPTS / "slurm.sh").read_text().replace("\\\n", " ")
-    (line,) = (line for line in shell.splitlines() if line.startswith("srun"))
-    words = shlex.split(line.split("&")[0])
+    shell = words((SCRIPTS / "slurm.sh").read_text())
+    (srun,) = (command for command in shell if command[0] == "srun")
+    exported = [
+        word.split("=", 1) for command in shell if command[0] == "export" for word in command
+    ]
     found = {
-        "pytorchjob.yaml": container["command"] + container["args"],
-        "trainjob.yaml": trainer["command"] + trainer["args"],
-        "slurm.sh": words[words.index("torchrun") :],
+        "pytorchjob.yaml": (container["command"] + container["args"], container["env"]),
+        "trainjob.yaml": (trainer["command"] + trainer["args"], trainer["env"]),
+        "slurm.sh": (srun[srun.index("torchrun") : srun.index("&")], []),
     }
-    assert {command[0] for command in found.values()} == {"torchrun"}
-    return {name: command[1:] for name, command in found.items()}
+    assert {command[0] for command, _ in found.values()} == {"torchrun"}
+    given = {name: {e["name"]: e["value"] for e in env} for name, (_, env) in found.items()}
+    given["slurm.sh"] = {word[0]: word[1] for word in exported if len(word) == 2}
+    return {name: (command[1:], given[name]) for name, (command, _) in found.items()}
 
 
-@pytest.mark.parametrize("name", ["pytorchjob.yaml", "trainjob.yaml", "slurm.sh"])
-def test_torchrun_and_the_script_take_these_flags(name: str) -> None:
-    command = commands()[name]
+RECIPES = ["pytorchjob.yaml", "trainjob.yaml", "slurm.sh"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_torchrun_and_the_script_take_these_flags(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, environment = started()[name]
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
     torchrun = get_args_parser().parse_args(command)  # exits at a flag that it does not know
     script = ROOT / torchrun.training_script.removeprefix("/workspace/")
     assert script.is_file()
-    flags = {word for word in torchrun.training_script_args if word.startswith("--")}
-    source = script.read_text()
-    assert flags
-    assert all(f'add_argument("{flag}"' in source for flag in flags)
-    if name == "slurm.sh":
+    monkeypatch.setenv("WORLD_SIZE", "16")  # two nodes of eight GPUs, as all of them say
+    monkeypatch.setattr(sys, "argv", [str(script), *torchrun.training_script_args])
+    taken = runpy.run_path(str(script))["flags"]()
+    assert (taken.steps, taken.batch) == (100_000, 1024)
+    if name != "pytorchjob.yaml":  # whose operator says so from the elasticPolicy
         assert torchrun.rdzv_backend == "c10d"
+        assert torchrun.rdzv_id
+        assert torchrun.rdzv_endpoint
+        assert torchrun.max_restarts == 3
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_restart_meets_in_a_new_store_and_the_log_shows_the_network(name: str) -> None:
+    _, environment = started()[name]
+    assert environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    assert environment["NCCL_DEBUG"] == "INFO"
+    if name == "slurm.sh":
+        assert "SIGUSR1" in environment["PET_SIGNALS_TO_HANDLE"].split(",")
+
+
+def test_recipes_of_kubernetes_ask_for_the_network_s_cards() -> None:
+    elastic = read("pytorchjob.yaml")["spec"]
+    assert elastic["elasticPolicy"]["rdzvBackend"] == "c10d"
+    pod = elastic["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    trainer = read("trainjob.yaml")["spec"]["trainer"]
+    for resources in (pod["containers"][0]["resources"], trainer["resourcesPerNode"]):
+        assert resources["limits"]["rdma/rdma_shared_device_a"] == 1
+    (patience,) = (e["value"] for e in pod["containers"][0]["env"] if "SHUTDOWN" in e["name"])
+    assert int(patience) < pod["terminationGracePeriodSeconds"], "the ranks end before the pod"
+
+
+SLURM = """#!/bin/bash
+# Stands in for Slurm's commands: srun starts its task and hands on its signals.
+case $0 in
+*scontrol) [ "$1" = requeue ] && echo "requeued $2" || echo localhost ;;
+*srun) trap 'kill -USR1 $!' USR1
+    while [ "$1" != torchrun ]; do shift; done
+    "$@" &
+    wait $! || wait $! ;;
+*torchrun) trap 'echo saved; exit 1' USR1; echo "started $*"; while :; do sleep 0.05; done ;;
+esac
+"""
+
+
+def test_the_batch_script_lets_the_ranks_save_and_queues_again(tmp_path: Path) -> None:
+    for name in ("srun", "scontrol", "torchrun"):
+        (tmp_path / name).write_text(SLURM)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "activate").touch()
+    given = {"SLURM_SUBMIT_DIR": tmp_path, "SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "x"}
+    given |= {"SLURM_CPUS_PER_TASK": 64, "SLURM_GPUS_ON_NODE": 8, "SLURM_JOB_NUM_NODES": 2}
+    environment = os.environ | {key: str(value) for key, value in given.items()}
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+    command = ["bash", SCRIPTS / "slurm.sh"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, text=True) as batch:
+        assert batch.stdout
+        assert "--rdzv-endpoint localhost:20007" in batch.stdout.readline()
+        batch.send_signal(signal.SIGUSR1)
+        assert batch.stdout.read() == "saved\nrequeued 7\n"
 
 
 def test_the_shell_accepts_the_batch_script() -> None:
