@@ -35,14 +35,14 @@ def watched(
 
     def watch() -> None:
         reached = lambda: len(list(folder.glob("*.calls"))) == ranks and until(read(folder))  # noqa: E731
-        if wait_until(reached, 60):
+        if wait_until(reached, 300):  # else the ranks have not come there
             found.extend([report(folder, 0.3), read(folder)])
         (folder / "go").touch()
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     with suppress(minidist.RankError):  # Gloo may end a process for what its peers have sent
-        minidist.launch(fn, ranks, folder)
+        minidist.launch(fn, ranks, folder, timeout=600)
     watcher.join()
     assert found, "the ranks did not come where they should"
     return found[0], found[1]

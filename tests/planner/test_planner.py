@@ -1,7 +1,9 @@
 """Plans against what the library itself prices, predicts and counts; and bad input."""
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from minidist.memory.predict import predict
 from minidist.memory.state import FP32, MIXED, Strategy
 from minidist.parallel.sharding.partition import MIB
 from minidist.planner.hardware import A100, H100, Accelerator
-from minidist.planner.planner import plan
+from minidist.planner.planner import forecast, plan
 from minidist.planner.sizes import Sizes
 from minidist.planner.step import TrainingStep, into_nodes, with_overlap
 from minidist.schedule.algorithms import hierarchical_all_reduce, ring_all_reduce
@@ -160,10 +162,35 @@ def test_communication_costs_what_the_schedules_cost(ranks: int, per_node: int) 
     assert found.messages == (step.local - 1) + (step.nodes - 1)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "per_node", "split"),
+    [(5, 8, (5, 1)), (16, 8, (8, 2)), (12, 8, (4, 3)), (9, 8, (1, 9)), (3, 1, (1, 3))],
+)
+def test_ranks_fill_nodes_evenly(ranks: int, per_node: int, split: tuple[int, int]) -> None:
+    assert into_nodes(ranks, per_node) == split
+
+
+def test_what_a_strategy_sends_it_sends_in_its_phase() -> None:
+    step = TrainingStep(SMALL, H100, 8, 2, 1, FP32, "adam", False)
+    model = 4 * SMALL.parameters * 15 / 16
+    sent = {name: [each.sent / model for each in step.traffic(name)] for name in Strategy}
+    inside, between = 7 / 8 * 16 / 15, 1 / 8 / 2 * 16 / 15
+    assert sent == {
+        "single": [0, 0, 0],
+        "ddp": pytest.approx([0, 2, 0]),
+        "zero1": pytest.approx([0, 0, 2]),
+        "zero2": pytest.approx([0, 1, 1]),
+        "fsdp": pytest.approx([1, 2, 0]),
+        "hsdp": pytest.approx([inside, 2 * inside + 2 * between, 0]),
+    }
+
+
 def test_each_bucket_and_each_unit_pays_for_its_latency() -> None:
     gpu = H100._replace(nvlink_latency=1.0, network_latency=100.0)
-    found = forecasts(SEVEN, gpu, 16, policy=FP32)
-    buckets, units = -(-4 * SEVEN.parameters // max(25 * MIB, 4 * (SEVEN.largest_unit // 3))), 33
+    found = forecasts(SEVEN, gpu, 16, policy=replace(MIXED, gradients=torch.float32))
+    bucket = max(25 * MIB, 4 * (SEVEN.largest_unit // 3))
+    assert found["zero1"].memory["unsharded"] == bucket
+    buckets, units = -(-4 * SEVEN.parameters // bucket), 33
     hops = {"ddp": 2 * buckets, "zero1": 2 * buckets, "zero2": 2 * buckets, "fsdp": 3 * units}
     for name, halves in hops.items():
         assert found[name].communication // 1 == halves * (7 * 1 + 1 * 100), name
@@ -211,6 +238,20 @@ def test_memory_is_what_the_layouts_of_the_wrappers_take(policy: Any, ranks: int
             assert found[name].peak == pytest.approx(want.peak, rel=0.04), name
 
 
+def test_hybrid_sharding_shards_over_the_ranks_of_a_node() -> None:
+    node, both = forecasts(SEVEN, "H100", 8)["fsdp"], forecasts(SEVEN, "H100", 32)["hsdp"]
+    assert both.memory == node.memory
+
+
+def test_no_batch_fits_where_the_gradients_do_not() -> None:
+    sizes = SEVEN._replace(activations=1, activations_checkpointed=1)
+    held = forecasts(sizes, "H100", 8)["zero1"].memory
+    ends = held["weights"] + held["optimizer"] + held["gradients"] + held["unsharded"]
+    for memory, fits in ((ends, True), (ends - 1, False)):
+        found = forecasts(sizes, H100._replace(memory=memory), 8)["zero1"]
+        assert (found.largest_batch > 0) == found.fits == fits
+
+
 def test_a_batch_fits_up_to_the_largest_one() -> None:
     for name in Strategy:
         largest = forecasts(SEVEN, "B200", 64)[name].largest_batch
@@ -250,13 +291,25 @@ def test_the_slowest_resource_binds() -> None:
     assert forecasts(sizes, narrow, 8)["fsdp"].binds == "memory bandwidth"
 
 
-def test_the_optimizer_reads_and_writes_28_bytes_a_parameter_and_its_share_of_them() -> None:
+@pytest.mark.parametrize("policy", [FP32, MIXED], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("again", [False, True])
+def test_the_optimizer_reads_and_writes_28_bytes_a_parameter_and_its_share_of_them(
+    policy: Any, again: bool
+) -> None:
     gpu = A100._replace(flops=1e30, bandwidth=1.0)
-    for policy, used in ((FP32, 4), (MIXED, 2)):  # 4 + 16 + 8; 2 + 16 + 8 + 2
-        found = forecasts(SMALL, gpu, 4, policy=policy)
-        for name, mine in {"single": 1, "ddp": 1, "zero1": 4, "zero2": 4, "fsdp": 4}.items():
-            each = 3 * used + 28 / mine
-            assert found[name].memory_traffic == pytest.approx(each * SMALL.parameters)
+    found = forecasts(SMALL, gpu, 4, policy=policy, checkpointing=again)
+    for name, mine in {"single": 1, "ddp": 1, "zero1": 4, "zero2": 4, "fsdp": 4}.items():
+        each = (3 + again) * policy.weights.itemsize + 28 / mine
+        assert found[name].memory_traffic == pytest.approx(each * SMALL.parameters)
+
+
+def test_a_gpu_computes_while_it_reads_and_writes() -> None:
+    gpu = H100._replace(bandwidth=1e10)
+    step = TrainingStep(SMALL, gpu, 1, 1, 1, FP32, "adam", False)
+    computes, moves = step.operations(), step.memory_traffic(Strategy.SINGLE)
+    assert all(pair > (0, 0) for pair in zip(computes[:2], moves[:2], strict=True))
+    longer = sum(max(pair) for pair in zip(computes, moves, strict=True))
+    assert forecast(step, Strategy.SINGLE).sequential == pytest.approx(longer)
 
 
 # ---- what to run ----
@@ -287,6 +340,23 @@ def test_what_fits_nowhere_says_why_and_what_would_help() -> None:
         assert found.best is None
         assert found.reasons[0].startswith("Nothing fits: ")
         assert words in " ".join(found.reasons), found.reasons
+
+
+@pytest.mark.parametrize("kept", [1, 2048 * 80 * 8192])
+def test_the_ranks_that_are_said_to_help_do(kept: int) -> None:
+    sizes = SEVENTY._replace(activations=kept, activations_checkpointed=kept)
+    found = plan(sizes, "H100", 4, policy=FP32)
+    ranks = int(re.findall(r"fsdp fits on ([\d,]+) ranks\.", found.reasons[1])[0].replace(",", ""))
+    fits = [plan(sizes, "H100", n, policy=FP32).forecasts["fsdp"].fits for n in (ranks - 1, ranks)]
+    assert fits == [False, True]
+
+
+def test_the_blocks_are_those_of_the_largest_list() -> None:
+    net: Any = nn.Module()
+    net.small, net.large = (nn.ModuleList(nn.Linear(n, n) for _ in range(n)) for n in (2, 3))
+    net.forward = lambda x: net.large[0](x)
+    found = Sizes.of(net, torch.zeros(1, 3))
+    assert (found.units, found.largest_unit) == (3, 12)
 
 
 def test_a_plan_of_a_module_is_that_of_its_sizes() -> None:
