@@ -14,7 +14,6 @@ take the same step::
 Li et al., *PyTorch Distributed* (VLDB 2020), section 3.2.
 """
 
-# mypy: disable-error-code=no-untyped-call
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from from_scratch import Comm, Work
+from from_scratch import Comm
 
 
 class PerParameterDDP:
@@ -43,9 +42,9 @@ class PerParameterDDP:
     def synchronize(self) -> None:
         """Turn every gradient into the mean over all ranks."""
         for parameter in self.parameters:
-            assert parameter.grad is not None
-            parameter.grad /= self.comm.ranks
-            self.comm.all_reduce(parameter.grad)
+            gradient = gradient_of(parameter)
+            gradient /= self.comm.ranks
+            self.comm.all_reduce(gradient)
 
 
 class FlatDDP(PerParameterDDP):
@@ -64,7 +63,7 @@ class BucketedDDP(PerParameterDDP):
     def __init__(self, module: nn.Module, comm: Comm, bucket_cap_mb: float = 25) -> None:
         super().__init__(module, comm)
         self.buckets = in_buckets(self.parameters, bucket_cap_mb)
-        self.in_flight: list[tuple[Tensor, Work | None]] = []
+        self.in_flight: list[tuple[Tensor, Any]] = []
 
     def launch_next(self) -> None:
         """Start to all-reduce the next bucket. All ranks launch them in the same order."""
@@ -77,7 +76,6 @@ class BucketedDDP(PerParameterDDP):
         while len(self.in_flight) < len(self.buckets):
             self.launch_next()
         for bucket, (flat, work) in zip(self.buckets, self.in_flight, strict=True):
-            assert work is not None
             work.wait()
             set_gradients(bucket, flat)
         self.in_flight.clear()
@@ -88,21 +86,24 @@ class OverlappedDDP(BucketedDDP):
 
     def __init__(self, module: nn.Module, comm: Comm, bucket_cap_mb: float = 25) -> None:
         super().__init__(module, comm, bucket_cap_mb)
-        self.missing = [set(bucket) for bucket in self.buckets]  # gradients, in this backward
+        self.missing = [len(bucket) for bucket in self.buckets]  # gradients, in this backward
         self.bucket_of = {p: i for i, bucket in enumerate(self.buckets) for p in bucket}
         for parameter in self.parameters:
             parameter.register_post_accumulate_grad_hook(self.gradient_ready)
 
     def gradient_ready(self, parameter: Parameter) -> None:
         """Launch the buckets that are full; autograd calls this when a gradient is complete."""
-        self.missing[self.bucket_of[parameter]].remove(parameter)
+        number = self.bucket_of[parameter]
+        if number < len(self.in_flight):
+            raise RuntimeError("these gradients have been sent: synchronize() after each backward")
+        self.missing[number] -= 1
         while len(self.in_flight) < len(self.buckets) and not self.missing[len(self.in_flight)]:
             self.launch_next()
 
     def synchronize(self) -> None:
         """Turn every gradient into the mean over all ranks."""
         super().synchronize()
-        self.missing = [set(bucket) for bucket in self.buckets]
+        self.missing = [len(bucket) for bucket in self.buckets]
 
 
 def in_buckets(parameters: Sequence[Parameter], cap_mb: float) -> list[list[Parameter]]:
@@ -118,9 +119,16 @@ def in_buckets(parameters: Sequence[Parameter], cap_mb: float) -> list[list[Para
     return buckets
 
 
+def gradient_of(parameter: Parameter) -> Tensor:
+    """Its gradient, which backward must have computed."""
+    if parameter.grad is None:
+        raise RuntimeError(f"a parameter of shape {[*parameter.shape]} was not used in this step")
+    return parameter.grad
+
+
 def flatten_gradients(parameters: Sequence[Parameter]) -> Tensor:
     """All gradients end to end in a new 1-D tensor."""
-    return torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
+    return torch.cat([gradient_of(parameter).reshape(-1) for parameter in parameters])
 
 
 def set_gradients(parameters: Sequence[Parameter], flat: Tensor) -> None:

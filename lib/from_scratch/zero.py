@@ -13,7 +13,6 @@ Stepping on a slice of a flat tensor is right for elementwise optimizers, such a
 Rajbhandari et al., *ZeRO* (2020), sections 5 and 7.
 """
 
-# mypy: disable-error-code=no-untyped-call
 from __future__ import annotations
 
 import math
@@ -26,112 +25,117 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from from_scratch import Comm, Work
-from from_scratch.ddp import in_buckets
+from from_scratch import Comm
+from from_scratch.ddp import gradient_of, in_buckets
 
 
 class FlatParameters:
     """Parameters in one buffer, padded so that it is N equal shards, of which rank r owns the r-th.
 
-    The parameters are views of the buffer, and so is `shard`: to step on it changes them.
+    The parameters are views of the buffer. Here `shard` is one too: to step on it changes them.
     """
 
     def __init__(self, parameters: list[Parameter], comm: Comm) -> None:
+        if len({(parameter.dtype, parameter.device) for parameter in parameters}) > 1:
+            raise ValueError("parameters of several dtypes or devices do not fit in one buffer")
         self.parameters, self.comm = parameters, comm
-        self.sizes = [parameter.numel() for parameter in parameters]
-        self.buffer = parameters[0].new_zeros(-(-sum(self.sizes) // comm.ranks) * comm.ranks)
-        for parameter, view in self.views(self.buffer):
+        self.shapes = [parameter.shape for parameter in parameters]
+        shard_size = math.ceil(sum(shape.numel() for shape in self.shapes) / comm.ranks)
+        self.buffer = parameters[0].new_zeros(comm.ranks * shard_size)
+        for parameter, view in zip(parameters, self.views(self.buffer), strict=True):
             view.copy_(parameter.detach())
             parameter.data = view
-        comm.broadcast(self.buffer)  # all replicas start as rank 0's
         self.shard = Parameter(self.buffer.chunk(comm.ranks)[comm.rank])
+        self.missing = len(parameters)  # gradients, in this backward
 
-    def views(self, flat: Tensor) -> list[tuple[Parameter, Tensor]]:
-        """Each parameter, and its part of `flat` in its own shape."""
-        pieces = flat[: sum(self.sizes)].split(self.sizes)
-        return [(p, piece.view_as(p)) for p, piece in zip(self.parameters, pieces, strict=True)]
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """The part of `flat` that belongs to each parameter, in its shape."""
+        sizes = [shape.numel() for shape in self.shapes]
+        return [*map(Tensor.view, flat[: sum(sizes)].split(sizes), self.shapes)]
 
-    def reduce_gradients(self, async_op: bool = False) -> Work | None:
-        """Give the shard its part of the mean gradient; free the parameters' own gradients."""
-        flat = torch.zeros_like(self.buffer)
-        for parameter, view in self.views(flat):
-            assert parameter.grad is not None
-            torch.div(parameter.grad, self.comm.ranks, out=view)
+    def reduce_gradients(self, before: Any = None) -> Any:
+        """Start to add the mean gradient to the shard's, and free the parameters' own gradients.
+
+        `before` is a reduction that is on its way. Returns the handle of this one.
+        """
+        flat, self.missing = torch.zeros_like(self.buffer), len(self.parameters)
+        for parameter, view in zip(self.parameters, self.views(flat), strict=True):
+            torch.div(gradient_of(parameter), self.comm.ranks, out=view)
             parameter.grad = None
+        if self.shard.grad is not None:  # from an earlier backward
+            if before:
+                before.wait()  # for it may be the one that brings it
+            flat.chunk(self.comm.ranks)[self.comm.rank].add_(self.shard.grad)
         self.shard.grad = torch.empty_like(self.shard)
-        return self.comm.reduce_scatter(self.shard.grad, flat, async_op=async_op)
-
-    def gather(self) -> None:
-        """Bring every rank's shard to all ranks."""
-        self.comm.all_gather(self.buffer, self.shard.detach())
+        work = self.comm.reduce_scatter(self.shard.grad, flat, async_op=True)
+        if before:
+            before.wait()  # so at most two buffers of gradients are in memory
+        return work
 
 
 class ZeRO1:
     """Stage 1: the optimizer's state is sharded.
 
-    Args:
-        params: parameters, or groups of them as torch's optimizers take them.
-        optimizer_class: of the optimizer that steps on the shards, made with `defaults`.
-        comm: between the ranks.
-        bucket_cap_mb: MiB after which a group's next parameter begins a new buffer.
+    An optimizer of `optimizer_class`, made with `defaults`, steps on the shards.
     """
 
     def __init__(
         self,
-        params: Iterable[Parameter] | Iterable[dict[str, Any]],
+        params: Iterable[Parameter],
         optimizer_class: type[Optimizer],
         comm: Comm,
-        bucket_cap_mb: float = math.inf,
+        bucket_cap_mb: float = 25,
         **defaults: Any,
     ) -> None:
-        given: list[Any] = list(params)
-        self.flats: list[FlatParameters] = []
-        groups = []
-        for group in given if isinstance(given[0], dict) else [{"params": given}]:
-            buckets = in_buckets(list(group["params"]), bucket_cap_mb)
-            flats = [FlatParameters(bucket, comm) for bucket in buckets]
-            groups.append({**group, "params": [flat.shard for flat in flats]})
-            self.flats += flats
-        self.inner = optimizer_class(groups, **defaults)  # its state is that of the shards
+        params = list(params)
+        if any(isinstance(each, dict) for each in params):
+            raise TypeError("params: expected parameters, not groups of them")
+        for parameter in params:
+            comm.broadcast(parameter.detach())  # all replicas start as rank 0's
+        buckets = in_buckets([p for p in params if p.requires_grad], bucket_cap_mb)
+        self.flats = [FlatParameters(bucket, comm) for bucket in buckets]
+        self.inner = optimizer_class([flat.shard for flat in self.flats], **defaults)
 
     def step(self) -> None:
         """Average the gradients, step on this rank's shards, and gather all ranks' shards."""
-        self.reduce_gradients()
-        self.inner.step()
+        self.synchronize()
+        self.inner.step()  # its state is that of the shards
         for flat in self.flats:
-            flat.gather()
+            flat.comm.all_gather(flat.buffer, flat.shard.detach())
 
-    def reduce_gradients(self) -> None:
+    def synchronize(self) -> None:
         """Give each shard its part of the mean gradient."""
         for flat in self.flats:
-            flat.reduce_gradients()
+            flat.reduce_gradients().wait()
 
     def zero_grad(self) -> None:
-        """Drop the gradients."""
-        self.inner.zero_grad()
+        """Drop the gradients, also those that no step has used."""
+        for flat in self.flats:
+            flat.shard.grad, flat.missing = None, len(flat.parameters)
+            for each in flat.parameters:
+                each.grad = None
 
 
 class ZeRO2(ZeRO1):
     """Stage 2: gradients are sharded too. Each bucket is reduced and freed during backward."""
 
-    def __init__(self, *args: Any, bucket_cap_mb: float = 25, **defaults: Any) -> None:
-        super().__init__(*args, **{"bucket_cap_mb": bucket_cap_mb, **defaults})
-        self.in_flight: Work | None = None
-        self.arrived = dict.fromkeys(self.flats, 0)  # gradients, in this backward
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.last_reduce: Any = None
         for flat in self.flats:
             for parameter in flat.parameters:
                 parameter.register_post_accumulate_grad_hook(partial(self.gradient_ready, flat))
 
     def gradient_ready(self, flat: FlatParameters, _: Parameter) -> None:
         """Reduce the bucket if it is full; autograd calls this when a gradient is complete."""
-        self.arrived[flat] += 1
-        if self.arrived[flat] == len(flat.parameters):
-            self.arrived[flat] = 0
-            before, self.in_flight = self.in_flight, flat.reduce_gradients(async_op=True)
-            if before:
-                before.wait()  # so at most two buckets' gradients are in memory
+        flat.missing -= 1
+        if not flat.missing:
+            self.last_reduce = flat.reduce_gradients(self.last_reduce)
 
-    def reduce_gradients(self) -> None:
+    def synchronize(self) -> None:
         """Wait for the last bucket; the others have been reduced."""
-        if self.in_flight:
-            self.in_flight.wait()
+        if any(flat.missing < len(flat.parameters) for flat in self.flats):
+            raise RuntimeError("a parameter was not used in this step")
+        if self.last_reduce:
+            self.last_reduce.wait()
+            self.last_reduce = None

@@ -5,7 +5,6 @@ itself shards the gradients. It also keeps the full weights from forward to back
 frees them in between. Rajbhandari et al., *ZeRO* (2020), section 5.3.
 """
 
-# mypy: disable-error-code=no-untyped-call
 from __future__ import annotations
 
 from typing import Any
@@ -40,25 +39,27 @@ class Gather(torch.autograd.Function):
 class ZeRO3(nn.Module):
     """Stage 3: the weights are sharded too, and gathered from forward until autograd frees them.
 
-    Its one parameter is the shard, so any optimizer of its `parameters()` has 1/N of the state.
+    Of its parameters only the shard is not empty or frozen, so any optimizer has 1/N of the state.
+    A weight that is not used gets a gradient of zeros.
     """
 
     def __init__(self, module: nn.Module, comm: Comm) -> None:
         super().__init__()
-        flat = FlatParameters(list(module.parameters()), comm)
-        self.comm, self.shard = comm, Parameter(flat.shard.detach().clone())
-        self.shapes = {name: p.shape for name, p in module.named_parameters()}
-        for parameter in module.parameters():
+        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        for tensor in [*module.parameters(), *module.buffers()]:
+            comm.broadcast(tensor.detach())
+        self.module, self.comm, self.names = module, comm, list(named)
+        self.flat = FlatParameters(list(named.values()), comm)
+        self.shard = Parameter(self.flat.shard.detach().clone())
+        for parameter in named.values():
             parameter.data = parameter.new_empty(0)
-        self.skeleton = [module]  # in a list: its parameters are not ours to train
+        del self.flat.buffer, self.flat.shard
 
     def weights(self) -> dict[str, Tensor]:
         """Gather all weights, by name."""
-        sizes = [shape.numel() for shape in self.shapes.values()]
-        whole = Gather.apply(self.shard, self.comm)
-        pieces = whole[: sum(sizes)].split(sizes)
-        return {n: p.view(s) for (n, s), p in zip(self.shapes.items(), pieces, strict=True)}
+        full = Gather.apply(self.shard, self.comm)
+        return dict(zip(self.names, self.flat.views(full), strict=True))
 
     def forward(self, *args: Any) -> Any:
         """As the module's own, with gathered weights."""
-        return torch.func.functional_call(self.skeleton[0], self.weights(), args)
+        return torch.func.functional_call(self.module, self.weights(), args)

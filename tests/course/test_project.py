@@ -61,6 +61,8 @@ WRONG = {
     "DDP, flat": [
         ("mistake", hand.Sums, r"On rank \d of 2 three layers, 2 ranks, .* is off by"),
         ("mistake", hand.NotBroadcast, "step 0: the mean loss of all ranks is off"),
+        ("mistake", hand.ForgetsBuffers, "a buffer and a frozen layer, 2 ranks, step 0: .* off by"),
+        ("mistake", hand.TrainsFrozen, "NoneType.*Is it the gradient of a frozen parameter"),
         ("two ranks", hand.HalvesOnAnyRanks, "1 ranks, .* is off by"),
         ("torch's own", hand.ByTorch, "0 of the 4,743,168 bytes .* went through `comm`"),
         ("torch's own", hand.Minidists, "calls minidist's DistributedDataParallel"),
@@ -70,7 +72,7 @@ WRONG = {
     "DDP, bucketed": [("mistake", hand.WaitsAtOnce, "0 times in a step a call is on its way .* 7")],
     "DDP, overlapped": [
         ("mistake", hand.NeverEarly, "7 times in a step .* it could be 14 times"),
-        ("mistake", hand.NotAfresh, "raised KeyError"),
+        ("mistake", hand.NotAfresh, "not used in this step"),
         ("order", hand.AsTheyFill, "branches in either order, 2 ranks, step"),
     ],
     "ZeRO-1": [
@@ -80,7 +82,6 @@ WRONG = {
             "send 7,114,752 bytes .* 4,743,168 are enough",
         ),
         ("mistake", hand.SumsOfShards, "2 ranks, .* is off by"),
-        ("mistake", hand.OneGroup, "1 ranks, .* is off by"),
         ("mistake", hand.NeverGathers, "2 ranks, .* is off by"),
         ("memory", hand.KeepsWholeState, "at the peak of a step; .* are enough"),
         ("torch's own", hand.MinidistsZero, "calls minidist's ZeroOptimizer"),
@@ -98,6 +99,7 @@ WRONG = {
         ("torch's own", hand.MinidistsFSDP, "calls minidist's fully_shard"),
     ],
     "FSDP, prefetch": [
+        ("mistake", hand.OldWeights, "a unit that runs before and after another, .* old weights"),
         ("mistake", hand.NoPrefetch, "times in a step a call is on its way"),
         ("mistake", hand.OnlyForward, "times in a step a call is on its way"),
     ],
@@ -115,6 +117,13 @@ def test_a_wrong_file_is_called_wrong_and_told_why(
 ) -> None:
     monkeypatch.setattr(report, "RANKS", (1, 2))  # from_scratch's own tests have more
     says(diagnosis, graded(name, answer, monkeypatch))
+
+
+def test_what_is_right_on_two_ranks_is_tried_on_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    says(
+        "three layers, 3 ranks, step 1: .* off by",
+        graded("DDP, flat", hand.UpToTwoRanks, monkeypatch),
+    )
 
 
 def test_a_ring_that_takes_turns_is_right(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,6 +154,7 @@ WRONG[grade.during_backward] = [
     ("traffic", hand.hooks(reduce=hand.in_halves), "make fewer calls"),
     ("gathers all", hand.hooks(reduce=hand.gathered), "slices are right, but .* 3 times the"),
     ("torch's own", hand.hooks(reduce=hand.by_torch), "torch.distributed's all_reduce"),
+    ("memory", hand.one_behind, "up to 2 of 4 whole gradients were there at once"),
     ("memory", hand.at_the_end, "up to 3 of 4 whole gradients were there at once"),
     ("memory", hand.hooks(reduce=hand.kept), "up to . of 4 whole gradients were there at once"),
 ]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from course.project.models import blocks, groups
+from course.project.models import blocks
 from minidist.comm.comm import Comm
 
 RATE = 0.01
@@ -36,13 +36,13 @@ def with_ddp(kind: Callable[..., Any], net: nn.Module, comm: Comm, cap_mb: float
     """A class of `ddp.py`; those that make buckets take their cap."""
     takes_cap = "bucket_cap_mb" in signature(kind).parameters
     model = kind(net, comm, *((cap_mb,) if takes_cap else ()))
-    optimizer = AdamW(groups(net), RATE)
+    optimizer = AdamW(net.parameters(), RATE)
     return Trained(model, optimizer, model.synchronize, lambda: dict(net.named_parameters()))
 
 
 def with_zero(kind: Callable[..., Any], net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
     """An optimizer of `zero.py`."""
-    optimizer = kind(groups(net), AdamW, comm, bucket_cap_mb=cap_mb, lr=RATE)
+    optimizer = kind(net.parameters(), AdamW, comm, bucket_cap_mb=cap_mb, lr=RATE)
     return Trained(net, optimizer, nothing, lambda: dict(net.named_parameters()))
 
 
@@ -77,7 +77,6 @@ class Milestone:
         file: in which it stands, without `.py`.
         target: its class.
         train: wraps a model with it; buckets have a cap, in MiB.
-        grouped: whether its optimizer gets groups of parameters.
         moved: bytes that all ranks send in a step, over (N - 1) times those of the model.
     """
 
@@ -85,20 +84,19 @@ class Milestone:
     file: str
     target: str
     train: Train
-    grouped: bool
     moved: int
 
 
 MILESTONES = [
-    Milestone("DDP, per parameter", "ddp", "PerParameterDDP", with_ddp, True, 2),
-    Milestone("DDP, flat", "ddp", "FlatDDP", with_ddp, True, 2),
-    Milestone("DDP, bucketed", "ddp", "BucketedDDP", with_ddp, True, 2),
-    Milestone("DDP, overlapped", "ddp", "OverlappedDDP", with_ddp, True, 2),
-    Milestone("ZeRO-1", "zero", "ZeRO1", with_zero, True, 2),
-    Milestone("ZeRO-2", "zero", "ZeRO2", with_zero, True, 2),
-    Milestone("ZeRO-3", "zero3", "ZeRO3", with_zero_3, False, 2),
-    Milestone("FSDP", "fsdp", "FSDP", with_fsdp(False), False, 3),
-    Milestone("FSDP, prefetch", "fsdp", "FSDP", with_fsdp(True), False, 3),
+    Milestone("DDP, per parameter", "ddp", "PerParameterDDP", with_ddp, 2),
+    Milestone("DDP, flat", "ddp", "FlatDDP", with_ddp, 2),
+    Milestone("DDP, bucketed", "ddp", "BucketedDDP", with_ddp, 2),
+    Milestone("DDP, overlapped", "ddp", "OverlappedDDP", with_ddp, 2),
+    Milestone("ZeRO-1", "zero", "ZeRO1", with_zero, 2),
+    Milestone("ZeRO-2", "zero", "ZeRO2", with_zero, 2),
+    Milestone("ZeRO-3", "zero3", "ZeRO3", with_zero_3, 2),
+    Milestone("FSDP", "fsdp", "FSDP", with_fsdp(False), 3),
+    Milestone("FSDP, prefetch", "fsdp", "FSDP", with_fsdp(True), 3),
 ]
 
 

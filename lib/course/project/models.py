@@ -50,6 +50,39 @@ class Branches(nn.Module):
         return outputs
 
 
+class Partly(nn.Module):
+    """A frozen layer between two others, and a buffer that is added."""
+
+    shift: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(mlp(5, 6), mlp(6, 6), mlp(6, 2))
+        self.layers[1].requires_grad_(False)
+        self.register_buffer("shift", torch.ones(5).double())
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Add, and run the layers."""
+        outputs: torch.Tensor = self.layers(inputs + self.shift)
+        return outputs
+
+
+class Twice(nn.Module):
+    """A unit that runs before and after another; which of two it is changes from step to step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(mlp(5, 5) for _ in range(2))
+        self.steps = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Run three units, two of them the same."""
+        self.steps += 1
+        outer, inner = self.branches[:: 1 if self.steps % 3 else -1]
+        outputs: torch.Tensor = outer(inner(outer(inputs)))
+        return outputs
+
+
 def draw(step: int, *shape: int) -> torch.Tensor:
     """The batch of a step."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(step)).double()
@@ -68,10 +101,16 @@ def next_token(model: Any, step: int, rows: slice) -> torch.Tensor:
 
 
 EITHER_ORDER = "branches in either order"
+TWICE = "a unit that runs before and after another"
+WHY = {  # it is the usual reason
+    TWICE: " Was a unit gathered ahead, and kept with old weights while the optimizer stepped?"
+}
 MODELS: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
     "three layers": (lambda: mlp(5, 7, 3, 1), squares),
     "nested modules": (nested, squares),
     "a GPT with tied weights": (tied_gpt, next_token),
+    "a buffer and a frozen layer": (Partly, squares),
+    TWICE: (Twice, squares),
     EITHER_ORDER: (Branches, squares),
 }
 
@@ -79,9 +118,3 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
 def blocks(net: nn.Module) -> list[nn.Module]:
     """The modules in it that are made into units of their own."""
     return [m for m in net.modules() if type(m).__name__ in ("Sequential", "_Block")]
-
-
-def groups(net: nn.Module) -> list[dict[str, Any]]:
-    """Its parameters in two groups, with a learning rate and a decay of their own."""
-    first, *others = net.parameters()
-    return [{"params": [first], "lr": 0.03}, {"params": others, "weight_decay": 0.1}]

@@ -17,21 +17,25 @@ from torch.optim import AdamW
 
 import minidist
 from course.project.milestones import RATE, Train, Trained, nothing
-from course.project.models import blocks, groups
+from course.project.models import blocks
 from minidist.comm.comm import Comm, Pending
 
 
 def minidist_ddp(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
     """DDP of minidist."""
     model = minidist.DistributedDataParallel(net, comm=comm, bucket_cap_mb=cap_mb)
-    return Trained(model, AdamW(groups(net), RATE), nothing, lambda: dict(net.named_parameters()))
+    return Trained(
+        model, AdamW(net.parameters(), RATE), nothing, lambda: dict(net.named_parameters())
+    )
 
 
 def torch_ddp(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
     """DDP of torch, whose buckets go through `comm` by a communication hook."""
     model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=cap_mb)
     model.register_comm_hook(comm, lambda _, bucket: _all_reduce(comm, bucket.buffer()))
-    return Trained(model, AdamW(groups(net), RATE), nothing, lambda: dict(net.named_parameters()))
+    return Trained(
+        model, AdamW(net.parameters(), RATE), nothing, lambda: dict(net.named_parameters())
+    )
 
 
 def _all_reduce(comm: Comm, flat: Tensor) -> Future[Tensor]:
@@ -51,7 +55,7 @@ def _all_reduce(comm: Comm, flat: Tensor) -> Future[Tensor]:
 def minidist_zero(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
     """ZeRO of minidist, with gradients sharded."""
     more: dict[str, Any] = {"stage": 2, "comm": comm, "bucket_cap_mb": cap_mb}
-    optimizer = minidist.ZeroOptimizer(groups(net), AdamW, lr=RATE, **more)
+    optimizer = minidist.ZeroOptimizer(net.parameters(), AdamW, lr=RATE, **more)
     return Trained(net, optimizer, nothing, lambda: dict(net.named_parameters()))
 
 
@@ -68,7 +72,7 @@ def torch_zero(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
         return comm.broadcast(tensor, src, async_op)
 
     ddp = torch_ddp(None, net, comm, cap_mb)
-    return ddp._replace(optimizer=OverComm(groups(net), AdamW, lr=RATE))
+    return ddp._replace(optimizer=OverComm(net.parameters(), AdamW, lr=RATE))
 
 
 def minidist_fsdp(_: object, net: nn.Module, comm: Comm, __: float) -> Trained:

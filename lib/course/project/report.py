@@ -38,7 +38,8 @@ COST_RANKS, RING_COST_RANKS = 2, 4
 SPARE = 1.1  # of the peak of from_scratch: buckets may be cut a little differently
 ALMOST = 0.75  # of the overlaps of from_scratch: there is more than one way
 TIMEOUT = 30.0
-HINTS = {"did not end": IN_ORDER, "disagree": IN_ORDER}
+NONE = " Is it the gradient of a frozen parameter?"
+HINTS = {"did not end": IN_ORDER, "disagree": IN_ORDER, "NoneType": NONE}
 HEAD = ["code of", "calls", "messages", "bytes sent", "bytes at the peak", "ms on the link"]
 RING_HEAD = ["code of", "messages", "bytes sent", "ms on the link"]
 

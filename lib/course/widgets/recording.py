@@ -110,7 +110,7 @@ class Recorder:
     def watch_units(self, units: Sequence[Any]) -> None:
         """Note when each unit of FSDP frees its weights."""
         for number, unit in enumerate(units):
-            unit.reshard = partial(self._freed, unit.reshard, number)
+            unit.reshard = partial(self._freed, unit, unit.reshard, number)
 
     def second_step(self, model: Any, optimizer: Any, look: Callable[[], Held]) -> list[Note]:
         """Train two steps; note the second, when state and the order of units are there."""
@@ -129,9 +129,11 @@ class Recorder:
     def _hooked(self, what: str, layer: int, *_: object) -> None:
         self.note(what, layer)
 
-    def _freed(self, reshard: Callable[[], None], layer: int) -> None:
+    def _freed(self, unit: Any, reshard: Callable[[], None], layer: int) -> None:
+        gathered = unit.buffer.untyped_storage().size() > 0
         reshard()
-        self.note("free", layer)
+        if gathered:
+            self.note("free", layer)
 
 
 def network(layers: int, width: int = 8) -> nn.Sequential:

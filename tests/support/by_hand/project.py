@@ -4,6 +4,7 @@ They run on the ranks, so this module imports little.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, misc"
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -111,7 +112,7 @@ class Sums(FlatDDP):
 class NotBroadcast(FlatDDP):
     def __init__(self, module, comm):
         self.module, self.comm = module, comm
-        self.parameters = list(module.parameters())
+        self.parameters = [each for each in module.parameters() if each.requires_grad]
 
 
 class HalvesOnAnyRanks(FlatDDP):
@@ -170,7 +171,7 @@ class AsTheyFill(OverlappedDDP):
 
     def gradient_ready(self, parameter: Any) -> None:
         number = self.bucket_of[parameter]
-        self.missing[number].remove(parameter)
+        self.missing[number] -= 1
         if not self.missing[number]:
             self.launch(number)
 
@@ -183,7 +184,7 @@ class AsTheyFill(OverlappedDDP):
             work.wait()
             set_gradients(self.buckets[number], flat)
         self.in_flight.clear()
-        self.missing = [set(bucket) for bucket in self.buckets]
+        self.missing = [len(bucket) for bucket in self.buckets]
 
 
 class NotAfresh(OverlappedDDP):
@@ -199,23 +200,49 @@ class OnRank0Only(FlatDDP):
             super().synchronize()
 
 
+class ForgetsBuffers(FlatDDP):
+    def __init__(self, module, comm):
+        with patch.object(module, "buffers", list):
+            super().__init__(module, comm)
+
+
+class TrainsFrozen(PerParameterDDP):
+    def synchronize(self) -> None:
+        for parameter in self.module.parameters():
+            parameter.grad /= self.comm.ranks
+            self.comm.all_reduce(parameter.grad)
+
+
+class UpToTwoRanks(FlatDDP):
+    def synchronize(self) -> None:
+        if self.comm.ranks < 3:
+            super().synchronize()
+
+
 # ---- zero.py ----
 
 
 def taken_gradients(flats: FlatParameters) -> Any:
     """Its parameters' gradients in one new tensor, padded; the parameters' own are dropped."""
     flat = torch.zeros(len(flats.shard) * flats.comm.ranks, dtype=flats.shard.dtype)
-    for parameter, view in flats.views(flat):
+    for parameter, view in zip(flats.parameters, flats.views(flat), strict=True):
         view.copy_(parameter.grad)
         parameter.grad = None
+    flats.missing = len(flats.parameters)
     return flat
 
 
+class Done:
+    def wait(self) -> None:
+        pass
+
+
 class ByAllReduce(FlatParameters):
-    def reduce_gradients(self, async_op: bool = False) -> None:
+    def reduce_gradients(self, before: Any = None) -> Any:
         flat = taken_gradients(self).div_(self.comm.ranks)
         self.comm.all_reduce(flat)
         self.shard.grad = flat.chunk(self.comm.ranks)[self.comm.rank]
+        return Done()
 
 
 class AllReduces(ZeRO1):
@@ -226,25 +253,15 @@ class AllReduces(ZeRO1):
 
 
 class SumsOfShards(ZeRO1):
-    def reduce_gradients(self) -> None:
-        super().reduce_gradients()
+    def synchronize(self) -> None:
+        super().synchronize()
         for flat in self.flats:
             flat.shard.grad *= flat.comm.ranks  # type: ignore[operator]
 
 
-class OneGroup(ZeRO1):
-    """Takes the first group's options for all parameters."""
-
-    def __init__(self, params, optimizer_class, comm, bucket_cap_mb=25, **options):
-        first, *others = list(params)
-        every = [p for group in (first, *others) for p in group["params"]]
-        one = {**first, "params": every}
-        super().__init__([one], optimizer_class, comm, bucket_cap_mb, **options)
-
-
 class NeverGathers(ZeRO1):
     def step(self) -> None:
-        self.reduce_gradients()
+        self.synchronize()
         self.inner.step()
 
 
@@ -268,8 +285,9 @@ class Waits(ZeRO2):
 
     def gradient_ready(self, flat: Any, parameter: Any) -> None:
         super().gradient_ready(flat, parameter)
-        self.reduce_gradients()
-        self.in_flight = None
+        if self.last_reduce:
+            self.last_reduce.wait()
+            self.last_reduce = None
 
 
 class MinidistsZero(ZeRO1):
@@ -296,20 +314,24 @@ def with_units(kind: type) -> type:
 
 
 class GathersWholeGradients(Unit):
-    def reduce_gradients(self, async_op: bool = False) -> None:
+    def reduce_gradients(self, before: Any = None) -> Any:
         flat = taken_gradients(self)
         every = flat.new_empty(self.comm.ranks * len(flat))
         self.comm.all_gather(every, flat)
         mean = every.view(self.comm.ranks, -1).mean(0)
         self.shard.grad = mean.chunk(self.comm.ranks)[self.comm.rank].clone()
+        return Done()
 
 
 class StaysWhole(Unit):
     """Gathers once in a step, for forward, and keeps the weights until backward is over."""
 
+    def pre_forward(self, *_: Any) -> None:
+        self.unshard()
+
     def post_forward(self, _: Any, args: Any, output: Any) -> None:
         if output.requires_grad:
-            output.register_hook(self.pre_backward)
+            output.register_hook(partial(self.pre_backward, []))
 
 
 class FreesNothing(Unit):
@@ -322,17 +344,49 @@ class FreesNothing(Unit):
 
 
 class LocalGradients(Unit):
-    def reduce_gradients(self, async_op: bool = False) -> None:
+    def reduce_gradients(self, before: Any = None) -> Any:
         flat = taken_gradients(self)
         self.shard.grad = flat.chunk(self.comm.ranks)[self.comm.rank].clone()
+        return Done()
+
+
+class Remembers(Unit):
+    """Gathers ahead the unit that has followed this one the first time."""
+
+    def pre_forward(self, *_: Any) -> None:
+        self.unshard()
+        self.model.ahead(self, self.model.forward_order)  # type: ignore[attr-defined]
+
+    def pre_backward(self, before: Any, _: Any) -> None:
+        self.unshard()
+        self.model.ahead(self, self.model.backward_order)  # type: ignore[attr-defined]
+
+
+class OldWeights(with_units(Remembers)):  # type: ignore[misc]
+    """Keeps what it has gathered ahead until somebody uses it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.forward_order, self.backward_order = [], []
+
+    def __call__(self, *args: Any) -> Any:
+        return self.module(*args)
+
+    def synchronize(self) -> None:
+        self.last_reduce.wait()
+
+    def ahead(self, unit: Any, order: Any) -> None:
+        if unit not in order:
+            order.append(unit)
+        self.start_next(order[order.index(unit) + 1 :])
 
 
 class OnlyForward(FSDP):
     """Prefetches in forward alone."""
 
-    def start_next(self, unit: Any, order: Any) -> None:
-        if order is self.forward_order:
-            super().start_next(unit, order)
+    def start_next(self, units: Any) -> None:
+        if len(self.ended) < len(self.units):
+            super().start_next(units)
 
 
 class NoPrefetch(FSDP):

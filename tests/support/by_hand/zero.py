@@ -3,6 +3,7 @@
 They run on the ranks, so this module imports little.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -158,6 +159,24 @@ def hooks(
             parameter.register_post_accumulate_grad_hook(arrived)
 
     return my_hooks
+
+
+def one_behind(parameters: list[Any], slices: list[Any]) -> None:
+    """Frees a gradient when the next one has come: two are there at once."""
+    before: list[Any] = []
+
+    def arrived(own: Any, parameter: Any) -> None:
+        part = torch.zeros_like(own)
+        reduce_scatter(part, parameter.grad.flatten())
+        own += part
+        before.append(parameter)
+        if len(before) == 2 or parameter is parameters[0]:  # the first one comes last
+            for each in before[: None if parameter is parameters[0] else 1]:
+                each.grad = None
+            del before[: None if parameter is parameters[0] else 1]
+
+    for parameter, own in zip(parameters, slices, strict=True):
+        parameter.register_post_accumulate_grad_hook(partial(arrived, own))
 
 
 def at_the_end(parameters: list[Any], slices: list[Any]) -> None:
