@@ -30,13 +30,13 @@ def alone() -> Iterator[None]:
 
 
 class Net(nn.Module):
-    """Two units' worth of parameters, one of them never used; an integer buffer; an extra state."""
+    """Two dtypes, parameters that are never used beside others that are, and an integer buffer."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2, dtype=torch.float64)
-        self.unused = nn.Linear(2, 2)
+        self.unused = nn.Linear(2, 2, dtype=torch.float64)
         self.register_buffer("steps", torch.tensor(seed + 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

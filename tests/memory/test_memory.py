@@ -203,6 +203,10 @@ def test_a_parameter_is_in_the_innermost_unit_whose_name_it_has_in_full() -> Non
         ("a", "ab"): 240 + 240 + 40,  # the last unit computes, the first is fetched
         ("ab", "ab.inner"): 2 * 40 + 160 + 160 + 80,
     }
+    odd = nn.Module()
+    odd.a, odd.ab = (nn.Linear(n, 1, bias=False, device="meta") for n in (11, 21))
+    halves = predict(odd, 2, "fsdp", units=["a"], layout="flat").parameters
+    assert halves == 4 * (6 + 11), "together they would have no element of padding"
 
 
 def test_shares_of_each_stage_and_of_each_rank() -> None:
