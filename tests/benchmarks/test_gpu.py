@@ -278,7 +278,7 @@ def test_it_runs_with_torch_and_numpy_alone_from_a_checkout(tmp_path: Path) -> N
     def alone(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, *arguments]
         return subprocess.run(
-            command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200
+            command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600
         )
 
     done = alone("-c", RUN, str(tmp_path))

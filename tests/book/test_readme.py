@@ -23,7 +23,7 @@ SHOWN = [
 
 def run(*command: str | Path) -> str:
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+        command, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -231,6 +231,7 @@ class SlowToArrive:
         return time.sleep, (4,)
 
 
+@pytest.mark.timeout(90)
 def test_the_time_of_a_call_counts_from_when_all_ranks_have_begun_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -37,7 +37,7 @@ def test_when_a_rank_is_killed_the_run_goes_on_from_the_last_checkpoint_to_the_s
     command = [sys.executable, *LAUNCHER.split(), "--max-restarts=1", "-m", "tests.train.dies"]
     command += [*FLAGS.split(), *flags, f"--log-file={log}"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "exitcode: -9" in done.stderr, "a rank was killed"
     undisturbed = launch(records, 2, replace(SMALL, strategy="ddp", steps=8))[0]
@@ -64,7 +64,7 @@ def test_a_rank_with_a_gpu_connects_that_gpu(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_twenty_kills_at_random_moments_leave_the_newest_checkpoint_whole(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.train.killed", str(tmp_path), "20"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
     assert len(found) == 21, done.stderr
@@ -198,7 +198,7 @@ def test_a_second_run_is_refused_and_a_signal_to_a_rank_ends_the_first_with_a_ch
         said = says(f"--checkpoint={folder}")
         assert said.startswith(f"minidist.train: rank 0: --checkpoint: {folder} is in use by proc")
         psutil.Process(first.pid).children()[1].send_signal(signal.SIGUSR1)
-        _, stderr = first.communicate(timeout=240)
+        _, stderr = first.communicate(timeout=600)
     finally:
         first.kill()
     assert first.returncode == 0

@@ -115,7 +115,7 @@ def torchrun(
     hosts: Sequence[Host],
     per_node: int,
     *script: str,
-    timeout: float = 120.0,
+    timeout: float = 600.0,
     c10d: Host | None = None,
 ) -> list[str]:
     """Start `script` with torchrun on every host, `per_node` ranks each; what each host printed.

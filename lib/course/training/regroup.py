@@ -69,7 +69,7 @@ def loss_of(model: torch.nn.Module, step: int, part: int, parts: int) -> torch.T
 def _join(rank: int, members: list[int], store: Store) -> None:
     """Make a group of `members`, in their order."""
     order: dict[str, Any] = {"rank": members.index(rank), "world_size": len(members)}
-    dist.init_process_group("gloo", store=store, timeout=timedelta(seconds=30), **order)
+    dist.init_process_group("gloo", store=store, timeout=timedelta(seconds=300), **order)
 
 
 def _who_is_left(rank: int, members: list[int], store: Store) -> list[int]:
@@ -95,7 +95,7 @@ def run() -> list[dict[str, Any]]:
         subprocess.Popen([*command, str(rank), str(store.port)], env=environment, **quiet)
         for rank in range(RANKS)
     ]
-    said = [each.communicate(timeout=120)[0] for each in ranks]
+    said = [each.communicate(timeout=600)[0] for each in ranks]
     return [json.loads(text) for text in said if text]
 
 
