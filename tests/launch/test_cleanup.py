@@ -486,6 +486,19 @@ def test_the_guard_knows_what_runs_and_all_are_killed_before_one_is_waited_for(
     assert log == ["kill 1", "kill 2", "close 1", "close 2", ""]
 
 
+def test_the_guard_kills_what_is_left_stopped_or_not_and_removes_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "minidist-x"
+    (folder / "deeper").mkdir(parents=True)
+    left = [subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in range(2)]
+    left[0].send_signal(signal.SIGSTOP)
+    guard = ["/bin/sh", "-c", cleanup._GUARD, "minidist-guard", str(folder)]
+    ended, running = (each.pid for each in left)
+    lines = f"-{running} {running}\n-{ended} {ended} -{running} {running}\n"
+    subprocess.run(guard, input=lines.encode(), check=False, timeout=60)
+    assert [each.wait(10) for each in left] == [-signal.SIGKILL] * 2
+    assert not folder.exists()
+
+
 def test_the_guard_outlives_what_ends_the_launcher_s_group() -> None:
     before = {child.pid for child in psutil.Process().children()}
     with job(Interrupts()):
