@@ -49,10 +49,13 @@ def small_blocks() -> None:
 def every_collective() -> tuple[list[str], bytes]:
     """What went wrong, and the bits of sums that depend on the order of additions."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    wrong, dice = [], torch.Generator().manual_seed(rank)
+    wrong, dice = list[str](), torch.Generator().manual_seed(rank)
     large, small = torch.rand(100_003, generator=dice), torch.rand(1003, generator=dice)
     for numbers in (large, small):
         shared_all_reduce(numbers, torch.Tensor.add_, None)
+    part = torch.empty(2_200_000)  # of more than two blocks, however they are cut
+    shared_reduce_scatter(part, torch.ones(ranks * len(part)), torch.Tensor.add_, None)
+    wrong += [] if bool((part == ranks).all()) else ["reduce-scatter of real blocks"]
     small_blocks()
     ops = OPS if ranks < 5 else ("SUM", "AVG")  # more ranks take longer
     kinds = [kind for kind in product(DTYPES, ops) if kind not in NO_MEANING]

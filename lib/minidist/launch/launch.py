@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import wait
 from operator import index
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 
@@ -108,7 +108,7 @@ def _check(fn: object, ranks: int, timeout: float) -> None:
         )
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = (limit - len(os.listdir("/dev/fd")) - SPARE) // FILES
-    if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex):
+    if isinstance(ranks, bool) or not hasattr(ranks, "__index__"):
         raise TypeError(f"launch: ranks must be a whole number, got {ranks!r}")
     if index(ranks) < 1 or (limit != resource.RLIM_INFINITY and ranks > most):
         raise ValueError(
