@@ -166,6 +166,7 @@ def test_each_group_of_ranks_is_named_once_and_a_part_of_a_unit_is_refused() -> 
         with pytest.raises(ValueError, match=r"expected all of a unit, got a part of one, which"):
             full_state_dict(part)
     whole = units(Net())
+    assert len(comms(whole)) == 1, "of two units in one group"
     with pytest.raises(ValueError, match=r"got a part of one: weight is .*'b.weight' of the outer"):
         full_gradients(whole.b)
     for wrong in (None, torch.ones(2), ddp.state_dict()):

@@ -166,6 +166,8 @@ IN_FLIGHT: list[
         32 + 28 + 64 + 160,
     ),
     ({"units": ALL, "layout": "rows", "reshard_after_forward": False}, 120 + 320, 56 + 220),
+    # Flat parameters are gathered where they lie.
+    ({"units": ["0.0", "0.2"], "layout": "flat"}, 64 + 60 + 32, 32 + 28 + 64),
     # Rows are gathered into a padded table, beside the parameters that it is copied to.
     ({"units": ALL, "layout": "rows"}, 160 + 320 + 56, 28 + 28 + 320),
     # The first unit has none before it; the table it comes in is gone when gradients are there.
