@@ -180,9 +180,14 @@ def test_a_step_that_cannot_be_made_and_a_copy_say_why() -> None:
         sparse = zero(table.named_parameters(), stage=1, gradients="local")
         table(torch.tensor([1, 2])).sum().backward()
         found.append(refused(sparse.step, TypeError))
+        table = nn.Embedding(5, 3, sparse=True)
+        _second = zero(table.named_parameters(), stage=2)
+        score = table(torch.tensor([1, 2])).sum()
+        found.append(refused(score.backward, TypeError))
         return found
 
-    *moved, inside, sparse = launch(run, 2)[1]
+    *moved, inside, sparse, second = launch(run, 2)[1]
+    assert second.startswith("rank 1: ZeroOptimizer: expected a dense gradient of weight, got lay")
     for told in moved:
         assert told.startswith("rank 1: ZeroOptimizer")
         assert "0.bias was given other memory after the ZeroOptimizer was built, as .to()" in told

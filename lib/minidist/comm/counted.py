@@ -26,7 +26,6 @@ class Counted(Around):
 
     @property
     def bytes_sent(self) -> int:
-        """The bytes that this rank has sent by minidist's schedules; a backend's are not known."""
         return sum(message.nbytes for log in self._logs for message in log)
 
     @property

@@ -169,7 +169,6 @@ def _start(target: Callable[..., Any], *args: Any) -> ForkServerProcess:
 
 
 def _ensure_server() -> None:
-    """Start the server if none runs, with Ctrl-C blocked: a terminal sends it to all processes."""
     resource_tracker.ensure_running()  # by itself, since it unblocks Ctrl-C
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -57,7 +57,6 @@ def failure(outcomes: Sequence[Outcome | None]) -> RankError | None:
 def hang(
     outcomes: Sequence[Outcome | None], stacks: Mapping[int, Sequence[Frame]], timeout: float
 ) -> RankError:
-    """The error to raise if none failed, but some, of outcome None, did not end."""
     hung = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
     lines = [f"{name_ranks(hung)} did not end within {timeout:g} s"]
     if done := [rank for rank in range(len(outcomes)) if rank not in hung]:

@@ -34,8 +34,6 @@ Partition = Callable[[Any, int], int]
 
 @dataclass(frozen=True, eq=False)
 class MapReduced:
-    """What a job has made, and what it has moved."""
-
     parts: list[dict[Any, Any]]  #: what each reducer made, in the order of the inputs
     emitted: int  #: pairs that the mapper gave, before the combiner
     records: Ints  #: for each input and reducer, the pairs that went there

@@ -142,7 +142,6 @@ def choices(labels: Sequence[str], figures: Iterable[str]) -> str:
 
 
 def choice_attribute(choice: Sequence[str]) -> str:
-    """The HTML attribute by which a figure is chosen; nothing for an empty choice."""
     return f' data-choice="{escape(_json(choice))}"' if choice else ""
 
 

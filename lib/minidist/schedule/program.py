@@ -71,8 +71,6 @@ def program_of(algorithm: Algorithm, ranks: int, rank: int, **options: int) -> P
 
 
 class Elements(NamedTuple):
-    """A message to or from `peer`: elements [low, high) of the tensor that the chunk lies in."""
-
     peer: int
     low: int
     high: int
@@ -81,8 +79,6 @@ class Elements(NamedTuple):
 
 
 class Post(NamedTuple):
-    """Messages that are started together: one segment of each message of a step."""
-
     step: int
     alone: bool  # everything posted before must have landed
     swaps: bool  # sends must have left before what arrives is reduced

@@ -97,7 +97,6 @@ def _target(collective: Collective, ranks: int, chunk: int, root: int, by: int) 
 
 
 def replay(schedule: Schedule) -> Replay:
-    """Run every message on symbolic chunks, for pictures and proofs of some dozens of ranks."""
     kind, n, chunks, root = schedule.collective, schedule.ranks, schedule.chunks, schedule.root
     before = start(kind, n, chunks, root)
     held = [list(row) for row in before]

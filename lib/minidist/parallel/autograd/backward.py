@@ -154,7 +154,6 @@ class Backward(BackwardPass):
         owner.gradient_arrives(parameter, self._sync)
 
     def _first(self, owner: Owner, sync: bool, device: torch.device, _: object) -> None:
-        """An output has its gradient, maybe None; it may not be the first in this pass."""
         if not self.under_way:
             self._begin(owner, sync, device)
         elif sync and not self._sync:  # one loss of two forwards, the other in no_sync

@@ -37,7 +37,6 @@ class Join:
         return next(iter(said.values()), OUT)
 
     def listen(self) -> Iterator[str]:
-        """This rank has run out: yield what the others do, until none has batches."""
         while (what := self.announce(OUT)) != OUT:
             yield what
 

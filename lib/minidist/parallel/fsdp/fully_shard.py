@@ -107,8 +107,6 @@ def units(module: nn.Module) -> list[Unit]:
 
 
 class UnitHolder:
-    """What a unit offers to whoever looks at a whole model: see `parallel/holders.py`."""
-
     def __init__(self, unit: Unit) -> None:
         self.unit, self.modules, self.comms = unit, unit.modules, unit.comms
 

@@ -180,7 +180,6 @@ class Unit:
         self.sharded, self.training = ShardedState.SHARDED, TrainingState.IDLE
 
     def agree(self, what: str, async_op: bool) -> list[Handle]:
-        """See that all ranks are about to do `what`: now, or in the handle's `wait()`."""
         # In the background on the CPU alone: a GPU's collective cannot be stopped later.
         handle = self._agree(what, async_op and self.device.type == "cpu")
         return [handle] if handle else []

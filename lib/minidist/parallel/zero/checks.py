@@ -86,7 +86,6 @@ def described(group: Group) -> str:
 
 
 def facts_of_a_step(groups: Sequence[Group], averaged: Iterable[Parameter]) -> dict[str, object]:
-    """Return what must be alike: hyper-parameters, and gradients that DDP has averaged."""
     if not checks_are_on():
         return {}
     facts: dict[str, object] = {

@@ -149,7 +149,6 @@ class ZeroOptimizer(NotCopied, Optimizer):
         self._slices.average_gradients()
 
     def sharded(self, gradients: bool) -> list[ShardedParams]:
-        """Return the averaged gradients, of which each rank has a shard, if they are asked for."""
         if not (gradients and self._local):
             return []
         self.average()
