@@ -88,7 +88,7 @@ def test_what_the_plan_says_is_what_a_run_takes(name: str, logs: Logs) -> None:
 def test_no_log_and_no_forecast_are_no_mistakes_yet(tmp_path: Path) -> None:
     none = tmp_path / "none.jsonl"
     assert str(grade.capstone(none, forecast())) == "Not yet. There is no none.jsonl yet: run it."
-    assert str(grade.capstone(none, forecast(held=None))) == "Not yet: First write your forecast."
+    assert str(grade.capstone(none, forecast(held=None))) == "Not yet. First write your forecast."
 
 
 def test_the_stub_is_what_a_run_needs_and_short() -> None:
