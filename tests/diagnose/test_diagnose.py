@@ -285,6 +285,10 @@ CASES = {
     "all ranks have come to reduce #5, and it is not done": [  # by a GPU
         rank(r, DONE, "all: reduce 5 queued") for r in range(3)
     ],
+    # Rank 1 has made so many calls since that the line of this one has been used again.
+    "all ranks have come to all_reduce #4, and": [
+        rank(0, DONE, IN), rank(1, "all: all_reduce 68 left"), rank(2, DONE, IN),
+    ],
     "all ranks are gone": [rank(0, DONE, state="gone"), rank(1, DONE, state="gone")],
     "no rank waits: each has left": [rank(0, DONE), rank(1, DONE), rank(2)],
     # The launcher killed those that had not returned.
