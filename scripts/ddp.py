@@ -73,8 +73,7 @@ def own_group(worker):  # torchrun signals a rank's group, but loaders must outl
     os.setpgrp()
 
 
-def batches(step, batch):
-    """This rank's part of each batch from `step` on."""
+def batches(step, batch):  # this rank's part of each, from `step` on
     sampler = DistributedSampler(WINDOWS, seed=SEED, drop_last=True)
     per_rank, per_epoch = batch // dist.get_world_size(), len(WINDOWS) // batch
     how = {"num_workers": WORKERS, "pin_memory": torch.cuda.is_available()}
@@ -99,7 +98,8 @@ def main():
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(SEED)
     model = GPT(recompute=args.recompute).to(device)
-    [block.compile() for block in model.blocks if args.compile]
+    for block in model.blocks if args.compile else ():
+        block.forward = torch.compile(block.forward)  # one graph for all blocks
     model = DistributedDataParallel(model, gradient_as_bucket_view=True)  # sends rank 0's weights
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
     newest, first = [None, *sorted(args.checkpoints.glob(COMPLETE))][-1:], 1

@@ -74,8 +74,7 @@ def own_group(worker):  # torchrun signals a rank's group, but loaders must outl
     os.setpgrp()
 
 
-def batches(step, batch):
-    """This rank's part of each batch from `step` on."""
+def batches(step, batch):  # this rank's part of each, from `step` on
     sampler = DistributedSampler(WINDOWS, seed=SEED, drop_last=True)
     per_rank, per_epoch = batch // dist.get_world_size(), len(WINDOWS) // batch
     how = {"num_workers": WORKERS, "pin_memory": torch.cuda.is_available()}
@@ -102,7 +101,8 @@ def main():
     source = GPT() if rank == 0 else None  # or trained weights from a file
     with torch.device("meta"):  # no memory yet
         model = GPT(recompute=args.recompute)
-    [block.compile() for block in model.blocks if args.compile]
+    for block in model.blocks if args.compile else ():
+        block.forward = torch.compile(block.forward)  # one graph for all blocks
     for module in [*model.blocks, model]:  # the root last, with what no block holds
         fully_shard(module, mp_policy=MixedPrecisionPolicy(PRECISION, torch.float32))
     model.to_empty(device=device)  # memory for this rank's shards

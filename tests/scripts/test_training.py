@@ -173,7 +173,7 @@ def with_calls_counted(folder: Path, name: str, *flags: str) -> dict[str, Any]:
 
         return call
 
-    torch.nn.Module.compile = counted("compiled", lambda self: None)
+    torch.compile = counted("compiled", lambda forward: forward)
     torch.utils.checkpoint.checkpoint = counted("recomputed", torch.utils.checkpoint.checkpoint)
     dist.reduce_scatter_tensor = counted("reduced", dist.reduce_scatter_tensor)
     dist.reduce_scatter_single = counted("reduced", dist.reduce_scatter_single)
