@@ -42,74 +42,78 @@ KEY = "nccl's rules"  # of the switchboard's address in the default group's stor
 BOTH = "cpu:gloo,cuda:nccl"
 
 
-@contextmanager
-def rules(count: int) -> Iterator[None]:
-    """Let this process see `count` GPUs, and groups of the backend "nccl" keep NCCL's rules."""
-    wanted, line, close = BOTH, None, None
-    initialize, make = dist.init_process_group, dist.new_group
+class _Torch:
+    """What stands for functions of torch.distributed."""
 
-    def create(options: Any, _: Any) -> Group:
-        nonlocal line, close
+    def __init__(self) -> None:
+        self.wanted = BOTH  # backend, as the caller named it
+        self.line: Line | None = None
+        self.close: Callable[[], object] = list  # waits for the end of the ranks that we serve
+        self._initialize, self._new_group = dist.init_process_group, dist.new_group
+        self._batch = dist.batch_isend_irecv
+
+    def create(self, options: Any, _: Any) -> Group:
+        """A group of the backend "emulated"; the first one finds the switchboard."""
         ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
-        if line is None:
+        if self.line is None:
             if options.group_rank == 0:
-                address, close = serve(options.group_size)
+                address, self.close = serve(options.group_size)
                 options.store.set(KEY, address)
-            line = Line(options.store.get(KEY).decode(), options.group_rank)
-        gloo = _gloo(options) if "gloo" in wanted else None
-        return Group(options.group_rank, ranks, options.group_id, line, gloo)
+            self.line = Line(options.store.get(KEY).decode(), options.group_rank)
+        gloo = _gloo(options) if "gloo" in self.wanted else None
+        return Group(options.group_rank, ranks, options.group_id, self.line, gloo)
 
-    def as_asked(group: Any) -> Any:
+    def _as_asked(self, group: Any) -> Any:
         if isinstance(group, Group):
-            c10d._world.pg_backend_config[group] = wanted
+            c10d._world.pg_backend_config[group] = self.wanted
             c10d._world.pg_map[group] = "nccl", c10d._world.pg_map[group][1]
         return group
 
-    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
-        nonlocal wanted
-        if "nccl" not in (wanted := backend or BOTH):
-            initialize(backend, *args, **kwargs)
-        else:
-            kwargs.pop("device_id", None)
-            initialize("emulated", *args, **kwargs)
-            as_asked(c10d._get_default_group())
+    def init_process_group(self, backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        if "nccl" not in (backend or BOTH):
+            self._initialize(backend, *args, **kwargs)
+            return
+        self.wanted = backend or BOTH
+        kwargs.pop("device_id", None)
+        self._initialize("emulated", *args, **kwargs)
+        self._as_asked(c10d._get_default_group())
 
     def new_group(
-        ranks: list[int] | None = None,
-        timeout: Any = None,
-        backend: str | None = None,
-        **kwargs: Any,
+        self, ranks: Any = None, timeout: Any = None, backend: str | None = None, **kwargs: Any
     ) -> Any:
-        if line is not None:
+        if self.line is not None:
             name = f"new_group({'all' if ranks is None else sorted(ranks)})"
             everyone = range(dist.get_world_size())
-            line.post(no_result, "groups", name, ranks=everyone, sign=name).wait()
+            self.line.post(no_result, "groups", name, ranks=everyone, sign=name).wait()
             backend = backend if backend and "nccl" not in backend else "emulated"
-        return as_asked(make(ranks, timeout, backend, **kwargs))
+        return self._as_asked(self._new_group(ranks, timeout, backend, **kwargs))
 
-    def batch_isend_irecv(ops: list[dist.P2POp]) -> list[dist.Work]:
+    def batch_isend_irecv(self, ops: list[dist.P2POp]) -> list[dist.Work]:
         group = ops[0].group or c10d._get_default_group()
-        return group.batch(ops) if isinstance(group, Group) else batch(ops)
+        return group.batch(ops) if isinstance(group, Group) else self._batch(ops)
 
-    batch = dist.batch_isend_irecv
+
+@contextmanager
+def rules(count: int) -> Iterator[None]:
+    """Let this process see `count` GPUs, and groups of the backend "nccl" keep NCCL's rules."""
+    ours = _Torch()
     if not hasattr(dist.Backend, "EMULATED"):
         dist.Backend.register_backend("emulated", None, extended_api=True, devices=["cpu", "cuda"])
-    plugin = dist.Backend._plugins["EMULATED"]._replace(creator_fn=create)
+    plugin = dist.Backend._plugins["EMULATED"]._replace(creator_fn=ours.create)
     with ExitStack() as stack:
         stack.enter_context(patch.dict(dist.Backend._plugins, EMULATED=plugin))
-        for function in (init_process_group, new_group, batch_isend_irecv):
+        for name in ("init_process_group", "new_group", "batch_isend_irecv"):
             for module in (dist, c10d, device_mesh):
-                if hasattr(module, function.__name__):
-                    stack.enter_context(patch.object(module, function.__name__, function))
+                if hasattr(module, name):
+                    stack.enter_context(patch.object(module, name, getattr(ours, name)))
         stack.enter_context(gpus(count))
         try:
             yield
         finally:
-            if line is not None:
+            if ours.line is not None:
                 with suppress(OSError):  # rank 0 has died
-                    line.send("end")
-        if close is not None:  # others may still talk to each other
-            close()
+                    ours.line.send("end")
+        ours.close()  # others may still talk to each other
 
 
 def _gloo(options: Any) -> dist.ProcessGroup:
