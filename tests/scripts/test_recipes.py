@@ -176,7 +176,8 @@ case $0 in
     while [ "$1" != torchrun ]; do shift; done
     "$@" &
     wait $! || wait $! ;;
-*torchrun) trap 'echo saved; exit 1' USR1; echo "started $*"; while :; do sleep 0.05; done ;;
+*torchrun) trap 'echo saved; exit 1' USR1; echo "started $*"
+    for _ in {1..200}; do sleep 0.1; done ;;
 esac
 """
 
