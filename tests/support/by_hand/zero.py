@@ -162,18 +162,16 @@ def hooks(
 
 
 def one_behind(parameters: list[Any], slices: list[Any]) -> None:
-    """Frees a gradient when the next one has come: two are there at once."""
-    before: list[Any] = []
+    """Keeps the gradient before the one that has come: two are there at once."""
+    kept: list[Any] = []
 
     def arrived(own: Any, parameter: Any) -> None:
         part = torch.zeros_like(own)
         reduce_scatter(part, parameter.grad.flatten())
         own += part
-        before.append(parameter)
-        if len(before) == 2 or parameter is parameters[0]:  # the first one comes last
-            for each in before[: None if parameter is parameters[0] else 1]:
-                each.grad = None
-            del before[: None if parameter is parameters[0] else 1]
+        kept.append(parameter)
+        while len(kept) > 2 or (kept and parameter is parameters[0]):  # whose gradient comes last
+            kept.pop(0).grad = None
 
     for parameter, own in zip(parameters, slices, strict=True):
         parameter.register_post_accumulate_grad_hook(partial(arrived, own))
