@@ -33,10 +33,12 @@ class AlphaBeta:
 
     @property
     def median_error(self) -> float:
+        """Half of the measurements are predicted at least this well."""
         return median(map(abs, self.errors))
 
     @property
     def worst_error(self) -> float:
+        """The largest error, without its sign."""
         return max(map(abs, self.errors))
 
 

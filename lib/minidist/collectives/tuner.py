@@ -45,6 +45,7 @@ class Explanation:
 
     @property
     def choice(self) -> str:
+        """The fastest algorithm, the first of the table if several are."""
         return min(self.seconds, key=self.seconds.__getitem__)
 
     def __repr__(self) -> str:

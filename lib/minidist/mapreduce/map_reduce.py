@@ -34,6 +34,8 @@ Partition = Callable[[Any, int], int]
 
 @dataclass(frozen=True, eq=False)
 class MapReduced:
+    """What a job has produced, and what it has sent."""
+
     parts: list[dict[Any, Any]]  #: what each reducer made, in the order of the inputs
     emitted: int  #: pairs that the mapper gave, before the combiner
     records: Ints  #: for each input and reducer, the pairs that went there
@@ -44,6 +46,7 @@ class MapReduced:
 
     @property
     def whole(self) -> dict[Any, Any]:
+        """All reducers' results together; ValueError if several of them have one key."""
         whole = {key: value for part in self.parts for key, value in part.items()}
         if len(whole) < sum(map(len, self.parts)):
             raise ValueError("map_reduce: several reducers were given the same key by `partition`")

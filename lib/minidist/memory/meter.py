@@ -56,14 +56,17 @@ class Curve(NamedTuple):
 
     @property
     def start(self) -> int:
+        """The bytes held before the step."""
         return self.points[0][1]
 
     @property
     def peak(self) -> int:
+        """The most bytes held at any time."""
         return max(nbytes for _, nbytes in self.points)
 
     @property
     def end(self) -> int:
+        """The bytes held after the step."""
         return self.points[-1][1]
 
     def during(self, name: str) -> int:

@@ -43,6 +43,7 @@ class RankBytes(NamedTuple):
 
     @property
     def total(self) -> int:
+        """The bytes of all parts, which are never held all at once."""
         return sum(self.parts.values())
 
     @property

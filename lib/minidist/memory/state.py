@@ -65,6 +65,7 @@ class StateBytes:
 
     @property
     def total(self) -> int:
+        """The bytes of all parts."""
         return self.weights + self.gradients + self.optimizer
 
 

@@ -170,6 +170,7 @@ def _delays(late: Floats, step: Step, extra: Floats, times: int) -> Floats:
 
 
 def seconds(schedule: Schedule, nbytes: float, topology: Topology) -> float:
+    """Return the predicted time of `schedule` on a tensor of `nbytes` bytes."""
     return price(schedule, topology)(nbytes)
 
 

@@ -38,6 +38,8 @@ class RankStep(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
+    """One rank's steps of a schedule, for tensors of any size."""
+
     name: str
     rank: int
     chunks: int
@@ -67,6 +69,7 @@ def _early(before: RankStep, receives: tuple[Send, ...]) -> bool:
 
 @lru_cache(maxsize=256)
 def program_of(algorithm: Algorithm, ranks: int, rank: int, **options: int) -> Program:
+    """Return the program of `algorithm(ranks, **options)` for `rank`, made once and kept."""
     return program(algorithm(ranks, **options), rank)
 
 
@@ -79,6 +82,8 @@ class Elements(NamedTuple):
 
 
 class Post(NamedTuple):
+    """Messages that are started together: one segment of each message of a step."""
+
     step: int
     alone: bool  # everything posted before must have landed
     swaps: bool  # sends must have left before what arrives is reduced

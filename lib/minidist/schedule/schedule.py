@@ -61,6 +61,7 @@ class Step:
 
     @classmethod
     def of(cls, src: Any, dst: Any, chunk: Any, reduce: Any, width: Any = 1) -> Step:
+        """Build a step from arrays or scalars, broadcast against each other."""
         given = {"src": src, "dst": dst, "chunk": chunk, "reduce": reduce, "width": width}
         fields = {name: np.array(value, ndmin=1) for name, value in given.items()}
         for name, field in fields.items():
@@ -116,10 +117,12 @@ class Schedule:
         return ((step, self.alike or 1) for step in steps)
 
     def then(self, other: Schedule, name: str, collective: Collective) -> Schedule:
+        """Return this schedule followed by `other`, over the same ranks and chunks."""
         joined, steps = (self, other), lambda: chain(self, other)
         return Schedule(name, collective, self.ranks, self.chunks, steps, self.root, phases=joined)
 
     def backwards(self, name: str, collective: Collective, *, reduce: bool) -> Schedule:
+        """Return the same messages reversed: the last step first, receivers as senders."""
         steps = [Step.of(each.dst, each.src, each.chunk, reduce, each.width) for each in self][::-1]
         return Schedule(name, collective, self.ranks, self.chunks, lambda: steps, self.root)
 

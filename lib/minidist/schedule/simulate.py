@@ -46,6 +46,7 @@ class Replay:
     phases: tuple[tuple[str, int], ...] = ()  #: what each promises, and how many steps it takes
 
     def state(self, after: int | None = None) -> State:
+        """What each rank holds after so many steps; after all of them by default."""
         held = [list(row) for row in self.start]
         for event in self.events:
             if after is None or event.step < after:
@@ -53,15 +54,19 @@ class Replay:
         return tuple(map(tuple, held))
 
     def right(self) -> int:
+        """The number of `wanted` (rank, chunk) pairs that end as the collective promises."""
         ends = zip(self.state(), self.goal, strict=True)
         return sum(a == b for row, want in ends for a, b in zip(row, want, strict=True) if b)
 
     @property
     def wanted(self) -> int:
+        """The number of (rank, chunk) pairs that the collective promises anything about."""
         return sum(want is not None for row in self.goal for want in row)
 
 
 def start(collective: Collective, ranks: int, chunks: int, root: int = 0) -> State:
+    """The precondition: which contributors each (rank, chunk) holds before the first step."""
+
     def held(rank: int, chunk: int) -> Contributors:
         return (rank,) if _origin(collective, ranks, chunk, root) in (None, rank) else ()
 
@@ -69,6 +74,7 @@ def start(collective: Collective, ranks: int, chunks: int, root: int = 0) -> Sta
 
 
 def goal(collective: Collective, ranks: int, chunks: int, root: int = 0, by: int = 0) -> Goal:
+    """The postcondition; None where a collective leaves a chunk undefined."""
     everyone = tuple(range(ranks))
 
     def wanted(rank: int, chunk: int) -> Contributors | None:
@@ -97,6 +103,7 @@ def _target(collective: Collective, ranks: int, chunk: int, root: int, by: int) 
 
 
 def replay(schedule: Schedule) -> Replay:
+    """Run every message on symbolic chunks, for pictures and proofs of some dozens of ranks."""
     kind, n, chunks, root = schedule.collective, schedule.ranks, schedule.chunks, schedule.root
     before = start(kind, n, chunks, root)
     held = [list(row) for row in before]
@@ -141,6 +148,7 @@ class Traffic:
 
     @property
     def busiest(self) -> int:
+        """The bytes that cross the busiest rank's link, in and out together."""
         return int((self.sent_bytes + self.received_bytes).max())
 
 

@@ -40,11 +40,13 @@ class Reduced:
         self._work, self._finish = work, finish
 
     def wait(self) -> torch.Tensor:
+        """Return the averaged gradients when they are there; call it once."""
         self._work.wait()
         return self._finish()
 
     @property
     def span(self) -> tuple[float, float] | None:
+        """Start and end of the communication, in seconds of `time.monotonic()`, once it is done."""
         return self._work.span
 
 

@@ -250,6 +250,7 @@ class DistributedDataParallel(NotCopied, nn.Module):
 
     @property
     def arrivals(self) -> list[str]:
+        """The names of parameters in the order of their gradients in the last backward."""
         return [self._names[parameter] for parameter in self._backward.arrivals]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:

@@ -172,6 +172,7 @@ class FSDPModule:
             unit.requires_gradient_sync = requires_gradient_sync
 
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
+        """Choose whether later forwards free the parameters: see `fully_shard`."""
         for unit in units(self) if recurse else [self._unit]:  # type: ignore[arg-type]
             unit.reshard_after_forward = reshard_after_forward
 
