@@ -11,8 +11,8 @@ import minidist
 def test_the_device_of_a_rank_is_its_local_rank_also_on_the_second_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on two nodes with four GPUs each; only the answer "is there a GPU" is made up."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    """As on two nodes with four GPUs each; only the number of GPUs is made up."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delenv("MINIDIST_DEVICE", raising=False)
     there = [torch.device("cuda", index) for index in range(4)]
     for rank in range(8):

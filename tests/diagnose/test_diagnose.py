@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import minidist
 from minidist.diagnose import __main__ as command
 from minidist.diagnose import record, report, verdict
-from minidist.diagnose.recorder import KEPT, LINE, Recorder
+from minidist.diagnose.recorder import KEPT, LINE, STACK_SIGNAL, Recorder
 from minidist.diagnose.verdict import Call, Rank, read, sentence
 from minidist.errors import CommunicationError
 from tests.support.processes import wait_until
@@ -453,6 +453,17 @@ def ended_by_torchrun(folder: Path) -> None:
     with record(folder):
         os.kill(os.getpid(), signal.SIGTERM)
         load_data(folder / "never")
+
+
+def asked_too_late(folder: Path) -> bool:
+    with record(folder):
+        pass
+    os.kill(os.getpid(), STACK_SIGNAL)
+    return True
+
+
+def test_a_rank_that_is_asked_for_its_stack_after_its_record_lives_on(tmp_path: Path) -> None:
+    assert minidist.launch(asked_too_late, 1, tmp_path) == [True]
 
 
 def test_what_an_earlier_run_and_a_launcher_s_end_leave_is_understood(tmp_path: Path) -> None:

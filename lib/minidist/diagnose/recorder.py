@@ -25,7 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
@@ -67,6 +67,9 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
     if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
         raise ValueError(f"rank {rank}: diagnose.record: folder: expected a path, got {folder!r}")
     (path := Path(folder)).mkdir(parents=True, exist_ok=True)
+    with suppress(ValueError):  # a thread may not
+        if signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:  # one that comes late ends no rank
+            signal.signal(STACK_SIGNAL, signal.SIG_IGN)
     with ExitStack() as stack:
         lock = stack.enter_context((path / f"{rank}.alive").open("w"))
         fcntl.lockf(lock, fcntl.LOCK_EX)  # until the process has gone, however it goes
