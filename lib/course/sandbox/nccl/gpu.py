@@ -153,7 +153,6 @@ _ASKED: dict[Any, Callable[[torch.Tensor], Any]] = {
     _T.is_cuda.__get__: lambda _: True,
     _T.is_cpu.__get__: lambda _: False,
     _T.get_device: gpu_of,
-    _T.is_pinned: lambda _: False,
 }
 
 
