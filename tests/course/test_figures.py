@@ -1,4 +1,4 @@
-"""Pictures that only the book's pages use: what is drawn is what was handed in."""
+"""Charts and sketches of the book: what is drawn is what was handed in."""
 
 from itertools import pairwise
 
@@ -7,20 +7,20 @@ import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
+from matplotlib.patches import Rectangle
 
 from course import figures
+from course.figures import Curve, budget, curves
 from course.figures.beyond import pipelined
 from course.figures.choosing import parts_at_peak
 from course.figures.ddp import BINS
-from course.figures.ring import place
 from course.figures.zero import LAYERS, lay_out
 from minidist.memory.state import MIXED, share, state
 from minidist.planner.hardware import H100, PCIE_5
 from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
-from minidist.plots import COLORS, style
-from minidist.schedule.algorithms import ring_all_reduce
+from minidist.plots.style import COLORS
+from tests.support.figures import boxes, texts
 
 
 def test_bars_stand_on_each_other_and_lack_what_they_lack() -> None:
@@ -39,33 +39,33 @@ def test_bars_stand_on_each_other_and_lack_what_they_lack() -> None:
 @pytest.mark.parametrize(("parts", "local"), [([[0, 1], [2], []], 2), ([["x"]], 1)])
 def test_every_sample_is_in_one_box_of_its_rank(parts: list[list[object]], local: int) -> None:
     (axes,) = figures.batch_shares(parts, local).axes
-    boxes = [p.get_xy() for p in axes.patches if isinstance(p, Rectangle)]
-    texts = [text.get_text() for text in axes.texts]
-    assert len(boxes) == sum(map(len, parts))
-    assert len(set(boxes)) == len(boxes), "no box lies on another"
+    corners = [p.get_xy() for p in boxes(axes)]
+    said = texts(axes)
+    assert len(corners) == sum(map(len, parts))
+    assert len(set(corners)) == len(corners), "no box lies on another"
     for rank, part in enumerate(parts):
-        assert f"rank {rank}" in texts
-        assert f"local {rank % local}" in texts
-        assert all(str(sample) in texts for sample in part)
-    nodes = [text for text in texts if text.startswith("node")]
+        assert f"rank {rank}" in said
+        assert f"local {rank % local}" in said
+        assert all(str(sample) in said for sample in part)
+    nodes = [text for text in said if text.startswith("node")]
     assert nodes == [f"node {node}" for node in range(-(-len(parts) // local))]
 
 
 def test_links_of_the_machine_are_as_wide_as_they_are_fast() -> None:
     (axes,) = figures.machine(H100, PCIE_5).axes
-    bands = [p for p in axes.patches if isinstance(p, Rectangle) and p.get_gid() == "link"]
+    bands = [p for p in boxes(axes) if p.get_gid() == "link"]
     width = {round(max(band.get_width(), 0.0), 6) for band in bands}
     rates = (H100.bandwidth, H100.nvlink, PCIE_5, H100.network)
     assert sorted(width) == pytest.approx(sorted(52 * r / H100.bandwidth for r in rates), rel=1e-4)
     assert len(bands) == 3 * len(rates)
-    texts = "\n".join(text.get_text() for text in axes.texts)
-    assert all(f"{rate / 1e9:.0f} GB/s" in texts for rate in rates[1:])
+    said = "\n".join(texts(axes))
+    assert all(f"{rate / 1e9:.0f} GB/s" in said for rate in rates[1:])
 
 
 def test_a_model_fills_as_many_gpus_as_it_takes() -> None:
     models = {"a": {"parameters": 10.0, "gradients": 15.0}, "b": {"optimizer state": 4.0}}
     (axes,) = figures.filled(models, 10.0, across=2).axes
-    squares = [p for p in axes.patches if isinstance(p, Rectangle) and not p.get_fill()]
+    squares = [p for p in boxes(axes) if not p.get_fill()]
     assert len(squares) == 3 + 1
     area: dict[str, float] = {}
     for container in axes.containers:
@@ -78,29 +78,6 @@ def test_a_model_fills_as_many_gpus_as_it_takes() -> None:
     assert [text.get_text() for text in axes.get_yticklabels()] == ["a\n2.5 GPUs", "b\n0.40 GPU"]
 
 
-def test_strong_scaling_adds_what_is_computed_and_what_is_moved() -> None:
-    counts, computing, moving = [1, 2, 4], [8.0, 4.0, 2.0], [0.0, 1.0, 1.5]
-    (axes,) = figures.strong_scaling(counts, computing, moving, crossing=3).axes
-    drawn = {str(line.get_label()): list(np.asarray(line.get_ydata())) for line in axes.lines}
-    assert drawn["computing"] == computing
-    assert drawn["moving"] == moving[1:], "one rank moves nothing"
-    assert drawn["both, one after the other"] == [8.0, 5.0, 3.5]
-    assert "3 ranks" in [text.get_text() for text in axes.texts]
-
-
-def test_each_message_of_a_step_is_an_arrow_in_its_sender_s_colour() -> None:
-    step = next(iter(ring_all_reduce(4)))
-    (axes,) = figures.idea(step, 4, [("Drawn", "step by step"), ("Run", "for real")]).axes
-    arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
-    drawn = [to_rgb(arrow.get_edgecolor()) for arrow in arrows]
-    assert drawn == [to_rgb(style.RANK[message.src]) for message in step]
-    rank_0, *others = (circle.get_center() for circle in axes.patches if isinstance(circle, Circle))
-    assert rank_0 == place(0, 4) == pytest.approx((0, 1.3)), "on top"
-    assert others[0] == place(1, 4) == pytest.approx((1.15, 0)), "rank 1 follows clockwise"
-    texts = {text.get_text() for text in axes.texts}
-    assert {"Drawn", "Run", *(f"chunk {c}" for c in range(4))} <= texts
-
-
 # What each of four ranks draws of ten samples, in order.
 DRAWN = [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
 
@@ -108,7 +85,7 @@ DRAWN = [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
 def test_the_picture_of_an_epoch_crosses_out_what_is_repeated() -> None:
     figure = figures.epoch(DRAWN, batch=2)
     (axes,) = figure.axes
-    assert [text.get_text() for text in axes.texts] == list("012345678901")
+    assert texts(axes) == list("012345678901")
     assert len(axes.lines) == 2
     assert [label.get_text() for label in axes.get_xticklabels()] == ["step 1", "step 2"]
     colors = [patch.get_facecolor() for patch in axes.patches]
@@ -120,8 +97,8 @@ def test_the_map_shows_each_winner_in_its_own_colour_and_names_it() -> None:
     best = {"a": {8: ["x", "x", "x", "z"], 16: ["x", "z", "z", "z"]}, "b": {8: ["x"] * 4}}
     figure = figures.winners(best, [2.0, 4.0, 8.0, 16.0], ["x", "y", "z"])
     left, right = figure.axes
-    assert [text.get_text() for text in left.texts] == ["x", "z"]
-    assert [text.get_text() for text in right.texts] == ["x"]
+    assert texts(left) == ["x", "z"]
+    assert texts(right) == ["x"]
     assert [label.get_text() for label in left.get_yticklabels()] == ["8", "16"]
     colors = mesh_colors(left)
     x, z = to_rgb(COLORS[0]), to_rgb(COLORS[2])
@@ -187,8 +164,8 @@ def test_a_rank_s_column_holds_what_share_says_and_its_slice_lies_as_high_as_its
 
 def test_the_flat_layout_pads_to_equal_shards() -> None:
     (axes,) = figures.flat_layout({"a": 5, "b": 2}, 4).axes
-    texts = [text.get_text() for text in axes.texts]
-    assert texts == [f"a[{i}]" for i in range(5)] + ["b[0]", "b[1]", "pad"] + [
+    said = texts(axes)
+    assert said == [f"a[{i}]" for i in range(5)] + ["b[0]", "b[1]", "pad"] + [
         f"rank {rank}" for rank in range(4)
     ]
 
@@ -255,13 +232,10 @@ def test_a_pipeline_s_stage_does_one_thing_at_a_time_and_after_its_neighbour() -
 def test_the_parts_at_the_peak_add_up_to_it() -> None:
     for batch in (1, 4, 16):
         found = plan(Sizes.gpt(34, 4096, 32_000, 2048), "H100", 16, batch=batch).forecasts
-        figure = figures.what_fits(found, 80e9)
         for name, each in found.items():
             parts = parts_at_peak(each, unit=1)
             assert sum(parts.values()) == pytest.approx(each.peak), name
             assert min(parts.values()) >= 0
-        peaks = [f"{each.peak / 1e9:.0f}" for each in found.values()]
-        assert [text.get_text() for text in figure.axes[0].texts] == [*peaks, "80 GB of one GPU"]
 
 
 def test_the_ladder_asks_until_the_first_two_times_yes() -> None:
@@ -275,5 +249,126 @@ def test_the_ladder_asks_until_the_first_two_times_yes() -> None:
     words = [text.get_text() for text in axes.texts if text.get_text()]
     assert words[:9] == ["a", "9 of 8", "b", "7 of 8", "50 %", "c", "6 of 8", "99 %", "d"]
     assert words[9:12] == ["not asked", "not asked", "none"]
-    thick = [box.get_linewidth() > 2 for box in axes.patches if isinstance(box, Rectangle)]
+    thick = [box.get_linewidth() > 2 for box in boxes(axes)]
     assert thick == [False] * 5 + [True] + [False] * 6
+
+
+def test_measured_points_have_markers_and_predictions_dashes() -> None:
+    lines = [Curve("one", [1, 10], [2.0, 3.0], 0), Curve("two", [1, 10], [4, 5], 1, True)]
+    (axes,) = curves({"seconds": lines}, x_label="bytes").axes
+    assert [np.asarray(line.get_ydata()).tolist() for line in axes.lines] == [[2.0, 3.0], [4, 5]]
+    assert [line.get_marker() for line in axes.lines] == ["o", "None"]
+    solid, dashed = (line.get_linestyle() for line in axes.lines)
+    assert solid == "-" != dashed
+    assert (axes.get_title("left"), axes.get_xlabel()) == ("seconds", "bytes")
+
+
+@pytest.mark.parametrize("y_log", [True, False])
+def test_curves_carry_their_names_at_their_ends_and_names_do_not_touch(y_log: bool) -> None:
+    ends = {"a": 5.0, "b": 5.01, "of two words, of two": 5.02, "c": 500.0, "": 7.0}
+    lines = [Curve(name, [1, 1024], [1.0, y], i, True) for i, (name, y) in enumerate(ends.items())]
+    panels, ticks = {"few": lines[:1], "many": lines}, {1.0: "1 B", 1024.0: "1 KiB"}
+    figure = curves(panels, x_label="", x_ticks=ticks, marks={"here": 32}, y_log=y_log)
+    few, many = figure.axes
+    assert few.get_ylim() == many.get_ylim()
+    assert [label.get_text() for label in many.get_xticklabels()] == list(ticks.values())
+    assert [np.asarray(axes.lines[-1].get_xdata())[0] for axes in (few, many)] == [32, 32]
+    figure.draw_without_rendering()
+    mark, *names = many.texts
+    assert mark.get_text() == "here"
+    assert [name.get_text() for name in names] == ["a", "b", "of two words,\nof two", "c"]
+    corners = [name.get_window_extent() for name in names]
+    assert all(lower.y1 <= upper.y0 for lower, upper in pairwise(corners))
+    assert [name.get_color() for name in names] == list(COLORS[:4])
+    assert [line.get_linestyle() for line in many.lines[:3]] == ["--", "-.", ":"]
+
+
+def test_forecasts_and_measurements_are_in_place_and_the_box_is_the_budget() -> None:
+    forecast = {"ddp": (7.0, 15.0), "hsdp": (6.5, 9.8)}
+    figure = budget((8.0, 11.0), forecast, [(6.4, 9.2)])
+    (axes,) = figure.axes
+    rings, marks = axes.lines
+    assert np.asarray(rings.get_xydata()).tolist() == [[7.0, 15.0], [6.5, 9.8]]
+    assert np.asarray(marks.get_xydata()).tolist() == [[6.4, 9.2]]
+    (box,) = axes.patches
+    assert isinstance(box, Rectangle)
+    assert (box.get_xy(), box.get_width(), box.get_height()) == ((0, 0), 8, 11)
+    assert texts(axes) == ["the budget", *forecast]
+    assert axes.get_xlim()[1] > 8
+    assert axes.get_ylim()[1] > 15
+
+
+def test_a_block_has_a_cell_for_each_d_numbers_that_it_keeps() -> None:
+    (axes,) = figures.block_memory([("a", "input", 1), ("+", "nothing", 0), ("b", "x", 4)]).axes
+    cells = [p for p in boxes(axes) if p.get_hatch()]
+    assert [round(cell.get_y()) for cell in cells] == [0, 2, 2, 2, 2]
+    said = texts(axes)
+    assert {"d  input", "nothing", "4d  x", "together 5d"} <= set(said)
+
+
+def test_the_peak_of_a_step_is_the_largest_sum_of_its_parts() -> None:
+    small = {"parameters": [5.0, 5.0, 5.0], "activations": [0, 1.0, 0], "gradients": [0, 0, 4.0]}
+    large = small | {"activations": [0.0, 20.0, 0.0]}
+    phases = {"forward": (0.0, 1.0), "backward": (1.0, 2.0)}
+    one, two = figures.step_memory({"one": small, "two": large}, [0, 1, 2], phases).axes
+    peaks = [axes.lines[0].get_xydata().tolist() for axes in (one, two)]
+    assert peaks == [[[2, 9]], [[1, 25]]]
+    assert one.get_ylim() == two.get_ylim()
+    named = [{text.get_text() for text in axes.texts} for axes in (one, two)]
+    assert "activations" not in named[0], "too low for a name"
+    assert {"activations", "gradients", "peak 25 GB"} <= named[1]
+
+
+def test_a_ranks_parts_lie_end_to_end_and_its_peak_is_marked() -> None:
+    ranks = {"DDP": {"parameters": 2.0, "other": 3.0}, "FSDP": {"parameters": 1.0, "other": 0.5}}
+    (axes,) = figures.rank_memory(ranks, ("one GPU", 3.0), {"DDP": 4.0, "FSDP": 1.2}).axes
+    bars = [(p.get_x(), p.get_width()) for p in boxes(axes)]
+    assert bars == [(0, 2), (2, 3), (0, 1), (1, 0.5)]
+    assert [line.get_xdata()[0] for line in axes.lines] == [4, 1.2, 3]
+    assert texts(figures.rank_memory(ranks, ("one GPU", 3.0)).axes[0]) == ["5", "2"]
+
+
+def test_each_rank_sits_on_its_node_with_the_numbers_it_was_told() -> None:
+    everyone = [
+        {"RANK": rank, "WORLD_SIZE": 6, "GROUP_RANK": rank // 3, "LOCAL_RANK": rank % 3}
+        | {"LOCAL_WORLD_SIZE": 3, "MASTER_ADDR": "10.0.0.1", "address": f"10.0.0.{1 + rank // 3}"}
+        for rank in range(6)
+    ]
+    (axes,) = figures.seats(everyone).axes
+    said = texts(axes)
+    places = {text.get_text(): text.get_position() for text in axes.texts}
+    assert [text for text in said if text.startswith("RANK")] == [f"RANK {r}" for r in range(6)]
+    for rank in range(3):
+        (x, y), (same, below) = places[f"RANK {rank}"], places[f"RANK {rank + 3}"]
+        assert (x, y) < (same, below)
+        assert x == pytest.approx(same)
+        assert said.count(f"→ cuda:{rank}") == said.count(f"local rank {rank}") == 2
+    assert said.count("all meet here") == 1
+    assert "node 1, address 10.0.0.2" in said
+    assert "WORLD_SIZE = 6, for all" in said
+
+
+def test_the_rename_comes_after_every_rank_has_written() -> None:
+    (axes,) = figures.async_save("step-2", "step-4").axes
+    bars = {
+        (patch.get_y(), patch.get_x()): patch.get_x() + patch.get_width() for patch in axes.patches
+    }
+    (renamed,) = {line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"}
+    assert all(end <= renamed + 1e-9 for (row, _), end in bars.items() if row >= 1)
+    assert {"step-2", "step-2, step-4.unfinished", "step-2, step-4"} <= {*texts(axes)}
+
+
+def test_lives_lie_on_the_run_and_what_is_done_twice_is_hatched() -> None:
+    whole = [4 - 0.1 * step for step in range(20)]
+    first = {step: whole[step] for step in range(9)}
+    parts = [
+        figures.Life("first", first, killed=True),
+        figures.Life("second", {step: whole[step] for step in range(6, 20)}),
+    ]
+    above, below = figures.lives(whole, parts).axes
+    assert np.asarray(above.lines[0].get_ydata()).tolist() == whole
+    for line, life in zip(above.lines[1:], parts, strict=True):
+        assert dict(zip(line.get_xdata(), line.get_ydata(), strict=True)) == life.losses
+    twice = sorted(patch.get_x() + 0.5 for patch in below.patches if patch.get_width() == 1)
+    assert twice == [6, 7, 8]
+    assert len(below.lines) == 1, "one cross"

@@ -3,8 +3,8 @@
 from course.figures.algorithms import double_tree, floors, pipeline, rounds
 from course.figures.beyond import pipeline_stages, split
 from course.figures.charts import Curve, curves, grouped_bars, level, stacked_bars
-from course.figures.choosing import Rung, budget, foretold, ladder, roofline, what_fits
-from course.figures.cluster import Life, async_save, lives, seats, time_lost
+from course.figures.choosing import Rung, budget, foretold, ladder, parts_at_peak, roofline
+from course.figures.cluster import Life, async_save, lives, seats
 from course.figures.collectives import (
     before_after,
     in_a_row,
@@ -28,7 +28,7 @@ from course.figures.feeding import (
 from course.figures.fsdp import cuts, elements_kept, mesh, unit_life, unit_timeline
 from course.figures.map_reduce import after_a_death, map_shuffle_reduce, step_as_reduce
 from course.figures.memory import block_memory, rank_memory, step_memory
-from course.figures.ring import chunk_tour, idea, link_lanes, message_times, readings, ring_circle
+from course.figures.ring import chunk_tour, link_lanes, message_times, readings, ring_circle
 from course.figures.which import byte_ticks, one_memory, ring_path, winners
-from course.figures.why import filled, machine, strong_scaling
+from course.figures.why import filled, machine
 from course.figures.zero import flat_layout, who_holds, zero_step

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
+from course.figures.boxes import single
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, MARKERS, RANK
 from minidist.schedule.schedule import Schedule, Step
@@ -26,9 +27,8 @@ def rounds(schedule: Schedule, *, local: int = 0) -> Figure:
     """
     steps = list(schedule.outline())
     width = 0.35 * schedule.ranks + 0.9
-    figure, grid = style.subplots(size=(width, HEIGHT * len(steps) + 0.75), layout="none")
+    figure, axes = single(size=(width, HEIGHT * len(steps) + 0.75), layout="none")
     figure.subplots_adjust(0.02, 0.02, 0.98, 0.98)
-    axes: Axes = grid[0, 0]
     axes.set(xlim=(-0.6, schedule.ranks + 2.4), ylim=(len(steps) + 0.35, -0.75))
     axes.set_axis_off()
     for first in range(0, schedule.ranks if local else 0, local or 1):
@@ -85,8 +85,7 @@ def floors(
     `counted`: name → (steps, tensors sent); `ranks`: whose two floors are drawn; `places`: name →
     where it is written, in points from its mark, if not to the right.
     """
-    figure, grid = style.subplots(size=(4.2, 3.4))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(4.2, 3.4))
     least_steps, least_sent = np.ceil(np.log2(ranks)), 2 * (ranks - 1) / ranks
     axes.axvline(least_steps, color=GREY, ls="--", lw=1)
     axes.axhline(least_sent, color=GREY, ls="--", lw=1)
@@ -119,8 +118,7 @@ def pipeline(schedule: Schedule) -> Figure:
     sends = [(number, send) for number, step in enumerate(schedule) for send in step]
     links = list(dict.fromkeys((send.src, send.dst) for _, send in sends))
     steps = 1 + max(number for number, _ in sends)
-    figure, grid = style.subplots(size=(0.28 * steps + 1.2, 0.3 * len(links) + 0.75))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(0.28 * steps + 1.2, 0.3 * len(links) + 0.75))
     for number, send in sends:
         row = links.index((send.src, send.dst))
         color, hatch = (COLORS[0], "") if send.reduce else (COLORS[2], "////")
@@ -144,9 +142,8 @@ def double_tree(schedule: Schedule) -> Figure:
     A rank stands at the same place from left to right in both.
     """
     trees = edges(schedule)
-    figure, grid = style.subplots(size=(min(4.8, 0.4 * schedule.ranks + 0.5), 3.2), layout="none")
+    figure, axes = single(size=(min(4.8, 0.4 * schedule.ranks + 0.5), 3.2), layout="none")
     figure.subplots_adjust(0.02, 0.02, 0.98, 0.98)
-    axes: Axes = grid[0, 0]
     for parents, sign, name in zip(trees, (1, -1), NAMES, strict=True):
         top = max(level(parents, rank) for rank in range(schedule.ranks))
         for rank in range(schedule.ranks):

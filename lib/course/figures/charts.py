@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from course.figures.boxes import single
 from minidist.plots import style
 from minidist.plots.style import COLORS, DASHES, GREY, HATCHES, MARKERS
 
@@ -20,8 +21,7 @@ def grouped_bars(
     groups: Mapping[str, Sequence[float]], names: Sequence[str], *, y_label: str
 ) -> Figure:
     """One bar for each name, side by side for each group."""
-    figure, grid = style.subplots(size=SIZE)
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=SIZE)
     width = 0.8 / len(groups)
     for number, (label, heights) in enumerate(groups.items()):
         left = np.arange(len(names)) + (number - (len(groups) - 1) / 2) * width
@@ -44,8 +44,7 @@ def stacked_bars(
         y_label: what is counted, with its unit.
         marks: name and heights of a mark on each bar, such as what was measured.
     """
-    figure, grid = style.subplots(size=SIZE)
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=SIZE)
     bottom = np.zeros(len(bars))
     for number, part in enumerate(dict.fromkeys(part for bar in bars.values() for part in bar)):
         amounts = np.array([bar.get(part, 0.0) for bar in bars.values()])
@@ -78,8 +77,7 @@ def level(
     curve: Sequence[tuple[float, float]], marks: Mapping[str, float], *, x_label: str, y_label: str
 ) -> Figure:
     """An amount that goes up and down in jumps, with named heights marked by dashed lines."""
-    figure, grid = style.subplots(size=SIZE)
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=SIZE)
     when, amount = zip(*curve, strict=True)
     axes.fill_between(when, amount, step="post", color=COLORS[0], alpha=0.35, linewidth=0)
     axes.step(when, amount, where="post", color=COLORS[0], linewidth=1)

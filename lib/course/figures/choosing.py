@@ -8,11 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from course.figures.boxes import box, single
 from minidist.planner.planner import Forecast
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, MARKERS, PART, PART_HATCH
-
-LOOK = {name: (PART[name], PART_HATCH[name]) for name in PART} | {"unsharded": (GREY, "\\\\\\")}
+from minidist.plots.style import COLORS, GREY, MARKERS
 
 
 def parts_at_peak(found: Forecast, unit: float = 1e9) -> dict[str, float]:
@@ -28,36 +27,6 @@ def parts_at_peak(found: Forecast, unit: float = 1e9) -> dict[str, float]:
         parts |= {"gradients" if replicated else "unsharded": other}
         parts |= {"activations": held["activations"]}
     return {name: nbytes / unit for name, nbytes in parts.items()}
-
-
-def what_fits(forecasts: Mapping[str, Forecast], limit: float) -> Figure:
-    """A bar for each strategy, stacked of parts, with a line at the memory of one GPU.
-
-    `forecasts`: name of a strategy → its forecast; `limit`: bytes that a GPU has.
-    """
-    figure, grid = style.subplots(size=(3.2, 0.4 * len(forecasts) + 1.3))
-    axes: Axes = grid[0, 0]
-    bars = [parts_at_peak(each) for each in forecasts.values()]
-    longest = max(sum(parts.values()) for parts in bars)
-    for row, parts in enumerate(bars):
-        at = 0.0
-        for part, amount in parts.items():
-            color, hatch = LOOK[part]
-            axes.barh(
-                row, amount, 0.62, at, facecolor=color, hatch=hatch, label=part,
-                edgecolor="black", linewidth=0.4, alpha=0.75,
-            )  # fmt: skip
-            at += amount
-        axes.text(at + 0.02 * longest, row, f"{at:.0f}", fontsize=8, va="center")
-    axes.axvline(limit / 1e9, color=GREY, linestyle="--", linewidth=1.3)
-    name = f"{limit / 1e9:g} GB of one GPU"
-    axes.text(limit / 1e9, -0.62, name, fontsize=8, ha="center", va="bottom")
-    axes.set(xlim=(0, 1.12 * longest), ylim=(len(bars) - 0.5, -0.6))
-    axes.set_yticks(range(len(bars)), list(forecasts))
-    axes.set_xlabel("GB", fontsize=9)
-    style.chart(axes, labelsize=8)
-    style.legend_below(figure, 2)
-    return figure
 
 
 GOOD, BAD = COLORS[2], COLORS[1]
@@ -84,15 +53,20 @@ def ladder(rungs: Sequence[Rung], beyond: str) -> Figure:
     taken = next((i for i, rung in enumerate(rungs) if rung.fits and rung.fast), len(rungs))
     for row, rung in enumerate(rungs):
         asked = row <= taken
-        _box(axes, 0, row, rung.name, GOOD if row == taken else GREY, thick=row == taken)
-        _box(axes, 1, row, rung.needs if asked else "not asked", _color(asked, rung.fits))
         second = asked and rung.fits
+        cells = [(rung.name, GOOD if row == taken else GREY)]
+        cells.append((rung.needs if asked else "not asked", _color(asked, rung.fits)))
         if second or not asked:
-            _box(axes, 2, row, rung.rate if second else "not asked", _color(second, rung.fast))
+            cells.append((rung.rate if second else "not asked", _color(second, rung.fast)))
+        for column, (text, color) in enumerate(cells):
+            width = 2.2 if row == taken and column == 0 else 1.0
+            box(axes, column, row, 0.84, 0.72, text,
+                edge=color, face=(color, 0.16), linewidth=width)  # fmt: skip
         if asked and row < taken:
             axes.annotate("", (0.42, row + 1), (0.42, row + 0.72),
                           arrowprops={"arrowstyle": "->", "color": GREY})  # fmt: skip
-    _box(axes, 0, len(rungs), beyond, GOOD if taken == len(rungs) else GREY, wide=3)
+    color = GOOD if taken == len(rungs) else GREY
+    box(axes, 0, len(rungs), 2.84, 0.72, beyond, edge=color, face=(color, 0.16), linewidth=1)
     for column, head in ((1, "does it fit?"), (2, "is it fast?")):
         axes.text(column + 0.42, -0.12, head, fontsize=8.5, ha="center", va="bottom")
     axes.set(xlim=(-0.03, 2.9), ylim=(len(rungs) + 0.8, -0.45), xticks=[], yticks=[])
@@ -102,14 +76,6 @@ def ladder(rungs: Sequence[Rung], beyond: str) -> Figure:
 
 def _color(asked: bool, yes: bool) -> str:
     return (GOOD if yes else BAD) if asked else GREY
-
-
-def _box(
-    axes: Axes, column: int, row: int, text: str, color: str, *, thick: bool = False, wide: int = 1
-) -> None:
-    style.write(axes, column + 0.42 + (wide - 1) / 2, row + 0.36, text)
-    look: dict[str, Any] = {"width": wide - 0.16, "height": 0.72, "facecolor": (color, 0.16)}
-    style.outline(axes, column, row, color, linewidth=2.2 if thick else 1.0, **look)
 
 
 LINES: dict[str, dict[str, Any]] = {
@@ -132,8 +98,7 @@ def roofline(
     "network": what each alone would allow; "overlapped" and "in turns": what a step reaches;
     `names`: line → (tokens, share) where its name stands.
     """
-    figure, grid = style.subplots(size=(3.3, 3.0))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.3, 3.0))
     for name, line in shares.items():
         axes.plot(tokens, line, **LINES[name])
         axes.text(*names[name], name, fontsize=8, color=LINES[name]["color"])
@@ -157,8 +122,7 @@ def foretold(
 
     `points`: kind → pairs (predicted, measured); `what`: is predicted, with its unit.
     """
-    figure, grid = style.subplots(size=(3.4, 3.4))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.4, 3.4))
     every = [value for pairs in points.values() for pair in pairs for value in pair]
     ends = [min(every) / 1.4, max(every) * 1.4]
     axes.plot(ends, ends, color=GREY, lw=1.2)
@@ -184,8 +148,7 @@ Point = tuple[float, float]  # seconds of the run, MB on a rank
 
 def budget(limit: Point, forecast: Mapping[str, Point], measured: Sequence[Point]) -> Figure:
     """Each strategy's forecast as a ring, what was measured as a diamond, the budget as a box."""
-    figure, grid = style.subplots(size=(3.4, 3.0))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.4, 3.0))
     axes.add_patch(Rectangle((0, 0), *limit, color=COLORS[2], alpha=0.15, lw=0))
     axes.text(0.03, 0.03, "the budget", fontsize=9, color=GREY, transform=axes.transAxes)
     (ring,) = axes.plot(*zip(*forecast.values(), strict=True), "o", label="forecast")

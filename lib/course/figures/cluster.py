@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
+from course.figures.boxes import box, single
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, MARKERS, PHASE, RANK
 
@@ -23,8 +23,7 @@ def seats(everyone: Sequence[Mapping[str, Any]]) -> Figure:
     nodes = sorted({who["GROUP_RANK"] for who in everyone})
     widest = max(who["LOCAL_WORLD_SIZE"] for who in everyone)
     width = widest * (SEAT + GAP) + GAP
-    figure, grid = style.subplots(size=(INCH * width, 0.25 + INCH * NODE * len(nodes)))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(INCH * width, 0.25 + INCH * NODE * len(nodes)))
     for number, node in enumerate(nodes):
         here = [who for who in everyone if who["GROUP_RANK"] == node]
         _node(axes, number * NODE, width, here)
@@ -37,26 +36,22 @@ def seats(everyone: Sequence[Mapping[str, Any]]) -> Figure:
 
 def _node(axes: Axes, top: float, width: float, here: Sequence[Mapping[str, Any]]) -> None:
     first = here[0]
-    frame: dict[str, Any] = {"fill": False, "edgecolor": GREY, "linestyle": "--"}
-    axes.add_patch(Rectangle((0, top), width, NODE - 0.25, **frame))
+    box(axes, 0, top, width, NODE - 0.25, linewidth=1, dashed=True)
     name = f"node {first['GROUP_RANK']}, address {first['address']}"
     axes.text(GAP, top + 0.2, name, fontsize=9, va="center")
-    meets = first["address"] == first["MASTER_ADDR"]
-    style.outline(axes, GAP, top + 0.38, width=width - 2 * GAP, height=0.36, facecolor=(GREY, 0.15))
     text = f"torchrun starts {len(here)} ranks; MASTER_ADDR = {first['MASTER_ADDR']}"
-    style.write(axes, width / 2, top + 0.56, text)
-    if meets:
+    box(axes, GAP, top + 0.38, width - 2 * GAP, 0.36, text, face=(GREY, 0.15), linewidth=0.5)
+    if first["address"] == first["MASTER_ADDR"]:
         axes.text(width - GAP, top + 0.2, "all meet here", fontsize=8, va="center", ha="right")
     for who in here:
         left = GAP + who["LOCAL_RANK"] * (SEAT + GAP)
         color = RANK[who["RANK"] % len(RANK)]
-        box: dict[str, Any] = {"width": SEAT, "height": 0.66, "linewidth": 1.2}
-        style.outline(axes, left, top + 0.94, color, facecolor=(color, 0.25), **box)
-        style.write(axes, left + SEAT / 2, top + 1.09, f"RANK {who['RANK']}", fontsize=9)
-        style.write(axes, left + SEAT / 2, top + 1.29, f"local rank {who['LOCAL_RANK']}")
-        style.write(axes, left + SEAT / 2, top + 1.47, f"→ cuda:{who['LOCAL_RANK']}")
+        box(axes, left, top + 0.94, SEAT, 0.66, edge=color, face=(color, 0.25), linewidth=1.2)
         middle = left + SEAT / 2
-        arrow: dict[str, Any] = {"arrowstyle": "->", "color": GREY, "lw": 1}
+        style.write(axes, middle, top + 1.09, f"RANK {who['RANK']}", fontsize=9)
+        style.write(axes, middle, top + 1.29, f"local rank {who['LOCAL_RANK']}")
+        style.write(axes, middle, top + 1.47, f"→ cuda:{who['LOCAL_RANK']}")
+        arrow = {"arrowstyle": "->", "color": GREY}
         axes.annotate("", (middle, top + 0.95), (middle, top + 0.74), arrowprops=arrow)
 
 
@@ -113,8 +108,7 @@ KILLED = COLORS[1]
 
 def async_save(before: str = "step-4", after: str = "step-8") -> Figure:
     """A save during training: who does what, what the folder has, and what a restart finds."""
-    figure, grid = style.subplots(size=(3.6, 2.75))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.6, 2.75))
     copied, end = STEP + COPY, 8.85
     written = copied + max(WRITES)
     renamed = written + INDEX
@@ -126,16 +120,11 @@ def async_save(before: str = "step-4", after: str = "step-8") -> Figure:
         _bar(axes, 1 + rank, copied, took, PHASE["all-gather"], "write, sync")
     _bar(axes, 1, written, INDEX, PHASE["optimizer"], "index")
     rows = ["training", *(f"rank {rank}" for rank in range(len(WRITES)))]
-    for row, name in enumerate(rows):
-        axes.text(-0.12, row + 0.4, name, ha="right", va="center", fontsize=8)
     low = len(rows) + 0.25
-    axes.text(-0.12, low + 0.4, "folder", ha="right", va="center", fontsize=8)
-    texts = (
-        (0, before),
-        (copied, f"{before}, {after}.unfinished"),
-        (renamed, f"{before}, {after}"),
-    )
-    for start, text in texts:
+    for y, name in (*enumerate(rows), (low, "folder")):
+        axes.text(-0.12, y + 0.4, name, ha="right", va="center", fontsize=8)
+    folder = {0: before, copied: f"{before}, {after}.unfinished", renamed: f"{before}, {after}"}
+    for start, text in folder.items():
         axes.text(start + 0.06, low + 0.4, text, va="center", fontsize=8)
         axes.plot((start, start), (low, low + 0.8), color=GREY, lw=0.9)
     axes.plot((renamed, renamed), (0, low + 1.75), color=KILLED, lw=1.3, ls="--")
@@ -150,50 +139,4 @@ def async_save(before: str = "step-4", after: str = "step-8") -> Figure:
 
 
 def _bar(axes: Axes, row: int, start: float, length: float, color: str, text: str) -> None:
-    box: dict[str, Any] = {"width": length, "height": 0.8, "facecolor": (color, 0.3)}
-    style.outline(axes, start, row, color, linewidth=0.8, **box)
-    style.write(axes, start + length / 2, row + 0.4, text, fontsize=8)
-
-
-def time_lost(
-    intervals: Sequence[float],
-    shares: Sequence[tuple[float, float]],
-    simulated: Mapping[float, float],
-    best: tuple[float, float],
-) -> Figure:
-    """Percent of the time lost over the interval between saves: its two parts, and their sum.
-
-    `intervals`: minutes of training between saves, at which the model is drawn; `shares`: for each,
-    what is lost to saving and to what is done again; `simulated`: interval → share that a
-    simulation has lost in all; `best`: the interval to mark, and the share that it loses.
-    """
-    figure, grid = style.subplots(size=(3.6, 2.9))
-    axes: Axes = grid[0, 0]
-    minutes, total = intervals, [saving + again for saving, again in shares]
-    parts = {
-        "saving": ([saving for saving, _ in shares], COLORS[2], "--"),
-        "restarts, repeated work": ([again for _, again in shares], COLORS[1], ":"),
-        "total": (total, COLORS[0], "-"),
-    }
-    for values, color, dashes in parts.values():
-        axes.plot(minutes, [100 * value for value in values], color=color, ls=dashes, lw=1.6)
-    points = [100 * share for share in simulated.values()]
-    axes.plot([*simulated], points, "o", color=COLORS[0], ms=4, mfc="none")
-    axes.plot(best[0], 100 * best[1], "*", color=GREY, ms=11)
-    axes.axvline(best[0], color=GREY, lw=0.9, ls=":")
-    axes.set(xscale="log", xlabel="minutes of training between saves", ylabel="% of the time")
-    axes.set_ylim(0, 100 * max(total))
-    axes.xaxis.set_major_formatter("{x:g}")
-    near: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
-    left, right = len(shares) // 6, len(shares) * 5 // 6
-    for name, place, shift in (
-        ("saving", left, (-34, -16)),
-        ("restarts, repeated work", right, (-52, -62)),
-        ("total", left, (8, 6)),
-    ):
-        values, color, _ = parts[name]
-        axes.annotate(name, (minutes[place], 100 * values[place]), shift, color=color, **near)
-    text = f"best: {best[0]:.0f} min"
-    axes.annotate(text, (best[0], axes.get_ylim()[1]), (5, -12), **near)
-    style.chart(axes, labelsize=8)
-    return figure
+    box(axes, start, row, length, 0.8, text, edge=color, face=(color, 0.3))

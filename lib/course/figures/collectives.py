@@ -1,15 +1,15 @@
 """Pictures of collectives: what ranks hold before and after, and the messages between them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course.figures.algorithms import dot
+from course.figures.boxes import box, stripes
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, PHASE, RANK
+from minidist.plots.style import COLORS, PHASE, RANK
 from minidist.schedule.simulate import Contributors, Replay, State
 
 
@@ -50,9 +50,7 @@ def _side(
         own = [chunk for chunk, who in enumerate(wanted) if who is not None]
         for x, chunk in enumerate(own) if blocks else zip(own, own, strict=True):
             who = held[rank][chunk]
-            for i, contributor in enumerate(who):
-                color = RANK[contributor % 8]
-                style.fill(axes, x + i / len(who), rank, color, width=1 / len(who))
+            stripes(axes, x, rank, who)
             if who != wanted[chunk]:
                 style.outline(axes, x, rank, COLORS[1], linewidth=2)
             text = f"{chunk // width}→{chunk % width}" if blocks else _sum(who, replay.ranks)
@@ -87,25 +85,20 @@ def uneven_blocks(counts: Sequence[Sequence[int]], noun: str) -> Figure:
     longest = max(sum(count for *_, count in row) for row in before + after)
     figure, grid = style.subplots(2, 1, size=(3.45, 0.6 * len(counts) + 0.6))
     for axes, rows, title in zip(grid[:, 0], (before, after), ("before", "after"), strict=True):
-        _bars(axes, rows)
+        for y, row in enumerate(rows):
+            x = 0
+            for src, dst, count in row:
+                if count:
+                    text, face = f"{src}→{dst}", (RANK[src % 8], 0.4)
+                    box(axes, x, y + 0.08, count, 0.84, text, face=face, linewidth=0.5)
+                x += count
+            axes.text(x + 0.15, y + 0.53, str(x), va="center", fontsize=8, fontweight="bold")
         axes.set_title(f"{title}: {noun} on each rank", fontsize=8, loc="left")
         axes.set_xlim(-0.1, longest + 0.8)
         axes.set_xticks([])
         style.name_rows(axes, (f"rank {rank}" for rank in ranks))
         style.table(axes)
     return figure
-
-
-def _bars(axes: Axes, rows: Sequence[Sequence[tuple[int, int, int]]]) -> None:
-    for y, row in enumerate(rows):
-        x = 0
-        for src, dst, count in row:
-            if count:
-                style.fill(axes, x, y + 0.08, RANK[src % 8], width=count, height=0.84)
-                style.outline(axes, x, y + 0.08, width=count, height=0.84)
-                style.write(axes, x + count / 2, y + 0.53, f"{src}→{dst}")
-            x += count
-        axes.text(x + 0.15, y + 0.53, str(x), va="center", fontsize=8, fontweight="bold")
 
 
 def in_a_row(
@@ -124,11 +117,8 @@ def in_a_row(
         for axes, state, heading in zip(line, states, headings, strict=True):
             for rank, row in enumerate(state):
                 for chunk, who in enumerate(row):
-                    for i, contributor in enumerate(who):
-                        color, width = RANK[contributor % 8], 1 / len(who)
-                        style.fill(axes, chunk + i * width, rank, color, width=width)
-                    style.outline(axes, chunk, rank)
-                    style.write(axes, chunk + 0.5, rank + 0.54, _sum(who, first.ranks))
+                    stripes(axes, chunk, rank, who)
+                    box(axes, chunk, rank, 1, 1, _sum(who, first.ranks), linewidth=0.5)
             axes.set_title(heading, fontsize=8, loc="left")
             axes.set_xlim(-0.05, first.chunks + 0.05)
             axes.set_xticks([])
@@ -176,7 +166,10 @@ def messages(
     figure, grid = style.subplots(1, len(panels), size=size)
     for axes, (title, each) in zip(grid[0], panels.items(), strict=True):
         for at, sent in enumerate(each):
-            _round(axes, at * DOWN, sent, ranks)
+            for (src, dst), share in sent.items():
+                heights = at * DOWN + 0.24, (at + 1) * DOWN - 0.24
+                (line,) = axes.plot((src, dst), heights, color=RANK[src % 8])
+                line.set(linewidth=max(0.8, THICK * share), solid_capstyle="butt")
         for row in range(len(each) + 1):
             for rank in range(ranks):
                 dot(axes, rank, row * DOWN, rank)
@@ -188,13 +181,6 @@ def messages(
         y = (at + 0.5) * DOWN
         grid[0, 0].text(-0.6, y, name, ha="right", va="center", fontsize=9, fontweight="bold")
     return figure
-
-
-def _round(axes: Axes, top: float, sent: Round, ranks: int) -> None:
-    for (src, dst), share in sent.items():
-        ends, heights = (src, dst), (top + 0.24, top + DOWN - 0.24)
-        width = max(0.8, THICK * share)
-        axes.plot(ends, heights, color=RANK[src % 8], linewidth=width, solid_capstyle="butt")
 
 
 Held = Sequence[Sequence[Sequence[int]]]  # of each node and each of its ranks, whose parts it has
@@ -210,10 +196,14 @@ def mesh_sums(states: Sequence[tuple[str, Held]]) -> Figure:
         nodes, local = len(held), len(held[0])
         for node, row in enumerate(held):
             for place, who in enumerate(row):
-                _cell(axes, place, node, who)
-        for x, y, width, height in _groups(at, nodes, local):
-            style.outline(axes, x, y, GREY, width=width, height=height, linewidth=1.2)
-            axes.patches[-1].set(linestyle="--")
+                x, y = place + 0.1, node + 0.12
+                stripes(axes, x, y, who, width=0.8, height=0.76)
+                text = "+".join(map(str, who)) if len(who) < 4 else "Σ"
+                box(axes, x, y, 0.8, 0.76, text, linewidth=0.5)
+        for node in range(nodes if at == 0 else 0):
+            box(axes, -0.08, node + 0.02, local + 0.16, 0.96, linewidth=1.2, dashed=True)
+        for place in range(local if at == 1 else 0):
+            box(axes, place + 0.02, -0.08, 0.96, nodes + 0.16, linewidth=1.2, dashed=True)
         axes.set_title(title, fontsize=8)
         axes.set(xlim=(-0.2, local + 0.2), ylim=(nodes + 0.2, -0.2))
         axes.set_yticks([node + 0.5 for node in range(nodes)] if at == 0 else [])
@@ -223,55 +213,21 @@ def mesh_sums(states: Sequence[tuple[str, Held]]) -> Figure:
     return figure
 
 
-def _groups(at: int, nodes: int, local: int) -> list[tuple[float, float, float, float]]:
-    if at == 0:
-        return [(-0.08, node + 0.02, local + 0.16, 0.96) for node in range(nodes)]
-    if at == 1:
-        return [(place + 0.02, -0.08, 0.96, nodes + 0.16) for place in range(local)]
-    return []
-
-
-def _cell(axes: Axes, x: float, y: float, who: Sequence[int]) -> None:
-    for i, contributor in enumerate(who):
-        left, width = x + 0.1 + 0.8 * i / len(who), 0.8 / len(who)
-        style.fill(axes, left, y + 0.12, RANK[contributor % 8], width=width, height=0.76)
-    style.outline(axes, x + 0.1, y + 0.12, width=0.8, height=0.76)
-    style.write(axes, x + 0.5, y + 0.52, "+".join(map(str, who)) if len(who) < 4 else "Σ")
-
-
-class Bar(NamedTuple):
-    """Something that a lane does from `start` to `end`."""
-
-    text: str
-    start: float
-    end: float
-    kind: str = "compute"
-
-
-LOOKS = {"compute": PHASE["backward"], "communication": COLORS[4], "waits": GREY}
-GLOO: Mapping[str, Sequence[Bar]] = {
-    "program": (
-        Bar("call", 0, 1.0),
-        Bar("compute A", 1.0, 4.0),
-        Bar("wait()", 4.0, 6.5, "waits"),
-        Bar("use sum", 6.5, 8.5),
-    ),
-    "messages": (Bar("all_reduce", 1.0, 6.5, "communication"),),
+Lane = Mapping[str, tuple[float, float]]  # what it does → from, to
+GLOO: Mapping[str, Lane] = {
+    "program": {"call": (0, 1), "compute A": (1, 4), "wait()": (4, 6.5), "use sum": (6.5, 8.5)},
+    "messages": {"all_reduce": (1, 6.5)},
 }
-NCCL: Mapping[str, Sequence[Bar]] = {
-    "program": (
-        Bar("call", 0, 1.0),
-        Bar("queue A", 1.0, 2.3),
-        Bar("wait()", 2.3, 3.3),
-        Bar("queue use", 3.3, 4.8),
-        Bar("goes on", 4.8, 8.5),
-    ),
-    "GPU stream": (
-        Bar("compute A", 1.6, 4.6),
-        Bar("stream waits", 4.6, 6.8, "waits"),
-        Bar("use sum", 6.8, 8.5),
-    ),
-    "NCCL stream": (Bar("all_reduce", 1.3, 6.8, "communication"),),
+NCCL: Mapping[str, Lane] = {
+    "program": {
+        "call": (0, 1),
+        "queue A": (1, 2.3),
+        "wait()": (2.3, 3.3),
+        "queue use": (3.3, 4.8),
+        "goes on": (4.8, 8.5),
+    },
+    "GPU stream": {"compute A": (1.6, 4.6), "stream waits": (4.6, 6.8), "use sum": (6.8, 8.5)},
+    "NCCL stream": {"all_reduce": (1.3, 6.8)},
 }
 
 
@@ -281,24 +237,16 @@ def waiting() -> Figure:
     heights = [len(lanes) + 0.5 for lanes in panels.values()]
     figure, grid = style.subplots(2, 1, size=(4.8, 0.42 * sum(heights)), height_ratios=heights)
     for axes, (title, lanes) in zip(grid[:, 0], panels.items(), strict=True):
-        _lanes(axes, lanes)
+        for y, lane in enumerate(lanes.values()):
+            for text, (start, end) in lane.items():
+                color = COLORS[4] if text == "all_reduce" else PHASE["backward"]
+                idle = text == "stream waits" or (text == "wait()" and lanes is GLOO)
+                face = None if idle else (color, 0.4)
+                box(axes, start, y + 0.1, end - start, 0.8, text, face=face, dashed=idle)
         axes.set_title(title, fontsize=9, loc="left")
+        axes.set_xlim(0, 8.6)
+        axes.set_xticks([])
+        style.name_rows(axes, lanes)
+        style.table(axes)
     grid[1, 0].set_xlabel("time →", fontsize=8, loc="right")
     return figure
-
-
-def _lanes(axes: Axes, lanes: Mapping[str, Sequence[Bar]]) -> None:
-    for y, bars in enumerate(lanes.values()):
-        for text, start, end, kind in bars:
-            place: dict[str, Any] = {"width": end - start, "height": 0.8}
-            if kind == "waits":
-                style.outline(axes, start, y + 0.1, GREY, linewidth=1, **place)
-                axes.patches[-1].set(linestyle="--")
-            else:
-                style.fill(axes, start, y + 0.1, LOOKS[kind], **place)
-                style.outline(axes, start, y + 0.1, **place)
-            style.write(axes, (start + end) / 2, y + 0.53, text)
-    axes.set_xlim(0, 8.6)
-    axes.set_xticks([])
-    style.name_rows(axes, lanes)
-    style.table(axes)

@@ -1,18 +1,18 @@
 """Pictures of DDP: a step, its buckets over time, and the gradients of each rank."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from course.figures.boxes import box, single
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PHASE
 
 WIDE, HIGH = 0.86, 0.62  # of a box, in columns and rows
-OPACITY = 0.45
 
 
 def ddp_step(
@@ -25,8 +25,7 @@ def ddp_step(
     begin with; `after`: the weights that all ranks end with.
     """
     ranks = len(parts)
-    figure, grid = style.subplots(size=(3.3, 3.7))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.3, 3.7))
     rows = {
         "weights": ([before] * ranks, PART["parameters"]),
         "its part of\nthe batch": (parts, GREY),
@@ -41,9 +40,8 @@ def ddp_step(
     for row, (texts, color) in enumerate(rows.values()):
         wide = WIDE if len(texts) > 1 else ranks - 1 + WIDE
         for column, text in enumerate(texts):
-            x, face = column + (1 - WIDE) / 2, (color, OPACITY)
-            style.outline(axes, x, row, color, width=wide, height=HIGH, facecolor=face)
-            style.write(axes, x + wide / 2, row + HIGH / 2, text, fontsize=8)
+            x, face = column + (1 - WIDE) / 2, (color, 0.45)
+            box(axes, x, row, wide, HIGH, text, edge=color, face=face, linewidth=0.5)
         for rank in range(ranks * (row > 0)):
             ends = (rank + 0.5, row - 0.02), (rank + 0.5, row - 1 + HIGH + 0.02)
             axes.annotate("", *ends, arrowprops={"arrowstyle": "->", "color": GREY})
@@ -106,10 +104,9 @@ def bucket_timeline(
 def _bar(axes: Axes, start: float, end: float, top: float, color: str, text: str) -> None:
     """A bar with its name, if there is room; a little short, so that neighbours stay apart."""
     whole = axes.get_xlim()[1]
-    look: dict[str, Any] = {"facecolor": (color, 0.45), "edgecolor": color, "linewidth": 0.8}
-    axes.barh(top, end - start - 0.003 * whole, LANE, start, align="edge", **look)
-    if end - start > 0.045 * whole:
-        axes.text((start + end) / 2, top + LANE / 2, text, ha="center", va="center", fontsize=8)
+    name = text if end - start > 0.045 * whole else ""
+    wide = end - start - 0.003 * whole
+    box(axes, start, top, wide, LANE, name, edge=color, face=(color, 0.45))
 
 
 BINS = 8  # parts of a gradient that are shown, each by the mean of its elements
@@ -136,7 +133,9 @@ def gradients(
         _strips(axes, [np.array([_strip(each[name]) for name in rows]) for each in ranks], scale)
         axes.set_title(title, fontsize=9)
     _bucket_numbers(grid[0, 2], rows, buckets)
-    style.name_rows(grid[0, 0], rows)
+    for axes in grid[0]:
+        style.name_rows(axes, rows if axes is grid[0, 0] else [""] * len(rows))
+        style.table(axes)
     return figure
 
 
@@ -165,7 +164,6 @@ def _strips(axes: Axes, of_ranks: Sequence[np.ndarray], scale: np.ndarray) -> No
             style.outline(axes, left[0], row, width=BINS)
     axes.set_xticks(np.arange(len(of_ranks)) * wide + BINS / 2, map(str, range(len(of_ranks))))
     axes.set_xlabel("rank", fontsize=8)
-    _bare(axes, len(scale))
 
 
 def _bucket_numbers(
@@ -179,10 +177,3 @@ def _bucket_numbers(
     axes.set_xticks(np.arange(len(buckets)) + 0.5, list(buckets), rotation=90)
     axes.set_xlim(-0.05, len(buckets) + 0.05)
     axes.set_title("bucket", fontsize=9)
-    _bare(axes, len(rows))
-
-
-def _bare(axes: Axes, rows: int) -> None:
-    axes.set_ylim(rows + 0.05, -0.05)
-    axes.set_yticks([])
-    style.table(axes)

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
+from course.figures.boxes import box, single
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PHASE, RANK
 
@@ -23,8 +23,7 @@ def epoch(drawn: Sequence[Sequence[int]], batch: int) -> Figure:
     in a step.
     """
     longest = max(len(own) for own in drawn)
-    figure, grid = style.subplots(size=(0.36 * longest + 1.1, 0.28 * len(drawn) + 0.5))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(0.36 * longest + 1.1, 0.28 * len(drawn) + 0.5))
     seen: set[int] = set()
     for place in range(longest):
         step = place // batch
@@ -54,14 +53,12 @@ def batch_shares(parts: Sequence[Sequence[object]], local: int) -> Figure:
     nodes = -(-len(parts) // local)
     share = max(1, *(len(part) for part in parts))
     width = local * (share + GAP)
-    figure, grid = style.subplots(size=(0.19 * width, 0.74 * nodes))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(0.19 * width, 0.74 * nodes))
     for rank, part in enumerate(parts):
         left, top = rank % local * (share + GAP), 3.4 * (rank // local)
         for x, sample in enumerate(part):
-            color = RANK[rank % 8], 0.5
-            style.outline(axes, left + x, top, "black", linewidth=0.8, facecolor=color)
-            style.write(axes, left + x + 0.5, top + 0.52, str(sample))
+            face = RANK[rank % 8], 0.5
+            box(axes, left + x, top, 1, 1, str(sample), edge="black", face=face)
         style.write(axes, left + share / 2, top + 1.5, f"rank {rank}")
         style.write(axes, left + share / 2, top + 2.15, f"local {rank % local}")
         if rank % local == 0:
@@ -80,20 +77,16 @@ def global_batch(ranks: int, micro: int, batch: int) -> Figure:
     `ranks`: ranks, each with its colour; `micro`: micro-batches to a step; `batch`: samples in a
     micro-batch of a rank.
     """
-    figure, grid = style.subplots(size=(3.7, 0.55 * micro + 1.1))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.7, 0.55 * micro + 1.1))
     width = ranks * (batch + SPACE) - SPACE
     for rank in range(ranks):
         left = rank * (batch + SPACE)
         style.write(axes, left + batch / 2, -0.28, f"rank {rank}", fontsize=9)
         for row in range(micro):
             for sample in range(batch):
-                color = RANK[rank % len(RANK)], 0.45
-                style.outline(axes, left + sample, row, linewidth=0.8, height=0.7, facecolor=color)
-    box = Rectangle((0, micro + 0.05), width, 0.62, edgecolor=GREY, linewidth=0.8)
-    box.set_facecolor((PHASE["reduce-scatter"], 0.25))
-    axes.add_patch(box)
-    style.write(axes, width / 2, micro + 0.36, "one all-reduce, one optimizer step", fontsize=9)
+                box(axes, left + sample, row, 1, 0.7, face=(RANK[rank % len(RANK)], 0.45))
+    text, face = "one all-reduce, one optimizer step", (PHASE["reduce-scatter"], 0.25)
+    box(axes, 0, micro + 0.05, width, 0.62, text, face=face, fontsize=9)
     axes.set_yticks([row + 0.35 for row in range(micro)],
                     [f"micro-batch {row + 1}" for row in range(micro)])  # fmt: skip
     axes.set_xticks([])
@@ -135,8 +128,7 @@ def spreads(values: torch.Tensor) -> Figure:
     `values`: [ranks, samples].
     """
     ranks = len(values)
-    figure, grid = style.subplots(size=(3.7, 0.42 * ranks + 0.9))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.7, 0.42 * ranks + 0.9))
     edge = float(values.max()) + 0.5
     for rank, own in enumerate([*values, values.flatten()]):
         mean, variance = float(own.mean()), float(own.var(correction=0))
@@ -176,15 +168,11 @@ def two_paths(rates: Sequence[float], k: int) -> Figure:
         small, large = descend(rate, k), descend(k * rate, 1)
         axes.plot(*small.T, "o-", color=COLORS[0], markersize=4, linewidth=1.4)
         axes.plot(*large.T, "s--", color=COLORS[1], markersize=5, linewidth=1.4)
-        _name(axes, (small[-1, 0], small[-1, 1]), f"{k} small steps", COLORS[0], above=True)
-        _name(axes, (large[-1, 0], large[-1, 1]), "one large step", COLORS[1], above=False)
+        near = {"textcoords": "offset points", "fontsize": 8.5}
+        axes.annotate(f"{k} small steps", small[-1], (6, 5), color=COLORS[0], **near)
+        axes.annotate("one large step", large[-1], (6, -9), color=COLORS[1], **near)
         axes.set_title(f"rate {rate:g}", fontsize=9, loc="left")
     return figure
-
-
-def _name(axes: Axes, end: tuple[float, float], text: str, color: str, *, above: bool) -> None:
-    shift = (6, 5) if above else (6, -9)
-    axes.annotate(text, end, shift, textcoords="offset points", fontsize=8.5, color=color)
 
 
 def _valley(axes: Axes) -> None:
@@ -205,8 +193,8 @@ def uneven(batches: Sequence[int]) -> Figure:
     `batches`: how many batches each rank has.
     """
     figure, grid = style.subplots(2, 1, size=(3.7, 0.86 * len(batches) + 1.5), sharex=True)
-    _panel(grid[0, 0], batches, joined=False)
-    _panel(grid[1, 0], batches, joined=True)
+    for axes, joined in zip(grid[:, 0], (False, True), strict=True):
+        _panel(axes, batches, joined=joined)
     grid[1, 0].set_xlabel("time", fontsize=9, loc="right")
     return figure
 
@@ -217,40 +205,20 @@ def _panel(axes: Axes, batches: Sequence[int], *, joined: bool) -> None:
         left = step * (BATCH + TALK)
         for rank, own in enumerate(batches):
             if step < own:
-                color = PHASE["forward"], 0.5
-                _box(axes, left, rank, BATCH, f"{step + 1}", color)
+                face = PHASE["forward"], 0.5
+                box(axes, left, rank + 0.12, BATCH, 0.76, f"{step + 1}", face=face)
             elif joined:
-                _box(axes, left, rank, BATCH, "zeros")
-        if joined or step < min(batches):
-            talk = PHASE["reduce-scatter"], 0.35
-            for rank in range(len(batches)):
-                _box(axes, left + BATCH, rank, TALK, "Σ", talk)
-    if not joined:
-        _stuck(axes, batches)
+                box(axes, left, rank + 0.12, BATCH, 0.76, "zeros")
+            if joined or step < min(batches):
+                face = PHASE["reduce-scatter"], 0.35
+                box(axes, left + BATCH, rank + 0.12, TALK, 0.76, "Σ", face=face)
+    if not joined:  # those that have another batch wait for the gradients of those that have none
+        end = min(batches) * (BATCH + TALK) + 0.15
+        for rank, own in enumerate(batches):
+            x, text = (end + BATCH, "waits …") if own > min(batches) else (end, "has ended")
+            axes.text(x, rank + 0.5, text, fontsize=8, va="center")
     axes.set_title("with join()" if joined else "without", fontsize=9, loc="left")
     axes.set_xticks([])
     axes.set_xlim(-0.05, max(batches) * (BATCH + TALK) + 0.05)
     style.name_rows(axes, (f"rank {rank}" for rank in range(len(batches))))
     style.table(axes, labelsize=9)
-
-
-def _stuck(axes: Axes, batches: Sequence[int]) -> None:
-    """Ranks that have another batch wait for the gradients of those that have none."""
-    end = min(batches) * (BATCH + TALK)
-    for rank, own in enumerate(batches):
-        if own > min(batches):
-            style.write(axes, end + BATCH + 0.15, rank + 0.5, "waits …")
-            axes.texts[-1].set_horizontalalignment("left")
-        else:
-            style.write(axes, end + 0.15, rank + 0.5, "has ended")
-            axes.texts[-1].set_horizontalalignment("left")
-
-
-def _box(
-    axes: Axes, left: float, rank: int, width: float, text: str,
-    color: tuple[str, float] | None = None,
-) -> None:  # fmt: skip
-    style.outline(
-        axes, left, rank + 0.12, GREY, width=width, height=0.76, linewidth=0.8, facecolor=color
-    )
-    style.write(axes, left + width / 2, rank + 0.52, text)

@@ -1,12 +1,14 @@
 """Pictures of FSDP: how units are cut into shards, how one lives, and hybrid sharding."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
+from course.figures.boxes import box, single
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.plots import style
 from minidist.plots.style import GREY, PART, PART_HATCH, PHASE, RANK
@@ -55,12 +57,8 @@ def _parameters(
 
 
 def _cell(axes: Axes, left: float, top: float, element: str, rank: int) -> None:
-    color = (RANK[rank % 8], 0.55) if element else "none"
-    box = Rectangle((left, top), 1, 0.9, facecolor=color, edgecolor=GREY, linewidth=0.7)
-    box.set_hatch("" if element else "xxx")
-    axes.add_patch(box)
-    if element:
-        axes.text(left + 0.5, top + 0.45, element, ha="center", va="center_baseline", fontsize=8)
+    box(axes, left, top, 1, 0.9, element, face=(RANK[rank % 8], 0.55) if element else None)
+    axes.patches[-1].set_hatch("" if element else "xxx")
 
 
 def elements_kept(
@@ -87,7 +85,7 @@ def elements_kept(
 Holding = Mapping[str, str]  # part of the state → "whole" or "shard"; a part may be missing
 CELL, APART, BAR = 0.2, 0.3, 0.34  # width of a number, gap between ranks, height of a strip
 HIGH = 1.25  # of a row, in heights of a cell pair
-COLLECTIVES = "gather", "reduce-scatter"
+COLLECTIVES, PARTS = ("gather", "reduce-scatter"), ("parameters", "gradients")
 
 
 def unit_life(phases: Mapping[str, Mapping[str, Holding]], ranks: int = 4) -> Figure:
@@ -97,18 +95,24 @@ def unit_life(phases: Mapping[str, Mapping[str, Holding]], ranks: int = 4) -> Fi
     `phases`: phase → event → what a rank holds after it; `ranks`: how many ranks share the unit.
     """
     events = [(phase, name, held) for phase, all_ in phases.items() for name, held in all_.items()]
-    figure, grid = style.subplots(size=(4.8, 0.4 * len(events) + 0.6))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(4.8, 0.4 * len(events) + 0.6))
     wide = ranks * CELL + APART
     bars = ranks * wide + 0.1
     for row, (_, name, held) in enumerate(events):
-        for rank in range(ranks):
-            _holding(axes, rank * wide, row * HIGH, held, rank, ranks)
+        for rank, (line, part), number in product(range(ranks), enumerate(PARTS), range(ranks)):
+            there = held.get(part) == "whole" or (part in held and number == rank)
+            corner = rank * wide + number * CELL, row * HIGH + line * (BAR + 0.08)
+            _numbers(axes, *corner, CELL, part if there else None)
         if name in COLLECTIVES:  # a line joins the ranks
             y = row * HIGH + BAR / 2 + (BAR + 0.08) * (name == "reduce-scatter")
             for rank in range(1, ranks):
                 axes.plot([rank * wide - APART, rank * wide], [y, y], color=GREY, lw=2)
-        _amount(axes, bars, row * HIGH, held, ranks)
+        total = 0
+        for part, how in held.items():
+            count = {"shard": 1, "whole": ranks + (part == "parameters")}[how]  # the shard stays
+            _numbers(axes, bars + 0.11 * total, row * HIGH + 0.2, 0.11 * count, part)
+            total += count
+        axes.text(bars + 0.11 * total + 0.06, row * HIGH + 0.4, str(total), va="center", fontsize=8)
     _names(axes, phases)
     for rank in range(ranks):
         middle = rank * wide + ranks * CELL / 2
@@ -120,28 +124,11 @@ def unit_life(phases: Mapping[str, Mapping[str, Holding]], ranks: int = 4) -> Fi
     return figure
 
 
-def _holding(axes: Axes, left: float, top: float, held: Holding, rank: int, ranks: int) -> None:
-    """A rank's weights, and its gradients below them; what is not there is an empty outline."""
-    for line, part in enumerate(("parameters", "gradients")):
-        for number in range(ranks):
-            there = held.get(part) == "whole" or (part in held and number == rank)
-            corner = left + number * CELL, top + line * (BAR + 0.08)
-            box = Rectangle(corner, CELL, BAR, linewidth=0.5, edgecolor=GREY, fill=there)
-            if there:
-                box.set(facecolor=PART[part], hatch=2 * PART_HATCH[part], edgecolor="black")
-            axes.add_patch(box)
-
-
-def _amount(axes: Axes, left: float, top: float, held: Holding, ranks: int) -> None:
-    start, total = left, 0
-    for part, how in held.items():
-        count = {"shard": 1, "whole": ranks + (part == "parameters")}[how]  # the shard stays
-        total += count
-        box = Rectangle((start, top + 0.2), 0.11 * count, BAR, linewidth=0.5, edgecolor=GREY)
-        box.set(facecolor=PART[part], hatch=2 * PART_HATCH[part], edgecolor="black")
-        axes.add_patch(box)
-        start += 0.11 * count
-    axes.text(start + 0.06, top + 0.4, str(total), va="center", fontsize=8)
+def _numbers(axes: Axes, left: float, top: float, width: float, part: str | None) -> None:
+    """Numbers of a part of the state; if there are none, an empty outline."""
+    look: dict[str, Any] = {"face": (PART[part], 1.0), "edge": "black"} if part else {}
+    box(axes, left, top, width, BAR, linewidth=0.5, **look)
+    axes.patches[-1].set_hatch(2 * PART_HATCH[part] if part else "")
 
 
 def _names(axes: Axes, phases: Mapping[str, Mapping[str, Holding]]) -> None:
@@ -176,12 +163,8 @@ def unit_timeline(panels: Mapping[str, Iterable[Span]]) -> Figure:
 def _panel(axes: Axes, title: str, spans: list[Span]) -> None:
     for _, _, name, start, end in spans:
         kind, unit = name.rsplit(" ", 1)
-        corner = 1e3 * start, LANES[kind] - THICK / 2
-        box = Rectangle(corner, 1e3 * (end - start), THICK, edgecolor="black", lw=0.5, alpha=0.65)
-        box.set_facecolor(PHASE[kind])
-        axes.add_patch(box)
-        middle = 5e2 * (start + end)
-        axes.text(middle, LANES[kind], unit, ha="center", va="center_baseline", fontsize=8)
+        look: dict[str, Any] = {"edge": "black", "face": (PHASE[kind], 0.65), "linewidth": 0.5}
+        box(axes, 1e3 * start, LANES[kind] - THICK / 2, 1e3 * (end - start), THICK, unit, **look)
     for phase in ("forward", "backward"):
         own = [span for span in spans if span.name.startswith(phase)]
         middle = 5e2 * (own[0].start + own[-1].end)
@@ -200,11 +183,16 @@ WIDE, TALL, DOWN = 1.0, 0.8, 1.55  # of a rank's box, and from one node to the n
 
 def mesh(nodes: int, local: int) -> Figure:
     """Each rank with the shard it keeps: rows share a model, columns keep copies of one shard."""
-    figure, grid = style.subplots(size=(4.8, 1.15 * nodes + 0.35))
-    axes: Axes = grid[0, 0]
-    for rank in range(nodes * local):
+    figure, axes = single(size=(4.8, 1.15 * nodes + 0.35))
+    cell = 0.8 * WIDE / local
+    for rank in range(nodes * local):  # in its box the model as a strip, of which a shard is filled
         node, place = divmod(rank, local)
-        _rank(axes, place * 1.25, node * DOWN, rank, place, local)
+        left, top = place * 1.25, node * DOWN
+        box(axes, left, top, WIDE, TALL, edge=RANK[rank % 8], linewidth=2)
+        style.write(axes, left + WIDE / 2, top + 0.25, f"rank {rank}")
+        for number in range(local):
+            face = (PART["parameters"], 1.0) if number == place else None
+            box(axes, left + 0.1 + number * cell, top + 0.45, cell, 0.22, face=face, linewidth=0.5)
     right = (local - 1) * 1.25 + WIDE
     for node in range(nodes):
         y = node * DOWN + TALL / 2
@@ -224,16 +212,3 @@ def mesh(nodes: int, local: int) -> Figure:
     axes.set(xlim=(-0.95, right + 0.1), ylim=(bottom + 0.5, -0.5))
     axes.set_axis_off()
     return figure
-
-
-def _rank(axes: Axes, left: float, top: float, rank: int, place: int, local: int) -> None:
-    """A box in the rank's colour; in it the model as a strip, of which one shard is filled."""
-    box = Rectangle((left, top), WIDE, TALL, edgecolor=RANK[rank % 8], linewidth=2)
-    box.set_facecolor("none")
-    axes.add_patch(box)
-    axes.text(left + WIDE / 2, top + 0.25, f"rank {rank}", ha="center", va="center", fontsize=8)
-    cell = 0.8 * WIDE / local
-    for number in range(local):
-        shard = Rectangle((left + 0.1 + number * cell, top + 0.45), cell, 0.22)
-        shard.set(edgecolor=GREY, linewidth=0.5, fill=number == place, facecolor=PART["parameters"])
-        axes.add_patch(shard)

@@ -6,8 +6,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
+from course.figures.boxes import box, single
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, PHASE, RANK
 from minidist.schedule.simulate import Replay
@@ -25,24 +25,22 @@ def map_shuffle_reduce(
     `inputs`: the text of each map task; `boxes`: boxes[m][r] is how many pairs map task m has for
     reducer r; an empty box has no line; `parts`: parts[r] is what reducer r makes of them.
     """
-    figure, grid = style.subplots(size=(3.45, 3.7))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.45, 3.7))
     across = len(inputs) * (WIDE + GAP) - GAP
     wide = (across - (len(parts) - 1) * 2 * GAP) / len(parts)
     for r, part in enumerate(parts):
         x = r * (wide + 2 * GAP)
-        _box(axes, x, REDUCED, wide, 1.15, RANK[r])
+        box(axes, x, REDUCED, wide, 1.15, face=(RANK[r], 0.3), linewidth=0.5)
         style.write(axes, x + wide / 2, REDUCED + 0.17, f"reducer {r}")
         style.write(axes, x + wide / 2, REDUCED + 0.66, _words(part))
     for m, (text, row) in enumerate(zip(inputs, boxes, strict=True)):
         left = m * (WIDE + GAP)
-        style.outline(axes, left, 0.2, GREY, width=WIDE, height=BOX, linewidth=0.8)
+        box(axes, left, 0.2, WIDE, BOX)
         style.write(axes, left + WIDE / 2, 0.37, f"task {m}")
         style.write(axes, left + WIDE / 2, 0.84, "\n".join(textwrap.wrap(text, 9)))
         for r, count in enumerate(row):
             x, width = left + r * WIDE / len(row), WIDE / len(row)
-            _box(axes, x, MAPPED, width, SLOT, RANK[r])
-            style.write(axes, x + width / 2, MAPPED + SLOT / 2 + 0.01, str(count))
+            box(axes, x, MAPPED, width, SLOT, str(count), face=(RANK[r], 0.3), linewidth=0.5)
             if count:
                 ends = x + width / 2, r * (wide + 2 * GAP) + wide * (m + 1) / (len(inputs) + 1)
                 heights = MAPPED + SLOT, REDUCED
@@ -60,11 +58,6 @@ def _words(part: Mapping[str, Any]) -> str:
     return "\n".join(textwrap.wrap(pairs, 13)).replace("_", " ")
 
 
-def _box(axes: Axes, x: float, y: float, width: float, height: float, color: str) -> None:
-    style.fill(axes, x, y, color, width=width, height=height, alpha=0.3)
-    style.outline(axes, x, y, width=width, height=height)
-
-
 BLOCK, APART, HIGH = 0.86, 0.1, 0.36
 LOST = COLORS[1]
 STATE = {"parameters": "weights", "optimizer state": "optimizer"}
@@ -75,8 +68,7 @@ def after_a_death(ranks: int, dead: int) -> Figure:
 
     Whole boxes are in a survivor's memory; what is lost has a dashed outline and a cross.
     """
-    figure, grid = style.subplots(size=(3.45, 2.0))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.45, 2.0))
     for rank in range(ranks):
         x, gone = rank * (BLOCK + APART), rank == dead
         axes.text(x + BLOCK / 2, 0.06, f"rank {rank}", ha="center", va="bottom", fontsize=8)
@@ -84,17 +76,12 @@ def after_a_death(ranks: int, dead: int) -> Figure:
             _part(axes, x, 0.15 + 0.42 * row, part, name, lost=gone)
         _part(axes, x, 1.05, "gradients", "gradient", lost=True)
         if rank + 1 < ranks:
+            ends = x + BLOCK / 2 + 0.1, x + BLOCK * 1.5 + APART - 0.1
             cut = dead in (rank, rank + 1)
-            middle, ends = (
-                x + BLOCK + APART / 2,
-                (x + BLOCK / 2 + 0.1, x + BLOCK * 1.5 + APART - 0.1),
-            )
-            look: dict[str, Any] = {
-                "color": LOST if cut else GREY,
-                "linestyle": ":" if cut else "-",
-            }
-            axes.plot(ends, (1.65, 1.65), linewidth=1.6, **look)
+            color, dashes = (LOST, ":") if cut else (GREY, "-")
+            axes.plot(ends, (1.65, 1.65), dashes, color=color, linewidth=1.6)
             if cut:
+                middle = x + BLOCK + APART / 2
                 axes.plot(middle, 1.65, "x", color=LOST, markersize=8, markeredgewidth=2)
         axes.plot(x + BLOCK / 2, 1.65, "x" if gone else "o", color=LOST if gone else GREY)
     right = ranks * (BLOCK + APART)
@@ -108,13 +95,10 @@ def after_a_death(ranks: int, dead: int) -> Figure:
 
 def _part(axes: Axes, x: float, y: float, part: str, name: str, *, lost: bool) -> None:
     if lost:
-        look: dict[str, Any] = {"edgecolor": LOST, "linestyle": "--", "fill": False, "linewidth": 1}
-        axes.add_patch(Rectangle((x, y), BLOCK, HIGH, **look))
+        box(axes, x, y, BLOCK, HIGH, name, edge=LOST, linewidth=1, dashed=True)
     else:
-        look = {"facecolor": (PART[part], 0.3), "edgecolor": (PART[part], 0.4), "linewidth": 0.6}
-        hatch = PART_HATCH[part]
-        axes.add_patch(Rectangle((x, y), BLOCK, HIGH, hatch=hatch, **look))
-    style.write(axes, x + BLOCK / 2, y + HIGH / 2 + 0.01, name)
+        box(axes, x, y, BLOCK, HIGH, name, face=(PART[part], 0.3), linewidth=0.6)
+        axes.patches[-1].set(hatch=PART_HATCH[part], edgecolor=(PART[part], 0.4))
 
 
 SPAN, SPACE, TALL = 1.0, 0.16, 0.34
@@ -134,26 +118,20 @@ def step_as_reduce(scattered: Replay, gathered: Replay) -> Figure:
     `scattered`: the reduce-scatter whose messages are the shuffle; `gathered`: the all-gather that
     follows.
     """
-    figure, grid = style.subplots(size=(3.45, 4.3))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.45, 4.3))
     ranks = scattered.ranks
     for rank in range(ranks):
         left = rank * (SPAN + SPACE)
         axes.text(left + SPAN / 2, -0.1, f"rank {rank}", ha="center", va="bottom", fontsize=8.5)
-        style.outline(axes, left, ROWS["shard"], width=SPAN, height=TALL, linewidth=0.8)
-        _label(axes, left, "shard", f"shard {rank}")
-        style.fill(axes, left, ROWS["compute"], PHASE["forward"], width=SPAN / 2, height=TALL)
-        right = left + SPAN / 2
-        style.fill(axes, right, ROWS["compute"], PHASE["backward"], width=SPAN / 2, height=TALL)
-        _label(axes, left - SPAN / 4, "compute", "fwd")
-        _label(axes, left + SPAN / 4, "compute", "bwd")
+        box(axes, left, ROWS["shard"], SPAN, TALL, f"shard {rank}")
+        for x, text, phase in ((left, "fwd", "forward"), (left + SPAN / 2, "bwd", "backward")):
+            face = PHASE[phase], 0.4
+            box(axes, x, ROWS["compute"], SPAN / 2, TALL, text, face=face, linewidth=0)
         _chunks(axes, left, "own", [(c, str(c)) for c in range(ranks)], ranks)
         _chunks(axes, left, "summed", [(rank, "Σ")], ranks)
         _chunks(axes, left, "whole", [(c, "Σ") for c in range(ranks)], ranks)
-        style.fill(
-            axes, left, ROWS["weights"], PART["parameters"], width=SPAN, height=TALL, alpha=0.45
-        )
-        _label(axes, left, "weights", "weights")
+        face = PART["parameters"], 0.45
+        box(axes, left, ROWS["weights"], SPAN, TALL, "weights", face=face, linewidth=0)
     _lines(axes, scattered, "own", "summed")
     _lines(axes, gathered, "summed", "whole")
     names = {0.45: "map", 1.82: "shuffle", 2.37: "reduce", 2.92: "return", 4.02: "step"}
@@ -164,10 +142,6 @@ def step_as_reduce(scattered: Replay, gathered: Replay) -> Figure:
     return figure
 
 
-def _label(axes: Axes, left: float, row: str, text: str) -> None:
-    style.write(axes, left + SPAN / 2, ROWS[row] + TALL / 2 + 0.01, text)
-
-
 def _middle(rank: int, chunk: int, ranks: int) -> float:
     return rank * (SPAN + SPACE) + (chunk + 0.5) * SPAN / ranks
 
@@ -175,14 +149,12 @@ def _middle(rank: int, chunk: int, ranks: int) -> float:
 def _chunks(axes: Axes, left: float, row: str, own: list[tuple[int, str]], ranks: int) -> None:
     """Cells of a gradient: those that the rank holds, with a text in each."""
     width, color = SPAN / ranks, PART["gradients"]
-    look: dict[str, Any] = {"facecolor": (color, 0.3), "edgecolor": (color, 0.35), "linewidth": 0}
-    look["hatch"] = PART_HATCH["gradients"]
-    style.outline(axes, left, ROWS[row], width=SPAN, height=TALL, linewidth=0.5)
+    box(axes, left, ROWS[row], SPAN, TALL, linewidth=0.5)
     for chunk, text in own:
         x = left + chunk * width
-        axes.add_patch(Rectangle((x, ROWS[row]), width, TALL, **look))
-        style.outline(axes, x, ROWS[row], width=width, height=TALL)
-        style.write(axes, x + width / 2, ROWS[row] + TALL / 2 + 0.01, text, fontsize=9)
+        box(axes, x, ROWS[row], width, TALL, face=(color, 0.3), linewidth=0)
+        axes.patches[-1].set(hatch=PART_HATCH["gradients"], edgecolor=(color, 0.35))
+        box(axes, x, ROWS[row], width, TALL, text, linewidth=0.5, fontsize=9)
 
 
 def _lines(axes: Axes, replay: Replay, above: str, below: str) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
+from course.figures.boxes import box, single
 from minidist.plots import style
 from minidist.plots.style import GREY, PART, PART_HATCH
 
@@ -78,19 +78,16 @@ def _name(
 
 def rank_memory(
     ranks: Mapping[str, Mapping[str, float]],
-    peaks: Mapping[str, float],
     limit: tuple[str, float],
-    *,
-    unit: str = "GB",
+    peaks: Mapping[str, float] | None = None,
 ) -> Figure:
-    """One rank's parts laid end to end, a bar for each strategy, with its peak marked.
+    """One rank's parts in GB laid end to end, a bar for each strategy, with its sum or peak.
 
-    `ranks`: strategy → part → amount. What is no part of `PART` is drawn in grey; `peaks`: strategy
-    → the most that is there at any time; `limit`: name and amount of a line across all bars;
-    `unit`: of the amounts.
+    `ranks`: strategy → part → amount. What is no part of `PART` is drawn in grey; `limit`: name and
+    amount of a line across all bars; `peaks`: strategy → the most that is there at any time, which
+    is marked instead of the sum.
     """
-    figure, grid = style.subplots(size=(3.5, 0.5 * len(ranks) + 1.5))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.5, 0.5 * len(ranks) + 1.5))
     for row, (name, parts) in enumerate(ranks.items()):
         left = 0.0
         for part, amount in parts.items():
@@ -98,12 +95,16 @@ def rank_memory(
             look |= {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
             axes.barh(row, amount, 0.55, left, label=part, **look)
             left += amount
-        axes.plot([peaks[name]] * 2, [row - 0.4, row + 0.4], color="black", lw=2.5)
+        if peaks:
+            axes.plot([peaks[name]] * 2, [row - 0.4, row + 0.4], color="black", lw=2.5)
+        else:
+            axes.annotate(f"{left:.0f}", (left, row), (4, 0), textcoords="offset points",
+                          fontsize=8, va="center")  # fmt: skip
     name, amount = limit
     axes.axvline(amount, color="black", linestyle="--", linewidth=1, label=name)
     axes.set_yticks(range(len(ranks)), list(ranks))
     axes.invert_yaxis()
-    axes.set_xlabel(unit)
+    axes.set_xlabel("GB")
     style.chart(axes, labelsize=8)
     style.legend_below(figure, 2)
     return figure
@@ -119,18 +120,16 @@ def block_memory(operations: Sequence[tuple[str, str, int]]) -> Figure:
     `operations`: name, the tensor that it keeps, and how many times d numbers that is for a token;
     0: it keeps nothing.
     """
-    figure, grid = style.subplots(size=(3.5, 0.36 * len(operations) + 0.5))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.5, 0.36 * len(operations) + 0.5))
     for row, (name, kept, amount) in enumerate(operations):
-        style.outline(axes, 0, row, width=BOX, height=HIGH, linewidth=0.8)
-        style.write(axes, BOX / 2, row + HIGH / 2, name)
+        box(axes, 0, row, BOX, HIGH, name)
         if row:
             look = {"arrowstyle": "-|>", "color": GREY, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
             axes.annotate("", (BOX / 2, row), (BOX / 2, row - 1 + HIGH), arrowprops=look)
         for cell in range(amount):
-            box = Rectangle((BARS + cell * CELL, row), CELL, HIGH, edgecolor="black", linewidth=0.5)
-            box.set(facecolor=PART["activations"], hatch=PART_HATCH["activations"], alpha=0.75)
-            axes.add_patch(box)
+            face = PART["activations"], 0.75
+            box(axes, BARS + cell * CELL, row, CELL, HIGH, edge="black", face=face, linewidth=0.5)
+            axes.patches[-1].set_hatch(PART_HATCH["activations"])
         text = f"{amount if amount > 1 else ''}d  {kept}" if amount else kept
         x = BARS + amount * CELL + 0.07 * bool(amount)
         axes.text(x, row + HIGH / 2, text, va="center", fontsize=8)

@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch
 
+from course.figures.boxes import box, single
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, RANK
 from minidist.schedule.cost import Link
-from minidist.schedule.schedule import Send, Step
 from minidist.schedule.simulate import Event, Replay
 
 CELL = 0.36  # width of a chunk; an inch has two units
@@ -67,9 +67,8 @@ def _holdings(
             stripe = CELL / replay.ranks
             style.fill(axes, x + part * stripe, low, RANK[part % 8], width=stripe, height=0.36)
         edge, width = (COLORS[1], 1.8) if chunk in changed else (GREY, 0.6)
-        style.outline(axes, x, low, edge, width=CELL, height=0.36, linewidth=width)
-        if who == tuple(range(replay.ranks)):
-            style.write(axes, x + CELL / 2, low + 0.16, "Σ")
+        text = "Σ" if who == tuple(range(replay.ranks)) else ""
+        box(axes, x, low, CELL, 0.36, text, edge=edge, linewidth=width)
     aside = 0.9 * (middle > 0.5) - 0.9 * (middle < -0.5)  # clear of the arrows
     above = 0.53 if y > -0.5 else -0.2
     style.write(axes, middle + aside * CELL * (replay.chunks > 1), low + above, f"rank {rank}")
@@ -80,10 +79,11 @@ def chunk_tour(replay: Replay, chunk: int) -> Figure:
 
     Beside each arrow stands its step, and which ranks' parts the message carries.
     """
-    figure, grid = style.subplots(size=(3.5, 3.4))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.5, 3.4))
     for rank in range(replay.ranks):
-        _disc(axes, rank, replay.ranks)
+        spot, color = place(rank, replay.ranks), RANK[rank % 8]
+        axes.add_patch(Circle(spot, 0.3, facecolor=(color, 0.35), edgecolor=GREY))
+        style.write(axes, *spot, f"rank {rank}")
     for event in (event for event in replay.events if event.chunk == chunk):
         bend, width, out = (-0.32, 2.2, 1.62) if event.reduce else (0.1, 1.4, 0.52)
         x, y = _arrow(axes, event, replay.ranks, bend=bend, width=width)
@@ -94,21 +94,12 @@ def chunk_tour(replay: Replay, chunk: int) -> Figure:
     return figure
 
 
-def _arrow(axes: Axes, event: Event | Send, ranks: int, *, bend: float, width: float) -> Point:
+def _arrow(axes: Axes, event: Event, ranks: int, *, bend: float, width: float) -> Point:
     """An arrow in the sender's colour, dashed if the message overwrites; returns its middle."""
     start, end = place(event.src, ranks), place(event.dst, ranks)
-    arrow = FancyArrowPatch(
-        start,
-        end,
-        connectionstyle=f"arc3,rad={bend}",
-        arrowstyle="-|>",
-        mutation_scale=11,
-        shrinkA=17,
-        shrinkB=17,
-        color=RANK[event.src % 8],
-        linewidth=width,
-        linestyle="-" if event.reduce else (0, (3, 2)),
-    )
+    arrow = FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", shrinkA=17, shrinkB=17)
+    arrow.set(arrowstyle="-|>", mutation_scale=11, color=RANK[event.src % 8], linewidth=width)
+    arrow.set_linestyle("-" if event.reduce else (0, (3, 2)))
     axes.add_patch(arrow)
     return (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
 
@@ -119,38 +110,6 @@ def _bare(axes: Axes, title: str) -> None:
     axes.set_axis_off()
 
 
-WIDE, TALL, FAR = 3.15, 2.0, 1.65  # inches, and half the circle's height in units
-
-
-def idea(step: Step, ranks: int, said: Sequence[tuple[str, str]]) -> Figure:
-    """Ranks in a circle with the messages of one step between them; beside it, what is `said`.
-
-    `said` has the name of each reading of the schedule, and a line about it.
-    """
-    figure, grid = style.subplots(size=(WIDE, TALL), layout=None)
-    axes: Axes = grid[0, 0]
-    axes.set(position=(0, 0, 1, 1), xlim=(-FAR, FAR * (2 * WIDE / TALL - 1)), ylim=(-FAR, FAR))
-    axes.set_axis_off()
-    for message in step:
-        x, y = _arrow(axes, message, ranks, bend=-0.25, width=2)
-        style.write(axes, 2.1 * x, 1.75 * y, f"chunk {message.chunk}")
-    for rank in range(ranks):
-        _disc(axes, rank, ranks)
-    style.write(axes, 0, 0.03, "one\nschedule", fontsize=9)
-    for number, (name, text) in enumerate(said):
-        top = 0.85 * FAR - 1.78 * FAR * number / len(said)
-        axes.plot([1.85, 1.85], [top + 0.1, top - 0.71], color=GREY, linewidth=2)
-        axes.text(1.98, top, name, va="top", fontsize=10, weight="bold")
-        axes.text(1.98, top - 0.33, text, va="top", fontsize=8, linespacing=1.3)
-    return figure
-
-
-def _disc(axes: Axes, rank: int, ranks: int) -> None:
-    spot, color = place(rank, ranks), RANK[rank % 8]
-    axes.add_patch(Circle(spot, 0.3, facecolor=(color, 0.35), edgecolor=GREY))
-    style.write(axes, *spot, f"rank {rank}")
-
-
 BAR = 0.62
 
 
@@ -159,8 +118,7 @@ def message_times(link: Link, sizes: Mapping[str, float]) -> Figure:
 
     Behind it stands the time, and the rate that the message as a whole has had.
     """
-    figure, grid = style.subplots(size=(3.3, 0.36 * len(sizes) + 0.95))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.3, 0.36 * len(sizes) + 0.95))
     alpha = 1e6 * link.alpha
     for row, nbytes in enumerate(sizes.values()):
         wire = 1e6 * link.beta * nbytes
@@ -203,10 +161,8 @@ def fill_lanes(axes: Axes, replay: Replay, rank: int, title: str) -> float:
     end = 0.0
     for row, own in enumerate(lanes(replay, rank)):
         for start, length, src in own:
-            style.fill(axes, start, row, RANK[src % 8], width=length, height=0.8, alpha=0.55)
-            style.outline(axes, start, row, width=length, height=0.8, linewidth=0.4)
-            if length > 0.5:
-                style.write(axes, start + length / 2, row + 0.42, str(src))
+            text = str(src) if length > 0.5 else ""
+            box(axes, start, row, length, 0.8, text, face=(RANK[src % 8], 0.55), linewidth=0.4)
             end = max(end, start + length)
     axes.set(ylim=(2, -0.1), yticks=[0.4, 1.4], yticklabels=["in", "out"])
     axes.set_title(title, fontsize=9, loc="left")

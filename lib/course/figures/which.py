@@ -11,6 +11,7 @@ from matplotlib.patches import FancyArrowPatch, Wedge
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from course.figures.algorithms import dot
+from course.figures.boxes import single
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, RANK
 
@@ -88,9 +89,8 @@ def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
     there and at each such hop.
     """
     ranks = count * local
-    figure, grid = style.subplots(size=(3.7, 3.7), layout="none")
+    figure, axes = single(size=(3.7, 3.7), layout="none")
     figure.subplots_adjust(0, 0, 1, 1)
-    axes: Axes = grid[0, 0]
     axes.set(xlim=(-1.55, 1.55), ylim=(-1.55, 1.55), aspect="equal")
     axes.set_axis_off()
     turn = 360 / ranks

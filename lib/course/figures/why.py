@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course.figures.boxes import box, single
 from minidist.planner.hardware import Accelerator
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, PHASE
+from minidist.plots.style import COLORS, GREY, PART, PART_HATCH
 
 # In points, 72 to an inch, so that a link's width is exact.
 BOX, PITCH, LEFT, HEIGHT = 72.0, 81.0, 2.0, 314.0
@@ -35,16 +36,14 @@ def machine(gpu: Accelerator, pcie: float, gpus: Sequence[str] = ("0", "1", "7")
     direction; `gpus`: numbers of those that are drawn; dots stand for those between.
     """
     width = 2 * LEFT + PITCH * (len(gpus) - 1) + BOX
-    figure, grid = style.subplots(size=(width / 72, HEIGHT / 72), layout=None)
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(width / 72, HEIGHT / 72), layout=None)
     axes.set(position=(0, 0, 1, 1), xlim=(0, width), ylim=(0, HEIGHT))
     axes.set_axis_off()
     points = WIDEST / gpu.bandwidth
     right = width - LEFT
     _box(axes, LEFT, right, SWITCH, "NVLink switch")
     _box(axes, LEFT, right, NETWORK, "network switch, to other nodes")
-    frame = Rectangle((0, 44), width, 256, fill=False, edgecolor=GREY, linestyle="--")
-    axes.add_patch(frame)
+    box(axes, 0, 44, width, 256, linewidth=1, dashed=True)
     axes.text(LEFT, 304, f"one node: eight {gpu.name}", fontsize=9)
     for column, number in enumerate(gpus):
         left = LEFT + PITCH * column
@@ -72,16 +71,8 @@ def _name(axes: Axes, left: float, middle: float, gpu: Accelerator, pcie: float)
 
 
 def _box(axes: Axes, left: float, right: float, level: Level, text: str) -> None:
-    style.outline(
-        axes,
-        left,
-        level.low,
-        width=right - left,
-        height=level.high - level.low,
-        linewidth=0.9,
-        facecolor=(GREY, 0.15),
-    )
-    style.write(axes, (left + right) / 2, (level.low + level.high) / 2 - 0.5, text)
+    height = level.high - level.low
+    box(axes, left, level.low, right - left, height, text, face=(GREY, 0.15))
 
 
 def _link(axes: Axes, middle: float, low: float, high: float, width: float) -> None:
@@ -102,8 +93,7 @@ def filled(models: Mapping[str, Mapping[str, float]], capacity: float, across: i
     """
     rows = {name: math.ceil(sum(parts.values()) / capacity) for name, parts in models.items()}
     height = sum(-(-count // across) + GAP for count in rows.values())
-    figure, grid = style.subplots(size=(3.0, 0.33 * height + 0.35))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.0, 0.33 * height + 0.35))
     top, names, middles = 0.0, [], []
     for name, parts in models.items():
         at, whole = 0.0, sum(parts.values()) / capacity
@@ -131,56 +121,7 @@ def _fill(axes: Axes, top: float, start: float, end: float, part: str, across: i
         square = math.floor(start + 1e-9)
         until = min(end, square + 1)
         row, column = divmod(square, across)
+        left, wide = column + (start - square) * SIDE, (until - start) * SIDE
         look: dict[str, Any] = {"color": PART[part], "hatch": PART_HATCH[part], "label": part}
-        axes.bar(
-            column + (start - square) * SIDE,
-            SIDE,
-            (until - start) * SIDE,
-            top + row,
-            align="edge",
-            alpha=0.75,
-            linewidth=0,
-            **look,
-        )
+        axes.bar(left, SIDE, wide, top + row, align="edge", alpha=0.75, linewidth=0, **look)
         start = until
-
-
-COMPUTING, MOVING = PHASE["backward"], PHASE["bucket"]
-
-
-def strong_scaling(
-    ranks: Sequence[int],
-    computing: Sequence[float],
-    moving: Sequence[float],
-    crossing: int | None = None,
-) -> Figure:
-    """Seconds of computing, of moving the gradients, and of both one after the other.
-
-    `ranks`: how many, of each point, from 1 on; one rank moves nothing; `computing`: seconds that a
-    rank computes; `moving`: seconds that it then moves gradients; `crossing`: the number of ranks
-    from which on moving takes longer, to be marked.
-    """
-    figure, grid = style.subplots(size=(3.4, 3.0))
-    axes: Axes = grid[0, 0]
-    both = [c + m for c, m in zip(computing, moving, strict=True)]
-    moved = [(n, m) for n, m in zip(ranks, moving, strict=True) if m > 0]
-    axes.plot(ranks, both, color=style.GREY, lw=1.4, ls="--", label="both, one after the other")
-    axes.plot(ranks, computing, color=COMPUTING, lw=1.8, marker="o", ms=3.5, label="computing")
-    axes.plot(*zip(*moved, strict=True), color=MOVING, lw=1.8, marker="s", ms=3.5, label="moving")
-    axes.set(yscale="log")
-    axes.set_xlabel("ranks", fontsize=9)
-    axes.set_xscale("log", base=2)
-    axes.yaxis.set_major_formatter("{x:g}")
-    style.chart(axes, labelsize=8)
-    axes.set_xticks(ranks[::2], [f"{n:,}" for n in ranks[::2]])
-    axes.set_ylabel("seconds of one step", fontsize=9)
-    middle = len(ranks) // 3
-    near: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
-    axes.annotate("computing", (ranks[middle], computing[middle]), (-46, -14), **near)
-    axes.annotate("moving the gradients", (ranks[1], moving[1]), (6, -12), **near)
-    axes.annotate("one after the other", (ranks[middle], both[middle]), (10, 8), **near)
-    if crossing:
-        axes.axvline(crossing, color=style.GREY, lw=0.9, ls=":")
-        top = axes.get_ylim()[1]
-        axes.annotate(f"{crossing} ranks", (crossing, top), (4, -12), **near)
-    return figure

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from course.figures.boxes import box, single
 from minidist.memory.state import DtypePolicy, StateBytes, share, state
 from minidist.parallel.sharding.layouts import Flat
 from minidist.plots import style
@@ -68,19 +69,15 @@ def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:
     `sizes`: name → elements of each parameter; `ranks`: each owns a shard; what no parameter fills
     is padding.
     """
-    figure, grid = style.subplots(size=(3.4, 1.1))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.4, 1.1))
     names = [f"{name}[{i}]" for name, size in sizes.items() for i in range(size)]
     shard = Flat([torch.Size([size]) for size in sizes.values()], ranks, 0).shard_numel
     cells = ranks * shard
     for x, name in enumerate([*names, *["pad"] * (cells - len(names))]):
-        style.outline(axes, x, 0, GREY, linewidth=0.8)
-        style.write(axes, x + 0.5, 0.5, name)
+        box(axes, x, 0, 1, 1, name)
     for rank in range(ranks):
-        box: dict[str, Any] = {"width": shard - 0.08, "height": 1, "linewidth": 1.2}
-        style.outline(axes, rank * shard + 0.04, 1.45, RANK[rank], facecolor=None, **box)
-        style.fill(axes, rank * shard + 0.04, 1.45, RANK[rank], width=shard - 0.08, alpha=0.35)
-        style.write(axes, (rank + 0.5) * shard, 1.95, f"rank {rank}")
+        look: dict[str, Any] = {"edge": RANK[rank], "face": (RANK[rank], 0.35), "linewidth": 1.2}
+        box(axes, rank * shard + 0.04, 1.45, shard - 0.08, 1, f"rank {rank}", **look)
     axes.set(xlim=(-0.05, cells + 0.05), ylim=(2.55, -0.1))
     axes.set_xticks([])
     axes.set_yticks([0.5, 1.95], ["buffer", "shards"])
@@ -196,15 +193,12 @@ SHORT = {"forward": "F", "backward": "B", "reduce-scatter": "RS", "all-gather": 
 
 
 def _lanes(axes: Axes, step: Step) -> None:
-    for box in step.boxes:
-        width = box.end - box.start
-        color = PHASE[box.kind], 0.5
-        style.outline(axes, box.start, box.lane, width=width, height=0.9, facecolor=color)
-        if box.layer:
-            name = f"{SHORT[box.kind]}{box.layer}"
-            style.write(axes, box.start + width / 2, box.lane + 0.47, name)
-        else:
-            style.write(axes, box.end + 0.5, box.lane + 0.47, "opt")
+    for each in step.boxes:
+        face, name = (PHASE[each.kind], 0.5), f"{SHORT.get(each.kind)}{each.layer}"
+        text, width = name if each.layer else "", each.end - each.start
+        box(axes, each.start, each.lane, width, 0.9, text, face=face, linewidth=0.5)
+        if not each.layer:
+            style.write(axes, each.end + 0.5, each.lane + 0.47, "opt")
     style.name_rows(axes, ("compute", "network"), 0.45)
     axes.set_xticks([])
     style.table(axes)
