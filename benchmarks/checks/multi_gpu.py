@@ -140,7 +140,8 @@ def no_hidden_wait(_: int) -> Row:
         comm = minidist.Native()
         if name == "fsdp":
             minidist.fully_shard(net, comm=comm)
-        model = minidist.DistributedDataParallel(net, comm=comm) if name == "ddp" else net
+        ddp = partial(minidist.DistributedDataParallel, comm=comm, find_unused_parameters=True)
+        model = ddp(net) if name == "ddp" else net
         sgd, weights = torch.optim.SGD, net.parameters()
         sharded = partial(minidist.ZeroOptimizer, optimizer_class=sgd, stage=2, comm=comm)
         optimizer = (sharded if name == "zero" else sgd)(weights, lr=0.1)
@@ -150,6 +151,7 @@ def no_hidden_wait(_: int) -> Row:
             torch.cuda.set_sync_debug_mode("error" if number == 2 else "default")
             try:
                 model(inputs).square().mean().backward()
+                minidist.clip_grad_norm_(model, 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
             except RuntimeError as raised:

@@ -5,7 +5,7 @@ schedules (`ours.py`), over the backend's own collectives (`native.py`), or over
 something done `Around` each call, such as counting it (`counted.py`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -80,6 +80,18 @@ def broadcast_coalesced(tensors: Iterable[Tensor], comm: Comm, group_src: int = 
             parts = torch.split(flat, [tensor.numel() for tensor in alike])
             for tensor, part in zip(alike, parts, strict=True):
                 tensor.data.copy_(part.view(tensor.shape))
+
+
+def on_some_rank(flags: Sequence[bool], device: torch.device, *comms: Comm) -> list[bool]:
+    """Return which flags are true on some rank that the comms reach, one after the other.
+
+    On a GPU the host waits for the answer only if it does not know it: if not all are true here.
+    """
+    pinned = device.type == "cuda"
+    table = torch.tensor(flags, dtype=torch.uint8, pin_memory=pinned).to(device, non_blocking=True)
+    for comm in comms:
+        comm.all_reduce(table, ReduceOp.MAX)
+    return [True] * len(flags) if all(flags) else [bool(flag) for flag in table.tolist()]
 
 
 class Around:

@@ -41,8 +41,6 @@ from minidist.profiler.timeline import CPU, timeline
 PRIVATE_FLAG = "FLAGS_caffe2_report_cpu_memory_usage"
 CPU_TYPE = 0  # of torch's device types
 PROBES = 5
-
-
 Points = list[tuple[float, int]]  # (seconds, bytes), after each change that was seen
 
 

@@ -103,6 +103,15 @@ def check_tensors(
         raise ValueError(f"{argument}: expected all parameters on one device, got {listed}")
 
 
+def not_dense(parameter: Parameter, name: str) -> TypeError | None:
+    if parameter.grad is None or parameter.grad.layout == torch.strided:
+        return None
+    return TypeError(
+        f"expected a dense gradient of {name}, got layout {parameter.grad.layout}; build its "
+        "module with sparse=False"
+    )
+
+
 def _is_plain(tensor: torch.Tensor) -> bool:
     own = [kind for kind in type(tensor).__mro__ if kind not in Parameter.__mro__]
     return not any({"__torch_function__", "__torch_dispatch__"} & vars(k).keys() for k in own)

@@ -1,7 +1,8 @@
 """Charts of a step: what is held in its phases, and what runs when."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 from textwrap import fill
 from typing import Any
 
@@ -64,7 +65,7 @@ def _by_phase(one: Any) -> tuple[list[float], list[tuple[str, float, float]]]:
     times = [when for when, _ in one.points]
     points, x = [0], [0.0]  # the edges of phases, as numbers of points and on the axis
     phases = []
-    for span in sorted(_outermost(one.spans), key=lambda span: span.start):
+    for span in _outermost(one.spans):
         points += [bisect_left(times, span.start), bisect_left(times, span.end)]
         left = x[-1] + BETWEEN * (points[-2] > points[-3])
         x += [left, left + 1]
@@ -74,19 +75,13 @@ def _by_phase(one: Any) -> tuple[list[float], list[tuple[str, float, float]]]:
     return np.interp(range(len(times)), points, x).tolist(), phases
 
 
-def _outermost(spans: Iterable[Span]) -> list[Span]:
-    phases = [span for span in spans if span.lane == COMPUTE and span.name in PHASE]
-    return [
-        one
-        for one in phases
-        if not any(
-            other is not one
-            and other.name == one.name
-            and other.start <= one.start
-            and one.end <= other.end
-            for other in phases
-        )
-    ]
+def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
+    """The phases in order, without those within another one of their name."""
+    ends: dict[str, float] = {}
+    for span in sorted(spans, key=lambda span: (span.start, -span.end)):
+        if span.lane == COMPUTE and span.name in PHASE and span.end > ends.get(span.name, -inf):
+            ends[span.name] = span.end
+            yield span
 
 
 BAR = 0.74  # of a row's height

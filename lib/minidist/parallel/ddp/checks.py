@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from minidist.comm.agreement import agreed
 from minidist.comm.comm import Comm
-from minidist.parallel.checks import check_module, check_tensors, is_number
+from minidist.parallel.checks import check_module, check_tensors, is_number, not_dense
 
 NAME = "DistributedDataParallel"
 Kinds = dict[Parameter, tuple[torch.dtype, torch.device]]
@@ -35,16 +35,6 @@ def check_torch_only(given: Mapping[str, object]) -> None:
         if value or name not in INSTEAD:
             instead = INSTEAD.get(name, "there is no such argument")
             raise TypeError(f"rank {dist.get_rank()}: {NAME}: {name}: {instead}")
-
-
-def check_join(divide_by_initial_world_size: bool, enable: bool, throw: bool) -> None:
-    check_torch_only(
-        {
-            "divide_by_initial_world_size=False": not divide_by_initial_world_size,
-            "enable=False": not enable,
-            "throw_on_early_termination": throw,
-        }
-    )
 
 
 def check_arguments(
@@ -81,11 +71,8 @@ def check_samples(samples: object, comm: Comm, join: object) -> None:
 
 def check_gradient(parameter: Parameter, name: str, launched: bool) -> None:
     where = f"rank {dist.get_rank()}: {NAME}"
-    if parameter.grad is not None and parameter.grad.layout != torch.strided:
-        raise TypeError(
-            f"{where}: expected a dense gradient of {name}, got layout {parameter.grad.layout}; "
-            "build its module with sparse=False"
-        )
+    if problem := not_dense(parameter, name):
+        raise TypeError(f"{where}: {problem}")
     if launched:
         raise RuntimeError(
             f"{where}: {name} got a second gradient in one backward, after its bucket had left. A "

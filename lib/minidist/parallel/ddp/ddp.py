@@ -219,7 +219,13 @@ class DistributedDataParallel(NotCopied, nn.Module):
         At the end all ranks have the model of the last one to run out, the highest if they are
         several; what its optimizer holds is not copied. See [Note: shadow passes] in `join.py`.
         """
-        checks.check_join(divide_by_initial_world_size, enable, throw_on_early_termination)
+        checks.check_torch_only(
+            {
+                "divide_by_initial_world_size=False": not divide_by_initial_world_size,
+                "enable=False": not enable,
+                "throw_on_early_termination": throw_on_early_termination,
+            }
+        )
         self._join = Join(self.comm)
         try:
             yield

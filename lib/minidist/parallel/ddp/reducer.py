@@ -11,7 +11,7 @@ from weakref import finalize
 import torch
 from torch.nn import Parameter
 
-from minidist.comm.comm import Comm, Handle, broadcast_coalesced
+from minidist.comm.comm import Comm, Handle, broadcast_coalesced, on_some_rank
 from minidist.parallel.ddp.bucket import Bucket, build_buckets
 from minidist.parallel.sharding.partition import Named
 from minidist.profiler.spans import COMMUNICATION
@@ -98,11 +98,8 @@ class Reducer:
 
     def used_by_some_rank(self, used: Container[Parameter]) -> set[Parameter]:
         parameters = list(self.bucket_of)  # in one order on all ranks
-        present, device = [parameter in used for parameter in parameters], parameters[0].device
-        flags = torch.tensor(present, dtype=torch.int32, pin_memory=device.type == "cuda")
-        flags = flags.to(device, non_blocking=True)
-        self.comm.all_reduce(flags)
-        return set(compress(parameters, flags.tolist()))
+        here = [parameter in used for parameter in parameters]
+        return set(compress(parameters, on_some_rank(here, parameters[0].device, self.comm)))
 
     def finish(self, used: Container[Parameter]) -> None:
         """8. Wait for each bucket, and write back the averages of what some rank has used."""

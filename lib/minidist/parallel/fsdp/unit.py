@@ -40,9 +40,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.distributed import ReduceOp
 
-from minidist.comm.comm import Comm, Handle
+from minidist.comm.comm import Comm, Handle, on_some_rank
 from minidist.parallel.autograd.backward import BackwardPass, cast, in_backward, on_entry, on_exit
 from minidist.parallel.fsdp.param_group import MixedPrecisionPolicy, ParamGroup, ParamInfo
 from minidist.profiler.spans import COMMUNICATION, COMPUTE
@@ -299,14 +298,7 @@ class FSDPContext:
         for members in self.reduced.values():
             unit = members[0].unit
             present = [flag for each in members for flag in each.present]
-            on_gpu = unit.device.type == "cuda"  # where the host must not wait for the copy
-            flags = torch.tensor(present, dtype=torch.uint8, pin_memory=on_gpu)
-            flags = flags.to(unit.device, non_blocking=True)
-            for comm in unit.comms:
-                comm.all_reduce(flags, ReduceOp.MAX)
-            if all(present):  # on a GPU, to read the flags is to wait
-                continue
-            used = iter(flags.tolist())
+            used = iter(on_some_rank(present, unit.device, *unit.comms))
             for each in members:
                 missed = [next(used) and not here for here in each.present]
                 if each.mean is not None:

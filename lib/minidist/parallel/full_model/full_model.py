@@ -17,11 +17,10 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import ReduceOp
 from torch.nn import Parameter
 
 from minidist.comm.agreement import agree_on, gather_objects
-from minidist.comm.comm import Comm
+from minidist.comm.comm import Comm, on_some_rank
 from minidist.comm.ours import Ours
 from minidist.parallel.fsdp.shard import no_torch_function
 from minidist.parallel.holders import LABEL, PREFIX, ShardedParams, holders
@@ -183,10 +182,8 @@ def full_gradients(module: nn.Module) -> dict[str, torch.Tensor | None]:
     found: dict[torch.Tensor, torch.Tensor | None] = {}
     for params in sharded(inner, gradients=True):
         parts = [shard.grad for shard in params.shards]
-        present = [part is not None for part in parts]
-        flags = torch.tensor(present, dtype=torch.uint8, device=params.shards[0].device)
-        params.comm.all_reduce(flags, ReduceOp.MAX)
-        used = flags.tolist()  # by any rank
+        here = [part is not None for part in parts]
+        used = on_some_rank(here, params.shards[0].device, params.comm)
         found |= dict.fromkeys(params.parameters)
         if any(used):
             for parameter, whole, flag in zip(

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-import torch
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -13,7 +12,7 @@ from minidist.comm.agreement import checks_are_on
 from minidist.comm.comm import Comm
 from minidist.comm.replicas import Entry, check_same, digest, metadata
 from minidist.parallel.autograd.backward import watched
-from minidist.parallel.checks import check_tensors, is_number
+from minidist.parallel.checks import check_tensors, is_number, not_dense
 from minidist.parallel.sharding.partition import Named
 from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.parallel.zero.state_dict import Group
@@ -97,15 +96,6 @@ def facts_of_a_step(groups: Sequence[Group], averaged: Iterable[Parameter]) -> d
         what = "the gradients, which DDP makes alike (without it pass gradients='local')"
         facts[what] = digest(each.grad for each in parameters if each.grad is not None)
     return facts
-
-
-def not_dense(parameter: Parameter, name: str) -> TypeError | None:
-    if parameter.grad is None or parameter.grad.layout == torch.strided:
-        return None
-    return TypeError(
-        f"expected a dense gradient of {name}, got layout {parameter.grad.layout}; build its "
-        "module with sparse=False"
-    )
 
 
 def changed(groups: Sequence[Group], buckets: Sequence[ShardedBucket]) -> Exception | None:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from minidist.comm.agreement import agree_on, agreed
 from minidist.comm.comm import Comm
-from minidist.parallel.checks import NotCopied, choose_comm
+from minidist.parallel.checks import NotCopied, choose_comm, not_dense
 from minidist.parallel.holders import ShardedParams, hold, holder_of
 from minidist.parallel.sharding.partition import MIB, Named, assign_alike
 from minidist.parallel.zero import checks
@@ -96,7 +96,7 @@ class ZeroOptimizer(NotCopied, Optimizer):
             buckets,
             stage,
             not self._local,
-            self._agree_to_average,
+            lambda: agree_on(self.comm, f"{NAME}, averaging", problem=self._problem()),
             lambda parameter: optimizer._gradient_arrives(parameter),
         )
         self.state, self.defaults = self.inner.state, self.inner.defaults
@@ -227,12 +227,9 @@ class ZeroOptimizer(NotCopied, Optimizer):
 
     def _gradient_arrives(self, parameter: Parameter) -> None:
         bucket = self._slices.bucket_of[parameter]
-        if problem := checks.not_dense(parameter, bucket.name_of[parameter]):
+        if problem := not_dense(parameter, bucket.name_of[parameter]):
             raise TypeError(f"rank {dist.get_rank()}: {NAME}: {problem}")
         self._slices.gradient_ready(parameter)
-
-    def _agree_to_average(self) -> None:
-        agree_on(self.comm, f"{NAME}, averaging", problem=self._problem())
 
     def _problem(self) -> Exception | None:
         """Why this rank cannot average or step now; None if it can."""

@@ -18,11 +18,10 @@ from weakref import finalize
 
 import torch
 from torch.autograd.graph import increment_version
-from torch.distributed import ReduceOp
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from minidist.comm.comm import Comm, Handle
+from minidist.comm.comm import Comm, Handle, on_some_rank
 from minidist.parallel.autograd.backward import BackwardPass
 from minidist.parallel.zero.bucket import ShardedBucket
 from minidist.profiler.spans import COMMUNICATION
@@ -45,7 +44,7 @@ class Slices:
         buckets: list[ShardedBucket],
         stage: int,
         averaged: bool,
-        agree: Callable[[], None],
+        agree: Callable[[], object],
         on_gradient: Callable[[Parameter], None],
     ) -> None:
         self.comm, self.averaged, self.agree = comm, averaged, agree
@@ -151,14 +150,10 @@ class Slices:
 
     def _drop_unused(self) -> None:
         """Leave parameters that no rank has used without a gradient, so without decay too."""
-        used = [each in bucket.used for bucket in self.buckets for each in bucket.parameters]
+        here = [each in bucket.used for bucket in self.buckets for each in bucket.parameters]
         shards = [shard for bucket in self.buckets for shard in bucket.shards]
-        device = self.buckets[0].buffer.device  # on a GPU the host must not wait for the copy
-        flags = torch.tensor(used, dtype=torch.uint8, pin_memory=device.type == "cuda")
-        flags = flags.to(device, non_blocking=True)
-        self.comm.all_reduce(flags, ReduceOp.MAX)  # what this rank has not used another may have
-        if not all(used):  # else the host need not wait for the answer
-            for shard, flag in zip(shards, flags.tolist(), strict=True):
-                if not flag:
-                    shard.grad = None
+        used = on_some_rank(here, self.buckets[0].buffer.device, self.comm)
+        for shard, flag in zip(shards, used, strict=True):
+            if not flag:
+                shard.grad = None
         self._unused_dropped = True

@@ -28,29 +28,6 @@ from minidist.schedule.algorithms.ring import (
 from minidist.schedule.algorithms.tree import tree_all_reduce, tree_broadcast, tree_reduce
 from minidist.schedule.schedule import Algorithm
 
-__all__ = [
-    "chain_all_reduce",
-    "direct_gather",
-    "direct_reduce_scatter",
-    "direct_scatter",
-    "double_tree_all_reduce",
-    "doubling_all_gather",
-    "halving_doubling_all_reduce",
-    "halving_reduce_scatter",
-    "hierarchical_all_reduce",
-    "naive_all_reduce",
-    "naive_broadcast",
-    "pairwise_all_to_all",
-    "recursive_doubling_all_reduce",
-    "ring_all_gather",
-    "ring_all_reduce",
-    "ring_reduce_scatter",
-    "ring_shift",
-    "tree_all_reduce",
-    "tree_broadcast",
-    "tree_reduce",
-]
-
 ALL_REDUCE: dict[str, Algorithm] = {
     "double_tree": double_tree_all_reduce,
     "halving_doubling": halving_doubling_all_reduce,
