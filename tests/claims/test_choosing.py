@@ -1,4 +1,4 @@
-"""The claims of the chapter on choosing: the ladder, and the roofline of a step."""
+"""The roofline of a step; the ladder of the chapter on choosing is in tests/planner."""
 
 import json
 from pathlib import Path
@@ -12,42 +12,6 @@ from minidist.planner.sizes import Sizes
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "plan.json"
 SEVEN = Sizes.gpt(34, 4096, 32_000, 2048)
-SEVENTY = Sizes.gpt(80, 8448, 128_000, 8192)
-
-
-# ---- F1 ----
-
-
-@pytest.mark.claim("F1")
-def test_the_ladder_is_walked_from_one_gpu_to_splitting_the_model() -> None:
-    small = Sizes.gpt(12, 768, 50_257, 1024)
-    assert plan(small, "H100", 1).best == "single"  # fits, and there is nothing faster
-    found = plan(small, "H100", 8, batch=16)
-    assert found.best == "ddp"  # fits, and one GPU is slow
-    assert found.forecasts["single"].fits
-    found = plan(SEVEN, "H100", 8, batch=4)
-    assert found.best == "zero2"  # neither fits
-    assert not found.forecasts["single"].fits
-    assert not found.forecasts["ddp"].fits
-    assert plan(SEVENTY, "H100", 64, checkpointing=True).best == "fsdp"
-    found = plan(SEVENTY, "H100", 4096)
-    assert found.best is None  # one sample's activations
-    huge = Sizes.gpt(100, 65_536, 128_000, 8192)
-    assert "Tensor parallelism splits" in " ".join(plan(huge, "H100", 4096).reasons)
-
-
-@pytest.mark.claim("F1")
-def test_the_rung_depends_on_batch_checkpoints_and_links() -> None:
-    assert plan(SEVEN, "H100", 8, batch=1).best == "fsdp"
-    assert plan(SEVEN, "H100", 8, batch=4, checkpointing=True).best == "zero1"
-    slow = H100._replace(nvlink=1e7)  # then one GPU is as fast as eight
-    assert plan(Sizes.gpt(12, 768, 50_257, 1024), slow, 8).best == "single"
-    card = H100._replace(network=H100.network / 80)  # and one where hybrid sharding wins
-    found = plan(SEVEN, card, 16, batch=4).forecasts
-    assert found["hsdp"].tokens_per_second > 1.2 * found["fsdp"].tokens_per_second
-
-
-# ---- F2 ----
 
 
 @pytest.mark.claim("F2")

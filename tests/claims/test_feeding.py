@@ -2,7 +2,6 @@
 
 import io
 import os
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import minidist
 from course.training import data, models
 from course.training.loop import save, train, warm_up
-from minidist import Counted, Ours
 
 
 def drawn(size: int, ranks: int, epoch: int | None = 0, **options: bool) -> list[list[int]]:
@@ -79,38 +77,6 @@ def test_one_seed_drops_the_same_units_on_every_rank() -> None:
         weights, dropped = zip(*minidist.launch(masks, 3, own, device="cpu"), strict=True)
         assert all(torch.equal(each, weights[0]) for each in weights), "broadcast in any case"
         assert len(torch.cat(dropped).unique(dim=0)) == different
-
-
-@pytest.mark.claim("C11")
-def test_accumulation_talks_once_under_no_sync_and_each_time_without() -> None:
-    def step(quiet: bool, micro: int) -> tuple[torch.Tensor, int, int]:
-        torch.manual_seed(0)
-        net, comm = models.mlp((6, 9, 4)), Counted(Ours(algorithm="ring"))
-        model = minidist.DistributedDataParallel(net, comm=comm)
-        own = torch.Generator().manual_seed(dist.get_rank())
-        batches = torch.randn(micro, 5, 6, generator=own)
-        comm.clear()
-        for number, batch in enumerate(batches):
-            last = number == micro - 1
-            with model.no_sync() if quiet and not last else nullcontext():
-                (model(batch).square().mean() / micro).backward()
-        flat = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
-        reduced = sum(call.nbytes for call in comm.calls if call.name == "all_reduce")
-        return flat, reduced, comm.bytes_sent
-
-    def both() -> list[tuple[torch.Tensor, int, int]]:
-        return [step(True, 4), step(False, 4)]
-
-    torch.manual_seed(0)
-    whole = models.mlp((6, 9, 4))
-    parts = [torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(r)) for r in range(2)]
-    whole(torch.cat(parts).view(-1, 6)).square().mean().backward()
-    right = torch.cat([p.grad.flatten() for p in whole.parameters() if p.grad is not None])
-    for (quiet, once, sent), (loud, often, more) in minidist.launch(both, 2, device="cpu"):
-        assert torch.allclose(quiet, right, atol=1e-6)
-        assert torch.allclose(loud, right, atol=1e-6)
-        assert (once, often) == (right.nbytes, 4 * right.nbytes)
-        assert sent < more / 3
 
 
 @pytest.mark.claim("C12")

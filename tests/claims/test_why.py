@@ -11,7 +11,7 @@ import torch.distributed as dist
 import minidist
 from minidist.collectives.runtime.group import backends as backends_of
 from minidist.memory.meter import measured
-from minidist.memory.state import FP32, MIXED, DtypePolicy, StateBytes, held, state
+from minidist.memory.state import FP32, MIXED, StateBytes, held, state
 
 GB = 10**9
 BILLION = 10**9
@@ -119,17 +119,6 @@ def test_mixed_precision_holds_two_and_two_and_twelve() -> None:
         assert live == found.total + beside
         each = [found.weights, found.gradients, found.optimizer]
         assert [part / parameters for part in each] == [2, 2, 12]
-
-
-@pytest.mark.claim("D2")
-def test_a_70b_table_without_master_weights_is_280_gb_short() -> None:
-    whole = state(70 * BILLION, MIXED)
-    assert (whole.weights, whole.gradients) == (140 * GB, 140 * GB)
-    assert (whole.moments, whole.master) == (560 * GB, 280 * GB)
-    assert whole.total == 1120 * GB
-    without = DtypePolicy("no master", torch.bfloat16, torch.bfloat16, None, torch.float32)
-    assert state(70 * BILLION, without).total == 840 * GB
-    assert whole.total == state(70 * BILLION, FP32).total, "mixed saves no byte of Adam's state"
 
 
 @pytest.mark.claim("D2")

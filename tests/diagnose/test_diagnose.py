@@ -71,6 +71,7 @@ def comes_late(folder: Path) -> None:
     dist.all_reduce(x)  # not recorded any more
 
 
+@pytest.mark.claim("F3")
 def test_a_rank_that_never_comes_is_named_with_the_place_where_it_is(tmp_path: Path) -> None:
     def reached(ranks: list[Rank]) -> bool:
         late = [name for _, _, name, _ in ranks[1].stack]

@@ -109,6 +109,7 @@ def test_ranks_that_use_different_units_are_told() -> None:
         launch(run, 2)
 
 
+@pytest.mark.claim("E9")
 def test_a_parameter_that_is_used_while_sharded_or_as_it_was_before() -> None:
     """The latter is held by an optimizer, or by a module outside the unit."""
 

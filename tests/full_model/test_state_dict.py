@@ -72,6 +72,7 @@ def load(states: dict[str, State]) -> None:
             assert difference(full_gradients(model), want, tolerance) == "", name
 
 
+@pytest.mark.claim("E9")
 def test_what_every_wrapper_saves_on_four_ranks_loads_on_three_and_in_one_process() -> None:
     states = launch(lambda: (look(), save(1))[1], 4)[0]
     alone = Net(0)

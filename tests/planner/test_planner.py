@@ -24,6 +24,7 @@ from minidist.train.gpt import GPT
 
 SMALL = Sizes.gpt(2, 64, 64, 32)
 SEVEN = Sizes.gpt(32, 4096, 32_000, 2048)  # 6.6 billion
+LARGE = Sizes.gpt(34, 4096, 32_000, 2048)
 SEVENTY = Sizes.gpt(80, 8192, 128_000, 8192)
 STATE = ("weights", "gradients", "optimizer")
 
@@ -315,6 +316,7 @@ def test_a_gpu_computes_while_it_reads_and_writes() -> None:
 # ---- what to run ----
 
 
+@pytest.mark.claim("F1")
 def test_the_simplest_strategy_that_fits_and_is_fast_is_recommended() -> None:
     assert plan(SMALL, "H100", 1).best == "single"
     gpt2 = Sizes.gpt(12, 768, 50_257, 1024)
@@ -323,12 +325,19 @@ def test_the_simplest_strategy_that_fits_and_is_fast_is_recommended() -> None:
     assert any("single fits, but ddp is" in each for each in found.reasons)
     slow = H100._replace(nvlink=1e7)  # then one GPU is as good as eight
     assert plan(gpt2, slow, 8).best == "single"
+    for batch, again, best in ((1, False, "fsdp"), (4, False, "zero2"), (4, True, "zero1")):
+        assert plan(LARGE, "H100", 8, batch=batch, checkpointing=again).best == best
+    assert plan(SEVENTY, "H100", 64, checkpointing=True).best == "fsdp"
+    far = H100._replace(network=H100.network / 80)  # where hybrid sharding wins
+    ways = plan(LARGE, far, 16, batch=4).forecasts
+    assert ways["hsdp"].tokens_per_second > 1.2 * ways["fsdp"].tokens_per_second
     found = plan(SEVEN, "H100", 8, batch=2)
     assert found.best in ("zero2", "fsdp")
     assert "Too large for the 80 GB of each H100 SXM: single" in " ".join(str(found).split())
     assert max(map(len, str(found).splitlines())) <= 80
 
 
+@pytest.mark.claim("F1")
 def test_what_fits_nowhere_says_why_and_what_would_help() -> None:
     for args, how, words in (
         ((SEVEN, "A100", 1), {}, "fsdp fits on 2 ranks"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minidist.schedule import algorithms
-from minidist.schedule.cost import Link, nodes, price, seconds, shared, switch
+from minidist.schedule.cost import Link, nodes, seconds, shared, switch
 from minidist.schedule.schedule import Schedule, Send
 from tests.schedule.test_proof import everything
 from tests.support.schedules import step_of
@@ -17,22 +17,6 @@ from tests.support.schedules import step_of
 LINK = Link(alpha=1e-5, beta=1e-9)
 SIZE = 1 << 20
 RING = algorithms.ring_all_reduce(2)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (lambda: Link(None, 0), "alpha: expected a number, got None"),  # type: ignore[arg-type]
-        (lambda: Link(0, "1"), "beta: expected a number, got '1'"),  # type: ignore[arg-type]
-        (lambda: Link(0, math.nan), "beta: expected a finite number of at least 0, got nan"),
-        (lambda: switch(LINK, -1), "gamma: expected a finite number of at least 0, got -1"),
-        (lambda: price(RING, switch(LINK))(None), "nbytes: expected a number, got None"),  # type: ignore[arg-type]
-        (lambda: price(RING, LINK), "topology: expected one such as switch.link., got Link"),  # type: ignore[arg-type]
-    ],
-)
-def test_what_is_no_amount_is_refused_by_name(wrong: Callable[[], object], said: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=said):
-        wrong()
 
 
 @pytest.mark.claim("B5")
@@ -95,6 +79,7 @@ def test_ranks_of_one_host_take_turns_on_its_cores() -> None:
 # ---- latency adds up along paths ----
 
 
+@pytest.mark.claim("B8")
 @pytest.mark.parametrize(("count", "local"), [(2, 1), (4, 8), (3, 5), (128, 8)])
 def test_a_ring_over_nodes_pays_for_a_hop_out_once_in_each_node(count: int, local: int) -> None:
     """The longest path has 2M hops out; NCCL counts 2(M - 1), which all paths have."""

@@ -11,7 +11,7 @@ import pytest
 from minidist.errors import ScheduleError
 from minidist.schedule import algorithms
 from minidist.schedule.checks import whole_number
-from minidist.schedule.cost import Link, nodes, seconds, shared, switch
+from minidist.schedule.cost import Link, nodes, price, seconds, shared, switch
 from minidist.schedule.program import program
 from minidist.schedule.schedule import Collective, Schedule, Send, Step, bounds
 from minidist.schedule.simulate import goal, replay, start, traffic
@@ -135,6 +135,9 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Link(-1e-6, 1e-9), ValueError, "alpha: .* at least 0, got -1e-06"),
     (lambda: switch(LINK, -1.0), ValueError, "gamma: .* got -1"),
     (lambda: shared(LINK, cores=0), ValueError, "cores must be at least 1, got 0"),
+    (lambda: Link(None, 0), TypeError, "alpha: expected a number, got None"),  # type: ignore[arg-type]
+    (lambda: Link(0, math.nan), ValueError, "beta: expected a finite number of at least 0, got n"),
+    (lambda: price(RING, A), TypeError, "topology: expected one such as switch.link., got"),
     (lambda: nodes(0, LINK, LINK), ValueError, "local must be at least 1, got 0"),
     (lambda: nodes(2, LINK, LINK, rails=0), ValueError, "rails must be at least 1, got 0"),
     (lambda: traffic(RING, -1), ValueError, "numel must be at least 0, got -1"),

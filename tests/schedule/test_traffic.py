@@ -85,6 +85,7 @@ def test_each_algorithm_has_its_formulas() -> None:
     assert set(FORMULAS) == set(EVERY) - own
 
 
+@pytest.mark.claim("A2", "A4", "B3", "B4")
 @pytest.mark.parametrize("algorithm", FORMULAS)
 def test_steps_and_bytes(algorithm: Callable[[int], Schedule]) -> None:
     for ranks in RANKS:
@@ -97,6 +98,7 @@ def test_steps_and_bytes(algorithm: Callable[[int], Schedule]) -> None:
             assert {*found.sent_bytes, *found.received_bytes} == {busiest * ROOMY / 2}, ranks
 
 
+@pytest.mark.claim("A8")
 def test_among_powers_of_two_halving_and_doubling_are_even() -> None:
     for algorithm in (
         algorithms.doubling_all_gather,
@@ -108,6 +110,8 @@ def test_among_powers_of_two_halving_and_doubling_are_even() -> None:
             found = moved(algorithm(ranks))
             assert len({*found.sent_bytes, *found.received_bytes}) == 1
             assert set(found.sent_messages) == {found.steps}
+            tree = moved(algorithms.tree_all_reduce(ranks))
+            assert ranks < 3 or len({*tree.sent_bytes, *tree.received_bytes}) > 1
 
 
 @pytest.mark.parametrize("segments", [1, 3, 16])
@@ -142,6 +146,7 @@ def test_double_tree_gives_a_rank_one_message_each_way_a_step() -> None:
                     assert np.bincount(end[step.reduce == up], minlength=1).max() <= 1
 
 
+@pytest.mark.claim("B8")
 @pytest.mark.parametrize(("count", "local"), [(1, 4), (4, 1), (4, 8), (2, 2), (16, 8)])
 def test_bytes_between_nodes(count: int, local: int) -> None:
     """Nodes of a power of two: how many tensors leave nodes, of all ranks together."""
@@ -151,6 +156,8 @@ def test_bytes_between_nodes(count: int, local: int) -> None:
     assert found.steps == 2 * (local - 1) + 2 * (count - 1)
     assert set(found.sent_bytes) == {2 * (ranks - 1) * ROOMY}
     least = 2 * (count - 1)
+    flat = moved(algorithms.ring_all_reduce(ranks), local)
+    assert flat.between_nodes == (count > 1) * 2 * count * (ranks - 1) * ROOMY
     for schedule, tensors in (
         (layered, least),
         (algorithms.halving_doubling_all_reduce(ranks), least),  # far messages are small

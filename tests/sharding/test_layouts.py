@@ -1,5 +1,6 @@
 """Tensors laid end to end and cut in slices, or split by rows: what belongs to whom."""
 
+import math
 import random
 
 import pytest
@@ -19,6 +20,7 @@ def test_worked_example() -> None:
     assert flats[3].ranges() == [(4, 4), (3, 3), (2, 3)]
 
 
+@pytest.mark.claim("D10", "E5")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 def test_slices_are_equal_and_their_pieces_make_every_tensor_again(ranks: int) -> None:
     source = random.Random(ranks)
@@ -40,11 +42,16 @@ def test_slices_are_equal_and_their_pieces_make_every_tensor_again(ranks: int) -
             assert torch.equal(torch.cat([own[index] for own in pieces]), part)
 
 
+@pytest.mark.claim("E5")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_every_rank_gets_its_rows_and_all_together_have_every_tensor(ranks: int) -> None:
     shapes = [torch.Size(s) for s in [(3, 2), (), (7,), (0, 4), (1, 5), (4, 2, 2)]]
     tensors = [torch.randn(shape) for shape in shapes]
-    table = torch.full((RowLayout(shapes, ranks, 0).padded,), 7.0)
+    rowed = [shape or torch.Size([1]) for shape in shapes]
+    padding = sum(-shape[0] % ranks * math.prod(shape[1:]) for shape in rowed)
+    padded = RowLayout(shapes, ranks, 0).padded
+    assert padded == sum(shape.numel() for shape in shapes) + padding
+    table = torch.full((padded,), 7.0)
     RowLayout(shapes, ranks, 0).pack(tensors, table)
     for rank in range(ranks):
         layout = RowLayout(shapes, ranks, rank)
@@ -52,5 +59,8 @@ def test_every_rank_gets_its_rows_and_all_together_have_every_tensor(ranks: int)
         assert len(shard) == layout.shard_numel
         for index, piece in enumerate(layout.pieces(shard)):
             assert torch.equal(piece, layout.piece(index, tensors[index])), (rank, index)
+            chunks = tensors[index].chunk(ranks) if shapes[index] else ()
+            mine = chunks[rank] if rank < len(chunks) else piece[:0]
+            assert not chunks or torch.equal(piece, mine), "as torch's chunks"
         assert all(map(torch.equal, layout.tensors(table), tensors))
     assert table.sum() == pytest.approx(sum(t.sum() for t in tensors).item(), abs=1e-4)

@@ -14,8 +14,6 @@ from torch.optim import SGD, AdamW, Optimizer
 from minidist import DistributedDataParallel, ZeroOptimizer, full_gradients, full_state_dict
 from minidist.comm.comm import Comm
 from minidist.comm.counted import Counted
-from minidist.comm.native import Native
-from minidist.comm.ours import Ours
 from minidist.comm.replicas import digest as digest_of
 
 MODES: dict[str, dict[str, Any]] = {
@@ -24,12 +22,6 @@ MODES: dict[str, dict[str, Any]] = {
     "stage 2": {"stage": 2},
 }
 LOCAL = [mode for mode, options in MODES.items() if options != {"stage": 1}]
-COMMS: dict[str, Callable[[], Comm]] = {
-    "ring": lambda: Ours(algorithm="ring"),
-    "shared": lambda: Ours(algorithm="shared_memory"),
-    "auto": lambda: Ours(),
-    "native": lambda: Native(),
-}
 CAP = 2e-4  # MiB: some buckets of each model here
 
 Tensors = dict[str, torch.Tensor | None]

@@ -13,9 +13,8 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 from minidist import Counted, DistributedDataParallel, Ours, ZeroOptimizer, launch, timeline
-from minidist.parallel.holders import holder_of
 from tests.ddp.test_unused import Experts
-from tests.support.training import COMMS, LOCAL, MODES, Twins, mlp, numbers, squares
+from tests.support.training import LOCAL, MODES, Twins, mlp, numbers, squares
 
 
 def odd() -> nn.Module:
@@ -35,18 +34,6 @@ def by_decay(net: nn.Module) -> list[dict[str, Any]]:
 
 
 # ---- training ----
-
-
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_two_groups_train_as_in_one_process_on_the_whole_batch(ranks: int) -> None:
-    def run() -> list[str]:
-        return [
-            Twins(odd, mode, groups=by_decay, comm=comm(), lr=0.01).train().apart()
-            for mode in MODES
-            for comm in COMMS.values()
-        ]
-
-    assert launch(run, ranks) == [[""] * 12] * ranks
 
 
 def test_gradients_add_up_over_backwards_with_and_without_no_sync() -> None:
@@ -164,19 +151,6 @@ def test_schedulers_closures_groups_and_hooks_work_as_on_any_optimizer() -> None
         return found
 
     assert launch(run, 2) == [[""] * 6] * 2
-
-
-def test_parameters_may_have_names() -> None:
-    def run() -> list[str]:
-        found = []
-        for mode in MODES:
-            twins = Twins(odd, mode, groups=lambda net: list(net.named_parameters()))
-            twins.train(steps=[0, 1])
-            found.append(twins.apart())
-            assert all(holder_of(p) is twins.zero for p in twins.net.parameters())
-        return found
-
-    assert launch(run, 2) == [[""] * 3] * 2
 
 
 # ---- what is kept, and when it is freed ----
