@@ -181,18 +181,3 @@ def test_a_reader_finds_the_old_file_or_the_new_one_and_half_of_one_without_the_
         ]
 
     minidist.launch(run, 3, device="cpu")
-
-
-@pytest.mark.claim("C13")
-def test_the_wrapped_names_do_not_fit_the_bare_model() -> None:
-    def run() -> None:
-        net = torch.nn.Linear(2, 2)
-        theirs = torch.nn.parallel.DistributedDataParallel(net).state_dict()
-        with pytest.raises(RuntimeError, match="Missing key"):
-            torch.nn.Linear(2, 2).load_state_dict(theirs)
-        ours = minidist.DistributedDataParallel(net).state_dict()
-        torch.nn.Linear(2, 2).load_state_dict(ours)
-        assert list(theirs) == ["module.weight", "module.bias"]
-        assert list(ours) == ["weight", "bias"]
-
-    minidist.launch(run, 2, device="cpu")

@@ -14,9 +14,7 @@ import minidist
 from course.training import models
 from course.training.data import digits
 from minidist.mapreduce.map_reduce import map_reduce
-from minidist.schedule import algorithms
-from minidist.schedule.cost import Link, seconds, switch
-from minidist.schedule.schedule import Schedule, bounds
+from minidist.schedule.schedule import bounds
 from minidist.schedule.simulate import goal
 from tests.support.collectives import all_reduced, data, same
 
@@ -159,31 +157,3 @@ def test_the_busiest_of_2_to_8_real_ranks() -> None:
         assert (naive[:, 0] == (ranks - 1) * size).all()
         assert (naive[:, 1:] == size).all()
         assert (ring == 2 * (ranks - 1) * size // ranks).all()
-
-
-def latencies(build: Callable[[int], Schedule], ranks: int) -> float:
-    """What an all-reduce of next to nothing takes, in units of alpha."""
-    return seconds(build(ranks), 0, switch(Link(alpha=1.0, beta=1e-9)))
-
-
-def slope(x: Any, y: Any) -> tuple[float, float]:
-    """Of the best straight line, and the largest distance from it."""
-    line = np.polyfit(x, y, 1)
-    return float(line[0]), float(np.abs(np.polyval(line, x) - y).max())
-
-
-@pytest.mark.claim("A7")
-def test_the_ring_s_latency_grows_with_n_the_trees_with_its_logarithm() -> None:
-    counts = list(range(2, 65))
-    ring = [latencies(algorithms.ring_all_reduce, n) for n in counts]
-    assert ring == [2 * (n - 1) for n in counts]
-    assert np.allclose(slope(counts, ring), (2, 0))
-
-    powers = [2**k for k in range(1, 11)]
-    logs = {"tree": 2, "recursive_doubling": 1}
-    for name, per_doubling in logs.items():
-        build = getattr(algorithms, f"{name}_all_reduce")
-        took = [latencies(build, n) for n in powers]
-        assert np.allclose(slope(np.log2(powers), took), (per_doubling, 0))
-        assert slope(powers, took)[1] > 1, "no straight line in N"
-    assert slope(np.log2(powers), [2 * (n - 1) for n in powers])[1] > 100, "the ring: none in log N"

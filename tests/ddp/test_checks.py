@@ -210,6 +210,7 @@ def test_sparse_gradients_and_second_ones_after_the_bucket_has_left() -> None:
 # What is saved and copied
 
 
+@pytest.mark.claim("C13")
 def test_states_are_those_of_the_bare_module_and_the_wrapper_cannot_be_copied() -> None:
     def run() -> list[str]:
         bare, torchs = mlp(4, 3), nn.parallel.DistributedDataParallel(mlp(4, 3))

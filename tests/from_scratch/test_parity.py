@@ -245,6 +245,7 @@ def all_off(names: list[str]) -> list[str]:
     return [text for way in WAYS for name in names if (text := off(way, name))]
 
 
+@pytest.mark.claim("E1")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_losses_are_those_of_one_process(ranks: int) -> None:
     names = list(MODELS) if ranks == 3 else FEW

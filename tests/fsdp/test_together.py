@@ -11,7 +11,6 @@ from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
 
 from minidist import (
-    clip_grad_norm_,
     full_state_dict,
     fully_shard,
     launch,
@@ -143,9 +142,9 @@ def test_it_is_gathered_once_for_a_forward_and_once_for_a_backward() -> None:
 
 
 def test_modules_alone_are_one_unit_each_time_and_its_state_is_whole() -> None:
-    """Without a unit around them; what looks at a whole model wants all of the unit."""
+    """Without a unit around them."""
 
-    def run() -> list[Any]:
+    def run() -> list[str]:
         net = Net()
         fully_shard([net.embed, net.head])
         words = torch.tensor([[1, 2, dist.get_rank()]])
@@ -156,11 +155,6 @@ def test_modules_alone_are_one_unit_each_time_and_its_state_is_whole() -> None:
             (want.head(want.embed(x)).square().sum() / 2).backward()
         tied = {"embed.weight": want.embed.weight.grad, "head.bias": want.head.bias.grad}
         got = gradients(net)
-        said = []
-        for call in (full_state_dict, lambda part: clip_grad_norm_(part, 1.0)):
-            with pytest.raises(ValueError, match="expected all of a unit, got a part of") as told:
-                call(net.head)
-            said.append(str(told.value))
         with torch.device("meta"):
             late = Net()
         materialize(together(late, "embed", "head"), "cpu")
@@ -168,9 +162,6 @@ def test_modules_alone_are_one_unit_each_time_and_its_state_is_whole() -> None:
         return [
             far({name: got[name] for name in tied}, tied),
             far(full_state_dict(late), want.state_dict()),
-            said,
         ]
 
-    for rank, (trained, loaded, said) in enumerate(launch(run, 2)):
-        assert (trained, loaded) == ("", "")
-        assert all(each.startswith(f"rank {rank}: module: ") for each in said)
+    assert launch(run, 2) == [["", ""]] * 2

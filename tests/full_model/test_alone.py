@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -162,9 +163,9 @@ def test_each_group_of_ranks_is_named_once_and_a_part_of_a_unit_is_refused() -> 
     net = Net()
     fully_shard([net.a, net.b])
     assert len(comms(net)) == 1
-    for part in (net.a, net.b):
+    for part, call in ((net.a, full_state_dict), (net.b, partial(clip_grad_norm_, max_norm=1.0))):
         with pytest.raises(ValueError, match=r"expected all of a unit, got a part of one, which"):
-            full_state_dict(part)
+            call(part)
     whole = units(Net())
     assert len(comms(whole)) == 1, "of two units in one group"
     with pytest.raises(ValueError, match=r"got a part of one: weight is .*'b.weight' of the outer"):

@@ -188,26 +188,6 @@ def test_a_worker_that_fails_in_a_map_or_a_reduce_changes_nothing(
     assert sorted(job.recomputed) == sorted(redone)
 
 
-@pytest.mark.claim("A5")
-def test_a_worker_killed_from_outside_in_the_midst_of_a_map(tmp_path: Path) -> None:
-    def mapper(text: str) -> list[tuple[str, int]]:
-        if text == "the end" and not noted(tmp_path):
-            note(tmp_path, os.getpid())
-            time.sleep(1000)
-        return list(words(text))
-
-    def kill() -> None:
-        assert wait_until(lambda: bool(noted(tmp_path)))
-        os.kill(*noted(tmp_path), signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    job = map_reduce(TEXTS, mapper, total, reducers=2)
-    killer.join()
-    assert job.whole == ORACLE
-    assert job.recomputed == ("map task 3",)
-
-
 def test_a_task_that_always_raises_is_named_with_its_worker_s_traceback(tmp_path: Path) -> None:
     def mapper(text: str) -> Iterator[tuple[str, int]]:
         if text == "the end":

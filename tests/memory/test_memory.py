@@ -28,7 +28,7 @@ MIB = 2**20
 # ---- the state ----
 
 
-@pytest.mark.claim("D3")
+@pytest.mark.claim("D3", "E1")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_the_state_is_what_was_predicted_to_the_byte(ranks: int) -> None:
     dtype = torch.float64 if ranks == 1 else torch.float32

@@ -22,7 +22,7 @@ from tests.proof.faulty import MUTANTS
 CASES = [*long_cases(), *covering_cases()]
 
 
-@pytest.mark.claim("C11")
+@pytest.mark.claim("C11", "D6", "E1")
 @pytest.mark.parametrize("ranks", FACTORS["ranks"])
 @pytest.mark.parametrize("ways", [DDP, ZERO, FSDP], ids=["ddp", "zero", "fsdp"])
 def test_training_is_that_of_one_process_and_of_torch_s_class(ways: list[str], ranks: int) -> None:

@@ -149,6 +149,7 @@ def message_by_message(schedule: Schedule, nbytes: float, link: Link, gamma: flo
     return total
 
 
+@pytest.mark.claim("A7")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8, 12, 33])
 def test_the_price_is_that_of_every_message_one_by_one(ranks: int) -> None:
     """By hand, and step by step without the outline, by which a price skips repetitions."""

@@ -85,7 +85,7 @@ def test_each_algorithm_has_its_formulas() -> None:
     assert set(FORMULAS) == set(EVERY) - own
 
 
-@pytest.mark.claim("A2", "A4", "B3", "B4")
+@pytest.mark.claim("A2", "A4", "A7", "B3", "B4")
 @pytest.mark.parametrize("algorithm", FORMULAS)
 def test_steps_and_bytes(algorithm: Callable[[int], Schedule]) -> None:
     for ranks in RANKS:
