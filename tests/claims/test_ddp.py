@@ -14,8 +14,6 @@ from torch.nn import functional
 import minidist
 from course.failures.disagreeing import Forked
 from course.training import data, models
-from minidist.comm.counted import Counted
-from minidist.comm.ours import Ours
 from minidist.comm.replicas import check_replicas
 from minidist.errors import RankError, ReplicaError
 from minidist.memory.meter import measured
@@ -293,37 +291,6 @@ def test_buckets_follow_the_order_of_arrival_on_rank_0_on_all_ranks() -> None:
     assert arrivals[1] == arrivals[0][::-1], "on rank 1 they arrive the other way round"
     assert buckets == (arrivals[0],) * 3
     assert max(apart) < 1e-12
-
-
-KIB = 1 / 1024  # in MiB
-CAPS: list[tuple[dict[str, float], int]] = [  # of 8 layers of 4 KiB, and the buckets
-    ({"bucket_cap_mb": 1e-9, "first_bucket_mb": 1e-9}, 8),
-    ({"bucket_cap_mb": 1 / MIB, "first_bucket_mb": 1 / MIB}, 8),
-    ({"bucket_cap_mb": 8 * KIB, "first_bucket_mb": 8 * KIB}, 4),
-    ({"bucket_cap_mb": 16 * KIB, "first_bucket_mb": 16 * KIB}, 2),
-    ({"bucket_cap_mb": 16 * KIB, "first_bucket_mb": 4 * KIB}, 3),
-    ({}, 1),
-    ({"bucket_cap_mb": float("inf"), "first_bucket_mb": float("inf")}, 1),
-]
-
-
-@pytest.mark.claim("C5")
-def test_the_cap_settles_the_number_of_messages_and_not_that_of_bytes() -> None:
-    ranks = 4
-    whole, turns = 8 * 32 * 32 * 4, 2 * (ranks - 1)
-
-    def run() -> None:
-        for options, buckets in CAPS:
-            comm = Counted(Ours(algorithm="ring"))
-            model = minidist.DistributedDataParallel(layers(8, 32), comm=comm, **options)
-            for _ in range(3):
-                comm.clear()
-                step(model, 32)
-            assert len(model.buckets) == buckets
-            assert comm.messages_sent == buckets * turns
-            assert comm.bytes_sent == turns * whole // ranks
-
-    minidist.launch(run, ranks, device="cpu")
 
 
 # ---- C6 ----

@@ -14,6 +14,7 @@ from minidist.parallel.sharding.partition import assign
 from tests.support.training import mlp, numbers
 
 
+@pytest.mark.claim("C5")
 @pytest.mark.parametrize(
     ("nbytes", "first", "cap", "buckets"),
     [

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -72,6 +73,7 @@ class Spy(Ours):
         return super().all_reduce(tensor, *args, **kwargs)
 
 
+@pytest.mark.claim("C5")
 def test_buckets_leave_during_backward_and_the_timeline_shows_it() -> None:
     def note(events: list[str], name: str, _: torch.Tensor) -> None:
         events.append(name)

@@ -19,7 +19,7 @@ import pytest
 
 from minidist.errors import TaskError
 from minidist.mapreduce.map_reduce import MapReduced, hash_partition, map_reduce
-from tests.support.processes import living, note, noted, ours, runs, wait_until
+from tests.support.processes import living, note, noted
 
 TEXTS = ["a rose is a rose", "", "is a rose", "the end", "a"]
 
@@ -241,29 +241,6 @@ def test_tasks_that_do_not_end_are_named_and_nothing_is_left_of_them(
     assert living(noted(tmp_path)) == set()
     assert {child.pid for child in psutil.Process().children(recursive=True)} == before
     assert list(temporary.iterdir()) == []
-
-
-CALLER = """
-import os, sys, time
-from pathlib import Path
-from minidist.mapreduce.map_reduce import map_reduce
-def mapper(text):
-    Path(sys.argv[1], str(os.getpid())).touch()
-    while True:
-        pass
-map_reduce("ab", mapper, lambda key, values: 0)
-"""
-
-
-def test_nothing_is_left_of_a_caller_that_is_killed(tmp_path: Path, temporary: Path) -> None:
-    env = {**os.environ, "TMPDIR": str(temporary)}
-    caller = subprocess.Popen([sys.executable, "-c", CALLER, str(tmp_path)], env=env)
-    assert wait_until(lambda: len(noted(tmp_path)) == 2)
-    assert all(map(runs, noted(tmp_path)))
-    caller.kill()
-    caller.wait()
-    assert living(noted(tmp_path)) == set()
-    assert wait_until(lambda: not ours(temporary)), ours(temporary)
 
 
 def test_inputs_and_results_larger_than_a_pipe() -> None:

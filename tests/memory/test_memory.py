@@ -28,7 +28,7 @@ MIB = 2**20
 # ---- the state ----
 
 
-@pytest.mark.claim("D3", "E1")
+@pytest.mark.claim("D10", "D3", "D5", "D6", "E1")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_the_state_is_what_was_predicted_to_the_byte(ranks: int) -> None:
     dtype = torch.float64 if ranks == 1 else torch.float32
@@ -211,6 +211,7 @@ def test_a_parameter_is_in_the_innermost_unit_whose_name_it_has_in_full() -> Non
     assert halves == 4 * (6 + 11), "together they would have no element of padding"
 
 
+@pytest.mark.claim("D10")
 def test_shares_of_each_stage_and_of_each_rank() -> None:
     model = state(10, MIXED)
     assert model == StateBytes(20, 20, 40, 80)

@@ -199,6 +199,7 @@ def test_each_bucket_and_each_unit_pays_for_its_latency() -> None:
     assert found["hsdp"].communication // 1 == units * (3 * 7 * 1 + 2 * 100)
 
 
+@pytest.mark.claim("E7")
 def test_bytes_sent_are_two_models_or_three() -> None:
     for ranks, share in ((2, 1 / 2), (8, 7 / 8), (64, 63 / 64)):
         found = forecasts(SEVEN, "H100", ranks)

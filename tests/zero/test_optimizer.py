@@ -156,6 +156,7 @@ def test_schedulers_closures_groups_and_hooks_work_as_on_any_optimizer() -> None
 # ---- what is kept, and when it is freed ----
 
 
+@pytest.mark.claim("D5")
 def test_stage_2_holds_the_gradients_of_two_buckets_at_most_in_backward() -> None:
     """And no parameter's whole gradient once it has been packed."""
 
