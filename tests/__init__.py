@@ -4,7 +4,8 @@ test_architecture        lint, format, types, and the rules of the house
 test_wrapping_checks     what DDP, ZeRO and FSDP all refuse: one table of cases
 proof                    each wrapper against one process, on many models; ways to attack it; and
                          faulty comms, of which the proof must notice each
-claims                   what is often said, shown by a run; `book/claims.yml` names the tests
+claims                   what is often said, shown by a run where no room's own test shows it;
+                         `book/claims.yml` names the tests
 from_scratch             the lesson's files, as milestones of the project
 course, widgets          graders, with wrong answers and what each is told (`course/verdicts.py`
                          counts them); figures; steppers and sliders

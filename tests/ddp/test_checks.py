@@ -13,9 +13,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from minidist import Counted, DistributedDataParallel, MismatchError, Ours, launch
-from tests.proof.attacks import Explodes
 from tests.support.refusals import says
-from tests.support.training import compare, mlp, numbers, quiet
+from tests.support.training import mlp, numbers
 
 EACH = {"bucket_cap_mb": 1e-6, "first_bucket_mb": 1e-6}
 NAME = "DistributedDataParallel"
@@ -126,32 +125,6 @@ def test_a_rank_that_skips_a_backward_is_named() -> None:
     assert f"rank 1 passed {NAME}, forward after 3 forwards" in with_buffers
     assert "backward after 2 forwards" in without
     assert f"rank 1 passed {NAME}, backward after 3 forwards" in without
-
-
-def test_after_a_backward_that_raised_the_next_is_refused_but_not_in_no_sync() -> None:
-    def breaks(model: Any) -> None:
-        layer = next(each for each in model.modules() if isinstance(each, nn.Tanh))
-        handle = layer.register_forward_hook(lambda *given: Explodes.apply(given[2]))
-        with pytest.raises(ZeroDivisionError):
-            once(model)
-        handle.remove()
-
-    def train(model: Any, rank: int, step: int) -> None:
-        with quiet(model):
-            breaks(model)
-        model.zero_grad()
-        once(model, rank, step)
-
-    def run() -> tuple[str, str]:
-        ddp = DistributedDataParallel(mlp(4, 3, 2), **EACH)
-        kept = ddp(numbers(dist.get_rank(), 0, 2, 4)).mean()
-        breaks(ddp)
-        return says(kept.backward), compare(lambda: mlp(4, 3, 2), train)
-
-    for rank, (told, wrong) in enumerate(launch(run, 2)):
-        assert told.startswith(f"RuntimeError: rank {rank}: {NAME} is out of step"), told
-        assert "its last backward raised" in told
-        assert wrong == ""
 
 
 def test_a_wrapper_that_is_let_go_is_gone_and_keeps_quiet() -> None:

@@ -90,6 +90,11 @@ def exceptions(way: str) -> list[object]:
         handle.remove()
     with pytest.raises(ZeroDivisionError):
         score(Explodes.apply(live.model(batch(0)))).backward()
+    if way in DDP:  # in no_sync nobody waits for it
+        handle = net.b.register_forward_hook(lambda module, inputs, output: Explodes.apply(output))
+        with live.quiet(), pytest.raises(ZeroDivisionError):
+            live.loss().backward()
+        handle.remove()
     step(live, 1)
     found: list[object] = [as_plain(live, 2, [0, 1])]
     for part in (net.c, net.b, net.a):
