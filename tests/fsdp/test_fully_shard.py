@@ -8,12 +8,12 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils import _foreach_utils
 
-from minidist import fully_shard, launch
+from minidist import full_gradients, fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import FSDPModule, units
 from minidist.parallel.fsdp.shard import Shard
 from minidist.parallel.fsdp.unit import ShardedState, TrainingState, Unit
 from tests.support.models import gpt, score, shard_blocks, tokens
-from tests.support.training import far, gradients, grads_of, mine, wholes
+from tests.support.training import far, grads_of, mine, wholes
 
 
 def test_the_outermost_unit_may_be_kept_alone_and_may_accumulate_alone() -> None:
@@ -180,7 +180,7 @@ def test_hooks_on_shards_and_zero_grad_while_the_parameters_are_whole() -> None:
         net.set_requires_gradient_sync(True)
         score(net, mine(tokens(2, 4))).backward()
         score(bare, tokens(2, 4)).backward()
-        found, called = [zeros, far(gradients(net), grads_of(bare))], []
+        found, called = [zeros, far(full_gradients(net), grads_of(bare))], []
 
         def step(shard: torch.Tensor) -> None:
             called.append(shard.grad is not None)

@@ -6,10 +6,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from minidist import Counted, Ours, fully_shard, launch, timeline
+from minidist import Counted, Ours, full_gradients, fully_shard, launch, timeline
 from tests.fsdp.test_checks import says
 from tests.support.models import gpt, score, shard_blocks, tokens
-from tests.support.training import far, gradients, grads_of, mine
+from tests.support.training import far, grads_of, mine
 
 
 def rows_of_two() -> tuple[Counted, Counted]:
@@ -59,7 +59,7 @@ def test_accumulation_in_rows_and_a_mistake_of_one_rank() -> None:
         replica = bits.clone()
         dist.broadcast(replica, dist.get_rank() % 2, group=comms[0].group)
         names = sorted((span.lane, span.name) for span in line.spans)
-        return [said, far(gradients(net), grads_of(bare)), torch.equal(bits, replica), names]
+        return [said, far(full_gradients(net), grads_of(bare)), torch.equal(bits, replica), names]
 
     travels = ["reduce-scatter", "all-reduce", *["unshard"] * 4]
     units = ("blocks.0", "blocks.1", "blocks.2", "root")

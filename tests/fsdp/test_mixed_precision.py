@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from minidist import Counted, Ours, fully_shard, launch
+from minidist import Counted, Ours, full_gradients, fully_shard, launch
 from minidist.parallel.fsdp.fully_shard import units
 from minidist.parallel.fsdp.param_group import MixedPrecisionPolicy
-from tests.support.training import bytes_of_flags, far, gradients, wholes
+from tests.support.training import bytes_of_flags, far, wholes
 
 BF16, F32 = torch.bfloat16, torch.float32
 
@@ -69,7 +69,7 @@ def test_low_precision_is_used_and_sent_and_full_precision_is_kept() -> None:
         sent = comm.bytes_sent - bytes_of_flags(comm, len(list(model.parameters())))
         assert sent == numel * (2 * 2 * backwards + (4 if reduce is F32 else 2)) // 2
         assert {each.dtype for p in model.parameters() for each in (p, p.grad)} == {F32}
-        assert far(gradients(model), by_hand(net(), parts, reduce or BF16), 0) == ""
+        assert far(full_gradients(model), by_hand(net(), parts, reduce or BF16), 0) == ""
 
     launch(lambda: [run(*each) for each in ((F32, 1), (F32, 3), (BF16, 1), (None, 1))], 2)
 

@@ -11,6 +11,7 @@ from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
 
 from minidist import (
+    full_gradients,
     full_state_dict,
     fully_shard,
     launch,
@@ -19,7 +20,7 @@ from minidist import (
 )
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
-from tests.support.training import far, gradients
+from tests.support.training import far
 
 WORDS, WIDTH = 7, 5
 F64 = torch.float64
@@ -154,7 +155,7 @@ def test_modules_alone_are_one_unit_each_time_and_its_state_is_whole() -> None:
             x = torch.tensor([[1, 2, rank]])
             (want.head(want.embed(x)).square().sum() / 2).backward()
         tied = {"embed.weight": want.embed.weight.grad, "head.bias": want.head.bias.grad}
-        got = gradients(net)
+        got = full_gradients(net)
         with torch.device("meta"):
             late = Net()
         materialize(together(late, "embed", "head"), "cpu")

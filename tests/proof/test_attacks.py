@@ -33,7 +33,7 @@ def assert_nothing(found: list[dict[str, list[str]]]) -> None:
     assert {name: said[:2] for each in found for name, said in each.items() if said} == {}
 
 
-@pytest.mark.claim("E5")
+@pytest.mark.claim("C6", "E5")
 @pytest.mark.parametrize("ways", [DDP[:1], DDP[1:], ZERO, FSDP], ids=", ".join)
 def test_steps_are_those_of_plain_modules_whatever_the_loop_does(ways: list[str]) -> None:
     assert_nothing(launch(attacks.verdicts, RANKS, ways, timeout=200))

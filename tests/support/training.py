@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import AdamW, Optimizer
 
-from minidist import DistributedDataParallel, ZeroOptimizer, full_gradients, full_state_dict
+from minidist import DistributedDataParallel, ZeroOptimizer, full_state_dict
 from minidist.comm.comm import Comm
 from minidist.comm.counted import Counted
 from minidist.comm.replicas import digest as digest_of
@@ -25,7 +25,6 @@ LOCAL = [mode for mode, options in MODES.items() if options != {"stage": 1}]
 CAP = 2e-4  # MiB: some buckets of each model here
 
 Tensors = dict[str, torch.Tensor | None]
-Train = Callable[[Any, int, int], object]  # train(model, rank, step) calls backward()
 Loss = Callable[[Any, int, int], torch.Tensor | None]  # loss(model, rank, step)
 
 
@@ -100,11 +99,6 @@ def wholes(model: nn.Module) -> Tensors:
     return {name: state[name] for name, _ in model.named_parameters()}
 
 
-def gradients(model: nn.Module) -> Tensors:
-    """Every full gradient, None where no rank has one; all ranks must call it."""
-    return full_gradients(model)
-
-
 def digest(model: nn.Module) -> str:
     """Of every bit of the gradients and parameters."""
     found = [tensor for each in model.parameters() for tensor in (each, each.grad)]
@@ -116,48 +110,6 @@ def bytes_of_flags(comm: Counted, parameters: int) -> int:
     before = comm.bytes_sent
     comm.all_reduce(torch.zeros(parameters, dtype=torch.uint8))
     return comm.bytes_sent - before
-
-
-# ---- N ranks beside one process ----
-
-
-def compare(
-    build: Callable[[], nn.Module],
-    train: Train,
-    steps: int = 3,
-    to_none: bool = True,
-    tolerance: float = 1e-12,
-    **options: Any,
-) -> str:
-    """What is wrong with DDP after training beside one process; "" if nothing.
-
-    That has a copy of the model for each rank, and averages their gradients by hand.
-    """
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(5)
-    alone = [copy.deepcopy(net) for net in [build()] * ranks]
-    torch.manual_seed(5 + rank)  # of which only rank 0's numbers may count
-    ddp = DistributedDataParallel(build(), **options)
-    optimizers = [SGD(net.parameters(), 0.1) for net in (ddp, *alone)]
-    for step in range(steps):
-        train(ddp, rank, step)
-        for each, net in enumerate(alone):
-            train(net, each, step)
-        for same in zip(*(net.parameters() for net in alone), strict=True):
-            found = [parameter.grad for parameter in same if parameter.grad is not None]
-            mean = torch.stack(found).sum(0) / ranks if found else None
-            for parameter in same:
-                parameter.grad = None if mean is None else mean.clone()
-        if wrong := far(grads_of(ddp.module), grads_of(alone[0]), tolerance):
-            return f"step {step}: {wrong}"
-        everyone: list[Any] = [None] * ranks
-        dist.all_gather_object(everyone, digest(ddp))
-        if len(set(everyone)) > 1:
-            return f"step {step}: the ranks' bits differ"
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=to_none)
-    return ""
 
 
 class Twins:
