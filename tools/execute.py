@@ -17,10 +17,8 @@ from sphinx_external_toc.parsing import parse_toc_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "_build" / ".jupyter_cache"  # where Jupyter Book looks
-NBMAKE = ["--nbmake", "--overwrite", "--nbmake-timeout=300", "-p", "tools.kernel_settings", "-v"]
-# Ranks wait for each other, so a few more at once than there are cores; those that take long
-# come first, and no process takes several in advance.
-AT_ONCE = ["-n", "3", "--maxschedchunk=1"]
+NBMAKE = ["--nbmake", "--overwrite", "--nbmake-timeout=300", "-p", "tools.kernels", "-v"]
+AT_ONCE = 3  # ranks wait for each other, so a few more than there are cores
 
 
 def documents() -> list[Path]:
@@ -82,5 +80,7 @@ def run_all() -> int:
         folder = Path(name).resolve()
         copies = [copy(path, folder) for path in waiting]
         here = [f"--rootdir={folder}", f"--confcutdir={folder}"]
+        # Those that take long come first, and no process takes several in advance.
+        workers = [f"-n{min(AT_ONCE, len(copies))}", "--maxschedchunk=1"]
         with chdir(folder):
-            return pytest.main([*NBMAKE, *AT_ONCE, *here, *copies], plugins=[Keep()])
+            return pytest.main([*NBMAKE, *workers, *here, *copies], plugins=[Keep()])
