@@ -32,8 +32,8 @@ from tests.benchmarks.test_records import WAYS
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 TWO = Setup(2)
-SIZES: dict[str, Any] = {"message_bytes": (4096, MIB), "copy_bytes": MIB, "width": 16}
-SIZES |= {"widths": (16, 32), "batches": (1, 8)}
+SIZES: dict[str, Any] = {"message_bytes": (4096, 1 << 16), "part_bytes": 1 << 16}
+SIZES |= {"copy_bytes": MIB, "width": 16, "widths": (16, 32), "batches": (1, 8)}
 SMALL = replace(on_gpus(1), setups=(TWO,), rounds=2, **SIZES)
 UNTIMED = ("minidist, views", "minidist, ring")
 TRAINED = {

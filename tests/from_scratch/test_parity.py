@@ -150,8 +150,9 @@ MODELS: dict[str, Callable[[], Model]] = {
     "float": lambda: Model(chain, dense(), dense()).float(),
     "bfloat16": lambda: Model(chain, dense(), dense()).bfloat16(),
 }
-# Those that any number of ranks trains; three ranks train all.
-FEW = ["shapes", "buffers", "frozen bias", "a, b, a", "some in evaluation", "run in vain"]
+# Those that any number of ranks trains; two ranks train all.
+FEW = ["shapes", "odd sizes", "buffers", "frozen bias", "a, b, a", "some in evaluation"]
+FEW += ["run in vain"]
 TOLERANCE = {"float": 1e-5, "bfloat16": 3e-2}
 # Backward, step, zero_grad, a forward to evaluate: an evaluation before the optimizer steps,
 # two backwards for a step, a batch that is skipped, a step that no zero_grad follows.
@@ -248,7 +249,7 @@ def all_off(names: list[str]) -> list[str]:
 @pytest.mark.claim("E1")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_losses_are_those_of_one_process(ranks: int) -> None:
-    names = list(MODELS) if ranks == 3 else FEW
+    names = list(MODELS) if ranks == 2 else FEW
     assert launch(all_off, ranks, names, timeout=280) == [[]] * ranks
 
 
