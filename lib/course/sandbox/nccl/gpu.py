@@ -277,6 +277,7 @@ def _cuda(gpus: int) -> dict[str, Any]:
         "Stream": _Stream,
         "Event": _Event,
         "stream": nothing,
+        "is_current_stream_capturing": lambda: False,
         "device": nothing,
         "current_stream": lambda *_: streams[torch.cuda.current_device()],
         "default_stream": lambda *_: streams[torch.cuda.current_device()],
@@ -313,6 +314,8 @@ def gpus(count: int) -> Iterator[None]:
         for name, value in _cuda(count).items():
             stack.enter_context(patch.object(torch.cuda, name, value))
         stack.enter_context(patch.object(torch.cuda.nccl, "version", lambda: (2, 0, 0)))
+        # A loader would ask a torch that was built for GPUs to pin memory.
+        stack.enter_context(patch.object(torch.accelerator, "is_available", lambda: False))
         stack.enter_context(patch.object(threading.Thread, "run", with_modes))
         for mode in (_Devices(), _Kernels()):  # type: ignore[no-untyped-call]
             stack.enter_context(mode)
