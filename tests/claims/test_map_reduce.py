@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,7 +15,7 @@ from course.training.data import digits
 from minidist.mapreduce.map_reduce import map_reduce
 from minidist.schedule.schedule import bounds
 from minidist.schedule.simulate import goal
-from tests.support.collectives import all_reduced, data, same
+from tests.support.collectives import data, same
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 SHARDS = 4
@@ -126,34 +125,3 @@ def test_bytes_of_an_iteration_with_the_state_shipped_and_with_the_state_kept() 
     kept = sum(minidist.launch(step, ranks))
     assert kept == 2 * (ranks - 1) * state
     assert job.shipped + job.nbytes.sum() + job.returned > 1.45 * kept
-
-
-@pytest.mark.claim("A4", "A8", "B4")
-def test_the_busiest_of_2_to_8_real_ranks() -> None:
-    numel, sizes = 840, range(2, 9)  # which all divide it
-    size = 4 * numel
-
-    def messages(group: Any) -> list[list[Any]]:
-        """Of an all-reduce by the naive algorithm and by the ring, those that this rank sends."""
-        logs = []
-        for algorithm in ("naive", "ring"):
-            mine = data(dist.get_rank(), numel)
-            with minidist.record() as log:
-                minidist.all_reduce(mine, algorithm=algorithm, group=group)
-            assert same(mine, all_reduced(dist.get_world_size(group), numel))
-            logs.append(log)
-        return logs
-
-    found = minidist.launch(lambda: on_sizes(sizes, messages), 8, device="cpu")
-    for ranks in sizes:
-        moved = np.zeros((2, 2, ranks), dtype=int)  # naive or ring; sent or received; rank
-        for of_rank in found[:ranks]:
-            for way, log in zip(moved, of_rank[ranks], strict=True):
-                for message in log:
-                    way[0, message.src] += message.nbytes
-                    way[1, message.dst] += message.nbytes
-        naive, ring = moved
-        assert naive.sum(axis=0).max() == 2 * (ranks - 1) * size
-        assert (naive[:, 0] == (ranks - 1) * size).all()
-        assert (naive[:, 1:] == size).all()
-        assert (ring == 2 * (ranks - 1) * size // ranks).all()

@@ -129,14 +129,6 @@ class ByTorch(FlatDDP):
         set_gradients(self.parameters, flat)
 
 
-class GathersGradients(FlatDDP):
-    def synchronize(self) -> None:
-        flat = flatten_gradients(self.parameters)
-        every = flat.new_empty(self.comm.ranks * len(flat))
-        self.comm.all_gather(every, flat)
-        set_gradients(self.parameters, every.view(self.comm.ranks, -1).mean(0))
-
-
 class OneCallEach(PerParameterDDP):
     """For the flat milestone: right, in a call for each parameter."""
 
