@@ -17,7 +17,7 @@ from minidist import full_state_dict, launch
 from minidist.train.__main__ import stopped_by_signals
 from minidist.train.loop import Training
 from minidist.train.options import LOG, Options, TrainError
-from minidist.train.storage import checksum, read_index, write_index
+from minidist.train.storage import Stored, checksum, read_index, write_index
 from tests.train.test_strategies import SMALL, losses_of, records
 
 RUN = replace(SMALL, steps=4, every=2)
@@ -162,9 +162,9 @@ def of_another_dtype(step: Path) -> None:
 
 def rewrite(step: Path, change: Callable[[list[Any]], object]) -> None:
     """Change the list of pieces as nobody would by accident, with a checksum that is right."""
-    index = read_index(step)
-    change(pieces := [list(each) for each in index.pieces])
-    write_index(step, index._replace(pieces=pieces))
+    made, stored = read_index(step)
+    change(pieces := [list(each) for each in stored])
+    write_index(step, (made, [Stored(*each) for each in pieces]))
 
 
 HARM = {

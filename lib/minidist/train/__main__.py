@@ -33,11 +33,8 @@ from minidist.train.options import LOG, Options, TrainError, check, path
 from minidist.train.rendezvous import meet
 from minidist.train.report import Report
 
-TIMEOUT = 300.0
-
 
 def parser() -> argparse.ArgumentParser:
-    """The flags: the options, and what is reported of the run."""
     made = argparse.ArgumentParser(
         prog="python -m minidist.train",
         description=__doc__,
@@ -67,8 +64,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--timeout",
         type=float,
-        default=TIMEOUT,
-        help=f"seconds that a rank waits for the others (default: {TIMEOUT:g})",
+        default=300.0,
+        help="seconds that a rank waits for the others (default: %(default)g)",
     )
     return made
 
@@ -109,7 +106,6 @@ def stopped_by_signals(training: Training) -> Iterator[None]:
 
 
 def run(options: Options, args: argparse.Namespace) -> None:
-    """Train, and report."""
     with process_group(args.timeout):
         training = Training(options)
         first, says = training.first, dist.get_rank() == 0
@@ -135,7 +131,6 @@ def run(options: Options, args: argparse.Namespace) -> None:
 
 
 def count_of(name: str) -> int:
-    """A number of ranks that a launcher passes in the environment."""
     number = os.environ.get(name, "1")
     if not number.isdecimal() or int(number) < 1:
         raise TrainError(f"{name}: expected at least 1, got {number!r}")
@@ -143,7 +138,6 @@ def count_of(name: str) -> int:
 
 
 def main() -> None:
-    """What runs on each rank."""
     args = parser().parse_args()
     logging.basicConfig(format="%(name)s: %(message)s")
     LOG.setLevel(logging.INFO)

@@ -24,7 +24,6 @@ from minidist.train.options import LOG, MODEL, NUMBERS, Options, TrainError, agr
 from minidist.train.storage import (
     INDEX,
     DamagedError,
-    Index,
     Piece,
     Stored,
     load_pieces,
@@ -79,9 +78,9 @@ class Checkpoints:
                 wrapped.state[part.parameter] = {"step": torch.tensor(float(self.newest)), **state}
         problem, others = "", ""
         try:
-            index = read_index(where)
-            others = self._other_flags(index.made, self._made(parts))
-            load_pieces(where, index.pieces, flattened(parts, wrapped.state))
+            made, pieces = read_index(where)
+            others = self._other_flags(made, self._made(parts))
+            load_pieces(where, pieces, flattened(parts, wrapped.state))
         except DamagedError as error:
             problem = f"it is damaged: {error}; {self._instead_of(where.name)}"
         except TrainError as error:
@@ -108,7 +107,6 @@ class Checkpoints:
         self._pending.result()
 
     def close(self) -> None:
-        """Let another run have the folder, once nothing more is written there."""
         self._thread.shutdown()
         if self._lock:
             self._lock.release()
@@ -141,7 +139,7 @@ class Checkpoints:
         for step in reversed(finished(self.folder)[:-1]):
             good = self.folder / f"step-{step}"
             with suppress(DamagedError):
-                for each in read_index(good).pieces:
+                for each in read_index(good)[1]:
                     read_piece(good, each)
                 return f"{good.name} is whole: remove {newest} to go on from there"
         return "no other checkpoint there is whole"
@@ -156,7 +154,7 @@ class Checkpoints:
             mine.extend(write_pieces(aside / f"rank-{dist.get_rank()}.bin", pieces.items()))
 
         def finish() -> None:
-            write_index(aside, Index(made, [each for some in everyones for each in some]))
+            write_index(aside, (made, [each for some in everyones for each in some]))
             sync(aside)
             aside.rename(where)
             sync(self.folder)
@@ -185,7 +183,6 @@ def problem_of(action: Callable[[], None]) -> str:
 
 
 def finished(folder: Path) -> list[int]:
-    """The steps of the checkpoints in a folder."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     found = (re.fullmatch(r"step-(\d+)", name) for name in names)
     return sorted(int(match[1]) for match in found if match)

@@ -58,7 +58,6 @@ class Lock:
             raise TrainError(f"{self.path.parent} was taken over by {in_words(holder)}")
 
     def release(self) -> None:
-        """Let another run have the folder."""
         atexit.unregister(self.release)
         self._released.set()
         if look(self.path)[0].get("id") == self.mine["id"]:
@@ -110,7 +109,6 @@ def look(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def in_words(holder: dict[str, Any]) -> str:
-    """A holder as its rival's user needs it."""
     pid, host, since = (holder.get(key, "?") for key in ("pid", "host", "since"))
     return f"process {pid} on {host} (since {since})"
 
@@ -125,7 +123,6 @@ def machine() -> str:
 
 
 def running(pid: int) -> bool:
-    """True if this machine has such a process."""
     try:
         os.kill(pid, 0)
     except OSError as error:

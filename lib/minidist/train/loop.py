@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from minidist.launch.device import device
 from minidist.train.gpt import GPT
 from minidist.train.options import Options, TrainError, check
-from minidist.train.strategies import wrap
+from minidist.train.strategies import WRAP
 from minidist.train.text import characters, rows_of, seed_of, text
 
 Record = dict[str, Any]
@@ -45,7 +45,7 @@ class Training:
         self.ids, alphabet = characters(text())
         torch.manual_seed(options.seed)
         net = GPT(len(alphabet), options.width, options.layers, options.heads, options.context)
-        self.wrapped = wrap(net.to(self.device), options, self.device)
+        self.wrapped = WRAP[options.strategy](net.to(self.device), options, self.device)
         self.first = 0  # the step with which this run begins
         self.stopping = False  # set on any rank, it ends the run after the step under way
         self.checkpoints = None
@@ -120,7 +120,6 @@ class Training:
         return rows_of(self.ids, step, **how, rank=self.rank, ranks=self.ranks).to(self.device)
 
     def loss(self, rows: torch.Tensor) -> torch.Tensor:
-        """The mean loss of predicting each next token in some rows."""
         low = self.options.precision == "bfloat16" and not self.wrapped.casts
         with torch.autocast(self.device.type, torch.bfloat16, enabled=low):
             scores = self.wrapped.model(rows[:, :-1]).flatten(0, 1)
@@ -141,7 +140,6 @@ class Training:
 
 
 def gather(mine: list[float]) -> list[list[float]]:
-    """Each of these numbers, of all ranks."""
     numbers = torch.tensor(mine, dtype=torch.float64)
     everyone = [torch.empty_like(numbers) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, numbers)
@@ -149,7 +147,6 @@ def gather(mine: list[float]) -> list[list[float]]:
 
 
 def reset_peak(where: torch.device) -> None:
-    """Begin to look for the most memory that is held."""
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats(where)
     elif (forget := Path("/proc/self/clear_refs")).exists():
@@ -157,7 +154,7 @@ def reset_peak(where: torch.device) -> None:
 
 
 def peak(where: torch.device) -> int:
-    """The most bytes since then; 0 where nobody knows."""
+    """Return the most bytes since `reset_peak`; 0 where nobody knows."""
     if where.type == "cuda":
         return torch.cuda.max_memory_allocated(where)
     status = Path("/proc/self/status")

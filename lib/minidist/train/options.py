@@ -24,12 +24,10 @@ class TrainError(RuntimeError):
 
 
 def flag(default: Any, what: str, **more: Any) -> Any:
-    """A field with what its flag's help says."""
     return field(default=default, metadata={"help": what, **more})
 
 
 def path(text: str) -> Path:
-    """A flag that names a file or folder."""
     if not text:
         raise ArgumentTypeError("expected a path, got ''")  # Path would make it the current folder
     return Path(text)

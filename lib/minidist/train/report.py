@@ -46,12 +46,8 @@ class Report:
         agree(problem)
 
     def add(self, record: Record) -> None:
-        """Note a step."""
         if dist.get_rank() == 0:
             self.records.append(record)
-            self._write(record)
-
-    def _write(self, record: Record) -> None:
         if self._file:
             try:
                 self._file.write(json.dumps(record) + "\n")

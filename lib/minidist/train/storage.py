@@ -47,11 +47,7 @@ class Stored(NamedTuple):
     checksum: int
 
 
-class Index(NamedTuple):
-    """What a checkpoint has: `made` tells one run from another, and there are the pieces."""
-
-    made: dict[str, Any]
-    pieces: list[Stored]
+Index = tuple[dict[str, Any], list[Stored]]  # what tells one run from another; the pieces
 
 
 def write_pieces(file: Path, pieces: Iterable[tuple[str, Piece]]) -> list[Stored]:
@@ -89,7 +85,6 @@ def read_piece(folder: Path, stored: Stored) -> Tensor:
 
 
 def checksum(key: str, start: int, dtype: str, data: memoryview) -> int:
-    """Of a piece's bytes, and of what they are."""
     return zlib.crc32(data, zlib.crc32(f"{key} {start} {dtype}".encode()))
 
 
@@ -114,7 +109,6 @@ def load_pieces(folder: Path, stored: Iterable[Stored], pieces: Mapping[str, Pie
 
 
 def write_index(folder: Path, index: Index) -> None:
-    """Write it, and read it again."""
     checksum = zlib.crc32(json.dumps(index).encode())
     (folder / INDEX).write_text(json.dumps({"checksum": checksum, "index": index}))
     sync(folder / INDEX)
@@ -128,7 +122,7 @@ def read_index(folder: Path) -> Index:
         if found["checksum"] != zlib.crc32(json.dumps(found["index"]).encode()):
             raise ValueError("it has another checksum")
         made, pieces = found["index"]
-        return Index(made, [Stored(*each) for each in pieces])
+        return made, [Stored(*each) for each in pieces]
     except OSError as error:
         raise DamagedError(f"{INDEX} cannot be read ({error.strerror})") from error
     except (ValueError, LookupError, TypeError) as error:

@@ -50,13 +50,7 @@ class Wrapped:
     loaded: Callable[[], object] = lambda: None  # called when the parts have been read
 
 
-def wrap(net: GPT, options: Options, device: torch.device) -> Wrapped:
-    """The model in the chosen strategy; all ranks call it with the same weights."""
-    return TABLE[options.strategy](net, options, device)
-
-
 def single(net: GPT, options: Options, device: torch.device) -> Wrapped:
-    """One process."""
     optimizer = AdamW(net.parameters(), options.lr)
     return Wrapped(net, optimizer, nullcontext, partial(replica_parts, net), optimizer.state)
 
@@ -71,7 +65,6 @@ def ddp(net: GPT, options: Options, device: torch.device) -> Wrapped:
 
 
 def torch_ddp(net: GPT, options: Options, device: torch.device) -> Wrapped:
-    """The same by PyTorch."""
     model = nn.parallel.DistributedDataParallel(net)
     optimizer = AdamW(net.parameters(), options.lr)
     return Wrapped(model, optimizer, model.no_sync, partial(replica_parts, net), optimizer.state)
@@ -114,7 +107,6 @@ def hsdp(net: GPT, options: Options, device: torch.device) -> Wrapped:
 
 
 def torch_fsdp(net: GPT, options: Options, device: torch.device) -> Wrapped:
-    """FSDP by PyTorch."""
     from torch.distributed.fsdp import fully_shard as torchs  # slow to import
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -167,7 +159,7 @@ def row_parts(model: nn.Module, ranks: int, rank: int) -> dict[str, Part]:
     return found
 
 
-TABLE: dict[str, Callable[[GPT, Options, torch.device], Wrapped]] = {
+WRAP: dict[str, Callable[[GPT, Options, torch.device], Wrapped]] = {
     Strategy.SINGLE: single,
     Strategy.DDP: ddp,
     Strategy.ZERO1: partial(zero, stage=1),
