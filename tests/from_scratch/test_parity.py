@@ -315,7 +315,8 @@ def refusal(way: str, build: Callable[[], Model], waits: bool) -> str:
             model(torch.ones(2, WIDE)).sum().backward()
             if waits:
                 synchronize()
-        optimizer.step()
+                optimizer.step()
+                optimizer.zero_grad()  # a second backward must not be what tells
     except (RuntimeError, TypeError, ValueError) as error:
         return str(error)
     return "nothing"
