@@ -22,7 +22,7 @@ import minidist
 from minidist.diagnose import __main__ as command
 from minidist.diagnose import record, report, verdict
 from minidist.diagnose.recorder import KEPT, LINE, STACK_SIGNAL, Recorder
-from minidist.diagnose.verdict import Call, Rank, read, sentence
+from minidist.diagnose.verdict import Rank, RecordedCall, read, sentence
 from minidist.errors import CommunicationError
 from tests.support.processes import wait_until
 
@@ -217,7 +217,7 @@ def rank(
         group, name, of_group, is_, *tensor = said.split()
         members = {"all:": [0, 1, 2], "row:": [0, 1], "col:": [1, 2], "other:": [1, 2]}[group]
         where = group.rstrip(":"), order, times[order], members
-        made.append(Call(is_, int(of_group), name, " ".join(tensor), *where, how))
+        made.append(RecordedCall(is_, int(of_group), name, " ".join(tensor), *where, how))
     stack: list[Any] = [("train.py", 31, f"place_of_{number}", None)]
     return Rank(number, 0, state, error, time, made, stack if state == "running" else [])
 

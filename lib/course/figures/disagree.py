@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course.figures.boxes import box, single
-from minidist.diagnose.verdict import Call, Rank
+from minidist.diagnose.verdict import Rank, RecordedCall
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PHASE
 
@@ -168,7 +168,7 @@ def last_calls(ranks: Sequence[Rank], rows: int = 4) -> Figure:
     return figure
 
 
-def _cell(axes: Axes, column: int, row: int, call: Call) -> None:
+def _cell(axes: Axes, column: int, row: int, call: RecordedCall) -> None:
     waits = call.state != "left"
     what, color = ("waits", COLORS[4]) if waits else ("done", COLORS[5])
     box(axes, column + 0.04, row + 0.08, 0.92, 0.84, face=(color, 0.35), dashed=waits)

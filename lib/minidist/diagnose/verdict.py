@@ -19,12 +19,12 @@ from minidist.launch.report import own_calls, read_stack, where
 
 LONGEST = 8  # calls in the table
 WAITS = ("entered", "queued")  # states of a call; others are left and failed
-Row = dict[int, "Call"]  # rank → its call of this number
+Row = dict[int, "RecordedCall"]  # rank → its call of this number
 Verdict = tuple[str, list[int]]  # a sentence, and running ranks: it is wrong if one goes on
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """A rank's call of a collective."""
 
     state: str
@@ -60,7 +60,7 @@ class Rank:
     state: str
     error: str
     time: float
-    calls: list[Call]
+    calls: list[RecordedCall]
     stack: list[Frame]
 
     @property
@@ -108,7 +108,8 @@ def _read(file: Path, patience: float) -> tuple[int, Rank]:
                 _ask(head["pid"], stack, patience)
             else:
                 state, stack = ("ended" if _text(last) else "gone"), last
-        calls = sorted((Call(state, **line) for state, line in lines), key=lambda call: call.order)
+        calls = [RecordedCall(state, **line) for state, line in lines]
+        calls.sort(key=lambda call: call.order)
         frames = read_stack(_text(stack).rpartition("(most recent call first):")[2])
         who = head["rank"], head["pid"], state, head["error"], head["time"]
         return head["ranks"], Rank(*who, calls, frames)
@@ -232,7 +233,7 @@ def _dead(ranks: Sequence[Rank]) -> list[Rank]:
 
 def _absent(ranks: dict[int, Rank], rows: dict[tuple[str, int], Row]) -> Verdict | None:
     """Who has not come to a call where others wait, and waits nowhere else; or else a circle."""
-    found, waits = [], dict[int, tuple[Call, list[int]]]()  # rank → its call, and who is missing
+    found, waits = [], dict[int, tuple[RecordedCall, list[int]]]()  # rank → call, who is missing
     for (group, number), row in rows.items():
         call = min(row.values(), key=lambda call: call.time)
         missing = [rank for rank in call.members if rank not in row]
@@ -254,7 +255,7 @@ def _absent(ranks: dict[int, Rank], rows: dict[tuple[str, int], Row]) -> Verdict
     return f"{name_ranks(who)} never came to {call.numbered}: {subject} {now}", still
 
 
-def _circle(ranks: dict[int, Rank], waits: dict[int, tuple[Call, list[int]]]) -> Verdict:
+def _circle(ranks: dict[int, Rank], waits: dict[int, tuple[RecordedCall, list[int]]]) -> Verdict:
     """Follow who waits for whom until a rank comes again."""
     path = [min(waits)]
     while (after := waits[path[-1]][1][0]) not in path:

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from minidist.train.lock import Lock
-from minidist.train.options import LOG, MODEL, NUMBERS, Options, TrainError, agree
+from minidist.train.options import LOG, MODEL, NUMBERS, Options, TrainError, raise_on_all
 from minidist.train.storage import (
     INDEX,
     DamagedError,
@@ -93,7 +93,7 @@ class Checkpoints:
     def save(self, step: int, wrapped: Wrapped) -> None:
         """Begin a checkpoint with which a run can go on at `step`; the one before is finished."""
         self.wait()
-        agree(problem_of(self._lock.check) if self._lock else "", self._group)
+        raise_on_all(problem_of(self._lock.check) if self._lock else "", self._group)
         parts, where = wrapped.parts(), self.folder / f"step-{step}"
         pieces = dealt_out(flattened(parts, wrapped.state), self._group)
         copies = {
@@ -113,7 +113,7 @@ class Checkpoints:
 
     def _agree(self, problem: str) -> None:
         try:
-            agree(problem)
+            raise_on_all(problem)
         except TrainError:
             self.close()
             raise
@@ -163,9 +163,9 @@ class Checkpoints:
                 shutil.rmtree(old.rename(old.with_name(old.name + UNFINISHED)))
 
         try:
-            agree(problem_of(write), self._group)
+            raise_on_all(problem_of(write), self._group)
             dist.all_gather_object(everyones, mine, self._group)
-            agree(problem_of(finish) if self._lock else "", self._group)
+            raise_on_all(problem_of(finish) if self._lock else "", self._group)
         except TrainError as error:
             shutil.rmtree(aside, ignore_errors=True)
             steps = finished(self.folder)

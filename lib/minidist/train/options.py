@@ -93,7 +93,7 @@ def check(options: Options, ranks: int) -> None:
         )
 
 
-def agree(problem: str, group: dist.ProcessGroup | None = None) -> None:
+def raise_on_all(problem: str, group: dist.ProcessGroup | None = None) -> None:
     """Raise TrainError on all ranks, which all come here, if there is a problem on one of them."""
     problems: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(problems, problem, group)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from minidist.train.loop import Record
-from minidist.train.options import TrainError, agree
+from minidist.train.options import TrainError, raise_on_all
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -43,7 +43,7 @@ class Report:
                 problem = f"cannot write the log or the plot: {error}"
         if plot and plot.suffix not in PICTURES:
             problem = f"--plot: expected a file ending {' or '.join(PICTURES)}, got {plot}"
-        agree(problem)
+        raise_on_all(problem)
 
     def add(self, record: Record) -> None:
         if dist.get_rank() == 0:
