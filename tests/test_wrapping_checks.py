@@ -1,4 +1,4 @@
-"""What DDP, ZeRO and FSDP all refuse to wrap (`parallel/checks.py`), in the same words."""
+"""What DDP, ZeRO and FSDP refuse to wrap: all in the same words (`parallel/checks.py`), or one."""
 
 import re
 from collections.abc import Callable
@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import nn, optim
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard as torch_fully_shard
 from torch.distributed.tensor import distribute_module
 
 from minidist import DistributedDataParallel, Ours, ZeroOptimizer, fully_shard, launch
+from minidist.parallel.holders import holder_of
 
 
-def zero(module: nn.Module, **options: Any) -> ZeroOptimizer:
-    return ZeroOptimizer(module.named_parameters(), torch.optim.SGD, stage=2, lr=0.1, **options)
+def zero(module: nn.Module, kind: Any = optim.SGD, **options: Any) -> ZeroOptimizer:
+    return ZeroOptimizer(module.named_parameters(), kind, **{"stage": 2, "lr": 0.1, **options})
 
 
 WRAPPERS: dict[str, Callable[..., Any]] = {
@@ -98,6 +99,86 @@ CASES: dict[str, Case] = {
         "'0.bias' has elements that share memory; use a clone()",
     ),
 }
+
+
+def tied_apart() -> nn.Sequential:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    module[1].weight = module[0].weight
+    fully_shard(module[0])
+    return module
+
+
+def same_memory() -> nn.Module:
+    one = nn.Parameter(torch.zeros(4, 3))
+    return nn.ParameterList([one, nn.Parameter(one.data[1:])])
+
+
+# who refuses what, with which options, and what is said after the rank and the name
+ARGUMENTS: list[tuple[str, Callable[[], Any], dict[str, Any], str]] = [
+    (DDP, nn.ReLU, {}, "module: expected a parameter with requires_grad=True, got none"),
+    *[
+        (DDP, net, {name: wrong}, f"{name}: expected a number of MiB above 0, got {wrong!r}")
+        for name, wrong in (("bucket_cap_mb", float("nan")), ("first_bucket_mb", "25"))
+    ],
+    (
+        ZERO,
+        net,
+        {"kind": optim.SGD(net().parameters(), lr=0.1)},
+        "optimizer_class: expected a class such as torch.optim.AdamW, not an instance",
+    ),
+    (
+        ZERO,
+        net,
+        {"kind": optim.LBFGS},
+        "optimizer_class: expected one that treats each element alone, as SGD and Adam do, got LBF",
+    ),
+    (ZERO, net, {"stage": 3}, "stage: expected 1 or 2 (minidist.fully_shard is 3), got 3"),
+    (
+        ZERO,
+        net,
+        {"gradients": "averaged"},
+        "gradients: expected one of (None, 'local') with stage=2, got 'averaged'",
+    ),
+    (ZERO, net, {"bucket_cap_mb": 0}, "bucket_cap_mb: expected a number of MiB above 0, got 0"),
+    (ZERO, net, {"overlap_with_ddp": True}, "overlap_with_ddp: expected False, got True"),
+    (ZERO, net, {"lr": -1}, "Invalid learning rate: -1"),
+    (ZERO, same_memory, {}, "0 and 1 share memory"),
+    (
+        ZERO,
+        lambda: DistributedDataParallel(net()),
+        {},
+        "params: the gradient of 'module.0.weight' is averaged by DistributedDataParallel",
+    ),
+    (FSDP, lambda: nn.ModuleList([net()]), {}, "module: a ModuleList has no forward, before which"),
+    (
+        FSDP,
+        tied_apart,
+        {},
+        "module: its '1.weight' is tied to parameter 'weight' of the outermost unit (Linear), "
+        "which is sharded already; shard the modules that share a parameter together: "
+        "fully_shard([one, other])",
+    ),
+    (
+        FSDP,
+        lambda: fully_shard(net())[0],  # type: ignore[index]
+        {},
+        "module: its 'weight' is sharded already, as parameter '0.weight' of the",
+    ),
+    (FSDP, list, {}, "module: expected a torch.nn.Module or a list of some, got an empty list"),
+    (FSDP, lambda: [net(), 1], {}, "module: expected a torch.nn.Module, got a int"),
+    (
+        FSDP,
+        lambda: nn.Sequential(nn.Embedding(4, 2, sparse=True)),
+        {},
+        "module: '0' has sparse gradients, which cannot be reduce-scattered; build it with sparse=",
+    ),
+    (
+        FSDP,
+        net,
+        {"reshard_after_forward": 2},
+        "reshard_after_forward: expected True, False or None, got 2",
+    ),
+]
 # options → what is said after the rank
 COMMS: list[tuple[Callable[[], dict[str, Any]], type[Exception], str]] = [
     (
@@ -121,6 +202,14 @@ def test_modules_comms_and_groups_that_no_wrapper_can_handle() -> None:
                 said = f"{where}{name}: {'params' if name == ZERO else 'module'}: {problem}"
                 with pytest.raises(kind, match=f"^{re.escape(said)}"):
                     WRAPPERS[name](make(), **options)
+        for name, make, options, problem in ARGUMENTS:
+            module = make()
+            memory = [p.data_ptr() for p in module.parameters()] if name == ZERO else []
+            with pytest.raises(Exception, match=f"^{re.escape(f'{where}{name}: {problem}')}"):
+                WRAPPERS[name](module, **options)
+            if name == ZERO:  # parameters lie where they were, and are nobody's
+                assert memory == [p.data_ptr() for p in module.parameters()]
+                assert all(type(holder_of(p)) is not ZeroOptimizer for p in module.parameters())
         for make_options, kind, said in COMMS:
             for name in (DDP, ZERO):
                 with pytest.raises(kind, match=f"^{re.escape(where + said)}"):

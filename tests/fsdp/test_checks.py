@@ -1,4 +1,4 @@
-"""What `fully_shard` refuses; what every wrapper refuses is in `test_wrapping_checks`."""
+"""What `fully_shard` refuses in use; wrong arguments are in `test_wrapping_checks`."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -18,57 +18,6 @@ from tests.support.training import mine
 def pair() -> nn.Sequential:
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-
-
-def tied_apart() -> nn.Sequential:
-    net = pair()
-    net[1].weight = net[0].weight
-    fully_shard(net[0])
-    return net
-
-
-def outer_first() -> nn.Module:
-    net = fully_shard(pair())
-    return net[0]
-
-
-# what is wrapped, options, what is said after "rank R: fully_shard: "
-WRONG: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
-    (lambda: nn.ModuleList([pair()]), {}, "module: a ModuleList has no forward, before which"),
-    (
-        tied_apart,
-        {},
-        "module: its '1.weight' is tied to parameter 'weight' of the outermost unit (Linear), "
-        "which is sharded already; shard the modules that share a parameter together: "
-        "fully_shard([one, other])",
-    ),
-    (
-        outer_first,
-        {},
-        "module: its 'weight' is sharded already, as parameter '0.weight' of the",
-    ),
-    (list, {}, "module: expected a torch.nn.Module or a list of some, got an empty list"),
-    (lambda: [pair(), 1], {}, "module: expected a torch.nn.Module, got a int"),
-    (
-        lambda: nn.Sequential(nn.Embedding(4, 2, sparse=True)),
-        {},
-        "module: '0' has sparse gradients, which cannot be reduce-scattered; build it with sparse=",
-    ),
-    (
-        pair,
-        {"reshard_after_forward": 2},
-        "reshard_after_forward: expected True, False or None, got 2",
-    ),
-]
-
-
-def test_what_cannot_be_wrapped() -> None:
-    def run() -> list[str]:
-        return [says(lambda: fully_shard(build(), **options)) for build, options, _ in WRONG]  # noqa: B023
-
-    for rank, found in enumerate(launch(run, 2)):
-        for said, (_, _, want) in zip(found, WRONG, strict=True):
-            assert f"Error: rank {rank}: fully_shard: {want}" in said
 
 
 def test_different_wrapping_is_told_on_all_ranks() -> None:

@@ -15,6 +15,7 @@ from minidist.memory.activations import saved
 from minidist.memory.meter import Curve, Meter
 from minidist.memory.predict import STRATEGIES, RankBytes, predict
 from minidist.memory.state import StateBytes, held
+from tests.proof.cases import wrapped
 
 CAP = 0.002  # MiB of a part: even a small model has several
 
@@ -39,25 +40,15 @@ def wrap(
     net: nn.Module, strategy: str, units: list[str], cap: float, kind: Any, options: Any
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
     """A model and its optimizer under a strategy; "fsdp, flat" is the one from scratch."""
-    parts = map(net.get_submodule, units)
-    if strategy == "fsdp":
-        for part in [*parts, net]:
-            minidist.fully_shard(part)
-        return net, kind(net.parameters(), **options)
+    parts = [net.get_submodule(unit) for unit in units]
     if strategy == "fsdp, flat":
         sharded = FSDP(net, parts, minidist.Ours())
         optimizer = kind(sharded.shards, **options)
         optimizer.register_step_pre_hook(lambda *_: sharded.synchronize())
         return net, optimizer
-    model = net
-    if strategy != "zero2":
-        model = minidist.DistributedDataParallel(net, bucket_cap_mb=cap)
-    if strategy == "ddp":
-        return model, kind(net.parameters(), **options)
-    stage = int(strategy[-1])
-    return model, minidist.ZeroOptimizer(
-        net.parameters(), kind, stage=stage, bucket_cap_mb=cap, **options
-    )
+    way = {"zero1": "zero 1 on ddp", "zero2": "zero 2"}.get(strategy, strategy)
+    made = wrapped(net, way, None, partial(kind, **options), cap, units=[*parts, net])
+    return made.model, made.optimizer
 
 
 OPTIMIZERS = {

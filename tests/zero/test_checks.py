@@ -1,4 +1,4 @@
-"""What ZeroOptimizer refuses, and how it says so."""
+"""What ZeroOptimizer refuses in training; wrong arguments are in `test_wrapping_checks`."""
 
 import copy
 import pickle
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn, optim
+from torch import nn
 from torch.optim import SGD, Adam
 from torch.utils.checkpoint import checkpoint
 
@@ -26,52 +26,6 @@ def zero(params: Any, kind: Any = SGD, **options: Any) -> ZeroOptimizer:
 
 def net() -> nn.Module:
     return mlp(4, 3)
-
-
-def same_memory() -> list[nn.Parameter]:
-    one = nn.Parameter(torch.zeros(4, 3))
-    return [one, nn.Parameter(one.data[1:])]
-
-
-# what is passed, and what is said; what every wrapper refuses is in tests/test_wrapping_checks.py
-WRONG: list[tuple[dict[str, Any], str]] = [
-    (
-        {"kind": SGD(net().parameters(), lr=0.1)},
-        "optimizer_class: expected a class such as torch.optim.AdamW, not an instance",
-    ),
-    (
-        {"kind": optim.LBFGS},
-        "optimizer_class: expected one that treats each element alone, as SGD and Adam do, got LBF",
-    ),
-    ({"stage": 3}, "stage: expected 1 or 2 (minidist.fully_shard is 3), got 3"),
-    (
-        {"gradients": "averaged"},
-        "gradients: expected one of (None, 'local') with stage=2, got 'averaged'",
-    ),
-    ({"bucket_cap_mb": 0}, "bucket_cap_mb: expected a number of MiB above 0, got 0"),
-    ({"overlap_with_ddp": True}, "overlap_with_ddp: expected False, got True"),
-    ({"lr": -1}, "Invalid learning rate: -1"),
-    ({"params": same_memory}, "parameter 0 of group 0 and parameter 1 of group 0 share memory"),
-]
-
-
-def test_bad_arguments_name_the_rank_and_leave_parameters_where_they_are() -> None:
-    def run() -> None:
-        where = f"rank {dist.get_rank()}: ZeroOptimizer: "
-        for wrong, problem in WRONG:
-            options = {"params": lambda: net().parameters(), **wrong}
-            params = list(options.pop("params")())
-            before = [each.data_ptr() for each in params]
-            said = refused(lambda p=params, o=options: zero(p, **o), Exception)
-            assert said.startswith(where + problem), said
-            assert before == [each.data_ptr() for each in params]
-            assert all(holder_of(each) is None for each in params)
-
-        ddp = DistributedDataParallel(net())
-        said = refused(lambda: zero(ddp.named_parameters()), ValueError)
-        assert "the gradient of 'module.0.weight' is averaged by DistributedDataParallel" in said
-
-    launch(run, 2)
 
 
 def test_what_is_built_later_takes_over_and_the_one_before_refuses_to_step() -> None:

@@ -12,8 +12,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 from minidist import Counted, DistributedDataParallel, Ours, ZeroOptimizer, launch, timeline
-from tests.ddp.test_unused import Experts
-from tests.support.training import LOCAL, MODES, Twins, mlp, numbers, squares
+from tests.support.training import MODES, Twins, mlp, numbers, squares
 
 
 def odd() -> nn.Module:
@@ -48,31 +47,6 @@ def test_a_step_sums_what_no_sync_has_kept_though_no_backward_has_sent() -> None
         return twins.apart()
 
     assert launch(run, 2) == [""] * 2
-
-
-def routed(model: Any, rank: int, step: int) -> torch.Tensor | None:
-    """Rank r uses part r, at last nobody any; in step 2 rank 0 has no loss at all."""
-    if (rank, step) == (0, 2):
-        return None
-    which = {0: [0], 1: [rank % 2], 2: [0]}.get(step, [])
-    return model(numbers(rank, step, 3, 4), which).square().mean()
-
-
-def test_ranks_may_leave_out_different_parameters_and_what_none_used_is_left_alone() -> None:
-    """Decay and momentum would change it; state would be kept of it."""
-
-    def run() -> list[str]:
-        found = []
-        for mode, to_none in product(LOCAL, (True, False)):
-            twins = Twins(Experts, mode, lr=0.01, weight_decay=0.5)
-            for step in range(5):
-                twins.backward(routed, step)
-                twins.step(to_none)
-            found.append(twins.apart())
-        on_ddp = Twins(Experts, "stage 1 on DDP", find=True, weight_decay=0.5, lr=0.01)
-        return [*found, on_ddp.train(routed, (0, 1, 3)).apart()]
-
-    assert launch(run, 3) == [[""] * 5] * 3
 
 
 def test_channels_last_and_views_on_ddp_copy_no_gradient() -> None:
