@@ -251,8 +251,12 @@ def test_buttons_slider_and_keys_wherever_the_focus_is(pages: Pages) -> None:  #
     next_.click()
     next_.click()
     expect(slider(shown)).to_have_attribute("aria-valuetext", "after step 2 of 6, reduce-scatter")
+    expect(shown.locator(".phases span")).to_have_text(["reduce-scatter", "all-gather"])
     back.click()
     expect_position(shown, 1)
+    slider(shown).fill("4")
+    expect(shown.get_by_role("status")).to_contain_text("Step 4 of 6: all-gather, step 1 of 3")
+    expect(shown.locator(".phases .now")).to_have_text("all-gather")
     slider(shown).fill("6")
     expect_position(shown, 6)
     expect(next_).to_have_attribute("aria-disabled", "true")
@@ -297,14 +301,6 @@ def test_numbers_stand_beside_the_contributors(pages: Pages) -> None:  # noqa: F
     expect(values.first).not_to_be_visible()
 
 
-def test_the_phase_is_named(pages: Pages) -> None:  # noqa: F811
-    shown = figure(pages.open(html(RING)))
-    expect(shown.locator(".phases span")).to_have_text(["reduce-scatter", "all-gather"])
-    slider(shown).fill("4")
-    expect(shown.get_by_role("status")).to_contain_text("Step 4 of 6: all-gather, step 1 of 3")
-    expect(shown.locator(".phases .now")).to_have_text("all-gather")
-
-
 def test_one_of_several_is_chosen_by_algorithm_and_ranks(pages: Pages) -> None:  # noqa: F811
     others = [replay(ring_all_reduce(2)), TREE, replay(tree_all_reduce(2))]
     several = stepper(RING, *others)
@@ -327,7 +323,7 @@ def test_one_of_several_is_chosen_by_algorithm_and_ranks(pages: Pages) -> None: 
     expect(bare.locator("details")).to_have_count(4)
 
 
-def test_nothing_is_cut_off_and_fingers_have_room(pages: Pages) -> None:  # noqa: F811
+def test_a_phone_shows_four_ranks_at_once_and_fingers_have_room(pages: Pages) -> None:  # noqa: F811
     shown = figure(pages.open(html(RING), PHONE))
     for control in shown.locator("button, input, summary").all():
         assert control.evaluate("it => it.getBoundingClientRect().height") >= 44
@@ -336,6 +332,11 @@ def test_nothing_is_cut_off_and_fingers_have_room(pages: Pages) -> None:  # noqa
         right = "it => it.getBoundingClientRect().right"
         edge = shown.locator(".scroller").evaluate(right)
         assert max(shown.locator("svg text").evaluate_all(f"all => all.map({right})")) <= edge
+    scroller = shown.locator(".scroller")
+    assert scroller.evaluate("box => box.scrollWidth <= box.clientWidth")
+    expect(scroller).not_to_have_attribute("tabindex", "0")
+    count = "sums => sums.map((sum) => sum.getClientRects().length)"
+    assert set(shown.locator(".sum span").evaluate_all(count)) == {1}, "lines of a sum"
 
 
 def test_play_stops_at_the_end_and_starts_again(pages: Pages) -> None:  # noqa: F811
@@ -391,16 +392,6 @@ def test_the_table_is_there_without_a_script_and_on_paper(pages: Pages) -> None:
     page.emulate_media(media="print")
     expect(sentence).to_be_visible()
     expect(button(figure(page), "Next")).not_to_be_visible()
-
-
-def test_a_phone_shows_four_ranks_at_once(pages: Pages) -> None:  # noqa: F811
-    page = pages.open(html(RING), PHONE)
-    slider(figure(page)).press("End")
-    scroller = figure(page).locator(".scroller")
-    assert scroller.evaluate("box => box.scrollWidth <= box.clientWidth")
-    expect(scroller).not_to_have_attribute("tabindex", "0")
-    count = "sums => sums.map((sum) => sum.getClientRects().length)"
-    assert set(figure(page).locator(".sum span").evaluate_all(count)) == {1}, "lines of a sum"
 
 
 def test_a_wide_one_scrolls_in_its_own_box_and_fades_out_where_there_is_more(pages: Pages) -> None:  # noqa: F811
