@@ -34,11 +34,6 @@ from tests.support.processes import living, noted, wait_until
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
 
 
-def small_blocks() -> None:
-    """Make the calls that follow take many blocks."""
-    in_memory.BLOCK, in_memory.SMALL = 64, 8
-
-
 def sums() -> list[bytes]:
     """The bits of sums that depend on the order of additions."""
     dice = torch.Generator().manual_seed(dist.get_rank())
@@ -61,7 +56,7 @@ def test_sums_in_blocks_of_real_size_have_the_same_bits_on_every_rank(ranks: int
 def many_calls_without_a_pause() -> int:
     """Ranks that run ahead must not overwrite what others still read."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    small_blocks()
+    in_memory.BLOCK, in_memory.SMALL = 64, 8  # many blocks
     wrong = 0
     for turn in range(600):
         size = (3, 40, 16, 100)[turn % 4]
