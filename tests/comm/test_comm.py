@@ -105,8 +105,11 @@ def many_at_once() -> tuple[bool, bool, list[CountedCall], list[tuple[int, int]]
     handle = native.all_reduce(torch.ones(4), async_op=True)
     assert handle is not None
     handle.wait()
-    calls = counted.calls + native.calls
-    sent = [(each.bytes_sent, each.messages_sent) for each in (counted, native)]
+    calls, shared = counted.calls + native.calls, Counted(Ours(algorithm="shared_memory"))
+    shared.all_gather(torch.empty(8), torch.ones(4))
+    shared.reduce_scatter(torch.empty(4), torch.ones(8))
+    shared.all_reduce(torch.ones(4))
+    sent = [(each.bytes_sent, each.messages_sent) for each in (counted, native, shared)]
     counted.clear()
     sent.append((counted.bytes_sent, counted.messages_sent + len(counted.calls)))
     counted.broadcast(torch.ones(6), 1)
@@ -139,7 +142,7 @@ def test_calls_in_flight_go_one_after_another_and_what_cannot_be_is_named() -> N
     sides = "rank 0 passed (2,); rank 1 passed (3,)"
     for rank, (told, said) in enumerate(launch(lambda: (many_at_once(), refused()), 2)):
         # Each rank sends halves of 240 bytes twice; to the other one, a broadcast's 24.
-        sent = [(240, 6), (0, 0), (0, 0), (24 * rank, rank)]
+        sent = [(240, 6), (0, 0), (0, 0), (0, 0), (24 * rank, rank)]
         assert told == (True, True, calls, sent)
         ours, native, all_reduce, strided, algorithm, at_wait = said
         assert ours == native == f"rank {rank}: {group}"
