@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import pairwise, product
 from pathlib import Path
@@ -49,21 +50,34 @@ def asked(page: Page, function: str, calls: list[list[Any]]) -> list[Any]:
     return results
 
 
+def numbers(value: Any) -> list[float]:
+    """All numbers in a result, in order."""
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, list | tuple):
+        return [number for each in value for number in numbers(each)]
+    return [value]
+
+
+def compare(page: Page, function: str, cases: Iterable[tuple[list[Any], Any]]) -> None:
+    """The browser's result of each call has the numbers that Python has, in their order."""
+    calls, expected = zip(*cases, strict=True)
+    for seen, wanted in zip(asked(page, function, [*calls]), expected, strict=True):
+        right = numbers(wanted)
+        assert numbers(seen) == pytest.approx(right, rel=1e-9, abs=1e-12 * max(right)), seen
+
+
 def test_state_is_that_of_minidist_memory(formulas: Page) -> None:
-    draw = random.Random(0)
-    sizes = [0, 1, 7, 10**13, *(int(10 ** draw.uniform(0, 13)) for _ in range(POINTS))]
-    grid = [
-        (size, draw.choice([1, 2, 3, 7, 8, 1000, 65_536]), stage, draw.choice([*POLICIES]))
-        for size in sizes
-        for stage in range(4)
-    ]
-    calls = [[size, EACH[policy], ranks, stage] for size, ranks, stage, policy in grid]
-    for (size, ranks, stage, policy), seen in zip(
-        grid, asked(formulas, "stateBytes", calls), strict=True
-    ):
-        held = share(state(size, *POLICIES[policy]), ranks, stage)
-        parts = {"weights": held.weights, "gradients": held.gradients}
-        assert seen == {**parts, "optimizer": held.optimizer, "total": held.total}
+    def cases() -> Iterator[tuple[list[Any], Any]]:
+        draw = random.Random(0)
+        sizes = [0, 1, 7, 10**13, *(int(10 ** draw.uniform(0, 13)) for _ in range(POINTS))]
+        for size, stage in product(sizes, range(4)):
+            policy, ranks = draw.choice([*POLICIES]), draw.choice([1, 2, 3, 7, 8, 1000, 65_536])
+            held = share(state(size, *POLICIES[policy]), ranks, stage)
+            parts = held.weights, held.gradients, held.optimizer, held.total
+            yield [size, EACH[policy], ranks, stage], parts
+
+    compare(formulas, "stateBytes", cases())
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -92,12 +106,13 @@ def links() -> list[tuple[int, float, float, float]]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_prices_are_those_of_the_schedules(formulas: Page, algorithm: str) -> None:
-    points = links()
-    calls = [[algorithm, n, size, {"alpha": a, "beta": b}] for n, size, a, b in points]
-    seen = asked(formulas, "price", calls)
-    for (ranks, size, alpha, beta), seconds in zip(points, seen, strict=True):
-        expected = price(ALL_REDUCE[algorithm](ranks), switch(Link(alpha, beta)))(size)
-        assert seconds == pytest.approx(expected, rel=1e-12)
+    each = ALL_REDUCE[algorithm]
+    cases = [
+        ([algorithm, n, size, {"alpha": a, "beta": b}], price(each(n), switch(Link(a, b)))(size))
+        for n, size, a, b in links()
+    ]
+    seen = asked(formulas, "price", [call for call, _ in cases])
+    assert seen == pytest.approx([seconds for _, seconds in cases], rel=1e-12)
 
 
 def test_the_best_changes_where_the_crossings_are(formulas: Page) -> None:
@@ -109,8 +124,7 @@ def test_the_best_changes_where_the_crossings_are(formulas: Page) -> None:
         prices = {name: price(ALL_REDUCE[name](ranks), link) for name in ALGORITHMS}
         sizes = [each["nbytes"] for each in crossings]
         assert sizes == sorted(sizes)
-        edges = [1e-6, *sizes, 1e30]
-        middles = [math.sqrt(a * b) for a, b in pairwise(edges)]
+        middles = [math.sqrt(a * b) for a, b in pairwise([1e-6, *sizes, 1e30])]
         winners = [min(prices[name](size) for name in ALGORITHMS) for size in middles]
         named = [crossings[0]["from"], *(each["to"] for each in crossings)] if crossings else []
         for name, size, least in zip(named, middles, winners, strict=False):
@@ -118,9 +132,8 @@ def test_the_best_changes_where_the_crossings_are(formulas: Page) -> None:
         for each in crossings:
             pair = [prices[each[end]](each["nbytes"]) for end in ("from", "to")]
             assert pair[0] == pytest.approx(pair[1], rel=1e-9)
-        best = asked(
-            formulas, "best", [[ranks, size, {"alpha": alpha, "beta": beta}] for size in middles]
-        )
+        calls = [[ranks, size, {"alpha": alpha, "beta": beta}] for size in middles]
+        best = asked(formulas, "best", calls)
         assert [prices[name](size) for name, size in zip(best, middles, strict=True)] == winners
 
 
@@ -147,76 +160,62 @@ def test_buckets_are_those_of_the_library(formulas: Page) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_backward_pass_is_that_of_the_simulation(formulas: Page, strategy: str) -> None:
-    grid = models()
-    calls = [
-        [sizes, per_byte, strategy, cap, ranks, {"alpha": alpha, "beta": beta}]
-        for sizes, per_byte, cap, ranks, alpha, beta in grid
-    ]
-    seen = asked(formulas, "overlap", calls)
-    for (sizes, per_byte, cap, ranks, alpha, beta), each in zip(grid, seen, strict=True):
-        ring = price(ring_all_reduce(ranks), switch(Link(alpha, beta)))
-        done = backward(sizes, per_byte, strategy, cap, ring)
-        assert each["backward"] == pytest.approx(done.end, rel=1e-9)
-        assert each["exposed"] == pytest.approx(done.exposed, rel=1e-9, abs=1e-9 * done.end)
-        times = [moment for travel in each["travels"] for moment in travel]
-        assert times == pytest.approx([m for travel in done.travels for m in travel], rel=1e-9)
+    def cases() -> Iterator[tuple[list[Any], Any]]:
+        for sizes, per_byte, cap, ranks, alpha, beta in models():
+            ring = price(ring_all_reduce(ranks), switch(Link(alpha, beta)))
+            done = backward(sizes, per_byte, strategy, cap, ring)
+            link = {"alpha": alpha, "beta": beta}
+            wanted = done.end, done.travels, done.exposed
+            yield [sizes, per_byte, strategy, cap, ranks, link], wanted
+
+    compare(formulas, "overlap", cases())
 
 
 def test_a_step_scales_as_predicted(formulas: Page) -> None:
-    draw = random.Random(3)
-    parameters, buckets = scaling._model()
-    grid = [(2.0**20, 1e14, 65_536, 0.0, 1e-9), (0.5, 1e14, 1, 1e-5, 1e-9)] + [
-        (draw.uniform(1, 1e6), 10 ** draw.uniform(12, 16), draw.choice([1, 2, 64, 1024]), a, b)
-        for _, _, a, b in links()[3:63]
-    ]
-    model = {"parameters": parameters, "buckets": buckets}
-    calls = [[model, flops, t, n, {"alpha": a, "beta": b}] for t, flops, n, a, b in grid]
-    seen = asked(formulas, "stepTime", calls)
-    for (tokens, flops, ranks, alpha, beta), each in zip(grid, seen, strict=True):
-        done = scaling.step(tokens, ranks, flops, Link(alpha, beta))
-        expected = [*done, done.seconds]
-        assert [*each.values()] == pytest.approx(expected, rel=1e-12)
+    def cases() -> Iterator[tuple[list[Any], Any]]:
+        draw, (parameters, buckets) = random.Random(3), scaling._model()
+        model = {"parameters": parameters, "buckets": buckets}
+        grid = [(2.0**20, 1e14, 65_536, 0.0, 1e-9), (0.5, 1e14, 1, 1e-5, 1e-9)] + [
+            (draw.uniform(1, 1e6), 10 ** draw.uniform(12, 16), draw.choice([1, 2, 64, 1024]), a, b)
+            for _, _, a, b in links()[3:63]
+        ]
+        for tokens, flops, ranks, alpha, beta in grid:
+            done = scaling.step(tokens, ranks, flops, Link(alpha, beta))
+            link = {"alpha": alpha, "beta": beta}
+            yield [model, flops, tokens, ranks, link], [*done, done.seconds]
+
+    compare(formulas, "stepTime", cases())
 
 
 def test_a_peak_is_as_predicted(formulas: Page) -> None:
-    draw = random.Random(4)
-    grid = [
-        (size, draw.choice([*POLICIES]), draw.choice([0, 1, 2048, 2**31]), checkpoints)
-        for size in (0, 1, 10**13, *(int(10 ** draw.uniform(6, 13)) for _ in range(POINTS)))
-        for checkpoints in (False, True)
-    ]
-    calls = [
-        [size, shape(size), EACH[policy], tokens, checkpoints]
-        for size, policy, tokens, checkpoints in grid
-    ]
-    seen = asked(formulas, "peakBytes", calls)
-    for (size, policy, tokens, checkpoints), each in zip(grid, seen, strict=True):
-        own = peak(size, *POLICIES[policy], tokens, checkpoints)
-        assert [*each.values()] == pytest.approx([*own, own.total], rel=1e-12)
+    def cases() -> Iterator[tuple[list[Any], Any]]:
+        draw = random.Random(4)
+        sizes = [0, 1, 10**13, *(int(10 ** draw.uniform(6, 13)) for _ in range(POINTS))]
+        for size, checkpoints in product(sizes, (False, True)):
+            policy, tokens = draw.choice([*POLICIES]), draw.choice([0, 1, 2048, 2**31])
+            own = peak(size, *POLICIES[policy], tokens, checkpoints)
+            yield [size, shape(size), EACH[policy], tokens, checkpoints], [*own, own.total]
+
+    compare(formulas, "peakBytes", cases())
 
 
 def test_a_grid_holds_and_sends_what_is_predicted(formulas: Page) -> None:
-    draw = random.Random(5)
-    slider = grid_slider()
-    gpu, each, length = (slider.data[name] for name in ("gpu", "each", "length"))
-    grids = [(0, 1, 1, 1, 1, 0), (10**13, 65_536, 64, 128, 65_536, 3)] + [
-        (int(10 ** draw.uniform(6, 13)), t * p * 2 ** draw.randint(0, 12), t, p, 2048, stage)
-        for t, p in product((1, 2, 8, 16), (1, 16))
-        for stage in range(4)
-    ]
-    calls = [
-        [size, shape(size), each, stage, [gpus, tensor, pipeline], [sequences, length], gpu]
-        for size, gpus, tensor, pipeline, sequences, stage in grids
-    ]
-    for given, seen in zip(grids, asked(formulas, "gridStep", calls), strict=True):
-        own = grid(*given)
-        held = seen.pop("held")
-        parts = (own.held.weights, own.held.gradients, own.held.optimizer, own.held.total)
-        assert (*held.values(),) == parts
-        numbers = {"replicas": own.replicas, "micro": own.micro}
-        assert {name: seen[name] for name in numbers} == numbers
-        for name in ("sent", "seconds"):
-            assert seen[name] == pytest.approx(getattr(own, name), rel=1e-12)
+    def cases() -> Iterator[tuple[list[Any], Any]]:
+        draw, data = random.Random(5), grid_slider().data
+        grids = [(0, 1, 1, 1, 1, 0), (10**13, 65_536, 64, 128, 65_536, 3)] + [
+            (int(10 ** draw.uniform(6, 13)), t * p * 2 ** draw.randint(0, 12), t, p, 2048, stage)
+            for t, p, stage in product((1, 2, 8, 16), (1, 16), range(4))
+        ]
+        for size, gpus, tensor, pipeline, sequences, stage in grids:
+            own = grid(size, gpus, tensor, pipeline, sequences, stage)
+            held = own.held.weights, own.held.gradients, own.held.optimizer, own.held.total
+            names = "compute", "bubble", "data", "tensor", "pipeline"
+            seconds = [own.seconds[name] for name in names]
+            batch, place = [sequences, data["length"]], [gpus, tensor, pipeline]
+            call = [size, shape(size), data["each"], stage, place, batch, data["gpu"]]
+            yield call, [own.replicas, own.micro, held, own.sent, seconds]
+
+    compare(formulas, "gridStep", cases())
 
 
 def test_checkpoints_lose_what_is_predicted_and_least_at_the_best_interval(formulas: Page) -> None:
@@ -225,16 +224,17 @@ def test_checkpoints_lose_what_is_predicted_and_least_at_the_best_interval(formu
         tuple(10 ** draw.uniform(low, high) for low, high in ((0, 6), (-1, 3), (2, 8), (1, 4)))
         for _ in range(POINTS)
     ]
-    for given, seen in zip(grid, asked(formulas, "lostShares", [[*g] for g in grid]), strict=True):
-        own = lost(*given)
-        assert [*seen.values()] == pytest.approx([*own, own.total], rel=1e-9, abs=1e-12)
-        assert 0 <= own.saving <= own.total <= 1
+    found = [lost(*given) for given in grid]
+    compare(
+        formulas,
+        "lostShares",
+        [([*given], [*own, own.total]) for given, own in zip(grid, found, strict=True)],
+    )
+    assert all(0 <= own.saving <= own.total <= 1 for own in found)
     cases = [(save, mtbf) for _, save, mtbf, _ in grid]
-    for (save, mtbf), seen in zip(
-        cases, asked(formulas, "bestInterval", [[*case] for case in cases]), strict=True
-    ):
+    compare(formulas, "bestInterval", [([*case], best_interval(*case)) for case in cases])
+    for save, mtbf in cases:
         best = best_interval(save, mtbf)
-        assert seen == pytest.approx(best, rel=1e-9)
         if save > 1e-6 * mtbf and save < mtbf:  # else the sums have no digits for the difference
             least = lost(best, save, mtbf, 0.0).total
             assert all(lost(best * f, save, mtbf, 0.0).total > least for f in (0.9, 1.1))
@@ -255,13 +255,10 @@ def test_a_plan_is_that_of_minidist(formulas: Page) -> None:
         plans.append(plan(Sizes(**sizes), own, ranks, batch=batch, **how))
         sent = data["strategies"], sizes, own._asdict(), ranks, batch, EACH[policy], checkpoints
         calls.append([*sent])
-    seen = asked(formulas, "plan", calls)
-    for found, forecasts in zip(plans, seen, strict=True):
-        numbers = {name: [*asdict(each).values()] for name, each in found.forecasts.items()}
-        for name, (memory, *rest) in numbers.items():
-            assert forecasts[name].pop("memory") == pytest.approx(memory, rel=1e-12)
-            assert [*forecasts[name].values()] == pytest.approx(rest, rel=1e-12)
+    wanted = [{name: asdict(f) for name, f in found.forecasts.items()} for found in plans]
+    compare(formulas, "plan", zip(calls, wanted, strict=True))
     assert {found.best for found in plans} == {None, *plans[-1].forecasts, "hsdp"}
+    seen = asked(formulas, "plan", calls)
     best = asked(formulas, "recommended", [[each, data["close"]] for each in seen])
     assert best == [found.best for found in plans]
 

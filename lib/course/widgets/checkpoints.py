@@ -1,7 +1,6 @@
 """How often to save a checkpoint, when something fails now and then: Daly's model (2006)."""
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from course.widgets.page import Control, Slider, rank_stops, seconds_text
@@ -68,14 +67,11 @@ def checkpoint_slider(
         Control("save", "A save stops training for", saves, [*map(time_text, saves)], save),
         Control("restart", "A restart takes", restarts, [*map(time_text, restarts)], restart),
     ]
-    mtbf = years * YEAR / gpus
     return Slider(
         "checkpoints",
         "Time lost to failures and to checkpoints",
         controls,
         {"year": YEAR},
-        ("a checkpoint every", "saving", "restarting and doing again", "lost"),
-        list(_rows(save, mtbf, restart)),
     )
 
 
@@ -86,10 +82,3 @@ def time_text(seconds: float) -> str:
     unit, name = next((unit, name) for unit, name in UNITS if seconds >= unit)
     value = seconds / (unit or 1)
     return f"{value:.0f} {name}" if value >= 100 else f"{value:.3g} {name}"
-
-
-def _rows(save: float, mtbf: float, restart: float) -> Iterator[list[str]]:
-    best = best_interval(save, mtbf)
-    for interval in (best / 10, best / 3, best, 3 * best, 10 * best):
-        own = lost(interval, save, mtbf, restart)
-        yield [time_text(interval), *(f"{share:.1%}" for share in (*own, own.total))]

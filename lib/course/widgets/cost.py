@@ -1,11 +1,7 @@
 """Prices of all-reduces over the size of the tensor, for any number of ranks and any link."""
 
-from collections.abc import Iterator
-
 from course.widgets.page import Control, Slider, rank_stops, seconds_text, stops
 from minidist.planner.hardware import ETHERNET_100, H100, PCIE_5
-from minidist.schedule.algorithms import ALL_REDUCE
-from minidist.schedule.cost import Link, price, switch
 
 SHOWN = {
     "ring": "ring",
@@ -13,7 +9,6 @@ SHOWN = {
     "halving_doubling": "halving-doubling",
     "tree": "tree",
 }
-SIZES = {"4 B": 4, "1 KiB": 2**10, "1 MiB": 2**20, "25 MiB": 25 * 2**20, "1 GiB": 2**30}
 KNOWN = {
     ETHERNET_100: "100 GbE",
     H100.network: "400 Gb/s InfiniBand",
@@ -28,14 +23,11 @@ def curves_slider(ranks: int = 64, alpha: float = 10e-6, bandwidth: float = 50e9
     `ranks`: where their slider starts; so do `alpha`, in seconds, and `bandwidth`, in bytes a
     second.
     """
-    rows = list(_rows(ranks, Link(alpha, 1 / bandwidth)))
     return Slider(
         "curves",
         "What an all-reduce takes",
         link_controls(ranks, alpha, bandwidth),
         {"names": SHOWN, "mark": 25 * 2**20},
-        ("tensor", *SHOWN.values()),
-        rows,
     )
 
 
@@ -57,9 +49,3 @@ def rate_text(rate: float) -> str:
     """50 GB/s, and what has that rate."""
     named = f" ({KNOWN[rate]})" if rate in KNOWN else ""
     return f"{rate / 1e9:g} GB/s{named}"
-
-
-def _rows(ranks: int, link: Link) -> Iterator[list[str]]:
-    prices = [price(ALL_REDUCE[name](ranks), switch(link)) for name in SHOWN]
-    for text, nbytes in SIZES.items():
-        yield [text, *(seconds_text(seconds(nbytes)) for seconds in prices)]

@@ -1,10 +1,9 @@
 """GPUs in a grid: replicas of a model, each split by width (tensor) and by depth (pipeline)."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from course.widgets.memory import STAGES, bytes_each, count_text
-from course.widgets.page import Control, Slider, nbytes_text, seconds_text, stops
+from course.widgets.page import Control, Slider, stops
 from course.widgets.peak import shape
 from minidist.memory.state import MIXED, StateBytes, share, state
 from minidist.planner.hardware import H100, UTILIZATION
@@ -102,16 +101,4 @@ def grid_slider(
             "length": LENGTH,
             "gpu": {**gpu, "node": NODE, "memory": H100.memory},
         },
-        ("replicas", "holds", "computing", "bubble", "data", "tensor", "pipeline"),
-        list(_rows(int(parameters), gpus, tensor, pipeline, sequences)),
     )
-
-
-def _rows(
-    parameters: int, gpus: int, tensor: int, pipeline: int, sequences: int
-) -> Iterator[list[str]]:
-    for stage, name in enumerate(STAGES):
-        own = grid(parameters, gpus, tensor, pipeline, sequences, stage)
-        times = own.seconds["compute"], own.seconds["bubble"]
-        sent = map(nbytes_text, own.sent.values())
-        yield [name, nbytes_text(own.held.total), *map(seconds_text, times), *sent]

@@ -1,10 +1,9 @@
 """State of training for each rank, over the size of the model, the ranks and the dtypes."""
 
-from collections.abc import Iterator
 from dataclasses import asdict
 
-from course.widgets.page import Control, Slider, nbytes_text, rank_stops, stops
-from minidist.memory.state import FP32, MIXED, share, state
+from course.widgets.page import Control, Slider, rank_stops, stops
+from minidist.memory.state import FP32, MIXED, state
 
 STAGES: tuple[str, ...] = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 LIMIT = 80e9  # bytes of an A100's or an H100's memory
@@ -23,8 +22,6 @@ def state_slider(parameters: float = 7e9, ranks: int = 8, alone: bool = False) -
     `parameters`: where the slider starts: 0 or from a million to 10^13; `ranks`: where that of the
     ranks starts; `alone`: one GPU, and no talk of ranks and stages.
     """
-    if alone:
-        ranks = 1
     sizes = [0, *map(int, stops(6, 13, (1, 1.3, 2, 3, 5, 7)))]
     counts = rank_stops()
     names = list(POLICIES)
@@ -41,8 +38,6 @@ def state_slider(parameters: float = 7e9, ranks: int = 8, alone: bool = False) -
         "What one GPU would have to hold" if alone else "What each rank holds between steps",
         controls,
         {"each": bytes_each(), "stages": stages, "limit": LIMIT},
-        ("strategy", "parameters", "gradients", "optimizer state", "in all"),
-        list(_rows(int(parameters), ranks, stages)),
     )
 
 
@@ -57,11 +52,3 @@ def count_text(parameters: int) -> str:
 def bytes_each() -> dict[str, dict[str, int]]:
     """Policy → bytes of each part of the state, for one parameter."""
     return {name: asdict(state(1, *policy)) for name, policy in POLICIES.items()}
-
-
-def _rows(parameters: int, ranks: int, stages: tuple[str, ...]) -> Iterator[list[str]]:
-    whole = state(parameters, *POLICIES[next(iter(POLICIES))])
-    for stage, name in enumerate(stages):
-        held = share(whole, ranks, stage)
-        parts = held.weights, held.gradients, held.optimizer, held.total
-        yield [name, *map(nbytes_text, parts)]

@@ -1,6 +1,6 @@
 """A backward pass whose gradients travel during it or after it, in buckets or one by one."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -8,11 +8,9 @@ import torch
 
 from course.training.models import GPT
 from course.widgets.cost import link_controls
-from course.widgets.page import Control, Slider, seconds_text
+from course.widgets.page import Control, Slider
 from minidist.parallel.sharding.partition import MIB, assign
 from minidist.planner.hardware import H100, UTILIZATION
-from minidist.schedule.algorithms import ring_all_reduce
-from minidist.schedule.cost import Link, price, switch
 
 STRATEGIES = ("naive", "flat", "bucketed", "overlapped")
 TOKENS = 32 * 1024  # that each rank has in a step, to start with
@@ -88,14 +86,11 @@ def overlap_slider(
     bucket = Control("cap", "Bucket", CAPS, texts, cap)
     batches = [1 << exponent for exponent in range(9, 18)]
     batch = Control("tokens", "Tokens per rank", batches, [f"{n:,}" for n in batches], tokens)
-    ring = price(ring_all_reduce(ranks), switch(Link(alpha, 1 / bandwidth)))
     return Slider(
         "overlap",
         "One backward pass under four strategies",
         [bucket, batch, *link_controls(ranks, alpha, bandwidth)],
         {"sizes": sizes, "perToken": PER_TOKEN},
-        ("strategy", "all-reduces", "backward", "exposed"),
-        list(_rows(sizes, tokens * PER_TOKEN, cap, ring)),
     )
 
 
@@ -104,12 +99,3 @@ def _sizes() -> tuple[int, ...]:
     with torch.device("meta"):
         model = GPT(256, width=1024, layers=24, heads=16, context=1024)
     return tuple(4 * parameter.numel() for parameter in model.parameters())
-
-
-def _rows(
-    sizes: Sequence[int], per_byte: float, cap: int, ring: Callable[[float], float]
-) -> Iterator[list[str]]:
-    for strategy in STRATEGIES:
-        done = backward(sizes, per_byte, strategy, cap, ring)
-        times = seconds_text(done.end), seconds_text(done.exposed)
-        yield [strategy, f"{len(done.travels)}", *times]

@@ -1,4 +1,4 @@
-"""How a widget comes to a page: a figure with its data as JSON, and a table where no script runs.
+"""How a widget comes to a page: a figure with its data as JSON, which scripts draw.
 
 The book serves the scripts and styles to all its pages; in a notebook each widget brings its own.
 """
@@ -17,11 +17,7 @@ SLIDER = """\
 <figure class="minidist-widget slider" data-widget="{kind}">
 <figcaption><strong>{title}</strong></figcaption>
 <script type="application/json">{data}</script>
-<details open>
-<summary>Some values as a table</summary>
-<p>{fixed}</p>
-{table}
-</details>
+<p>Here is a picture with sliders where scripts may run.</p>
 </figure>
 {assets}"""
 
@@ -52,15 +48,10 @@ class Slider(NamedTuple):
     title: str
     controls: Sequence[Control]
     data: Mapping[str, object]
-    head: Sequence[str]  #: of the table for where no script runs
-    rows: Sequence[Sequence[str]]
 
     def __repr__(self) -> str:
-        return f"{self.title}: {self._start()}"
-
-    def _start(self) -> str:
-        controls = self.controls
-        return ", ".join(f"{each.label.lower()} {each.texts[each.place]}" for each in controls)
+        start = (f"{each.label.lower()} {each.texts[each.place]}" for each in self.controls)
+        return f"{self.title}: {', '.join(start)}"
 
     def _repr_html_(self) -> str:
         controls = [{**each._asdict(), "index": each.place} for each in self.controls]
@@ -68,8 +59,6 @@ class Slider(NamedTuple):
             kind=self.kind,
             title=escape(self.title),
             data=as_json({**self.data, "controls": controls}),
-            fixed=escape(f"For {self._start()}:"),
-            table=table(self.head, self.rows),
             assets=assets(*SCRIPTS),
         )
 
@@ -77,18 +66,6 @@ class Slider(NamedTuple):
 def as_json(data: object) -> str:
     """JSON without a "<", so that nothing in it can end the script element that holds it."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table whose first column names the rows."""
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    lines = (
-        f'<tr><th scope="row">{escape(first)}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        + "</tr>"
-        for first, *rest in rows
-    )
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
 @cache

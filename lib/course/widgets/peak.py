@@ -1,7 +1,6 @@
 """The most memory that one GPU needs in a training step, activations included."""
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from course.widgets.memory import POLICIES, bytes_each, count_text
@@ -76,14 +75,4 @@ def peak_slider(parameters: float = 3e9, rows: int = 4, length: int = 2048) -> S
         "What one GPU holds at both ends of backward",
         controls,
         {"each": bytes_each(), "shapes": {size: shape(size) for size in SIZES}},
-        ("checkpoints", "state without gradients", "gradients", "activations", "peak"),
-        list(_rows(int(parameters), rows * length)),
     )
-
-
-def _rows(parameters: int, tokens: int) -> Iterator[list[str]]:
-    for name in CHECKPOINTS:
-        policy = POLICIES[next(iter(POLICIES))]
-        own = peak(parameters, *policy, tokens, name == "every block")
-        parts = own.weights + own.optimizer, own.gradients, own.activations, own.total
-        yield [name, *map(nbytes_text, parts)]

@@ -1,12 +1,10 @@
 """The calculator: a model, GPUs and a batch in; what fits, what binds and what to run out."""
 
-from collections.abc import Iterator
-
 from course.widgets.memory import POLICIES, bytes_each
-from course.widgets.page import Control, Slider, nbytes_text, rank_stops, seconds_text
+from course.widgets.page import Control, Slider, rank_stops
 from minidist.memory.state import Strategy
 from minidist.planner.hardware import ACCELERATORS, ETHERNET_100, H100
-from minidist.planner.planner import CLOSE, Plan, plan
+from minidist.planner.planner import CLOSE
 from minidist.planner.sizes import Sizes
 from minidist.planner.step import SENDS
 
@@ -64,7 +62,6 @@ def plan_slider(
             "shown", "Times of", ["", *NAMES], ["what to run", *NAMES.values()], "", choose=True
         ),
     ]
-    own = plan(Sizes.gpt(*MODELS[model], context), H100, ranks, batch=batch)
     return Slider(
         "plan",
         "My model, my GPUs: what do I run?",
@@ -80,13 +77,4 @@ def plan_slider(
             "each": bytes_each(),
             "gpus": {name: gpu._asdict() for name, gpu in ACCELERATORS.items()},
         },
-        ("strategy", "peak", "largest batch", "sends", "computing", "network", "step"),
-        list(_rows(own)),
     )
-
-
-def _rows(found: Plan) -> Iterator[list[str]]:
-    for name, each in found.forecasts.items():
-        times = map(seconds_text, (each.compute, each.communication, each.overlapped))
-        most = f"{each.largest_batch:,}"
-        yield [NAMES[name], nbytes_text(each.peak), most, nbytes_text(each.sent), *times]

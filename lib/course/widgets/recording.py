@@ -3,7 +3,7 @@
 No launch, no network: what a page shows is what the lesson's own lines did, on every rank.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from course.widgets.frames import Cell
 
 RANKS = 4
 PATIENCE = 60  # seconds until a rank gives up waiting for the others
@@ -66,6 +68,10 @@ class Threads:
         return self._done("all_gather", output, input)
 
 
+# (network, comm) → model, optimizer, and what is sharded of each layer
+Wrap = Callable[[nn.Sequential, Threads], tuple[Any, Any, list[Any]]]
+
+
 class Held(NamedTuple):
     """How much of each layer's weights and gradients a rank has: "all", "own", "moving" or ""."""
 
@@ -82,49 +88,65 @@ class Note(NamedTuple):
 
 
 class Recorder:
-    """One rank's notes; `look` says what it holds."""
+    """One rank's notes of a step of some layers, sharded as `wrap` shards them."""
 
-    def __init__(self) -> None:
+    def __init__(self, comm: Threads, layers: int, wrap: Wrap) -> None:
         self.notes: list[Note] = []
-        self.look: Callable[[], Held] | None = None  # None: not recording yet
+        self.recording = False
+        net = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(layers)))
+        self.weights = list(net.parameters())
+        for number, weight in enumerate(self.weights):  # before the hooks of a wrapper
+            net[number].register_forward_hook(partial(self._hooked, "forward", number))
+            ready = partial(self._hooked, "gradient", number)
+            weight.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
+        self.model, self.optimizer, self.owned = wrap(net, comm)
+        comm.heard = self._heard
+        for number, unit in enumerate(self.owned):
+            if hasattr(unit, "reshard"):  # FSDP's, which frees its weights
+                unit.reshard = partial(self._freed, unit, unit.reshard, number)
+        inner: Any = getattr(self.optimizer, "inner", self.optimizer)
+        inner.register_step_post_hook(lambda *_: self.note("step"))
 
-    def note(self, what: str, layer: int = -1) -> None:
-        """Write down what was done and what there is now."""
-        if self.look:
-            self.notes.append(Note(what, layer, self.look()))
-
-    def note_about(self, what: str, tensor: Tensor, among: Sequence[Tensor | None]) -> None:
-        """The same, about the layer whose tensor lies where this one does."""
-        places = [None if each is None else each.data_ptr() for each in among]
-        here = tensor.data_ptr()
-        self.note(what, places.index(here) if here in places else -1)
-
-    def watch(self, layers: Sequence[nn.Module]) -> None:
-        """Note each forward and each gradient, before any hook that is registered later."""
-        for number, layer in enumerate(layers):
-            layer.register_forward_hook(partial(self._hooked, "forward", number))
-            for parameter in layer.parameters():
-                ready = partial(self._hooked, "gradient", number)
-                parameter.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
-
-    def watch_units(self, units: Sequence[Any]) -> None:
-        """Note when each unit of FSDP frees its weights."""
-        for number, unit in enumerate(units):
-            unit.reshard = partial(self._freed, unit, unit.reshard, number)
-
-    def second_step(self, model: Any, optimizer: Any, look: Callable[[], Held]) -> list[Note]:
+    def second_step(self) -> list[Note]:
         """Train two steps; note the second, when state and the order of units are there."""
         for step in range(2):
             if step == 1:
-                self.look = look
+                self.recording = True
                 self.note("start")
-            model(torch.randn(2, 8)).square().mean().backward()
-            if hasattr(model, "synchronize"):
-                model.synchronize()
-            optimizer.step()
-            optimizer.zero_grad()
+            self.model(torch.randn(2, 8)).square().mean().backward()
+            if hasattr(self.model, "synchronize"):
+                self.model.synchronize()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
             self.note("end")
         return self.notes
+
+    def note(self, what: str, layer: int = -1) -> None:
+        """Write down what was done and what there is now."""
+        if self.recording:
+            self.notes.append(Note(what, layer, self._held()))
+
+    def _held(self) -> Held:
+        """What there is: buffers that take memory, and gradients that are set."""
+        weights, gradients = ["all"] * len(self.weights), [""] * len(self.weights)
+        for number, each in enumerate(self.owned):
+            moving = getattr(each, "gathering", None)
+            gathered = each.buffer.untyped_storage().size() > 0
+            weights[number] = ("moving" if moving else "all") if gathered else "own"
+            gradients[number] = "" if each.shard.grad is None else "own"
+        for number, weight in enumerate(self.weights):
+            gradients[number] = gradients[number] if weight.grad is None else "all"
+        return Held(tuple(weights), tuple(gradients))
+
+    def _heard(self, name: str, output: Tensor, input: Tensor) -> None:
+        """Note a collective, and the layer whose tensor lies where its own does."""
+        if name == "all_gather":
+            mine, among = input, [each.shard for each in self.owned]
+        else:
+            mine, among = output, [each.shard.grad for each in self.owned]
+        among = among or [each.grad for each in self.weights]
+        places = [None if each is None else each.data_ptr() for each in among]
+        self.note(name, places.index(mine.data_ptr()) if mine.data_ptr() in places else -1)
 
     def _hooked(self, what: str, layer: int, *_: object) -> None:
         self.note(what, layer)
@@ -136,21 +158,23 @@ class Recorder:
             self.note("free", layer)
 
 
-def network(layers: int, width: int = 8) -> nn.Sequential:
-    """Linear layers that ranks can share evenly."""
-    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+def on_threads(layers: int, wrap: Wrap) -> list[list[Note]]:
+    """What each rank notes of a step."""
+    places, barrier = [torch.empty(0)] * RANKS, Barrier(RANKS)
 
-
-def on_threads(rank: Callable[[Threads], list[Note]], ranks: int = RANKS) -> list[list[Note]]:
-    """Run a function as every rank, and return what each has noted."""
-    places, barrier = [torch.empty(0)] * ranks, Barrier(ranks)
-
-    def run(number: int) -> list[Note]:
+    def run(rank: int) -> list[Note]:
         try:
-            return rank(Threads(number, places, barrier))
+            return Recorder(Threads(rank, places, barrier), layers, wrap).second_step()
         except BaseException:
             barrier.abort()  # or the others would wait
             raise
 
-    with ThreadPoolExecutor(ranks) as pool:
-        return list(pool.map(run, range(ranks)))
+    with ThreadPoolExecutor(RANKS) as pool:
+        return list(pool.map(run, range(RANKS)))
+
+
+def strip(part: str, how: str, rank: int, old: bool = False) -> list[Cell]:
+    """A cell for each shard of a part, of which a rank holds "all", its "own" or nothing."""
+    others = {"all": "old" if old else "held", "moving": "moving"}.get(how, "")
+    looks = [("held" if how else "") if shard == rank else others for shard in range(RANKS)]
+    return [Cell(part, look, f"{n}" if look else "") for n, look in enumerate(looks)]

@@ -1,6 +1,5 @@
 """How a data-parallel step scales with the ranks, when the batch is kept and when it grows."""
 
-from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -8,7 +7,7 @@ import torch
 
 from course.training.models import GPT
 from course.widgets.cost import link_controls
-from course.widgets.page import Control, Slider, seconds_text, stops
+from course.widgets.page import Control, Slider, stops
 from minidist.parallel.sharding.partition import MIB, assign
 from minidist.planner.hardware import A100, B200, H100, UTILIZATION
 from minidist.schedule.algorithms import halving_doubling_all_reduce
@@ -81,20 +80,9 @@ def scaling_slider(
             "length": LENGTH,
             "ranks": RANKS,
         },
-        ("batch", "computing", "all-reduce", "step", "efficiency"),
-        list(_rows(ranks, sequences, speed, Link(alpha, 1 / bandwidth))),
     )
 
 
 def _speed_text(flops: float) -> str:
     named = f" ({SPEEDS[flops]} at {UTILIZATION:.0%})" if flops in SPEEDS else ""
     return f"{flops / 1e12:,.0f} TFLOP/s{named}"
-
-
-def _rows(ranks: int, sequences: int, flops: float, link: Link) -> Iterator[list[str]]:
-    for name, own in (("kept", BEGIN * sequences / ranks), ("grows", sequences)):
-        tokens = own * LENGTH
-        done, alone = (step(tokens, n, flops, link) for n in (ranks, 1))
-        computing = done.forward + done.backward
-        times = map(seconds_text, (computing, done.all_reduce, done.seconds))
-        yield [name, *times, f"{alone.seconds / done.seconds:.1%}"]

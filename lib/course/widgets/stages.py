@@ -1,14 +1,14 @@
 """Who holds what through a step under DDP and ZeRO's stages, recorded from `from_scratch`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from course.widgets.frames import Cell, Frame, FramesChoice, Lines, drawing, frames_choice
-from course.widgets.recording import RANKS, Held, Note, Recorder, Threads, network, on_threads
+from course.widgets.frames import Frame, FramesChoice, Lines, drawing, frames_choice
+from course.widgets.recording import Held, Note, Threads, on_threads, strip
 from from_scratch.ddp import PerParameterDDP
 from from_scratch.fsdp import FSDP
 from from_scratch.zero import ZeRO1, ZeRO2
@@ -36,38 +36,13 @@ def zero_stepper() -> FramesChoice:
     """A step of four ranks under each stage: what each of them holds of a model of two layers."""
     several = {}
     for stage, name in enumerate(STAGES):
-        notes = on_threads(lambda comm, stage=stage: _rank(comm, stage))  # type: ignore[misc]
+        notes = on_threads(LAYERS, partial(_wrapped, stage))
         frames = _frames(list(zip(*notes, strict=True)), stage)
         several[(name,)] = f"One step under {name}", frames, LOOKS
     return frames_choice(("Strategy",), several)
 
 
-# ---- what a rank does, and notes ----
-
-
-def _rank(comm: Threads, stage: int) -> list[Note]:
-    net, recorder = network(LAYERS), Recorder()
-    recorder.watch([*net])
-    weights = list(net.parameters())
-    model, optimizer, owned = _wrapped(net, comm, stage)
-    inner = getattr(optimizer, "inner", optimizer)
-    if stage == 3:
-        recorder.watch_units(owned)
-
-    def heard(name: str, output: Tensor, input: Tensor) -> None:
-        if name == "all_reduce":
-            recorder.note_about(name, output, [each.grad for each in weights])
-        elif name == "reduce_scatter":
-            recorder.note_about(name, output, [each.shard.grad for each in owned])
-        else:
-            recorder.note_about(name, input, [each.shard for each in owned])
-
-    comm.heard = heard
-    inner.register_step_post_hook(lambda *_: recorder.note("step"))
-    return recorder.second_step(model, optimizer, partial(_held, weights, owned))
-
-
-def _wrapped(net: nn.Sequential, comm: Threads, stage: int) -> tuple[Any, Any, list[Any]]:
+def _wrapped(stage: int, net: nn.Sequential, comm: Threads) -> tuple[Any, Any, list[Any]]:
     """The model, its optimizer, and what is sharded of each layer."""
     if stage == 0:
         return PerParameterDDP(net, comm), torch.optim.Adam(net.parameters()), []
@@ -77,20 +52,6 @@ def _wrapped(net: nn.Sequential, comm: Threads, stage: int) -> tuple[Any, Any, l
     kind = ZeRO1 if stage == 1 else ZeRO2
     optimizer = kind(net.parameters(), torch.optim.Adam, comm, bucket_cap_mb=1e-6)  # a bucket each
     return net, optimizer, optimizer.flats[::-1]  # the last layer's bucket is the first
-
-
-def _held(layers: Sequence[Tensor], owned: list[Any]) -> Held:
-    """What there is: buffers that take memory, and gradients that are set."""
-    gathered = [flat.buffer.untyped_storage().size() > 0 for flat in owned] or [True] * len(layers)
-    shards = [flat.shard.grad is not None for flat in owned] or [False] * len(layers)
-    gradients = (
-        "all" if layer.grad is not None else "own" if shard else ""
-        for layer, shard in zip(layers, shards, strict=True)
-    )
-    return Held(tuple("all" if each else "own" for each in gathered), tuple(gradients))
-
-
-# ---- what is shown ----
 
 
 def _frames(moments: list[tuple[Note, ...]], stage: int) -> Iterator[Frame]:
@@ -127,19 +88,10 @@ def _row(held: Held, rank: int, stage: int, old: set[int]) -> list[Lines]:
     state = "all" if stage == 0 else "own"
     looks = [("weights", held.weights), ("gradients", held.gradients)]
     return [
-        *([_strip(part, how, rank, n in old and part == "weights") for n, how in enumerate(each)]
+        *([strip(part, how, rank, n in old and part == "weights") for n, how in enumerate(each)]
           for part, each in looks),
-        [_strip("optimizer", state, rank)] * LAYERS,
+        [strip("optimizer", state, rank)] * LAYERS,
     ]  # fmt: skip
-
-
-def _strip(part: str, how: str, rank: int, old: bool = False) -> list[Cell]:
-    def look(shard: int) -> str:
-        if how == "all" or (how == "own" and shard == rank):
-            return "old" if old and shard != rank else "held"
-        return ""
-
-    return [Cell(part, look(shard), f"{shard}" if look(shard) else "") for shard in range(RANKS)]
 
 
 def _description(held: Held, stage: int) -> str:

@@ -1,14 +1,14 @@
 """The life of FSDP's units through a step, recorded on one rank of `from_scratch.fsdp`."""
 
 from collections.abc import Iterator
-from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import nn
 
-from course.widgets.frames import Cell, Frame, FramesStepper, Lines, drawing, frames_stepper
-from course.widgets.recording import RANKS, Held, Note, Recorder, Threads, network, on_threads
-from from_scratch.fsdp import FSDP, Unit
+from course.widgets.frames import Frame, FramesStepper, Lines, drawing, frames_stepper
+from course.widgets.recording import RANKS, Note, Threads, on_threads, strip
+from from_scratch.fsdp import FSDP
 
 UNITS = 3
 RANK = 1  # the one that is shown
@@ -29,39 +29,14 @@ SAYS = {
 
 def unit_stepper() -> FramesStepper:
     """What a rank holds of three units while FSDP runs a step with prefetch."""
-    notes = on_threads(_rank)[RANK]
+    notes = on_threads(UNITS, _wrapped)[RANK]
     title = f"Three units through one step, on rank {RANK} of {RANKS}"
     return frames_stepper(title, _frames(notes), LOOKS)
 
 
-def _rank(comm: Threads) -> list[Note]:
-    net, recorder = network(UNITS), Recorder()
-    recorder.watch([*net])
+def _wrapped(net: nn.Sequential, comm: Threads) -> tuple[Any, Any, list[Any]]:
     model = FSDP(net, net, comm)
-    optimizer = torch.optim.Adam(model.shards)
-    recorder.watch_units(model.units)
-
-    def heard(name: str, output: Tensor, input: Tensor) -> None:
-        gathers = name == "all_gather"
-        mine = [each.shard if gathers else each.shard.grad for each in model.units]
-        recorder.note_about(name, input if gathers else output, mine)
-
-    comm.heard = heard
-    optimizer.register_step_post_hook(lambda *_: recorder.note("step"))
-    return recorder.second_step(model, optimizer, partial(_held, model))
-
-
-def _held(model: FSDP) -> Held:
-    def weights(unit: Unit) -> str:
-        if unit.buffer.untyped_storage().size() == 0:
-            return "own"
-        return "moving" if unit.gathering else "all"
-
-    def gradients(unit: Unit) -> str:
-        full = any(parameter.grad is not None for parameter in unit.parameters)
-        return "all" if full else "own" if unit.shard.grad is not None else ""
-
-    return Held(tuple(map(weights, model.units)), tuple(map(gradients, model.units)))
+    return model, torch.optim.Adam(model.shards), model.units
 
 
 def _frames(notes: list[Note]) -> Iterator[Frame]:
@@ -82,7 +57,7 @@ def _frames(notes: list[Note]) -> Iterator[Frame]:
         ahead = "all" in weights or weights.count("moving") > 1
         why = ", while another unit computes" if ahead else ", and the rank waits for it"
         rows: dict[str, list[Lines | str]] = {
-            f"unit {n}": _row(weight, gradient)
+            f"unit {n}": [[strip("weights", weight, RANK)], [strip("gradients", gradient, RANK)]]
             for n, (weight, gradient) in enumerate(zip(weights, note.held.gradients, strict=True))
         }
         held = sum(map(_shards, [*weights, *note.held.gradients]))
@@ -92,22 +67,9 @@ def _frames(notes: list[Note]) -> Iterator[Frame]:
         yield Frame(drawing(heads, rows, words), says, phase)
 
 
-def _row(weights: str, gradients: str) -> list[Lines | str]:
-    return [[_strip("weights", weights)], [_strip("gradients", gradients)]]
-
-
 def _shards(how: str) -> int:
     """How many shards take memory, of a unit's weights or gradients; those on their way do."""
     return {"": 0, "own": 1}.get(how, RANKS)
-
-
-def _strip(part: str, how: str) -> list[Cell]:
-    def look(shard: int) -> str:
-        if shard == RANK:
-            return "held" if how else ""
-        return {"all": "held", "moving": "moving"}.get(how, "")
-
-    return [Cell(part, look(shard), f"{shard}" if look(shard) else "") for shard in range(RANKS)]
 
 
 def _description(weights: list[str], gradients: tuple[str, ...]) -> str:

@@ -51,9 +51,7 @@ globalThis.minidistSliders ??= (() => {
       this.legend = html("p", { class: "legend" });
       this.said = html("p", { class: "said", role: "status" });
       const controls = html("div", { class: "knobs" }, ...this.data.controls.map((c) => this.knob(c)));
-      const details = figure.querySelector("details");
-      details.before(controls, this.picture, this.legend, this.said);
-      details.open = false;
+      figure.querySelector("p").replaceWith(controls, this.picture, this.legend, this.said);
       figure.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
       new ResizeObserver(() => this.draw()).observe(figure);
       this.draw();
