@@ -5,9 +5,8 @@ import torch
 
 from course import figures
 from course.figures.feeding import descend
-from minidist.diagnose.verdict import Call, Rank
+from minidist.diagnose.verdict import Rank, RecordedCall
 from minidist.parallel.sharding.layouts import Flat, RowLayout
-from minidist.profiler.spans import Span
 from tests.support.figures import boxes, texts
 
 TRAVELS = {
@@ -53,16 +52,6 @@ def test_a_units_life_counts_what_a_rank_holds() -> None:
     assert [f"rank {rank}" in said for rank in range(5)] == [True] * 4 + [False]
     cells = [box for box in boxes(axes) if box.get_width() == 0.2]
     assert sum(box.get_fill() for box in cells) == 4 * (4 + 8 + 2)
-
-
-def test_units_over_time_have_a_bar_each_in_the_lane_of_their_kind() -> None:
-    names = ["all-gather 0", "forward 0", "backward 0", "reduce-scatter 0"]
-    spans = [Span(0, "", name, 1e-3 * i, 1e-3 * (i + 1)) for i, name in enumerate(names)]
-    one, two = figures.unit_timeline({"late": spans, "ahead": spans[:3]}).axes
-    bars = [(round(p.get_x()), round(p.get_y() + p.get_height() / 2)) for p in boxes(one)]
-    assert bars == [(0, 1), (1, 0), (2, 0), (3, 2)]
-    assert [len(one.patches), len(two.patches)] == [4, 3]
-    assert one.get_xlim() == two.get_xlim()
 
 
 def test_each_element_is_kept_once_and_padding_has_no_name() -> None:
@@ -130,7 +119,7 @@ def test_the_three_kinds_end_in_an_error_in_a_wait_or_not_at_all() -> None:
 
 def rank(number: int, *calls: tuple[str, str]) -> Rank:
     made = [
-        Call(state, n + 1, name, "float32 (4,)", "0", n + 1, float(n), [0, 1])
+        RecordedCall(state, n + 1, name, "float32 (4,)", "0", n + 1, float(n), [0, 1])
         for n, (name, state) in enumerate(calls)
     ]
     return Rank(number, 1, "running", "", 0.0, made, [])

@@ -22,7 +22,6 @@ from course.widgets.frames import (
     FramesChoice,
     FramesStepper,
     drawing,
-    frames_stepper,
 )
 from course.widgets.recording import RANKS
 from course.widgets.sampler import CALLS, ENDS, SAMPLES
@@ -32,12 +31,13 @@ from course.widgets.waits import BUGS, stuck_at
 from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import PHONE, Pages, pages  # noqa: F401 (a fixture)
 
-SMALL = frames_stepper(
+SMALL = FramesStepper(
     "A small one",
     [
         Frame(drawing(["part"], {"one": [[[Cell("weights", "held", "7")]]]}, "all"), "Begins."),
         Frame(drawing(["part"], {"one": [[[Cell("weights", "")]]]}, "none"), "Ends & <b>.", "end"),
     ],
+    {},
 )
 
 
@@ -205,11 +205,9 @@ def test_ranks_get_stuck_at_the_first_call_that_differs() -> None:
 # ---- what is written and played ----
 
 
-def test_a_terminal_gets_lines_and_no_frames_are_refused() -> None:
+def test_a_terminal_gets_lines() -> None:
     assert repr(SMALL) == "A small one: 1 steps"
     assert repr(zero_stepper()).splitlines()[0] == "DDP: One step under DDP: 7 steps"
-    with pytest.raises(ValueError, match="A small one: expected at least one frame"):
-        frames_stepper("A small one", [])
 
 
 def test_without_a_script_all_frames_are_there(pages: Pages) -> None:  # noqa: F811

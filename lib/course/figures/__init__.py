@@ -25,7 +25,7 @@ from course.figures.feeding import (
     two_paths,
     uneven,
 )
-from course.figures.fsdp import cuts, elements_kept, mesh, unit_life, unit_timeline
+from course.figures.fsdp import cuts, elements_kept, mesh, unit_life
 from course.figures.map_reduce import after_a_death, map_shuffle_reduce, step_as_reduce
 from course.figures.memory import block_memory, rank_memory, step_memory
 from course.figures.ring import chunk_tour, link_lanes, message_times, readings, ring_circle

@@ -1,6 +1,6 @@
 """Pictures of FSDP: how units are cut into shards, how one lives, and hybrid sharding."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from course.figures.boxes import box, single
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.plots import style
-from minidist.plots.style import GREY, PART, PART_HATCH, PHASE, RANK
-from minidist.profiler.spans import Span
+from minidist.plots.style import GREY, PART, PART_HATCH, RANK
 
 
 def cuts(
@@ -141,41 +140,6 @@ def _names(axes: Axes, phases: Mapping[str, Mapping[str, Holding]]) -> None:
         for name in events:
             axes.text(-0.12, row * HIGH + 0.38, name, ha="right", va="center", fontsize=8)
             row += 1
-
-
-LANES = {"forward": 0, "backward": 0, "all-gather": 1, "reduce-scatter": 2}  # kind → row
-THICK = 0.8  # of a row's height
-
-
-def unit_timeline(panels: Mapping[str, Iterable[Span]]) -> Figure:
-    """A panel for each way to run a step, over the same time: one lane to compute, two to send.
-
-    `panels`: title → spans named "KIND UNIT", such as "all-gather 3", times in seconds.
-    """
-    size = 4.8, 1.5 * len(panels) + 0.45
-    figure, grid = style.subplots(len(panels), 1, size=size, sharex=True)
-    for axes, (title, spans) in zip(grid[:, 0], panels.items(), strict=True):
-        _panel(axes, title, list(spans))
-    grid[-1, 0].set_xlabel("milliseconds", fontsize=8)
-    return figure
-
-
-def _panel(axes: Axes, title: str, spans: list[Span]) -> None:
-    for _, _, name, start, end in spans:
-        kind, unit = name.rsplit(" ", 1)
-        look: dict[str, Any] = {"edge": "black", "face": (PHASE[kind], 0.65), "linewidth": 0.5}
-        box(axes, 1e3 * start, LANES[kind] - THICK / 2, 1e3 * (end - start), THICK, unit, **look)
-    for phase in ("forward", "backward"):
-        own = [span for span in spans if span.name.startswith(phase)]
-        middle = 5e2 * (own[0].start + own[-1].end)
-        axes.text(middle, -0.55, phase, ha="center", va="bottom", fontsize=8)
-    axes.autoscale_view()
-    axes.set_xlim(left=0)
-    axes.set_yticks([0, 1, 2], ["compute", "all-gather", "reduce-scatter"])
-    axes.set_ylim(2.6, -1.05)
-    axes.set_title(title, fontsize=9, loc="left")
-    style.chart(axes, labelsize=8)
-    axes.tick_params(axis="y", length=0)
 
 
 WIDE, TALL, DOWN = 1.0, 0.8, 1.55  # of a rank's box, and from one node to the next

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from course.training import data
+
 BATCH = 64  # images a step, of all ranks together
 EVERY = 4  # steps from checkpoint to checkpoint
 
@@ -82,8 +84,6 @@ def _first_time(mark: Path) -> bool:
 
 def _batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The images and labels of a step; which they are depends on its number alone."""
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # slow to import
-
-    pixels, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
+    pixels, labels = data.digits()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(step))[:BATCH]
-    return pixels[order].float() / 16, labels[order]
+    return pixels[order].flatten(1), labels[order]

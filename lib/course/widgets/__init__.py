@@ -6,7 +6,6 @@
 from course.widgets.buckets import bucket_stepper
 from course.widgets.checkpoints import checkpoint_slider
 from course.widgets.cost import curves_slider
-from course.widgets.frames import Cell, Frame, drawing, frames_stepper
 from course.widgets.grid import grid_slider
 from course.widgets.memory import state_slider
 from course.widgets.overlap import overlap_slider

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import product
 
-from course.widgets.frames import Cell, Frame, FramesChoice, drawing, frames_choice
+from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, drawing
 from course.widgets.overlap import PER_TOKEN, TOKENS, Backward, backward
 from course.widgets.page import nbytes_text
 from minidist.parallel.sharding.partition import MIB
@@ -30,8 +30,8 @@ def bucket_stepper() -> FramesChoice:
     for (way, strategy), cap in product(WAYS.items(), CAPS):
         done = backward(sizes, TOKENS * PER_TOKEN, strategy, cap * MIB, ring)
         title = f"Buckets of {cap} MiB through backward, {RANKS} ranks"
-        several[way, f"{cap} MiB"] = title, _frames(done, sizes), LOOKS
-    return frames_choice(("A bucket leaves", "Cap"), several)
+        several[way, f"{cap} MiB"] = FramesStepper(title, [*_frames(done, sizes)], LOOKS)
+    return FramesChoice(("A bucket leaves", "Cap"), several)
 
 
 def _frames(done: Backward, sizes: list[int]) -> Iterator[Frame]:

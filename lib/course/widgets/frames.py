@@ -1,6 +1,6 @@
 """A stepper through pictures that are made here, so that nothing is said again in JavaScript."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -39,11 +39,11 @@ class Cell(NamedTuple):
 
 
 class FramesStepper(NamedTuple):
-    """What `frames_stepper` returns."""
+    """Shows frames one by one, with the keys and controls of `minidist.plots.stepper`."""
 
     title: str
-    frames: Sequence[Frame]
-    looks: Mapping[str, str]
+    frames: Sequence[Frame]  #: `drawing` makes their pictures
+    looks: Mapping[str, str]  #: what a cell's look means, such as {"held": "in memory"}
 
     def __repr__(self) -> str:
         return f"{self.title}: {len(self.frames) - 1} steps"
@@ -67,10 +67,10 @@ class FramesStepper(NamedTuple):
 
 
 class FramesChoice(NamedTuple):
-    """Several steppers of which one is shown, by a list to choose from under each label."""
+    """Several steppers of which one is shown; a key is a choice from the list of each label."""
 
     labels: tuple[str, ...]
-    steppers: Mapping[tuple[str, ...], FramesStepper]
+    steppers: Mapping[Any, FramesStepper]
 
     def __repr__(self) -> str:
         return "\n".join(f"{', '.join(key)}: {each!r}" for key, each in self.steppers.items())
@@ -78,29 +78,6 @@ class FramesChoice(NamedTuple):
     def _repr_html_(self) -> str:
         figures = (each.figure(key) for key, each in self.steppers.items())
         return replay.choices(self.labels, figures) + assets("frames.js")
-
-
-def frames_stepper(
-    title: str, frames: Iterable[Frame], looks: Mapping[str, str] | None = None
-) -> FramesStepper:
-    """Show frames one by one, with the keys and controls of `minidist.plots.stepper`.
-
-    Args:
-        title: what is shown.
-        frames: `drawing` makes their pictures.
-        looks: what a cell's look means, such as {"held": "in memory"}, for the legend.
-    """
-    given = list(frames)
-    if not given:
-        raise ValueError(f"{title}: expected at least one frame")
-    return FramesStepper(title, given, looks or {})
-
-
-def frames_choice(
-    labels: tuple[str, ...], several: Mapping[Any, tuple[str, Iterable[Frame], Mapping[str, str]]]
-) -> FramesChoice:
-    """Show one of several, each as `frames_stepper` takes it; a key is a choice for each label."""
-    return FramesChoice(labels, {key: frames_stepper(*each) for key, each in several.items()})
 
 
 def _legend(looks: Mapping[str, str]) -> str:

@@ -81,7 +81,7 @@ def overlap_slider(
 
     The model is a GPT of 24 blocks, 1,024 wide, whose gradients are float32, on an H100.
     """
-    sizes = list(_sizes())
+    sizes = list(gradient_bytes())
     texts = [f"{each // MIB} MiB" if each >= MIB else f"{each // 2**10} KiB" for each in CAPS]
     bucket = Control("cap", "Bucket", CAPS, texts, cap)
     batches = [1 << exponent for exponent in range(9, 18)]
@@ -95,7 +95,8 @@ def overlap_slider(
 
 
 @cache
-def _sizes() -> tuple[int, ...]:
+def gradient_bytes() -> tuple[int, ...]:
+    """Of each parameter of the GPT."""
     with torch.device("meta"):
         model = GPT(256, width=1024, layers=24, heads=16, context=1024)
     return tuple(4 * parameter.numel() for parameter in model.parameters())

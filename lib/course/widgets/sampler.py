@@ -5,7 +5,7 @@ from itertools import chain, product
 
 from torch.utils.data import DistributedSampler
 
-from course.widgets.frames import Cell, Frame, FramesChoice, Lines, drawing, frames_choice
+from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, Lines, drawing
 
 SAMPLES, RANKS, EPOCHS, SEED = 10, 4, 3, 0
 ENDS = {"repeat samples": False, "drop_last=True": True}
@@ -32,8 +32,9 @@ def sampler_stepper() -> FramesChoice:
     several, title = {}, f"{EPOCHS} epochs of {SAMPLES} samples on {RANKS} ranks"
     for (call, counts), (end, drop) in product(CALLS.items(), ENDS.items()):
         deals = [deal(epoch if counts else 0, drop) for epoch in range(EPOCHS)]
-        several[call, end] = title, _frames(deals), LOOKS if drop else LOOKS | REPEATED
-    return frames_choice(("set_epoch", "Uneven end"), several)
+        looks = LOOKS if drop else LOOKS | REPEATED
+        several[call, end] = FramesStepper(title, [*_frames(deals)], looks)
+    return FramesChoice(("set_epoch", "Uneven end"), several)
 
 
 def _frames(deals: Sequence[Deal]) -> Iterator[Frame]:

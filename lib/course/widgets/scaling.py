@@ -3,10 +3,8 @@
 from functools import cache
 from typing import NamedTuple
 
-import torch
-
-from course.training.models import GPT
 from course.widgets.cost import link_controls
+from course.widgets.overlap import gradient_bytes
 from course.widgets.page import Control, Slider, stops
 from minidist.parallel.sharding.partition import MIB, assign
 from minidist.planner.hardware import A100, B200, H100, UTILIZATION
@@ -49,9 +47,8 @@ def step(tokens: float, ranks: int, flops: float, link: Link) -> Step:
 @cache
 def _model() -> tuple[int, int]:
     """Its parameters, and how many buckets their gradients fill."""
-    with torch.device("meta"):
-        sizes = [each.numel() for each in GPT(256, 1024, 24, 16, 1024).parameters()]
-    return sum(sizes), len(assign([4 * size for size in sizes], MIB, 25 * MIB))
+    sizes = gradient_bytes()
+    return sum(sizes) // 4, len(assign(sizes, MIB, 25 * MIB))
 
 
 def scaling_slider(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from course.widgets.frames import Frame, FramesChoice, Lines, drawing, frames_choice
+from course.widgets.frames import Frame, FramesChoice, FramesStepper, Lines, drawing
 from course.widgets.recording import Held, Note, Threads, on_threads, strip
 from from_scratch.ddp import PerParameterDDP
 from from_scratch.fsdp import FSDP
@@ -37,9 +37,9 @@ def zero_stepper() -> FramesChoice:
     several = {}
     for stage, name in enumerate(STAGES):
         notes = on_threads(LAYERS, partial(_wrapped, stage))
-        frames = _frames(list(zip(*notes, strict=True)), stage)
-        several[(name,)] = f"One step under {name}", frames, LOOKS
-    return frames_choice(("Strategy",), several)
+        frames = [*_frames(list(zip(*notes, strict=True)), stage)]
+        several[(name,)] = FramesStepper(f"One step under {name}", frames, LOOKS)
+    return FramesChoice(("Strategy",), several)
 
 
 def _wrapped(stage: int, net: nn.Sequential, comm: Threads) -> tuple[Any, Any, list[Any]]:

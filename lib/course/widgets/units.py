@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from course.widgets.frames import Frame, FramesStepper, Lines, drawing, frames_stepper
+from course.widgets.frames import Frame, FramesStepper, Lines, drawing
 from course.widgets.recording import RANKS, Note, Threads, on_threads, strip
 from from_scratch.fsdp import FSDP
 
@@ -31,7 +31,7 @@ def unit_stepper() -> FramesStepper:
     """What a rank holds of three units while FSDP runs a step with prefetch."""
     notes = on_threads(UNITS, _wrapped)[RANK]
     title = f"Three units through one step, on rank {RANK} of {RANKS}"
-    return frames_stepper(title, _frames(notes), LOOKS)
+    return FramesStepper(title, [*_frames(notes)], LOOKS)
 
 
 def _wrapped(net: nn.Sequential, comm: Threads) -> tuple[Any, Any, list[Any]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from course.widgets.frames import Cell, Frame, FramesChoice, Lines, drawing, frames_choice
+from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, Lines, drawing
 
 RANKS, SHOWN = 3, 5
 LOOKS = {"held": "waits in it", "done": "has left it", "": "not called"}
@@ -20,8 +20,8 @@ Calls = Sequence[Sequence[str]]
 def waits_stepper() -> FramesChoice:
     """Three ranks and their collectives in order, with a mistake to choose."""
     title = "The calls of three ranks"
-    several = {(bug,): (title, _frames(calls), LOOKS) for bug, calls in BUGS.items()}
-    return frames_choice(("What goes wrong",), several)
+    several = {(b,): FramesStepper(title, [*_frames(c)], LOOKS) for b, c in BUGS.items()}
+    return FramesChoice(("What goes wrong",), several)
 
 
 def stuck_at(calls: Calls) -> int | None:
