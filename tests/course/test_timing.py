@@ -1,8 +1,22 @@
-"""The stopwatch of the labs."""
+"""What labs measure with: steps in turns, travels of units, memory, and emulated layers."""
+
+import time
+from functools import partial
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from course.timing import all_reduces
+import minidist
+from course.timing import all_reduces, travels, turns
+from course.timing.turns import Round
+from course.training import metered
+from course.training.emulated import OnDevice, slow_down
+from from_scratch.fsdp import FSDP
+from minidist import Ours
+from minidist.profiler.spans import Span
+from minidist.profiler.timeline import mark
 
 
 def test_every_algorithm_is_timed_at_every_size(capsys: pytest.CaptureFixture[str]) -> None:
@@ -10,3 +24,132 @@ def test_every_algorithm_is_timed_at_every_size(capsys: pytest.CaptureFixture[st
     assert list(took) == [("ring", 4096), ("tree", 4096), ("ring", 8192), ("tree", 8192)]
     assert all(seconds > 0 for seconds in took.values())
     assert "8 KiB: 1 runs of ring, tree" in capsys.readouterr().out
+
+
+def run() -> dict[str, list[Round]]:
+    def step() -> None:
+        with mark("compute"):
+            time.sleep(0.01)
+        time.sleep(0.02)
+
+    return turns.take_turns({"quick": lambda: None, "exposed": step}, 3)
+
+
+def test_every_step_has_its_rounds_and_no_less_than_its_time() -> None:
+    of_ranks = minidist.launch(run, 2)
+    assert [len(rounds) for took in of_ranks for rounds in took.values()] == [3] * 4
+    found = turns.fastest(of_ranks)
+    assert list(found) == ["quick", "exposed"]
+    assert found["exposed"].ms >= 30
+    assert found["exposed"].after("compute") >= 20
+
+
+def test_a_round_starts_with_the_first_rank_and_ends_with_the_last_and_the_fastest_counts() -> None:
+    def took(start: float, computed: float, end: float) -> Round:
+        return Round(start, end, [Span(0, "compute", "compute", start, computed)])
+
+    first = [took(0, 9, 9), took(1, 3, 4)]
+    other = [took(0, 1, 2), took(0.5, 2, 4.5)]
+    found = turns.fastest([{"a": first}, {"a": other}])["a"]
+    assert (found.ms, found.after("compute")) == (4000, 1500)
+
+
+def test_an_emulated_layer_takes_its_time_before_its_gradients_are_there() -> None:
+    layer, x = nn.Linear(2, 1), torch.ones(3, 2)
+    device = OnDevice(nn.Sequential(layer, nn.Tanh()), 0.01)
+    start, arrived = time.monotonic(), []
+    layer.weight.register_post_accumulate_grad_hook(lambda _: arrived.append(time.monotonic()))
+    output = device(x)
+    forward = time.monotonic()
+    output.atanh().sum().backward()
+    assert torch.equal(output, layer(x).tanh())
+    assert forward - start >= 0.01, "one of the two layers has parameters"
+    assert arrived[0] - start >= 0.03
+    assert layer.weight.grad is not None
+    assert torch.allclose(layer.weight.grad, torch.full((1, 2), 3.0))
+
+
+def test_a_slowed_layer_waits_in_forward_and_before_its_gradients_are_there() -> None:
+    net, x, arrived = nn.Sequential(nn.Linear(2, 1)), torch.ones(3, 2), []
+    slow_down(net, 0.01)
+    net[0].weight.register_post_accumulate_grad_hook(lambda _: arrived.append(time.monotonic()))
+    start = time.monotonic()
+    output = net(x)
+    forward = time.monotonic()
+    output.sum().backward()
+    assert forward - start >= 0.01
+    assert arrived[0] - forward >= 0.02
+    assert torch.allclose(net[0].weight.grad, torch.full((1, 2), 3.0))
+
+
+BAR = Span(0, "compute", "backward", 1.0, 5.0)
+OTHER = Span(1, "compute", "backward", 0.0, 9.0)
+SENT = Span(0, "communication", "all-gather 1", 0.0, 2.5)
+
+
+def wait(start: float, end: float) -> Span:
+    return Span(0, "waiting", "waiting", start, end)
+
+
+def test_bars_are_cut_where_their_rank_waits() -> None:
+    waits = [wait(0.5, 1.5), wait(2.0, 3.0), wait(4.5, 6.0)]
+    found = travels.without_waits([BAR, SENT, *waits, OTHER])
+    pieces = [s[-2:] for s in found if s.rank == 0 and s.lane == "compute"]
+    assert pieces == [(1.5, 2.0), (3.0, 4.5)]
+    assert [s for s in found if s not in (OTHER, SENT) and s.name != "backward"] == []
+    assert OTHER in found
+    assert SENT in found
+
+
+def test_exposed_is_what_is_waited_for_while_the_link_is_busy() -> None:
+    spans = [BAR, SENT, wait(2.0, 3.0), wait(4.5, 6.0)]
+    assert travels.exposed_ms(spans) == pytest.approx(500)
+    assert travels.exposed_ms([*spans, OTHER]) == pytest.approx(250), "the mean of two ranks"
+
+
+def test_rounds_stand_side_by_side_from_their_start() -> None:
+    rounds = [Round(1.0, 5.0, [BAR, OTHER]), Round(0.5, 5.0, [BAR])]
+    first, second = travels.side_by_side(rounds)
+    assert (first.rank, first.start, first.end) == (0, 0.0, 4.0)
+    assert (second.rank, second.start, second.end) == (1, 0.5, 4.5)
+
+
+def recorded_steps(prefetch: bool) -> Any:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)), nn.Linear(4, 1))
+    model = travels.record(FSDP(net, [net[0], net[1]], Ours(), prefetch))
+
+    def step() -> None:
+        with mark("forward"):
+            loss = model(torch.ones(2, 4)).sum()
+        loss.backward()
+        model.synchronize()
+
+    return turns.take_turns({"one": step, "nothing": partial(time.sleep, 0.01)}, rounds=2)
+
+
+def test_units_report_when_they_travel_and_steps_take_turns() -> None:
+    of_ranks = minidist.launch(recorded_steps, 2, True)
+    best = turns.fastest(of_ranks)
+    assert all(len(rounds) == 2 for took in of_ranks for rounds in took.values())
+    assert best["nothing"].ms >= 10
+    assert best["nothing"].spans == []
+    spans = [span for span in best["one"].spans if span.rank == 1]
+    sent = sorted(span.name for span in spans if span.lane == "communication")
+    gathers = sorted(f"all-gather {n}" for n in (0, 1, 2) for _ in range(2))
+    assert sent == [*gathers, *(f"reduce-scatter {n}" for n in (0, 1, 2))]
+    assert any(span.lane == "waiting" for span in spans)
+
+
+def peaks() -> Any:
+    def run(made: list[torch.Tensor]) -> int:
+        made.append(torch.ones(1000))
+        return len(made)
+
+    return metered.curve_of(lambda: [torch.ones(500)], run, warm_up=2)
+
+
+def test_memory_is_that_of_rank_0_without_the_rehearsal() -> None:
+    curve, nothing = minidist.launch(peaks, 2)
+    assert nothing is None
+    assert curve.value == 4
+    assert (curve.start, curve.end) == (4 * 2500, 4 * 3500)

@@ -38,7 +38,9 @@ def rounds(schedule: Schedule, *, local: int = 0) -> Figure:
         axes.text(first + (local - 1) / 2, -0.5, f"node {first // local}", ha="center", fontsize=8)
     for row, (step, times) in enumerate(steps):
         for src, dst in zip(step.src.tolist(), step.dst.tolist(), strict=True):
-            _arrow(axes, row, src, dst)
+            arrow = FancyArrowPatch((src, row), (dst, row + 1), shrinkA=6, shrinkB=7, zorder=3)
+            arrow.set(arrowstyle="-|>", mutation_scale=9, color=RANK[src % 8], linewidth=1.4)
+            axes.add_patch(arrow)
         label = carried(step, times, schedule.chunks)
         axes.text(schedule.ranks - 0.35, row + 0.5, label, va="center", fontsize=8)
     for row in range(len(steps) + 1):
@@ -67,12 +69,6 @@ def ink(color: str) -> str:
     """Black or white, whichever is easier to read on this colour."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 130 else "white"
-
-
-def _arrow(axes: Axes, row: int, src: int, dst: int) -> None:
-    arrow = FancyArrowPatch((src, row), (dst, row + 1), shrinkA=6, shrinkB=7, zorder=3)
-    arrow.set(arrowstyle="-|>", mutation_scale=9, color=RANK[src % len(RANK)], linewidth=1.4)
-    axes.add_patch(arrow)
 
 
 def floors(

@@ -74,7 +74,14 @@ def lives(undisturbed: Sequence[float], parts: Sequence[Life]) -> Figure:
         color = COLORS[number]
         look: dict[str, Any] = {"marker": MARKERS[number], "ms": 3.5, "lw": 0, "color": color}
         above.plot(*zip(*life.losses.items(), strict=True), mfc="none", **look)
-        _lane(below, number, life, color, len(undisturbed))
+        first, last = min(life.losses), max(life.losses)
+        width = last - first + 1
+        style.fill(below, first - 0.5, number + 0.1, color, width=width, height=0.8, alpha=0.3)
+        at = first if width > 0.022 * len(life.name) * len(undisturbed) else last + 2
+        below.text(at, number + 0.5, life.name, fontsize=8, va="center", ha="left")
+        if life.killed:
+            cross = {"color": COLORS[1], "ms": 9, "mew": 2.5, "clip_on": False}
+            below.plot(last + 0.5, number + 0.5, "x", **cross)
         for later in parts[number + 1 :]:
             for step in life.losses.keys() & later.losses.keys():
                 style.outline(below, step - 0.5, number + 0.1, color, height=0.8)
@@ -89,16 +96,6 @@ def lives(undisturbed: Sequence[float], parts: Sequence[Life]) -> Figure:
         style.chart(axes, labelsize=8)
     below.spines["left"].set_visible(False)
     return figure
-
-
-def _lane(axes: Axes, row: int, life: Life, color: str, steps: int) -> None:
-    first, last = min(life.losses), max(life.losses)
-    width = last - first + 1
-    style.fill(axes, first - 0.5, row + 0.1, color, width=width, height=0.8, alpha=0.3)
-    at = first if width > 0.022 * len(life.name) * steps else last + 2
-    axes.text(at, row + 0.5, life.name, fontsize=8, va="center", ha="left")
-    if life.killed:
-        axes.plot(last + 0.5, row + 0.5, "x", color=COLORS[1], ms=9, mew=2.5, clip_on=False)
 
 
 STEP, COPY, INDEX = 1.0, 0.85, 0.9  # lengths, in steps

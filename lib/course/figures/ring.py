@@ -210,21 +210,17 @@ def readings(replay: Replay, rank: int = 1) -> Figure:
         down.set(transform=top.transAxes, clip_on=False, mutation_scale=10)
         top.add_patch(down)
     panel(axes["d"], replay, [0], "drawn: step 1")
-    _own_lines(axes["r"], replay, rank)
-    fill_lanes(axes["p"], replay, rank, f"priced: rank {rank}'s link")
-    axes["p"].set_xlabel("time (1 = a whole tensor)", fontsize=8)
-    axes["p"].set_xlim(0, 1.6)
-    return figure
-
-
-def _own_lines(axes: Axes, replay: Replay, rank: int) -> None:
-    axes.set_axis_off()
-    axes.set_title(f"run: rank {rank}'s part", fontsize=9)
+    axes["r"].set_axis_off()
+    axes["r"].set_title(f"run: rank {rank}'s part", fontsize=9)
     sends = {event.step: event.chunk for event in replay.events if event.src == rank}
     for event in (event for event in replay.events if event.dst == rank):
         then = "add" if event.reduce else "keep"
         line = f"{event.step + 1}:  send {sends[event.step]},  {then} {event.chunk}"
-        _write(axes, 0.5, 0.9 - 0.9 * event.step / replay.steps, line)
+        _write(axes["r"], 0.5, 0.9 - 0.9 * event.step / replay.steps, line)
+    fill_lanes(axes["p"], replay, rank, f"priced: rank {rank}'s link")
+    axes["p"].set_xlabel("time (1 = a whole tensor)", fontsize=8)
+    axes["p"].set_xlim(0, 1.6)
+    return figure
 
 
 def _write(axes: Axes, x: float, y: float, text: str) -> None:

@@ -55,19 +55,14 @@ def machine(gpu: Accelerator, pcie: float, gpus: Sequence[str] = ("0", "1", "7")
         _link(axes, middle, GPUS.high, SWITCH.low, gpu.nvlink * points)
         _link(axes, left + BOX - 6, CARDS.high, GPUS.low, pcie * points)
         _link(axes, middle, NETWORK.high, CARDS.low, gpu.network * points)
-        _name(axes, left, middle, gpu, pcie)
+        style.write(axes, middle, 166, f"{gpu.bandwidth / 1e9:,.0f}\nGB/s")
+        beside: dict[str, Any] = {"va": "center", "fontsize": 8}
+        axes.text(middle + 7, 247, f"{gpu.nvlink / 1e9:.0f} GB/s", **beside)
+        axes.text(left + BOX - 9, 89, f"PCIe {pcie / 1e9:.0f} GB/s", ha="right", **beside)
+        axes.text(middle + 4, 32, f"{gpu.network / 1e9:.0f} GB/s", **beside)
         if column + 1 < len(gpus) and int(gpus[column + 1]) > int(number) + 1:
             style.write(axes, left + (BOX + PITCH) / 2, 159, "…", fontsize=14)
     return figure
-
-
-def _name(axes: Axes, left: float, middle: float, gpu: Accelerator, pcie: float) -> None:
-    """Write each link's bandwidth beside it, or into it where it is wide enough."""
-    style.write(axes, middle, 166, f"{gpu.bandwidth / 1e9:,.0f}\nGB/s")
-    beside: dict[str, Any] = {"ha": "left", "va": "center", "fontsize": 8}
-    axes.text(middle + 7, 247, f"{gpu.nvlink / 1e9:.0f} GB/s", **beside)
-    axes.text(left + BOX - 9, 89, f"PCIe {pcie / 1e9:.0f} GB/s", **(beside | {"ha": "right"}))
-    axes.text(middle + 4, 32, f"{gpu.network / 1e9:.0f} GB/s", **beside)
 
 
 def _box(axes: Axes, left: float, right: float, level: Level, text: str) -> None:

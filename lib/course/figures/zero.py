@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from course.figures.boxes import box, single
-from minidist.memory.state import DtypePolicy, StateBytes, share, state
+from minidist.memory.state import DtypePolicy, share, state
 from minidist.parallel.sharding.layouts import Flat
 from minidist.plots import style
 from minidist.plots.style import GREY, PART, PART_HATCH, PHASE, RANK
@@ -29,10 +29,16 @@ def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Fig
     whole, rows = state(ranks, policy), -(-len(stages) // 2)  # a parameter for each rank
     figure, grid = style.subplots(rows, 2, size=(3.4, 1.9 * rows), sharey=True)
     for axes, (title, stage) in zip(grid.flat, stages.items(), strict=False):
-        for rank in range(ranks):
-            _column(axes, rank, whole, share(whole, ranks, stage), ranks)
-        each = share(whole, ranks, stage).total / ranks
-        axes.set_title(f"{title}: {each:g} bytes", fontsize=9)
+        own = share(whole, ranks, stage)
+        for rank in range(ranks):  # the parts on top of each other
+            bottom, left = 0.0, rank - BAR / 2
+            for name, part in PARTS.items():
+                full, held = getattr(whole, part), getattr(own, part)
+                start = bottom + (full * rank / ranks if held < full else 0)
+                axes.bar(left, held, BAR, start, align="edge", alpha=0.85, **part_look(name))
+                style.outline(axes, left, bottom, GREY, width=BAR, height=full, linewidth=0.6)
+                bottom += full
+        axes.set_title(f"{title}: {own.total / ranks:g} bytes", fontsize=9)
         axes.set(xlim=(-0.5, ranks - 0.5), ylim=(0, whole.total))
         axes.set_xticks(range(ranks), map(str, range(ranks)))
         axes.set_xlabel("rank", fontsize=8)
@@ -50,17 +56,6 @@ def part_look(name: str) -> dict[str, Any]:
     """Colour and hatch of a part of the state, with a thin border."""
     hatch, color = PART_HATCH[name], PART[name]
     return {"facecolor": color, "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
-
-
-def _column(axes: Axes, rank: int, whole: StateBytes, own: StateBytes, ranks: int) -> None:
-    """One rank: the parts on top of each other."""
-    bottom, left = 0.0, rank - BAR / 2
-    for name, part in PARTS.items():
-        full, held = getattr(whole, part), getattr(own, part)
-        start = bottom + (full * rank / ranks if held < full else 0)
-        axes.bar(left, held, BAR, start, align="edge", alpha=0.85, **part_look(name))
-        style.outline(axes, left, bottom, GREY, width=BAR, height=full, linewidth=0.6)
-        bottom += full
 
 
 def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch.distributed as dist
@@ -56,15 +57,11 @@ def take_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[s
 
 def fastest(of_ranks: Sequence[Mapping[str, Sequence[Round]]]) -> dict[str, Round]:
     """The fastest round of each kind on all ranks: what slows one down is other work."""
-    return {
-        name: min(
-            (_together(each) for each in zip(*(took[name] for took in of_ranks), strict=True)),
-            key=lambda each: each.ms,
-        )
-        for name in of_ranks[0]
-    }
-
-
-def _together(ranks: Sequence[Round]) -> Round:
-    starts, ends, spans = zip(*ranks, strict=True)
-    return Round(min(starts), max(ends), [span for own in spans for span in own])
+    best = {}
+    for name in of_ranks[0]:
+        together = []
+        for ranks in zip(*(took[name] for took in of_ranks), strict=True):
+            starts, ends, spans = zip(*ranks, strict=True)
+            together.append(Round(min(starts), max(ends), [*chain.from_iterable(spans)]))
+        best[name] = min(together, key=lambda each: each.ms)
+    return best

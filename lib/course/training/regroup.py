@@ -34,7 +34,9 @@ def train(rank: int, store: Store) -> dict[str, Any]:
     net, optimizer = begin()
     members, groups, step = list(range(RANKS)), list[int](), 0
     while step < STEPS:
-        _join(rank, members, PrefixStore(f"group {len(groups)}", store))
+        order: dict[str, Any] = {"rank": members.index(rank), "world_size": len(members)}
+        own = PrefixStore(f"group {len(groups)}", store)
+        dist.init_process_group("gloo", store=own, timeout=timedelta(seconds=300), **order)
         groups.append(len(members))
         model = DistributedDataParallel(net)
         try:
@@ -64,12 +66,6 @@ def loss_of(model: torch.nn.Module, step: int, part: int, parts: int) -> torch.T
     generator = torch.Generator().manual_seed(step)
     x, y = torch.randn(12, 4, generator=generator), torch.randn(12, 2, generator=generator)
     return functional.mse_loss(model(x.tensor_split(parts)[part]), y.tensor_split(parts)[part])
-
-
-def _join(rank: int, members: list[int], store: Store) -> None:
-    """Make a group of `members`, in their order."""
-    order: dict[str, Any] = {"rank": members.index(rank), "world_size": len(members)}
-    dist.init_process_group("gloo", store=store, timeout=timedelta(seconds=300), **order)
 
 
 def _who_is_left(rank: int, members: list[int], store: Store) -> list[int]:

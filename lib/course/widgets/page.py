@@ -100,12 +100,9 @@ def scaled(value: float, unit: str, scale: Sequence[tuple[float, str]]) -> str:
     """A number to three digits with the largest prefix of `scale` that it reaches."""
     for factor, prefix in scale:
         if value >= factor:
-            return f"{_three(value / factor)} {prefix}{unit}"
+            digits = value / factor
+            return f"{digits:{'.0f' if digits >= 100 else '.3g'}} {prefix}{unit}"
     return f"0 {unit}"
-
-
-def _three(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def nbytes_text(nbytes: float) -> str:

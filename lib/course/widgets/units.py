@@ -12,6 +12,7 @@ from from_scratch.fsdp import FSDP
 
 UNITS = 3
 RANK = 1  # the one that is shown
+SHARDS = {"": 0, "own": 1}  # that take memory; all of them do if they are there or on their way
 LOOKS = {"held": "in memory", "moving": "on its way", "": "not there"}
 SAYS = {
     "start": f"Between steps rank {RANK} holds its shard of every unit, and nothing else.",
@@ -60,16 +61,11 @@ def _frames(notes: list[Note]) -> Iterator[Frame]:
             f"unit {n}": [[strip("weights", weight, RANK)], [strip("gradients", gradient, RANK)]]
             for n, (weight, gradient) in enumerate(zip(weights, note.held.gradients, strict=True))
         }
-        held = sum(map(_shards, [*weights, *note.held.gradients]))
+        held = sum(SHARDS.get(how, RANKS) for how in (*weights, *note.held.gradients))
         rows["in all"] = [f"{held} shards take memory", ""]
         heads, words = ("weights", "gradients"), _description(weights, note.held.gradients)
         says = SAYS[note.what].format(n=note.layer, why=why, most=most)
         yield Frame(drawing(heads, rows, words), says, phase)
-
-
-def _shards(how: str) -> int:
-    """How many shards take memory, of a unit's weights or gradients; those on their way do."""
-    return {"": 0, "own": 1}.get(how, RANKS)
 
 
 def _description(weights: list[str], gradients: tuple[str, ...]) -> str:
