@@ -1,11 +1,12 @@
-"""What a grader says, how it asks a learner's function, and the process that it asks it in."""
+"""What a grader says, how it asks a learner's function, and the processes that it asks it in."""
 
 import html
 import math
+import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from functools import update_wrapper, wraps
 from inspect import unwrap
 from io import StringIO
 from numbers import Real
-from operator import index
+from operator import eq, index
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import numpy as np
@@ -23,9 +24,13 @@ import minidist
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Range = tuple[int, int]  # from the first to before the last
 
 LIMIT = 10.0  # seconds for a grading in a process of its own
 GRACE = 6.0  # more until the process is killed, if the alarm has not ended it
+TIMEOUT = 15.0  # seconds until real ranks that hang are killed
+IN_ORDER = " All ranks must make the same calls, in the same order."
+CALL = re.compile(r"^  (.+), (line \d+, in .+)$", re.M)
 PRINTED = 5000  # characters of a learner's output that are shown
 COLORS = {"right": "#1a7f37", "wrong": "#cf222e", "not yet": "#8c959f"}
 
@@ -116,6 +121,24 @@ def whole(answer: object) -> int:
     return int(found)
 
 
+def pair(answer: Any) -> Range:
+    """The two whole numbers that an answer is; an error if it is anything else."""
+    one, other = answer
+    return whole(one), whole(other)
+
+
+def same_ranges(found: Sequence[Range], right: Sequence[Range]) -> bool:
+    """Whether [start, end) are the same, however the empty ones are written."""
+    pairs = zip(found, right, strict=False)
+    same = all(one == other or (one[0] >= one[1] and other[0] >= other[1]) for one, other in pairs)
+    return len(found) == len(right) and same
+
+
+def list_of(read: Callable[[Any], T]) -> Callable[[Any], list[T]]:
+    """What reads a list whose elements `read` understands."""
+    return lambda answer: [read(element) for element in answer]
+
+
 def ask_as(
     read: Callable[[Any], T],
     expected: str,
@@ -134,41 +157,36 @@ def ask_as(
         raise Wrong(f"{where}you return {answer!r:.80}; expected {expected}.") from error
 
 
-def ask_number(
-    function: Callable[..., object], *args: object, expected: str = "a number of bytes"
-) -> float:
-    """Ask for a number."""
-    return ask_as(number, expected, function, *args)
-
-
-def ask_whole(
-    function: Callable[..., object], *args: object, case: str = "", expected: str = "a whole number"
-) -> int:
-    """Ask for a whole number."""
-    return ask_as(whole, expected, function, *args, case=case)
-
-
-def ask_numbers(function: Callable[..., object], *args: object, case: str = "") -> list[int]:
-    """Ask for a list of whole numbers."""
-    return ask_as(lambda answer: list(map(whole, answer)), "a list of numbers", function, *args,
-                  case=case)  # fmt: skip
-
-
-def ask_pairs(
-    function: Callable[..., object], *args: object, case: str = "", expected: str
-) -> list[tuple[int, int]]:
-    """Ask for a list of pairs of whole numbers."""
-
-    def read(answer: Any) -> list[tuple[int, int]]:
-        return [(whole(start), whole(end)) for start, end in answer]
-
-    return ask_as(read, expected, function, *args, case=case)
-
-
 def hint(answer: float, hints: Iterable[tuple[float, str]], within: float = 1e-9) -> str:
     """A blank and what the first value that is the answer says of it; "" if there is none."""
     fitting = (f" {text}" for value, text in hints if abs(value - answer) <= within)
     return next(fitting, "")
+
+
+def check_answers(
+    function: Callable[..., object],
+    cases: Iterable[tuple[Any, ...]],
+    right: Callable[..., T],
+    told: Callable[..., str],
+    why: Callable[..., str],
+    *,
+    read: Callable[[Any], T],
+    expected: str,
+    same: Callable[[T, T], bool] = eq,
+    show: Callable[[T], str] = str,
+) -> None:
+    """Ask for the answer to each case; raise Wrong at the first that is not `right(*case)`.
+
+    The verdict names the case as `told(*case)` does, and ends with `why(answer, *case)`, which is
+    a blank and what may be wrong, or "".
+    """
+    for case in cases:
+        given, where = deepcopy(case), f"{told(*case)} "
+        answer, wanted = ask_as(read, expected, function, *given, case=where), right(*case)
+        if given != case:
+            raise Wrong(f"{where}what you are given is changed; read it only.")
+        if not same(answer, wanted):
+            raise Wrong(f"{where}you say {show(answer)}; it is {show(wanted)}.{why(answer, *case)}")
 
 
 def check_numbers(
@@ -181,19 +199,12 @@ def check_numbers(
     unit: str = "bytes",
     within: float = 1e-9,
 ) -> None:
-    """Ask for the number of each case; raise Wrong at the first that is not `right(*case)`.
-
-    The verdict names the case as `told(*case)` does, and ends with `why(answer, *case)`, which is
-    a blank and what may be wrong, or "".
-    """
-    for case in cases:
-        given = deepcopy(case)
-        answer, wanted = ask_number(function, *given, expected=f"a number of {unit}"), right(*case)
-        if abs(answer - wanted) > within:
-            said = f"{amount(answer)} {unit.removesuffix('s') if answer == 1 else unit}"
-            raise Wrong(
-                f"{told(*case)} you say {said}; it is {amount(wanted)}.{why(answer, *case)}"
-            )
+    """As `check_answers`, for numbers of a unit."""
+    check_answers(
+        function, cases, right, told, why, read=number, expected=f"a number of {unit}",
+        same=lambda answer, wanted: abs(answer - wanted) <= within,
+        show=lambda value: f"{amount(value)} {unit.removesuffix('s') if value == 1 else unit}",
+    )  # fmt: skip
 
 
 def amount(value: float) -> str:
@@ -264,23 +275,8 @@ def _unwrapped(module: Any, name: str, args: Any, kwargs: Any) -> str:
 
 
 def alone(call: Callable[..., T], *args: Any) -> T:
-    """Return call(*args) from a process that is killed after it, with all that it has started.
-
-    Raises:
-        Wrong: it has raised that, or anything else, or it did not come to an end, or it died.
-        NotImplementedError: it has raised that.
-    """
-    try:
-        found: T = minidist.launch(
-            _with_alarm, 1, call, args, LIMIT, device="cpu", timeout=LIMIT + GRACE
-        )[0]
-    except minidist.RankError as error:
-        if isinstance(error.__cause__, NotImplementedError | Wrong):
-            raise error.__cause__ from error
-        first = str(error).split("\n\n")[0].replace("\n", "; ").removeprefix("rank 0 ")
-        raise Wrong(f"the process that runs your function {first}.") from error
-    except TypeError as error:  # it cannot be pickled
-        raise Wrong(f"your function cannot be sent to another process: {error}.") from error
+    """Return call(*args) from a process that is killed after it, with all that it has started."""
+    found: T = on_ranks(_with_alarm, 1, call, args, LIMIT, timeout=LIMIT + GRACE)[0]
     return found
 
 
@@ -296,3 +292,47 @@ def _with_alarm(call: Callable[..., T], args: tuple[Any, ...], limit: float) -> 
         raise Wrong(f"your function did not come to an end within {limit:g} s.") from error
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def on_ranks(
+    function: Callable[..., Any],
+    ranks: int,
+    *args: object,
+    timeout: float | None = None,
+    hints: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """As minidist.launch; what a learner's function raises there is a wrong answer.
+
+    Args:
+        function: what each rank runs; it calls the learner's function.
+        ranks: the number of ranks.
+        args: arguments of the function.
+        timeout: seconds until ranks that have not ended are killed; `TIMEOUT` if None.
+        hints: part of a failure's text → what to add to it, beside what all have.
+    """
+    usual = {"did not end": IN_ORDER, "disagree": IN_ORDER} if ranks > 1 else {}
+    known = usual | dict(hints or {})
+    try:
+        return minidist.launch(function, ranks, *args, device="cpu", timeout=timeout or TIMEOUT)
+    except TypeError as error:  # it cannot be pickled
+        raise Wrong(f"your function cannot be sent to another process: {error}.") from error
+    except minidist.RankError as error:
+        several = ranks > 1
+        if isinstance(error.__cause__, NotImplementedError):
+            raise error.__cause__ from error
+        if isinstance(error.__cause__, Wrong):
+            where = f"On rank {error.ranks[0]} of {ranks} " if several else ""
+            raise Wrong(f"{where}{error.__cause__}") from error
+        first = str(error).split("\n\n")[0].replace("\n", "; ")
+        fitting = dict.fromkeys(hint for part, hint in known.items() if part in first)
+        where = f"On {ranks} real processes" if several else "the process that runs your function"
+        first = first if several else first.removeprefix("rank 0 ")
+        raise Wrong(f"{where} {first}{_learners_line(str(error))}.{''.join(fitting)}") from error
+
+
+def _learners_line(error: str) -> str:
+    """Where in the learner's code the odd rank raised or hung: " (line 3, in my_ring)", or ""."""
+    ranks = re.split(r"^(?:ranks? [\d, ]+:|which .+)?$", error, flags=re.M)[1:]
+    first = next(filter(str.strip, ranks), "")
+    calls = [call for file, call in CALL.findall(first) if "/lib/course/" not in file]
+    return f" ({calls[-1]})" if calls else ""

@@ -6,7 +6,7 @@ from typing import Any
 
 from course.graders import cluster as grade
 from course.graders.cluster import Seat
-from tests.course.verdicts import each_wrong, refuses
+from tests.course.verdicts import diagnosed
 
 
 def by_first_ranks(rank: int, gpus: list[int]) -> Seat:
@@ -48,9 +48,4 @@ WRONG[grade.seat] = [
     ("input", emptying, "the list is changed; read it only"),
 ]
 
-
-@each_wrong(WRONG)
-def test_a_wrong_answer_is_called_wrong_and_told_why(
-    grader: Any, answer: Any, diagnosis: str
-) -> None:
-    refuses(grader, answer, diagnosis)
+test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

@@ -7,7 +7,7 @@ from typing import Any
 
 from course.graders import disagree as grade
 from course.graders.disagree import Part, Records
-from tests.course.verdicts import each_wrong, refuses
+from tests.course.verdicts import diagnosed
 
 
 def found(
@@ -67,7 +67,4 @@ WRONG[grade.first_difference] = [
     ("type", lambda records: "rank 1", r"you return 'rank 1'; expected"),
 ]
 
-
-@each_wrong(WRONG)
-def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
-    refuses(grader, answer, diagnosis)
+test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

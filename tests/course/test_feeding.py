@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from course.graders import feeding as grade
-from tests.course.verdicts import each_wrong, reader, refuses
+from tests.course.verdicts import diagnosed, reader
 from tests.support.by_hand import feeding as hand
 
 
@@ -71,7 +71,7 @@ off by one | =lambda step, *more: warmed(step + 1, *more) | first step is taken 
 these sizes | base + (k - 1) * base * min(1, step / warm)
     | for .0, 0.1, 8.0, 0. it raised ZeroDivisionError
 these sizes | =lambda step, *more: warmed(min(step, 10), *more) | For step 11 .* 23 you say
-unit | =lambda *case: 100 * warmed(*case) | you say 10, expected 0.1
+unit | =lambda *case: 100 * warmed(*case) | you say 10; it is 0.1
 type | =lambda *case: [warmed(*case)] | expected a learning rate, a number
 """)
 WRONG[grade.accumulate] = rows("""
@@ -107,7 +107,4 @@ WRONG[grade.save] = [
     ("mistake", lambda state, path: None, "when rank 0 is back it finds the old file"),
 ]
 
-
-@each_wrong(WRONG)
-def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
-    refuses(grader, answer, diagnosis)
+test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

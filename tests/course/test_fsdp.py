@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from course.graders import fsdp as grade
-from tests.course.verdicts import each_wrong, reader, refuses, says
+from tests.course.verdicts import diagnosed, reader, says
 from tests.support.by_hand import fsdp as hand
 
 
@@ -147,15 +147,15 @@ gathers all | =hand.norm_gathered | the norm is right, but .* 1.5 times the .* t
 torch's own | =hand.norm_by_torch | torch.distributed's all_reduce. Use comm
 """)
 WRONG[grade.peak] = rows("""
-mistake | held(whole_at_a_time, shards=False) | the shards are held all the time
-mistake | held(whole_at_a_time, root=False) | the root's own weights are whole until
-mistake | held(lambda blocks, _: whole_at_a_time(blocks, False)) | with prefetch two units
+mistake | held(whole_at_a_time, shards=False) | The shards are held all the time
+mistake | held(whole_at_a_time, root=False) | The root's own weights are whole until
+mistake | held(lambda blocks, _: whole_at_a_time(blocks, False)) | With prefetch two units
 mistake | held(lambda blocks, _: whole_at_a_time(blocks, True)) | without one
 mistake | held(lambda blocks, two: sum(sorted(blocks)[-1 - two :]))
-    | only if they follow each other
+    | two largest need not follow each other
 mistake | held(lambda blocks, two: (1 + two) * max(blocks, default=0))
-    | not as large as the largest|only if they follow
-mistake | held(lambda blocks, _: sum(blocks)) | not all units are whole
+    | not as large as the largest|need not follow
+mistake | held(lambda blocks, _: sum(blocks)) | Not all units are whole
 mistake | lambda units, ranks, prefetch: sum(units) | the whole model
 constant | lambda units, ranks, prefetch: 175 | with prefetch=True you say 175 weights; it is 275
 two ranks | lambda units, ranks, prefetch: held(whole_at_a_time)(units, 2, prefetch)
@@ -164,7 +164,4 @@ unit | lambda *case: 4 * held(whole_at_a_time)(*case) | you say 700 weights; it 
 type | lambda units, ranks, prefetch: None | expected a number of weights
 """)
 
-
-@each_wrong(WRONG)
-def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
-    refuses(grader, answer, diagnosis)
+test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

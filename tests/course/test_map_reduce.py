@@ -8,7 +8,7 @@ import numpy as np
 
 from course.graders import map_reduce as grade
 from course.graders.map_reduce import words
-from tests.course.verdicts import each_wrong, reader, refuses
+from tests.course.verdicts import diagnosed, reader
 
 
 def lengths(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -114,7 +114,4 @@ type | str(position(key, n)) | you return '0'; expected a whole number
 type | position(key, n) == 1 | expected a whole number, 0..3
 """)
 
-
-@each_wrong(WRONG)
-def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
-    refuses(grader, answer, diagnosis)
+test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

@@ -9,7 +9,7 @@ import torch
 
 from course.graders import memory as grade
 from minidist.memory.state import state
-from tests.course.verdicts import each_wrong, reader, refuses
+from tests.course.verdicts import diagnosed, reader
 
 
 def of_a_block(
@@ -114,8 +114,8 @@ WRONG[grade.checkpointed] = [
     ("mistake", lambda n, every, kept, passed: min(n, every) * kept, "all the others wait"),
     ("mistake", with_checkpoints(shared=False), "counts twice"),
     ("mistake", with_checkpoints(inside=False), "all its blocks keep"),
-    ("these sizes", as_if_all_segments_were_full, "the shorter one is done with"),
-    ("off by one", with_checkpoints(shortest=False), "fewer blocks than that|the shorter one"),
+    ("these sizes", as_if_all_segments_were_full, "the shorter is freed"),
+    ("off by one", with_checkpoints(shortest=False), "fewer blocks than that|the shorter is"),
     ("constant", lambda n, every, kept, passed: 19, "4 blocks, a checkpoint every 1, 34 bytes"),
     ("unit", lambda *case: 4 * with_checkpoints()(*case), "you say 76 bytes; it is 19"),
     ("type", lambda n, every, kept, passed: "all", "expected a number of bytes"),
@@ -135,7 +135,4 @@ mistake | lambda p, limit, beside, policy, o: ranks_for()(p, limit, beside, poli
 type | lambda *case: ranks_for()(*case) or math.inf | return inf; expected a whole number
 """)
 
-
-@each_wrong(WRONG)
-def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
-    refuses(grader, answer, diagnosis)
+test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

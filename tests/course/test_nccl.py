@@ -24,7 +24,7 @@ import minidist
 from course.sandbox.nccl import on_nccl
 from course.sandbox.nccl.gpu import Unordered
 from course.sandbox.ranks import exchange
-from course.sandbox.threads import Deadlock
+from course.sandbox.switchboard import Deadlock
 from from_scratch import ddp, fsdp, ring, zero, zero3
 
 ROOT = Path(__file__).parents[2]

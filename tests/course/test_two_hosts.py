@@ -8,14 +8,7 @@ from subprocess import TimeoutExpired
 
 import pytest
 
-from course.hosts.two_hosts import (
-    Forbidden,
-    ToolMissing,
-    cabled,
-    loopback,
-    torchrun,
-    two_hosts,
-)
+from course.hosts.two_hosts import Forbidden, ToolMissing, cabled, loopback, torchrun, two_hosts
 from tests.support.processes import living, noted
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "ddp.py"

@@ -17,8 +17,7 @@ from torch.distributed import all_reduce
 
 from course import verdict as shared
 from course.sandbox.forbidden import without_torch
-from course.sandbox.ranks import on_ranks
-from course.verdict import Wrong
+from course.verdict import Wrong, on_ranks
 from tests.course.verdicts import each_wrong, refuses
 from tests.support.processes import living
 
@@ -27,7 +26,7 @@ from tests.support.processes import living
 def doubled(function: Any) -> str:
     """Grade function(n), the double of a number."""
     for n in (0, 3):
-        if (found := shared.ask_number(function, n, expected="a number")) != 2 * n:
+        if (found := shared.ask_as(shared.number, "a number", function, n)) != 2 * n:
             raise shared.Wrong(f"{found:g} of {n}")
     return "two numbers."
 

@@ -9,7 +9,7 @@ import numpy as np
 from course.graders import which as grade
 from minidist.schedule.algorithms import tree_all_reduce
 from minidist.schedule.schedule import Step
-from tests.course.verdicts import each_wrong, reader, refuses
+from tests.course.verdicts import diagnosed, reader
 
 
 def doubling(
@@ -117,7 +117,4 @@ WRONG[grade.segments] = [
     ("type", lambda *case: segments(*case) + 0.5, "expected a whole number of segments"),
 ]
 
-
-@each_wrong(WRONG)
-def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
-    refuses(grader, answer, diagnosis)
+test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

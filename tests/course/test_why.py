@@ -6,7 +6,7 @@ import numpy as np
 
 from course.graders import why as grade
 from minidist.memory.state import OPTIMIZERS
-from tests.course.verdicts import each_wrong, reader, refuses
+from tests.course.verdicts import diagnosed, reader
 
 
 def sized(policy: Any, optimizer: str, *, master: bool = True, moments: int | None = None) -> int:
@@ -66,7 +66,4 @@ type | rank | expected .node, local rank
 type | (rank / n, rank % n) | you return \(0.25, 1\); expected \(node
 """)
 
-
-@each_wrong(WRONG)
-def test_a_wrong_answer_is_diagnosed(grader: Any, answer: Any, diagnosis: str) -> None:
-    refuses(grader, answer, diagnosis)
+test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

@@ -92,6 +92,16 @@ def refuses(grader: Any, answer: Any, diagnosis: str) -> None:
     says(diagnosis, grader(*answer) if isinstance(answer, tuple) else grader(answer))
 
 
+def diagnosed(tables: Wrongs) -> Any:
+    """A test of every row: the grader calls the answer wrong, and says why."""
+
+    @each_wrong(tables)
+    def test(grader: Any, answer: Any, diagnosis: str) -> None:
+        refuses(grader, answer, diagnosis)
+
+    return test
+
+
 def tables() -> Iterator[tuple[str, Wrongs]]:
     """(lab, its table) of every lab."""
     for path in sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb")):

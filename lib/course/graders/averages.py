@@ -1,8 +1,18 @@
-"""What may have become of an average over the ranks."""
+"""Gradients of a batch of which each rank has a part, and what may have become of their average."""
 
 import math
 
 import torch
+from torch import nn
+
+
+def backward(model: nn.Module, step: int, rank: int | None, ranks: int) -> None:
+    """Backward of the mean loss on a rank's samples of the batch; on all of them if None."""
+    width = next(model.parameters()).shape[1]
+    generator = torch.Generator().manual_seed(step)
+    batch = 2 * torch.randn(4 * ranks, width, generator=generator) + 1
+    own = batch if rank is None else batch.tensor_split(ranks)[rank]
+    torch.autograd.backward((model(own) - 1).square().mean())
 
 
 def near(found: torch.Tensor, wanted: torch.Tensor) -> bool:

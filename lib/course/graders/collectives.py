@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, get_args
-from unittest.mock import Mock
 
 import numpy as np
 import torch
@@ -11,9 +10,8 @@ import torch.distributed as dist
 
 import minidist
 from course.sandbox.forbidden import without_torch
-from course.sandbox.ranks import compared
-from course.sandbox.threads import Endless, Failed, Mismatch, Rank, Threads
-from course.verdict import Grader, Wrong, alone, ask, formula
+from course.sandbox.ranks import Traffic
+from course.verdict import Grader, Wrong, ask, formula, on_ranks
 from minidist.schedule import algorithms
 from minidist.schedule.schedule import Collective, Schedule
 from minidist.schedule.simulate import Contributors, Replay, goal, replay, start
@@ -24,85 +22,108 @@ Broadcast = Callable[[torch.Tensor, int], object]
 AllToAll = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], object]
 
 KINDS: tuple[Collective, ...] = get_args(Collective)
-NUMBERS = "1, 2, 3, 4, 5 and 7"
+NUMBERS = (4, 2, 3, 1, 5, 7)  # of ranks
+MOST = 100  # calls of a rank
+HINTS = {"barrier": " (The barrier is this grader's, when your function has returned.)"}
 UNTOUCHED = -1.0  # in every element of a tensor that is to be written
 
 
-@Grader
-def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadcast], None]) -> str:
-    """Grade function(parts, mine, rank, broadcast): parts[r] must become rank r's `mine`.
+class _Seen(NamedTuple):
+    """What one rank has after a learner's function."""
 
-    First between threads, for 4 ranks and for other numbers of them; then once on real ranks.
-    """
-    alone(_each_number, _try_all_gather, function)
-
-    def work() -> _Seen:
-        rank, ranks = dist.get_rank(), dist.get_world_size()
-        mine, parts, theirs = torch.randn(1000), *torch.full((2, ranks, 1000), UNTOUCHED)
-        before, calls = mine.clone(), Mock(wraps=minidist.broadcast)
-        with without_torch("`broadcast`"), minidist.record() as by_broadcasts:
-            function(list(parts), mine, rank, calls)
-        with minidist.record() as at_once:
-            minidist.all_gather(list(theirs), before)
-        same = torch.equal(parts, theirs) and torch.equal(mine, before)
-        return _Seen(same, calls.call_count, _bytes(by_broadcasts), _bytes(at_once))
-
-    sent = _on_ranks(work, 4, "broadcast", "minidist.all_gather")
-    return (
-        f"for {NUMBERS} ranks, and on 4 real processes the result is that of "
-        f"minidist.all_gather. Your broadcasts moved {sent:,} bytes in all, and so did all_gather: "
-        "each part has to reach every other rank once, either way. But broadcasts take turns, "
-        "while in one all-gather all ranks can send at the same time."
-    )
+    written: torch.Tensor
+    kept: bool  # whether the input is as it was
+    calls: int
+    sent: int
 
 
-def _try_all_gather(function: Callable[..., None], ranks: int) -> None:
-    where = f"With {ranks} ranks: "
-    values = Random(ranks).sample(range(2, 1000), ranks)  # each rank's fills its part
-    mine = torch.tensor(values).repeat_interleave(3 * ranks).view(ranks, 3, ranks).float()
-    before, parts = mine.clone(), torch.full((ranks, ranks, 3, ranks), UNTOUCHED)
+def _try(
+    function: Callable[..., object], call: Callable[..., object], name: str, given: torch.Tensor,
+    written: torch.Tensor, args: Sequence[object],
+) -> _Seen:  # fmt: skip
+    """On a rank: run function(*args, call), which should write one tensor and keep the other."""
+    before, made = given.clone(), [0]
 
-    def body(rank: int, calls: Rank) -> None:
-        function(list(parts[rank]), mine[rank], rank, calls.broadcast)
+    def counted(*args: Any) -> None:
+        made[0] += 1
+        if made[0] > MOST:
+            raise Wrong(f"your function makes call after call of {name}.")
+        call(*args)
 
-    threads = _run(ranks, body, where)
-    for rank in range(ranks):
-        for src in range(ranks):
-            held = set(parts[rank, src].flatten().tolist())
-            if held == {UNTOUCHED}:
-                raise Wrong(
-                    f"{where}on rank {rank} nothing was written into parts[{src}]. A broadcast "
-                    f"carries what the root has in its tensor; write into parts[...] in place."
-                )
-            if held != {float(values[src])}:
-                raise Wrong(
-                    f"{where}on rank {rank} parts[{src}] holds {_whose(held, values)}, "
-                    f"expected rank {src}'s `mine`."
-                )
-    if not torch.equal(mine, before):
-        raise Wrong(f"{where}`mine` was overwritten; it is an input.")
-    _compare_cost(where, threads, "broadcast", ranks, ranks * (ranks - 1) * mine[0].nbytes)
+    with without_torch(f"`{name}`"):
+        with minidist.record() as log:
+            function(*args, counted)
+        minidist.barrier()  # who has made fewer calls meets the others here, and is told
+    return _Seen(written, torch.equal(given, before), made[0], Traffic.of(log).nbytes)
 
 
-def _compare_cost(where: str, threads: Threads, call: str, calls: int, least: int) -> None:
-    made, moved = len(threads.made), threads.moved
-    enough = "one is enough" if calls == 1 else f"{calls} are enough"
+def _check_cost(where: str, seen: Sequence[_Seen], name: str, calls: int, least: int) -> None:
+    made, sent = seen[0].calls, sum(each.sent for each in seen)
     if made != calls:
-        raise Wrong(f"{where}the result is right, in {made} calls of {call}; {enough}.")
-    if moved > least:
+        enough = "one is enough" if calls == 1 else f"{calls} are enough"
         raise Wrong(
-            f"{where}the result is right, but the calls of {call} move {moved:,} bytes from rank "
+            f"{where}the result is right, in {made} calls of {name}; {enough}. Use {name} and "
+            "nothing else."
+        )
+    if sent != least:
+        raise Wrong(
+            f"{where}the result is right, but the calls of {name} move {sent:,} bytes from rank "
             f"to rank; {least:,} are enough. What travels that nobody needs?"
         )
 
 
-def _whose(held: set[float], values: list[int]) -> str:
+@Grader
+def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadcast], None]) -> str:
+    """Grade function(parts, mine, rank, broadcast): parts[r] must become rank r's `mine`."""
+    for ranks in NUMBERS:
+        _check_parts(on_ranks(_try_all_gather, ranks, function, hints=HINTS))
+    return (
+        f"on 1 to {max(NUMBERS)} real processes. Your broadcasts moved as many bytes as one "
+        "all_gather: each part has to reach every other rank once, either way. But broadcasts take "
+        "turns, while in one all-gather all ranks can send at the same time."
+    )
+
+
+def _values(ranks: int) -> list[float]:
+    """What fills each rank's `mine`."""
+    return [number + 0.5 for number in Random(ranks).sample(range(2, 1000), ranks)]
+
+
+def _try_all_gather(function: Callable[..., None]) -> _Seen:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    mine = torch.full((3, 40 * ranks), _values(ranks)[rank])
+    parts = torch.full((ranks, *mine.shape), UNTOUCHED)
+    return _try(function, minidist.broadcast, "broadcast", mine, parts, [list(parts), mine, rank])
+
+
+def _check_parts(seen: Sequence[_Seen]) -> None:
+    ranks = len(seen)
+    where, values = f"With {ranks} ranks: ", _values(ranks)
+    for rank, src in np.ndindex(ranks, ranks):
+        held = set(seen[rank].written[src].flatten().tolist())
+        if held == {UNTOUCHED}:
+            raise Wrong(
+                f"{where}on rank {rank} nothing was written into parts[{src}]. A broadcast "
+                f"carries what the root has in its tensor; write into parts[...] in place."
+            )
+        if held != {values[src]}:
+            raise Wrong(
+                f"{where}on rank {rank} parts[{src}] holds {_whose(held, values)}, "
+                f"expected rank {src}'s `mine`."
+            )
+    if not all(each.kept for each in seen):
+        raise Wrong(f"{where}`mine` was overwritten; it is an input.")
+    least = (ranks - 1) * seen[0].written.nbytes
+    _check_cost(where, seen, "broadcast", ranks, least)
+
+
+def _whose(held: set[float], values: list[float]) -> str:
     if UNTOUCHED in held:
         return "something unwritten"
     if len(held) > 1:
         return "a mixture"
     (value,) = held
-    return f"rank {values.index(int(value))}'s" if value in values else f"{value:g} everywhere"
+    return f"rank {values.index(value)}'s" if value in values else f"{value:g} everywhere"
 
 
 @Grader
@@ -111,50 +132,42 @@ def reduce_scatter(function: Callable[[torch.Tensor, list[torch.Tensor], AllToAl
 
     `output` must become the sum of all ranks' parts for this one.
     """
-    alone(_each_number, _try_reduce_scatter, function)
-
-    def work() -> _Seen:
-        inputs = torch.randn(dist.get_world_size(), 1000)
-        before, calls = inputs.clone(), Mock(wraps=minidist.all_to_all)
-        mine, theirs = torch.full((2, 1000), UNTOUCHED)
-        with without_torch("`all_to_all`"), minidist.record() as by_exchange:
-            function(mine, list(inputs), calls)
-        with minidist.record() as at_once:
-            minidist.reduce_scatter(theirs, list(before))
-        same = torch.allclose(mine, theirs, atol=1e-5) and torch.equal(inputs, before)
-        return _Seen(same, calls.call_count, _bytes(by_exchange), _bytes(at_once))
-
-    sent = _on_ranks(work, 1, "all_to_all", "minidist.reduce_scatter")
+    for ranks in NUMBERS:
+        _check_sums(on_ranks(_try_reduce_scatter, ranks, function, hints=HINTS))
     return (
-        f"for {NUMBERS} ranks, and on 4 real processes the sums are those of "
-        f"minidist.reduce_scatter. Your way moved {sent:,} bytes in all, and so did "
+        f"on 1 to {max(NUMBERS)} real processes. Your way moved as many bytes as one "
         "reduce_scatter. But every rank had to hold all N parts before it could add them; a ring "
         "adds each part as it comes."
     )
 
 
-def _try_reduce_scatter(function: Callable[..., None], ranks: int) -> None:
-    where = f"With {ranks} ranks: "
-    # Block s→d is 1 at place (s, d) and 0 elsewhere, so that a sum shows what is in it.
-    blocks = torch.eye(ranks * ranks).view(ranks, ranks, ranks * ranks)
-    inputs, outputs = blocks.clone(), torch.full((ranks, ranks * ranks), UNTOUCHED)
+def _parts_of_all(ranks: int) -> torch.Tensor:
+    """Part s→d is 1 at place (s, d) and 0 elsewhere, so that a sum shows what is in it."""
+    return torch.eye(ranks * ranks).view(ranks, ranks, ranks * ranks)
 
-    def body(rank: int, calls: Rank) -> None:
-        function(outputs[rank], list(inputs[rank]), calls.all_to_all)
 
-    threads = _run(ranks, body, where)
-    for rank, output in enumerate(outputs):
+def _try_reduce_scatter(function: Callable[..., None]) -> _Seen:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    inputs, output = _parts_of_all(ranks)[rank], torch.full((ranks * ranks,), UNTOUCHED)
+    args = output, list(inputs)
+    return _try(function, minidist.all_to_all, "all_to_all", inputs, output, args)
+
+
+def _check_sums(seen: Sequence[_Seen]) -> None:
+    ranks = len(seen)
+    where, parts = f"With {ranks} ranks: ", _parts_of_all(ranks)
+    for rank, (output, *_) in enumerate(seen):
         if bool((output == UNTOUCHED).all()):
             raise Wrong(f"{where}on rank {rank} nothing was written into `output`, in place.")
-        wanted = blocks[:, rank].sum(0)
+        wanted = parts[:, rank].sum(0)
         if not torch.equal(output, wanted):
             raise Wrong(
                 f"{where}on rank {rank} `output` holds {_blocks(output, ranks)}, "
                 f"expected {_blocks(wanted, ranks)} (s→d is rank s's part for rank d)."
             )
-    if not torch.equal(inputs, blocks):
+    if not all(each.kept for each in seen):
         raise Wrong(f"{where}`inputs` were overwritten; they are inputs.")
-    _compare_cost(where, threads, "all_to_all", 1, ranks * (ranks - 1) * blocks[0, 0].nbytes)
+    _check_cost(where, seen, "all_to_all", 1, ranks * (ranks - 1) * parts[0, 0].nbytes)
 
 
 def _blocks(output: torch.Tensor, ranks: int) -> str:
@@ -164,49 +177,6 @@ def _blocks(output: torch.Tensor, ranks: int) -> str:
         return "what was in it before, too"
     parts = [f"{i // ranks}→{i % ranks}" for i, n in enumerate(times) for _ in range(int(n))]
     return " + ".join(parts) if 0 < len(parts) <= 2 * ranks else f"{len(parts)} blocks"
-
-
-def _each_number(attempt: Callable[..., None], function: Callable[..., None]) -> None:
-    for ranks in (4, 2, 3, 1, 5, 7):
-        attempt(function, ranks)
-
-
-def _run(ranks: int, body: Callable[[int, Rank], None], where: str) -> Threads:
-    """Run it on threads; return what they have done."""
-    threads = Threads(ranks)
-    try:
-        threads.run(body)
-    except Failed as failed:
-        raise Wrong(f"{where}{failed}.") from failed
-    except (Mismatch, Endless) as error:
-        raise Wrong(f"{where}{error}") from error
-    return threads
-
-
-class _Seen(NamedTuple):
-    """What one real rank has seen: the result, and what the learner's way and the twin cost."""
-
-    right: bool
-    calls: int
-    sent: int
-    directly: int
-
-
-def _on_ranks(work: Callable[[], _Seen], calls: int, call: str, twin: str) -> int:
-    """Run it on 4 real ranks; return the bytes that they sent in all."""
-    found = compared(work, 4, f"the result differs from {twin}'s")
-    (made, *_), sents, directs = zip(*found, strict=True)
-    sent, directly = sum(sents), sum(directs)
-    if (made, sent) != (calls, directly):
-        raise Wrong(
-            f"On 4 real processes the result is right, with {made} calls of {call} and {sent:,} "
-            f"bytes; expected {calls} and {directly:,}. Use {call} and nothing else."
-        )
-    return int(sent)
-
-
-def _bytes(log: Sequence[Any]) -> int:
-    return sum(sent.nbytes for sent in log)
 
 
 def pictures() -> dict[str, Replay]:

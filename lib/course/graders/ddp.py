@@ -1,6 +1,7 @@
 """Graders of the lab on DistributedDataParallel."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -9,18 +10,27 @@ import torch.distributed as dist
 from torch import nn
 
 import minidist
-from course.graders.averages import near, why_not
-from course.sandbox.forbidden import without_torch
-from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks
-from course.verdict import Grader, Wrong, ask_as, check_numbers, formula, hint, number, whole
+from course.graders.averages import backward, near, why_not
+from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds
+from course.verdict import (
+    Grader,
+    Wrong,
+    ask_as,
+    check_answers,
+    check_numbers,
+    formula,
+    hint,
+    list_of,
+    number,
+    whole,
+)
 from minidist.parallel.sharding.partition import assign
 
 __all__ = ["buckets", "by_hand", "exposed", "factors"]
 
-WORLDS, STEPS = (3, 5), 2
+STEPS = 2
 MIB = 1 << 20
 HINTS = {
-    "did not end": IN_ORDER,
     "disagree": " All ranks must reduce the same parameters in the same order.",
     "requires grad": " Write through parameter.detach(), which shares its memory.",
 }
@@ -43,15 +53,14 @@ def by_hand(function: Callable[[nn.Module], object]) -> str:
     On real ranks that start with different weights and have different data, two steps long. The
     judge is one process with rank 0's weights on the whole batch.
     """
-    for ranks in WORLDS:
-        seen = on_ranks(_train_each, ranks, function, hints=HINTS)
-        for kind in range(len(MODELS)):
-            _check_replicas(kind, [of_rank[kind] for of_rank in seen])
+    work, kinds = partial(_train, function), range(len(MODELS))
+    for kind, seen in on_worlds(work, kinds, instead="minidist's collectives", hints=HINTS):
+        _check_replicas(kind, seen)
     return (
-        f"on {WORLDS[0]} and on {WORLDS[1]} real processes, with {len(MODELS)} models, every "
-        f"gradient is the whole batch's in one process, up to rounding, in {STEPS} steps. The "
-        "ranks send what an all-reduce of every gradient takes, in no more messages. Fewer and "
-        "larger calls would be faster: that is what buckets are for."
+        f"{REAL}, with {len(MODELS)} models, every gradient is the whole batch's in one process, "
+        f"up to rounding, in {STEPS} steps. The ranks send what an all-reduce of every gradient "
+        "takes, in no more messages. Fewer and larger calls would be faster: that is what buckets "
+        "are for."
     )
 
 
@@ -74,19 +83,6 @@ def _model(kind: int, seed: int) -> nn.Module:
     return MODELS[kind]()
 
 
-def _gradient(model: nn.Module, step: int, rank: int | None, ranks: int) -> None:
-    """Backward of the mean loss on a rank's samples of the batch; on all of them if None."""
-    generator = torch.Generator().manual_seed(step)
-    batch = torch.randn(4 * ranks, 4, generator=generator)
-    own = batch if rank is None else batch.tensor_split(ranks)[rank]
-    (model(own) - 1).square().mean().backward()
-
-
-def _train_each(function: Callable[[nn.Module], object]) -> list[_Seen]:
-    with without_torch("minidist's collectives"):
-        return [_train(function, kind) for kind in range(len(MODELS))]
-
-
 def _train(function: Callable[[nn.Module], object], kind: int) -> _Seen:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = _model(kind, rank)  # not the same weights everywhere
@@ -96,7 +92,7 @@ def _train(function: Callable[[nn.Module], object], kind: int) -> _Seen:
     for step in range(STEPS):
         model.zero_grad()
         with minidist.record() as log:
-            _gradient(model, step, rank, ranks)
+            backward(model, step, rank, ranks)
         for name, parameter in model.named_parameters():
             if parameter.grad is None:
                 raise Wrong(f"{name} has no gradient after backward {step + 1} of {STEPS}.")
@@ -146,9 +142,9 @@ def _check_step(kind: int, seen: Sequence[_Seen], step: int) -> None:
     """Raise if a gradient is not the whole batch's."""
     ranks = len(seen)
     whole, alone = _model(kind, 0), [_model(kind, 0) for _ in seen]
-    _gradient(whole, step, None, ranks)
+    backward(whole, step, None, ranks)
     for rank, model in enumerate(alone):
-        _gradient(model, step, rank, ranks)
+        backward(model, step, rank, ranks)
     mine = [_gradients(model) for model in alone]
     for rank, own in enumerate(seen):
         for name, right in _gradients(whole).items():
@@ -184,8 +180,14 @@ def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) 
     draw = Random(14)
     cases += [([draw.randrange(1, 30) for _ in range(17)], draw.randrange(1, 9), 40)]
     cases += [([draw.randrange(1, 9) for _ in range(50)], 3, draw.randrange(9, 30))]
-    for sizes, first, cap in cases:
-        _check_buckets(function, [MIB * size for size in sizes], int(first * MIB), int(cap * MIB))
+    in_bytes = [
+        ([MIB * size for size in sizes], int(first * MIB), int(cap * MIB))
+        for sizes, first, cap in cases
+    ]
+    check_answers(
+        function, in_bytes, assign, _told_buckets, _why_buckets,
+        read=list_of(list_of(whole)), expected="a list of lists of numbers",
+    )  # fmt: skip
     return (
         f"your buckets are DistributedDataParallel's for {len(cases)} models. A bucket closes with "
         "the parameter that fills it, so it may be larger than the cap; only the last may be "
@@ -193,36 +195,32 @@ def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) 
     )
 
 
-def _check_buckets(function: Callable[..., object], sizes: list[int], first: int, cap: int) -> None:
-    case = f"For parameters of {[s // MIB for s in sizes]} MiB, first {first // MIB}, cap "
-    case += f"{cap // MIB}: "
-    found: list[list[int]] = ask_as(
-        lambda answer: [list(map(whole, bucket)) for bucket in answer],
-        "a list of lists of numbers", function, list(sizes), first, cap, case=case,
-    )  # fmt: skip
+def _told_buckets(sizes: list[int], first: int, cap: int) -> str:
+    mib = [size // MIB for size in sizes]
+    return f"For parameters of {mib} MiB, first {first // MIB}, cap {cap // MIB}"
+
+
+def _why_buckets(found: list[list[int]], sizes: list[int], first: int, cap: int) -> str:
     order = [index for bucket in found for index in bucket]
     every = list(range(len(sizes)))
     if sorted(order) != every:
         odd = next((i for i in every if order.count(i) != 1), max(order, default=0))
-        times = order.count(odd)
-        raise Wrong(f"{case}parameter {odd} is in {times} buckets; expected 0 to {every[-1]} once.")
+        return f" Parameter {odd} is in {order.count(odd)} buckets; expected each in one."
     if order != every[::-1]:
-        raise Wrong(
-            f"{case}you fill {found}. Backward begins at the last layer, so the last parameter is "
-            "the first one that can travel: go through them in reverse."
+        return (
+            " Backward begins at the last layer, so the last parameter is the first one that can "
+            "travel: go through them in reverse."
         )
     right = assign(sizes, first, cap)
-    if found != right:
-        at = next(i for i, (own, its) in enumerate(zip(found, right, strict=False)) if own != its)
-        limit = first if at == 0 else cap
-        held = sum(sizes[i] for i in found[at])
-        what = "A bucket is closed when it has reached its cap."
-        if held < limit:
-            what = f"With {held // MIB} MiB it is not full: its cap is {limit // MIB}."
-        elif held - sizes[found[at][-1]] >= limit:
-            which = "it should have left" if at else "the first bucket has a cap of its own"
-            what = f"It was full before its last parameter came: {which}."
-        raise Wrong(f"{case}your bucket {at} is {found[at]}, expected {right[at]}. {what}")
+    at = next(i for i, (own, its) in enumerate(zip(found, right, strict=False)) if own != its)
+    limit = first if at == 0 else cap
+    held = sum(sizes[i] for i in found[at])
+    if held < limit:
+        return f" Bucket {at} is not full with {held // MIB} MiB: its cap is {limit // MIB}."
+    if held - sizes[found[at][-1]] >= limit:
+        which = "it should have left" if at else "the first bucket has a cap of its own"
+        return f" Bucket {at} was full before its last parameter came: {which}."
+    return " A bucket is closed when it has reached its cap."
 
 
 Spans = list[tuple[float, float]]
@@ -269,7 +267,7 @@ def _exposed(computing: Spans, talking: Spans) -> int:
 
 def _why_exposed(answer: float, computing: Spans, talking: Spans) -> str:
     total, busy = (sum(end - start for start, end in each) for each in (talking, computing))
-    hints = [
+    hints: list[tuple[float, str]] = [
         (total - busy, "A difference of sums does not know what lies over what."),
         (total - _exposed(computing, talking), "That is what is hidden."),
         (total, "That is all communication; some of it is hidden."),
@@ -289,9 +287,7 @@ def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
         generator = torch.Generator().manual_seed(sum(samples))
         parts = [torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in samples]
         case, expected = f"for {samples} ", "a factor for each rank"
-        given: list[float] = ask_as(
-            lambda answer: list(map(number, answer)), expected, function, list(samples), case=case
-        )
+        given = ask_as(list_of(number), expected, function, list(samples), case=case)
         if len(given) != len(samples):
             raise Wrong(f"{case}you return {len(given)} factors; expected {expected}.")
         means = [part.mean(0) if len(part) else part.sum(0) for part in parts]

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,15 +21,26 @@ from torch.utils.data import DistributedSampler
 import minidist
 from course.graders.averages import near
 from course.sandbox.forbidden import without_torch
-from course.sandbox.ranks import Traffic, check_traffic, on_ranks
-from course.verdict import Grader, Wrong, ask_number, ask_numbers, formula
+from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds
+from course.verdict import (
+    Grader,
+    Wrong,
+    amount,
+    ask_as,
+    check_answers,
+    formula,
+    list_of,
+    number,
+    on_ranks,
+    whole,
+)
 from minidist.comm.ours import Ours
 
 __all__ = ["accumulate", "indices", "rate", "save"]
 
-WORLDS, MICRO = (3, 5), (4, 1, 3)  # ranks, and backward passes to a step, in `accumulate`
+MICRO = (4, 1, 3)  # backward passes to a step, in `accumulate`
 # Learning rates: base, factor, warm-up.
-CASES = ((0.1, 8.0, 10), (0.05, 4.0, 5), (0.4, 32.0, 1), (0.1, 1.0, 3), (0.07, 1.5, 23))
+RATES = ((0.1, 8.0, 10), (0.05, 4.0, 5), (0.4, 32.0, 1), (0.1, 1.0, 3), (0.07, 1.5, 23))
 PATIENCE = 1.0  # seconds in which a rank that does not wait for the file has come back
 
 
@@ -45,9 +57,10 @@ def indices(function: Callable[[int, int, int, int, bool], Sequence[int]]) -> st
     for (size, ranks), drop_last, epoch in product(cases, (False, True), (0, 3, 17)):
         case = f"{size} samples, {ranks} ranks, epoch {epoch}, drop_last={drop_last}: "
         found = [
-            ask_numbers(function, size, ranks, rank, epoch, drop_last, case=case)
+            ask_as(list_of(whole), "a list of numbers", function, *(size, ranks, rank, epoch),
+                   drop_last, case=case)
             for rank in range(ranks)
-        ]
+        ]  # fmt: skip
         right = _drawn(size, ranks, epoch, drop_last)
         if found != right:
             first = next(rank for rank in range(ranks) if found[rank] != right[rank])
@@ -120,16 +133,12 @@ def accumulate(function: Callable[[Any, list[torch.Tensor], Callable[..., Any]],
     `model` is wrapped, `batches` are of the same size, `loss(output)` is a mean. On real ranks; the
     judge is one process that has all batches of all of them.
     """
-    for ranks in WORLDS:
-        seen: list[list[_Step]] = on_ranks(
-            lambda: [_accumulate(function, micro) for micro in MICRO], ranks
-        )
-        for micro, steps in zip(MICRO, zip(*seen, strict=True), strict=True):
-            _check_accumulated(micro, steps)
+    for micro, steps in on_worlds(partial(_accumulate, function), MICRO):
+        _check_accumulated(micro, steps)
     return (
-        f"on {WORLDS[0]} and on {WORLDS[1]} real ranks, after {', '.join(map(str, MICRO))} "
-        "backwards to a step, the gradient is that of one process that has all batches; and the "
-        "model's gradients were all-reduced once, in one call, however many backwards there were."
+        f"{REAL}, after {', '.join(map(str, MICRO))} backwards to a step, the gradient is that of "
+        "one process that has all batches; and the model's gradients were all-reduced once, in one "
+        "call, however many backwards there were."
     )
 
 
@@ -205,48 +214,39 @@ def rate(function: Callable[[int, float, float, int], float]) -> str:
     From `base` up to `factor * base` in `warmup` equal increments, then constant: the gradual
     warm-up of Goyal et al. (2017), section 2.2. The judge is torch's LinearLR.
     """
-    for base, factor, warmup in CASES:
-        for step, right in enumerate(_scheduled(base, factor, warmup, warmup + 5)):
-            _check_rate(function, (step, base, factor, warmup), right)
-    for step in (0, 1, 7):
-        _check_rate(function, (step, 0.1, 8.0, 0), 0.8)
-        _check_rate(function, (step, 0.3, 2.5, 0), 0.75)
+    cases = [(step, *run) for run in RATES for step in range(run[-1] + 5)]
+    cases += [(step, *run, 0) for run in ((0.1, 8.0), (0.3, 2.5)) for step in (0, 1, 7)]
+    told = "For step {} with base {}, factor {}, warm-up {}".format
+    check_answers(
+        function, cases, _scheduled, told, _why_rate, read=number, show=amount,
+        same=partial(math.isclose, rel_tol=1e-6), expected="a learning rate, a number",
+    )  # fmt: skip
     return (
-        f"yours is the rate of torch's LinearLR in {len(CASES)} runs, at every step up to five "
+        f"yours is the rate of torch's LinearLR in {len(RATES)} runs, at every step up to five "
         "after the warm-up, and the full rate where there is none. The first step is taken with "
         "the rate that one rank would have taken."
     )
 
 
-def _scheduled(base: float, factor: float, warmup: int, steps: int) -> list[float]:
+def _scheduled(step: int, base: float, factor: float, warmup: int) -> float:
+    if not warmup:
+        return factor * base
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=factor * base)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / factor, total_iters=warmup)
-    rates = []
-    for _ in range(steps):
-        rates.append(float(optimizer.param_groups[0]["lr"]))
+    for _ in range(step):
         optimizer.step()
         schedule.step()
-    return rates
+    return float(optimizer.param_groups[0]["lr"])
 
 
-def _check_rate(
-    function: Callable[..., float], case: tuple[int, float, float, int], right: float
-) -> None:
-    step, base, factor, warmup = case
-    answer = ask_number(function, *case, expected="a learning rate, a number")
-    if math.isclose(answer, right, rel_tol=1e-6):
-        return
-    hint = "In between, every step adds as much as the one before it."
+def _why_rate(answer: float, step: int, base: float, factor: float, warmup: int) -> str:
     if step == 0 and warmup:
-        hint = "The first step is taken with the base rate: it is not zero, and not yet scaled."
-    elif answer > factor * base:
-        hint = "It must not grow beyond factor * base."
-    elif step >= warmup:
-        hint = "From step `warmup` on it is factor * base."
-    raise Wrong(
-        f"For step {step} with base {base:g}, factor {factor:g} and a warm-up of {warmup} you say "
-        f"{answer:.4g}, expected {right:.4g}. {hint}"
-    )
+        return " The first step is taken with the base rate: it is not zero, and not yet scaled."
+    if answer > factor * base:
+        return " It must not grow beyond factor * base."
+    if step >= warmup:
+        return " From step `warmup` on it is factor * base."
+    return " In between, every step adds as much as the one before it."
 
 
 # ---- saving: a reader looks at the file while it is written ----

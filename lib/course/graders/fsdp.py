@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
 from random import Random
 from typing import NamedTuple
 
@@ -12,23 +14,28 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
 from course.graders.averages import near, why_not
-from course.sandbox.forbidden import without_torch
-from course.sandbox.ranks import IN_ORDER, Traffic, check_traffic, on_ranks, takes_memory
-from course.verdict import Grader, Wrong, ask_pairs, check_numbers, formula, hint, number
+from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds, takes_memory
+from course.verdict import (
+    Grader,
+    Range,
+    Wrong,
+    check_answers,
+    check_numbers,
+    formula,
+    hint,
+    list_of,
+    number,
+    pair,
+    same_ranges,
+)
 from minidist.comm.comm import Comm
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
 
 __all__ = ["norm", "peak", "rows", "unit"]
 
-WORLDS = (3, 5)
 PARTS = (4, 7)  # weights of a unit that each rank keeps
-CASES = 4  # of gradients: see `_parts`
-HINTS = {
-    "did not end": IN_ORDER,
-    "disagree": IN_ORDER,
-    "barrier": " (The barrier is this grader's, when your function has returned.)",
-}
+HINTS = {"barrier": " (The barrier is this grader's, when your function has returned.)"}
 COMM = "Make comm's calls, and no others."
 
 
@@ -92,15 +99,12 @@ def unit(function: Unit) -> str:
     It must return the shard of the averaged gradient. The judge has all weights and all inputs in
     one process.
     """
-    for ranks in WORLDS:
-        seen = on_ranks(_live_each, ranks, function, hints=HINTS)
-        for part, lives in zip(PARTS, zip(*seen, strict=True), strict=True):
-            _check_unit(part, lives)
+    for part, lives in on_worlds(partial(_live, function), PARTS, instead="comm", hints=HINTS):
+        _check_unit(part, lives)
     return (
-        f"on {WORLDS[0]} and on {WORLDS[1]} real ranks, with units of two sizes, forward and "
-        "backward had all weights, each rank gets its part of their average gradient, and in "
-        "between nothing was whole. The ranks sent what two all-gathers and a reduce-scatter send: "
-        "half more than DDP's all-reduce."
+        f"{REAL}, with units of two sizes, forward and backward had all weights, each rank gets "
+        "its part of their average gradient, and in between nothing was whole. The ranks sent what "
+        "two all-gathers and a reduce-scatter send: half more than DDP's all-reduce."
     )
 
 
@@ -122,11 +126,6 @@ def _check_unit(part: int, seen: Sequence[_Seen]) -> None:
     )
 
 
-def _live_each(function: Unit) -> list[_Seen]:
-    with without_torch("comm"):
-        return [_live(function, part) for part in PARTS]
-
-
 def _live(function: Unit, part: int) -> _Seen:
     rank, comm = dist.get_rank(), Counted(Ours(algorithm="ring"))
     shard, layer = _drawn(100 + rank, part), _Layer(rank, comm.ranks, part)
@@ -134,9 +133,7 @@ def _live(function: Unit, part: int) -> _Seen:
     minidist.barrier()  # who has made fewer calls meets the others here, and is told
     left, kept = layer.in_memory(), torch.equal(shard, _drawn(100 + rank, part))
     answer = answer.detach().clone() if isinstance(answer, Tensor) else answer
-    return _Seen(
-        answer, layer.given, layer.held, left, Traffic(comm.bytes_sent, comm.messages_sent), kept
-    )
+    return _Seen(answer, layer.given, layer.held, left, Traffic.of_comm(comm), kept)
 
 
 def _check_life(rank: int, seen: _Seen, whole: Tensor) -> None:
@@ -184,40 +181,44 @@ def rows(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
     """
     cases = [(8, 4), (5, 4), (9, 4), (10, 4), (3, 4), (1, 4), (6, 4), (7, 3), (13, 8), (5, 1)]
     cases += [(count, ranks) for count in (2, 17, 29, 64) for ranks in (2, 5, 6, 11)]
-    for count, ranks in cases:
-        chunks = [chunk.tolist() for chunk in torch.arange(count).chunk(ranks)]
-        right = chunks + [[]] * (ranks - len(chunks))
-        case = f"For {count} rows on {ranks} ranks "
-        spans = ask_pairs(function, count, ranks, case=case, expected="(start, end) of each")
-        if len(spans) != ranks:
-            raise Wrong(
-                f"{case}you return {len(spans)} spans. Each rank wants one; a rank without rows "
-                "has (rows, rows)."
-            )
-        found = [list(range(start, end)) for start, end in spans]
-        if found != right or any(end < start for start, end in spans):
-            raise Wrong(f"{case}you return {spans}. {_why_rows(found, right, count)}")
+    check_answers(
+        function, cases, _rows, "For {} rows on {} ranks".format, _why_rows,
+        read=list_of(pair), expected="(start, end) of each", same=_same_rows,
+    )  # fmt: skip
     return (
         f"for all {len(cases)} cases on 1 to 11 ranks, even where ranks get nothing. Every "
         "rank's part of the all-gather is as long as the first rank's: the rest is padding."
     )
 
 
-def _why_rows(found: list[list[int]], right: list[list[int]], count: int) -> str:
-    every = [row for part in found for row in part]
-    sizes = [len(part) for part in right]
-    if found == right:
-        return "A span must not end before it begins: cut both at the number of rows."
+def _rows(count: int, ranks: int) -> list[Range]:
+    sizes = [len(chunk) for chunk in torch.arange(count).chunk(ranks)]
+    ends = [*accumulate(sizes), *[count] * (ranks - len(sizes))]
+    return [*pairwise([0, *ends])]
+
+
+def _same_rows(found: list[Range], right: list[Range]) -> bool:
+    return same_ranges(found, right) and all(start <= end for start, end in found)
+
+
+def _why_rows(found: list[Range], count: int, ranks: int) -> str:
+    right = _rows(count, ranks)
+    every = [row for span in found for row in range(*span)]
+    sizes, yours = ([end - start for start, end in spans] for spans in (right, found))
+    if len(found) != ranks:
+        return " Each rank wants a span; a rank without rows has (rows, rows)."
+    if min(yours) < 0:
+        return " A span must not end before it begins: cut both at the number of rows."
     if any(row >= count for row in every):
-        return f"There is no row {max(every)}: cut at {count}."
+        return f" There is no row {max(every)}: cut at {count}."
     if len(every) < count:
-        return f"Row {min(set(range(count)) - set(every))} is nobody's: round up, not down."
-    if every == list(range(count)) and max(map(len, found)) - min(map(len, found)) <= 1:
+        return f" Row {min(set(range(count)) - set(every))} is nobody's: round up, not down."
+    if every == list(range(count)) and max(yours) - min(yours) <= 1:
         return (
-            f"That is as even as can be. FSDP2 makes all chunks ceil(rows / ranks) long and lets "
+            " That is as even as can be. FSDP2 makes all chunks ceil(rows / ranks) long and lets "
             f"the last ranks have less: {sizes} rows."
         )
-    return f"Expected {sizes} rows, in order."
+    return f" Expected {sizes} rows, in order."
 
 
 class _Norm(NamedTuple):
@@ -232,13 +233,12 @@ def norm(function: Callable[[list[Tensor | None], Comm], object]) -> str:
 
     A part may be empty, or None where a parameter got no gradient.
     """
-    for ranks in WORLDS:
-        answers = on_ranks(_norms, ranks, function, hints=HINTS)
-        for case, of_ranks in enumerate(zip(*answers, strict=True)):
-            _check_norms(case, of_ranks)
+    work = partial(_norm, function)
+    for case, answers in on_worlds(work, range(4), instead="comm"):
+        _check_norms(case, answers)
     return (
-        f"on {WORLDS[0]} and on {WORLDS[1]} real ranks the norm is that of the whole gradient, "
-        "also where ranks have empty parts or none, and for each one number was all-reduced, once."
+        f"{REAL} the norm is that of the whole gradient, also where ranks have empty parts or "
+        "none, and for each one number was all-reduced, once."
     )
 
 
@@ -251,22 +251,16 @@ def _parts(rank: int, ranks: int, case: int) -> list[Tensor | None]:
     return [part[:0] if case == 1 and rank == ranks - 1 else part for part in parts]
 
 
-def _norms(function: Callable[[list[Tensor | None], Comm], object]) -> list[_Norm]:
-    """What this rank answers in each case, and sends."""
-    rank, comm, answers = dist.get_rank(), Counted(Ours(algorithm="ring")), []
-    with without_torch("comm"):
-        for case in range(CASES):
-            parts = _parts(rank, comm.ranks, case)
-            comm.clear()
-            answer = function(parts, comm)
-            if not all(map(_same, parts, _parts(rank, comm.ranks, case))):
-                raise Wrong("the gradients have been changed. The norm alone is asked for.")
-            one = isinstance(answer, Tensor) and answer.numel() == 1
-            answer = answer.item() if one else answer  # type: ignore[attr-defined]
-            answers.append(
-                _Norm(answer, Traffic(comm.bytes_sent, comm.messages_sent), len(comm.calls))
-            )
-    return answers
+def _norm(function: Callable[[list[Tensor | None], Comm], object], case: int) -> _Norm:
+    """What this rank answers, and sends."""
+    rank, comm = dist.get_rank(), Counted(Ours(algorithm="ring"))
+    parts = _parts(rank, comm.ranks, case)
+    answer = function(parts, comm)
+    if not all(map(_same, parts, _parts(rank, comm.ranks, case))):
+        raise Wrong("the gradients have been changed. The norm alone is asked for.")
+    if isinstance(answer, Tensor) and answer.numel() == 1:
+        answer = answer.item()
+    return _Norm(answer, Traffic.of_comm(comm), len(comm.calls))
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
@@ -299,15 +293,15 @@ def _check_norm(rank: int, answer: object, norms: list[float]) -> None:
         raise Wrong(f"on rank {rank} you return {answer!r:.80}, expected a number.") from error
     if math.isclose(found, right, rel_tol=1e-5, abs_tol=1e-9):
         return
-    hints = {
-        right**2: "That is its square.",
-        norms[rank]: "That is the norm of this rank's part alone.",
-        sum(norms): "Norms do not add up: their squares do.",
-        sum(norms) / len(norms): "That is the mean of the ranks' norms: squares add up.",
-        right / math.sqrt(len(norms)): "Sum the squares over the ranks; do not average them.",
-        math.sqrt(sum(norms)): "That is the root of a sum of norms: sum their squares.",
-    }
-    why = hint(found, hints.items(), within=1e-5 * right)
+    hints = [
+        (right**2, "That is its square."),
+        (norms[rank], "That is the norm of this rank's part alone."),
+        (sum(norms), "Norms do not add up: their squares do."),
+        (sum(norms) / len(norms), "That is the mean of the ranks' norms: squares add up."),
+        (right / math.sqrt(len(norms)), "Sum the squares over the ranks; do not average them."),
+        (math.sqrt(sum(norms)), "That is the root of a sum of norms: sum their squares."),
+    ]
+    why = hint(found, hints, within=1e-5 * right)
     raise Wrong(f"on rank {rank} you return {found:.4f}, expected {right:.4f}.{why}")
 
 
@@ -347,19 +341,12 @@ def _why_peak(answer: float, units: Sequence[int], ranks: int, prefetch: bool) -
     right, (root, *blocks) = _walk(units, ranks, prefetch), units
     shards, largest = sum(units) // ranks, max(blocks, default=0)
     hints = [
-        (right - shards, "the shards are held all the time, even those of units that are whole"),
-        (right - root, "the root's own weights are whole until forward is over"),
-        (
-            _walk(units, ranks, not prefetch),
-            "with prefetch two units are whole, without one",
-        ),
-        (
-            shards + root + sum(sorted(blocks)[-2:]),
-            "the two largest are whole at a time only if they follow each other",
-        ),
-        (shards + root + 2 * largest, "the next unit is not as large as the largest"),
-        (shards + sum(units), "not all units are whole at a time"),
-        (sum(units), "that is the whole model"),
+        (right - shards, "The shards are held all the time, even those of units that are whole."),
+        (right - root, "The root's own weights are whole until forward is over."),
+        (_walk(units, ranks, not prefetch), "With prefetch two units are whole, without one."),
+        (shards + root + sum(sorted(blocks)[-2:]), "The two largest need not follow each other."),
+        (shards + root + 2 * largest, "The next unit is not as large as the largest."),
+        (shards + sum(units), "Not all units are whole at a time."),
+        (sum(units), "That is the whole model."),
     ]
-    fitting = [text for value, text in hints if answer == value != right]
-    return f" Perhaps {fitting[0]}." if fitting else ""
+    return hint(answer, hints)

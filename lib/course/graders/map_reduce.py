@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from course.verdict import LIMIT, Grader, Wrong, alone, ask, ask_whole, formula, number
+from course.verdict import LIMIT, Grader, Wrong, alone, ask, ask_as, formula, number, whole
 from minidist.errors import TaskError
 from minidist.mapreduce.map_reduce import map_reduce
 from minidist.schedule.schedule import bounds
@@ -195,7 +195,7 @@ def _check_owners(
     for element in range(len(right)):
         where = f"{case}: for element {element} "
         key = element, len(right)
-        given = ask_whole(function, key, ranks, case=where, expected=expected)
+        given = ask_as(whole, expected, function, key, ranks, case=where)
         if not 0 <= given < ranks:
             raise Wrong(f"{where}you say {given}; expected {expected}.")
         answers.append(given)

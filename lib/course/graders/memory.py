@@ -23,14 +23,8 @@ def activations(function: Callable[[int, int, int, int], float]) -> str:
 
     In fp32, with the block's input and without its weights. The judge is autograd.
     """
-    cases = [
-        (1, 8, 16, 8),
-        (2, 8, 16, 2),
-        (3, 17, 24, 4),
-        (2, 5, 64, 1),
-        (1, 31, 8, 8),
-        (5, 3, 40, 5),
-    ]
+    cases = [(1, 8, 16, 8), (2, 8, 16, 2), (3, 17, 24, 4)]
+    cases += [(2, 5, 64, 1), (1, 31, 8, 8), (5, 3, 40, 5)]
     told = "For a batch of {}, {} tokens, width {} and {} heads"
     check_numbers(function, cases, _kept, told.format, _why_kept)
     return (
@@ -52,21 +46,14 @@ def _why_kept(answer: float, batch: int, time: int, width: int, heads: int) -> s
         (right / 4, "Those are numbers; each takes 4 bytes."),
         (right / 2, "A number takes 4 bytes here, not 2."),
         (right / tokens, "That is one token's."),
-        (
-            16 * one,
-            "The small ones are missing: a LayerNorm keeps two numbers for each token beside its "
-            "input, attention one for each token and head.",
-        ),
+        (16 * one, "The small ones are missing: those of both LayerNorms and of attention."),
         (right - 4 * tokens * heads, "Attention also keeps a number for each token and head."),
         (right - 8 * tokens, "There are two LayerNorms, and each keeps two numbers a token."),
         (right - 16 * tokens, "A LayerNorm also keeps two numbers for each token."),
         (right - one, "One tensor is missing: is the block's input there, and all inputs inside?"),
         (right + one, "One tensor too many: a sum keeps nothing, a view is no new tensor."),
         (right + 3 * one, "Queries, keys and values are views of one tensor: count them once."),
-        (
-            right + 4 * batch * heads * time**2,
-            "This attention never keeps its scores of all pairs of tokens.",
-        ),
+        (right + 4 * tokens * heads * time, "This attention never keeps its scores of all pairs."),
     ]
     off = f" You are off by {(answer - right) / one:+.3g} tensors of the size of the input."
     return hint(answer, hints, within=0.4) or off
@@ -94,33 +81,27 @@ def peak(function: Callable[[Lives], float]) -> str:
     for many in (5, 12, 20):
         births = [draw.randrange(9) for _ in range(many)]
         cases.append([(b, draw.randrange(b + 1, 11), draw.randrange(1, 50)) for b in births])
-    check_numbers(
-        function,
-        [(lives,) for lives in cases],
-        lambda lives: max(_live(lives, moment) for moment in range(10)),
-        "For the tensors {}".format,
-        _why_peak,
-    )
+    told = "For the tensors {}".format
+    check_numbers(function, [(lives,) for lives in cases], _most, told, _why_peak)
     return (
         f"for {len(cases)} lists. What does not live at the same time does not add up: a step's "
         "peak is less than the sum of its parts."
     )
 
 
-def _live(lives: Lives, moment: float) -> int:
-    return sum(nbytes for born, freed, nbytes in lives if born <= moment < freed)
+def _most(lives: Lives, longer: float = 0.0) -> int:
+    """At any of ten moments; each may live longer."""
+    return max(sum(n for a, b, n in lives if a <= at < b + longer) for at in range(10))
 
 
 def _why_peak(answer: float, lives: Lives) -> str:
     sizes = [nbytes for *_, nbytes in lives]
-    hints: dict[float | None, str] = {
-        sum(sizes): "That is the sum of all, but they do not all live at once.",
-        max(sizes, default=None): "That is the largest tensor, not the most of all together.",
-        max([_live([(a, b + 0.5, n) for a, b, n in lives], t) for t in range(10)]): (
-            "What is freed at a time is gone before the next is born."
-        ),
-    }
-    return f" {hints[answer]}" if answer in hints else ""
+    hints = [
+        (_most(lives, 0.5), "What is freed at a time is gone before the next is born."),
+        (max(sizes, default=0), "That is the largest tensor, not the most of all together."),
+        (sum(sizes), "That is the sum of all, but they do not all live at once."),
+    ]
+    return hint(answer, hints)
 
 
 @formula
@@ -164,18 +145,9 @@ def _why_checkpointed(answer: float, layers: int, every: int, kept: int, passed:
         (layers * kept, "That is without checkpoints."),
         (after, "That is after forward. Then each segment is computed once more."),
         (again, "That is a segment; the inputs of all the others wait meanwhile."),
-        (
-            after + again,
-            "The segment's own input counts twice: as checkpoint, and as kept by a block.",
-        ),
-        (
-            after + kept - passed,
-            "While a segment is computed again, all its blocks keep what they keep.",
-        ),
-        (
-            after + again - passed,
-            "When backward comes to a full segment, the shorter one is done with.",
-        ),
+        (after + again, "The segment's own input counts twice: as checkpoint, and in a block."),
+        (after + kept - passed, "While a segment is computed again, all its blocks keep theirs."),
+        (after + again - passed, "Before backward comes to a full segment, the shorter is freed."),
         (after - passed + every * kept, "There are fewer blocks than that in a segment."),
     ]
     return hint(answer, hints)

@@ -10,8 +10,21 @@ import torch.distributed as dist
 import minidist
 from course.sandbox import ranks as real
 from course.sandbox.forbidden import without_torch
-from course.sandbox.threads import Deadlock, Endless, Exchange, Failed, Message, Threads
-from course.verdict import Grader, Wrong, alone, ask_number, ask_pairs, check_numbers, formula, hint
+from course.sandbox.switchboard import Deadlock
+from course.sandbox.threads import Endless, Exchange, Failed, Message, Threads
+from course.verdict import (
+    Grader,
+    Range,
+    Wrong,
+    alone,
+    ask_as,
+    check_numbers,
+    formula,
+    hint,
+    list_of,
+    number,
+    pair,
+)
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, seconds, switch
 from minidist.schedule.schedule import Schedule
@@ -65,15 +78,15 @@ def slices(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
     draw = Random(8)
     for ranks in (4, 1, 3, 8, *draw.sample(range(5, 40), 3)):
         for numel in (16 * ranks, 10, 1, 0, ranks - 1, ranks + 1, 97, draw.randrange(10**5)):
-            cut = ask_pairs(function, numel, ranks, expected="a list of pairs (start, stop)")
-            _check_slices(cut, numel, ranks)
+            expected = "a list of pairs (start, stop)"
+            _check_slices(ask_as(list_of(pair), expected, function, numel, ranks), numel, ranks)
     return (
         "in 56 cases every element is in one slice and no two slices differ by more than one "
         "element, even when there are fewer elements than ranks. Nothing had to be padded."
     )
 
 
-def _check_slices(cut: list[tuple[int, int]], numel: int, ranks: int) -> None:
+def _check_slices(cut: list[Range], numel: int, ranks: int) -> None:
     case = f"{numel} elements on {ranks} ranks"
     if len(cut) != ranks:
         raise Wrong(f"{case}: you return {len(cut)} slices, expected one for each rank.")
@@ -129,7 +142,8 @@ def check_crossing(
     draw = Random(ranks)
     drawn = Link(draw.uniform(1e-6, 1e-4), draw.uniform(1e-11, 1e-9))
     for link in (Link(1e-5, 1e-9), Link(3e-6, 1e-11), drawn):
-        size = ask_number(function, ranks, link.alpha, link.beta)
+        args = ranks, link.alpha, link.beta
+        size = ask_as(number, "a number of bytes", function, *args)
         if size <= 0:
             case = f"For {ranks} ranks you say {size:g}"
             raise Wrong(f"{case}; expected a number of bytes above zero.")
@@ -177,7 +191,7 @@ def _try(function: HandWritten, ranks: int) -> int:
     held = [[marks[chunk, rank].clone() for chunk in range(ranks)] for rank in range(ranks)]
     where = f"With {ranks} ranks: "
     try:
-        threads.run(lambda r, calls: function(r, ranks, list(held[r]), calls.exchange))
+        threads.run(lambda r, exchange: function(r, ranks, list(held[r]), exchange))
     except Failed as failed:
         raise Wrong(f"{where}{failed}") from failed.error
     except Endless as endless:
@@ -186,7 +200,7 @@ def _try(function: HandWritten, ranks: int) -> int:
     except Deadlock as deadlock:
         right = replay(algorithms.ring_all_reduce(ranks))
         _compare(where, threads.messages, right)  # if it finds the cause, the better
-        raise Wrong(f"{where}a deadlock. {deadlock}, and nobody sends.") from deadlock
+        raise Wrong(f"{where}a deadlock. {deadlock}.") from deadlock
     expected, first = _closest(threads.messages, ranks)
     _compare(where, threads.messages, expected)
     _compare_end(where, held, ranks)

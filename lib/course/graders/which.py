@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from course.graders.ring import check_crossing
-from course.verdict import Wrong, ask_as, ask_whole, check_numbers, formula, hint, many
+from course.verdict import Wrong, ask_as, check_numbers, formula, hint, many, whole
 from minidist.errors import ScheduleError
 from minidist.schedule.algorithms import (
     chain_all_reduce,
@@ -107,20 +107,16 @@ def between_nodes(function: Callable[[int, int, int], float]) -> str:
     drawn = [(local * draw.randrange(2, 9), local) for local in draw.sample(range(2, 12), 5)]
     clusters = [(32, 8), (8, 4), (12, 2), (6, 3), (4, 4), (5, 1), *drawn]
     cases = [(ranks, local, ranks * draw.randrange(100, 1000)) for ranks, local in clusters]
-    check_numbers(
-        function,
-        cases,
-        lambda ranks, local, size: _crossed(
-            hierarchical_all_reduce(ranks, local=local), size, local
-        ),
-        lambda ranks, local, size: f"For {ranks} ranks in nodes of {local} and {size} bytes",
-        _why_between,
-        within=0.5,
-    )
+    told = "For {} ranks in nodes of {} and {} bytes".format
+    check_numbers(function, cases, _between, told, _why_between, within=0.5)
     return (
         f"for {len(clusters)} clusters: the simulator counts the same. Only the number of nodes "
         "matters: to the network a node is one rank, whose tensor its ranks carry in slices."
     )
+
+
+def _between(ranks: int, local: int, size: int) -> int:
+    return _crossed(hierarchical_all_reduce(ranks, local=local), size, local)
 
 
 def _crossed(schedule: Schedule, size: int, local: int) -> int:
@@ -164,7 +160,7 @@ def _check_segments(function: Callable[..., int], ranks: int, nbytes: int, link:
     case = f"For {ranks} ranks, {nbytes} bytes, alpha {link.alpha:g} s, beta {link.beta:g} s/byte: "
     expected = "a whole number of segments, 1 or more"
     args = ranks, nbytes, link.alpha, link.beta
-    count = ask_whole(function, *args, case=case, expected=expected)
+    count = ask_as(whole, expected, function, *args, case=case)
     if count < 1:
         raise Wrong(f"{case}you say {count}; expected {expected}.")
     if count > 1000:

@@ -7,7 +7,7 @@ from random import Random
 import torch
 
 from course.graders.cluster import Seat, check_seats
-from course.verdict import Wrong, ask_whole, check_numbers, formula, many
+from course.verdict import Wrong, ask_as, check_numbers, formula, many, whole
 from minidist.memory.state import FP32, MIXED, OPTIMIZERS, DtypePolicy, state
 
 DTYPES = ("float64", "float32", "bfloat16", "float8_e4m3fn")
@@ -72,7 +72,7 @@ def largest(function: Callable[[int, int, DtypePolicy, str], int]) -> str:
     for size, ranks, policy, optimizer in cases:
         case = f"For {many(ranks, 'GPU')} of {size:,} bytes, {policy.name}, {optimizer} "
         expected = "a whole number of parameters"
-        answer = ask_whole(function, size, ranks, policy, optimizer, case=case, expected=expected)
+        answer = ask_as(whole, expected, function, size, ranks, policy, optimizer, case=case)
         case += f"you say {answer:,}"
         if answer < 0:
             raise Wrong(f"{case}; expected {expected}.")

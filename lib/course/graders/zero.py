@@ -1,7 +1,7 @@
 """Graders of the lab on ZeRO: who owns what, the step by hand, freeing gradients, the wire."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise, product
 from random import Random
 from typing import Any, NamedTuple
@@ -14,21 +14,25 @@ from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
 import minidist
-from course.graders.averages import near, why_not
-from course.sandbox.forbidden import without_torch
-from course.sandbox.ranks import (
-    Traffic,
-    check_traffic,
-    on_ranks,
-    takes_memory,
+from course.graders.averages import backward, near, why_not
+from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds, takes_memory
+from course.verdict import (
+    Grader,
+    Range,
+    Wrong,
+    check_answers,
+    check_numbers,
+    formula,
+    hint,
+    list_of,
+    pair,
+    same_ranges,
 )
-from course.verdict import Grader, Wrong, ask_pairs, check_numbers, formula
 from minidist.parallel.sharding.layouts import Flat
 
 __all__ = ["by_hand", "during_backward", "slices", "wire"]
 
-WORLDS, STEPS, RATE = (3, 5), 3, 0.1
-Range = tuple[int, int]
+STEPS, RATE = 3, 0.1
 
 
 # ---- who owns what ----
@@ -44,14 +48,11 @@ def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
     cases = [([5, 2], 4), ([4, 4], 2), ([10], 3), ([3, 1, 4, 1, 5, 9], 4), ([2, 1], 5), ([7], 1)]
     draw = Random(16)
     cases += [([draw.randrange(1, 40) for _ in range(ranks)], ranks) for ranks in (3, 6, 11)]
-    for (sizes, ranks), rank in ((case, rank) for case in cases for rank in range(case[1])):
-        case = f"For parameters of {sizes} elements on {ranks} ranks, rank {rank}: "
-        expected = "a list of (start, end)"
-        found = ask_pairs(function, list(sizes), ranks, rank, case=case, expected=expected)
-        right = _ranges(sizes, ranks, rank)
-        if _owned(found) != _owned(right) or len(found) != len(right):
-            why = _why_slices(found, sizes, ranks, rank)
-            raise Wrong(f"{case}you say {found}, expected {right}. {why}")
+    check_answers(
+        function, [(*case, rank) for case in cases for rank in range(case[1])], _ranges,
+        "For parameters of {} elements on {} ranks, rank {}:".format, _why_slices,
+        read=list_of(pair), expected="a list of (start, end)", same=same_ranges,
+    )  # fmt: skip
     return (
         f"for every rank of {len(cases)} models, on 1 to 11 ranks. The cuts fall anywhere, "
         "even inside a parameter, and a rank may own padding alone: slices are equal, and cost it."
@@ -62,23 +63,18 @@ def _ranges(sizes: Sequence[int], ranks: int, rank: int) -> list[Range]:
     return Flat([torch.Size([size]) for size in sizes], ranks, rank).ranges()
 
 
-def _owned(ranges: Sequence[Range]) -> set[tuple[int, int]]:
-    """The elements: where none is owned it does not matter how that is written."""
-    return {(place, i) for place, (start, end) in enumerate(ranges) for i in range(start, end)}
-
-
 def _why_slices(found: list[Range], sizes: list[int], ranks: int, rank: int) -> str:
-    own = _owned(found)
-    others = [r for r in range(ranks) if own and own == _owned(_ranges(sizes, ranks, r))]
     if len(found) != len(sizes):
-        return f"Expected a range for each of the {len(sizes)} parameters, empty or not."
-    if others:
-        return f"That is the slice of rank {others[0]}: rank r owns the r-th."
-    if sum(sizes) % ranks and len(own) == sum(sizes) // ranks:
-        return "Round up: all slices are equally long, and the last one may hold padding."
+        return f" Expected a range for each of the {len(sizes)} parameters, empty or not."
+    owned = sum(max(0, end - start) for start, end in found)
+    for other in range(ranks):
+        if owned and same_ranges(found, _ranges(sizes, ranks, other)):
+            return f" That is the slice of rank {other}: rank r owns the r-th."
+    if sum(sizes) % ranks and owned == sum(sizes) // ranks:
+        return " Round up: all slices are equally long, and the last one may hold padding."
     if any(end > size for (_, end), size in zip(found, sizes, strict=True)):
-        return "Count within the parameter: its first element is 0, and its end is its size."
-    return "A slice has ceil(sum(sizes) / ranks) elements of the parameters laid end to end."
+        return " Count within the parameter: its first element is 0, and its end is its size."
+    return " A slice has ceil(sum(sizes) / ranks) elements of the parameters laid end to end."
 
 
 # ---- ZeRO-1 by hand ----
@@ -98,14 +94,13 @@ def by_hand(function: Callable[[list[Parameter], Callable[..., Optimizer]], obje
     `make(tensors)` builds SGD with momentum. On real ranks with different data; the judge is one
     process on the whole batch.
     """
-    for ranks in WORLDS:
-        seen = on_ranks(_train_each, ranks, function)
-        for kind in range(len(MODELS)):
-            _check_weights(kind, [of_rank[kind] for of_rank in seen])
+    work, kinds = partial(_train, function), range(len(MODELS))
+    for kind, seen in on_worlds(work, kinds, instead="minidist's collectives"):
+        _check_weights(kind, seen)
     return (
-        f"on {WORLDS[0]} and on {WORLDS[1]} real processes, with {len(MODELS)} models, the weights "
-        f"are those of one process with the whole batch in all {STEPS} steps. Each rank keeps the "
-        "moments of its slice alone, and sends in two calls what one all-reduce sends."
+        f"{REAL}, with {len(MODELS)} models, the weights are those of one process with the whole "
+        f"batch in all {STEPS} steps. Each rank keeps the moments of its slice alone, and sends in "
+        "two calls what one all-reduce sends."
     )
 
 
@@ -122,19 +117,6 @@ def _flat(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
 
 
-def _gradient(model: nn.Sequential, step: int, rank: int | None, ranks: int) -> None:
-    """Backward of the mean loss on a rank's samples of the batch; on all of them if None."""
-    generator = torch.Generator().manual_seed(step)
-    batch = 2 * torch.randn(4 * ranks, model[0].in_features, generator=generator) + 1  # type: ignore[call-overload]
-    own = batch if rank is None else batch.tensor_split(ranks)[rank]
-    torch.autograd.backward((model(own) - 1).square().mean())
-
-
-def _train_each(function: Callable[..., Any]) -> list[_Seen]:
-    with without_torch("minidist's collectives"):
-        return [_train(function, kind) for kind in range(len(MODELS))]
-
-
 def _train(function: Callable[..., Any], kind: int) -> _Seen:
     model, made = _model(kind), list[Optimizer]()
 
@@ -148,7 +130,7 @@ def _train(function: Callable[..., Any], kind: int) -> _Seen:
     seen = _Seen([_flat(model)], [], [], 0)
     for number in range(STEPS):
         model.zero_grad()
-        _gradient(model, number, dist.get_rank(), dist.get_world_size())
+        backward(model, number, dist.get_rank(), dist.get_world_size())
         seen.own.append(torch.cat([_grad(p).flatten() for p in model.parameters()]).clone())
         with minidist.record() as log:
             step()
@@ -170,7 +152,7 @@ def _check_weights(kind: int, seen: Sequence[_Seen]) -> None:
     optimizer = SGD(model.parameters(), lr=RATE, momentum=0.9)
     for step in range(STEPS):
         optimizer.zero_grad()
-        _gradient(model, step, None, ranks)
+        backward(model, step, None, ranks)
         optimizer.step()
         for rank, own in enumerate(seen):
             if not near(own.weights[step + 1], _flat(model)):
@@ -244,13 +226,13 @@ def during_backward(function: Callable[[list[Parameter], list[torch.Tensor]], ob
     `slices[i]` must get the mean of this rank's slice of the i-th gradient added. On real ranks, in
     two backward passes; the judge adds up the ranks' own gradients.
     """
-    for ranks in WORLDS:
-        _check_freed(on_ranks(_two_backwards, ranks, function))
+    work = partial(_backwards, function)
+    for _, seen in on_worlds(work, [2], instead="minidist's collectives"):
+        _check_freed(seen)
     return (
-        f"on {WORLDS[0]} and on {WORLDS[1]} real processes every rank has its slice of the mean "
-        "gradient, added up over two backwards, and never more than one gradient was whole. A "
-        "backward sent half of what an all-reduce sends, in a call for each parameter; ZeRO-2 puts "
-        "them together in buckets."
+        f"{REAL} every rank has its slice of the mean gradient, added up over two backwards, and "
+        "never more than one gradient was whole. A backward sent half of what an all-reduce sends, "
+        "in a call for each parameter; ZeRO-2 puts them together in buckets."
     )
 
 
@@ -283,7 +265,7 @@ def _layers(ranks: int) -> nn.Sequential:
     return nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())))
 
 
-def _two_backwards(function: Callable[..., object]) -> _Freed:
+def _backwards(function: Callable[..., object], many: int) -> _Freed:
     ranks = dist.get_world_size()
     model, alone = _layers(ranks), _layers(ranks)
     parameters, there = list(model.parameters()), list[StorageWeakRef]()
@@ -301,27 +283,22 @@ def _two_backwards(function: Callable[..., object]) -> _Freed:
             parameter.register_post_accumulate_grad_hook(function)  # type: ignore[no-untyped-call]
 
     hook(came)
-    with without_torch("minidist's collectives"):
-        function(parameters, seen.slices)
-        hook(watch)
-        for number in range(2):
-            generator = torch.Generator().manual_seed(10 * dist.get_rank() + number)
-            batch = torch.randn(4, 6, generator=generator) + 1
-            alone.zero_grad()
-            torch.autograd.backward((alone(batch) - 1).square().sum())
-            seen.own.append([_grad(parameter).flatten() for parameter in alone.parameters()])
-            with minidist.record() as log:
-                torch.autograd.backward((model(batch) - 1).square().sum())
-            seen.sent.append(Traffic.of(log))
+    function(parameters, seen.slices)
+    hook(watch)
+    for number in range(many):
+        generator = torch.Generator().manual_seed(10 * dist.get_rank() + number)
+        batch = torch.randn(4, 6, generator=generator) + 1
+        alone.zero_grad()
+        torch.autograd.backward((alone(batch) - 1).square().sum())
+        seen.own.append([_grad(parameter).flatten() for parameter in alone.parameters()])
+        with minidist.record() as log:
+            torch.autograd.backward((model(batch) - 1).square().sum())
+        seen.sent.append(Traffic.of(log))
     return seen._replace(held=max(held))
 
 
 def _why_freed(
-    found: torch.Tensor,
-    rank: int,
-    ranks: int,
-    means: Sequence[torch.Tensor],
-    own: Sequence[torch.Tensor],
+    found: torch.Tensor, rank: int, ranks: int, means: Sequence[Any], own: Sequence[Any]
 ) -> str:
     """Of two backwards' mean gradients, and this rank's own ones."""
     first, second = (mean.chunk(ranks)[rank] for mean in means)
@@ -362,13 +339,9 @@ def _units(strategy: str, micro: int) -> int:
 @formula
 def wire(function: Callable[[str, int, int, int], float]) -> str:
     """Grade function(strategy, nbytes, ranks, micro): bytes that each rank sends in a step."""
-    sizes = 64 * 10**6, 7 * 2**20, 3 * 10**9
-    cases = [
-        (strategy, nbytes, ranks, micro)
-        for nbytes, micro, ranks, strategy in product(
-            sizes, (1, 3, 5), (4, 1, 8, 64, 3), STRATEGIES
-        )
-    ]
+    sizes, ranks = (64 * 10**6, 7 * 2**20, 3 * 10**9), (4, 1, 8, 64, 3)
+    drawn = product(sizes, (1, 3, 5), ranks, STRATEGIES)
+    cases = [(strategy, nbytes, many, micro) for nbytes, micro, many, strategy in drawn]
     told = "For {} with {:,} bytes, {} ranks and {} backwards per step".format
     check_numbers(function, cases, _wired, told, _why_wire, within=1e-3)
     return (
@@ -383,17 +356,17 @@ def _wired(strategy: str, nbytes: int, ranks: int, micro: int) -> float:
 
 
 def _why_wire(answer: float, strategy: str, nbytes: int, ranks: int, micro: int) -> str:
-    unit, units, once = (ranks - 1) / ranks * nbytes, _units(strategy, micro), _units(strategy, 1)
     if ranks == 1:
         return " Alone, a rank sends nothing: the factor is (N - 1)/N."
-    if math.isclose(answer, units * nbytes):
-        return " A rank need not send its own slice: (N - 1)/N of it."
-    if math.isclose(answer, ranks * units * unit):
-        return " That is what all ranks send together."
-    if micro > 1 and math.isclose(answer, once * unit):
-        return " That is with one backward per step; gradients and parameters are freed after each."
-    if micro > 1 and math.isclose(answer, once * micro * unit):
-        return " Not everything is done again in each backward: what waits for the step?"
-    if strategy == "ZeRO-3" and math.isclose(answer, 5 * unit):
-        return " A reduce-scatter is half of an all-reduce, and the step ends without a gather."
-    return " Count reduce-scatters and all-gathers: each sends (N - 1)/N of the model."
+    unit, units, once = (ranks - 1) / ranks * nbytes, _units(strategy, micro), _units(strategy, 1)
+    hints = [
+        (units * nbytes, "A rank need not send its own slice: (N - 1)/N of it."),
+        (ranks * units * unit, "That is what all ranks send together."),
+        (once * unit, "That is with one backward; gradients and parameters are freed after each."),
+        (once * micro * unit, "Not everything is done in each backward: what waits for the step?"),
+    ]
+    if strategy == "ZeRO-3":
+        half = "A reduce-scatter is half of an all-reduce, and the step ends without a gather."
+        hints.append((5 * unit, half))
+    other = " Count reduce-scatters and all-gathers: each sends (N - 1)/N of the model."
+    return hint(answer, hints, within=1e-3) or other

@@ -132,14 +132,8 @@ def torchrun(
 
     def meeting(node: int, host: Host) -> list[str]:
         if c10d is None:
-            return [
-                "--master-addr",
-                hosts[0].address,
-                "--master-port",
-                port,
-                "--node-rank",
-                f"{node}",
-            ]
+            at = ["--master-addr", hosts[0].address, "--master-port", port]
+            return [*at, "--node-rank", str(node)]
         return [
             *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{c10d.address}:{port}"),
             *("--rdzv-conf", f"is_host={str(host is c10d).lower()}", "--local-addr", host.address),

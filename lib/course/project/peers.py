@@ -24,18 +24,14 @@ from minidist.comm.comm import Comm, Pending
 def minidist_ddp(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
     """DDP of minidist."""
     model = minidist.DistributedDataParallel(net, comm=comm, bucket_cap_mb=cap_mb)
-    return Trained(
-        model, AdamW(net.parameters(), RATE), nothing, lambda: dict(net.named_parameters())
-    )
+    return Trained(model, AdamW(net.parameters(), RATE), nothing, dict)
 
 
 def torch_ddp(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
     """DDP of torch, whose buckets go through `comm` by a communication hook."""
     model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=cap_mb)
     model.register_comm_hook(comm, lambda _, bucket: _all_reduce(comm, bucket.buffer()))
-    return Trained(
-        model, AdamW(net.parameters(), RATE), nothing, lambda: dict(net.named_parameters())
-    )
+    return Trained(model, AdamW(net.parameters(), RATE), nothing, dict)
 
 
 def _all_reduce(comm: Comm, flat: Tensor) -> Future[Tensor]:
@@ -56,7 +52,7 @@ def minidist_zero(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Train
     """ZeRO of minidist, with gradients sharded."""
     more: dict[str, Any] = {"stage": 2, "comm": comm, "bucket_cap_mb": cap_mb}
     optimizer = minidist.ZeroOptimizer(net.parameters(), AdamW, lr=RATE, **more)
-    return Trained(net, optimizer, nothing, lambda: dict(net.named_parameters()))
+    return Trained(net, optimizer, nothing, dict)
 
 
 def torch_zero(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
@@ -102,12 +98,7 @@ class _Collective(NamedTuple):
         return torch.empty(size, dtype=dtype, device=device)
 
     def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: object,
-        op: Any = None,
-        async_op: bool = False,
+        self, output_tensor: Tensor, input_tensor: Tensor, op: Any = None, **_: object
     ) -> None:
         """Make the call, and wait."""
         self.call(output_tensor, input_tensor, *(() if op is None else (op,)))

@@ -29,8 +29,7 @@ from course.project.scores import (
     ring_cost,
 )
 from course.sandbox.forbidden import without_wrappers
-from course.sandbox.ranks import IN_ORDER, on_ranks
-from course.verdict import Grader, Verdict, Wrong
+from course.verdict import Grader, Verdict, Wrong, on_ranks
 
 RANKS = (1, 2, 3, 4)
 RING_RANKS = (1, 2, 3, 5)
@@ -38,8 +37,7 @@ COST_RANKS, RING_COST_RANKS = 2, 4
 SPARE = 1.1  # of the peak of from_scratch: buckets may be cut a little differently
 ALMOST = 0.75  # of the overlaps of from_scratch: there is more than one way
 TIMEOUT = 30.0
-NONE = " Is it the gradient of a frozen parameter?"
-HINTS = {"did not end": IN_ORDER, "disagree": IN_ORDER, "NoneType": NONE}
+HINTS = {"NoneType": " Is it the gradient of a frozen parameter?"}
 HEAD = ["code of", "calls", "messages", "bytes sent", "bytes at the peak", "ms on the link"]
 RING_HEAD = ["code of", "messages", "bytes sent", "ms on the link"]
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course.sandbox.forbidden import without_minidist, without_torch
+from course.sandbox.switchboard import Call, Part, Switchboard
 from course.verdict import Wrong
 from minidist.schedule.cost import Link
 
@@ -87,29 +88,28 @@ def check_order(name: str, orders: Sequence[Batches]) -> None:
         name: of the collective.
         orders: what each rank calls, in its order.
     """
-    left = [[list(batch) for batch in order] for order in orders]
-    going = True
-    while going:
-        going = False
-        for rank, queue in enumerate(left):
-            for message in [each for each in queue[0] if each.sends] if queue else []:
-                theirs = left[message.peer][0] if left[message.peer] else []
-                found = [each for each in theirs if not each.sends and each.peer == rank]
-                if found:
-                    theirs.remove(found[0])
-                    queue[0].remove(message)
-                    going = True
-        left = [[batch for batch in queue if batch] for queue in left]
-    stuck = {rank: queue[0][0] for rank, queue in enumerate(left) if queue}
-    if stuck:
-        waits = ", ".join(
-            f"rank {rank} {'to send to' if message.sends else 'to receive from'} {message.peer}"
-            for rank, message in stuck.items()
-        )
+    answered, errors = [0] * len(orders), list[str]()
+
+    def reply(rank: int, _: int, error: str, __: object) -> None:
+        answered[rank] += 1
+        errors.append(error)
+
+    board = Switchboard(len(orders), reply)
+    for rank, batches in enumerate(orders):
+        for number, batch in enumerate(batches):
+            said = ", ".join(f"{'to' if m.sends else 'from'} {m.peer}" for m in batch)
+            parts = [Part(message.peer, sends=message.sends) for message in batch]
+            board.post(rank, Call(number, name, said, parts=parts))
+    for rank, batches in enumerate(orders):
+        if answered[rank] < len(batches):
+            board.stuck(rank, answered[rank], heard=answered[rank])
+        else:
+            board.end(rank)
+    if why := "".join(errors):
         raise Wrong(
             f"{name} is right over Gloo and would hang on GPUs. Under NCCL, calls run in the order "
-            "in which they are posted, and a send ends only with its receive. So all wait: "
-            f"{waits}. Post both in one batch: `dist.batch_isend_irecv`."
+            f"in which they are posted, and a send ends only with its receive. So {why}. Post both "
+            "in one batch: `dist.batch_isend_irecv`."
         )
 
 

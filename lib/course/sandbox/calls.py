@@ -11,18 +11,9 @@ import minidist
 __all__ = ["tried"]
 
 Make = Callable[[int], torch.Tensor]  # a tensor filled according to a number
-Attempts = dict[str, Any]  # call → what it wrote, as lists, or why it did not
 
-NAMES = (
-    "broadcast",
-    "reduce",
-    "scatter",
-    "gather",
-    "all_gather",
-    "reduce_scatter",
-    "all_reduce",
-    "all_to_all",
-)
+NAMES = ["broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter"]
+NAMES += ["all_reduce", "all_to_all"]
 
 
 def tried(library: Any, make: Make, ranks: int = 2) -> dict[str, str]:
@@ -33,22 +24,19 @@ def tried(library: Any, make: Make, ranks: int = 2) -> dict[str, str]:
         make: makes a tensor whose numbers depend on its argument; the calls read and write such.
         ranks: number of ranks.
     """
-    right = minidist.launch(_attempts, ranks, minidist, lambda value: make(value).contiguous())
+    right = _attempts(minidist, lambda value: make(value).contiguous(), NAMES, ranks)
     try:
-        found = minidist.launch(_attempts, ranks, library, make, timeout=20)
+        found = _attempts(library, make, NAMES, ranks)
     except minidist.RankError:  # one call broke the ranks: each on ranks of its own
-        found = [{} for _ in range(ranks)]
-        for name in NAMES:
-            for held, result in zip(found, _alone(name, library, make, ranks), strict=True):
-                held |= result
-    return {name: _verdict([a[name] for a in found], [a[name] for a in right]) for name in NAMES}
+        found = {name: _alone(library, make, name, ranks) for name in NAMES}
+    return {name: _verdict(found[name], right[name]) for name in NAMES}
 
 
-def _alone(name: str, library: Any, make: Make, ranks: int) -> list[Attempts]:
+def _alone(library: Any, make: Make, name: str, ranks: int) -> list[Any]:
     try:
-        return minidist.launch(_attempts, ranks, library, make, [name], timeout=20)
+        return _attempts(library, make, [name], ranks)[name]
     except minidist.RankError as error:
-        return [{name: f"failed: {str(error).splitlines()[0]}"}] * ranks
+        return [f"failed: {str(error).splitlines()[0]}"]
 
 
 def _verdict(found: list[Any], right: list[Any]) -> str:
@@ -58,17 +46,22 @@ def _verdict(found: list[Any], right: list[Any]) -> str:
     return "right" if found == right else "wrong, and no error"
 
 
-def _attempts(library: Any, make: Make, names: tuple[str, ...] = NAMES) -> Attempts:
-    """What each call writes on this rank."""
-    results: Attempts = {}
-    for name in names:
-        call, written = _calls(library, make)[name]
-        try:
-            call()
-            results[name] = [tensor.tolist() for tensor in written]
-        except (RuntimeError, ValueError) as error:
-            results[name] = f"refused: {type(error).__name__}"
-    return results
+def _attempts(library: Any, make: Make, names: list[str], ranks: int) -> dict[str, list[Any]]:
+    """Of each call what each rank has written, as lists, or why it did not."""
+
+    def attempt() -> dict[str, Any]:
+        results: dict[str, Any] = {}
+        for name in names:
+            call, written = _calls(library, make)[name]
+            try:
+                call()
+                results[name] = [tensor.tolist() for tensor in written]
+            except (RuntimeError, ValueError) as error:
+                results[name] = f"refused: {type(error).__name__}"
+        return results
+
+    of_ranks = minidist.launch(attempt, ranks, timeout=20)
+    return {name: [each[name] for each in of_ranks] for name in names}
 
 
 def _calls(library: Any, make: Make) -> dict[str, tuple[Callable[[], object], list[torch.Tensor]]]:

@@ -1,6 +1,6 @@
 """torch's and minidist's own, while a learner's function must do without them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -34,12 +34,11 @@ METHODS = {
 }
 
 
-def without_torch(instead: str, allowed: Sequence[str] = ()) -> AbstractContextManager[None]:
+def without_torch(instead: str) -> AbstractContextManager[None]:
     """Inside `with`, torch.distributed's collectives raise Wrong; so does the end of the block.
 
     Args:
         instead: what the exercise is to be solved with, for the message ("`broadcast`").
-        allowed: names of torch.distributed's that may be called all the same.
 
     Raises:
         Wrong: one of them was called, even if the function has caught what that raised.
@@ -47,7 +46,7 @@ def without_torch(instead: str, allowed: Sequence[str] = ()) -> AbstractContextM
     methods = [
         (dist.ProcessGroup, method, f"torch.distributed's {name}")
         for method, name in METHODS.items()
-        if name not in allowed and hasattr(dist.ProcessGroup, method)
+        if hasattr(dist.ProcessGroup, method)
     ]
     return _without(methods, instead)
 

@@ -2,64 +2,49 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
-import minidist
-from course.verdict import Wrong
+from course.sandbox.forbidden import without_torch
+from course.verdict import Wrong, on_ranks
 from minidist.collectives.runtime.executor import Sent
+from minidist.comm.counted import Counted
 
-TIMEOUT = 15.0  # seconds until ranks that hang are killed
-SAME_CALLS = " All ranks must make the same calls."
-IN_ORDER = " All ranks must make the same calls, in the same order."
-CALL = re.compile(r"^  (.+), (line \d+, in .+)$", re.M)
+T = TypeVar("T")
+
+WORLDS = (3, 5)
+REAL = f"on {WORLDS[0]} and on {WORLDS[1]} real processes"
 
 
-def on_ranks(
-    function: Callable[..., Any],
-    ranks: int,
-    *args: object,
-    timeout: float | None = None,
+def on_worlds(
+    work: Callable[[T], Any],
+    cases: Sequence[T],
+    *,
+    instead: str = "",
     hints: Mapping[str, str] | None = None,
-) -> list[Any]:
-    """As minidist.launch; what a learner's function raises there is a wrong answer.
+) -> Iterator[tuple[T, Sequence[Any]]]:
+    """On 3 real ranks, then on 5: each case, and what work(case) returns on each of them.
 
     Args:
-        function: what each rank runs; it calls the learner's function.
-        ranks: the number of ranks.
-        args: arguments of the function.
-        timeout: seconds until ranks that have not ended are killed; `TIMEOUT` if None.
-        hints: part of a failure's text → what to add to it.
+        work: asks the learner's function.
+        cases: for all ranks.
+        instead: what the function is to call in place of torch's collectives, which are refused;
+            all of `work` may call them if this is "".
+        hints: as `on_ranks` takes them.
     """
-    try:
-        return minidist.launch(function, ranks, *args, device="cpu", timeout=timeout or TIMEOUT)
-    except minidist.RankError as error:
-        if isinstance(error.__cause__, NotImplementedError):
-            raise error.__cause__ from error
-        if isinstance(error.__cause__, Wrong):
-            where = f"On rank {error.ranks[0]} of {ranks} " if ranks > 1 else ""
-            raise Wrong(f"{where}{error.__cause__}") from error
-        first = str(error).split("\n\n")[0].replace("\n", "; ")
-        hints = hints or {"did not end": SAME_CALLS if ranks > 1 else ""}
-        fitting = dict.fromkeys(hint for part, hint in hints.items() if part in first)
-        where = f"On {ranks} real processes" if ranks > 1 else "In a process of its own"
-        raise Wrong(f"{where} {first}{_learners_line(str(error))}.{''.join(fitting)}") from error
+    for ranks in WORLDS:
+        seen = on_ranks(_each, ranks, work, cases, instead, hints=hints)
+        yield from zip(cases, zip(*seen, strict=True), strict=True)
 
 
-def _learners_line(error: str) -> str:
-    """Where in the learner's code the odd rank raised or hung: " (line 3, in my_ring)", or ""."""
-    first = [
-        each
-        for each in re.split(r"^(?:ranks? [\d, ]+:|which .+)?$", error, flags=re.M)[1:]
-        if each.strip()
-    ]
-    calls = [call for file, call in CALL.findall("".join(first[:1])) if "/lib/course/" not in file]
-    return f" ({calls[-1]})" if calls else ""
+def _each(work: Callable[[T], Any], cases: Sequence[T], instead: str) -> list[Any]:
+    with without_torch(instead) if instead else nullcontext():
+        return [work(case) for case in cases]
 
 
 def compared(work: Callable[[], tuple[Any, ...]], ranks: int, complaint: str) -> list[Any]:
@@ -82,8 +67,13 @@ class Traffic(NamedTuple):
 
     @classmethod
     def of(cls, log: Sequence[Sent]) -> Traffic:
-        """Of the messages that `minidist.record` or a counted comm has noted."""
+        """Of the messages that `minidist.record` has noted."""
         return cls(sum(message.nbytes for message in log), len(log))
+
+    @classmethod
+    def of_comm(cls, comm: Counted) -> Traffic:
+        """Of all calls of a comm."""
+        return cls(comm.bytes_sent, comm.messages_sent)
 
 
 def check_traffic(

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from course.sandbox.nccl import gpu
 from course.sandbox.nccl.line import Line, Ticket
-from course.sandbox.nccl.switchboard import Part
+from course.sandbox.switchboard import Part
 
 Tensors = Sequence[torch.Tensor]
 Wire = tuple[bytes, torch.dtype]

@@ -1,5 +1,6 @@
 """Where all ranks' calls meet: what runs, in which order, and who waits for whom.
 
+The ranks may be processes that talk over an emulated NCCL, threads, or what a recording says.
 A channel is what NCCL runs calls on, one after the other: the stream of a group, or of a pair of
 ranks. The call at the head of a rank's queue runs when its counterparts are at the heads of theirs.
 """
@@ -10,6 +11,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+
+class Deadlock(Exception):
+    """Ranks wait for each other, or for one that has ended, or do not make the same calls."""
 
 
 @dataclass
