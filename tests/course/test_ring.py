@@ -208,7 +208,7 @@ mistake | exchanging(lambda exchange, chunk, *way: exchange(chunk[:1], *way))
 mistake | exchanging(lambda exchange, *call: exchange(*call).round())
     | On .*real processes .* the sums differ .* on ranks \[0, 1, 2, 3\]
 mistake | exchanging(lambda exchange, chunk, to, _: exchange(chunk, to, to))
-    | received from rank 1, expected rank 3, its left one
+    | received from rank 1, expected rank 3, its left
 traffic | whole_tensor | rank 0 sent 64 elements, expected the 16 of one chunk
 gathers all | gather_all | rank . makes more than 6 exchanges
 constant | marks | rank 0 made 0 of the 2\(N - 1\) = 6 exchanges

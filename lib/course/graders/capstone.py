@@ -117,12 +117,10 @@ def total(run: list[Line]) -> float:
 def _check_rows(run: list[Line]) -> None:
     """All rows of each step were read once, as many by each rank."""
     for line in run:
-        readers: dict[int, list[int]] = {row: [] for row in range(task.ROWS)}
-        for rank, read in enumerate(line["read"]):
-            for row in read:
-                readers[row].append(rank)
-        twice = next((row for row, ranks in readers.items() if len(ranks) > 1), None)
-        unread = next((row for row, ranks in readers.items() if not ranks), None)
+        read_by = [(row, rank) for rank, rows in enumerate(line["read"]) for row in rows]
+        readers = [[rank for at, rank in read_by if at == row] for row in range(task.ROWS)]
+        twice = next((row for row, ranks in enumerate(readers) if len(ranks) > 1), None)
+        unread = next((row for row, ranks in enumerate(readers) if not ranks), None)
         where = f"In step {line['step']}"
         if twice is not None:
             by = " and ".join(map(str, readers[twice]))

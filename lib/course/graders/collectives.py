@@ -23,6 +23,7 @@ AllToAll = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], object]
 
 KINDS: tuple[Collective, ...] = get_args(Collective)
 NUMBERS = (4, 2, 3, 1, 5, 7)  # of ranks
+ON = "on 1, 2, 3, 4, 5 and 7"
 MOST = 100  # calls of a rank
 HINTS = {"barrier": " (The barrier is this grader's, when your function has returned.)"}
 UNTOUCHED = -1.0  # in every element of a tensor that is to be written
@@ -78,7 +79,7 @@ def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadc
     for ranks in NUMBERS:
         _check_parts(on_ranks(_try_all_gather, ranks, function, hints=HINTS))
     return (
-        f"on 1 to {max(NUMBERS)} real processes. Your broadcasts moved as many bytes as one "
+        f"{ON} real processes. Your broadcasts moved as many bytes as one "
         "all_gather: each part has to reach every other rank once, either way. But broadcasts take "
         "turns, while in one all-gather all ranks can send at the same time."
     )
@@ -135,7 +136,7 @@ def reduce_scatter(function: Callable[[torch.Tensor, list[torch.Tensor], AllToAl
     for ranks in NUMBERS:
         _check_sums(on_ranks(_try_reduce_scatter, ranks, function, hints=HINTS))
     return (
-        f"on 1 to {max(NUMBERS)} real processes. Your way moved as many bytes as one "
+        f"{ON} real processes. Your way moved as many bytes as one "
         "reduce_scatter. But every rank had to hold all N parts before it could add them; a ring "
         "adds each part as it comes."
     )

@@ -47,18 +47,6 @@ def _each(work: Callable[[T], Any], cases: Sequence[T], instead: str) -> list[An
         return [work(case) for case in cases]
 
 
-def compared(work: Callable[[], tuple[Any, ...]], ranks: int, complaint: str) -> list[Any]:
-    """Run `work`, which returns (whether the result is right, *found); return what ranks found."""
-    results = on_ranks(work, ranks)
-    wrong = [rank for rank, (same, *_) in enumerate(results) if not same]
-    if wrong:
-        raise Wrong(f"On {ranks} real processes {complaint} on ranks {wrong}.")
-    return [found for _, *found in results]
-
-
-# ---- traffic ----
-
-
 class Traffic(NamedTuple):
     """What one rank has sent."""
 
