@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from course.project import report
-from course.verdict import Verdict
+from course.project.ring import Message, check_order
+from course.verdict import Verdict, Wrong
 from from_scratch import ring as right
 from tests.course.verdicts import says
 from tests.support.by_hand import project as hand
@@ -109,6 +110,12 @@ def test_what_is_right_on_two_ranks_is_tried_on_three(monkeypatch: pytest.Monkey
 def test_a_ring_that_takes_turns_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = graded("ring", {"all_reduce": hand.in_turns}, monkeypatch)
     assert verdict, verdict
+
+
+def test_a_ring_whose_ranks_all_receive_first_would_hang() -> None:
+    orders = [[[Message(sends, 1 - rank, 4)] for sends in (False, True)] for rank in range(2)]
+    with pytest.raises(Wrong, match="2 ranks wait for each other: rank 0 for rank 1, from 1"):
+        check_order("all_reduce", orders)
 
 
 def test_nothing_written_is_no_mistake_yet() -> None:
