@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import minidist
 from course.sandbox.forbidden import without_torch
-from course.sandbox.ranks import Traffic
+from course.sandbox.ranks import AT_THE_END, Traffic
 from course.verdict import Grader, Wrong, ask, formula, on_ranks
 from minidist.schedule import algorithms
 from minidist.schedule.schedule import Collective, Schedule
@@ -25,7 +25,6 @@ KINDS: tuple[Collective, ...] = get_args(Collective)
 NUMBERS = (4, 2, 3, 1, 5, 7)  # of ranks
 ON = "on 1, 2, 3, 4, 5 and 7"
 MOST = 100  # calls of a rank
-HINTS = {"barrier": " (The barrier is this grader's, when your function has returned.)"}
 UNTOUCHED = -1.0  # in every element of a tensor that is to be written
 
 
@@ -77,7 +76,7 @@ def _check_cost(where: str, seen: Sequence[_Seen], name: str, calls: int, least:
 def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadcast], None]) -> str:
     """Grade function(parts, mine, rank, broadcast): parts[r] must become rank r's `mine`."""
     for ranks in NUMBERS:
-        _check_parts(on_ranks(_try_all_gather, ranks, function, hints=HINTS))
+        _check_parts(on_ranks(_try_all_gather, ranks, function, hints=AT_THE_END))
     return (
         f"{ON} real processes. Your broadcasts moved as many bytes as one "
         "all_gather: each part has to reach every other rank once, either way. But broadcasts take "
@@ -134,7 +133,7 @@ def reduce_scatter(function: Callable[[torch.Tensor, list[torch.Tensor], AllToAl
     `output` must become the sum of all ranks' parts for this one.
     """
     for ranks in NUMBERS:
-        _check_sums(on_ranks(_try_reduce_scatter, ranks, function, hints=HINTS))
+        _check_sums(on_ranks(_try_reduce_scatter, ranks, function, hints=AT_THE_END))
     return (
         f"{ON} real processes. Your way moved as many bytes as one "
         "reduce_scatter. But every rank had to hold all N parts before it could add them; a ring "

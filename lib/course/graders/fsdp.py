@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
 from course.graders.averages import near, why_not
-from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds, takes_memory
+from course.sandbox.ranks import AT_THE_END, REAL, Traffic, check_traffic, on_worlds, takes_memory
 from course.verdict import (
     Grader,
     Range,
@@ -35,7 +35,6 @@ from minidist.comm.ours import Ours
 __all__ = ["norm", "peak", "rows", "unit"]
 
 PARTS = (4, 7)  # weights of a unit that each rank keeps
-HINTS = {"barrier": " (The barrier is this grader's, when your function has returned.)"}
 COMM = "Make comm's calls, and no others."
 
 
@@ -99,7 +98,7 @@ def unit(function: Unit) -> str:
     It must return the shard of the averaged gradient. The judge has all weights and all inputs in
     one process.
     """
-    for part, lives in on_worlds(partial(_live, function), PARTS, instead="comm", hints=HINTS):
+    for part, lives in on_worlds(partial(_live, function), PARTS, instead="comm", hints=AT_THE_END):
         _check_unit(part, lives)
     return (
         f"{REAL}, with units of two sizes, forward and backward had all weights, each rank gets "

@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 WORLDS = (3, 5)
 REAL = f"on {WORLDS[0]} and on {WORLDS[1]} real processes"
+AT_THE_END = {"barrier": " (The barrier is this grader's, when your function has returned.)"}
 
 
 def on_worlds(
