@@ -254,7 +254,6 @@ hide()
 """
 RUN = """
 import sys
-from dataclasses import replace
 from pathlib import Path
 import benchmarks.harness.record
 from benchmarks import __main__ as command
@@ -264,8 +263,7 @@ assert "cloudpickle" not in sys.modules and "matplotlib" not in sys.modules
 benchmarks.harness.record.RESULTS = Path(sys.argv[1])
 sections = command.GPU_SECTIONS
 sections[:] = [each for each in sections if each.name in ("environment", "stream order")]
-command.CASES["launch"] = command.launch.measure, Scope((Setup(2),), rounds=1)
-sys.exit(command.run_sections(Scope((Setup(2),))) or command.main(["launch"]))
+sys.exit(command.run_sections(Scope((Setup(2),))))
 """
 
 
@@ -285,8 +283,6 @@ def test_it_runs_with_torch_and_numpy_alone_from_a_checkout(tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
     assert [row["right"] for row in rows if row["section"] == "stream order"] == [True, True]
-    first, _ = json.loads((tmp_path / "launch.json").read_text())["rows"]
-    assert first["what"] == "first launch"
     before = sorted(RESULTS.iterdir())
     done = alone("-m", "benchmarks.gpu")
     assert (done.returncode, done.stdout) == (2, "no CUDA device: nothing to measure\n")

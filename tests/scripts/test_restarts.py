@@ -1,16 +1,22 @@
 """A rank dies on one host, later one on the other: torchrun restarts all, and nothing is lost."""
 
+import os
+import runpy
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
+import torch.distributed as dist
 
 from course.hosts.two_hosts import torchrun, two_hosts
+from minidist import launch
 from tests.scripts.test_training import NUMBERS, SCRIPTS, last_checkpoint
 from tests.support.processes import wait_until
 
-STEPS = 40  # a checkpoint each 10
+STEPS = 40
 
 
 def kill(script: Path, rank: int) -> int:
@@ -24,19 +30,37 @@ def kill(script: Path, rank: int) -> int:
     return killed
 
 
-def train(folder: Path, victims: list[int]) -> list[tuple[str, ...]]:
-    """Steps, losses and gradient norms; after each checkpoint the next of the victims dies."""
+def prepared(folder: Path) -> list[str]:
+    """The script, which saves each 10 steps and logs each, and its flags."""
+    folder.mkdir()
     script = folder / "fsdp2.py"
     source = (SCRIPTS / "fsdp2.py").read_text()
     script.write_text(source.replace("= 64, 0, 10, 100, 2, ", "= 64, 0, 1, 10, 0, "))
-    flags = [f"--steps={STEPS}", "--batch=8", f"--checkpoints={folder / 'checkpoints'}"]
+    return [str(script), f"--steps={STEPS}", "--batch=8", f"--checkpoints={folder}"]
+
+
+def train(command: list[str], victims: list[int]) -> str:
+    """What is said on two hosts of one rank; after each checkpoint the next of the victims dies."""
+    script = Path(command[0])
     with two_hosts() as (hosts, _), ThreadPoolExecutor(1) as pool:
-        run = pool.submit(torchrun, hosts, 1, str(script), *flags, timeout=300, c10d=hosts[0])
+        run = pool.submit(torchrun, hosts, 1, *command, timeout=300, c10d=hosts[0])
         for step, victim in enumerate(victims, 1):
-            saved = folder / "checkpoints" / f"step-000000{step}0"
+            saved = script.parent / f"step-000000{step}0"
             wait_until(lambda saved=saved: saved.exists() or run.done())  # type: ignore[misc]
             assert kill(script, victim) == 1
-        return NUMBERS.findall("".join(run.result()))
+        return "".join(run.result())
+
+
+def undisturbed(command: list[str]) -> str:
+    """On a rank that is in its group already: what the script says."""
+    said: list[str] = []
+    dist.init_process_group = lambda *_, **__: None
+    dist.destroy_process_group = lambda: None
+    os.environ |= {"WORLD_SIZE": str(dist.get_world_size())}
+    torch.set_num_threads(1)
+    sys.argv = command
+    runpy.run_path(command[0], {"print": lambda line, flush: said.append(line)}, "__main__")
+    return "\n".join(said)
 
 
 def test_ranks_resume_whichever_host_they_die_on(
@@ -45,11 +69,10 @@ def test_ranks_resume_whichever_host_they_die_on(
     monkeypatch.setenv("PET_MAX_RESTARTS", "3")
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     folders = [tmp_path / "undisturbed", tmp_path / "disturbed"]
-    ends, lines = [], []
-    for folder, victims in zip(folders, ([], [0, 1]), strict=True):
-        folder.mkdir()
-        lines.append(train(folder, victims))
-        ends.append(last_checkpoint(folder / "checkpoints", tmp_path / "one.pt", STEPS))
+    calm, rough = map(prepared, folders)
+    said = [launch(undisturbed, 2, calm)[0], train(rough, [0, 1])]
+    lines = [NUMBERS.findall(each) for each in said]
+    ends = [last_checkpoint(folder, tmp_path / "one.pt", STEPS) for folder in folders]
     assert [int(step) for step, *_ in lines[0]] == list(range(1, STEPS + 1))
     assert set(lines[1]) == set(lines[0])
     for key, tensor in ends[0]["model"].items():
