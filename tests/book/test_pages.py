@@ -34,20 +34,19 @@ SHRUNK = """() => [...document.querySelectorAll("article :is(figure, .cell_outpu
     .filter((picture) => picture.clientWidth < picture.naturalWidth - 1)
     .map((picture) => `${picture.clientWidth} of ${picture.naturalWidth} px: ${picture.alt}`)"""
 HIDDEN_REST = """async () => {
-  const boxes = document.querySelectorAll("article :is(.pst-scrollable-table-container, .picture)");
+  const which = "article :is(.pst-scrollable-table-container, .picture)";
+  const boxes = [...document.querySelectorAll(which)];
   const fades = (box) => getComputedStyle(box).maskImage !== "none";
   const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-  const wrong = [];
-  for (const box of boxes) {
-    const wide = box.scrollWidth > box.clientWidth + 1;
-    const atStart = fades(box) === wide && (!wide || box.tabIndex === 0);
-    box.scrollLeft = box.scrollWidth;
-    await painted();
-    if (!atStart || fades(box)) wrong.push(box.outerHTML.slice(0, 160));
-    box.scrollLeft = 0;
-    await painted();
-  }
-  return wrong;
+  const wide = (box) => box.scrollWidth > box.clientWidth + 1;
+  const wrong = boxes.filter(
+    (box) => fades(box) !== wide(box) || (wide(box) && box.tabIndex !== 0));
+  boxes.forEach((box) => { box.scrollLeft = box.scrollWidth; });
+  await painted();
+  wrong.push(...boxes.filter(fades));
+  boxes.forEach((box) => { box.scrollLeft = 0; });
+  await painted();
+  return wrong.map((box) => box.outerHTML.slice(0, 160));
 }"""
 # Contrast takes axe longer than all else together. But an element's colours follow from its tag,
 # classes and style and those round it (and a row's from its being odd): two of a kind are enough,

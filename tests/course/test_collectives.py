@@ -1,5 +1,6 @@
 """Graders of the collectives' lab: wrong answers."""
 
+import time
 from typing import Any
 
 import torch
@@ -105,7 +106,7 @@ def numbers(parts: Any, mine: Any, rank: int, broadcast: Any) -> None:
 
 def spins(*_: Any) -> None:
     while True:
-        pass
+        time.sleep(0.1)
 
 
 def tables(output: Any, inputs: Any, all_to_all: Any) -> None:

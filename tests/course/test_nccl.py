@@ -26,6 +26,7 @@ from course.sandbox.nccl.gpu import Unordered
 from course.sandbox.ranks import exchange
 from course.sandbox.switchboard import Deadlock
 from from_scratch import ddp, fsdp, ring, zero, zero3
+from tests.scripts.test_training import start
 
 ROOT = Path(__file__).parents[2]
 
@@ -374,11 +375,14 @@ def test_what_should_run_over_nccl_gives_what_it_gives_over_gloo(
     torch.testing.assert_close(over_nccl, over_gloo)
 
 
-@pytest.mark.parametrize("script", ["ddp", "fsdp2"])
-def test_a_script_runs_over_nccl(script: str, tmp_path: Path) -> None:
+def test_the_scripts_run_over_nccl(tmp_path: Path) -> None:
+    steps, folders = "--steps=2", [tmp_path / "ddp", tmp_path / "fsdp2"]
+    (said, _) = on_nccl(start, 2, "ddp", [steps, f"--checkpoints={folders[0]}"])
+    assert len(said) == 2
     command = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2"]
-    command += ["-m", "course.sandbox.nccl", str(ROOT / "scripts" / f"{script}.py")]
-    options = ["--steps", "2", "--batch", "4", "--checkpoints", str(tmp_path)]
+    command += ["-m", "course.sandbox.nccl", str(ROOT / "scripts" / "fsdp2.py")]
+    options = [steps, "--batch=4", f"--checkpoints={folders[1]}"]
     done = subprocess.run([*command, *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert [each.name for each in tmp_path.glob("step-*")] == ["step-00000002"]
+    for folder in folders:
+        assert [each.name for each in folder.glob("step-*")] == ["step-00000002"]

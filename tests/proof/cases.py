@@ -119,10 +119,10 @@ def long_cases() -> list[Case]:
         for m, model in enumerate(FACTORS["model"][1:]):
             optimizer = list(OPTIMIZERS)[(m + r // 2) % 2]
             comm = list(COMMS)[m ^ r]
-            found.append(Case("ddp", ranks, model, comm, optimizer, steps=50))
+            found.append(Case("ddp", ranks, model, comm, optimizer, steps=20))
         for w, way in enumerate(ZERO + FSDP):
             m, o = (w + r) % 2, (w + r // 2) % 2
-            case = Case(way, ranks, FACTORS["model"][m], list(COMMS)[(w + r) % 4], steps=20)
+            case = Case(way, ranks, FACTORS["model"][m], list(COMMS)[(w + r) % 4], steps=10)
             dtype = FACTORS["dtype"][m ^ o]
             found.append(replace(case, optimizer=list(OPTIMIZERS)[o], dtype=dtype))
     return found
