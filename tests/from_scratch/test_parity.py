@@ -1,7 +1,7 @@
 """from_scratch trains as one process does, whatever the model; or it refuses in a sentence."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -207,37 +207,43 @@ def spoil(net: nn.Module, buffers: bool) -> None:
                 tensor.copy_(tensor.logical_not() if tensor.dtype is torch.bool else tensor + 1)
 
 
-def off(way: str, name: str) -> str:
-    """Which loss is not that of one process, if any."""
-    net, alone = made(name), made(name)
-    spoil(net, buffers="ZeRO-1" not in way and "ZeRO-2" not in way)  # they see parameters alone
-    model, optimizer, synchronize = WAYS[way](net, Ours(check=False))
-    single = AdamW(alone.parameters(), RATE)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+def losses(net: Any, trained: Trained, rank: int = 0, ranks: int = 1) -> Iterator[Tensor]:
+    """Of a loop over this rank's rows, in double precision."""
+    model, optimizer, synchronize = trained
     for number, action in enumerate(LOOP.replace(" ", "")):
         if action in "SZ":
-            for each in (optimizer, single):
-                each.step() if action == "S" else each.zero_grad()
+            optimizer.step() if action == "S" else optimizer.zero_grad()
             continue
         trains = action == "B"
         batch = torch.randn(ROWS, WIDE, generator=torch.Generator().manual_seed(number))
-        batch = batch.to(alone.scale.dtype)
         with torch.set_grad_enabled(trains):
-            net.train(trains), alone.train(trains)
-            loss, right = (
-                each.square().mean() for each in (model(batch.chunk(ranks)[rank]), alone(batch))
-            )
+            net.train(trains)
+            loss = model(batch.to(net.scale.dtype).chunk(ranks)[rank]).square().mean()
         if trains:
             loss.backward()
             synchronize()
-            right.backward()
-            if any(unit.buffer.untyped_storage().size() for unit in getattr(model, "units", [])):
-                return f"{way}, {name}: a unit is gathered when all is synchronized"
-        mean = loss.detach().double() / ranks
+            whole = [each.buffer.untyped_storage().size() for each in getattr(model, "units", [])]
+            assert not any(whole), f"{net}: a unit is gathered when all is synchronized"
+        yield loss.detach().double()
+
+
+@cache
+def of_one_process(name: str) -> list[Tensor]:
+    net = made(name)
+    return [*losses(net, (net, AdamW(net.parameters(), RATE), int))]
+
+
+def off(way: str, name: str) -> str:
+    """Which loss is not that of one process, if any."""
+    net = made(name)
+    spoil(net, buffers="ZeRO-1" not in way and "ZeRO-2" not in way)  # they see parameters alone
+    trained, ranks = WAYS[way](net, Ours(check=False)), dist.get_world_size()
+    tolerance = TOLERANCE.get(name, 1e-9)
+    both = zip(losses(net, trained, dist.get_rank(), ranks), of_one_process(name), strict=True)
+    for number, (mean, right) in enumerate(both):
         dist.all_reduce(mean)
-        tolerance = TOLERANCE.get(name, 1e-9)
-        if not torch.allclose(mean, right.double(), tolerance, tolerance):
-            return f"{way}, {name}, {action} number {number}: {mean.item()}, not {right.item()}"
+        if not torch.allclose(mean / ranks, right, tolerance, tolerance):
+            return f"{way}, {name}, loss {number}: {mean.item() / ranks}, not {right.item()}"
     return ""
 
 
