@@ -122,7 +122,7 @@ def long_cases() -> list[Case]:
             found.append(Case("ddp", ranks, model, comm, optimizer, steps=20))
         for w, way in enumerate(ZERO + FSDP):
             m, o = (w + r) % 2, (w + r // 2) % 2
-            case = Case(way, ranks, FACTORS["model"][m], list(COMMS)[(w + r) % 4], steps=10)
+            case = Case(way, ranks, FACTORS["model"][m], list(COMMS)[(w + r) % 4], steps=20)
             dtype = FACTORS["dtype"][m ^ o]
             found.append(replace(case, optimizer=list(OPTIMIZERS)[o], dtype=dtype))
     return found
