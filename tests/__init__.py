@@ -7,11 +7,11 @@ proof                    each wrapper against one process, on many models; ways 
 claims                   what is often said, shown by a run where no room's own test shows it;
                          `book/claims.yml` names the tests
 from_scratch             the lesson's files, as milestones of the project
-course, widgets          graders, with wrong answers and what each is told (`course/verdicts.py`
-                         counts them); figures; steppers and sliders
+course, widgets          graders, with wrong answers and what each is told; figures; steppers and
+                         sliders
 book, scripts            the built pages, the labs, what a reader copies; recipes and scripts
 benchmarks               the harness, and records that the book quotes
-support                  helpers of several folders: models, training, refusals, figures, pages, and
-                         what learners write (`by_hand`)
+support                  helpers of several folders: models, training, refusals, figures, pages,
+                         what learners write (`by_hand`), NCCL's rules on a CPU (`nccl`)
 mutants                  single-line faults, planted one by one: which test notices? No test itself
 """

@@ -19,6 +19,7 @@ BIN = Path(sys.executable).parent
 LABS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MODULES = sorted((ROOT / "lib" / "minidist").rglob("*.py"))
 COURSE = sorted((ROOT / "lib" / "course").rglob("*.py"))
+NCCL = sorted((ROOT / "tests" / "support" / "nccl").glob("*.py"))
 PINNED = re.compile(r"([A-Za-z0-9_.-]+)==([^\s;]+)")
 FILE, FUNCTION = 400, 45  # lines; of a function without its docstring
 
@@ -41,7 +42,7 @@ def test_lab_carries_no_outputs(lab: Path) -> None:
     assert run == [], "`make format` strips the outputs"
 
 
-@pytest.mark.parametrize("module", MODULES + COURSE, ids=lambda module: module.name)
+@pytest.mark.parametrize("module", MODULES + COURSE + NCCL, ids=lambda module: module.name)
 def test_a_file_is_one_idea_and_a_function_reads_top_to_bottom(module: Path) -> None:
     source = module.read_text()
     assert len(source.splitlines()) <= FILE

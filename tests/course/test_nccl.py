@@ -21,12 +21,12 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.optim import SGD
 
 import minidist
-from course.sandbox.nccl import on_nccl
-from course.sandbox.nccl.gpu import Unordered
 from course.sandbox.ranks import exchange
 from course.sandbox.switchboard import Deadlock
 from from_scratch import ddp, fsdp, ring, zero, zero3
 from tests.scripts.test_training import start
+from tests.support.nccl import on_nccl
+from tests.support.nccl.gpu import Unordered
 
 ROOT = Path(__file__).parents[2]
 
@@ -380,7 +380,7 @@ def test_the_scripts_run_over_nccl(tmp_path: Path) -> None:
     (said, _) = on_nccl(start, 2, "ddp", [steps, f"--checkpoints={folders[0]}"])
     assert len(said) == 2
     command = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2"]
-    command += ["-m", "course.sandbox.nccl", str(ROOT / "scripts" / "fsdp2.py")]
+    command += ["-m", "tests.support.nccl", str(ROOT / "scripts" / "fsdp2.py")]
     options = [steps, "--batch=4", f"--checkpoints={folders[1]}"]
     done = subprocess.run([*command, *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -2,13 +2,11 @@
 
 Each lab's tests have a table `WRONG`: grader → [(kind, function, diagnosis)]. A function is as a
 learner writes it, or a tuple of them if the exercise asks for several; the diagnosis is a regular
-expression. `reader` reads such tables from text. `python -m tests.course.verdicts` prints how
-many there are of each kind.
+expression. `reader` reads such tables from text.
 """
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -107,16 +105,3 @@ def tables() -> Iterator[tuple[str, Wrongs]]:
     for path in sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb")):
         module = import_module(f"tests.course.test_{path.stem}")
         yield path.stem, module.WRONG
-
-
-def lines() -> Iterator[str]:
-    """The table of wrong answers × graders."""
-    for lab, table in tables():
-        for grader, rows in table.items():
-            kinds = Counter(kind for kind, *_ in rows)
-            told = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
-            yield f"{lab:12} {grader.__name__:20} {len(rows):3}  {told}"
-
-
-if __name__ == "__main__":
-    print(*lines(), sep="\n")

@@ -1,11 +1,11 @@
-"""Run a script by NCCL's rules: torchrun --nproc-per-node 2 -m course.sandbox.nccl SCRIPT ..."""
+"""Run a script by NCCL's rules: torchrun --nproc-per-node 2 -m tests.support.nccl SCRIPT ..."""
 
 import os
 import runpy
 import sys
 from pathlib import Path
 
-from course.sandbox.nccl import rules
+from tests.support.nccl import rules
 
 sys.argv.pop(0)
 sys.path[0] = str(Path(sys.argv[0]).parent)

@@ -15,9 +15,9 @@ from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_leaves
 
-from course.sandbox.nccl import gpu
-from course.sandbox.nccl.line import Line, Ticket
 from course.sandbox.switchboard import Part
+from tests.support.nccl import gpu
+from tests.support.nccl.line import Line, Ticket
 
 Tensors = Sequence[torch.Tensor]
 Wire = tuple[bytes, torch.dtype]
