@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,6 +67,16 @@ def test_a_noisy_run_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner.time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(tuner, "exchange_notes", lambda note, group: [note, other])
     assert tuner._slowest(run, torch.device("cpu"), None) == 2
+
+
+def test_on_a_gpu_the_own_stream_alone_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = list[str]()
+    own = SimpleNamespace(synchronize=lambda: waited.append("own stream"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: own)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: waited.append("all streams"))
+    monkeypatch.setattr(tuner, "exchange_notes", lambda note, group: [note])
+    tuner._slowest(int, torch.device("cuda:0"), None)
+    assert waited == ["own stream"] * (tuner.WARM + tuner.TIMES)
 
 
 def measured_on(device: str) -> tuple[set[str], str]:
