@@ -18,6 +18,7 @@ from pathlib import Path
 from tools import execute
 
 execute.ROOT = Path(sys.argv[1])
+execute.AT_ONCE = 1
 execute.CACHE = execute.ROOT / "cache"
 execute.documents = lambda: sorted(execute.ROOT.glob("book/*"))
 sys.exit(execute.run_all())

@@ -63,6 +63,7 @@ def undisturbed(command: list[str]) -> str:
     return "\n".join(said)
 
 
+@pytest.mark.claim("A5", "F7")
 def test_ranks_resume_whichever_host_they_die_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
