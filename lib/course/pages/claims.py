@@ -13,6 +13,7 @@ from course.pages.table import table
 
 ROOT = Path(__file__).parents[3]
 CLAIMS = ROOT / "book" / "claims.yml"
+BOX = re.compile(r":::\{admonition\} Often said\n(.*?)\n:::", re.DOTALL)
 VERDICTS = {"true": "true", "refine": "needs refining", "wrong": "wrong", "open": "not measured"}
 
 
@@ -50,21 +51,31 @@ def unproven(claims: Iterable[Claim], passed: Iterable[str]) -> dict[str, list[s
     return {name: evidence for name, evidence in missing.items() if evidence}
 
 
+def met(chapter: str) -> list[str]:
+    """The claims in a chapter's "Often said" boxes: those whose verdict surprises."""
+    text = (ROOT / "book" / f"{chapter}.md").read_text()
+    return re.findall(r"\{claim\}`[^`]*<(\w+)>`", "\n".join(BOX.findall(text)))
+
+
 def as_table(claims: Iterable[Claim]) -> Markdown:
     """The appendix's table, for a page beside the chapters; each row has an anchor.
 
-    It leads to the box in the chapter, to the labs' cells, and to the tests' pages.
+    It leads to the chapter, at its box if it has one, to the labs' cells, and to the tests' pages.
     """
     rows = [
         (
             f'<span id="claim-{claim.id}">**{claim.id}**</span> {claim.claim}',
             f'<span class="verdict-{claim.verdict}">{VERDICTS[claim.verdict]}</span>',
-            f"{claim.shown} ([chapter]({claim.chapter}.html#said-{claim.id}))",
+            f"{claim.shown} ([chapter]({claim.chapter}.html{_place(claim)}))",
             "<br>".join(_evidence(each) for each in claim.evidence),
         )
         for claim in claims
     ]
     return table(["often said", "verdict", "what the run shows", "evidence"], rows)
+
+
+def _place(claim: Claim) -> str:
+    return f"#said-{claim.id}" if claim.id in met(claim.chapter) else ""
 
 
 def _evidence(evidence: str) -> str:
