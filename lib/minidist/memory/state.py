@@ -34,7 +34,8 @@ class DtypePolicy:
     """Which dtype each part of the state has.
 
     `master` is that of a second, finer copy of the weights, to which the optimizer adds its small
-    updates; None: there is none, the optimizer updates the weights themselves.
+    updates; None: there is none, the optimizer updates the weights themselves. `compute` is that
+    of forward and backward, if it is not the weights' own.
     """
 
     name: str
@@ -42,10 +43,23 @@ class DtypePolicy:
     gradients: torch.dtype
     master: torch.dtype | None
     moments: torch.dtype  #: of the optimizer's running averages
+    compute: torch.dtype | None = None
+
+    @property
+    def computes(self) -> torch.dtype:
+        """The dtype of forward and backward, in which FSDP gathers weights."""
+        return self.compute or self.weights
 
 
-FP32 = DtypePolicy("fp32", torch.float32, torch.float32, None, torch.float32)
-MIXED = DtypePolicy("mixed", torch.bfloat16, torch.bfloat16, torch.float32, torch.float32)
+# What training scripts do: `torch.autocast`, or FSDP2 with param_dtype=bf16 and reduce_dtype=fp32.
+AUTOCAST = DtypePolicy(
+    "autocast", torch.float32, torch.float32, None, torch.float32, torch.bfloat16
+)
+FP32 = DtypePolicy("fp32", torch.float32, torch.float32, None, torch.float32, torch.float32)
+# The ZeRO paper's: 2 + 2 + 12 bytes per parameter.
+MIXED = DtypePolicy(
+    "mixed", torch.bfloat16, torch.bfloat16, torch.float32, torch.float32, torch.bfloat16
+)
 
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}  # moments that it keeps of each parameter
 

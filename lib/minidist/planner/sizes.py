@@ -28,6 +28,7 @@ class Sizes(NamedTuple):
     operations: float  #: of the forward pass of one sample
     activations: float  #: that the forward pass keeps, its loss included
     activations_checkpointed: float  #: the same if each block keeps only its input
+    width: int  #: numbers of a token between two blocks
     tokens: int = 1  #: of a sample
 
     @property
@@ -56,6 +57,45 @@ class Sizes(NamedTuple):
             operations=context * (layers * (24 * width**2 + attention) + 2 * vocabulary * width),
             activations=context * (entries + layers * block + ends),
             activations_checkpointed=context * (entries + block + ends),
+            width=width,
+            tokens=context,
+        )
+
+    @classmethod
+    def llama(
+        cls,
+        layers: int,
+        width: int,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        vocabulary: int,
+        context: int,
+        tied: bool = False,
+    ) -> Sizes:
+        """Sizes of a Llama: RMSNorm, grouped queries, SwiGLU, and `tied` if head and embedding are.
+
+        Of each token a block keeps two inputs of norms and what they make of it, queries, keys and
+        values, attention's output, and four times the hidden numbers: two products, the SiLU of one
+        and what they make together.
+        """
+        shape = (layers, width, hidden, heads, kv_heads, vocabulary, context)
+        names = ("layers", "width", "hidden", "heads", "kv_heads", "vocabulary", "context")
+        for name, number in zip(names, shape, strict=True):
+            whole_number(name, number, 1)
+        shared = width // heads * kv_heads  # the width of keys, and of values
+        matrices = 2 * width * (width + shared) + 3 * width * hidden
+        unit, ends = matrices + 2 * width, 2 * width + vocabulary
+        entries, block = layers * width, 5 * width + 2 * shared + 4 * hidden
+        attention = 4 * context * width
+        return cls(
+            parameters=layers * unit + (2 - tied) * vocabulary * width + width,
+            units=layers,
+            largest_unit=unit,
+            operations=context * (layers * (2 * matrices + attention) + 2 * vocabulary * width),
+            activations=context * (entries + layers * block + ends),
+            activations_checkpointed=context * (entries + block + ends),
+            width=width,
             tokens=context,
         )
 
@@ -73,6 +113,7 @@ class Sizes(NamedTuple):
         names = list(units) or _blocks(module)
         inside = [sum(p.numel() for p in module.get_submodule(n).parameters()) for n in names]
         everything = sum(parameter.numel() for parameter in module.parameters())
+        matrices = [parameter for parameter in module.parameters() if parameter.ndim > 1]
         inputs: dict[str, Inputs] = {}
         given: Inputs = (sample.to("meta"),), {}
         with FlopCounterMode(display=False) as counter, _noting(module, names, inputs):
@@ -87,6 +128,7 @@ class Sizes(NamedTuple):
             operations=counter.get_total_flops() / len(sample),
             activations=kept / len(sample),
             activations_checkpointed=(kept - sum(again) + max(again, default=0)) / len(sample),
+            width=max((min(len(p), p.numel() // len(p)) for p in matrices), default=1),
             tokens=1 if sample.is_floating_point() else math.prod(sample.shape[1:]),
         )
 
@@ -94,7 +136,7 @@ class Sizes(NamedTuple):
 def check_sizes(sizes: Sizes) -> None:
     """Raise ValueError or TypeError for a size that no model has, by its name."""
     for name, number in sizes._asdict().items():
-        if name in ("parameters", "units", "largest_unit", "tokens"):
+        if name in ("parameters", "units", "largest_unit", "width", "tokens"):
             whole_number(f"sizes.{name}", number, 1)
         else:
             above_zero(f"sizes.{name}", number)
