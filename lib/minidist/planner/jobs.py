@@ -1,4 +1,4 @@
-"""The three training jobs of every worked problem: real models, whose runs others have published."""
+"""The three jobs of every worked problem: real models, whose runs others have published."""
 
 from minidist.planner.sizes import Sizes
 
