@@ -1,5 +1,7 @@
 """Pictures that only the book needs, a file per chapter; what users need too is in `plots`."""
 
+import matplotlib.pyplot as plt
+
 from course.figures.algorithms import double_tree, floors, pipeline, rounds
 from course.figures.beyond import pipeline_stages, split
 from course.figures.charts import Curve, curves, grouped_bars, level, stacked_bars
@@ -32,3 +34,5 @@ from course.figures.ring import chunk_tour, link_lanes, message_times, readings,
 from course.figures.which import byte_ticks, one_memory, ring_path, winners
 from course.figures.why import filled, machine
 from course.figures.zero import flat_layout, who_holds, zero_step
+
+plt.rcParams["savefig.pad_inches"] = 0.02  # a page has margins of its own, and a phone no room

@@ -28,7 +28,7 @@ def box(
     face: tuple[str, float] | None = None,
     linewidth: float = 0.8,
     dashed: bool = False,
-    fontsize: float = 8,
+    fontsize: float = style.LABEL,
 ) -> None:
     """A border, filled with `face` (a colour and its opacity), and a text in the middle."""
     style.outline(axes, x, y, edge, width=width, height=height, linewidth=linewidth, facecolor=face)

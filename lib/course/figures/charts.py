@@ -25,7 +25,7 @@ def grouped_bars(
     width = 0.8 / len(groups)
     for number, (label, heights) in enumerate(groups.items()):
         left = np.arange(len(names)) + (number - (len(groups) - 1) / 2) * width
-        axes.bar(left, heights, 0.92 * width, label=label, **_look(number))
+        axes.bar(left, heights, 0.92 * width, label=label, **_look(number, label))
     axes.set_xticks(range(len(names)), [fill(name, 10, break_long_words=False) for name in names])
     _finish(figure, axes, y_label)
     return figure
@@ -48,7 +48,7 @@ def stacked_bars(
     bottom = np.zeros(len(bars))
     for number, part in enumerate(dict.fromkeys(part for bar in bars.values() for part in bar)):
         amounts = np.array([bar.get(part, 0.0) for bar in bars.values()])
-        axes.bar(list(bars), amounts, 0.62, bottom, label=part, **_look(number))
+        axes.bar(list(bars), amounts, 0.62, bottom, label=part, **_look(number, part))
         bottom += amounts
     if marks:
         name, heights = marks
@@ -58,17 +58,21 @@ def stacked_bars(
     return figure
 
 
-def _look(number: int) -> dict[str, Any]:
-    """Parts differ without colour too."""
-    look = {"facecolor": COLORS[number], "hatch": HATCHES[number], "edgecolor": "black"}
+def _look(number: int, name: str) -> dict[str, Any]:
+    """Parts differ without colour too; what has a colour in the whole book has it here."""
+    try:
+        color = style.color_of(name)
+    except KeyError:
+        color = COLORS[number]
+    look = {"facecolor": color, "hatch": HATCHES[number], "edgecolor": "black"}
     return look | {"linewidth": 0.5, "alpha": 0.8}
 
 
 def _finish(figure: Figure, axes: Axes, y_label: str) -> None:
-    axes.set_title(y_label, fontsize=9, loc="left")
+    axes.set_title(y_label, fontsize=style.TITLE, loc="left")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    style.chart(axes, labelsize=8)
+    style.chart(axes, labelsize=style.LABEL)
     axes.tick_params(axis="x", length=0)
     style.legend_below(figure, 3)
 
@@ -85,9 +89,9 @@ def level(
         style.height_line(axes, name, height, COLORS[number])
     axes.set_ylim(bottom=0)
     axes.set_xlim(when[0], when[-1])
-    axes.set_xlabel(x_label, fontsize=9)
-    axes.set_title(y_label, fontsize=9, loc="left")
-    style.chart(axes, labelsize=8)
+    axes.set_xlabel(x_label, fontsize=style.TITLE)
+    axes.set_title(y_label, fontsize=style.TITLE, loc="left")
+    style.chart(axes, labelsize=style.LABEL)
     return figure
 
 
@@ -99,13 +103,27 @@ class Curve(NamedTuple):
     """Points of one kind. Measured points get markers, predictions a dashed line.
 
     A curve without a label is one of a pair, such as the prediction of what another one measured.
+    `color`: a place among `style.COLORS`, or the name of what has a colour in the whole book:
+    "ring", "gradients", "backward".
     """
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    color: int = 0
+    color: int | str = 0
     predicted: bool = False
+
+    @property
+    def hue(self) -> str:
+        """Its colour."""
+        return style.color_of(self.color) if isinstance(self.color, str) else COLORS[self.color]
+
+    @property
+    def place(self) -> int:
+        """Its place among dashes and markers, which differ without colour too."""
+        if isinstance(self.color, int):
+            return self.color
+        return COLORS.index(self.hue) if self.hue in COLORS else len(self.color) % len(COLORS)
 
 
 def curves(
@@ -129,10 +147,10 @@ def curves(
     figure, grid = style.subplots(len(panels), 1, size=size, sharex=True, sharey=True)
     for axes, (title, lines) in zip(grid[:, 0], panels.items(), strict=True):
         for curve in lines:
-            color, dashes = COLORS[curve.color], DASHES[curve.color] if curve.predicted else "-"
-            (line,) = axes.plot(curve.x, curve.y, color=color, ls=dashes, lw=1.4)
+            dashes = DASHES[curve.place] if curve.predicted else "-"
+            (line,) = axes.plot(curve.x, curve.y, color=curve.hue, ls=dashes, lw=1.4)
             if not curve.predicted:
-                line.set(marker=MARKERS[curve.color], markersize=4)
+                line.set(marker=MARKERS[curve.place], markersize=4)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         if x_ticks:
@@ -142,11 +160,11 @@ def curves(
         for name, at in (marks or {}).items():
             axes.axvline(at, color=GREY, lw=1, ls=":")
             top = {"transform": axes.get_xaxis_transform(), "va": "bottom", "ha": "center"}
-            axes.text(at, 1, name, fontsize=8, **top)
-        axes.set_title(title, fontsize=9, loc="left", pad=16 if marks else 6)
+            axes.text(at, 1, name, fontsize=style.LABEL, **top)
+        axes.set_title(title, fontsize=style.TITLE, loc="left", pad=16 if marks else 6)
         axes.grid(alpha=0.3)
-        style.chart(axes, labelsize=8)
-    grid[-1, 0].set_xlabel(x_label, fontsize=9)
+        style.chart(axes, labelsize=style.LABEL)
+    grid[-1, 0].set_xlabel(x_label, fontsize=style.TITLE)
     for axes, lines in zip(grid[:, 0], panels.values(), strict=True):
         _name_ends(axes, [curve for curve in lines if curve.label])
     return figure
@@ -161,7 +179,7 @@ def _name_ends(axes: Axes, lines: Sequence[Curve]) -> None:
     for curve in lines:
         y = math.log(curve.y[-1]) if axes.get_yscale() == "log" else curve.y[-1]
         text = fill(curve.label, NAME, break_long_words=False)
-        ends.append(((y - low) / (high - low), text, curve.color))
+        ends.append(((y - low) / (high - low), text, curve.hue))
     ends.sort()
     heights = [end for end, *_ in ends]
     lines_of = [1 + text.count("\n") for _, text, _ in ends]
@@ -172,5 +190,7 @@ def _name_ends(axes: Axes, lines: Sequence[Curve]) -> None:
     for i, gap in reversed([*enumerate(apart)]):
         heights[i] = min(heights[i], heights[i + 1] - gap)
     for height, (_, text, color) in zip(heights, ends, strict=True):
-        name = axes.text(1.03, height, text, transform=axes.transAxes, fontsize=8, va="center")
-        name.set_color(COLORS[color])
+        name = axes.text(
+            1.03, height, text, transform=axes.transAxes, fontsize=style.LABEL, va="center"
+        )
+        name.set_color(color)

@@ -13,6 +13,8 @@ from matplotlib.patches import Rectangle
 # enough for both themes. The grey is readable on white and on black.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#767676")
 GREY = COLORS[6]
+# In points, for a figure of 3.4 inches: 10 pixels on a phone, 16 where the figure fills a column.
+TITLE, LABEL = 8, 7
 # A rank has its colour in every picture of messages, as in the stepper; what a rank holds and what
 # it does have theirs. No picture says anything by colour alone.
 RANK = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#E5D600", "#444B54")
@@ -32,6 +34,23 @@ PHASE = {
     "optimizer": COLORS[2],
 }
 
+WORK = {"compute": GREY, "communication": COLORS[1]}
+# An algorithm has its colour in every figure and widget, under its name as `algorithm=`; what NCCL
+# alone has is here too.
+ALGORITHM = {
+    "ring": COLORS[0],
+    "recursive_doubling": COLORS[1],
+    "halving_doubling": COLORS[2],
+    "tree": COLORS[3],
+    "hierarchical": COLORS[4],
+    "double_tree": COLORS[5],
+    "naive": GREY,
+    "shared_memory": "#8A5A44",
+    "nvls": "#6A51A3",
+    "nvls_tree": "#A88BC9",
+    "native": "#444B54",
+}
+
 # Dashes of predictions, which differ without colour too.
 DASHES: tuple[Any, ...] = (
     "--",
@@ -46,6 +65,18 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")  # parts differ without colour too
 
 
+def color_of(name: str) -> str:
+    """The colour of an algorithm, a part, a phase or a kind of work, as sentences or code call it.
+
+    Example:
+        >>> color_of("Halving-doubling") == ALGORITHM["halving_doubling"]
+        True
+    """
+    plain = name.lower()
+    known = PART | PHASE | WORK | ALGORITHM
+    return known[plain if plain in known else plain.replace("-", "_").replace(" ", "_")]
+
+
 def subplots(
     rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any
 ) -> tuple[Figure, Any]:
@@ -53,13 +84,13 @@ def subplots(
     return plt.subplots(rows, columns, squeeze=False, **options)
 
 
-def chart(axes: Axes, labelsize: float = 10) -> None:
+def chart(axes: Axes, labelsize: float = LABEL) -> None:
     axes.set_facecolor("none")
     axes.tick_params(labelsize=labelsize)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def table(axes: Axes, labelsize: float = 8) -> None:
+def table(axes: Axes, labelsize: float = LABEL) -> None:
     axes.set_facecolor("none")
     axes.tick_params(length=0, labelsize=labelsize)
     axes.spines[:].set_visible(False)
@@ -104,14 +135,14 @@ def outline(
     axes.add_patch(box)
 
 
-def write(axes: Axes, x: float, y: float, text: str, fontsize: float = 8) -> None:
+def write(axes: Axes, x: float, y: float, text: str, fontsize: float = LABEL) -> None:
     axes.text(x, y, text, ha="center", va="center", fontsize=fontsize)
 
 
 def height_line(axes: Axes, name: str, height: float, color: str) -> None:
     axes.axhline(height, color=color, linestyle="--", linewidth=1.3)
     place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "bottom"}
-    axes.text(0.01, height, name, fontsize=8, **place)
+    axes.text(0.01, height, name, fontsize=LABEL, **place)
 
 
 def legend_below(figure: Figure, columns: int, handles: Iterable[Artist] | None = None) -> None:
@@ -121,5 +152,10 @@ def legend_below(figure: Figure, columns: int, handles: Iterable[Artist] | None 
     for handle in handles:
         named.setdefault(str(handle.get_label()), handle)
     figure.legend(
-        named.values(), named, loc="outside lower center", ncols=columns, fontsize=8, frameon=False
+        named.values(),
+        named,
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=LABEL,
+        frameon=False,
     )
