@@ -116,6 +116,15 @@ def test_the_collectives_are_those_of_the_stage(
     assert tuple(len(says(stages[STAGES[stage]], name)) for name in names) == calls
 
 
+def test_ddp_all_reduces_during_backward_and_the_last_layer_first(
+    stages: dict[str, FramesStepper],
+) -> None:
+    frames = stages["DDP"].frames
+    backward = [frame.says for frame in frames if frame.phase == "backward"]
+    found = [(said.split()[0], re.findall(r"layer (\d)", said)) for said in backward]
+    assert found == [("Backward", ["2"]), ("An", ["2"]), ("Backward", ["1"]), ("An", ["1"])]
+
+
 def test_a_unit_lives_as_fsdp_lets_it() -> None:
     stepper = unit_stepper()
     for n in range(UNITS):

@@ -139,7 +139,13 @@ class Recorder:
         return Held(tuple(weights), tuple(gradients))
 
     def _heard(self, name: str, output: Tensor, input: Tensor) -> None:
-        """Note a collective, and the layer whose tensor lies where its own does."""
+        """Note a collective, and the layer whose tensor lies where its own does.
+
+        The buckets of DDP, a layer each, are copies: what tells them is how many have left before.
+        """
+        if name == "all_reduce" and hasattr(self.model, "in_flight"):
+            self.note(name, len(self.weights) - 1 - len(self.model.in_flight))
+            return
         if name == "all_gather":
             mine, among = input, [each.shard for each in self.owned]
         else:

@@ -9,7 +9,7 @@ from torch import nn
 
 from course.widgets.frames import Frame, FramesChoice, FramesStepper, Lines, drawing
 from course.widgets.recording import Held, Note, Threads, on_threads, strip
-from from_scratch.ddp import PerParameterDDP
+from from_scratch.ddp import OverlappedDDP
 from from_scratch.fsdp import FSDP
 from from_scratch.zero import ZeRO1, ZeRO2
 
@@ -45,10 +45,11 @@ def zero_stepper() -> FramesChoice:
 def _wrapped(stage: int, net: nn.Sequential, comm: Threads) -> tuple[Any, Any, list[Any]]:
     """The model, its optimizer, and what is sharded of each layer."""
     if stage == 0:
-        return PerParameterDDP(net, comm), torch.optim.Adam(net.parameters()), []
+        model = OverlappedDDP(net, comm, bucket_cap_mb=1e-6)  # a bucket for each layer
+        return model, torch.optim.Adam(net.parameters()), []
     if stage == 3:
-        model = FSDP(net, net, comm, prefetch=False)
-        return model, torch.optim.Adam(model.shards), model.units
+        sharded = FSDP(net, net, comm, prefetch=False)
+        return sharded, torch.optim.Adam(sharded.shards), sharded.units
     kind = ZeRO1 if stage == 1 else ZeRO2
     optimizer = kind(net.parameters(), torch.optim.Adam, comm, bucket_cap_mb=1e-6)  # a bucket each
     return net, optimizer, optimizer.flats[::-1]  # the last layer's bucket is the first
@@ -114,7 +115,8 @@ def _says(now: Note, stage: int) -> str:
     return {
         "forward": "Forward runs through both layers." if stage < 3 else f"Forward of {layer}.",
         "gradient": f"Backward has made the gradient of {layer}, from each rank's own data.",
-        "all_reduce": f"An all-reduce averages the gradient of {layer}: the same on every rank.",
+        "all_reduce": f"An all-reduce averages the gradient of {layer} over the ranks"
+        + (", while backward goes on." if now.layer else "."),
         "reduce_scatter": f"A reduce-scatter averages the gradient of {layer}. Each rank keeps "
         "the part that its optimizer needs, and frees the rest.",
         "all_gather": f"An all-gather brings every rank's shard of {layer} to all ranks.",
