@@ -1,0 +1,47 @@
+"""What others have measured on GPUs and published, as pages show it.
+
+A record is a file of `benchmarks/published`: numbers from public repositories, threads and papers,
+none of them measured by us. It says what it holds, in which units, on which machine, where it was
+published, under which licence, how it was extracted and what to keep in mind. Where a licence is
+not stated the file has numbers only.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+PUBLISHED = Path(__file__).parents[3] / "benchmarks" / "published"
+KEYS = "what", "units", "machine", "software", "source", "extracted", "caveats"
+SOURCE = "link", "name", "licence", "date"
+
+
+def published(name: str) -> dict[str, Any]:
+    """The record NAME, checked; it prints nothing.
+
+    Raises:
+        FileNotFoundError: there is no such record.
+        ValueError: the file is not a record, or lacks what each record has to say.
+    """
+    path = PUBLISHED / f"{name}.json"
+    where = f"benchmarks/published/{path.name}"
+    if not path.exists():
+        names = ", ".join(sorted(each.stem for each in PUBLISHED.glob("*.json")))
+        raise FileNotFoundError(f"{where} is missing: expected one of {names}")
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is damaged: {error}") from None
+    lacks = [key for key in KEYS if key not in found] if isinstance(found, dict) else [*KEYS]
+    lacks += [] if lacks else [f"source.{key}" for key in SOURCE if key not in found["source"]]
+    if lacks:
+        raise ValueError(f"{where} is damaged: it does not say {', '.join(lacks)}")
+    return found
+
+
+def curve(name: str) -> dict[str, Any]:
+    """One measured curve of the record `all_reduce_curves`, by its id, such as "h100-2x8-ib"."""
+    curves: dict[str, dict[str, Any]]
+    curves = {each["id"]: each for each in published("all_reduce_curves")["curves"]}
+    if name not in curves:
+        raise ValueError(f"curve: expected one of {', '.join(curves)}, got {name!r}")
+    return curves[name]

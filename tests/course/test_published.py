@@ -1,0 +1,186 @@
+"""What others measured on GPUs: records that say where they come from, and pictures of them."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from course import figures
+from course.pages import published as module
+from course.pages.published import curve, published
+from course.timing.fits import bus_bandwidth, errors, fitted, through_ends, two_lines
+from tests.support.figures import texts
+
+NAMES = sorted(path.stem for path in module.PUBLISHED.glob("*.json"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_record_says_where_it_comes_from(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    record = published(name)
+    assert capsys.readouterr().out == ""
+    assert all(record["source"].values())
+    assert record["caveats"]
+    links = [record["source"]["link"], *(each["link"] for each in record.get("curves", []))]
+    assert all(link.startswith("https://") for link in links if link != "per curve")
+
+
+def test_a_missing_record_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match=r"benchmarks/published/nothing\.json is missing"):
+        published("nothing")
+    with pytest.raises(ValueError, match=r"expected one of a100-2x8-efa, .*, got 'h100'"):
+        curve("h100")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "does not say what, units"),
+        ('{"what": "x"}', "does not say units, machine"),
+        (json.dumps({key: {} for key in module.KEYS}), "does not say source.link, source.name"),
+    ],
+    ids=["cut", "a list", "nearly empty", "no source"],
+)
+def test_a_damaged_record_is_named(
+    text: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PUBLISHED", tmp_path)
+    (tmp_path / "trace.json").write_text(text)
+    with pytest.raises(ValueError, match=what) as raised:
+        published("trace")
+    assert str(raised.value).startswith("benchmarks/published/trace.json is damaged: ")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("each", published("all_reduce_curves")["curves"], ids=lambda c: c["id"])
+def test_a_curve_has_rising_sizes_and_a_bandwidth_that_links_allow(each: dict[str, Any]) -> None:
+    assert all(one < two for (one, _), (two, _) in pairwise(each["rows"]))
+    assert max(bus_bandwidth(*row, each["ranks"]) for row in each["rows"]) < 1000
+
+
+def test_lines_of_a_curve() -> None:
+    rows = [(size, 20 + 0.01 * size) for size in (0, 1000, 2000, 3000)]
+    bent = [*rows, *((size, 60 + 0.002 * size) for size in (1e4, 2e4, 4e4))]
+    for model in (through_ends(rows), fitted(rows)):
+        assert (model.start, model.slope) == pytest.approx((20, 0.01))
+    both = two_lines(bent)
+    assert both.at == 1e4
+    assert errors(both, bent) == pytest.approx([0] * 7, abs=1e-9)
+    assert errors(through_ends(bent), bent)[0] == errors(through_ends(bent), bent)[-1] == 0
+    assert bus_bandwidth(1e9, 1e6, 2) == pytest.approx(1.0)
+
+
+def test_one_line_is_off_by_two_in_the_middle_and_right_at_both_ends() -> None:
+    for name in ("h100-1x8-nvls", "h100-2x8-ib", "h100-4x8-ib", "h100-2x8-efa", "a100-2x8-efa"):
+        rows = curve(name)["rows"]
+        wrong = dict(zip((size for size, _ in rows), errors(through_ends(rows), rows), strict=True))
+        middle = [e for size, e in wrong.items() if 2**18 <= size <= 2**25]
+        assert -0.66 < min(middle) < -0.5, name
+        assert max(abs(e) for size, e in wrong.items() if size < 64 or size > 2**31) < 0.09, name
+        assert max(map(abs, errors(two_lines(rows), rows))) < 0.27, name
+
+
+def lanes(figure: Figure, panel: int) -> dict[int, list[tuple[float, float]]]:
+    """Lane → the pieces that are drawn there."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for collection in figure.axes[panel].collections:
+        for path in collection.get_paths():
+            x, y = np.asarray(path.vertices).T
+            found.setdefault(int(y.min()), []).append((x.min(), x.max()))
+    return {lane: sorted(spans) for lane, spans in found.items()}
+
+
+def test_the_trace_of_ddp_shows_each_bucket_where_it_was() -> None:
+    record = published("ddp_trace")
+    figure = figures.ddp_trace(record)
+    calls = record["steps"][0]["nccl"]
+    spans = [(start, start + long) for *_, start, long in calls]
+    assert np.allclose(lanes(figure, 0)[1], spans)
+    said = texts(figure.axes[1]) + texts(figure.axes[2])
+    for number, (elements, *_) in enumerate(record["buckets"], 1):
+        named = f"{number}\n{4e-6 * elements:.1f} MB" in said
+        assert named == (number != 4), "bucket 4 lies between the two windows"
+    assert sum(elements for elements, *_ in record["buckets"]) == record["parameters"]
+    assert sum(tensors for _, tensors, *_ in record["buckets"]) == record["parameter_tensors"]
+
+
+def test_a_step_of_the_trace_waits_for_nothing_though_little_is_overlapped() -> None:
+    for step in published("ddp_trace")["steps"]:
+        assert step["last_all_reduce_end_ms"] < step["backward_end_ms"]
+        share = step["all_reduce_under_a_compute_kernel_ms"] / step["all_reduce_busy_ms"]
+        assert 0.15 < share < 0.18
+
+
+def test_without_overlap_compute_is_over_before_the_first_all_reduce() -> None:
+    record = published("no_overlap_trace")
+    figure = figures.no_overlap_trace(record)
+    for panel, step in ((1, record["steps"][2]), (2, record["steps"][4])):
+        drawn = lanes(figure, panel)[1]
+        assert len(drawn) == step["all_reduces"] == 404
+        assert sum(b - a for a, b in drawn) == pytest.approx(step["all_reduce_busy_ms"], rel=0.01)
+    assert record["steps"][4]["all_reduce_busy_ms"] > 1.9 * record["steps"][2]["all_reduce_busy_ms"]
+    assert record["steps"][4]["step_ms"] < record["steps"][2]["step_ms"]
+
+
+def test_the_hidden_all_to_all_lies_under_compute() -> None:
+    record = published("dualpipe_trace")
+    drawn = lanes(figures.dualpipe_trace(record), 0)
+    assert len(drawn[0]) == len(record["compute"])
+    assert len(drawn[1]) == len(record["communication"])
+    assert record["transfers_under_compute_ms"] > 0.96 * record["transfers_ms"]
+
+
+@pytest.mark.parametrize("bandwidth", [False, True])
+@pytest.mark.parametrize("both", [False, True])
+def test_curves_stand_beside_their_line(bandwidth: bool, both: bool) -> None:
+    chosen = [curve("h100-1x8-nvls"), curve("h100-2x8-ib")]
+    figure = figures.all_reduce_curves(chosen, bandwidth=bandwidth, both=both)
+    above, below = figure.axes
+    measured = [line for line in above.lines if line.get_marker() not in ("None", "")]
+    for line, each in zip(measured, chosen, strict=True):
+        values = [
+            bus_bandwidth(size, took, each["ranks"]) if bandwidth else took / 1e3
+            for size, took in each["rows"]
+        ]
+        assert list(line.get_ydata()) == pytest.approx(values)
+    ratios = [line for line in below.lines if len(line.get_xdata()) > 2]
+    assert len(ratios) == len(chosen) * (1 + both)
+    assert min(ratios[0].get_ydata()) == pytest.approx(0.47, abs=0.01)
+
+
+def test_failures_are_all_counted() -> None:
+    record = published("failures")
+    (axes,) = figures.failures(record).axes
+    assert sum(bar.get_width() for bar in axes.patches) == 419
+    assert "148   35 %" in texts(axes)
+    gpus = sum(count for _, category, count in record["rows"] if category == "GPU")
+    assert round(100 * gpus / 419) == 64
+
+
+def test_memory_measured_stands_beside_the_formula() -> None:
+    ddp, fsdp = figures.memory_by_formula(published("ddp_fsdp_zero")).axes
+    assert {"24", "24.2", "25.6", "out of\nmemory"} <= set(texts(ddp))
+    assert {"2.5", "2.6", "5.5"} <= set(texts(fsdp))
+
+
+def test_a_kernel_lasts_as_long_as_the_others_let_it_wait() -> None:
+    (axes,) = figures.kernel_waits(published("fsdp_waiting"), "reduce_scatter", 3264).axes
+    transfers = [bar.get_width() for bar in axes.patches if bar.get_x() == 0]
+    assert len(set(transfers)) == 1
+    assert {"12", "72"} <= set(texts(axes))
+
+
+def test_an_exposed_bucket_costs_what_it_takes_to_send() -> None:
+    record = published("bucket_sweep")
+    rows = np.array(record["rows"])
+    (axes,) = figures.bucket_sweep(record).axes
+    assert [list(line.get_ydata()) for line in axes.lines[:3]] == [
+        list(rows[:, column]) for column in (3, 2, 1)
+    ]
+    slope = np.polyfit(rows[:22, 0], rows[:22, 2], 1)[0]
+    send = (rows[:, 3] - rows[:, 1]).mean() / (record["parameters"] * 4 / 2**20)
+    assert slope == pytest.approx(send, rel=0.07)
