@@ -139,7 +139,8 @@ class Machine:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         speed, late = 1 / link.beta, link.alpha
         gpu = Accelerator("a core", self.training, memory, self.bandwidth, speed, speed)
-        return gpu._replace(nvlink_latency=late, network_latency=late, utilization=1.0)
+        gpu = gpu._replace(utilization=1.0, half_width=0)
+        return gpu._replace(nvlink_latency=late, network_latency=late)
 
 
 def rates(config: Config, ranks: int, times: dict[Config, Seconds], scope: Scope) -> Machine:
@@ -228,9 +229,8 @@ def cap(config: Config) -> float:
 def forecast(config: Config, ranks: int, strategy: str, gpu: Accelerator) -> Forecast:
     """What `plan` says; for hybrid sharding as if two ranks were a node."""
     gpu = gpu._replace(per_node=2 if strategy == "hsdp" else ranks)
-    found = plan(
-        sizes(config), gpu, ranks, batch=config.batch, policy=FP32, bucket_cap_mb=cap(config)
-    )
+    how: dict[str, Any] = {"policy": FP32, "gradient_as_bucket_view": True, "foreach": False}
+    found = plan(sizes(config), gpu, ranks, batch=config.batch, bucket_cap_mb=cap(config), **how)
     return found.forecasts[strategy]
 
 

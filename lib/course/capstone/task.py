@@ -45,6 +45,7 @@ MACHINE = Accelerator(  # of each rank
     nvlink_latency=50e-6,
     network_latency=500e-6,
     utilization=1.0,
+    half_width=0,
 )
 
 

@@ -144,9 +144,10 @@ def _sizes(dtype: torch.dtype, policy: DtypePolicy | None, fsdp: bool) -> _Sizes
     if policy is None:
         one = dtype.itemsize
         return _Sizes(one, one, 0, one, one, one)
-    used, sent = policy.weights.itemsize, policy.gradients.itemsize
+    used, sent = (policy.computes if fsdp else policy.weights).itemsize, policy.gradients.itemsize
     master = policy.master.itemsize if policy.master else 0
-    kept = _Sizes(used, sent, master, policy.moments.itemsize, used, sent)
+    weights, moments = policy.weights.itemsize, policy.moments.itemsize
+    kept = _Sizes(weights, sent, master, moments, used, sent)
     return kept._replace(parameters=master, gradients=master, master=0) if fsdp and master else kept
 
 

@@ -12,6 +12,8 @@ HALF_WIDTH = 600
 NVLINK_LATENCY = 3e-6
 NETWORK_LATENCY = 10e-6
 
+GIB = 2**30  # memory is sold in these: "80 GB" are 80 GiB, or 85.9e9 bytes
+
 UTILIZATION = 0.4  # of the peak that training commonly reaches
 
 
@@ -20,20 +22,19 @@ class Accelerator(NamedTuple):
 
     name: str  #: as its vendor calls it
     flops: float  #: dense bf16 operations a second
-    memory: float  #: bytes
+    memory: float  #: bytes of it
     bandwidth: float  #: of its memory, bytes a second
     nvlink: float  #: to GPUs of its node, bytes a second in each direction
     network: float  #: of its own network card, bytes a second in each direction
     per_node: int = 8  #: GPUs that NVLink joins
     nvlink_latency: float = NVLINK_LATENCY  #: seconds that a message of any size takes
     network_latency: float = NETWORK_LATENCY  #: the same on the network
-    utilization: float = UTILIZATION  #: the part of `flops` that training reaches
-    limit: float = 0.53  #: the part of `flops` that training a wide model reaches
+    utilization: float = 0.53  #: the part of `flops` that training reaches if the model is wide
     half_width: float = HALF_WIDTH  #: of a model that reaches half of that
 
     def rate(self, width: int) -> float:
         """FLOPs per second in a model of this width, while nothing waits for the network."""
-        return self.flops * self.limit * width / (width + self.half_width)
+        return self.flops * self.utilization * width / (width + self.half_width)
 
     @property
     def node_network(self) -> float:
@@ -41,10 +42,10 @@ class Accelerator(NamedTuple):
         return self.network * self.per_node
 
 
-A100 = Accelerator("A100 SXM", 312e12, 80e9, 2.039e12, 300e9, 25e9, limit=0.76)
-H100 = Accelerator("H100 SXM", 989e12, 80e9, 3.35e12, 450e9, 50e9)
-H200 = Accelerator("H200 SXM", 989e12, 141e9, 4.8e12, 450e9, 50e9)
-B200 = Accelerator("B200 SXM", 2250e12, 180e9, 8e12, 900e9, 50e9)
+A100 = Accelerator("A100 SXM", 312e12, 80 * GIB, 2.039e12, 300e9, 25e9, utilization=0.76)
+H100 = Accelerator("H100 SXM", 989e12, 80 * GIB, 3.35e12, 450e9, 50e9)
+H200 = Accelerator("H200 SXM", 989e12, 141 * GIB, 4.8e12, 450e9, 50e9)
+B200 = Accelerator("B200 SXM", 2250e12, 180 * GIB, 8e12, 900e9, 50e9)
 ACCELERATORS = {gpu.name.split()[0]: gpu for gpu in (A100, H100, H200, B200)}
 
 PCIE_4 = 32e9  # 16 lanes, bytes a second in each direction

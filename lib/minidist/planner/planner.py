@@ -11,14 +11,16 @@ from textwrap import fill
 
 from torch import Tensor, nn
 
-from minidist.memory.state import MIXED, DtypePolicy, Strategy, state
+from minidist.memory.state import AUTOCAST, DtypePolicy, Strategy, state
 from minidist.planner.hardware import ACCELERATORS, Accelerator
 from minidist.planner.sizes import Sizes, above_zero, check_sizes
 from minidist.planner.step import Memory, Phases, TrainingStep, into_nodes, total, with_overlap
 from minidist.schedule.checks import amount, whole_number
+from minidist.schedule.cost import Curve
 
 WIDTH = 80  # of a printed line
 CLOSE = 0.95  # of the fastest strategy's rate: then the simpler one is taken
+ROOM = 0.9  # of a GPU's memory: what fragments, and CUDA and NCCL themselves, need the rest
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Forecast:
 
     memory: dict[str, float]  #: bytes by part; they are never there all at once
     peak: float  #: the most bytes at a time
-    fits: bool  #: whether that is no more than the hardware has
+    fits: bool  #: whether that is no more than `ROOM` of what the hardware has
     largest_batch: int  #: samples of a micro-batch that would fit, 0 if not even one does
     sent: float  #: bytes that a rank sends
     messages: int  #: in which it sends them
@@ -81,10 +83,14 @@ def plan(
     *,
     batch: int = 1,
     sample: Tensor | None = None,
-    policy: DtypePolicy = MIXED,
+    policy: DtypePolicy = AUTOCAST,
     optimizer: str = "adam",
-    checkpointing: bool = False,
+    checkpointing: float = False,
     bucket_cap_mb: float = 25,
+    gradient_as_bucket_view: bool = False,
+    foreach: bool = True,
+    fused_loss: bool = False,
+    all_reduce: Curve | None = None,
 ) -> Plan:
     """Predict a training step under every strategy, and recommend one.
 
@@ -93,10 +99,16 @@ def plan(
         hardware: of each rank, or the name of one in `ACCELERATORS`. Ranks fill nodes.
         batch: samples of a rank's micro-batch.
         sample: an input of the module, as `Sizes.of` takes it.
-        policy: of dtypes; weights and gradients travel in theirs.
+        policy: of dtypes. Gradients travel in theirs, and so do weights; FSDP gathers weights in
+            the dtype in which they compute.
         optimizer: "sgd", "momentum" or "adam".
-        checkpointing: whether blocks keep only their inputs, and compute forward twice.
+        checkpointing: the share of blocks that keep only their inputs, and compute forward twice:
+            False, True, or 0.5 for every second one.
         bucket_cap_mb: MiB that close a bucket of DDP or ZeRO, as there.
+        gradient_as_bucket_view: as in DDP.
+        foreach: as in AdamW, whose default it is on a GPU.
+        fused_loss: whether one kernel takes logits to their loss and makes their gradients.
+        all_reduce: as measured; it counts where all of its `ranks` talk, instead of the links.
 
     Raises ValueError or TypeError that names the argument.
     """
@@ -114,12 +126,13 @@ def plan(
         raise ValueError(f"model: expected an nn.Module or Sizes, got {type(model).__name__}")
     check_sizes(model)
     above_zero("bucket_cap_mb", bucket_cap_mb)
-    if not isinstance(checkpointing, bool):
-        raise TypeError(f"checkpointing: expected True or False, got {checkpointing!r}")
+    if amount("checkpointing", checkpointing + 0) > 1:  # True + 0 is 1
+        raise ValueError(f"checkpointing: expected a share from 0 to 1, got {checkpointing!r}")
     local, nodes = into_nodes(ranks, gpu.per_node)
     step = TrainingStep(
-        model, gpu, local, nodes, batch, policy, optimizer, checkpointing, bucket_cap_mb
-    )
+        model, gpu, local, nodes, batch, policy, optimizer, float(checkpointing), bucket_cap_mb,
+        gradient_as_bucket_view, foreach, fused_loss, all_reduce,
+    )  # fmt: skip
     hybrid = step.nodes > 1 and step.local == gpu.per_node > 1
     strategies = [each for each in Strategy if each != Strategy.HSDP or hybrid]
     forecasts = {each.value: forecast(step, each) for each in strategies}
@@ -139,6 +152,7 @@ def _accelerator(hardware: Accelerator | str) -> Accelerator:
     if gpu.utilization > 1:
         raise ValueError(f"hardware.utilization: expected at most 1, got {gpu.utilization}")
     whole_number("hardware.per_node", gpu.per_node, 1)
+    amount("hardware.half_width", gpu.half_width)
     amount("hardware.nvlink_latency", gpu.nvlink_latency)
     amount("hardware.network_latency", gpu.network_latency)
     return gpu
@@ -160,14 +174,14 @@ def forecast(step: TrainingStep, strategy: Strategy) -> Forecast:
         + alone.update
         + costs[2].seconds
     )
-    free, one = step.gpu.memory - memory.always, memory.activations / step.batch
-    ends = memory.unsharded + memory.gradients <= free
+    limit = ROOM * step.gpu.memory
+    free, one = limit - memory.always, memory.activations / step.batch
     parts = {name: nbytes for name, nbytes in memory._asdict().items() if name != "at_begin"}
     return Forecast(
         memory=parts,
         peak=memory.peak,
-        fits=memory.peak <= step.gpu.memory,
-        largest_batch=max(0, int((free - memory.at_begin) / one)) if ends else 0,
+        fits=memory.peak <= limit,
+        largest_batch=max(0, int((free - memory.at_begin) / one)) if memory.ends <= free else 0,
         sent=sent.sent,
         messages=sent.messages,
         compute=sum(computes),
@@ -193,20 +207,21 @@ def _reasons(
     forecasts: dict[str, Forecast], best: str | None, step: TrainingStep
 ) -> tuple[str, ...]:
     """Sentences that say why, with numbers."""
-    limit, name = step.gpu.memory, step.gpu.name
+    limit, name = ROOM * step.gpu.memory, step.gpu.name
+    room = f"the {_bytes(limit)} that it may take, {ROOM:.0%} of each {name}"
     if best is None:
         least = min(forecasts, key=lambda each: forecasts[each].peak)
         peak = forecasts[least].peak
         return (
             f"Nothing fits: {least} needs least, {_bytes(peak)}, which is {_bytes(peak - limit)} "
-            f"more than the {_bytes(limit)} of each {name}.",
+            f"more than {room}.",
             *_what_would_help(step),
         )
     found, names = forecasts[best], list(forecasts)
     reasons = []
     if big := [each for each in names if not forecasts[each].fits]:
         needs = ", ".join(f"{each} {_bytes(forecasts[each].peak)}" for each in big)
-        reasons.append(f"Too large for the {_bytes(limit)} of each {name}: {needs}.")
+        reasons.append(f"Too large for {room}: {needs}.")
     slow = [each for each in names[: names.index(best)] if forecasts[each].fits]
     for each in slow:
         rate = found.tokens_per_second / forecasts[each].tokens_per_second
@@ -227,14 +242,14 @@ def _reasons(
 def _what_would_help(step: TrainingStep) -> list[str]:
     """With what full sharding would fit; if with nothing, what to split besides."""
     alone = replace(step, batch=1)
-    again = replace(alone, checkpointing=True)
+    again = replace(alone, checkpointing=1.0)
     found: list[str] = []
     for how, each in (
         ("", step),
         (" with a micro-batch of 1", alone),
         (" with a micro-batch of 1 and checkpointing", again),
     ):
-        times = _times(each.memory(Strategy.FSDP), step.gpu.memory)
+        times = _times(each.memory(Strategy.FSDP), ROOM * step.gpu.memory)
         if times <= 1:
             return [*found, f"fsdp fits on these ranks{how}."]
         if math.isfinite(times):
@@ -255,7 +270,8 @@ def _times(memory: Memory, limit: float) -> float:
     begin, end = limit - memory.at_begin - memory.activations, limit - memory.unsharded
     if begin <= 0 or end <= 0:
         return math.inf
-    return max(memory.always / begin, (memory.always + memory.gradients) / end)
+    held = memory.always + memory.gradients
+    return max(memory.always / begin, held / end, (held + memory.update) / limit)
 
 
 def _bytes(number: float) -> str:

@@ -26,10 +26,12 @@ class Sizes(NamedTuple):
     units: int  #: equal blocks, which FSDP shards one at a time
     largest_unit: int  #: parameters of one of them
     operations: float  #: of the forward pass of one sample
-    activations: float  #: that the forward pass keeps, its loss included
+    activations: float  #: that the forward pass keeps, without the loss
     activations_checkpointed: float  #: the same if each block keeps only its input
+    outputs: float  #: of which a loss is computed, such as logits
     width: int  #: numbers of a token between two blocks
     tokens: int = 1  #: of a sample
+    stream: float = 0.0  #: inputs of norms among the activations, which autocast keeps in fp32
 
     @property
     def rest(self) -> int:
@@ -48,7 +50,7 @@ class Sizes(NamedTuple):
             whole_number(name, number, 1)
         unit = 12 * width**2 + 13 * width
         entries, block = layers * width, 15 * width  # the blocks' inputs, and what else one keeps
-        ends = 2 * width + vocabulary  # the last LayerNorm's and the head's inputs, and the loss
+        ends = 2 * width  # the last LayerNorm's and the head's inputs
         attention = 4 * context * width
         return cls(
             parameters=layers * unit + (vocabulary + context + 2) * width,
@@ -57,8 +59,10 @@ class Sizes(NamedTuple):
             operations=context * (layers * (24 * width**2 + attention) + 2 * vocabulary * width),
             activations=context * (entries + layers * block + ends),
             activations_checkpointed=context * (entries + block + ends),
+            outputs=context * vocabulary,
             width=width,
             tokens=context,
+            stream=context * (2 * layers + 1) * width,
         )
 
     @classmethod
@@ -85,7 +89,7 @@ class Sizes(NamedTuple):
             whole_number(name, number, 1)
         shared = width // heads * kv_heads  # the width of keys, and of values
         matrices = 2 * width * (width + shared) + 3 * width * hidden
-        unit, ends = matrices + 2 * width, 2 * width + vocabulary
+        unit, ends = matrices + 2 * width, 2 * width
         entries, block = layers * width, 5 * width + 2 * shared + 4 * hidden
         attention = 4 * context * width
         return cls(
@@ -95,8 +99,10 @@ class Sizes(NamedTuple):
             operations=context * (layers * (2 * matrices + attention) + 2 * vocabulary * width),
             activations=context * (entries + layers * block + ends),
             activations_checkpointed=context * (entries + block + ends),
+            outputs=context * vocabulary,
             width=width,
             tokens=context,
+            stream=context * (2 * layers + 1) * width,
         )
 
     @classmethod
@@ -118,8 +124,7 @@ class Sizes(NamedTuple):
         given: Inputs = (sample.to("meta"),), {}
         with FlopCounterMode(display=False) as counter, _noting(module, names, inputs):
             output = functional_call(module, _on_meta(module), *given)
-        # The loss keeps about as much as what it is computed of, as cross-entropy does.
-        kept = _kept(module, given) + _first(output).numel()
+        kept = _kept(module, given)
         again = [_kept(module.get_submodule(name), each) for name, each in inputs.items()]
         return cls(
             parameters=everything,
@@ -128,6 +133,7 @@ class Sizes(NamedTuple):
             operations=counter.get_total_flops() / len(sample),
             activations=kept / len(sample),
             activations_checkpointed=(kept - sum(again) + max(again, default=0)) / len(sample),
+            outputs=_first(output).numel() / len(sample),
             width=max((min(len(p), p.numel() // len(p)) for p in matrices), default=1),
             tokens=1 if sample.is_floating_point() else math.prod(sample.shape[1:]),
         )
@@ -138,6 +144,8 @@ def check_sizes(sizes: Sizes) -> None:
     for name, number in sizes._asdict().items():
         if name in ("parameters", "units", "largest_unit", "width", "tokens"):
             whole_number(f"sizes.{name}", number, 1)
+        elif name == "stream":
+            amount("sizes.stream", number)
         else:
             above_zero(f"sizes.{name}", number)
     if sizes.units * sizes.largest_unit > sizes.parameters:

@@ -5,6 +5,14 @@ activations. Time: a step computes, reads and writes memory, and communicates. L
 `minidist.schedule.cost` says, with rings inside the nodes and rings between them, as in
 `hierarchical_all_reduce`: ranks at the same place of each node share a ring of their own.
 
+[Note: memory] Backward begins with all activations: of each output of the model there are the
+number itself and, in fp32, its log-probability and the gradient of that; a fused loss has but the
+number and its gradient, in the compute dtype. Autocast keeps a copy of
+the weights in the compute dtype until backward has used it, and what norms read in fp32; FSDP
+gathers the weights in the compute dtype, and computes in nothing else. Backward ends with all
+gradients. Then AdamW updates all parameters at a time (`foreach`), with a temporary as large as one
+of its moments. DDP's buckets are there all the time, beside the gradients or as their memory.
+
 [Note: overlap] Computing and communicating take turns with n pieces (buckets, or units): the first
 piece of one has nothing to overlap with, and neither has the last piece of the other. If both run
 at a steady rate, together they take max(a + b/n, a/n + b): with many pieces the longer of the two,
@@ -22,7 +30,7 @@ from minidist.memory.state import DtypePolicy, Strategy, share, state
 from minidist.parallel.sharding.partition import MIB
 from minidist.planner.hardware import Accelerator
 from minidist.planner.sizes import Sizes
-from minidist.schedule.cost import Link
+from minidist.schedule.cost import Curve, Link
 
 ALL, NODE, NODES = "all ranks", "ranks of a node", "nodes"
 WEIGHTS, GRADIENTS = ("weights", ALL), ("gradients", ALL)
@@ -90,17 +98,24 @@ class Memory(NamedTuple):
     optimizer: float  #: master weights and moments
     unsharded: float  #: the most for part of a step, of units or of buckets in flight
     activations: float  #: of the micro-batch
-    at_begin: float  #: what of `unsharded`, or of DDP's buckets, is there as backward begins
+    at_begin: float  #: what of `unsharded`, or of gradients, is there as backward begins
+    buckets: float  #: of DDP, if gradients are no views of them
+    update: float  #: what the optimizer needs while it updates
 
     @property
     def always(self) -> float:
         """What is there all through a step."""
-        return self.weights + self.optimizer
+        return self.weights + self.optimizer + self.buckets
+
+    @property
+    def ends(self) -> float:
+        """What gradients take as backward ends or as the optimizer updates, if that is more."""
+        return self.gradients + max(self.unsharded, self.update)
 
     @property
     def peak(self) -> float:
-        """All activations as backward begins, or all gradients as it ends."""
-        return self.always + max(self.at_begin + self.activations, self.unsharded + self.gradients)
+        """All activations as backward begins, or all gradients afterwards."""
+        return self.always + max(self.at_begin + self.activations, self.ends)
 
 
 class Phases(NamedTuple):
@@ -122,8 +137,12 @@ class TrainingStep:
     batch: int
     policy: DtypePolicy
     optimizer: str
-    checkpointing: bool
+    checkpointing: float  #: the share of blocks that compute forward twice
     bucket_cap_mb: float = 25
+    gradient_as_bucket_view: bool = False
+    foreach: bool = True
+    fused_loss: bool = False
+    all_reduce: Curve | None = None  #: as measured over the ranks
 
     @property
     def ranks(self) -> int:
@@ -134,51 +153,65 @@ class TrainingStep:
         """How many ranks share what the strategy shards."""
         return self.local if strategy == Strategy.HSDP else self.ranks
 
-    @property
-    def nbytes(self) -> tuple[int, int]:
-        """Bytes of all weights and of all gradients, as they are used and sent."""
-        each = self.policy.weights.itemsize, self.policy.gradients.itemsize
-        return self.sizes.parameters * each[0], self.sizes.parameters * each[1]
+    def nbytes(self, strategy: Strategy) -> tuple[int, int]:
+        """Bytes of all weights and of all gradients, as they are sent.
+
+        FSDP gathers weights in the dtype in which they compute.
+        """
+        weights = self.policy.computes if strategy.stage == 3 else self.policy.weights
+        count = self.sizes.parameters
+        return count * weights.itemsize, count * self.policy.gradients.itemsize
 
     @property
     def bucket(self) -> int:
         """Bytes of a bucket of gradients; of a block the largest matrix has about a third."""
-        matrix = self.sizes.largest_unit // 3 * self.policy.gradients.itemsize
-        return int(min(self.nbytes[1], max(self.bucket_cap_mb * MIB, matrix)))
+        each = self.policy.gradients.itemsize
+        largest = max(self.bucket_cap_mb * MIB, self.sizes.largest_unit // 3 * each)
+        return int(min(self.sizes.parameters * each, largest))
 
     def memory(self, strategy: Strategy) -> Memory:
-        """Bytes on a rank. DDP's gradients are views of its buckets, which are always there."""
-        held = share(
-            state(self.sizes.parameters, self.policy, self.optimizer),
-            self.shards(strategy),
-            strategy.stage,
-        )
-        weight, gradient = self.policy.weights.itemsize, self.policy.gradients.itemsize
-        unit, rest = self.sizes.largest_unit, self.sizes.rest
-        unsharded = at_begin = 0
+        """Bytes on a rank: see [Note: memory]."""
+        policy, unit, rest = self.policy, self.sizes.largest_unit, self.sizes.rest
+        count, shards = self.sizes.parameters, self.shards(strategy)
+        held = share(state(count, policy, self.optimizer), shards, strategy.stage)
+        used, gradient = policy.computes.itemsize, policy.gradients.itemsize
+        unsharded = buckets = 0
+        cast = at_begin = used * count if used < policy.weights.itemsize else 0
         if strategy == Strategy.DDP:
-            at_begin = held.gradients
+            views = self.gradient_as_bucket_view
+            buckets, at_begin = 0 if views else held.gradients, cast + views * held.gradients
         elif strategy == Strategy.ZERO1:  # which packs its gradients for the optimizer's step
             unsharded = self.bucket
         elif strategy == Strategy.ZERO2:
             # One is filled, one is reduced, and autograd makes one gradient more.
-            flat = min(2 * self.bucket, self.nbytes[1])
-            unsharded = at_begin = flat + unit // 3 * gradient
+            flat = min(2 * self.bucket, gradient * count)
+            unsharded = flat + unit // 3 * gradient
+            at_begin = cast + unsharded
         elif strategy.stage == 3:
             # The outermost unit and its gradients; a unit and its gradients, the next one's
             # weights on their way, and the gradients of the one before it as they are sent.
-            outer, neighbours = rest * 2 * weight, self.sizes.units > 1
-            at_begin = outer + unit * (2 + neighbours) * weight
+            neighbours = self.sizes.units > 1
+            at_begin = rest * 2 * used + unit * (2 + neighbours) * used
             unsharded = at_begin + unit * neighbours * gradient
-        kept = self.sizes.activations_checkpointed if self.checkpointing else self.sizes.activations
-        activations = self.batch * kept * weight
+        updated = count / (shards if strategy.stage else 1)
+        update = policy.moments.itemsize * updated * (self.foreach and self.optimizer == "adam")
         return Memory(
-            held.weights, held.gradients, held.optimizer, unsharded, activations, at_begin
-        )
+            held.weights, held.gradients, held.optimizer, unsharded,
+            self.batch * self.activations(strategy), at_begin, buckets, update,
+        )  # fmt: skip
+
+    def activations(self, strategy: Strategy) -> float:
+        """Bytes that forward keeps of a sample, with the loss: see [Note: memory]."""
+        sizes, again, used = self.sizes, self.checkpointing, self.policy.computes.itemsize
+        kept = (1 - again) * sizes.activations + again * sizes.activations_checkpointed
+        wider = 0 if strategy.stage == 3 else max(0, self.policy.weights.itemsize - used)
+        inside = min(sizes.stream, (sizes.units - 1) * sizes.width * sizes.tokens)
+        output = 2 * used if self.fused_loss else used + 8
+        return used * kept + wider * (sizes.stream - again * inside) + output * sizes.outputs
 
     def traffic(self, strategy: Strategy) -> tuple[Cost, Cost, Cost]:
         """What `SENDS` costs during forward, during backward, and after it."""
-        nbytes = dict(zip(("weights", "gradients"), self.nbytes, strict=True))
+        nbytes = dict(zip(("weights", "gradients"), self.nbytes(strategy), strict=True))
         ring = {ALL: self.half, NODE: self.inside, NODES: self.between}
         calls = self.pieces(strategy)
         forward, backward, update = (
@@ -191,10 +224,14 @@ class TrainingStep:
         """How many buckets or units are sent one by one."""
         if strategy.stage == 3:
             return self.sizes.units + (self.sizes.rest > 0)
-        return math.ceil(self.nbytes[1] / self.bucket)
+        return math.ceil(self.nbytes(strategy)[1] / self.bucket)
 
     def half(self, nbytes: float, calls: int) -> Cost:
         """A reduce-scatter or an all-gather over all ranks: half of an all-reduce."""
+        curve = self.all_reduce
+        if curve and curve.ranks == self.ranks:
+            sent, messages = nbytes * (self.ranks - 1) / self.ranks, calls * (self.ranks - 1)
+            return Cost(calls * curve.seconds(nbytes / calls) / 2, sent, messages)
         return total((self.inside(nbytes, calls), self.between(nbytes, calls)))
 
     def inside(self, nbytes: float, calls: int) -> Cost:
@@ -209,8 +246,7 @@ class TrainingStep:
 
     def operations(self) -> Phases:
         """Seconds of computing; backward does twice the operations of forward."""
-        rate = self.gpu.flops * self.gpu.utilization
-        forward = self.batch * self.sizes.operations / rate
+        forward = self.batch * self.sizes.operations / self.gpu.rate(self.sizes.width)
         return Phases(forward, (2 + self.checkpointing) * forward, 0.0)
 
     def memory_traffic(self, strategy: Strategy) -> Phases:
@@ -219,7 +255,7 @@ class TrainingStep:
         It reads a gradient, reads and writes what it updates and its moments, and writes the
         weights, if they are another copy.
         """
-        weights, gradients = self.nbytes
+        weights, gradients = self.nbytes(strategy)
         held = state(self.sizes.parameters, self.policy, self.optimizer)
         updated = 2 * held.master + held.weights if held.master else 2 * held.weights
         moved = held.gradients + 2 * held.moments + updated
