@@ -2,6 +2,9 @@
 
 - Rajbhandari et al. (2020), "ZeRO", figure 1: state per GPU of 7.5 billion parameters on 64 GPUs,
   mixed precision with Adam: 120, 31.4, 16.6 and 1.9 GB.
+- mosaicml/llm-foundry: tokens/s of 209 runs of MPT under FSDP, from which `utilization` and
+  `HALF_WIDTH` are fitted; canghaiX/MiniTrainBench: peaks of DDP and FSDP; pytorch/torchtitan: both,
+  of Llama 3.1 8B. They are records of `benchmarks/published`.
 - NCCL's maintainers on what nccl-tests reach on large messages on 8 GPUs: A100, 230 GB/s
   (github.com/NVIDIA/nccl-tests/issues/149); H100, 370 GB/s by the ring and 480 GB/s where the
   switch reduces (issues/212). The data sheets' 300 and 450 GB/s are line rates: protocols take a
@@ -14,12 +17,22 @@
 - Li et al. (2020), abstract: DDP "attains near-linear scalability using 256 GPUs".
 """
 
+from collections.abc import Sequence
+from itertools import groupby
+from statistics import median
+
 import pytest
 
+from course.pages.foretold import Run, peaks, throughput, torchtitan
+from course.pages.published import curve, published
+from course.timing.fits import fitted, two_lines
 from minidist.memory.state import MIXED
-from minidist.planner.hardware import A100, H100, Accelerator
+from minidist.planner.hardware import A100, B200, H100, H200, Accelerator
+from minidist.planner.jobs import LARGE, MEDIUM, SMALL
 from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
+from minidist.planner.step import TrainingStep, into_nodes
+from minidist.schedule.cost import Curve
 
 STATE = ("weights", "gradients", "optimizer")
 
@@ -66,15 +79,15 @@ SEVENTY = llama(68_977_000_000, 80, 8192)
 @pytest.mark.parametrize(
     ("sizes", "gpu", "ranks", "strategy", "batch", "again", "published", "factor"),
     [
-        (SEVEN, A100, 128, "hsdp", 2, False, 3760, 0.71),
-        (THIRTEEN, A100, 128, "hsdp", 1, False, 1700, 0.83),
-        (THIRTY_FOUR, A100, 128, "fsdp", 8, True, 772, 0.55),
-        (SEVENTY, A100, 128, "fsdp", 6, True, 380, 0.55),
-        (SEVEN, H100, 96, "hsdp", 2, False, 7500, 1.12),
-        (THIRTY_FOUR, H100, 96, "fsdp", 2, True, 1550, 0.86),
+        (SEVEN, A100, 128, "hsdp", 2, False, 3760, 1.18),
+        (THIRTEEN, A100, 128, "hsdp", 1, False, 1700, 1.37),
+        (THIRTY_FOUR, A100, 128, "fsdp", 8, True, 772, 0.97),
+        (SEVENTY, A100, 128, "fsdp", 6, True, 380, 0.98),
+        (SEVEN, H100, 96, "hsdp", 2, False, 7500, 1.30),
+        (THIRTY_FOUR, H100, 96, "fsdp", 2, True, 1550, 1.06),
     ],
 )
-def test_llamas_train_within_a_factor_of_two_of_the_prediction(
+def test_llamas_that_no_rate_was_fitted_to_train_within_two_fifths_of_the_prediction(
     sizes: Sizes,
     gpu: Accelerator,
     ranks: int,
@@ -84,17 +97,18 @@ def test_llamas_train_within_a_factor_of_two_of_the_prediction(
     published: float,
     factor: float,
 ) -> None:
-    """The factor is mostly the utilization: 40 % is assumed, and the A100s reached 55 to 70 %."""
+    """They gather and reduce in bf16. Most wrong is what has the fewest tokens per gather."""
     node = 400e9 if gpu is A100 else 800e9  # bits a second of a node, for 8 GPUs
     gpu = gpu._replace(network=node / 8 / 8)
-    found = plan(sizes, gpu, ranks, batch=batch, checkpointing=again).forecasts[strategy]
+    how = {"batch": batch, "checkpointing": again, "policy": MIXED}
+    found = plan(sizes, gpu, ranks, **how).forecasts[strategy]
     assert found.fits
     assert found.binds == "compute"
     assert found.tokens_per_second / ranks / published == pytest.approx(factor, abs=0.01)
 
 
-@pytest.mark.parametrize(("batch", "published", "factor"), [(1, 173e12, 0.72), (2, 186e12, 0.67)])
-def test_the_fsdp_papers_gpt_scales_as_published_and_each_gpu_does_more_than_predicted(
+@pytest.mark.parametrize(("batch", "published", "factor"), [(1, 173e12, 1.30), (2, 186e12, 1.21)])
+def test_the_fsdp_papers_gpt_scales_as_published_and_each_gpu_does_less_than_predicted(
     batch: int, published: float, factor: float
 ) -> None:
     sizes, gpu = Sizes.gpt(96, 12_288, 50_000, 2048), A100._replace(network=2e12 / 8 / 8)
@@ -111,3 +125,139 @@ def test_ddp_scales_near_linearly_to_256_gpus() -> None:
     sizes = Sizes.gpt(24, 1024, 50_257, 1024)
     few, many = (plan(sizes, A100, n, batch=8).forecasts["ddp"].overlapped for n in (16, 256))
     assert 0.95 < few / many < 1.05
+
+
+# ---- the three jobs, and the runs that others have published ----
+
+
+def test_the_jobs_are_as_large_as_their_models() -> None:
+    sizes = [job.parameters for job in (SMALL, MEDIUM, LARGE)]
+    assert sizes == [3_212_749_824, 8_030_261_248, 405_853_388_800]
+
+
+def errors(runs: Sequence[Run]) -> list[float]:
+    return sorted(abs(1 - run.ratio) for run in runs)
+
+
+def test_speeds_of_209_runs_are_within_six_percent_in_the_median() -> None:
+    runs = throughput()
+    assert len(runs) == 209
+    assert 0.99 < median(run.ratio for run in runs) < 1.02
+    wrong = errors(runs)
+    assert median(wrong) < 0.06
+    assert wrong[len(wrong) * 9 // 10] < 0.17
+    for _, of_gpu in groupby(sorted(runs, key=lambda run: run.gpu), key=lambda run: run.gpu):
+        assert 0.95 < median(run.ratio for run in of_gpu) < 1.05
+    assert {run.found.binds for run in runs} == {"compute"}
+    # The outliers: full checkpointing at one sequence of 8,192 tokens, and 64 GPUs of 40 GB for 70
+    # billion parameters, which others of their kind do not repeat.
+    worst = sorted(runs, key=lambda run: abs(1 - run.ratio))[-3:]
+    assert [run.name for run in worst] == [
+        "1b, 2,048 tokens",
+        "30b, 8,192 tokens",
+        "70b, 2,048 tokens",
+    ]
+    assert worst[-1].ratio < 1.5
+
+
+def test_none_of_the_209_runs_is_called_too_large() -> None:
+    runs = throughput()
+    assert all(run.found.fits for run in runs)
+    room = [run.found.largest_batch / run.batch for run in runs]
+    assert median(room) < 1.5  # of the batch that they took
+
+
+def test_speeds_and_memory_of_an_8b_are_those_of_torchtitan() -> None:
+    """Its memory is what the allocator has reserved; torch.compile takes less, and is faster."""
+    runs = torchtitan()
+    compiled = ["compile" in run.name for run in runs["tokens"]]
+    assert compiled == [False, True, False, True]
+    for run, faster in zip(runs["tokens"], compiled, strict=True):
+        assert run.ratio == pytest.approx(1.02 if faster else 1.18, abs=0.03)
+    for run, faster in zip(runs["GiB"], compiled, strict=True):
+        assert run.ratio == pytest.approx(1.08 if faster else 1.01, abs=0.05)
+
+
+def test_peaks_of_ddp_and_fsdp_are_within_three_percent_and_what_did_not_fit_does_not() -> None:
+    """Of 23 million parameters 36 MiB are missing, as of 168 million: what cuBLAS works in."""
+    small, *runs = peaks()
+    assert small.ratio == pytest.approx(0.936, abs=0.002)
+    assert [run.published == 0 for run in runs] == [not run.found.fits for run in runs]
+    assert max(errors([run for run in runs if run.published])) < 0.03
+
+
+# ---- links ----
+
+RATES = {  # of those curves whose machine is known, each GPU, with its own share of the network
+    "a100-2x8-efa": A100._replace(network=50e9 / 8),
+    "a100-1x8-nvlink": A100,
+    "h100-1x8-nvls": H100,
+    "h100-2x8-efa": H100,
+    "h100-2x8-ib": H100,
+    "h100-4x8-ib": H100,
+    "h200-1x8-nvls": H200,
+    "b200-1x8": B200,
+    "b200-4x8-efa": B200,
+}
+MIDDLE = 2**20, 2**25  # bytes of most buckets and units
+
+
+def measured(name: str, part: slice = slice(None)) -> Curve:
+    found = curve(name)
+    return Curve(found["ranks"], [(size, took / 1e6) for size, took in found["rows"][part]])
+
+
+def all_reduce(name: str, nbytes: float, known: Curve | None = None) -> float:
+    """What a step takes for one, by the links or by a curve."""
+    places = into_nodes(curve(name)["ranks"], 8)
+    step = TrainingStep(SMALL, RATES[name], *places, 1, MIXED, "adam", 0.0, all_reduce=known)
+    return 2 * step.half(nbytes, 1).seconds
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_a_measured_curve_takes_the_place_of_the_links(name: str) -> None:
+    known = measured(name)
+    for nbytes, seconds in known.points:
+        assert all_reduce(name, nbytes, known) == pytest.approx(seconds)
+    gpus = known.ranks
+    told = plan(SMALL, RATES[name], gpus, all_reduce=known).forecasts["ddp"]
+    by_rates = plan(SMALL, RATES[name], gpus).forecasts["ddp"]
+    assert told.sent == pytest.approx(by_rates.sent)
+    assert told.messages >= by_rates.messages
+    assert told.communication != by_rates.communication
+    other = plan(SMALL, RATES[name], 2 * gpus, all_reduce=known).forecasts["ddp"]
+    assert other == plan(SMALL, RATES[name], 2 * gpus).forecasts["ddp"]
+
+
+def test_in_the_middle_rates_are_off_by_a_third_a_line_by_a_quarter_and_a_curve_by_little() -> None:
+    off: dict[str, list[float]] = {"rates": [], "line": [], "two lines": [], "curve": []}
+    for each in published("all_reduce_curves")["curves"]:
+        name, rows = each["id"], each["rows"]
+        line, lines = fitted(rows), two_lines(rows)
+        halves = [measured(name, slice(first, None, 2)) for first in (0, 1)]
+        for number, (size, took) in enumerate(rows):
+            if MIDDLE[0] <= size <= MIDDLE[1]:
+                other = halves[1 - number % 2]  # which has the points beside this one
+                off["line"].append(line(size) / took)
+                off["two lines"].append(lines(size) / took)
+                off["curve"].append(other.seconds(size) * 1e6 / took)
+                if name in RATES:
+                    off["rates"].append(all_reduce(name, size) * 1e6 / took)
+    wrong = {how: median(abs(1 - each) for each in ratios) for how, ratios in off.items()}
+    expected = {"rates": 0.35, "line": 0.25, "two lines": 0.05, "curve": 0.06}
+    assert wrong == pytest.approx(expected, abs=0.015)
+
+
+@pytest.mark.parametrize("points", [[], [(2.0, 1.0), (1.0, 1.0)], [(1.0, 0.0)], [(1.0, 1.0)] * 2])
+def test_a_curve_that_is_none_is_refused(points: list[tuple[float, float]]) -> None:
+    with pytest.raises(ValueError, match="points: expected"):
+        Curve(2, points)
+    with pytest.raises(ValueError, match="ranks must be at least 2"):
+        Curve(1, [(1.0, 1.0)])
+
+
+def test_a_curve_is_flat_below_its_points_and_as_steep_as_a_link_above_them() -> None:
+    known = Curve(2, [(10.0, 1.0), (1000.0, 4.0)])
+    assert [known.seconds(size) for size in (0, 1, 10)] == pytest.approx([1, 1, 1])
+    assert known.seconds(100.0) == pytest.approx(2.0)
+    assert [known.seconds(size) for size in (1000, 3000)] == pytest.approx([4, 12])

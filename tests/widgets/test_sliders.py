@@ -22,18 +22,17 @@ from course.widgets.checkpoints import YEAR, best_interval, lost, time_text
 from course.widgets.memory import POLICIES
 from course.widgets.page import SCRIPTS, Slider, assets, nbytes_text, seconds_text
 from course.widgets.peak import peak
-from course.widgets.plan import MODELS
 from course.widgets.scaling import BEGIN, LENGTH, RANKS, step
-from minidist.planner.hardware import H100, UTILIZATION
-from minidist.planner.planner import plan
-from minidist.planner.sizes import Sizes
+from minidist.planner.hardware import H100
+from minidist.planner.jobs import SMALL
+from minidist.planner.planner import ROOM, plan
 from minidist.schedule.cost import Link
 from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import PHONE, Pages, pages  # noqa: F401 (a fixture)
 
 SLIDERS = {
     "state": state_slider(),
-    "alone": state_slider(1.3e9, alone=True),
+    "alone": state_slider(3.2e9, alone=True),
     "curves": curves_slider(),
     "overlap": overlap_slider(),
     "scaling": scaling_slider(),
@@ -164,11 +163,11 @@ def test_limits_show_something_sensible_on_a_phone(pages: Pages) -> None:  # noq
 def test_state_in_words(desk: Page) -> None:
     figure = fresh(desk, "state")
     said = expect_sense(figure)
-    assert "DDP would need 112 GB on every rank. ZeRO-1, ZeRO-2 and ZeRO-3 fit" in said
+    assert "DDP would need 128 GB on every rank. ZeRO-1, ZeRO-2 and ZeRO-3 fit" in said
     assert "no state" in turn(figure, "Parameters", 0)
     assert "None fits" in turn(figure, "Parameters", -1)
     expect(figure.locator("svg")).to_contain_text("off the scale")
-    assert "ZeRO-3 fits into 80 GB" in turn(figure, "Ranks", -1)
+    assert "ZeRO-3 fits into 77.3 GB" in turn(figure, "Ranks", -1)
     assert "nobody to share with" in turn(figure, "Ranks", 0)
     expect(figure.get_by_label("Parameters")).to_have_attribute("aria-valuetext", "10 trillion")
     turn(figure, "Parameters", 1)
@@ -186,11 +185,11 @@ def test_bars_are_as_long_as_the_parts_are_large(desk: Page) -> None:
     found = widths(fresh(desk, "state"))
     assert len(found) == 12
     ddp, zero3 = found[:3], found[9:]
-    assert ddp[0] == pytest.approx(ddp[1]) == pytest.approx(ddp[2] / 6)
+    assert ddp[0] == pytest.approx(ddp[1]) == pytest.approx(ddp[2] / 2)
     assert zero3 == pytest.approx([each / 8 for each in ddp])
-    own = peak(int(3e9), *POLICIES["mixed bf16, Adam"], 4 * 2048, checkpoints=False)
+    own = peak(int(3.2e9), *POLICIES["autocast, Adam"], 4096, checkpoints=False)
     state = [own.weights, own.optimizer]
-    parts = [*state, own.activations, *state, own.gradients]
+    parts = [*state, own.activations, own.cast, *state, own.gradients, own.update]
     found = widths(fresh(desk, "peak"))
     scale = found[0] / parts[0]
     assert found == pytest.approx([scale * part for part in parts])
@@ -215,7 +214,7 @@ def test_overlap_in_words(desk: Page) -> None:
 def test_scaling_in_words(desk: Page) -> None:
     figure = fresh(desk, "scaling")
     said = expect_sense(figure)
-    link, flops = Link(10e-6, 1 / H100.network), UTILIZATION * H100.flops
+    link, flops = Link(10e-6, 1 / H100.node_network), H100.rate(SMALL.width)
 
     def outlasts(ranks: int) -> bool:
         own = step(BEGIN * 32 / ranks * LENGTH, ranks, flops, link)
@@ -239,17 +238,19 @@ def test_peak_in_words(desk: Page) -> None:
     figure = fresh(desk, "peak")
 
     def fit(checkpoints: bool) -> int:
-        mixed = POLICIES["mixed bf16, Adam"]
-        needed = (peak(int(3e9), *mixed, rows * 2048, checkpoints).total for rows in range(100))
-        return sum(each <= 80e9 for each in needed) - 1  # no rows fit too
+        how = POLICIES["autocast, Adam"]
+        needed = (peak(int(3.2e9), *how, n * 4096, checkpoints).total for n in range(100))
+        return sum(each <= ROOM * H100.memory for each in needed) - 1  # none fits too
 
     most = fit(checkpoints=False)
-    assert f"Up to {most} rows fit into 80 GB" in expect_sense(figure)
-    assert f"Only {most} rows fit" in turn(figure, "Rows", 3)
+    assert f"Up to {most} sequence" in expect_sense(figure)
+    assert "into 77.3 GB, 90 % of the GPU" in expect_sense(figure)
+    assert f"Only {most} sequence" in turn(figure, "Sequences", 3)
+    turn(figure, "Sequences", 0)
     said = turn(figure, "Checkpoints", "every block")
-    assert f"when backward ends. Up to {fit(checkpoints=True)} rows fit" in said
-    assert "Not even one row" in turn(figure, "Tokens", -1)
-    assert "state alone does not fit" in turn(figure, "GPU", "24 GB card")
+    assert f"in the update. Up to {fit(checkpoints=True)} sequences fit" in said
+    assert "Not even one sequence" in turn(figure, "Tokens", -1)
+    assert "state alone does not fit" in turn(figure, "GPU", "24 GB")
     assert "nothing to train" in turn(figure, "Parameters", 0)
 
 
@@ -257,36 +258,39 @@ def test_a_grid_in_words(desk: Page) -> None:
     figure = fresh(desk, "grid")
     said = expect_sense(figure)
     assert "128 replicas of 128 GPUs, 16 sequences each" in said
-    assert "tensor traffic takes longest, 8 % of the computing. The bubble is 48 %" in said
+    assert "tensor traffic takes longest, 11 % of compute. The bubble is 10 %" in said
+    assert "With what nothing hides, a step takes 6.03 s" in said
     assert "takes 8 × 16 = 128 GPUs, and there are only 1" in turn(figure, "GPUs", 0)
     turn(figure, "Tensor", 0)
     assert "nobody to send to" in turn(figure, "Pipeline", 0)
     assert "14,336 replicas would have nothing to do" in turn(figure, "GPUs", 14)
     turn(figure, "Pipeline", 4)
-    assert "8 blocks cannot be split into 16 stages" in turn(figure, "Parameters", 1)
+    assert "8 blocks cannot be split into 128 pieces" in turn(figure, "Parameters", 1)
     assert "nothing to hold" in turn(figure, "Parameters", 0)
 
 
 def test_a_plan_in_words(desk: Page) -> None:
     figure = fresh(desk, "plan")
-    own = plan(Sizes.gpt(*MODELS["7 billion"], 2048), "H100", 8, batch=4)
+    own = plan(SMALL, "H100", 8)
     assert own.best == "zero2"
     most = own.forecasts["zero2"].largest_batch
     said = expect_sense(figure)
-    assert "Run ZeRO-2: the simplest that fits into 80 GB" in said
-    assert f"Up to {most} samples fit on a GPU. Computing binds" in said
+    assert "Run ZeRO-2: the simplest that fits into 77.3 GB" in said
+    assert f"Up to {most} sequence fits on a GPU. Compute binds" in said
     picture = figure.locator(".picture")
     for name in ("zero1", "zero2", "fsdp"):
         expect(picture).to_contain_text(f"{own.forecasts[name].tokens_per_second:,.0f} tokens/s")
     expect(picture).not_to_contain_text("hybrid")
-    turn(figure, "Network", "10 Gb/s for each GPU")
+    turn(figure, "Network", "10 Gb/s per GPU")
     assert "The network binds" in turn(figure, "GPUs", 7)
     expect(picture).to_contain_text("hybrid")
     turn(figure, "Times of", "DDP")
     expect(picture).to_contain_text("DDP, with 8,192 tokens on a GPU")
-    assert "Take more GPUs" in turn(figure, "GPUs", 0)
-    turn(figure, "Samples", 0)
-    assert "activations of one sample alone" in turn(figure, "Tokens", -1)
+    turn(figure, "Sequences", 1)
+    turn(figure, "Checkpoints", "every block")
+    assert "Run one GPU" in turn(figure, "GPUs", 0)
+    turn(figure, "Sequences", 0)
+    assert "activations of one sequence alone" in turn(figure, "Tokens", -1)
 
 
 def test_checkpoints_in_words(desk: Page) -> None:

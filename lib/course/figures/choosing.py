@@ -18,15 +18,14 @@ def parts_at_peak(found: Forecast, unit: float = 1e9) -> dict[str, float]:
     """The parts that are there when most is: as backward begins, or as it ends."""
     held = found.memory
     parts = {"parameters": held["weights"], "optimizer state": held["optimizer"]}
-    always = sum(parts.values())
-    if found.peak <= always + held["unsharded"] + held["gradients"]:
-        parts |= {"gradients": held["gradients"], "unsharded": held["unsharded"]}
-    else:  # what else is there is DDP's buckets, or unsharded
-        other = found.peak - always - held["activations"]
-        replicated = held["unsharded"] == 0
-        parts |= {"gradients" if replicated else "unsharded": other}
-        parts |= {"activations": held["activations"]}
-    return {name: nbytes / unit for name, nbytes in parts.items()}
+    always = sum(parts.values()) + held["buckets"]
+    ends = always + held["gradients"] + max(held["unsharded"], held["update"])
+    if found.peak <= ends:
+        parts |= {"gradients": held["buckets"] + held["gradients"]}
+    else:
+        parts |= {"gradients": held["buckets"], "activations": held["activations"]}
+    rest = found.peak - sum(parts.values())  # gathered or cast weights; what the update needs
+    return {name: nbytes / unit for name, nbytes in (parts | {"unsharded": rest}).items()}
 
 
 GOOD, BAD = COLORS[2], COLORS[1]

@@ -13,6 +13,7 @@ KNOWN = {
     ETHERNET_100: "100 GbE",
     H100.network: "400 Gb/s InfiniBand",
     PCIE_5: "PCIe 5 x16",
+    H100.node_network: "a node of H100s",
     H100.nvlink: "NVLink of an H100",
 }
 

@@ -5,13 +5,12 @@ from typing import NamedTuple
 from course.widgets.memory import STAGES, bytes_each, count_text
 from course.widgets.page import Control, Slider, stops
 from course.widgets.peak import shape
-from minidist.memory.state import MIXED, StateBytes, share, state
-from minidist.planner.hardware import H100, UTILIZATION
+from minidist.memory.state import AUTOCAST, StateBytes, share, state
+from minidist.planner.hardware import H100
 
 LENGTH = 8192  # tokens of a sequence
 NODE = 8  # GPUs that NVLink joins
-FLOPS = UTILIZATION * H100.flops
-SIZES = sorted({0, int(405e9), *map(int, stops(8, 13, (1, 1.3, 2, 3, 5, 7)))})
+SIZES = sorted({0, int(405e9), *map(int, stops(8, 13, (1, 2, 3.2, 5, 8)))})
 
 
 class Grid(NamedTuple):
@@ -23,11 +22,23 @@ class Grid(NamedTuple):
     sent: dict[str, float]  #: bytes, by "data", "tensor" and "pipeline"
     seconds: dict[str, float]  #: of these, of "compute", and of the "bubble"
 
+    @property
+    def step(self) -> float:
+        """Seconds of compute and of what it does not hide: bubble, tensor traffic, late data."""
+        compute, bubble, late, tensor, _ = self.seconds.values()
+        return compute + bubble + tensor + max(0.0, late - 2 / 3 * compute)
+
 
 def grid(
-    parameters: int, gpus: int, tensor: int, pipeline: int, sequences: int, stage: int
+    parameters: int,
+    gpus: int,
+    tensor: int,
+    pipeline: int,
+    sequences: int,
+    stage: int,
+    chunks: int = 1,
 ) -> Grid:
-    """Predict a step of a GPT on H100s, in mixed precision with Adam.
+    """Predict a step of a GPT on H100s under autocast with Adam.
 
     Nodes of eight are filled by tensor parallelism first and by replicas then, which share the
     node's network cards. Weights that are sharded are gathered once in forward and once in
@@ -37,10 +48,11 @@ def grid(
         gpus: a multiple of `tensor` times `pipeline`.
         sequences: of the batch, one in a micro-batch.
         stage: of ZeRO, between the replicas.
+        chunks: of blocks, interleaved, that each GPU of a pipeline has.
     """
     blocks, width = shape(parameters)
     replicas = gpus // (tensor * pipeline)
-    own = state(-(-parameters // (tensor * pipeline)), MIXED)
+    own = state(-(-parameters // (tensor * pipeline)), AUTOCAST)
     micro = sequences / replicas
     tokens = micro * LENGTH
 
@@ -48,7 +60,7 @@ def grid(
         return (ranks - 1) / ranks
 
     sent = {
-        "data": (3 if stage == 3 else 2) * own.weights * others(replicas),
+        "data": (own.weights + own.gradients) * others(replicas),  # 2 + 2 + 4 bytes if sharded
         "tensor": 16 * tokens * width * others(tensor) * blocks / pipeline,
         "pipeline": 4 * tokens * width if pipeline > 1 else 0.0,
     }
@@ -58,10 +70,10 @@ def grid(
         "tensor": H100.network if tensor > NODE else H100.nvlink,
         "pipeline": H100.network,
     }
-    compute = 6 * parameters * sequences * LENGTH / gpus / FLOPS
+    compute = 6 * parameters * sequences * LENGTH / gpus / H100.rate(max(1, round(width)))
     seconds = {
         "compute": compute,
-        "bubble": compute * (pipeline - 1) / micro,
+        "bubble": compute * (pipeline - 1) / micro / chunks,
         **{name: sent[name] / rate for name, rate in rates.items()},
     }
     return Grid(replicas, micro, share(own, replicas, stage), sent, seconds)
@@ -72,6 +84,7 @@ def grid_slider(
     gpus: int = 16_384,
     tensor: int = 8,
     pipeline: int = 16,
+    chunks: int = 8,
     sequences: int = 2048,
 ) -> Slider:
     """What a GPU of a grid holds, and what each dimension of the grid sends in a step."""
@@ -85,19 +98,22 @@ def grid_slider(
         powers("gpus", "GPUs", 65_536, gpus),
         powers("tensor", "Tensor", 64, tensor),
         powers("pipeline", "Pipeline", 128, pipeline),
+        powers("chunks", "Chunks per GPU", 8, chunks),
         powers("sequences", "Sequences in a batch", 65_536, sequences),
         Control("stage", "Between replicas", STAGES, STAGES, "ZeRO-2", choose=True),
     ]
-    mixed = next(iter(bytes_each().values()))
-    gpu = {"flops": FLOPS, "nvlink": H100.nvlink, "network": H100.network}
+    autocast = next(iter(bytes_each().values()))
+    shapes = {size: shape(size) for size in SIZES}
+    gpu = {"nvlink": H100.nvlink, "network": H100.network}
     return Slider(
         "grid",
         "One of many H100s: what it holds, and what it sends in a step",
         controls,
         {
-            "each": mixed,
+            "each": autocast,
             "stages": STAGES,
-            "shapes": {size: shape(size) for size in SIZES},
+            "shapes": shapes,
+            "flops": {size: H100.rate(max(1, round(width))) for size, (_, width) in shapes.items()},
             "length": LENGTH,
             "gpu": {**gpu, "node": NODE, "memory": H100.memory},
         },

@@ -3,26 +3,29 @@
 from dataclasses import asdict
 
 from course.widgets.page import Control, Slider, rank_stops, stops
-from minidist.memory.state import FP32, MIXED, state
+from minidist.memory.state import AUTOCAST, FP32, MIXED, DtypePolicy, state
+from minidist.planner.hardware import H100
+from minidist.planner.planner import ROOM
 
 STAGES: tuple[str, ...] = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-LIMIT = 80e9  # bytes of an A100's or an H100's memory
+LIMIT = ROOM * H100.memory  # bytes of an A100's or an H100's memory that training may take
 NUMBERS = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
 POLICIES = {
-    "mixed bf16, Adam": (MIXED, "adam"),
+    "autocast, Adam": (AUTOCAST, "adam"),
+    "bf16 with fp32 master, Adam": (MIXED, "adam"),
     "fp32, Adam": (FP32, "adam"),
     "fp32, SGD with momentum": (FP32, "momentum"),
     "fp32, plain SGD": (FP32, "sgd"),
 }
 
 
-def state_slider(parameters: float = 7e9, ranks: int = 8, alone: bool = False) -> Slider:
+def state_slider(parameters: float = 8e9, ranks: int = 8, alone: bool = False) -> Slider:
     """Bars of parameters, gradients and optimizer state per rank, without sharding and with ZeRO.
 
     `parameters`: where the slider starts: 0 or from a million to 10^13; `ranks`: where that of the
     ranks starts; `alone`: one GPU, and no talk of ranks and stages.
     """
-    sizes = [0, *map(int, stops(6, 13, (1, 1.3, 2, 3, 5, 7)))]
+    sizes = [0, *map(int, stops(6, 13, (1, 1.3, 2, 3.2, 5, 8)))]
     counts = rank_stops()
     names = list(POLICIES)
     stages = ("GPU",) if alone else STAGES
@@ -50,5 +53,14 @@ def count_text(parameters: int) -> str:
 
 
 def bytes_each() -> dict[str, dict[str, int]]:
-    """Policy → bytes of each part of the state, for one parameter."""
-    return {name: asdict(state(1, *policy)) for name, policy in POLICIES.items()}
+    """Policy → bytes of one parameter: of its state, in forward, and for its update."""
+    return {
+        name: asdict(state(1, dtypes, optimizer))
+        | {"compute": dtypes.computes.itemsize, "update": update_bytes(dtypes, optimizer)}
+        for name, (dtypes, optimizer) in POLICIES.items()
+    }
+
+
+def update_bytes(policy: DtypePolicy, optimizer: str) -> int:
+    """What AdamW needs of each parameter while it updates all of them at a time."""
+    return policy.moments.itemsize if optimizer == "adam" else 0

@@ -1,20 +1,17 @@
 """A backward pass whose gradients travel during it or after it, in buckets or one by one."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import NamedTuple
 
-import torch
-
-from course.training.models import GPT
 from course.widgets.cost import link_controls
 from course.widgets.page import Control, Slider
 from minidist.parallel.sharding.partition import MIB, assign
-from minidist.planner.hardware import H100, UTILIZATION
+from minidist.planner.hardware import H100
+from minidist.planner.jobs import SMALL
 
 STRATEGIES = ("naive", "flat", "bucketed", "overlapped")
-TOKENS = 32 * 1024  # that each rank has in a step, to start with
-PER_TOKEN = 4 / 4 / (H100.flops * UTILIZATION)  # 4 operations a parameter, of 4 bytes
+TOKENS = 4096  # that each rank has in a step, to start with
+PER_TOKEN = 4 / 4 / H100.rate(SMALL.width)  # 4 operations per parameter, of 4 bytes
 CAPS = sorted({25 * MIB, *(1 << exponent for exponent in range(17, 31))})
 
 
@@ -73,13 +70,13 @@ def backward(
 def overlap_slider(
     ranks: int = 16,
     alpha: float = 10e-6,
-    bandwidth: float = 50e9,
+    bandwidth: float = H100.node_network,
     cap: int = 25 * MIB,
     tokens: int = TOKENS,
 ) -> Slider:
     """Four strategies of DDP as lanes over time; what of the communication backward does not hide.
 
-    The model is a GPT of 24 blocks, 1,024 wide, whose gradients are float32, on an H100.
+    The model is a Llama 3.2 3B, whose gradients are float32, on H100s.
     """
     sizes = list(gradient_bytes())
     texts = [f"{each // MIB} MiB" if each >= MIB else f"{each // 2**10} KiB" for each in CAPS]
@@ -94,9 +91,9 @@ def overlap_slider(
     )
 
 
-@cache
 def gradient_bytes() -> tuple[int, ...]:
-    """Of each parameter of the GPT."""
-    with torch.device("meta"):
-        model = GPT(256, width=1024, layers=24, heads=16, context=1024)
-    return tuple(4 * parameter.numel() for parameter in model.parameters())
+    """Of each parameter of the job `SMALL`."""
+    width, shared, hidden = SMALL.width, 1024, 8192
+    block = [width**2, *[width * shared] * 2, width**2, *[width * hidden] * 3, width, width]
+    ends = SMALL.rest - width, width  # the embedding, which is the head too; the last norm
+    return tuple(4 * each for each in (ends[0], *block * SMALL.units, ends[1]))

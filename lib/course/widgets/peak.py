@@ -3,30 +3,34 @@
 import math
 from typing import NamedTuple
 
-from course.widgets.memory import POLICIES, bytes_each, count_text
-from course.widgets.page import Control, Slider, nbytes_text, stops
+from course.widgets.memory import POLICIES, bytes_each, count_text, update_bytes
+from course.widgets.page import Control, Slider, stops
 from minidist.memory.state import DtypePolicy, state
-from minidist.planner.hardware import ACCELERATORS
+from minidist.planner.hardware import ACCELERATORS, GIB, H100
+from minidist.planner.planner import ROOM
 
-VOCABULARY = 32_000
+VOCABULARY = 128_256
 ASPECT = 128  # width of a model in multiples of its blocks, as in GPT-3
 KEPT = 16  # numbers that a block keeps of each token, in multiples of its width
 CHECKPOINTS = ("none", "every block")
-SIZES = [0, *map(int, stops(8, 13, (1, 1.3, 2, 3, 5, 7)))]
+SIZES = [0, *map(int, stops(8, 13, (1, 2, 3.2, 5, 8)))]
 
 
 class Peak(NamedTuple):
-    """Bytes of each part of a step; gradients and activations are there at different times."""
+    """Bytes of each part of a step; those of forward and of the update are never there together."""
 
     weights: int
     gradients: int
     optimizer: int
     activations: float
+    cast: int  #: copies of the weights, until backward has used them
+    update: int  #: what the optimizer needs while it updates
 
     @property
     def total(self) -> float:
         """The most at a time: all activations and no gradients yet, or the other way round."""
-        return self.weights + self.optimizer + max(self.gradients, self.activations)
+        ends = self.gradients + self.update
+        return self.weights + self.optimizer + max(ends, self.cast + self.activations)
 
 
 def shape(parameters: int) -> tuple[int, float]:
@@ -42,37 +46,41 @@ def peak(
 ) -> Peak:
     """Predict the peak of a step of a GPT on so many tokens.
 
-    At the beginning of backward there are what all blocks have kept, the logarithms of the
-    probabilities, and two gradients of the logits. With a checkpoint at every block, which keeps
-    its input alone, a block is computed again when the logits are gone.
+    At the beginning of backward there are what all blocks have kept, under autocast what norms read
+    in fp32, and of each logit itself and in fp32 its log-probability and the gradient of that. With
+    a checkpoint at every block, which keeps its input alone, a block is computed again when the
+    logits are gone.
     """
-    held = state(parameters, policy, optimizer)
+    held, used = state(parameters, policy, optimizer), policy.computes.itemsize
+    wider = max(0, policy.weights.itemsize - used)
     blocks, width = shape(parameters)
-    block, logits = KEPT * width, 3 * VOCABULARY
-    kept = blocks * width + max(block, logits) if checkpoints else blocks * block + logits
-    activations = tokens * kept * policy.weights.itemsize
-    return Peak(held.weights, held.gradients, held.optimizer, activations)
+    block, logits = KEPT * width * used + 2 * width * wider, VOCABULARY * (used + 8)
+    inputs = blocks * width * (used + wider)
+    kept = inputs + max(block, logits) if checkpoints else blocks * block + logits
+    cast, update = parameters * used if wider else 0, parameters * update_bytes(policy, optimizer)
+    state_of = held.weights, held.gradients, held.optimizer
+    return Peak(*state_of, tokens * kept, cast, update)
 
 
-def peak_slider(parameters: float = 3e9, rows: int = 4, length: int = 2048) -> Slider:
+def peak_slider(parameters: float = 3.2e9, sequences: int = 1, length: int = 4096) -> Slider:
     """Bars of state and activations at both ends of backward, against the memory of a GPU."""
     counts, lengths = ([1 << bit for bit in range(low, high)] for low, high in ((0, 11), (7, 21)))
     policies = list(POLICIES)
-    memories = {24e9: "24 GB card"} | {
-        gpu.memory: f"{gpu.name.split()[0]}, {nbytes_text(gpu.memory)}"
+    memories = {24 * GIB: "24 GB"} | {
+        gpu.memory: f"{gpu.name.split()[0]}, {gpu.memory / GIB:.0f} GB"
         for gpu in ACCELERATORS.values()
     }
     controls = [
         Control("parameters", "Parameters", SIZES, [*map(count_text, SIZES)], int(parameters)),
-        Control("rows", "Rows at a time", counts, [f"{n:,}" for n in counts], rows),
-        Control("length", "Tokens in a row", lengths, [f"{n:,}" for n in lengths], length),
+        Control("sequences", "Sequences", counts, [f"{n:,}" for n in counts], sequences),
+        Control("length", "Tokens of a sequence", lengths, [f"{n:,}" for n in lengths], length),
         Control("policy", "Dtypes and optimizer", policies, policies, policies[0], choose=True),
         Control("checkpoints", "Checkpoints", CHECKPOINTS, CHECKPOINTS, "none", choose=True),
-        Control("limit", "GPU", [*memories], [*memories.values()], 80e9, choose=True),
+        Control("limit", "GPU", [*memories], [*memories.values()], H100.memory, choose=True),
     ]
     return Slider(
         "peak",
-        "What one GPU holds at both ends of backward",
+        "What one GPU holds when backward begins, and in the update",
         controls,
-        {"each": bytes_each(), "shapes": {size: shape(size) for size in SIZES}},
+        {"room": ROOM, "each": bytes_each(), "shapes": {size: shape(size) for size in SIZES}},
     )

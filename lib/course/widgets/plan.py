@@ -3,11 +3,12 @@
 from course.widgets.memory import POLICIES, bytes_each
 from course.widgets.page import Control, Slider, rank_stops
 from minidist.memory.state import Strategy
-from minidist.planner.hardware import ACCELERATORS, ETHERNET_100, H100
-from minidist.planner.planner import CLOSE
+from minidist.planner.hardware import ACCELERATORS, H100
+from minidist.planner.planner import CLOSE, ROOM
 from minidist.planner.sizes import Sizes
 from minidist.planner.step import SENDS
 
+Shape = tuple[int, int, int, int, int, int]  # layers, width, hidden, heads, of keys, vocabulary
 NAMES = {
     "single": "one GPU",
     "ddp": "DDP",
@@ -16,31 +17,28 @@ NAMES = {
     "fsdp": "FSDP",
     "hsdp": "hybrid",
 }
-MODELS = {  # layers, width, vocabulary
-    "125 million": (12, 768, 50_257),
-    "350 million": (24, 1024, 50_257),
-    "1.3 billion": (24, 2048, 50_257),
-    "2.7 billion": (32, 2560, 50_257),
-    "7 billion": (34, 4096, 32_000),
-    "13 billion": (40, 5120, 32_000),
-    "30 billion": (48, 7168, 32_000),
-    "70 billion": (80, 8448, 128_000),
-    "175 billion": (96, 12_288, 50_257),
-    "405 billion": (126, 16_384, 128_000),
+MODELS: dict[str, Shape] = {
+    "Llama 3.2 1B": (16, 2048, 8192, 32, 8, 128_256),
+    "Llama 3.2 3B": (28, 3072, 8192, 24, 8, 128_256),
+    "Llama 3.1 8B": (32, 4096, 14_336, 32, 8, 128_256),
+    "Llama 3.1 70B": (80, 8192, 28_672, 64, 8, 128_256),
+    "Llama 3.1 405B": (126, 16_384, 53_248, 128, 8, 128_256),
 }
-CARDS = {  # bytes a second of each GPU
-    1.25e9: "10 Gb/s for each GPU",
-    H100.network / 8: "400 Gb/s for each node",
-    ETHERNET_100: "100 Gb/s for each GPU",
-    25e9: "200 Gb/s for each GPU",
-    H100.network: "400 Gb/s for each GPU",
-    100e9: "800 Gb/s for each GPU",
-}
-CHECKPOINTS = ("none", "every block")
+CARDS = {gbits / 8 * 1e9: f"{gbits} Gb/s per GPU" for gbits in (10, 50, 100, 200, 400, 800)}
+SHARES = {"none": 0.0, "every second block": 0.5, "every block": 1.0}
+
+
+def sizes(model: str, context: int) -> Sizes:
+    """Of one of `MODELS`, with sequences of so many tokens; small ones tie head and embedding."""
+    return Sizes.llama(*MODELS[model], context, tied="3.2" in model)
 
 
 def plan_slider(
-    model: str = "7 billion", ranks: int = 8, batch: int = 4, context: int = 2048
+    model: str = "Llama 3.2 3B",
+    ranks: int = 8,
+    batch: int = 1,
+    context: int = 8192,
+    checkpoints: str = "none",
 ) -> Slider:
     """What a GPU holds under each strategy, what the step takes, and what to run.
 
@@ -49,15 +47,16 @@ def plan_slider(
     """
     counts, batches = rank_stops(4096), [1 << bit for bit in range(9)]
     lengths, policies = [1 << bit for bit in range(9, 18)], list(POLICIES)
+    shares = list(SHARES)
     controls = [
         Control("model", "Model", list(MODELS), list(MODELS), model),
         Control("ranks", "GPUs", counts, [f"{n:,}" for n in counts], ranks),
-        Control("batch", "Samples on a GPU", batches, [f"{n}" for n in batches], batch),
-        Control("context", "Tokens of a sample", lengths, [f"{n:,}" for n in lengths], context),
+        Control("batch", "Sequences per GPU", batches, [f"{n}" for n in batches], batch),
+        Control("context", "Tokens of a sequence", lengths, [f"{n:,}" for n in lengths], context),
         Control("gpu", "GPU", list(ACCELERATORS), list(ACCELERATORS), "H100", choose=True),
         Control("card", "Network", list(CARDS), list(CARDS.values()), H100.network, choose=True),
         Control("policy", "Dtypes and optimizer", policies, policies, policies[0], choose=True),
-        Control("checkpoints", "Checkpoints", CHECKPOINTS, CHECKPOINTS, "none", choose=True),
+        Control("checkpoints", "Checkpoints", shares, shares, checkpoints, choose=True),
         Control(
             "shown", "Times of", ["", *NAMES], ["what to run", *NAMES.values()], "", choose=True
         ),
@@ -68,12 +67,11 @@ def plan_slider(
         controls,
         {
             "names": NAMES,
-            "sizes": {
-                name: {n: Sizes.gpt(*each, n)._asdict() for n in lengths}
-                for name, each in MODELS.items()
-            },
+            "sizes": {name: {n: sizes(name, n)._asdict() for n in lengths} for name in MODELS},
             "strategies": {each: {"stage": each.stage, "sends": SENDS[each]} for each in Strategy},
             "close": CLOSE,
+            "room": ROOM,
+            "shares": SHARES,
             "each": bytes_each(),
             "gpus": {name: gpu._asdict() for name, gpu in ACCELERATORS.items()},
         },

@@ -1,20 +1,21 @@
 """How a data-parallel step scales with the ranks, when the batch is kept and when it grows."""
 
-from functools import cache
 from typing import NamedTuple
 
 from course.widgets.cost import link_controls
-from course.widgets.overlap import gradient_bytes
 from course.widgets.page import Control, Slider, stops
-from minidist.parallel.sharding.partition import MIB, assign
-from minidist.planner.hardware import A100, B200, H100, UTILIZATION
+from minidist.memory.state import AUTOCAST, Strategy
+from minidist.planner.hardware import A100, B200, H100
+from minidist.planner.jobs import SMALL
+from minidist.planner.step import TrainingStep
 from minidist.schedule.algorithms import halving_doubling_all_reduce
 from minidist.schedule.cost import Link, price, switch
 
 BEGIN = 16  # ranks that have `sequences` each, whether the batch is kept or grows
 LENGTH = 1024  # tokens of a sequence
 RANKS = [1 << bit for bit in range(17)]
-SPEEDS = {UTILIZATION * gpu.flops: gpu.name.split()[0] for gpu in (A100, H100, B200)}
+SPEEDS = {gpu.rate(SMALL.width): gpu.name.split()[0] for gpu in (A100, H100, B200)}
+BUCKETS = TrainingStep(SMALL, H100, 8, 1, 1, AUTOCAST, "adam", 0.0).pieces(Strategy.DDP)
 
 
 class Step(NamedTuple):
@@ -31,34 +32,31 @@ class Step(NamedTuple):
 
 
 def step(tokens: float, ranks: int, flops: float, link: Link) -> Step:
-    """Predict a step of a GPT of 24 blocks, 1,024 wide, whose gradients are float32.
+    """Predict a step of the job `SMALL`, whose gradients are float32.
+
+    An all-reduce is priced at the least that it can take: 2 log2 N messages one after the other,
+    and 2 (N - 1) / N times the bytes. NCCL's trees come close to that.
 
     Args:
         tokens: of each rank.
         flops: operations a second that a rank reaches.
-        link: from each rank to a switch.
+        link: its beta is that of a node's rate, if ranks fill nodes.
     """
-    parameters, buckets = _model()
-    work = parameters * tokens / flops
-    bucket = price(halving_doubling_all_reduce(ranks), switch(link))(4 * parameters / buckets)
-    return Step(2 * work, 4 * work, buckets * bucket)
-
-
-@cache
-def _model() -> tuple[int, int]:
-    """Its parameters, and how many buckets their gradients fill."""
-    sizes = gradient_bytes()
-    return sum(sizes) // 4, len(assign(sizes, MIB, 25 * MIB))
+    work = SMALL.parameters * tokens / flops
+    least = price(halving_doubling_all_reduce(ranks), switch(link))
+    return Step(2 * work, 4 * work, BUCKETS * least(4 * SMALL.parameters / BUCKETS))
 
 
 def scaling_slider(
-    ranks: int = 256, sequences: int = 32, alpha: float = 10e-6, bandwidth: float = 50e9
+    ranks: int = 256,
+    sequences: int = 32,
+    alpha: float = 10e-6,
+    bandwidth: float = H100.node_network,
 ) -> Slider:
     """Time and efficiency of a step under strong and weak scaling; where the network takes over."""
-    parameters, buckets = _model()
     shares = [1 << bit for bit in range(11)]
     flops = sorted({*stops(13, 16, (1, 2, 5)), *SPEEDS})
-    speed = UTILIZATION * H100.flops
+    speed = H100.rate(SMALL.width)
     label = f"Sequences per rank at {BEGIN} ranks"
     counts, *link = link_controls(ranks, alpha, bandwidth)
     controls = [
@@ -72,7 +70,7 @@ def scaling_slider(
         "A step of data-parallel training on more and more ranks",
         controls,
         {
-            "model": {"parameters": parameters, "buckets": buckets},
+            "model": {"parameters": SMALL.parameters, "buckets": BUCKETS},
             "begin": BEGIN,
             "length": LENGTH,
             "ranks": RANKS,
@@ -81,5 +79,5 @@ def scaling_slider(
 
 
 def _speed_text(flops: float) -> str:
-    named = f" ({SPEEDS[flops]} at {UTILIZATION:.0%})" if flops in SPEEDS else ""
+    named = f" ({SPEEDS[flops]})" if flops in SPEEDS else ""
     return f"{flops / 1e12:,.0f} TFLOP/s{named}"

@@ -85,47 +85,50 @@
 
   // ---- the peak of a step on one GPU ----
 
-  function drawPeak({ parameters, rows, length, policy, checkpoints, limit }, data, width, figure) {
+  function drawPeak({ parameters, sequences, length, policy, checkpoints, limit }, data, width, figure) {
     if (!parameters) return word("A model without parameters has nothing to train, and holds 0 bytes.");
     const shape = data.shapes[parameters];
     const at = (count) => peakBytes(parameters, shape, data.each[policy], count * length, checkpoints === "every block");
-    const { weights, gradients, optimizer, activations, peak } = at(rows);
+    const { weights, gradients, optimizer, activations, cast, update, peak } = at(sequences);
     const bars = [
-      ["after forward", { weights, optimizer, activations }],
-      ["after backward", { weights, optimizer, gradients }],
+      ["after forward", { weights, optimizer, activations, unsharded: cast }],
+      ["in the update", { weights, optimizer, gradients, unsharded: update }],
     ];
-    const least = weights + optimizer + gradients;
-    const most = Math.floor((limit - weights - optimizer) / at(1).activations);
-    const what = bytesText(limit);
-    const when = activations > gradients ? "when backward begins" : "when backward ends";
+    const room = data.room * limit;
+    const least = weights + optimizer + gradients + update;
+    const most = Math.floor((room - weights - optimizer - cast) / at(1).activations);
+    const what = `${bytesText(room)}, ${100 * data.room} % of the GPU`;
+    const when = activations + cast > gradients + update ? "when backward begins" : "in the update";
     const says = `${shape[0]} block${shape[0] > 1 ? "s" : ""}, ${many(Math.round(shape[1]))} wide. ` +
       `The peak is ${bytesText(peak)}, ${when}. ` +
-      (least > limit
+      (least > room
         ? `The state alone does not fit into ${what}, however small the batch.`
-        : !most
-          ? `Not even one row fits into ${what}.`
-          : `${peak > limit ? "Only" : "Up to"} ${many(most)} row${most > 1 ? "s fit" : " fits"} into ${what}.`);
-    return { ...stacked(bars, limit, width, figure, 112), says, legend: PARTS };
+        : most < 1
+          ? `Not even one sequence fits into ${what}.`
+          : `${peak > room ? "Only" : "Up to"} ${many(most)} sequence${most > 1 ? "s fit" : " fits"} into ${what}.`);
+    const legend = { ...PARTS, unsharded: "temporary copies" };
+    return { ...stacked(bars, limit, width, figure, 112), says, legend };
   }
 
   // ---- a grid of GPUs ----
 
   const LINES = {
-    compute: "computing", bubble: "bubble", data: "data", tensor: "tensor", pipeline: "pipeline",
+    compute: "compute", bubble: "bubble", data: "data", tensor: "tensor", pipeline: "pipeline",
   };
 
-  function drawGrid({ parameters, gpus, tensor, pipeline, sequences, stage }, data, width, figure) {
+  function drawGrid({ parameters, gpus, tensor, pipeline, chunks, sequences, stage }, data, width, figure) {
     const blocks = data.shapes[parameters][0];
     const group = tensor * pipeline;
     if (!parameters) return word("A model without parameters has nothing to hold and nothing to send.");
     if (group > gpus) return word(`One replica takes ${tensor} × ${pipeline} = ${many(group)} GPUs, and there are only ${many(gpus)}.`);
-    if (pipeline > blocks) return word(`A model of ${blocks} block${blocks > 1 ? "s" : ""} cannot be split into ${pipeline} stages.`);
+    const pieces = pipeline > 1 ? pipeline * chunks : 1; // embedding and head may stand for blocks
+    if (pieces > blocks + 2) return word(`A model of ${blocks} block${blocks > 1 ? "s" : ""} cannot be split into ${pieces} pieces.`);
     const replicas = gpus / group;
     if (replicas > sequences) return word(`${many(replicas)} replicas, but only ${many(sequences)} sequence${sequences > 1 ? "s" : ""} in a batch: ${many(replicas - sequences)} replicas would have nothing to do.`);
-    const places = [gpus, tensor, pipeline];
-    const { held, sent, seconds, micro } = gridStep(
+    const places = [gpus, tensor, pipeline, chunks];
+    const { held, sent, seconds, step, micro } = gridStep(
       parameters, data.shapes[parameters], data.each, data.stages.indexOf(stage), places,
-      [sequences, data.length], data.gpu);
+      [sequences, data.length], { ...data.gpu, flops: data.flops[parameters] });
     const bars = stacked([["holds", only(held)]], data.gpu.memory, width, figure, 58);
     const [left, right, row, top] = [2, width - 14, 40, bars.height + 8];
     const longest = Math.max(...Object.values(seconds));
@@ -145,39 +148,39 @@
     const limit = bytesText(data.gpu.memory);
     const names = Object.keys(sent);
     const slow = names.reduce((one, other) => (seconds[other] > seconds[one] ? other : one));
-    const lost = Math.round((100 * (pipeline - 1)) / (micro + pipeline - 1));
+    const lost = Math.round((100 * seconds.bubble) / step);
     const says = `${many(replicas)} replica${replicas > 1 ? "s" : ""} of ${many(group)} GPU${group > 1 ? "s" : ""}, ` +
       `${many(micro)} sequence${micro > 1 ? "s" : ""} each. ` +
       `State of ${bytesText(held.total)} ${held.total > data.gpu.memory ? "does not fit" : "fits"} into ${limit}. ` +
       (gpus === 1 ? "One GPU has nobody to send to. "
-        : seconds[slow] > seconds.compute ? `The ${slow} traffic takes longer than the computing. `
-          : `The ${slow} traffic takes longest, ${Math.round((100 * seconds[slow]) / seconds.compute)} % of the computing. `) +
-      (pipeline > 1 ? `The bubble is ${lost} % of the time.` : "");
+        : seconds[slow] > seconds.compute ? `The ${slow} traffic takes longer than compute. `
+          : `The ${slow} traffic takes longest, ${Math.round((100 * seconds[slow]) / seconds.compute)} % of compute. `) +
+      (pipeline > 1 ? `The bubble is ${lost} % of the time. ` : "") +
+      `With what nothing hides, a step takes ${secondsText(step)}.`;
     return { height: top + 5 * row, nodes: [...bars.nodes, ...lanes], says, legend: STATE };
   }
 
   // ---- a plan: each strategy in turn, the simplest first ----
 
-  // The parts that are there when most is: as backward begins, or as it ends.
-  function atPeak({ peak, memory: { weights, gradients, optimizer, unsharded, activations } }, name) {
-    const always = { weights, optimizer };
-    const ends = weights + optimizer + unsharded + gradients;
-    if (peak <= ends) return { ...always, gradients, unsharded };
-    const other = Math.max(0, peak - weights - optimizer - activations); // DDP's buckets stay
-    return { ...always, [name === "ddp" ? "gradients" : "unsharded"]: other, activations };
+  // The parts that are there when most is: as backward begins, or afterwards.
+  function atPeak({ peak, memory: { weights, gradients, optimizer, buckets, activations } }) {
+    const begins = peak - weights - optimizer - buckets - activations;
+    const parts = begins >= 0 ? { gradients: buckets, activations } : { gradients: buckets + gradients };
+    const rest = peak - weights - optimizer - Object.values(parts).reduce((all, each) => all + each);
+    return { weights, optimizer, ...parts, unsharded: Math.max(0, rest) };
   }
 
   const share = (part, whole) => `${Math.round((100 * part) / whole)} %`;
 
   function drawPlan({ model, ranks, batch, context, gpu, card, policy, checkpoints, shown }, data, width, figure) {
-    const hardware = { ...data.gpus[gpu], network: card };
+    const hardware = { ...data.gpus[gpu], network: card, room: data.room };
     const sizes = data.sizes[model][context];
     const found = plan(
-      data.strategies, sizes, hardware, ranks, batch, data.each[policy], checkpoints === "every block");
+      data.strategies, sizes, hardware, ranks, batch, data.each[policy], data.shares[checkpoints]);
     const [run, names] = [recommended(found, data.close), Object.keys(found)];
     const fastest = Math.max(...names.map((name) => (found[name].fits ? found[name].tokensPerSecond : 0)));
     const bars = stacked(
-      names.map((name) => [data.names[name], atPeak(found[name], name)]), hardware.memory, width, figure, 66);
+      names.map((name) => [data.names[name], atPeak(found[name])]), hardware.memory, width, figure, 66);
     const answers = names.map((name, row) => {
       const { fits, tokensPerSecond } = found[name];
       const words = fits
@@ -188,11 +191,11 @@
     const of = found[shown] ? shown : run ?? names.at(-1);
     const one = found[of];
     const lanes = [
-      ["computing", one.compute, "compute"],
+      ["compute", one.compute, "compute"],
       ["memory traffic", one.memoryTraffic, "compute"],
       ["network", one.communication, "communication"],
       ["a step, with overlap", one.overlapped, "backward"],
-      ["a step, in turns", one.sequential, "bubble"],
+      ["a step, without overlap", one.sequential, "bubble"],
     ];
     const [top, left, right] = [bars.height + 44, 2, width - 14];
     const times = lanes.flatMap(([name, seconds, kind], row) => [
@@ -200,25 +203,25 @@
       rect(left, top + row * 36 + 5, Math.max(0.5, (seconds / one.sequential) * (right - left)), 12, `phase ${kind}`),
     ]);
     const head = text(left, bars.height + 18, `${data.names[of]}, with ${batch * context < 1e6 ? many(batch * context) : `${(batch * context) / 1e6} million`} tokens on a GPU:`);
-    return { height: top + 5 * 36, nodes: [...bars.nodes, ...answers, head, ...times], says: planSays(found, run, sizes, hardware, batch, data.names), legend: ALL };
+    return { height: top + 5 * 36, nodes: [...bars.nodes, ...answers, head, ...times], says: planSays(found, run, sizes, hardware, batch, data.names), legend: { ...ALL, unsharded: "temporary" } };
   }
 
   function planSays(found, run, sizes, gpu, batch, names) {
-    const memory = bytesText(gpu.memory);
+    const memory = bytesText(gpu.room * gpu.memory);
     if (!run) {
       const least = Object.keys(found).reduce((a, b) => (found[b].peak < found[a].peak ? b : a));
       const { peak, memory: { activations } } = found[least];
-      const help = activations / batch > gpu.memory
-        ? "The activations of one sample alone are too much: set checkpoints, or split the sample."
-        : activations > gpu.memory / 2 ? "Take fewer samples, or set checkpoints." : "Take more GPUs.";
+      const help = activations / batch > gpu.room * gpu.memory
+        ? "The activations of one sequence alone are too much: set checkpoints, or split the sequence."
+        : activations > gpu.memory / 2 ? "Take fewer sequences, or set checkpoints." : "Take more GPUs.";
       return `Nothing fits: ${names[least]} needs least, ${bytesText(peak)} of ${memory}. ${help}`;
     }
     const { largestBatch, compute, memoryTraffic, communication, overlapped } = found[run];
-    const times = { Computing: compute, "Memory bandwidth": memoryTraffic, "The network": communication };
+    const times = { Compute: compute, "Memory bandwidth": memoryTraffic, "The network": communication };
     const binds = Object.keys(times).reduce((a, b) => (times[b] > times[a] ? b : a));
     const mfu = (3 * sizes.operations * batch) / (overlapped * gpu.flops);
     return `Run ${names[run]}: the simplest that fits into ${memory} and reaches 95 % of the fastest. ` +
-      `Up to ${many(largestBatch)} sample${largestBatch > 1 ? "s" : ""} fit${largestBatch > 1 ? "" : "s"} on a GPU. ` +
+      `Up to ${many(largestBatch)} sequence${largestBatch > 1 ? "s" : ""} fit${largestBatch > 1 ? "" : "s"} on a GPU. ` +
       `${binds} binds, and the step reaches ${Math.round(100 * mfu)} % of the peak (MFU).`;
   }
 

@@ -80,7 +80,7 @@
     const x = (seconds) => left + (Math.min(seconds, most) / most) * (right - left);
     const axis = ticks(most, width / 90).flatMap((at) => [
       line(x(at), 0, x(at), height - 18, "grid"),
-      text(x(at), height - 4, secondsText(at), at ? "middle" : ""),
+      text(x(at), height - 4, secondsText(at), x(at) > right - 24 ? "end" : at ? "middle" : ""),
     ]);
     const lanes = strategies.flatMap((name, index) => {
       const y = index * row;

@@ -118,23 +118,30 @@ globalThis.minidistFormulas ??= (() => {
 
   // ---- course.widgets.peak: the most that a GPU holds in a step ----
 
-  const VOCABULARY = 32000;
+  const VOCABULARY = 128256;
 
-  // blocks, width: of a GPT with so many parameters; activations have the dtype of the weights.
+  // blocks, width: of a GPT with so many parameters. `cast`: copies of the weights until backward
+  // has used them; `update`: what the optimizer needs while it updates.
   function peakBytes(parameters, [blocks, width], each, tokens, checkpoints) {
     const { weights, gradients, optimizer } = stateBytes(parameters, each, 1, 0);
-    const [block, logits] = [16 * width, 3 * VOCABULARY]; // numbers for each token
-    const kept = checkpoints ? blocks * width + Math.max(block, logits) : blocks * block + logits;
-    const activations = tokens * kept * each.weights;
-    const peak = weights + optimizer + Math.max(gradients, activations);
-    return { weights, gradients, optimizer, activations, peak };
+    const [used, wider] = widths(each);
+    const block = 16 * width * used + 2 * width * wider; // bytes of each token
+    const logits = VOCABULARY * (used + 8);
+    const inputs = blocks * width * (used + wider);
+    const activations = tokens * (checkpoints ? inputs + Math.max(block, logits) : blocks * block + logits);
+    const [cast, update] = [wider ? parameters * used : 0, parameters * each.update];
+    const peak = weights + optimizer + Math.max(gradients + update, cast + activations);
+    return { weights, gradients, optimizer, activations, cast, update, peak };
   }
+
+  // Bytes of a number in forward and backward, and what the weights' dtype has beyond them.
+  const widths = (each) => [each.compute, Math.max(0, each.weights - each.compute)];
 
   // ---- course.widgets.grid: GPUs in a grid of replicas, each split by width and by depth ----
 
-  // gpu: flops that it reaches, bytes a second of its nvlink and its network; batch: sequences,
-  // and the length of each, in tokens.
-  function gridStep(parameters, [blocks, width], each, stage, [gpus, tensor, pipeline], batch, gpu) {
+  // gpu: flops that it reaches while nothing waits, bytes a second of its nvlink and its network;
+  // batch: sequences, and the length of each, in tokens.
+  function gridStep(parameters, [blocks, width], each, stage, [gpus, tensor, pipeline, chunks], batch, gpu) {
     const replicas = gpus / (tensor * pipeline);
     const own = Math.ceil(parameters / (tensor * pipeline));
     const held = stateBytes(own, each, replicas, stage);
@@ -142,7 +149,8 @@ globalThis.minidistFormulas ??= (() => {
     const tokens = micro * batch[1];
     const others = (ranks) => (ranks - 1) / ranks;
     const sent = {
-      data: (stage === 3 ? 3 : 2) * own * each.weights * others(replicas),
+      data: own * others(replicas) *
+        (stage === 3 ? 2 * each.compute + each.gradients : 2 * each.gradients),
       tensor: (16 * tokens * width * others(tensor) * blocks) / pipeline,
       pipeline: pipeline > 1 ? 4 * tokens * width : 0,
     };
@@ -154,8 +162,10 @@ globalThis.minidistFormulas ??= (() => {
       tensor: sent.tensor / (tensor > gpu.node ? gpu.network : gpu.nvlink),
       pipeline: sent.pipeline / gpu.network,
     };
-    seconds.bubble = (seconds.compute * (pipeline - 1)) / micro;
-    return { replicas, micro, held, sent, seconds };
+    seconds.bubble = (seconds.compute * (pipeline - 1)) / micro / chunks;
+    const late = Math.max(0, seconds.data - (2 / 3) * seconds.compute);
+    const step = seconds.compute + seconds.bubble + seconds.tensor + late;
+    return { replicas, micro, held, sent, seconds, step };
   }
 
   // ---- minidist.planner: a training step under each strategy ----
@@ -164,7 +174,7 @@ globalThis.minidistFormulas ??= (() => {
   const add = (...costs) => costs.reduce((all, cost) => all.map((sum, i) => sum + cost[i]), [0, 0, 0]);
 
   // strategies: the stage of each, and what it sends; sizes, gpu: fields of Sizes and of Accelerator;
-  // each: as for stateBytes. Strategy → forecast.
+  // each: as for stateBytes; checkpointing: a share of the blocks. Strategy → forecast.
   function plan(strategies, sizes, gpu, ranks, batch, each, checkpointing) {
     const local = ranks <= gpu.per_node ? ranks : divisor(ranks, gpu.per_node);
     const nodes = ranks / local;
@@ -185,7 +195,9 @@ globalThis.minidistFormulas ??= (() => {
 
   function forecast(strategy, { stage, sends, sizes, gpu, local, nodes, batch, each, checkpointing }) {
     const [ranks, { parameters, units, largest_unit: unit }] = [local * nodes, sizes];
-    const [weights, gradients] = [parameters * each.weights, parameters * each.gradients];
+    const [used, wider] = widths(each);
+    const weights = parameters * (stage === 3 ? used : each.weights); // as they are sent
+    const gradients = parameters * each.gradients;
     const rest = parameters - units * unit;
     const shards = strategy === "hsdp" ? local : ranks;
     const third = Math.floor(unit / 3) * each.gradients;
@@ -194,19 +206,23 @@ globalThis.minidistFormulas ??= (() => {
     // Memory: the parts, and of what is unsharded the part that is there as backward begins.
     const held = stateBytes(parameters, each, shards, stage);
     const inside = units > 1 ? 1 : 0;
-    const units3 = rest * 2 * each.weights + unit * (2 + inside) * each.weights;
+    const cast = wider ? used * parameters : 0;
+    const flat = Math.min(2 * bucket, gradients) + third;
+    const units3 = rest * 2 * used + unit * (2 + inside) * used;
     const [atBegin, unsharded] = {
-      single: [0, 0],
-      ddp: [held.gradients, 0],
-      zero1: [0, bucket],
-      zero2: Array(2).fill(Math.min(2 * bucket, gradients) + third),
+      single: [cast, 0], ddp: [cast, 0], zero1: [cast, bucket], zero2: [cast + flat, flat],
     }[strategy] ?? [units3, units3 + unit * inside * each.gradients];
-    const kept = checkpointing ? sizes.activations_checkpointed : sizes.activations;
-    const activations = batch * kept * each.weights;
-    const always = held.weights + held.optimizer;
-    const peak = always + Math.max(atBegin + activations, unsharded + held.gradients);
-    const free = gpu.memory - always;
-    const largestBatch = unsharded + held.gradients <= free
+    const buckets = strategy === "ddp" ? gradients : 0;
+    const update = (each.update * parameters) / (stage ? shards : 1);
+    const kept = (1 - checkpointing) * sizes.activations + checkpointing * sizes.activations_checkpointed;
+    const again = checkpointing * Math.min(sizes.stream, (units - 1) * sizes.width * sizes.tokens);
+    const stream = (stage === 3 ? 0 : wider) * (sizes.stream - again);
+    const activations = batch * (used * kept + stream + (used + 8) * sizes.outputs);
+    const always = held.weights + held.optimizer + buckets;
+    const ends = held.gradients + Math.max(unsharded, update);
+    const peak = always + Math.max(atBegin + activations, ends);
+    const free = gpu.room * gpu.memory - always;
+    const largestBatch = ends <= free
       ? Math.max(0, Math.trunc((free - atBegin) / (activations / batch))) : 0;
 
     // Communication: [seconds, bytes sent, messages] in forward, in backward, and afterwards.
@@ -224,21 +240,25 @@ globalThis.minidistFormulas ??= (() => {
     const [communication, sent, messages] = add(...costs);
 
     // Time: forward, backward, update.
-    const forward = (batch * sizes.operations) / (gpu.flops * gpu.utilization);
-    const again = checkpointing ? 1 : 0;
-    const computes = [forward, (2 + again) * forward, 0];
+    const rate = (gpu.flops * gpu.utilization * sizes.width) / (sizes.width + gpu.half_width);
+    const forward = (batch * sizes.operations) / rate;
+    const computes = [forward, (2 + checkpointing) * forward, 0];
     const moments = Math.ceil(parameters * each.moments);
-    const updated = each.master ? 2 * parameters * each.master + weights : 2 * weights;
+    const own = parameters * each.weights;
+    const updated = each.master ? 2 * parameters * each.master + own : 2 * own;
     const moved = gradients + 2 * moments + updated;
-    const moves = [weights, (1 + again) * weights + gradients, moved / (stage ? shards : 1)]
+    const moves = [weights, (1 + checkpointing) * weights + gradients, moved / (stage ? shards : 1)]
       .map((nbytes) => nbytes / gpu.bandwidth);
     const alone = computes.map((seconds, phase) => Math.max(seconds, moves[phase]));
     const together = (a, b) => Math.max(a + b / pieces, a / pieces + b);
     const overlapped = together(alone[0], costs[0][0]) + together(alone[1], costs[1][0]) + alone[2] + costs[2][0];
     const sum = (times) => times.reduce((all, time) => all + time, 0);
     return {
-      memory: { weights: held.weights, gradients: held.gradients, optimizer: held.optimizer, unsharded, activations },
-      peak, fits: peak <= gpu.memory, largestBatch, sent, messages,
+      memory: {
+        weights: held.weights, gradients: held.gradients, optimizer: held.optimizer, unsharded,
+        activations, buckets, update,
+      },
+      peak, fits: peak <= gpu.room * gpu.memory, largestBatch, sent, messages,
       compute: sum(computes), memoryTraffic: sum(moves), communication,
       sequential: sum(alone) + communication, overlapped,
       tokensPerSecond: (ranks * batch * sizes.tokens) / overlapped,
