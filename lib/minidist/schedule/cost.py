@@ -57,7 +57,7 @@ class Curve:
         """What an all-reduce of so many bytes takes."""
         sizes, times = zip(*self.points, strict=True)
         found = np.interp(np.log(max(nbytes, 1.0)), np.log(sizes), np.log(times))
-        return float(np.exp(found)) * max(1.0, nbytes / sizes[-1])
+        return float(np.exp(found) * max(1.0, nbytes / sizes[-1]))
 
 
 @dataclass(frozen=True)
