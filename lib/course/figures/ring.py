@@ -11,7 +11,6 @@ from matplotlib.patches import Circle, FancyArrowPatch
 from course.figures.boxes import box, single
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, RANK
-from minidist.schedule.cost import Link
 from minidist.schedule.simulate import Event, Replay
 
 CELL = 0.36  # width of a chunk; an inch has two units
@@ -79,13 +78,13 @@ def chunk_tour(replay: Replay, chunk: int) -> Figure:
 
     Beside each arrow stands its step, and which ranks' parts the message carries.
     """
-    figure, axes = single(size=(3.5, 3.4))
+    figure, axes = single(size=(3.4, 3.3))
     for rank in range(replay.ranks):
         spot, color = place(rank, replay.ranks), RANK[rank % 8]
         axes.add_patch(Circle(spot, 0.3, facecolor=(color, 0.35), edgecolor=GREY))
         style.write(axes, *spot, f"rank {rank}")
     for event in (event for event in replay.events if event.chunk == chunk):
-        bend, width, out = (-0.32, 2.2, 1.62) if event.reduce else (0.1, 1.4, 0.52)
+        bend, width, out = (-0.32, 2.2, 1.95) if event.reduce else (0.1, 1.4, 0.45)
         x, y = _arrow(axes, event, replay.ranks, bend=bend, width=width)
         whole = event.carried == tuple(range(replay.ranks))
         carried = "Σ" if whole else "+".join(map(str, event.carried))
@@ -110,49 +109,20 @@ def _bare(axes: Axes, title: str) -> None:
     axes.set_axis_off()
 
 
-BAR = 0.62
-
-
-def message_times(link: Link, sizes: Mapping[str, float]) -> Figure:
-    """A bar for a message of each size: first the latency, then its bytes.
-
-    Behind it stands the time, and the rate that the message as a whole has had.
-    """
-    figure, axes = single(size=(3.3, 0.36 * len(sizes) + 0.95))
-    alpha = 1e6 * link.alpha
-    for row, nbytes in enumerate(sizes.values()):
-        wire = 1e6 * link.beta * nbytes
-        axes.barh(row, alpha, BAR, facecolor="none", hatch="////", edgecolor=GREY)
-        axes.barh(row, wire, BAR, left=alpha, color=COLORS[0], alpha=0.75)
-        rate = nbytes / (alpha + wire) / 1e3  # bytes in microseconds
-        said = f" {alpha + wire:.0f} µs, {rate:.2g} GB/s"
-        axes.text(alpha + wire, row, said, va="center", fontsize=8)
-    axes.text(alpha / 2, -0.55, "α", ha="center", fontsize=9)
-    axes.text(1.2 * alpha, -0.55, "β · bytes", fontsize=9)
-    axes.set_yticks(range(len(sizes)), list(sizes))
-    longest = alpha + 1e6 * link.beta * max(sizes.values())
-    axes.set(xlim=(0, 1.62 * longest), ylim=(len(sizes) - 0.5, -0.95))
-    axes.set_xticks(range(0, int(longest) + 1, 10))
-    axes.set_xlabel("microseconds", fontsize=9)
-    style.chart(axes, labelsize=8)
-    return figure
-
-
 def link_lanes(replays: Mapping[str, Replay], rank: int = 0) -> Figure:
     """What comes in and what goes out at one rank's link, over time, for each schedule.
 
     Time counts bytes only, in units of the time that one whole tensor takes. A bar has the colour
     of its sender, and its number where there is room.
     """
-    figure, grid = style.subplots(
-        len(replays), 1, size=(3.7, 1.2 * len(replays) + 0.5), sharex=True
-    )
+    size = 3.4, 0.95 * len(replays) + 0.45
+    figure, grid = style.subplots(len(replays), 1, size=size, sharex=True)
     ends = [
         fill_lanes(axes, replay, rank, title)
         for axes, (title, replay) in zip(grid.flat, replays.items(), strict=True)
     ]
     grid[-1, 0].set_xlim(0, 1.02 * max(ends))
-    grid[-1, 0].set_xlabel("time, in units of one whole tensor (βG)", fontsize=9)
+    grid[-1, 0].set_xlabel("time, in units of one full tensor (βG)", fontsize=style.TITLE)
     return figure
 
 
@@ -165,8 +135,8 @@ def fill_lanes(axes: Axes, replay: Replay, rank: int, title: str) -> float:
             box(axes, start, row, length, 0.8, text, face=(RANK[src % 8], 0.55), linewidth=0.4)
             end = max(end, start + length)
     axes.set(ylim=(2, -0.1), yticks=[0.4, 1.4], yticklabels=["in", "out"])
-    axes.set_title(title, fontsize=9, loc="left")
-    style.chart(axes, labelsize=8)
+    axes.set_title(title, fontsize=style.TITLE, loc="left")
+    style.chart(axes)
     axes.tick_params(axis="y", length=0)
     return end
 
@@ -196,32 +166,34 @@ def readings(replay: Replay, rank: int = 1) -> Figure:
 
     They are a picture of the first step, one rank's part in all steps, and when its link is busy.
     """
-    figure = plt.figure(figsize=(5.9, 3.6), facecolor="none", layout="constrained")
-    axes = figure.subplot_mosaic("sss;drp", width_ratios=[1.5, 1, 1.1], height_ratios=[0.4, 1])
+    figure = plt.figure(figsize=(3.6, 4.3), facecolor="none", layout="constrained")
+    axes = figure.subplot_mosaic(
+        "ss;dr;pp", width_ratios=(1.25, 1), height_ratios=(0.55, 2.05, 0.8)
+    )
     first = [event for event in replay.events if event.step == 0]
     said = [f"{e.src} → {e.dst}: chunk {e.chunk}" for e in first]
     top = axes["s"]
     top.set_axis_off()
-    _write(top, 0.5, 0.95, "the schedule")
-    _write(top, 0.5, 0.64, "step 1:   " + ",   ".join(said))
-    _write(top, 0.5, 0.38, f"steps 2 to {replay.steps}:   …")
-    for start, end in ((0.4, 0.2), (0.53, 0.53), (0.66, 0.84)):
-        down = FancyArrowPatch((start, 0.2), (end, -0.12), arrowstyle="-|>", color=GREY)
-        down.set(transform=top.transAxes, clip_on=False, mutation_scale=10)
-        top.add_patch(down)
+    top.set_title("the schedule", fontsize=style.TITLE, fontweight="bold")
+    _write(top, 0.5, 0.75, f"step 1 of {replay.steps}, then {replay.steps - 1} more like it")
+    _write(top, 0.5, 0.25, "     ".join(said))
     panel(axes["d"], replay, [0], "drawn: step 1")
     axes["r"].set_axis_off()
-    axes["r"].set_title(f"run: rank {rank}'s part", fontsize=9)
+    axes["r"].set_title(f"run: rank {rank}'s part", fontsize=style.TITLE, fontweight="bold")
     sends = {event.step: event.chunk for event in replay.events if event.src == rank}
     for event in (event for event in replay.events if event.dst == rank):
         then = "add" if event.reduce else "keep"
         line = f"{event.step + 1}:  send {sends[event.step]},  {then} {event.chunk}"
-        _write(axes["r"], 0.5, 0.9 - 0.9 * event.step / replay.steps, line)
-    fill_lanes(axes["p"], replay, rank, f"priced: rank {rank}'s link")
-    axes["p"].set_xlabel("time (1 = a whole tensor)", fontsize=8)
+        _write(axes["r"], 0.5, 0.88 - 0.86 * event.step / replay.steps, line)
+    fill_lanes(axes["p"], replay, rank, "")
+    axes["p"].set_title(f"priced: rank {rank}'s link", fontsize=style.TITLE, fontweight="bold")
+    axes["p"].set_xlabel("time, in units of one full tensor (βG)", fontsize=style.TITLE)
     axes["p"].set_xlim(0, 1.6)
+    axes["d"].title.set(fontsize=style.TITLE, fontweight="bold")
+    axes["d"].set_anchor("N")
     return figure
 
 
 def _write(axes: Axes, x: float, y: float, text: str) -> None:
-    axes.text(x, y, text, fontsize=8, ha="center", va="center", transform=axes.transAxes)
+    place = axes.transAxes
+    axes.text(x, y, text, fontsize=style.LABEL, ha="center", va="center", transform=place)
