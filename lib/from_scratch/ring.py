@@ -35,7 +35,7 @@ def all_gather(output: Tensor, input: Tensor) -> None:
 
 
 def reduce_scatter_chunks(chunks: list[Tensor]) -> None:
-    """Send partial sums around the ring; at the end rank r has the finished sum of chunk r."""
+    """Send partial sums around; rank r ends with the finished sum of chunk r."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for step in range(ranks - 1):
         outgoing = chunks[(rank - 1 - step) % ranks]
@@ -55,7 +55,7 @@ def all_gather_chunks(chunks: list[Tensor]) -> None:
 
 
 def send_right_receive_left(outgoing: Tensor, incoming: Tensor) -> None:
-    """One step of the ring, both ways in one batch: one after the other, they hang on GPUs."""
+    """One step of the ring, both ways in one batch: apart, they hang on GPUs."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     send = dist.P2POp(dist.isend, outgoing, (rank + 1) % ranks)
     receive = dist.P2POp(dist.irecv, incoming, (rank - 1) % ranks)

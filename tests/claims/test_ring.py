@@ -1,11 +1,15 @@
 """The claims of the ring chapter, each shown by a run."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
 
 import minidist
 from minidist.collectives.runtime.executor import execute
+from minidist.profiler.spans import Span
+from minidist.profiler.timeline import mark
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, nodes, seconds
 from minidist.schedule.program import program
@@ -66,6 +70,63 @@ def test_with_many_nodes_tree_and_hierarchy_beat_the_ring() -> None:
     ring = seconds(algorithms.ring_all_reduce(4096), 1e9, cluster)
     layered = seconds(algorithms.hierarchical_all_reduce(4096, local=8), 1e9, cluster)
     assert layered < ring
+
+
+@pytest.mark.claim("B9")
+def test_torch_s_ddp_reduces_during_the_same_backward_and_never_in_a_forward() -> None:
+    def marked_all_reduce(_: object, bucket: Any) -> Any:
+        sending = mark(f"bucket {bucket.index()}", "communication")
+
+        def done(future: Any) -> Any:
+            sending.end()
+            return future.value()[0] / dist.get_world_size()
+
+        work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
+        return work.get_future().then(done)
+
+    def train(warm_up: int = 3, steps: int = 2) -> list[Span]:
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(512, 512) for _ in range(6)]
+        net = torch.nn.Sequential(*layers)
+        model = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=2)
+        model.register_comm_hook(None, marked_all_reduce)
+        optimizer, waits = torch.optim.SGD(model.parameters(), lr=0.1), []
+        # The gradient of the first layer comes last: from then on backward only waits.
+        layers[0].weight.register_hook(lambda _: waits.append(mark("waits", "waiting")))  # type: ignore[no-untyped-call]
+
+        def step() -> None:
+            with mark("forward"):
+                loss = model(torch.randn(256, 512)).square().mean()
+            with mark("backward"):
+                loss.backward()
+                waits.pop().end()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        for _ in range(warm_up):
+            step()
+        dist.barrier()
+        with minidist.timeline() as line:
+            for _ in range(steps):
+                step()
+        return line.spans
+
+    for spans in minidist.launch(train, 2):
+        buckets = [span for span in spans if span.lane == "communication"]
+        of = {
+            name: [span for span in spans if span.name == name]
+            for name in ("forward", "backward", "waits", "optimizer")
+        }
+        assert len(of["forward"]) == 2
+        for backward, waits, optimizer in zip(
+            of["backward"], of["waits"], of["optimizer"], strict=True
+        ):
+            own = [b for b in buckets if backward.start <= b.start < optimizer.end]
+            assert len(own) > 1
+            assert min(each.start for each in own) < waits.start, "while it computes"
+            assert max(each.end for each in own) <= waits.end <= optimizer.start
+        for forward in of["forward"]:
+            assert all(b.end <= forward.start or b.start >= forward.end for b in buckets)
 
 
 @pytest.mark.claim("B10")

@@ -1,7 +1,6 @@
 """The table of claims and what it points to."""
 
 import ast
-import re
 import sys
 from functools import cache
 from pathlib import Path
