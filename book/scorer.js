@@ -1,11 +1,21 @@
-// How the search ranks what it finds: titles that hold the query as it was typed, then chapters
-// before labs, and labs before the API.
+// How the search ranks what it finds: titles that hold the query as it was typed, then pages that
+// often say it, word beside word; chapters before labs, and labs before the API.
 const typed = (new URLSearchParams(window.location.search).get("q") ?? "").toLowerCase().trim();
 const isTyped = (title) => typed !== "" && title.toLowerCase().includes(typed);
+const words = typed.split(/[\s-]+/).map((word) => word.replace(/[^\p{L}\p{N}_]/gu, "\\$&"));
+const phrase = new RegExp(words.join("[\\s-]+"), "giu");
+const counts = new Map();
+function timesSaid(page) {
+  const paragraphs = globalThis.searchTexts?.[page] ?? [];
+  const count = () => paragraphs.reduce((sum, each) => sum + (each.match(phrase)?.length ?? 0), 0);
+  if (!counts.has(page)) counts.set(page, typed ? count() : 0);
+  return counts.get(page);
+}
 var Scorer = {
   score: ([page, title, , , score]) =>
     score +
-    (isTyped(title) ? 50 : 0) -
+    (isTyped(title) ? 50 : 0) +
+    8 * Math.log2(1 + timesSaid(page)) -
     (page.startsWith("notebooks/") ? 10 : 0) -
     (page.startsWith("book/api") ? 20 : 0),
   objNameMatch: 11,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
+from xml.etree import ElementTree
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
@@ -28,14 +29,35 @@ STICKING_OUT = """() => {
     .filter((element) => !inside(element) && !boxed(element))
     .map((element) => element.outerHTML.slice(0, 160));
 }"""
-# Pictures smaller than they were drawn; tables and pictures of which a part is out of sight without
-# a hint, or out of reach of the keyboard; and those that still hint when there is no more.
-SHRUNK = """() => [...document.querySelectorAll("article :is(figure, .cell_output) img")]
-    .filter((picture) => picture.clientWidth < picture.naturalWidth - 1)
-    .map((picture) => `${picture.clientWidth} of ${picture.naturalWidth} px: ${picture.alt}`)"""
+# Of each picture: its file, how wide it is shown and how wide it could be, and whether it may be
+# small.
+SHOWN = """() => [...document.querySelectorAll("article img[src$='.svg']")]
+    .filter((picture) => picture.clientWidth)
+    .map((picture) => {
+      const column_ = "section, li, dd, td, .admonition, .sd-card-body, .sd-tab-content";
+      const box = picture.closest(column_);
+      const { paddingLeft, paddingRight } = getComputedStyle(box);
+      const column = box.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight);
+      const file = picture.src.split("/").at(-1);
+      return [file, picture.clientWidth, column, picture.matches(".small"), picture.alt];
+    })"""
+FILLS, ON_A_DESK, ON_A_PHONE = 0.8, 12, 10  # of the column; pixels of the smallest letters
+# Code and outputs that a desk does not show whole, folded ones too.
+CLIPPED = """() => {
+  const folded = [...document.querySelectorAll("article details:not([open])")];
+  folded.forEach((each) => { each.open = true; });
+  const clipped = [...document.querySelectorAll("article pre")]
+    .filter((pre) => pre.clientWidth && pre.scrollWidth > pre.clientWidth + 1)
+    .map((pre) => `${pre.scrollWidth} of ${pre.clientWidth} px: ${pre.textContent.slice(0, 80)}`);
+  folded.forEach((each) => { each.open = false; });
+  return clipped;
+}"""
+# Tables, pictures, code and equations of which a part is out of sight without a hint, or out of
+# reach of the keyboard; and those that still hint when there is no more.
 HIDDEN_REST = """async () => {
-  const which = "article :is(.pst-scrollable-table-container, .picture)";
-  const boxes = [...document.querySelectorAll(which)];
+  const which = ".pst-scrollable-table-container, .picture, pre, mjx-container[display]";
+  const boxes = [...document.querySelectorAll(`article :is(${which})`)]
+    .filter((box) => box.checkVisibility());
   const fades = (box) => getComputedStyle(box).maskImage !== "none";
   const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
   const wide = (box) => box.scrollWidth > box.clientWidth + 1;
@@ -139,8 +161,8 @@ def test_there_are_pages() -> None:
     assert "book/index.html" in PAGES
 
 
-PROBLEMS = ["errors", "foreign requests", "raw math", "overhang", "shrunk pictures"]
-PROBLEMS += ["hidden rest", "violations"]
+PROBLEMS = ["errors", "foreign requests", "raw math", "overhang", "small pictures"]
+PROBLEMS += ["clipped code", "hidden rest", "violations"]
 Visit = dict[str, list[str]]  # what the browser saw on one page, by kind of problem
 
 
@@ -171,6 +193,30 @@ def violations(page: Page, mode: str, rules: object) -> list[str]:
     return [f"{width} px, {mode}: {each}" for each in page.evaluate(AXE, rules)]
 
 
+@cache
+def measures(file: str) -> tuple[float, float]:
+    """A picture's width as it was drawn, and the size of its smallest letters, in pixels.
+
+    Matplotlib draws a letter from an outline of 100 points, made smaller.
+    """
+    picture = ElementTree.parse(HTML / "_images" / file).getroot()
+    small = r"scale\((0?\.\d+) -0?\.\d+\)$"
+    scales = (re.search(small, each.get("transform", "")) for each in picture.iter())
+    letters = [100 * float(scale[1]) for scale in scales if scale]
+    wide, least = float(picture.attrib["width"].removesuffix("pt")), min(letters, default=99)
+    return wide * 96 / 72, least * 96 / 72
+
+
+def small_pictures(shown: Iterable[tuple[str, int, float, bool, str]], least: int) -> Iterator[str]:
+    """Those that leave much of a desk's column free, or whose letters are hard to read."""
+    for file, width, column, may_be_small, text in shown:
+        drawn, letters = measures(file)
+        if letters * width / drawn < least - 0.1:
+            yield f"letters of {letters * width / drawn:.1f} px: {text}"
+        if least == ON_A_DESK and width < FILLS * column and not may_be_small:
+            yield f"{width} of {column:.0f} px: {text}"
+
+
 @pytest.fixture(scope="module")
 def visit(tab: Page) -> Callable[[str], Visit]:
     errors, requests = list[str](), list[str]()
@@ -192,8 +238,12 @@ def visit(tab: Page) -> Callable[[str], Visit]:
                 wide = tab.evaluate("document.documentElement.scrollWidth")
                 seen["overhang"] = [f"{wide} px wide"] * (wide > PHONE[0])
                 seen["overhang"] += tab.evaluate(STICKING_OUT)
-                seen["shrunk pictures"] = tab.evaluate(SHRUNK)
                 seen["raw math"] = tab.evaluate(UNRENDERED_MATH)
+                seen["small pictures"] = [*small_pictures(tab.evaluate(SHOWN), ON_A_PHONE)]
+                tab.set_viewport_size({"width": DESK[0], "height": DESK[1]})
+                seen["small pictures"] += small_pictures(tab.evaluate(SHOWN), ON_A_DESK)
+                seen["clipped code"] = tab.evaluate(CLIPPED)
+                tab.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
             for mode in ("dark", "light"):  # at night pictures have a wider ground
                 show(tab, mode)
                 seen["hidden rest"] += tab.evaluate(HIDDEN_REST)

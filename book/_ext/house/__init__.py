@@ -9,7 +9,19 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.fileutil import copy_asset
 
-from house import claims, drawn, evidence, figures_list, first_uses, lab_figures, labs, run_it
+from house import (
+    claims,
+    drawn,
+    evidence,
+    figures_list,
+    first_uses,
+    lab_figures,
+    labs,
+    light,
+    run_it,
+    search_texts,
+    tables,
+)
 
 # The one script that reads TeX, and its fonts: 1.6 of the package's 35 MB.
 MATHJAX = {"tex-mml-chtml.js": "", "output/chtml/fonts/woff-v2": "output/chtml/fonts/woff-v2"}
@@ -50,6 +62,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", copy_mathjax)
     app.connect("autodoc-skip-member", skip_field)
     app.connect("missing-reference", find_elsewhere)
-    for part in (labs, lab_figures, figures_list, claims, drawn, evidence, first_uses, run_it):
+    parts = (labs, lab_figures, figures_list, claims, drawn, evidence, first_uses, run_it, tables)
+    for part in (*parts, search_texts, light):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -7,14 +7,14 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch
+from matplotlib.patheffects import withStroke
 
 from course.figures.boxes import box, single
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, RANK
 from minidist.schedule.simulate import Event, Replay
 
-CELL = 0.36  # width of a chunk; an inch has two units
-REACH = 1.95  # of a panel, from its middle to an edge
+REACH = 1.78, 1.92  # of a panel, from its middle to its edges; an inch has two units
 Point = tuple[float, float]
 
 
@@ -27,14 +27,14 @@ def place(rank: int, ranks: int) -> Point:
 def ring_circle(replay: Replay, panels: Mapping[str, Sequence[int]], *, columns: int = 2) -> Figure:
     """Who sends what to whom, and what every rank then holds.
 
-    A rank is a row of its chunks. A chunk has a stripe for each rank, filled if that rank's part is
-    in it; Σ is a finished sum, and what the panel's steps have changed has a thick border. A dashed
-    arrow overwrites what it meets, a solid one adds to it. `replay`: of any schedule of up to eight
-    ranks; `panels`: title → the steps, from 0, whose messages the panel shows; `columns`: panels
-    side by side.
+    A rank is a row of its chunks. A chunk has a stripe for each rank, coloured if that rank's part
+    is in it; Σ is a finished sum, and what the panel's steps have changed has a thick border. A
+    dashed arrow overwrites what it meets, a solid one adds to it. `replay`: of four ranks, of up to
+    eight if the tensor is one chunk; `panels`: title → the steps, from 0, whose messages the panel
+    shows; `columns`: panels side by side.
     """
     rows = -(-len(panels) // columns)
-    figure, grid = style.subplots(rows, columns, size=(1.62 * columns, 1.9 * rows))
+    figure, grid = style.subplots(rows, columns, size=(1.72 * columns, 2.05 * rows))
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     for axes, (title, steps) in zip(grid.flat, panels.items(), strict=False):
@@ -46,31 +46,53 @@ def panel(axes: Axes, replay: Replay, steps: Sequence[int], title: str) -> None:
     """One of the circles of `ring_circle`."""
     events = [event for event in replay.events if event.step in steps]
     for event in events:
-        x, y = _arrow(axes, event, replay.ranks, bend=-0.2, width=2)
         if replay.chunks > 1:
-            style.write(axes, 2.3 * x, 1.4 * y, f"chunk {event.chunk}")
+            _to_the_next(axes, event)
+        else:
+            _arrow(axes, event, replay.ranks, bend=-0.2, width=2)
     held, changed = replay.state(max(steps) + 1), {(e.dst, e.chunk) for e in events}
     for rank in range(replay.ranks):
         _holdings(axes, rank, replay, held[rank], {c for r, c in changed if r == rank})
     _bare(axes, title)
 
 
+def _to_the_next(axes: Axes, event: Event) -> None:
+    """An arrow of a ring of four, outside of the rows, and its chunk at the corner beyond it."""
+    right, up = 1 if event.src < 2 else -1, 1 if event.src in (0, 3) else -1
+    ends = [(0.8 * right, 1.08 * up), (1.22 * right, 0.36 * up)]
+    start, end = ends if event.src % 2 == 0 else ends[::-1]
+    arrow = FancyArrowPatch(start, end, connectionstyle="arc3,rad=-0.4", shrinkA=0, shrinkB=0)
+    _dress(arrow, event, 2)
+    axes.add_patch(arrow)
+    side = "left" if right > 0 else "right"
+    name = f"chunk {event.chunk}"
+    axes.text(0.92 * right, 1.38 * up, name, ha=side, va="center", fontsize=style.LABEL)
+
+
 def _holdings(
     axes: Axes, rank: int, replay: Replay, held: Sequence[tuple[int, ...]], changed: set[int]
 ) -> None:
-    middle, y = place(rank, replay.ranks)
-    left, low = middle - CELL * replay.chunks / 2, y - 0.2
+    if replay.chunks > 1:
+        middle, y = ((0, 1.24), (1, 0), (0, -1.24), (-1, 0))[rank % 4]
+        wide, high = 0.36, 0.5
+        aside, above = (-0.36 * middle, 0.46) if middle else (0, 0.46 if y > 0 else -0.48)
+    else:
+        (middle, y), wide, high = place(rank, replay.ranks), 0.56, 0.52
+        aside, above = 0, 0.48 if y > 0.5 else -0.5
+    left = middle - wide * replay.chunks / 2
     for chunk, who in enumerate(held):
-        x = left + CELL * chunk
-        for part in who:
-            stripe = CELL / replay.ranks
-            style.fill(axes, x + part * stripe, low, RANK[part % 8], width=stripe, height=0.36)
-        edge, width = (COLORS[1], 1.8) if chunk in changed else (GREY, 0.6)
-        text = "Σ" if who == tuple(range(replay.ranks)) else ""
-        box(axes, x, low, CELL, 0.36, text, edge=edge, linewidth=width)
-    aside = 0.9 * (middle > 0.5) - 0.9 * (middle < -0.5)  # clear of the arrows
-    above = 0.53 if y > -0.5 else -0.2
-    style.write(axes, middle + aside * CELL * (replay.chunks > 1), low + above, f"rank {rank}")
+        x = left + wide * chunk
+        stripe = 0.9 * wide / replay.ranks
+        for part in range(replay.ranks):
+            color, alpha = (RANK[part % 8], 0.9) if part in who else (GREY, 0.14)
+            at = x + 0.05 * wide + part * stripe
+            style.fill(axes, at, y - high / 2, color, width=0.86 * stripe, height=high, alpha=alpha)
+        edge, width = (COLORS[1], 2.2) if chunk in changed else (GREY, 0.6)
+        box(axes, x, y - high / 2, wide, high, edge=edge, linewidth=width)
+        if who == tuple(range(replay.ranks)):
+            sign = axes.text(x + wide / 2, y, "Σ", ha="center", va="center", fontsize=style.TITLE)
+            sign.set(weight="bold", path_effects=[withStroke(linewidth=1.6, foreground="white")])
+    style.write(axes, middle + aside, y + above, f"rank {rank}")
 
 
 def chunk_tour(replay: Replay, chunk: int) -> Figure:
@@ -97,15 +119,20 @@ def _arrow(axes: Axes, event: Event, ranks: int, *, bend: float, width: float) -
     """An arrow in the sender's colour, dashed if the message overwrites; returns its middle."""
     start, end = place(event.src, ranks), place(event.dst, ranks)
     arrow = FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", shrinkA=17, shrinkB=17)
-    arrow.set(arrowstyle="-|>", mutation_scale=11, color=RANK[event.src % 8], linewidth=width)
-    arrow.set_linestyle("-" if event.reduce else (0, (3, 2)))
+    _dress(arrow, event, width)
     axes.add_patch(arrow)
     return (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
 
 
+def _dress(arrow: FancyArrowPatch, event: Event, width: float) -> None:
+    arrow.set(arrowstyle="-|>", mutation_scale=11, color=RANK[event.src % 8], linewidth=width)
+    arrow.set_linestyle("-" if event.reduce else (0, (3, 2)))
+
+
 def _bare(axes: Axes, title: str) -> None:
-    axes.set(xlim=(-REACH, REACH), ylim=(-1.8, 1.9), aspect="equal")
-    axes.set_title(title, fontsize=9)
+    wide, high = REACH
+    axes.set(xlim=(-wide, wide), ylim=(-high, high), aspect="equal")
+    axes.set_title(title, fontsize=style.TITLE, weight="bold", pad=2)
     axes.set_axis_off()
 
 

@@ -3,7 +3,7 @@
 (() => {
   "use strict";
   const { stateBytes, peakBytes, gridStep, plan, recommended } = globalThis.minidistFormulas;
-  const { svg, text, line, rect, bytesText, secondsText, listed, word, show } = globalThis.minidistSliders;
+  const { svg, text, line, rect, bytesText, secondsText, countText, listed, word, show } = globalThis.minidistSliders;
 
   const STATE = { weights: "parameters", gradients: "gradients", optimizer: "optimizer state" };
   const PARTS = { ...STATE, activations: "activations" };
@@ -202,7 +202,7 @@
       svg("text", { x: left, y: top + row * 36 }, svg("tspan", { class: "strong" }, name), ` · ${secondsText(seconds)}`),
       rect(left, top + row * 36 + 5, Math.max(0.5, (seconds / one.sequential) * (right - left)), 12, `phase ${kind}`),
     ]);
-    const head = text(left, bars.height + 18, `${data.names[of]}, with ${batch * context < 1e6 ? many(batch * context) : `${(batch * context) / 1e6} million`} tokens on a GPU:`);
+    const head = text(left, bars.height + 18, `${data.names[of]}, with ${countText(batch * context)} tokens on a GPU:`);
     return { height: top + 5 * 36, nodes: [...bars.nodes, ...answers, head, ...times], says: planSays(found, run, sizes, hardware, batch, data.names), legend: { ...ALL, unsharded: "temporary" } };
   }
 

@@ -6,7 +6,7 @@
     price, best, crossings, overlap, stepTime, lostShares, bestInterval, algorithms, strategies,
   } = globalThis.minidistFormulas;
   const {
-    svg, text, line, rect, sizeText, secondsText, capital, listed, ticks, word, show,
+    svg, text, line, rect, sizeText, secondsText, tickText, capital, listed, ticks, word, show,
   } = globalThis.minidistSliders;
 
   // ---- curves of all-reduces ----
@@ -27,7 +27,7 @@
     const grid = [];
     for (let power = low; power <= high; power += Math.ceil((high - low) / 7)) {
       grid.push(line(left, y(10 ** power), right, y(10 ** power), "grid"));
-      grid.push(text(left - 6, y(10 ** power) + 4, secondsText(Number(`1e${power}`)), "end"));
+      grid.push(text(left - 6, y(10 ** power) + 4, tickText(Number(`1e${power}`)), "end"));
     }
     for (const [power, name] of [[10, "1 KiB"], [20, "1 MiB"], [30, "1 GiB"]]) {
       grid.push(line(x(2 ** power), top, x(2 ** power), bottom, "grid"));
@@ -80,7 +80,7 @@
     const x = (seconds) => left + (Math.min(seconds, most) / most) * (right - left);
     const axis = ticks(most, width / 90).flatMap((at) => [
       line(x(at), 0, x(at), height - 18, "grid"),
-      text(x(at), height - 4, secondsText(at), x(at) > right - 24 ? "end" : at ? "middle" : ""),
+      text(x(at), height - 4, tickText(at), x(at) > right - 24 ? "end" : at ? "middle" : ""),
     ]);
     const lanes = strategies.flatMap((name, index) => {
       const y = index * row;
@@ -106,7 +106,7 @@
         ? "One rank has nobody to average with: nothing is sent, and nothing is exposed."
         : `The same ${done[3].travels.length} buckets: after backward they add ${secondsText(late)} to the step, ` +
           `during it ${secondsText(hidden)}: ${Math.round(100 * (total ? 1 - hidden / total : 1))} % of the communication is hidden.`;
-    const legend = { backward: "backward", communication: "all-reduce" };
+    const legend = { backward: "backward", communication: "all-reduce", limit: "end of backward" };
     const end = line(x(backward), 0, x(backward), height - 18, "limit");
     return { height, nodes: [...axis, ...lanes, end], says, legend };
   }

@@ -21,6 +21,10 @@
       return this.phases_;
     }
 
+    get sentences() {
+      return this.frames.map((frame) => [frame.children[1]]);
+    }
+
     get beginning() {
       return "Start";
     }

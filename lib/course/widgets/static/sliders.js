@@ -22,8 +22,17 @@ globalThis.minidistSliders ??= (() => {
   const BINARY = [[2 ** 30, "Gi"], [2 ** 20, "Mi"], [2 ** 10, "Ki"], [1, ""]];
   const sizeText = (value) => scaled(value, "B", BINARY);
   const SHORT = [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
-  const secondsText = (value) =>
-    value === Infinity ? "forever" : value === 0 ? "0 s" : scaled(value, "s", SHORT);
+  const LONG = [[86400, "days"], [3600, "hours"], [60, "minutes"]];
+  function secondsText(value) {
+    if (value === Infinity) return "forever";
+    if (value === 0) return "0 s";
+    const [factor, unit] = LONG.find(([least]) => value >= 2 * least) ?? [1, ""];
+    return unit ? `${digits(value / factor).toLocaleString("en")} ${unit}` : scaled(value, "s", SHORT);
+  }
+  const tickText = (value) => (value ? scaled(value, "s", SHORT) : "0 s"); // of an axis
+  // As people write it: 640, 8,192, 33.6 million.
+  const countText = (value) =>
+    value < 1e6 ? value.toLocaleString("en") : `${digits(value / 1e6).toLocaleString("en")} million`;
   const capital = (words) => words[0].toUpperCase() + words.slice(1);
   const listed = (names) => names.join(", ").replace(/, ([^,]*)$/, " and $1");
 
@@ -82,11 +91,18 @@ globalThis.minidistSliders ??= (() => {
       const draw = kinds[this.figure.dataset.widget];
       const { height, nodes, says, legend } = draw(this.values, this.data, width, this.name);
       const title = this.figure.querySelector("figcaption").textContent;
-      const attributes = { role: "img", "aria-label": `${title}. ${says}`, width, height };
-      this.picture.replaceChildren(...(height ? [svg("svg", attributes, ...nodes)] : []));
-      const items = Object.entries(legend).map(([kind, words]) =>
-        html("span", {}, html("i", { class: kind }), words));
-      this.legend.replaceChildren(...items);
+      const label = { role: "img", "aria-label": `${title}. ${says}` };
+      this.picture.classList.toggle("past", !height);
+      if (height) {
+        this.picture.replaceChildren(svg("svg", { ...label, width, height }, ...nodes));
+        const items = Object.entries(legend).map(([kind, words]) =>
+          html("span", {}, html("i", { class: kind }), words));
+        this.legend.replaceChildren(...items);
+      } else {
+        // There is nothing to draw: the last picture stays, faint, so that the page stays still.
+        const last = this.picture.firstChild;
+        if (last) for (const [name, value] of Object.entries(label)) last.setAttribute(name, value);
+      }
       if (this.said.textContent !== says) this.said.textContent = says;
     }
   }
@@ -110,6 +126,6 @@ globalThis.minidistSliders ??= (() => {
   const word = (says) => ({ height: 0, nodes: [], says, legend: {} });
 
   return {
-    html, svg, text, line, rect, bytesText, sizeText, secondsText, capital, listed, ticks, word, show,
+    html, svg, text, line, rect, bytesText, sizeText, secondsText, tickText, countText, capital, listed, ticks, word, show,
   };
 })();

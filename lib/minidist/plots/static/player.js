@@ -36,12 +36,49 @@ globalThis.minidistPlayer ??= (() => {
       return []; // [name, number of steps]
     }
 
+    get sentences() {
+      return []; // of each step, the nodes that are said below its number
+    }
+
     start() {
       this.makeParts();
       this.listen();
       this.pause();
       this.show();
       players.add(this);
+      new ResizeObserver(() => this.reserve()).observe(this.figure);
+    }
+
+    // Room for the longest of what is said, so that nothing below moves from step to step.
+    reserve() {
+      const width = this.said.clientWidth;
+      if (!width || width === this.reserved) return;
+      this.reserved = width;
+      const length = (nodes) => nodes.reduce((sum, node) => sum + node.textContent.length, 0);
+      const longest = [...this.sentences].sort((a, b) => length(b) - length(a)).slice(0, 3);
+      const probe = html("div", { class: "said probe", "aria-hidden": "true" });
+      probe.style.width = `${width}px`;
+      this.said.after(probe);
+      const head = this.headOf(this.steps).map((part) => part.cloneNode?.(true) ?? part);
+      const heights = longest.map((nodes) => {
+        const copies = nodes.map((node) => node.cloneNode(true));
+        probe.replaceChildren(html("p", {}, ...head, " ", this.aside), ...copies);
+        return probe.offsetHeight;
+      });
+      probe.remove();
+      this.said.style.minHeight = `${Math.max(0, ...heights)}px`;
+    }
+
+    get aside() {
+      return ""; // about as much as is said beside a step's number
+    }
+
+    // "Step 2 of 6: all-gather, step 1 of 3"
+    headOf(position) {
+      const phase = position ? this.phaseOf(position) : null;
+      const where = position ? `Step ${position} of ${this.steps}` : this.beginning;
+      const named = phase ? [`: ${phase[0]}, step ${phase[1]} of ${phase[2]}`] : [];
+      return [html("strong", {}, where), ...named];
     }
 
     makeParts() {
@@ -77,6 +114,7 @@ globalThis.minidistPlayer ??= (() => {
     }
 
     jump(to) {
+      this.touched = true;
       this.pause();
       this.go(to);
     }
@@ -90,6 +128,7 @@ globalThis.minidistPlayer ??= (() => {
 
     toggle() {
       if (this.timer !== null) return this.pause();
+      this.touched = true;
       const advance = () => (this.shown ? this.go(this.position + 1) : this.pause());
       this.timer = setInterval(advance, Number(this.figure.dataset.interval) || 1500);
       this.playing.textContent = "Pause";
@@ -146,15 +185,12 @@ globalThis.minidistPlayer ??= (() => {
       // Not `disabled`: that would take the focus, and the keys with it, away.
       this.back.setAttribute("aria-disabled", position === 0);
       this.next.setAttribute("aria-disabled", position === steps);
-      const where = html("strong", {}, position ? `Step ${position} of ${steps}` : this.beginning);
-      const named = phase ? [`: ${phase[0]}, step ${phase[1]} of ${phase[2]}`] : [];
       let before = 0;
       this.named.forEach((each, i) => {
         each.classList.toggle("now", position > before && position <= before + this.phases[i][1]);
         before += this.phases[i][1];
       });
-      this.said.classList.toggle("begun", position > 0);
-      this.said.replaceChildren(html("p", {}, where, ...named, ...beside), ...below);
+      this.said.replaceChildren(html("p", {}, ...this.headOf(position), ...beside), ...below);
     }
   }
 
@@ -196,6 +232,27 @@ globalThis.minidistPlayer ??= (() => {
     box.prepend(html("p", { class: "chooser" }, ...named));
     show(0);
   }
+
+  // ---- the first of a page moves once by itself, when a reader comes to it ----
+
+  function invite() {
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    if (still || !document.querySelector(".bd-article")) return; // a page of the book
+    const before = (one, other) =>
+      one.figure.compareDocumentPosition(other.figure) & Node.DOCUMENT_POSITION_FOLLOWING;
+    const [first] = [...players].filter((player) => player.shown).sort((a, b) => (before(a, b) ? -1 : 1));
+    if (!first) return;
+    const watch = new IntersectionObserver(
+      () => {
+        if (!first.touched && !first.seen) return;
+        watch.disconnect();
+        if (!first.touched) first.toggle();
+      },
+      { threshold: [0.1, 0.3, 0.5, 0.7, 0.9, 1] },
+    );
+    watch.observe(first.figure);
+  }
+  window.addEventListener("load", invite);
 
   // ---- all that is there ----
 

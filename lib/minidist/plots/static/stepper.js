@@ -194,7 +194,6 @@
         lanes: Math.max(0, ...this.messages.map(assignLanes)),
         lines: trace.ranks > 4 ? 2 : 1,
         letters: trace.ranks > 4 ? 8 : 7,
-        sentences: Math.max(0, ...this.rows.map((row) => row.querySelectorAll("li").length)),
       };
       for (const [name, size] of Object.entries(sizes)) figure.style.setProperty(`--${name}`, size);
       new ResizeObserver(() => this.fit()).observe(this.board);
@@ -236,8 +235,17 @@
       drawArrows(this.arrows, this.current, this.cells);
       const right = verdicts.flat().filter((state) => state === "right").length;
       const count = html("span", { class: "count" }, `${right} of ${this.wanted} complete`);
-      const list = position ? [this.rows[position - 1].querySelector("ul").cloneNode(true)] : [];
-      return [[" ", count], list];
+      const hint = () => html("p", { class: "hint" }, "Press Play, or step with the arrow keys.");
+      const list = position ? this.sentences[position - 1][0].cloneNode(true) : hint();
+      return [[" ", count], this.steps ? [list] : []];
+    }
+
+    get sentences() {
+      return this.rows.map((row) => [row.querySelector("ul")]);
+    }
+
+    get aside() {
+      return html("span", { class: "count" }, `${this.wanted} of ${this.wanted} complete`);
     }
 
     get beginning() {

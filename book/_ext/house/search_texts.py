@@ -1,0 +1,36 @@
+"""What pages say, in a file that the page of search results loads.
+
+Opened from a disk, a page cannot fetch another one, so results would have no excerpts, and their
+order would not know whether a page has the words one beside the other.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+FILE = Path("_static", "search_texts.js")
+texts: dict[str, list[str]] = {}
+
+
+def read(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Keep a page's paragraphs."""
+    if doctree is not None:
+        found = (each.astext() for each in doctree.findall(nodes.paragraph))
+        texts[page] = [" ".join(each.split()) for each in found if len(each) > 1]
+
+
+def write(app: Sphinx, error: Exception | None) -> None:
+    """Write all of them."""
+    if not error and app.builder.format == "html":
+        said = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+        Path(app.outdir, FILE).write_text(f"globalThis.searchTexts = {said};\n", "utf-8")
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("html-page-context", read)
+    app.connect("build-finished", write)
