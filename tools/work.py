@@ -133,7 +133,18 @@ def contents(copied: Iterable[tuple[str, bytes]]) -> bytes:
         f"{'   - ' if name.startswith('notebooks') else '1. '}[{title(page)}]({name})"
         for name, page in copied
     ]
-    text = "# Where to begin\n\n" + "\n".join(lines) + "\n\nWhat you write yourself is in `mine/`."
+    text = "\n".join(
+        [
+            "# Start here",
+            "Open a chapter, then the lab below it, and run the cells from top to bottom. Change "
+            "what you like: nothing overwrites these copies.",
+            "",
+            *lines,
+            "",
+            "The ring, DDP, ZeRO and FSDP that you write yourself belong in `mine/`. "
+            "`make grade`, in a terminal in the course's folder, grades them.",
+        ]
+    )
     page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text, id="contents")])
     return str(nbformat.writes(page)).encode()
 

@@ -131,6 +131,20 @@ def test_without_a_master_copy_small_updates_are_lost() -> None:
     assert abs(master.item() - 2) < 1e-3
 
 
+def test_autocast_keeps_16_bit_copies_of_weights_from_forward_to_backward() -> None:
+    net = torch.nn.Sequential(*(torch.nn.Linear(512, 512, bias=False) for _ in range(4)))
+    batch = torch.randn(1, 512, requires_grad=True)
+
+    def forward() -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return net(batch).float().square().mean()  # type: ignore[no-any-return]
+
+    count = sum(each.numel() for each in net.parameters())
+    after, end = measured(forward), measured(lambda: forward().backward())  # type: ignore[no-untyped-call]
+    assert 2 <= (after.end - after.start) / count < 2.1
+    assert 4 <= (end.end - end.start) / count < 4.1, "the fp32 gradients alone"
+
+
 @pytest.mark.claim("C16")
 def test_rows_and_then_columns_of_a_mesh_sum_the_whole() -> None:
     rows, columns, ranks = 2, 3, 6

@@ -78,10 +78,22 @@ def _finish(figure: Figure, axes: Axes, y_label: str) -> None:
 
 
 def level(
-    curve: Sequence[tuple[float, float]], marks: Mapping[str, float], *, x_label: str, y_label: str
+    curve: Sequence[tuple[float, float]],
+    marks: Mapping[str, float],
+    *,
+    x_label: str,
+    y_label: str,
+    phases: Sequence[tuple[str, float, float]] = (),
 ) -> Figure:
-    """An amount that goes up and down in jumps, with named heights marked by dashed lines."""
+    """An amount that goes up and down in jumps, with named heights marked by dashed lines.
+
+    `phases`: name, start and end of what ran meanwhile, as `style.PHASE` names it.
+    """
     figure, axes = single(size=SIZE)
+    for phase, start, end in phases:
+        axes.axvspan(start, end, color=style.PHASE[phase], alpha=0.16, linewidth=0)
+        place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center"}
+        axes.text((start + end) / 2, 1.01, phase, fontsize=style.LABEL, **place)
     when, amount = zip(*curve, strict=True)
     axes.fill_between(when, amount, step="post", color=COLORS[0], alpha=0.35, linewidth=0)
     axes.step(when, amount, where="post", color=COLORS[0], linewidth=1)
@@ -90,7 +102,7 @@ def level(
     axes.set_ylim(bottom=0)
     axes.set_xlim(when[0], when[-1])
     axes.set_xlabel(x_label, fontsize=style.TITLE)
-    axes.set_title(y_label, fontsize=style.TITLE, loc="left")
+    axes.set_title(y_label, fontsize=style.TITLE, loc="left", pad=16 if phases else 6)
     style.chart(axes, labelsize=style.LABEL)
     return figure
 

@@ -14,7 +14,7 @@ from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PART_HATCH
 
 # In points, 72 to an inch, so that a link's width is exact.
-BOX, PITCH, LEFT, HEIGHT = 72.0, 81.0, 2.0, 314.0
+BOX, PITCH, LEFT, HEIGHT = 79.0, 89.0, 2.0, 314.0
 WIDEST = 52.0  # of the links, that between a GPU and its memory
 
 
@@ -26,13 +26,13 @@ class Level(NamedTuple):
 
 
 SWITCH, GPUS, MEMORY = Level(268, 286), Level(194, 226), Level(106, 138)
-CARDS, NETWORK = Level(56, 72), Level(2, 20)
+NICS, NETWORK = Level(56, 72), Level(2, 20)
 
 
 def machine(gpu: Accelerator, pcie: float, gpus: Sequence[str] = ("0", "1", "7")) -> Figure:
-    """One node, with some of its GPUs: each link is drawn in proportion to its bandwidth.
+    """One node, with some of its GPUs: each link is as wide as it is fast.
 
-    `gpu`: what the node is full of; `pcie`: bytes a second from a GPU to its network card, in each
+    `gpu`: what the node has eight of; `pcie`: bytes per second from a GPU to its NIC, in each
     direction; `gpus`: numbers of those that are drawn; dots stand for those between.
     """
     width = 2 * LEFT + PITCH * (len(gpus) - 1) + BOX
@@ -50,11 +50,11 @@ def machine(gpu: Accelerator, pcie: float, gpus: Sequence[str] = ("0", "1", "7")
         middle = left + WIDEST / 2 + 2
         _box(axes, left, left + BOX, GPUS, f"GPU {number}\n{gpu.flops / 1e12:,.0f} TFLOP/s")
         _box(axes, left, left + WIDEST + 4, MEMORY, f"HBM\n{gpu.memory / 1e9:.0f} GB")
-        _box(axes, left, left + BOX, CARDS, "network card")
+        _box(axes, left, left + BOX, NICS, "NIC")
         _link(axes, middle, MEMORY.high, GPUS.low, gpu.bandwidth * points)
         _link(axes, middle, GPUS.high, SWITCH.low, gpu.nvlink * points)
-        _link(axes, left + BOX - 6, CARDS.high, GPUS.low, pcie * points)
-        _link(axes, middle, NETWORK.high, CARDS.low, gpu.network * points)
+        _link(axes, left + BOX - 6, NICS.high, GPUS.low, pcie * points)
+        _link(axes, middle, NETWORK.high, NICS.low, gpu.network * points)
         style.write(axes, middle, 166, f"{gpu.bandwidth / 1e9:,.0f}\nGB/s")
         beside: dict[str, Any] = {"va": "center", "fontsize": 8}
         axes.text(middle + 7, 247, f"{gpu.nvlink / 1e9:.0f} GB/s", **beside)
@@ -80,7 +80,7 @@ def _link(axes: Axes, middle: float, low: float, high: float, width: float) -> N
 SIDE, GAP = 0.86, 0.55  # of a square, and between models
 
 
-def filled(models: Mapping[str, Mapping[str, float]], capacity: float, across: int = 7) -> Figure:
+def filled(models: Mapping[str, Mapping[str, float]], capacity: float, across: int = 12) -> Figure:
     """Fill squares, each the memory of one GPU, with the parts of each model's state.
 
     `models`: model → part of the state, as `style.PART` names it → its amount; `capacity`: the
@@ -88,7 +88,7 @@ def filled(models: Mapping[str, Mapping[str, float]], capacity: float, across: i
     """
     rows = {name: math.ceil(sum(parts.values()) / capacity) for name, parts in models.items()}
     height = sum(-(-count // across) + GAP for count in rows.values())
-    figure, axes = single(size=(3.0, 0.33 * height + 0.35))
+    figure, axes = single(size=(3.6, 0.26 * height + 0.35))
     top, names, middles = 0.0, [], []
     for name, parts in models.items():
         at, whole = 0.0, sum(parts.values()) / capacity
