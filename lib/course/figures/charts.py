@@ -85,7 +85,7 @@ def level(
     y_label: str,
     phases: Sequence[tuple[str, float, float]] = (),
 ) -> Figure:
-    """An amount that goes up and down in jumps, with named heights marked by dashed lines.
+    """An amount that goes up and down in jumps; heights with a name at their dashed line's end.
 
     `phases`: name, start and end of what ran meanwhile, as `style.PHASE` names it.
     """
@@ -98,7 +98,10 @@ def level(
     axes.fill_between(when, amount, step="post", color=COLORS[0], alpha=0.35, linewidth=0)
     axes.step(when, amount, where="post", color=COLORS[0], linewidth=1)
     for number, (name, height) in enumerate(marks.items(), 1):
-        style.height_line(axes, name, height, COLORS[number])
+        axes.axhline(height, color=COLORS[number], linestyle="--", linewidth=1.3)
+        beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
+        beside |= {"color": COLORS[number], "fontsize": style.LABEL}
+        axes.text(1.02, height, fill(name, NAME, break_long_words=False), **beside)
     axes.set_ylim(bottom=0)
     axes.set_xlim(when[0], when[-1])
     axes.set_xlabel(x_label, fontsize=style.TITLE)

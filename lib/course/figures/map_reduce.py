@@ -44,7 +44,8 @@ def map_shuffle_reduce(
             if count:
                 ends = x + width / 2, r * (wide + 2 * GAP) + wide * (m + 1) / (len(inputs) + 1)
                 heights = MAPPED + SLOT, REDUCED
-                axes.plot(ends, heights, color=RANK[r], linewidth=0.7 + 0.5 * count, alpha=0.8)
+                (line,) = axes.plot(ends, heights, color=RANK[r], linewidth=0.7 + 0.5 * count)
+                line.set(alpha=0.8, solid_capstyle="butt")
     for y, name in ((0.75, "map"), ((MAPPED + SLOT + REDUCED) / 2, "shuffle"), (3.42, "reduce")):
         axes.text(-0.12, y, name, ha="right", va="center", fontsize=9, fontweight="bold")
     axes.set(xlim=(-0.85, across + 0.05), ylim=(REDUCED + 1.2, 0.1))
