@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from minidist.plots import memory_curve
-from minidist.plots.style import PHASE
+from minidist.plots.style import ALGORITHM, PART, PHASE, color_of, thinned
 from minidist.profiler.spans import Span
 
 SPANS = [
@@ -54,3 +54,24 @@ def test_phases_are_equally_wide_and_what_lies_in_them_is_in_order() -> None:
     assert x[5] == pytest.approx(left + 1.5)
     assert x[6] == pytest.approx(left + 3), "when the idle phase is over"
     assert x[7] > x[6]
+
+
+def test_a_dense_curve_keeps_what_can_be_seen_of_it() -> None:
+    x = list(range(50_000))
+    y = [float(at % 97 == 0) for at in x]
+    y[31_415] = 9.0
+    across, up = thinned(x, y, most=100)
+    assert len(across) <= 4 * 100
+    assert (across[0], across[-1]) == (0, 49_999)
+    assert (up.max(), across[up.argmax()], up.min()) == (9.0, 31_415, 0.0)
+    assert list(across) == sorted(across)
+    assert all(up[across == at] == y[int(at)] for at in across)
+    few = thinned([1, 2, 4], [3, 5, 3], most=1)
+    assert [list(each) for each in few] == [[1, 2, 4], [3, 5, 3]]
+
+
+def test_a_name_has_its_color_however_it_is_written() -> None:
+    assert color_of("Halving-doubling") == color_of("halving doubling")
+    assert color_of("Halving-doubling") == ALGORITHM["halving_doubling"]
+    assert color_of("optimizer state") == PART["optimizer state"]
+    assert len({*ALGORITHM.values()}) == len(ALGORITHM)

@@ -84,17 +84,19 @@ def level(
     x_label: str,
     y_label: str,
     phases: Sequence[tuple[str, float, float]] = (),
+    bottom: float = 0,
 ) -> Figure:
     """An amount that goes up and down in jumps; heights with a name at their dashed line's end.
 
-    `phases`: name, start and end of what ran meanwhile, as `style.PHASE` names it.
+    `phases`: name, start and end of what ran meanwhile, as `style.PHASE` names it; `bottom`: where
+    the axis of amounts begins, if not at 0: to show what changes; a caption says so.
     """
     figure, axes = single(size=SIZE)
     for phase, start, end in phases:
         axes.axvspan(start, end, color=style.PHASE[phase], alpha=0.16, linewidth=0)
         place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center"}
         axes.text((start + end) / 2, 1.01, phase, fontsize=style.LABEL, **place)
-    when, amount = zip(*curve, strict=True)
+    when, amount = style.thinned(*zip(*curve, strict=True))
     axes.fill_between(when, amount, step="post", color=COLORS[0], alpha=0.35, linewidth=0)
     axes.step(when, amount, where="post", color=COLORS[0], linewidth=1)
     for number, (name, height) in enumerate(marks.items(), 1):
@@ -102,7 +104,7 @@ def level(
         beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
         beside |= {"color": COLORS[number], "fontsize": style.LABEL}
         axes.text(1.02, height, fill(name, NAME, break_long_words=False), **beside)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=bottom)
     axes.set_xlim(when[0], when[-1])
     axes.set_xlabel(x_label, fontsize=style.TITLE)
     axes.set_title(y_label, fontsize=style.TITLE, loc="left", pad=16 if phases else 6)

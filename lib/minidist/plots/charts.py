@@ -24,6 +24,7 @@ def memory_curve(
     heights: Mapping[str, Mapping[str, float]] | None = None,
     *,
     unit: str = "MB",
+    bottom: float = 0,
 ) -> Figure:
     """Memory over the phases of a step, a panel for each recording, all on one scale of bytes.
 
@@ -34,6 +35,7 @@ def memory_curve(
         recorded: title → curve, such as one of `minidist.memory.meter`.
         heights: title → name → bytes: dashed lines, such as what was predicted.
         unit: "GB", "MB", "kB" or "bytes".
+        bottom: bytes at which the axis begins, if not at 0; a caption says so.
     """
     if unit not in UNITS:
         raise ValueError(f"memory_curve: unit: expected one of {', '.join(UNITS)}, got {unit!r}")
@@ -42,8 +44,8 @@ def memory_curve(
     figure, grid = style.subplots(len(recorded), 1, size=size, sharey=True)
     colors: dict[str, str] = {}  # of dashed lines
     for axes, (title, one) in zip(grid.flat, recorded.items(), strict=True):
-        x, phases = _by_phase(one)
-        held = [nbytes / scale for _, nbytes in one.points]
+        at, phases = _by_phase(one)
+        x, held = style.thinned(at, [nbytes / scale for _, nbytes in one.points])
         for name, left, right in phases:
             axes.axvspan(left, right, color=PHASE[name], alpha=0.14, lw=0)
         axes.fill_between(x, held, step="post", color=GREY, alpha=0.3, linewidth=0)
@@ -54,10 +56,10 @@ def memory_curve(
             style.height_line(axes, text, nbytes / scale, color)
         axes.set_xticks([(left + right) / 2 for _, left, right in phases], [p[0] for p in phases])
         axes.margins(x=0)
-        style.chart(axes, labelsize=8)
+        style.chart(axes, labelsize=style.LABEL)
         axes.tick_params(axis="x", length=0)
-        axes.set_title(f"{title}, {unit}", fontsize=9, loc="left")
-    grid[0, 0].set_ylim(bottom=0)
+        axes.set_title(f"{title}, {unit}", fontsize=style.TITLE, loc="left")
+    grid[0, 0].set_ylim(bottom=bottom / scale)
     return figure
 
 
@@ -130,9 +132,9 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
     axes.autoscale_view()
     axes.set_xlim(left=0)
     axes.set_ylim(heights[-1] + 0.6, -1.3)
-    axes.set_xlabel("milliseconds", fontsize=9)
+    axes.set_xlabel("milliseconds", fontsize=style.TITLE)
     axes.tick_params(axis="y", length=0, which="both")
-    style.chart(axes, labelsize=8)
+    style.chart(axes, labelsize=style.LABEL)
     style.legend_below(figure, 3, [Patch(label=kind, **each) for kind, each in looks.items()])
     figure.draw_without_rendering()  # only now is it known how wide a bar is
     for name, bar in bars:

@@ -1,13 +1,16 @@
 """What all pictures share: colours, transparent figures, bare axes, a legend below them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 
 # Okabe and Ito's palette: colour-blind readers can tell them apart, and they are light and dark
 # enough for both themes. The grey is readable on white and on black.
@@ -24,7 +27,8 @@ PART = {
     "optimizer state": COLORS[2],
     "activations": COLORS[3],
 }
-PART_HATCH = {"parameters": "", "gradients": "///", "optimizer state": "...", "activations": "xx"}
+# (One dot: a hatch of three is a pattern of 150 KB in each figure.)
+PART_HATCH = {"parameters": "", "gradients": "///", "optimizer state": ".", "activations": "xx"}
 PHASE = {
     "forward": COLORS[5],
     "backward": COLORS[0],
@@ -62,7 +66,7 @@ DASHES: tuple[Any, ...] = (
     (0, (3, 3)),
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")  # parts differ without colour too
+HATCHES = ("", "///", ".", "xxx", "\\\\\\", "ooo", "++")  # parts differ without colour too
 
 
 def color_of(name: str) -> str:
@@ -82,6 +86,30 @@ def subplots(
 ) -> tuple[Figure, Any]:
     options = {"figsize": size, "facecolor": "none", "layout": "constrained"} | options
     return plt.subplots(rows, columns, squeeze=False, **options)
+
+
+def thinned(
+    x: Sequence[float], y: Sequence[float], most: int = 240
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The points of a curve of very many that can be seen at all, and the first and the last.
+
+    Of each of `most` pieces of the axis they are the first, the lowest, the highest and the last.
+
+    Args:
+        x: in ascending order.
+    """
+    across, up = np.asarray(x, float), np.asarray(y, float)
+    if len(across) <= 4 * most:
+        return across, up
+    edges = np.linspace(across[0], across[-1], most + 1)[1:-1]
+    starts = [0, *np.searchsorted(across, edges), len(across)]
+    kept = set[int]()
+    for start, end in pairwise(starts):
+        if start < end:
+            piece = up[start:end]
+            kept |= {start, start + int(piece.argmin()), start + int(piece.argmax()), end - 1}
+    order = sorted(kept)
+    return across[order], up[order]
 
 
 def chart(axes: Axes, labelsize: float = LABEL) -> None:
