@@ -96,7 +96,7 @@ def level(
         axes.axvspan(start, end, color=style.PHASE[phase], alpha=0.16, linewidth=0)
         place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center"}
         axes.text((start + end) / 2, 1.01, phase, fontsize=style.LABEL, **place)
-    when, amount = style.thinned(*zip(*curve, strict=True))
+    when, amount = style.thinned([at for at, _ in curve], [height for _, height in curve])
     axes.fill_between(when, amount, step="post", color=COLORS[0], alpha=0.35, linewidth=0)
     axes.step(when, amount, where="post", color=COLORS[0], linewidth=1)
     for number, (name, height) in enumerate(marks.items(), 1):
