@@ -12,7 +12,9 @@ from matplotlib.figure import Figure
 from course import figures
 from course.pages import published as module
 from course.pages.published import curve, published
-from course.timing.fits import bus_bandwidth, errors, fitted, through_ends, two_lines
+from course.timing.fits import at_size, bus_bandwidth, errors, fitted, through_ends, two_lines
+from course.widgets import trace_stepper
+from minidist.parallel.sharding.partition import MIB, assign
 from tests.support.figures import texts
 
 NAMES = sorted(path.stem for path in module.PUBLISHED.glob("*.json"))
@@ -71,6 +73,7 @@ def test_lines_of_a_curve() -> None:
     assert both.at == 1e4
     assert errors(both, bent) == pytest.approx([0] * 7, abs=1e-9)
     assert errors(through_ends(bent), bent)[0] == errors(through_ends(bent), bent)[-1] == 0
+    assert at_size([(1, 1), (4, 16)], 2) == pytest.approx(4)
     assert bus_bandwidth(1e9, 1e6, 2) == pytest.approx(1.0)
 
 
@@ -106,6 +109,40 @@ def test_the_trace_of_ddp_shows_each_bucket_where_it_was() -> None:
         assert named == (number != 4), "bucket 4 lies between the two windows"
     assert sum(elements for elements, *_ in record["buckets"]) == record["parameters"]
     assert sum(tensors for _, tensors, *_ in record["buckets"]) == record["parameter_tensors"]
+
+
+def resnet50() -> list[tuple[str, int]]:
+    """Names and elements of its parameters, in the order of definition."""
+    found = [("conv1.weight", 64 * 3 * 49), ("bn1.weight", 64), ("bn1.bias", 64)]
+
+    def layer(name: str, norm: str, inputs: int, outputs: int, kernel: int) -> None:
+        found.append((f"{name}.weight", inputs * outputs * kernel))
+        found.extend((f"{norm}.{part}", outputs) for part in ("weight", "bias"))
+
+    inputs = 64
+    for stage, (blocks, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), 1):
+        for block in range(blocks):
+            here = f"layer{stage}.{block}"
+            for number, sizes in enumerate(
+                ((inputs, width, 1), (width, width, 9), (width, 4 * width, 1)), 1
+            ):
+                layer(f"{here}.conv{number}", f"{here}.bn{number}", *sizes)
+            if block == 0:
+                layer(f"{here}.downsample.0", f"{here}.downsample.1", inputs, 4 * width, 1)
+            inputs = 4 * width
+    return [*found, ("fc.weight", 2048 * 1000), ("fc.bias", 1000)]
+
+
+def test_buckets_of_the_trace_are_those_of_the_rule_to_the_parameter() -> None:
+    """From the last parameter to the first; the first bucket is full at 1 MiB, others at 25."""
+    record, parameters = published("ddp_trace"), resnet50()
+    assert sum(elements for _, elements in parameters) == record["parameters"]
+    buckets = assign([4 * elements for _, elements in parameters], MIB, 25 * MIB)
+    found = [
+        [sum(parameters[i][1] for i in b), len(b), parameters[max(b)][0], parameters[min(b)][0]]
+        for b in buckets
+    ]
+    assert found == record["buckets"]
 
 
 def test_a_step_of_the_trace_waits_for_nothing_though_little_is_overlapped() -> None:
@@ -184,3 +221,16 @@ def test_an_exposed_bucket_costs_what_it_takes_to_send() -> None:
     slope = np.polyfit(rows[:22, 0], rows[:22, 2], 1)[0]
     send = (rows[:, 3] - rows[:, 1]).mean() / (record["parameters"] * 4 / 2**20)
     assert slope == pytest.approx(send, rel=0.07)
+
+
+def test_the_trace_is_stepped_through_bucket_by_bucket() -> None:
+    stepper = trace_stepper()
+    said = [frame.says for frame in stepper.frames]
+    assert [each[each.index("bucket") :][:8] for each in said if "bucket" in each] == [
+        f"bucket {number}" for number in range(1, 6)
+    ]
+    assert "53,120 and 53 numbers" in said[1]
+    assert "15 ms after" in said[-2]
+    runs = [frame.picture.count("communication held") for frame in stepper.frames]
+    assert runs == [0, 0, 0, 1, 1, 1, 1, 1, 0, 0]
+    assert stepper.frames[-1].picture.count("communication done") == 5

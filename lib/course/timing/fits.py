@@ -50,6 +50,12 @@ def two_lines(rows: Rows, least: int = 3) -> TwoLines:
     return min(choices, key=lambda both: sum(error**2 for error in errors(both, rows)))
 
 
+def at_size(rows: Rows, size: float) -> float:
+    """Microseconds of a measured curve at a size between two of its points."""
+    sizes, took = np.log(np.array(rows, dtype=float)).T
+    return float(np.exp(np.interp(np.log(size), sizes, took)))
+
+
 def errors(model: Line | TwoLines, rows: Rows) -> list[float]:
     """Of each point (predicted - measured) / measured."""
     return [model(size) / took - 1 for size, took in rows]

@@ -14,5 +14,6 @@ from course.widgets.plan import plan_slider
 from course.widgets.sampler import sampler_stepper
 from course.widgets.scaling import scaling_slider
 from course.widgets.stages import zero_stepper
+from course.widgets.traced import trace_stepper
 from course.widgets.units import unit_stepper
 from course.widgets.waits import waits_stepper
