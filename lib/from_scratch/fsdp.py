@@ -97,7 +97,7 @@ class Unit(FlatParameters):
     # ---- a unit's life ----
 
     def pre_forward(self, *_: Any) -> None:
-        """1. Gather the weights, and start gathering those of the unit that came next last time."""
+        """1. Gather the weights, and start on those of the unit that came next last time."""
         if self.buffer.untyped_storage().size() and not self.gathering:
             raise RuntimeError(
                 "a unit runs while its weights are in use: activation checkpointing?"

@@ -1,6 +1,7 @@
 """Charts and sketches of the book: what is drawn is what was handed in."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from course import figures
 from course.figures import Curve, budget, curves
-from course.figures.beyond import pipelined
+from course.figures.beyond import SCHEDULES, SPLITS, bubble, most_held, pipelined
 from course.figures.choosing import parts_at_peak
 from course.figures.ddp import BINS
 from course.figures.zero import LAYERS, lay_out
@@ -211,19 +212,38 @@ def test_stage_3_gathers_twice_and_holds_one_layer_s_weights_at_a_time() -> None
 def test_each_kind_splits_tokens_or_weights(
     kind: str, tokens: list[str], weights: list[str]
 ) -> None:
-    left, right = figures.split(kind).axes
+    row = [*SPLITS].index(kind)
+    left, right = figures.splits().axes[2 * row : 2 * row + 2]
+    assert left.get_title(loc="left") == f"{kind}: tokens"
     assert sorted(text.get_text() for text in left.texts) == sorted(tokens)
     assert sorted(text.get_text() for text in right.texts) == sorted(weights)
 
 
-def test_a_pipeline_s_stage_does_one_thing_at_a_time_and_after_its_neighbour() -> None:
-    passes = {(p.kind, p.stage, p.micro): p.start for p in pipelined(4, 3)}
-    for (kind, stage, micro), start in passes.items():
-        takes, before = (1, stage - 1) if kind == "forward" else (2, stage + 1)
-        assert passes.get((kind, before, micro), -takes) + takes <= start
-        assert passes.get((kind, stage, micro - 1), -takes) + takes <= start
-    assert max(passes.values()) + 2 == 3 * (4 + 3 - 1)
-    assert len(figures.pipeline_stages(4, 3).axes[0].patches) == len(passes) == 24
+@pytest.mark.parametrize("order", SCHEDULES.values(), ids=[*SCHEDULES])
+@pytest.mark.parametrize(("stages", "micro"), [(4, 3), (4, 8), (3, 1), (1, 4)])
+def test_a_pipeline_s_stage_does_one_thing_at_a_time_and_after_its_neighbour(
+    stages: int, micro: int, order: Any
+) -> None:
+    passes = pipelined(stages, micro, order)
+    ends = {(p.kind, p.stage, p.micro): p.end for p in passes}
+    assert len(ends) == len(passes) == 2 * stages * micro
+    for kind, stage, m, start in ((p.kind, p.stage, p.micro, p.start) for p in passes):
+        before = stage - 1 if kind == "forward" else stage + 1
+        assert ends.get((kind, before, m), 0) <= start
+        assert kind == "forward" or ends["forward", stage, m] <= start
+    for stage in range(stages):
+        own = sorted((p.start, p.end) for p in passes if p.stage == stage)
+        assert all(one[1] <= other[0] for one, other in pairwise(own))
+    assert max(ends.values()) == 3 * (stages + micro - 1), "both have the same bubble"
+    assert bubble(passes) == pytest.approx((stages - 1) / (micro + stages - 1))
+
+
+def test_1f1b_holds_fewer_micro_batches_than_gpipe() -> None:
+    held = {name: most_held(pipelined(4, 8, order)) for name, order in SCHEDULES.items()}
+    assert held == {"GPipe": [8] * 4, "1F1B": [4, 3, 2, 1]}
+    first, second = figures.pipelines(4, 8).axes
+    assert len(first.patches) == len(second.patches) == 2 * 4 * 8
+    assert [text.get_text() for text in second.texts[-4:]] == [f"holds {n}" for n in (4, 3, 2, 1)]
 
 
 # ---- choosing ----

@@ -345,7 +345,7 @@ def lab_unit(_: Any, device: torch.device) -> Numbers:
 
 def lab_norm(_: Any, device: torch.device) -> Numbers:
     gradients = [torch.ones(3, device=device) * dist.get_rank(), None]
-    return [solution("fsdp", "norm")(gradients, OURS())]
+    return [solution("fsdp_experiments", "norm")(gradients, OURS())]
 
 
 OURS = partial(minidist.Ours, algorithm="ring")

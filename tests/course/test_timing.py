@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import minidist
-from course.timing import all_reduces, travels, turns
+from course.timing import all_reduces, lanes, travels, turns
 from course.timing.turns import Round
 from course.training import metered
 from course.training.emulated import OnDevice, slow_down
@@ -153,3 +153,45 @@ def test_memory_is_that_of_rank_0_without_the_rehearsal() -> None:
     assert nothing is None
     assert curve.value == 4
     assert (curve.start, curve.end) == (4 * 2500, 4 * 3500)
+
+
+# ---- two lanes ----
+
+
+def per_byte(seconds: float) -> Any:
+    return lambda nbytes: seconds * nbytes
+
+
+def test_a_step_of_fsdp_on_two_lanes_by_hand() -> None:
+    """Units of one parameter, one token, one operation per second, 1 s for a byte's travel."""
+    link = per_byte(1.0)
+    spans = lanes.fsdp_step([1, 1], 1, 1, link, link, prefetch=False)
+    compute = [(s.name, s.start, s.end) for s in spans if s.lane == "compute"]
+    assert compute == [
+        ("forward 0", 2, 4),  # 2 bytes have to arrive first
+        ("forward 1", 6, 8),
+        ("backward 1", 10, 14),
+        ("backward 0", 20, 24),  # behind the gradients of unit 1, 4 bytes, and its own weights
+    ]
+    assert lanes.took(spans) == 28, "the last gradients travel alone"
+    ahead = lanes.fsdp_step([1, 1], 1, 1, link, link)
+    assert [(s.name, s.start) for s in ahead if s.lane == "compute"] == [
+        ("forward 0", 2),
+        ("forward 1", 4),
+        ("backward 1", 8),
+        ("backward 0", 12),
+    ]
+    kept = lanes.fsdp_step([1, 1], 1, 1, link, link, keep=True)
+    assert [s.name for s in kept if s.lane == "all-gather"] == ["all-gather 0", "all-gather 1"]
+
+
+def test_with_enough_tokens_a_step_is_hardly_longer_than_its_compute() -> None:
+    units, link = [1.0] * 32, per_byte(1.0)
+    for tokens, longest in ((1.5, 1.05), (15, 1.01)):  # (2 + 4) / 4 tokens hide backward
+        alone = 6 * tokens * sum(units)
+        ahead = lanes.took(lanes.fsdp_step(units, tokens, 1, link, link))
+        late = lanes.took(lanes.fsdp_step(units, tokens, 1, link, link, prefetch=False))
+        assert alone < ahead < longest * alone
+        assert late > ahead
+    few = lanes.took(lanes.fsdp_step(units, 0.1, 1, link, link))
+    assert 8 * sum(units) <= few < 8.3 * sum(units), "the network sets the pace: 8 bytes each"

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 
 from course.figures.algorithms import double_tree, floors, pipeline, rounds
-from course.figures.beyond import pipeline_stages, split
+from course.figures.beyond import pipelines, splits
 from course.figures.charts import Curve, curves, grouped_bars, level, stacked_bars
 from course.figures.choosing import Rung, budget, foretold, ladder, parts_at_peak, roofline
 from course.figures.cluster import Life, async_save, lives, seats

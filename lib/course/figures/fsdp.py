@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from course.figures.boxes import box, single
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.plots import style
-from minidist.plots.style import GREY, PART, PART_HATCH, RANK
+from minidist.plots.style import GREY, LABEL, PART, PART_HATCH, RANK, TITLE
 
 
 def cuts(
@@ -23,16 +23,16 @@ def cuts(
     `ways`: title → of each rank, the elements it sends in order; "" is padding.
     """
     tallest = max([shape[0] for shape in shapes.values()])
-    size = 4.8, len(ways) * (0.27 * (tallest + 1) + 0.3)
+    size = 4.0, len(ways) * (0.25 * (tallest + 1) + 0.3)
     figure, grid = style.subplots(len(ways), 1, size=size)
     for axes, (title, ranks) in zip(grid[:, 0], ways.items(), strict=True):
         left = _parameters(axes, shapes, ranks) + 1.2
         for rank, elements in enumerate(ranks):
             for row, element in enumerate(elements):
                 _cell(axes, left, row, element, rank)
-            axes.text(left + 0.5, -0.25, f"rank {rank}", ha="center", fontsize=8)
+            axes.text(left + 0.5, -0.25, f"rank {rank}", ha="center", fontsize=LABEL)
             left += 1.8
-        axes.set_title(title, fontsize=9, loc="left")
+        axes.set_title(title, fontsize=TITLE, loc="left")
         axes.set(xlim=(-0.1, left), ylim=(tallest + 0.1, -0.9))
         axes.set_axis_off()
     return figure
@@ -50,7 +50,7 @@ def _parameters(
             for column in range(columns):
                 element = f"{name}{row * columns + column}"
                 _cell(axes, left + column, row, element, owner[element])
-        axes.text(left + columns / 2, -0.25, name, ha="center", fontsize=8, style="italic")
+        axes.text(left + columns / 2, -0.25, name, ha="center", fontsize=LABEL, style="italic")
         left += columns + 0.7
     return left - 0.7
 
@@ -87,14 +87,32 @@ HIGH = 1.25  # of a row, in heights of a cell pair
 COLLECTIVES, PARTS = ("gather", "reduce-scatter"), ("parameters", "gradients")
 
 
-def unit_life(phases: Mapping[str, Mapping[str, Holding]], ranks: int = 4) -> Figure:
+SHARD, FULL = "shard", "whole"
+A_STEP: dict[str, dict[str, Holding]] = {  # phase → event → what a rank holds after it
+    "": {"between steps": {"parameters": SHARD}},
+    "forward": {
+        "gather": {"parameters": FULL},
+        "compute": {"parameters": FULL},
+        "free": {"parameters": SHARD},
+    },
+    "backward": {
+        "gather": {"parameters": FULL},
+        "compute": {"parameters": FULL, "gradients": FULL},
+        "free weights": {"parameters": SHARD, "gradients": FULL},
+        "reduce-scatter": {"parameters": SHARD, "gradients": SHARD},
+    },
+    "step": {"update": {"parameters": SHARD}},
+}
+
+
+def unit_life(phases: Mapping[str, Mapping[str, Holding]] = A_STEP, ranks: int = 4) -> Figure:
     """Time goes down, ranks stand side by side, and bars at the right count one rank's numbers.
 
     The unit has one number for each rank, so a shard is one cell and the whole is `ranks` cells.
     `phases`: phase → event → what a rank holds after it; `ranks`: how many ranks share the unit.
     """
     events = [(phase, name, held) for phase, all_ in phases.items() for name, held in all_.items()]
-    figure, axes = single(size=(4.8, 0.4 * len(events) + 0.6))
+    figure, axes = single(size=(4.0, 0.36 * len(events) + 0.5))
     wide = ranks * CELL + APART
     bars = ranks * wide + 0.1
     for row, (_, name, held) in enumerate(events):
@@ -111,13 +129,15 @@ def unit_life(phases: Mapping[str, Mapping[str, Holding]], ranks: int = 4) -> Fi
             count = {"shard": 1, "whole": ranks + (part == "parameters")}[how]  # the shard stays
             _numbers(axes, bars + 0.11 * total, row * HIGH + 0.2, 0.11 * count, part)
             total += count
-        axes.text(bars + 0.11 * total + 0.06, row * HIGH + 0.4, str(total), va="center", fontsize=8)
+        axes.text(
+            bars + 0.11 * total + 0.06, row * HIGH + 0.4, str(total), va="center", fontsize=LABEL
+        )
     _names(axes, phases)
     for rank in range(ranks):
         middle = rank * wide + ranks * CELL / 2
-        axes.text(middle, -0.32, f"rank {rank}", ha="center", fontsize=8)
-    axes.text(bars, -0.32, "numbers held", fontsize=8)
-    axes.set_xlim(-1.8, bars + (2 * ranks + 1) * 0.11 + 0.25)
+        axes.text(middle, -0.32, f"rank {rank}", ha="center", fontsize=LABEL)
+    axes.text(bars, -0.32, "numbers held", fontsize=LABEL)
+    axes.set_xlim(-2.05, bars + (2 * ranks + 1) * 0.11 + 0.25)
     axes.set_ylim(len(events) * HIGH - 0.2, -0.75)
     axes.set_axis_off()
     return figure
@@ -134,11 +154,11 @@ def _names(axes: Axes, phases: Mapping[str, Mapping[str, Holding]]) -> None:
     row = 0
     for phase, events in phases.items():
         top, bottom = row * HIGH - 0.05, (row + len(events)) * HIGH - 0.4
-        axes.plot([-1.5] * 2, [top, bottom], color=GREY, lw=1)
+        axes.plot([-1.75] * 2, [top, bottom], color=GREY, lw=1)
         middle = (top + bottom) / 2
-        axes.text(-1.64, middle, phase, rotation=90, ha="center", va="center", fontsize=8)
+        axes.text(-1.89, middle, phase, rotation=90, ha="center", va="center", fontsize=LABEL)
         for name in events:
-            axes.text(-0.12, row * HIGH + 0.38, name, ha="right", va="center", fontsize=8)
+            axes.text(-0.12, row * HIGH + 0.38, name, ha="right", va="center", fontsize=LABEL)
             row += 1
 
 
@@ -147,7 +167,7 @@ WIDE, TALL, DOWN = 1.0, 0.8, 1.55  # of a rank's box, and from one node to the n
 
 def mesh(nodes: int, local: int) -> Figure:
     """Each rank with the shard it keeps: rows share a model, columns keep copies of one shard."""
-    figure, axes = single(size=(4.8, 1.15 * nodes + 0.35))
+    figure, axes = single(size=(4.0, 0.95 * nodes + 0.4))
     cell = 0.8 * WIDE / local
     for rank in range(nodes * local):  # in its box the model as a strip, of which a shard is filled
         node, place = divmod(rank, local)
@@ -162,7 +182,7 @@ def mesh(nodes: int, local: int) -> Figure:
         y = node * DOWN + TALL / 2
         for place in range(1, local):
             axes.plot([place * 1.25 - 0.25, place * 1.25], [y, y], color=GREY, lw=2)
-        axes.text(-0.15, y, f"node {node}", ha="right", va="center", fontsize=8)
+        axes.text(-0.15, y, f"node {node}", ha="right", va="center", fontsize=LABEL)
     bottom = (nodes - 1) * DOWN + TALL
     for place in range(local):
         middle = place * 1.25 + WIDE / 2
@@ -171,8 +191,8 @@ def mesh(nodes: int, local: int) -> Figure:
             axes.plot([middle] * 2, ends, color=GREY, lw=1.6, linestyle=":")
     row = "along a row (solid): gather weights, reduce-scatter gradients"
     column = "down a column (dotted): all-reduce one shard of gradients"
-    axes.text(right / 2, -0.2, row, ha="center", fontsize=8)
-    axes.text(right / 2, bottom + 0.2, column, ha="center", va="top", fontsize=8)
+    axes.text(right / 2, -0.2, row, ha="center", fontsize=LABEL)
+    axes.text(right / 2, bottom + 0.2, column, ha="center", va="top", fontsize=LABEL)
     axes.set(xlim=(-0.95, right + 0.1), ylim=(bottom + 0.5, -0.5))
     axes.set_axis_off()
     return figure

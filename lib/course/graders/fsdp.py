@@ -101,9 +101,10 @@ def unit(function: Unit) -> str:
     for part, lives in on_worlds(partial(_live, function), PARTS, instead="comm", hints=AT_THE_END):
         _check_unit(part, lives)
     return (
-        f"{REAL}, with units of two sizes, forward and backward had all weights, each rank gets "
-        "its part of their average gradient, and in between nothing was whole. The ranks sent what "
-        "two all-gathers and a reduce-scatter send: half more than DDP's all-reduce."
+        f"{REAL}, with units of two sizes, forward and backward had all weights, each rank "
+        "received its part of the average gradient, and in between no full weights were in memory. "
+        "The ranks sent what two all-gathers and a reduce-scatter send, half more than DDP's "
+        "all-reduce."
     )
 
 
@@ -120,7 +121,7 @@ def _check_unit(part: int, seen: Sequence[_Seen]) -> None:
         3 * (ranks - 1),
         so_far="the gradient is right",
         advice="Two gathers of the weights, and of the gradients no more than each rank's own part "
-        "of the sum: that is what a reduce-scatter brings.",
+        "of the sum, which is what a reduce-scatter leaves.",
         too_little="Gather before forward and again before backward, by comm's calls alone.",
     )
 
@@ -148,12 +149,12 @@ def _check_life(rank: int, seen: _Seen, whole: Tensor) -> None:
         raise Wrong(f"on rank {rank} the shard has been changed. Only the optimizer does that.")
     if seen.held:
         raise Wrong(
-            f"on rank {rank} the whole weights of forward are still in memory when backward "
+            f"on rank {rank} the full weights of forward are still in memory when backward "
             "begins. Reshard: free them after forward, and gather them again."
         )
     if seen.left:
         raise Wrong(
-            f"on rank {rank} whole weights are still in memory when all is over. Who holds them?"
+            f"on rank {rank} full weights are still in memory when all is over. What holds them?"
         )
 
 
@@ -185,8 +186,8 @@ def rows(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
         read=list_of(pair), expected="(start, end) of each", same=_same_rows,
     )  # fmt: skip
     return (
-        f"for all {len(cases)} cases on 1 to 11 ranks, even where ranks get nothing. Every "
-        "rank's part of the all-gather is as long as the first rank's: the rest is padding."
+        f"for all {len(cases)} cases on 1 to 11 ranks, even where ranks receive nothing. Every "
+        "rank's part of the all-gather is as long as the first rank's; the rest is padding."
     )
 
 
@@ -205,17 +206,17 @@ def _why_rows(found: list[Range], count: int, ranks: int) -> str:
     every = [row for span in found for row in range(*span)]
     sizes, yours = ([end - start for start, end in spans] for spans in (right, found))
     if len(found) != ranks:
-        return " Each rank wants a span; a rank without rows has (rows, rows)."
+        return " Return a span per rank; a rank without rows has (rows, rows)."
     if min(yours) < 0:
         return " A span must not end before it begins: cut both at the number of rows."
     if any(row >= count for row in every):
         return f" There is no row {max(every)}: cut at {count}."
     if len(every) < count:
-        return f" Row {min(set(range(count)) - set(every))} is nobody's: round up, not down."
+        return f" No rank has row {min(set(range(count)) - set(every))}: round up, not down."
     if every == list(range(count)) and max(yours) - min(yours) <= 1:
         return (
-            " That is as even as can be. FSDP2 makes all chunks ceil(rows / ranks) long and lets "
-            f"the last ranks have less: {sizes} rows."
+            " That is as even as can be. FSDP2 makes all chunks ceil(rows / ranks) long and gives "
+            f"the last ranks fewer: {sizes} rows."
         )
     return f" Expected {sizes} rows, in order."
 
@@ -228,7 +229,7 @@ class _Norm(NamedTuple):
 
 @Grader
 def norm(function: Callable[[list[Tensor | None], Comm], object]) -> str:
-    """Grade function(gradients, comm): the 2-norm of the whole gradient, from every rank's parts.
+    """Grade function(gradients, comm): the 2-norm of the full gradient, from every rank's parts.
 
     A part may be empty, or None where a parameter got no gradient.
     """
@@ -236,8 +237,8 @@ def norm(function: Callable[[list[Tensor | None], Comm], object]) -> str:
     for case, answers in on_worlds(work, range(4), instead="comm"):
         _check_norms(case, answers)
     return (
-        f"{REAL} the norm is that of the whole gradient, also where ranks have empty parts or "
-        "none, and for each one number was all-reduced, once."
+        f"{REAL} the norm is that of the full gradient, even where ranks have empty parts or "
+        "none, and each time one number was all-reduced, once."
     )
 
 
@@ -256,7 +257,9 @@ def _norm(function: Callable[[list[Tensor | None], Comm], object], case: int) ->
     parts = _parts(rank, comm.ranks, case)
     answer = function(parts, comm)
     if not all(map(_same, parts, _parts(rank, comm.ranks, case))):
-        raise Wrong("the gradients have been changed. The norm alone is asked for.")
+        raise Wrong(
+            "the gradients have been changed. Return their norm and leave them as they are."
+        )
     if isinstance(answer, Tensor) and answer.numel() == 1:
         answer = answer.item()
     return _Norm(answer, Traffic.of_comm(comm), len(comm.calls))
@@ -308,8 +311,8 @@ def _check_norm(rank: int, answer: object, norms: list[float]) -> None:
 def peak(function: Callable[[list[int], int, bool], float]) -> str:
     """Grade function(units, ranks, prefetch): the most weights that a rank holds during forward.
 
-    `units` are numbers of weights, which `ranks` divides: first the root's own, whole until forward
-    is over, then the blocks' in order. The judge walks through a forward pass and counts.
+    `units` are numbers of weights, which `ranks` divides: first the root's own, gathered until
+    forward is over, then the blocks' in order. The judge walks through a forward pass and counts.
     """
     models = [([0, 100, 100, 100], 4), ([40, 100, 100, 100, 100], 4), ([1200], 4), ([24, 800], 8)]
     models += [([40, 20, 120, 60, 20, 100], 2), ([60, 10, 20, 20, 80, 10], 10), ([400, 20, 40], 2)]
@@ -321,12 +324,12 @@ def peak(function: Callable[[list[int], int, bool], float]) -> str:
     check_numbers(function, cases, _walk, told.format, _why_peak, unit="weights")
     return (
         f"for all {len(models)} models on 1 to 16 ranks, with and without prefetch. More ranks "
-        "shrink the shards alone: what is whole at a time does not depend on their number."
+        "only shrink the shards; what is gathered at a time does not depend on their number."
     )
 
 
 def _walk(units: Sequence[int], ranks: int, prefetch: bool) -> int:
-    """Go through the blocks of a forward pass; the root is whole all the time."""
+    """Go through the blocks of a forward pass; the root is gathered all the time."""
     shards = sum(units) // ranks
     root, *blocks = units
     most = shards + root
@@ -340,12 +343,15 @@ def _why_peak(answer: float, units: Sequence[int], ranks: int, prefetch: bool) -
     right, (root, *blocks) = _walk(units, ranks, prefetch), units
     shards, largest = sum(units) // ranks, max(blocks, default=0)
     hints = [
-        (right - shards, "The shards are held all the time, even those of units that are whole."),
-        (right - root, "The root's own weights are whole until forward is over."),
-        (_walk(units, ranks, not prefetch), "With prefetch two units are whole, without one."),
+        (right - shards, "The shards are held all the time, even those of gathered units."),
+        (right - root, "The root's own weights stay gathered until forward is over."),
+        (
+            _walk(units, ranks, not prefetch),
+            "With prefetch two units are gathered, without it one.",
+        ),
         (shards + root + sum(sorted(blocks)[-2:]), "The two largest need not follow each other."),
         (shards + root + 2 * largest, "The next unit is not as large as the largest."),
-        (shards + sum(units), "Not all units are whole at a time."),
-        (sum(units), "That is the whole model."),
+        (shards + sum(units), "Not all units are gathered at a time."),
+        (sum(units), "That is the full model."),
     ]
     return hint(answer, hints)

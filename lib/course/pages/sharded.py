@@ -1,0 +1,78 @@
+"""Rows of the tables about FSDP: published runs, read and set beside what formulas say."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from minidist.memory.state import AUTOCAST
+from minidist.planner.hardware import Accelerator
+from minidist.planner.planner import plan
+from minidist.planner.sizes import Sizes
+
+ITEMSIZE = {"bf16": 2, "fp32": 4}
+BLOCK, ROOT = "one block", "embedding, head, last norm"
+MOST = 4  # sequences of a micro-batch, from which on more of them change little
+
+
+def unit_sizes(record: Mapping[str, Any]) -> list[list[Any]]:
+    """Messages of a Llama's FSDP: what each is, by the number of its parameters, and how often.
+
+    Args:
+        record: `published("fsdp_waiting")`.
+
+    Raises:
+        KeyError: a message is neither a block nor the rest of the model.
+    """
+    wide, ffn, kv, words = (
+        record[key] for key in ("width", "intermediate", "kv_width", "vocabulary")
+    )
+    units = {
+        2 * wide * wide + 2 * wide * kv + 3 * wide * ffn + 2 * wide: BLOCK,
+        2 * words * wide + wide: ROOT,
+    }
+    rows: list[list[Any]] = []
+    for collective, dtype, mebibytes, calls, *_ in record["transfers"]:
+        parameters = mebibytes * 2**20 / ITEMSIZE[dtype]
+        which = units[parameters], calls // record["steps"]
+        name = collective.replace("_", "-")
+        rows.append([name, dtype, round(mebibytes), round(parameters), *which])
+    return sorted(rows, key=lambda row: (row[3], row[0]))
+
+
+def ddp_beside_fsdp(record: Mapping[str, Any]) -> list[list[int | float | str]]:
+    """Millions of parameters; milliseconds of a step, and GiB at the peak, under DDP and FSDP.
+
+    Of a run that did not fit both are "".
+
+    Args:
+        record: `published("ddp_fsdp_zero")`.
+    """
+    runs = {(row[1], row[0]): row[-3:] for row in record["sizes_8_gpus"]}
+    rows = []
+    for parameters in sorted({parameters for parameters, _ in runs}):
+        pairs = [_step_and_peak(*runs[parameters, way]) for way in ("ddp", "fsdp")]
+        (ddp_ms, ddp_gib), (fsdp_ms, fsdp_gib) = pairs
+        rows.append([round(parameters / 1e6), ddp_ms, fsdp_ms, ddp_gib, fsdp_gib])
+    return rows
+
+
+def _step_and_peak(fits: bool, ms: float, mebibytes: float) -> tuple[int | str, float | str]:
+    return (round(ms), mebibytes / 1024) if fits else ("", "")
+
+
+def what_fits(sizes: Sizes, gpu: Accelerator, gpus: int) -> dict[tuple[str, bool], tuple[int, int]]:
+    """(strategy, recomputes activations) → sequences that fit a GPU, and tokens/s of each GPU.
+
+    The speed is predicted with as many sequences as fit, but no more than `MOST`; 0 if none does.
+    """
+    found = {}
+    for recompute in (True, False):
+        for name in ("ddp", "fsdp"):
+
+            def forecast(batch: int, name: str = name, again: bool = recompute) -> Any:
+                chosen = plan(sizes, gpu, gpus, batch=batch, policy=AUTOCAST, checkpointing=again)
+                return chosen.forecasts[name]
+
+            most = forecast(1).largest_batch
+            speed = forecast(min(most, MOST)).tokens_per_second / gpus if most else 0
+            found[name, recompute] = most, round(speed)
+    return found
