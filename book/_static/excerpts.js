@@ -35,8 +35,7 @@
 
   const results = document.querySelector("#search-results");
   if (!results || !words.length) return;
-  new MutationObserver(() => results.querySelectorAll("li").forEach(add)).observe(results, {
-    childList: true,
-    subtree: true,
-  });
+  const addAll = () => results.querySelectorAll("li").forEach(add);
+  new MutationObserver(addAll).observe(results, { childList: true, subtree: true });
+  addAll();
 })();

@@ -309,6 +309,38 @@ def test_links_lead_somewhere(name: str) -> None:
     assert no(address for address in addresses if broken(page, address))
 
 
+HEAVY = 3e6  # bytes
+
+
+@each_page
+def test_a_page_is_light(name: str) -> None:
+    page = HTML / name
+    tags = soup(page).select("script[src], link[rel=stylesheet], img[src]")
+    files = {tag.get("src") or tag.get("href") for tag in tags}
+    parts = {file: page.parent / unquote(urlsplit(file).path) for file in files}
+    sizes = {file: path.stat().st_size for file, path in parts.items()}
+    total = page.stat().st_size + sum(sizes.values())
+    largest = sorted(sizes.items(), key=lambda each: -each[1])[:5]
+    assert total <= HEAVY, largest
+
+
+def test_the_cheat_sheet_fits_on_two_sheets_of_paper(tab: Page) -> None:
+    open_page(tab, "book/cheat.html", DESK)
+    for paper in ("A4", "Letter"):
+        pdf = tab.pdf(format=paper)
+        assert len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 2, paper
+
+
+@each_page
+def test_columns_of_numbers_stand_on_the_right(name: str) -> None:
+    for table in soup(HTML / name).select("article table.table"):
+        rows = [row.find_all(["td", "th"], recursive=False) for row in table.select("tbody tr")]
+        for column in zip(*rows, strict=False):
+            texts = [cell.get_text().strip() for cell in column]
+            if all(re.fullmatch(r"\d[\d,.]*", text) for text in texts):
+                assert all("text-right" in cell.get("class", []) for cell in column), texts
+
+
 @each_page
 def test_pictures_have_a_text(name: str) -> None:
     # A cell without `alt` in its metadata gets the file's name for one, which tells nothing.

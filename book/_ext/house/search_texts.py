@@ -5,6 +5,7 @@ order would not know whether a page has the words one beside the other.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 FILE = Path("_static", "search_texts.js")
+LETTERS = {"alpha": "α", "beta": "β", "times": "×", "cdot": "·", "ge": "≥", "le": "≤", "log": "log"}
 texts: dict[str, list[str]] = {}
 
 
@@ -20,8 +22,14 @@ def read(
 ) -> None:
     """Keep a page's paragraphs."""
     if doctree is not None:
-        found = (each.astext() for each in doctree.findall(nodes.paragraph))
+        found = (without_tex(each.astext()) for each in doctree.findall(nodes.paragraph))
         texts[page] = [" ".join(each.split()) for each in found if len(each) > 1]
+
+
+def without_tex(text: str) -> str:
+    """A sentence whose formulas read well enough without being set."""
+    words = re.sub(r"\\([A-Za-z]+)", lambda name: LETTERS.get(name[1], ""), text)
+    return re.sub(r"[\\{}^]", "", words) if words != text else text
 
 
 def write(app: Sphinx, error: Exception | None) -> None:

@@ -72,12 +72,13 @@ def _to_the_next(axes: Axes, event: Event) -> None:
 def _holdings(
     axes: Axes, rank: int, replay: Replay, held: Sequence[tuple[int, ...]], changed: set[int]
 ) -> None:
+    middle, y = place(rank, replay.ranks)
     if replay.chunks > 1:
-        middle, y = ((0, 1.24), (1, 0), (0, -1.24), (-1, 0))[rank % 4]
+        middle, y = ((0.0, 1.24), (1.0, 0.0), (0.0, -1.24), (-1.0, 0.0))[rank % 4]
         wide, high = 0.36, 0.5
         aside, above = (-0.36 * middle, 0.46) if middle else (0.0, 0.46 if y > 0 else -0.48)
     else:
-        (middle, y), wide, high = place(rank, replay.ranks), 0.56, 0.52
+        wide, high = 0.56, 0.52
         aside, above = 0.0, 0.48 if y > 0.5 else -0.5
     left = middle - wide * replay.chunks / 2
     for chunk, who in enumerate(held):
