@@ -258,7 +258,7 @@ def test_the_parts_at_the_peak_add_up_to_it() -> None:
             assert min(parts.values()) >= 0
 
 
-def test_the_ladder_asks_until_the_first_two_times_yes() -> None:
+def test_the_ladder_asks_until_the_first_two_yeses() -> None:
     rungs = [
         figures.Rung("a", "9 of 8", False),
         figures.Rung("b", "7 of 8", True, "50 %", False),
@@ -268,7 +268,7 @@ def test_the_ladder_asks_until_the_first_two_times_yes() -> None:
     (axes,) = figures.ladder(rungs, "none").axes
     words = [text.get_text() for text in axes.texts if text.get_text()]
     assert words[:9] == ["a", "9 of 8", "b", "7 of 8", "50 %", "c", "6 of 8", "99 %", "d"]
-    assert words[9:12] == ["not asked", "not asked", "none"]
+    assert words[9:12] == ["not considered", "not considered", "none"]
     thick = [box.get_linewidth() > 2 for box in boxes(axes)]
     assert thick == [False] * 5 + [True] + [False] * 6
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from minidist.planner.hardware import Accelerator
+from minidist.planner.planner import ROOM
 from minidist.planner.sizes import Sizes
 from minidist.train.gpt import GPT
 from minidist.train.text import characters, rows_of, text
@@ -37,7 +38,7 @@ RANKS = 4
 MACHINE = Accelerator(  # of each rank
     name="emulated rank",
     flops=8e9,
-    memory=BUDGET.held,
+    memory=BUDGET.held / ROOM,  # so that a step may take all of the budget
     bandwidth=1e12,  # of its memory: so large that it plays no part
     nvlink=200e6,
     network=10e6,

@@ -42,9 +42,9 @@ class Rung(NamedTuple):
 
 
 def ladder(rungs: Sequence[Rung], beyond: str) -> Figure:
-    """Two questions for each strategy, from the top down to the first with two times yes.
+    """Two questions for each strategy, from the top down to the first with two yeses.
 
-    What stands below that one is never asked, and drawn without answers. `rungs`: the simplest
+    What stands below that one is never considered, and drawn without answers. `rungs`: the simplest
     strategy first; `beyond`: what is left if none will do.
     """
     figure, grid = style.subplots(size=(3.4, 0.62 * (len(rungs) + 1) + 0.3))
@@ -54,9 +54,9 @@ def ladder(rungs: Sequence[Rung], beyond: str) -> Figure:
         asked = row <= taken
         second = asked and rung.fits
         cells = [(rung.name, GOOD if row == taken else GREY)]
-        cells.append((rung.needs if asked else "not asked", _color(asked, rung.fits)))
+        cells.append((rung.needs if asked else "not considered", _color(asked, rung.fits)))
         if second or not asked:
-            cells.append((rung.rate if second else "not asked", _color(second, rung.fast)))
+            cells.append((rung.rate if second else "not considered", _color(second, rung.fast)))
         for column, (text, color) in enumerate(cells):
             width = 2.2 if row == taken and column == 0 else 1.0
             box(axes, column, row, 0.84, 0.72, text,
@@ -78,11 +78,11 @@ def _color(asked: bool, yes: bool) -> str:
 
 
 LINES: dict[str, dict[str, Any]] = {
-    "computing": {"color": GREY, "ls": (0, (8, 2)), "lw": 1.3},
+    "compute": {"color": GREY, "ls": (0, (8, 2)), "lw": 1.3},
     "memory": {"color": COLORS[2], "ls": "-.", "lw": 1.3},
     "network": {"color": COLORS[1], "ls": "--", "lw": 1.3},
     "overlapped": {"color": COLORS[0], "ls": "-", "lw": 2.4},
-    "in turns": {"color": COLORS[3], "ls": ":", "lw": 2.2},
+    "without overlap": {"color": COLORS[3], "ls": ":", "lw": 2.2},
 }
 
 
@@ -93,8 +93,8 @@ def roofline(
 ) -> Figure:
     """Shares of the peak, on logarithmic axes.
 
-    `tokens`: of a rank in a step, the points of all lines; `shares`: "computing", "memory" and
-    "network": what each alone would allow; "overlapped" and "in turns": what a step reaches;
+    `tokens`: of a rank in a step, the points of all lines; `shares`: "compute", "memory" and
+    "network": what each alone would allow; "overlapped" and "without overlap": what a step reaches;
     `names`: line → (tokens, share) where its name stands.
     """
     figure, axes = single(size=(3.3, 3.0))
@@ -115,11 +115,16 @@ def roofline(
 
 
 def foretold(
-    points: Mapping[str, Sequence[tuple[float, float]]], *, what: str, band: float = 0.25
+    points: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    what: str,
+    seen: str = "measured",
+    band: float = 0.25,
 ) -> Figure:
     """A mark for each pair, by kind; between the dotted lines the error is at most `band`.
 
-    `points`: kind → pairs (predicted, measured); `what`: is predicted, with its unit.
+    `points`: kind → pairs (predicted, measured); `what`: is predicted, with its unit; `seen`: how it
+    is known.
     """
     figure, axes = single(size=(3.4, 3.4))
     every = [value for pairs in points.values() for pair in pairs for value in pair]
@@ -129,14 +134,15 @@ def foretold(
         axes.plot(ends, [factor * end for end in ends], color=GREY, lw=0.9, ls=":")
     for number, (kind, pairs) in enumerate(points.items()):
         axes.plot(*zip(*pairs, strict=True), MARKERS[number], color=COLORS[number],
-                  label=kind, markersize=5, alpha=0.85, ls="none")  # fmt: skip
+                  label=kind, markersize=4 if len(every) > 100 else 5, alpha=0.8, ls="none")  # fmt: skip
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        wide = ends[1] > 100 * ends[0]
+        axis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(f"predicted {what}", fontsize=9)
-    axes.set_ylabel(f"measured {what}", fontsize=9)
+    axes.set_ylabel(f"{seen} {what}", fontsize=9)
     style.chart(axes, labelsize=8)
     style.legend_below(figure, 3)
     return figure

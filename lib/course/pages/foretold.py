@@ -1,6 +1,7 @@
 """What `plan` foretells of training runs on GPUs that others have published."""
 
-from typing import NamedTuple
+from statistics import median
+from typing import Any, NamedTuple
 
 from course.pages.published import published
 from minidist.memory.state import AUTOCAST
@@ -32,6 +33,7 @@ class Run(NamedTuple):
     name: str
     gpu: str
     gpus: int
+    width: int  #: of the model
     batch: int  #: sequences of a micro-batch
     predicted: float
     published: float
@@ -58,7 +60,7 @@ def throughput() -> list[Run]:
         ).forecasts[FSDP]  # fmt: skip
         each = found.tokens_per_second / row["gpus"]
         name = f"{row['model']}, {row['sequence']:,} tokens"
-        ran = row["gpus"], row["micro_batch"], each, row["tokens_per_s_per_gpu"]
+        ran = row["gpus"], sizes.width, row["micro_batch"], each, row["tokens_per_s_per_gpu"]
         runs.append(Run(name, row["gpu"], *ran, found))
     return runs
 
@@ -74,10 +76,17 @@ def torchtitan() -> dict[str, list[Run]]:
         gpus, batch = row["gpus"], row["local_batch"]
         found = plan(MEDIUM, H100_96, gpus, batch=batch, checkpointing=0.5).forecasts[FSDP]
         speed = found.tokens_per_second / gpus, row["tokens_per_s_per_gpu"]
-        ran = row["technique"], "h100_96gb", gpus, batch
+        ran = row["technique"], "h100_96gb", gpus, MEDIUM.width, batch
         runs["tokens"].append(Run(*ran, *speed, found))
         runs["GiB"].append(Run(*ran, found.peak / GIB, row["peak_GiB"], found))
     return runs
+
+
+def small_gpts() -> list[dict[str, Any]]:
+    """A GPT in four sizes on eight A100s; no time where it did not fit."""
+    record = published("ddp_fsdp_zero")
+    rows = (dict(zip(record["sizes_columns"], row, strict=True)) for row in record["sizes_8_gpus"])
+    return [row | {"step_ms": row["step_ms"] or float("nan")} for row in rows]
 
 
 def peaks() -> list[Run]:
@@ -85,14 +94,57 @@ def peaks() -> list[Run]:
 
     0 is published of a run that did not fit.
     """
-    record, runs = published("ddp_fsdp_zero"), []
-    for values in record["sizes_8_gpus"]:
-        row = dict(zip(record["sizes_columns"], values, strict=True))
+    runs = []
+    for row in small_gpts():
         if row["strategy"] not in ("ddp", FSDP):
             continue
         shape = row["layers"], row["width"], row["vocabulary"], row["sequence"]
         how = {"batch": row["batch_per_rank"], "checkpointing": 1.0, "policy": AUTOCAST}
         found = plan(Sizes.gpt(*shape), A100_40, 8, **how).forecasts[row["strategy"]]
-        ran = row["strategy"], "a100_40gb", 8, row["batch_per_rank"]
+        ran = row["strategy"], "a100_40gb", 8, row["width"], row["batch_per_rank"]
         runs.append(Run(*ran, found.peak / GIB, (row["peak_MiB"] or 0) / 1024, found))
     return runs
+
+
+def summary() -> dict[str, float]:
+    """How good the predictions are, in the numbers that the chapter on choosing quotes."""
+    runs, titan = throughput(), torchtitan()
+    wrong = sorted(abs(1 - run.ratio) for run in runs)
+    worst = max(runs, key=lambda run: abs(1 - run.ratio))
+    lost = [_lost(runs, name) for name in {run.name for run in runs if run.gpus == 512}]
+    eager, compiled = (
+        [run.ratio for run in titan["tokens"] if ("compile" in run.name) == how]
+        for how in (False, True)
+    )
+    reserved = [run.ratio for run in titan["GiB"]]
+    small, *others = (abs(1 - run.ratio) for run in peaks() if run.published)
+    took = {(row["strategy"], row["width"]): row["step_ms"] / 1e3 for row in small_gpts()}
+    slow = next(run for run in peaks() if (run.name, run.width) == ("ddp", 1536))
+    return {
+        "runs": len(runs),
+        "ratio": median(run.ratio for run in runs),
+        "error": median(wrong),
+        "error_p90": wrong[len(wrong) * 9 // 10],
+        "worst": worst.ratio,
+        "fullest": max(run.found.peak / GPUS[run.gpu].memory for run in runs),
+        "room_left": median(run.found.largest_batch / run.batch for run in runs),
+        "lost_least": min(seen for seen, _ in lost),
+        "lost_most": max(seen for seen, _ in lost),
+        "lost_predicted": max(told for _, told in lost),
+        "eager": sum(eager) / len(eager),
+        "compiled": sum(compiled) / len(compiled),
+        "reserved_least": min(reserved),
+        "reserved_most": max(reserved),
+        "peak_small": small,
+        "peak_others": max(others),
+        "fsdp_small": took[FSDP, 512] / took["ddp", 512],
+        "fsdp_large": took[FSDP, 1536] / took["ddp", 1536],
+        "starved": took["ddp", 1536] / slow.found.overlapped,
+    }
+
+
+def _lost(runs: list[Run], name: str) -> tuple[float, float]:
+    """What a GPU's speed loses from 128 H100s to 512, as published and as predicted."""
+    same = {run.gpus: run for run in runs if (run.gpu, run.name) == ("h100_80gb", name)}
+    few, many = same[128], same[512]
+    return 1 - many.published / few.published, 1 - many.predicted / few.predicted

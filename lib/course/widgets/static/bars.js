@@ -180,7 +180,7 @@
     const [run, names] = [recommended(found, data.close), Object.keys(found)];
     const fastest = Math.max(...names.map((name) => (found[name].fits ? found[name].tokensPerSecond : 0)));
     const bars = stacked(
-      names.map((name) => [data.names[name], atPeak(found[name])]), hardware.memory, width, figure, 66);
+      names.map((name) => [data.names[name], atPeak(found[name])]), data.room * hardware.memory, width, figure, 66);
     const answers = names.map((name, row) => {
       const { fits, tokensPerSecond } = found[name];
       const words = fits
