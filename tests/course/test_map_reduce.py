@@ -81,7 +81,7 @@ rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
 WRONG[grade.mean_length] = rows(r"""
 mistake | (plain, average, average) | With the combiner in each.*A mean of means
-mistake | (lengths, counts_calls, mean) | on what it has given itself.*mean of means
+mistake | (lengths, counts_calls, mean) | applied to its own output.*mean of means
 mistake | (lambda t: [(w[0], (len(w), 1)) for w in t.split()], added, mean)
     | Without a combiner the keys.*missing \['e', 't'\].*|not expected
 mistake | (lambda t: [(w, (len(w), 1)) for w in words(t)], added, mean) | not the first letters
@@ -94,12 +94,12 @@ traffic | (lambda t: [(k, [v]) for k, v in plain(t)], keeps_all, lambda k, v: av
 gathers all | (lambda t: [(w[0], " " + w) for w in words(t)], lambda k, v: "".join(v), lambda k,
     v: average(k, [len(w) for w in "".join(v).split()]))
     | of 1,000 words the combiner makes
-type | (words, added, mean) | must give pairs \(letter, value\)
+type | (words, added, mean) | must yield pairs \(letter, value\)
 type | (lengths, added, lambda k, v: str(mean(k, v))) | have a mean length of '2.4'
 constant | (lengths, added, lambda k, v: 2.4) | the words with 'd' .* expected 3
 these sizes | (lengths, added, known) | it raised KeyError|have a mean length of
 raises | (raises_late, added, mean) | the mapper raised KeyError
-hangs | (endless, added, mean) | the mapper gives 108 pairs or more; expected one a word
+hangs | (endless, added, mean) | the mapper yields 108 pairs or more; expected one per word
 """)
 WRONG[grade.owner] = rows(r"""key, n
 mistake | key[0] % n | 1 to reducer 1; .* on rank 0\. You deal .* cards

@@ -49,7 +49,7 @@ def machine(gpu: Accelerator, pcie: float, gpus: Sequence[str] = ("0", "1", "7")
         left = LEFT + PITCH * column
         middle = left + WIDEST / 2 + 2
         _box(axes, left, left + BOX, GPUS, f"GPU {number}\n{gpu.flops / 1e12:,.0f} TFLOP/s")
-        _box(axes, left, left + WIDEST + 4, MEMORY, f"HBM\n{gpu.memory / 1e9:.0f} GB")
+        _box(axes, left, left + WIDEST + 4, MEMORY, f"HBM\n{gpu.memory / 2**30:.0f} GiB")
         _box(axes, left, left + BOX, NICS, "NIC")
         _link(axes, middle, MEMORY.high, GPUS.low, gpu.bandwidth * points)
         _link(axes, middle, GPUS.high, SWITCH.low, gpu.nvlink * points)

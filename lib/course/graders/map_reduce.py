@@ -29,7 +29,7 @@ TEXTS = ["An apple a day", "all bees buzz; Bob, too", "a banana", "", "42 eggs? 
 
 
 def _drawn() -> list[str]:
-    """Texts of words that nobody knows beforehand."""
+    """Texts of words that a learner cannot know."""
     draw = Random(10)
     made = ["".join(draw.choices("abcdet", k=draw.randrange(1, 9))) for _ in range(60)]
     return [" ".join(made[:5]).upper(), ", ".join(made[5:40]), "", " ".join(made[40:])]
@@ -48,9 +48,9 @@ def mean_length(
     alone(_in_one_process, mapper, combiner, reducer)
     _on_workers(mapper, combiner, reducer)
     return (
-        "on two collections of texts the means are the same without the combiner, with it, and "
-        "with it applied twice; on one of them also on two real workers with three reducers. What "
-        "is shuffled can be added up, so it does not matter who adds first."
+        "for two collections of texts: the means are the same without the combiner, with it, and "
+        "with it applied twice, and once more on two real workers with three reducers. What is "
+        "shuffled can be added up, so it does not matter who adds first."
     )
 
 
@@ -63,7 +63,7 @@ def _in_one_process(mapper: Any, combiner: Reducer, reducer: Reducer) -> None:
         halves = [part for box in boxes for part in (box[: len(box) // 3], box[len(box) // 3 :])]
         again = [pair for half in halves for pair in _combined(combiner, half)]
         twice = [_combined(combiner, again), []]
-        how = "With the combiner called on what it has given itself"
+        how = "With the combiner applied to its own output"
         _compare(right, twice, reducer, how, combiner)
     _check_saving(mapper, combiner)
 
@@ -80,15 +80,17 @@ def _pairs(mapper: Callable[[str], Iterable[tuple[str, Any]]], text: str) -> Pai
     try:
         pairs = [(key, value) for key, value in islice(_all(ask(mapper, text)), most)]
     except (TypeError, ValueError) as error:
-        what = "for one text the mapper must give pairs (letter, value)"
+        what = "for one text the mapper must yield pairs (letter, value)"
         raise Wrong(f"{what}; for {text!r} it does not: {error}.") from error
     if len(pairs) == most:
-        raise Wrong(f"for {text!r:.80} the mapper gives {most} pairs or more; expected one a word.")
+        raise Wrong(
+            f"for {text!r:.80} the mapper yields {most} pairs or more; expected one per word."
+        )
     return pairs
 
 
 def _all(given: Any) -> Iterator[Any]:
-    """What a learner's generator gives; what it raises meanwhile is a wrong answer."""
+    """What a learner's generator yields; what it raises meanwhile is a wrong answer."""
     iterator = iter(given)
     while True:
         try:
@@ -150,7 +152,7 @@ def _check_saving(mapper: Any, combiner: Reducer) -> None:
     if after > before / 10:
         raise Wrong(
             f"the means are right, but for a text of 1,000 words the combiner makes {after} bytes "
-            f"of {before}. It should give one small value, however many it is given."
+            f"of {before}. It should return one small value, however many it receives."
         )
 
 
@@ -180,9 +182,9 @@ def owner(function: Callable[[tuple[int, int], int], int]) -> str:
             right = np.repeat(holder, np.diff(bounds(numel, ranks))).tolist()
             _check_owners(function, right, ranks)
     return (
-        "every element goes to the rank that a reduce-scatter leaves it on, for "
-        f"{len(numbers)} numbers of ranks from 1 to {max(numbers)}, even where they do not divide. "
-        "Such a shuffle is a reduce-scatter."
+        f"for {len(numbers)} numbers of ranks from 1 to {max(numbers)}, even where they do not "
+        "divide: every element goes to the rank on which a reduce-scatter leaves it. Such a "
+        "shuffle is a reduce-scatter."
     )
 
 
@@ -201,7 +203,7 @@ def _check_owners(
         answers.append(given)
     why = ""
     if answers == [element % ranks for element in range(len(answers))]:
-        why = " You deal the elements out like cards; a rank owns neighbours."
+        why = " You deal the elements out like playing cards; a rank owns consecutive ones."
     elif answers == sorted(answers):
         own, want = ([row.count(r) for r in range(ranks)] for row in (answers, right))
         why = f" Your slices have {own} elements; they should have {want}, the longer ones first."

@@ -14,7 +14,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float8_e4m3fn")
 
 
 def _policies() -> list[DtypePolicy]:
-    """The two that everybody knows, and some whose parts all differ, with and without a master."""
+    """The two usual ones, and some whose parts all differ, with and without a master."""
     draw, policies = Random(1), [FP32, MIXED]
     for number in range(4):
         names = draw.sample(DTYPES, 4)
@@ -70,7 +70,7 @@ def largest(function: Callable[[int, int, DtypePolicy, str], int]) -> str:
         for policy in policies
     ]
     for size, ranks, policy, optimizer in cases:
-        case = f"For {many(ranks, 'GPU')} of {size:,} bytes, {policy.name}, {optimizer} "
+        case = f"For {many(ranks, 'GPU')} of {size:,} bytes with {policy.name} and {optimizer} "
         expected = "a whole number of parameters"
         answer = ask_as(whole, expected, function, size, ranks, policy, optimizer, case=case)
         case += f"you say {answer:,}"
@@ -78,14 +78,14 @@ def largest(function: Callable[[int, int, DtypePolicy, str], int]) -> str:
             raise Wrong(f"{case}; expected {expected}.")
         held = state(answer, policy, optimizer).total
         if held > size:
-            all_of_it = " In data parallelism every rank holds all of it; the GPUs do not add up."
+            all_of_it = " In data parallelism every rank holds all of it: memory does not add up."
             why = all_of_it if ranks > 1 and held > size * (ranks - 1) else ""
             raise Wrong(f"{case}. Their state takes {held:,} bytes on every GPU: too much.{why}")
         if state(answer + 1, policy, optimizer).total <= size:
             raise Wrong(f"{case}. Their state takes {held:,} bytes; one more would fit as well.")
     return (
         f"One more parameter would not fit in any of {len(cases)} cases, with one GPU or with "
-        "several. Data parallelism adds GPUs that all hold the same: it buys time, not memory."
+        "several. Data parallelism buys time, not memory: all GPUs hold the same."
     )
 
 
