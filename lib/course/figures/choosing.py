@@ -123,8 +123,8 @@ def foretold(
 ) -> Figure:
     """A mark for each pair, by kind; between the dotted lines the error is at most `band`.
 
-    `points`: kind → pairs (predicted, measured); `what`: is predicted, with its unit; `seen`: how it
-    is known.
+    `points`: kind → pairs (predicted, measured); `what`: is predicted, with its unit; `seen`: how
+    the second of a pair is known.
     """
     figure, axes = single(size=(3.4, 3.4))
     every = [value for pairs in points.values() for pair in pairs for value in pair]
@@ -132,9 +132,10 @@ def foretold(
     axes.plot(ends, ends, color=GREY, lw=1.2)
     for factor in (1 + band, 1 - band):
         axes.plot(ends, [factor * end for end in ends], color=GREY, lw=0.9, ls=":")
+    size = 4 if len(every) > 100 else 5
     for number, (kind, pairs) in enumerate(points.items()):
         axes.plot(*zip(*pairs, strict=True), MARKERS[number], color=COLORS[number],
-                  label=kind, markersize=4 if len(every) > 100 else 5, alpha=0.8, ls="none")  # fmt: skip
+                  label=kind, markersize=size, alpha=0.8, ls="none")  # fmt: skip
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
         wide = ends[1] > 100 * ends[0]
