@@ -117,6 +117,7 @@ def _fill(axes: Axes, top: float, start: float, end: float, part: str, across: i
         until = min(end, square + 1)
         row, column = divmod(square, across)
         left, wide = column + (start - square) * SIDE, (until - start) * SIDE
-        look: dict[str, Any] = {"color": PART[part], "hatch": PART_HATCH[part], "label": part}
+        hatch = PART_HATCH[part].replace(".", "..")  # squares are small: of "." some would be bare
+        look: dict[str, Any] = {"color": PART[part], "hatch": hatch, "label": part}
         axes.bar(left, SIDE, wide, top + row, align="edge", alpha=0.75, linewidth=0, **look)
         start = until
