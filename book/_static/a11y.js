@@ -3,6 +3,17 @@
   const SCROLLING =
     "pre, .cell_output, .pst-scrollable-table-container, .picture, mjx-container[display='true'], .output";
 
+  // An equation a little wider than a phone is set smaller; a much wider one scrolls.
+  const LEAST = 0.75;
+  function equations() {
+    for (const box of document.querySelectorAll("mjx-container[display='true']")) {
+      box.dataset.size ??= box.style.fontSize || "100%";
+      box.style.fontSize = box.dataset.size;
+      const fits = box.clientWidth / box.scrollWidth;
+      if (fits < 1 && fits >= LEAST) box.style.fontSize = `${0.98 * fits * parseFloat(box.dataset.size)}%`;
+    }
+  }
+
   // What scrolls must be reachable with Tab, and only while it scrolls.
   function reachable() {
     for (const box of document.querySelectorAll(SCROLLING)) {
@@ -62,11 +73,12 @@
   signatures();
   pictures();
   reachable();
-  window.addEventListener("resize", reachable);
+  const fit = () => (equations(), reachable());
+  window.addEventListener("resize", fit);
   const scrolled = ({ target }) => target.matches?.(SCROLLING) && hint(target);
   document.addEventListener("scroll", scrolled, { capture: true, passive: true });
   window.addEventListener("load", () => {
-    (window.MathJax?.startup?.promise ?? Promise.resolve()).then(reachable);
+    (window.MathJax?.startup?.promise ?? Promise.resolve()).then(fit);
     document.fonts.ready.then(reachable);
   });
 })();

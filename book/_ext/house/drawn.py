@@ -45,7 +45,7 @@ def tell_widths(
         if not found:
             return tag[1]
         drawn, letters = found
-        least = drawn * min(1.0, LEGIBLE / letters)
+        least = drawn * LEGIBLE / letters
         return f'{tag[1]} style="--drawn: {drawn:.1f}px; --least: {least:.1f}px"'
 
     if "body" in context:
