@@ -73,17 +73,16 @@ EXPECTED: dict[str, tuple[Check, Check | None, Callable[..., bool]]] = {
         says("rank 1 was killed by SIGKILL\ndiagnose: rank 1 is gone after minidist.all_reduce #1"),
         bool,
     ),
-    "A rank hangs": (
-        says(HANGS + r"rank 1 never came to all_reduce #2: it is in next_batch at dying.py:\d+$"),
-        says(HANGS + r"rank 1 never came to minidist.all_reduce #2: it is in next_batch at "),
-        says("rank 1 raised TimeoutError: no batch within 0.5 s"),
-    ),
     "A rank runs out of memory": (
         says("rank 1 raised RuntimeError: .*allocate 536870912 bytes.*diagnose: rank 1 raised Run"),
         None,
         each(r"in pieces of \[8\] texts", r"in pieces of \[7, 1\] texts"),
     ),
-    "A straggler": (waits_for_the_straggler, None, bool),
+    "A rank hangs": (
+        says(HANGS + r"rank 1 never came to all_reduce #2: it is in next_batch at dying.py:\d+$"),
+        says(HANGS + r"rank 1 never came to minidist.all_reduce #2: it is in next_batch at "),
+        says("rank 1 raised TimeoutError: no batch within 0.5 s"),
+    ),
     "Collectives in another order": (
         says(HANGS + "rank 0 is at all_reduce #1, the others at broadcast #1"),
         says(MISMATCH + "the call: rank 0 passed all_reduce; ranks 1, 2 passed broadcast"),
@@ -109,17 +108,19 @@ EXPECTED: dict[str, tuple[Check, Check | None, Callable[..., bool]]] = {
         says("rank 1 raised RuntimeError: .*got none for 2: right.weight.*diagnose: rank 1 raised"),
         each(r"gradient of right\.weight: 2\.0"),
     ),
-    "set_epoch forgotten": (each(SAME), None, each(OTHER)),
-    "The same seed on every rank": (
-        each(r"mask (\[.*\])...; the ranks' mean mask varies by 0.50"),
-        None,
-        nothing_in_common,
-    ),
+    "A straggler": (waits_for_the_straggler, None, bool),
     "A parameter changed on one rank": (rank_1_s_bias_differs, None, ranks_agree),
     "NaN on one rank": (
         each(r"own loss \d.*, weight afterwards nan", "own loss nan, weight afterwards nan"),
         None,
         each(r"own loss \d.*, weight afterwards -0.01", "own loss nan, weight afterwards -0.01"),
+    ),
+    "A checkpoint that every rank writes": (each(HALF), None, each("found step 5")),
+    "set_epoch forgotten": (each(SAME), None, each(OTHER)),
+    "The same seed on every rank": (
+        each(r"mask (\[.*\])...; the ranks' mean mask varies by 0.50"),
+        None,
+        nothing_in_common,
     ),
     "The learning rate not scaled": (learns(0.4, 0.6), None, learns(0.1, 0.3)),
     "The loss not divided under accumulation": (
@@ -127,7 +128,6 @@ EXPECTED: dict[str, tuple[Check, Check | None, Callable[..., bool]]] = {
         None,
         each("gradient 1.50 after 4 micro-batches"),  # that of the whole batch: (1 + 2) / 2
     ),
-    "A checkpoint that every rank writes": (each(HALF), None, each("found step 5")),
     "An optimizer built before wrapping": (
         each(r"losses (.*), \1, \1"),
         says(r"rank . raised RuntimeError: .*is used as it was before fully_shard. An optimizer"),

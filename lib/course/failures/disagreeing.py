@@ -11,12 +11,12 @@ from torch import nn
 from course.failures.case import Case, Kit
 
 
-def case_4(kit: Kit) -> None:
+def case_3(kit: Kit) -> None:
     """Rank 1 goes through the same calls in another order, as through a set of names."""
     _in_order(kit, ["loss", "seed"] if dist.get_rank() == 0 else ["seed", "loss"])
 
 
-def case_4_repaired(kit: Kit) -> str:
+def case_3_repaired(kit: Kit) -> str:
     """Sorted names have one order."""
     return _in_order(kit, sorted(["loss", "seed"]))
 
@@ -31,7 +31,7 @@ def _in_order(kit: Kit, names: list[str]) -> str:
     return f"{tensor[0]:.0f}"
 
 
-def case_5(kit: Kit) -> str:
+def case_4(kit: Kit) -> str:
     """Rank 1's last batch is smaller, and the losses of all samples are summed."""
     losses = torch.ones(3 if dist.get_rank() == 1 else 4)
     kit.all_reduce(losses)
@@ -39,7 +39,7 @@ def case_5(kit: Kit) -> str:
     return str(losses.tolist())
 
 
-def case_5_repaired(kit: Kit) -> str:
+def case_4_repaired(kit: Kit) -> str:
     """What is sent has the same shape on all ranks: a sum and a count."""
     losses = torch.ones(3 if dist.get_rank() == 1 else 4)
     both = torch.stack([losses.sum(), torch.tensor(float(len(losses)))])
@@ -47,14 +47,14 @@ def case_5_repaired(kit: Kit) -> str:
     return f"{both[0] / both[1]:.1f} over {both[1]:.0f} samples"
 
 
-def case_6(kit: Kit) -> str:
+def case_5(kit: Kit) -> str:
     """Rank 1 computed its loss outside of autocast, or with a Python float in it."""
     loss = _own_loss()
     kit.all_reduce(loss)
     return str(loss.tolist())
 
 
-def case_6_repaired(kit: Kit) -> str:
+def case_5_repaired(kit: Kit) -> str:
     """Cast before it is sent."""
     loss = _own_loss().float()
     kit.all_reduce(loss)
@@ -66,7 +66,7 @@ def _own_loss() -> torch.Tensor:
     return torch.ones(4, dtype=torch.float64 if dist.get_rank() == 1 else torch.float32)
 
 
-def case_7(kit: Kit) -> str:
+def case_6(kit: Kit) -> str:
     """Rank 1's data end one batch early."""
     model, batches = kit.ddp(nn.Linear(2, 1)), _own_batches()
     for batch in batches:
@@ -74,7 +74,7 @@ def case_7(kit: Kit) -> str:
     return f"{len(batches)} batches"
 
 
-def case_7_repaired(kit: Kit) -> str:
+def case_6_repaired(kit: Kit) -> str:
     """`join` lets a rank that has run out of data play along with zeros."""
     model, batches = kit.ddp(nn.Linear(2, 1)), _own_batches()
     with model.join():
@@ -99,7 +99,7 @@ class Forked(nn.Module):
         return torch.stack([getattr(self, side)(x) for side in sides.split()]).sum(0)
 
 
-def case_8(kit: Kit) -> str:
+def case_7(kit: Kit) -> str:
     """Rank 1's batch never reaches one branch of the model."""
     model = kit.ddp(Forked())
     for sides in _own_sides():
@@ -107,7 +107,7 @@ def case_8(kit: Kit) -> str:
     return f"gradient of right.weight: {model.module.right.weight.grad[0, 0]:.1f}"
 
 
-def case_8_repaired(kit: Kit) -> str:
+def case_7_repaired(kit: Kit) -> str:
     """DDP finds out who used what, and counts zeros for the rest."""
     model = kit.ddp(Forked(), find_unused_parameters=True)
     for sides in _own_sides():
@@ -120,9 +120,9 @@ def _own_sides() -> list[str]:
 
 
 CASES = [
-    Case("Collectives in another order", case_4, case_4_repaired, ranks=3),
-    Case("Shapes that differ", case_5, case_5_repaired, ranks=3),
-    Case("Dtypes that differ", case_6, case_6_repaired, ranks=3),
-    Case("A rank with fewer batches", case_7, case_7_repaired),
-    Case("A parameter skipped on one rank", case_8, case_8_repaired),
+    Case("Collectives in another order", case_3, case_3_repaired, ranks=3),
+    Case("Shapes that differ", case_4, case_4_repaired, ranks=3),
+    Case("Dtypes that differ", case_5, case_5_repaired, ranks=3),
+    Case("A rank with fewer batches", case_6, case_6_repaired),
+    Case("A parameter skipped on one rank", case_7, case_7_repaired),
 ]

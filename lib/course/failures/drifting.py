@@ -19,7 +19,7 @@ from course.training import models
 Sample = tuple[torch.Tensor, ...]
 
 
-def case_9(kit: Kit) -> str:
+def case_12(kit: Kit) -> str:
     """set_epoch is forgotten: each epoch has the first one's order."""
     sampler: DistributedSampler[Sample] = DistributedSampler(TensorDataset(torch.arange(20)))
     drawn = []
@@ -28,7 +28,7 @@ def case_9(kit: Kit) -> str:
     return " then ".join(map(str, drawn))
 
 
-def case_9_repaired(kit: Kit) -> str:
+def case_12_repaired(kit: Kit) -> str:
     """The sampler is told of each epoch."""
     sampler: DistributedSampler[Sample] = DistributedSampler(TensorDataset(torch.arange(20)))
     drawn = []
@@ -38,13 +38,13 @@ def case_9_repaired(kit: Kit) -> str:
     return " then ".join(map(str, drawn))
 
 
-def case_10(kit: Kit) -> str:
+def case_13(kit: Kit) -> str:
     """All ranks drop the same units: the noise of N ranks is that of one."""
     random = torch.Generator().manual_seed(0)
     return _dropped(kit, torch.rand(1000, generator=random) > 0.5)
 
 
-def case_10_repaired(kit: Kit) -> str:
+def case_13_repaired(kit: Kit) -> str:
     """Each rank has a seed of its own, after the model is made."""
     random = torch.Generator().manual_seed(dist.get_rank())
     return _dropped(kit, torch.rand(1000, generator=random) > 0.5)
@@ -56,7 +56,7 @@ def _dropped(kit: Kit, mask: torch.Tensor) -> str:
     return f"mask {mask[:8].int().tolist()}...; the ranks' mean mask varies by {spread:.2f}"
 
 
-def case_11(kit: Kit) -> str:
+def case_9(kit: Kit) -> str:
     """Rank 1 changes a weight between two steps, as by clipping or loading on one rank alone."""
 
     def between(step: int, layer: nn.Linear) -> None:
@@ -66,7 +66,7 @@ def case_11(kit: Kit) -> str:
     return _three_steps(kit, between)
 
 
-def case_11_repaired(kit: Kit) -> str:
+def case_9_repaired(kit: Kit) -> str:
     """All ranks make the change."""
 
     def between(step: int, layer: nn.Linear) -> None:
@@ -98,7 +98,7 @@ def checksum(weights: torch.Tensor) -> str:
     return hashlib.blake2b(weights.detach().numpy().tobytes(), digest_size=4).hexdigest()
 
 
-def case_12(kit: Kit) -> str:
+def case_10(kit: Kit) -> str:
     """Rank 1 normalizes a batch whose samples are all alike; a step later all ranks have NaN."""
     model, optimizer, loss = _forward(kit)
     loss.backward()  # also where it is NaN: the others wait for its gradient
@@ -106,7 +106,7 @@ def case_12(kit: Kit) -> str:
     return f"own loss {loss:.2f}, weight afterwards {model.module.weight.item():.2f}"
 
 
-def case_12_repaired(kit: Kit) -> str:
+def case_10_repaired(kit: Kit) -> str:
     """Each rank looks at its own loss; if one is not finite, all skip the step."""
     model, optimizer, loss = _forward(kit)
     loss.backward()  # also where it is NaN: the others wait for its gradient
@@ -126,12 +126,12 @@ def _forward(kit: Kit) -> tuple[Any, torch.optim.Optimizer, torch.Tensor]:
     return model, optimizer, loss
 
 
-def case_13(kit: Kit) -> str:
+def case_14(kit: Kit) -> str:
     """Four ranks take batches four times as large, and the learning rate of one."""
     return _trained(kit, rate=0.05)
 
 
-def case_13_repaired(kit: Kit) -> str:
+def case_14_repaired(kit: Kit) -> str:
     """The rate grows with the batch: Goyal et al. (2017), section 2.1."""
     return _trained(kit, rate=0.05 * dist.get_world_size())
 
@@ -153,7 +153,7 @@ def _trained(kit: Kit, rate: float) -> str:
         return f"loss {entropy(net(points), labels).item():.2f} after 6 epochs"
 
 
-def case_14(kit: Kit) -> str:
+def case_15(kit: Kit) -> str:
     """Four micro-batches add up to a gradient four times as large."""
     net, batches = nn.Linear(2, 1), [torch.full((3, 2), dist.get_rank() + 1.0)] * 4
     model = kit.ddp(net)
@@ -164,7 +164,7 @@ def case_14(kit: Kit) -> str:
     return f"gradient {_gradient(net):.2f} after {len(batches)} micro-batches"
 
 
-def case_14_repaired(kit: Kit) -> str:
+def case_15_repaired(kit: Kit) -> str:
     """Each micro-batch's loss is divided by their number."""
     net, batches = nn.Linear(2, 1), [torch.full((3, 2), dist.get_rank() + 1.0)] * 4
     model = kit.ddp(net)
@@ -181,10 +181,10 @@ def _gradient(net: nn.Linear) -> float:
 
 
 CASES = [
-    Case("set_epoch forgotten", case_9, case_9_repaired),
-    Case("The same seed on every rank", case_10, case_10_repaired, ranks=4),
-    Case("A parameter changed on one rank", case_11, case_11_repaired, ranks=3),
-    Case("NaN on one rank", case_12, case_12_repaired),
-    Case("The learning rate not scaled", case_13, case_13_repaired, ranks=4),
-    Case("The loss not divided under accumulation", case_14, case_14_repaired),
+    Case("set_epoch forgotten", case_12, case_12_repaired),
+    Case("The same seed on every rank", case_13, case_13_repaired, ranks=4),
+    Case("A parameter changed on one rank", case_9, case_9_repaired, ranks=3),
+    Case("NaN on one rank", case_10, case_10_repaired),
+    Case("The learning rate not scaled", case_14, case_14_repaired, ranks=4),
+    Case("The loss not divided under accumulation", case_15, case_15_repaired),
 ]

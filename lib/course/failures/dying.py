@@ -32,7 +32,7 @@ def case_0(kit: Kit) -> None:
     kit.all_reduce(gradient)
 
 
-def case_1(kit: Kit) -> None:
+def case_2(kit: Kit) -> None:
     """Rank 1 does not come back from what it does between two steps."""
     gradient = torch.ones(4)
     kit.all_reduce(gradient)
@@ -41,7 +41,7 @@ def case_1(kit: Kit) -> None:
     kit.all_reduce(gradient)
 
 
-def case_1_repaired(kit: Kit) -> None:
+def case_2_repaired(kit: Kit) -> None:
     """What rank 1 waits for has a timeout, so the rank at fault raises."""
     gradient = torch.ones(4)
     kit.all_reduce(gradient)
@@ -61,7 +61,7 @@ def next_batch_within(seconds: float) -> None:
         raise TimeoutError(f"no batch within {seconds} s")
 
 
-def case_2(kit: Kit) -> None:
+def case_1(kit: Kit) -> None:
     """One of rank 1's texts is long, and all are padded to its length."""
     kit.all_reduce(torch.ones(4))
     _limit_memory()
@@ -70,7 +70,7 @@ def case_2(kit: Kit) -> None:
     kit.all_reduce(torch.ones(4))
 
 
-def case_2_repaired(kit: Kit) -> str:
+def case_1_repaired(kit: Kit) -> str:
     """The batch is taken in pieces of so many tokens."""
     kit.all_reduce(torch.ones(4))
     _limit_memory()
@@ -104,7 +104,7 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
-def case_3(kit: Kit) -> list[Span]:
+def case_8(kit: Kit) -> list[Span]:
     """Rank 1 is slow: all steps are as long as its own, and the *others* seem to communicate."""
     kit.all_reduce(torch.ones(4))
     with minidist.timeline() as line:
@@ -121,7 +121,7 @@ def case_3(kit: Kit) -> list[Span]:
 
 CASES = [
     Case("A rank dies", case_0),
-    Case("A rank hangs", case_1, case_1_repaired, ranks=3),
-    Case("A rank runs out of memory", case_2, case_2_repaired),
-    Case("A straggler", case_3, ranks=3),
+    Case("A rank hangs", case_2, case_2_repaired, ranks=3),
+    Case("A rank runs out of memory", case_1, case_1_repaired),
+    Case("A straggler", case_8, ranks=3),
 ]

@@ -13,14 +13,14 @@ from course.failures.case import Case, Kit
 from course.training import models
 
 
-def case_15(kit: Kit) -> str:
+def case_11(kit: Kit) -> str:
     """Every rank saves to one path. Rank 1 is slower; rank 0 restarts and finds half a file."""
     path, state = kit.folder / "checkpoint.pt", {"step": 5, "weights": torch.ones(500)}
     _save_on_each_rank(kit, state, path)
     return _found(path)
 
 
-def case_15_repaired(kit: Kit) -> str:
+def case_11_repaired(kit: Kit) -> str:
     """Rank 0 writes another file and renames it; the others wait until it is there."""
     path, state = kit.folder / "checkpoint.pt", {"step": 5, "weights": torch.ones(500)}
     if dist.get_rank() == 0:
@@ -78,6 +78,6 @@ def _losses(net: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 
 
 CASES = [
-    Case("A checkpoint that every rank writes", case_15, case_15_repaired),
+    Case("A checkpoint that every rank writes", case_11, case_11_repaired),
     Case("An optimizer built before wrapping", case_16, case_16_repaired),
 ]

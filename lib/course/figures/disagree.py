@@ -25,7 +25,7 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind("Loud: somebody gets an error", "✕ dies", "error"),
-    Kind("Silent wait: nobody gets anything", "elsewhere", "waits …"),
+    Kind("Hang: nobody gets an error", "elsewhere", "waits …"),
     Kind("Silent drift: everybody goes on", "", ""),
 )
 
