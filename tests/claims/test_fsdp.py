@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard as torch_fully_shard
 from torch.nn.functional import cross_entropy
 
 import minidist
@@ -224,7 +225,7 @@ def gather_between(nodes: int, local: int) -> float:
     return local * own / numel / nodes
 
 
-# ---- E7; its prices are checked where the chapter makes them ----
+# ---- E7 ----
 
 
 @pytest.mark.claim("E7")
@@ -268,3 +269,98 @@ def test_the_state_shrinks_with_ranks_and_units_and_activations_do_not() -> None
         assert state == found[1][0] // ranks, "sizes that the ranks divide"
         assert (whole, kept) == found[2][1:] or ranks == 1
         assert 1.9 * kept[0] < kept[1] < 2.1 * kept[0], "activations go with the batch"
+
+
+@pytest.mark.claim("E8")
+def test_recorded_each_stage_fits_more_layers_and_checkpoints_help_fsdp_most() -> None:
+    rows = {(row["strategy"], row["checkpointed"]): row for row in recorded("limit")["rows"]}
+    stages = "ddp", "zero1", "zero2", "fsdp"
+    plain, more = ([rows[stage, each]["layers"] for stage in stages] for each in (False, True))
+    gains = [with_ - without for with_, without in zip(more, plain, strict=True)]
+    assert plain == sorted(plain)
+    assert gains == sorted(gains)
+    assert plain[-1] > 2 * plain[0]
+    for row in rows.values():
+        assert 0.8 * row["predicted_layers"] <= row["layers"] <= row["predicted_layers"]
+
+
+# ---- E9, of PyTorch's own ----
+
+
+def stepped(build: str) -> bool:
+    """Whether a step changes the root's weight if the optimizer is built then."""
+    mesh = init_device_mesh("cpu", (2,))
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    torch_fully_shard(net[0], mesh=mesh)
+    torch_fully_shard(net, mesh=mesh)
+    if build == "after sharding":
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    loss = net(torch.ones(2, 4)).sum()
+    if build == "after a forward":
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    loss.backward()
+    before = net[1].weight.full_tensor().clone()
+    optimizer.step()
+    return not torch.equal(before, net[1].weight.full_tensor())
+
+
+@pytest.mark.claim("E9")
+def test_an_optimizer_that_is_built_too_early_or_too_late_steps_nothing() -> None:
+    when = "before sharding", "after sharding", "after a forward"
+    for found in minidist.launch(lambda: [stepped(each) for each in when], 2, device="cpu"):
+        assert found == [False, True, False]
+
+
+class Tied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(4, 4), torch.nn.Linear(4, 4, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.head(self.embed(ids))
+        return output
+
+
+class Direct(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.inside.weight)  # without calling `inside`
+
+
+def tied() -> list[Any]:
+    """What torch says of tied weights in two units, in one, and of a unit that is not called."""
+    mesh = init_device_mesh("cpu", (2,))
+    two, one, direct = Tied(), Tied(), Direct()
+    said = []
+    try:
+        for module in (two.embed, two.head, two):
+            torch_fully_shard(module, mesh=mesh)
+    except ValueError as error:
+        said.append(str(error))
+    torch_fully_shard([one.embed, one.head], mesh=mesh)
+    torch_fully_shard(one, mesh=mesh)
+    one(torch.tensor([[0, 1]])).sum().backward()
+    said.append(one.head.weight is one.embed.weight)
+    torch_fully_shard(direct.inside, mesh=mesh)
+    torch_fully_shard(direct, mesh=mesh)
+    try:
+        direct(torch.ones(2, 4))
+    except RuntimeError as error:
+        said.append(str(error))
+    return said
+
+
+@pytest.mark.claim("E9")
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="it drops the tie unsaid"
+)
+def test_tied_weights_share_a_unit_and_a_unit_is_gathered_by_its_own_forward() -> None:
+    for refused, together, mixed in minidist.launch(tied, 2, device="cpu"):
+        assert "use fully_shard([module_a, module_b])" in refused
+        assert together
+        assert "mixed torch.Tensor and DTensor" in mixed

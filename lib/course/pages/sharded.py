@@ -8,34 +8,7 @@ from minidist.planner.hardware import Accelerator
 from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
 
-ITEMSIZE = {"bf16": 2, "fp32": 4}
-BLOCK, ROOT = "one block", "embedding, head, last norm"
 MOST = 4  # sequences of a micro-batch, from which on more of them change little
-
-
-def unit_sizes(record: Mapping[str, Any]) -> list[list[Any]]:
-    """Messages of a Llama's FSDP: what each is, by the number of its parameters, and how often.
-
-    Args:
-        record: `published("fsdp_waiting")`.
-
-    Raises:
-        KeyError: a message is neither a block nor the rest of the model.
-    """
-    wide, ffn, kv, words = (
-        record[key] for key in ("width", "intermediate", "kv_width", "vocabulary")
-    )
-    units = {
-        2 * wide * wide + 2 * wide * kv + 3 * wide * ffn + 2 * wide: BLOCK,
-        2 * words * wide + wide: ROOT,
-    }
-    rows: list[list[Any]] = []
-    for collective, dtype, mebibytes, calls, *_ in record["transfers"]:
-        parameters = mebibytes * 2**20 / ITEMSIZE[dtype]
-        which = units[parameters], calls // record["steps"]
-        name = collective.replace("_", "-")
-        rows.append([name, dtype, round(mebibytes), round(parameters), *which])
-    return sorted(rows, key=lambda row: (row[3], row[0]))
 
 
 def ddp_beside_fsdp(record: Mapping[str, Any]) -> list[list[int | float | str]]:
