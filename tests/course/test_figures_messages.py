@@ -77,14 +77,6 @@ def test_two_collectives_in_a_row_show_what_each_of_them_promises() -> None:
         assert {(int(x), int(y)) for x, y in (t.get_position() for t in axes.texts)} == places
 
 
-def test_blocks_are_regrouped_by_receiver_and_as_wide_as_they_are_large() -> None:
-    before, after = figures.uneven_blocks([[2, 1], [0, 3]], "words").axes
-    assert texts(before) == ["0→0", "0→1", "3", "1→1", "3"]
-    assert texts(after) == ["0→0", "2", "0→1", "1→1", "4"]
-    widths = [patch.get_width() for patch in after.patches]  # type: ignore[attr-defined]
-    assert widths == [2, 1, 3]
-
-
 def test_a_mesh_says_whose_parts_each_rank_holds() -> None:
     states = [("own", [[[0], [1]], [[2], [3]]]), ("all", [[[0, 1, 2, 3]] * 2] * 2)]
     own, everything = figures.mesh_sums(states).axes

@@ -196,7 +196,7 @@ mistake | ring(add=(False, False))
 mistake | ring(add=(True, True))
     | step 5 of 6: .* chunk 3 .*0\+0\+.* in it twice: .* overwritten
 off by one | ring(slot=1) | step 2 of 6: rank 0 sent chunk 2 .*A part is missing
-mistake | ring(turn=-1) | rank 0 sent to rank 3, expected its right neighbour, rank 1
+mistake | ring(turn=-1) | rank 0 sent to rank 3, expected its right neighbor, rank 1
 input | ring(rebind=True) | every message is right, but .*chunks\[\.\.\.\] in place
 these sizes | ring(of=4) | With 2 ranks: on rank 0 it raised IndexError
 these sizes | equally_long | On 4 real processes ranks? .* raised RuntimeError: stack

@@ -13,7 +13,6 @@ from course.figures.collectives import (
     mesh_sums,
     message_rounds,
     messages,
-    uneven_blocks,
     waiting,
 )
 from course.figures.ddp import Travel, bucket_timeline, ddp_step, gradients

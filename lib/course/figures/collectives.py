@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from course.figures.algorithms import dot
 from course.figures.boxes import box, stripes
 from minidist.plots import style
-from minidist.plots.style import COLORS, PHASE, RANK
+from minidist.plots.style import COLORS, RANK, WORK
 from minidist.schedule.simulate import Contributors, Replay, State
 
 
@@ -71,34 +71,6 @@ def _blocks(replay: Replay) -> bool:
 
 def _sum(who: Contributors, ranks: int) -> str:
     return "Σ" if ranks > 1 and who == tuple(range(ranks)) else "+".join(map(str, who))
-
-
-def uneven_blocks(counts: Sequence[Sequence[int]], noun: str) -> Figure:
-    """What every rank has for the others, and what each of them receives.
-
-    A block is as wide as it is large and has its sender's colour; `1→3` is from rank 1 to rank 3.
-    `counts`: counts[s][d] is what rank s has for rank d; `noun`: what is counted.
-    """
-    ranks = range(len(counts))
-    before = [[(s, d, counts[s][d]) for d in ranks] for s in ranks]
-    after = [[(s, d, counts[s][d]) for s in ranks] for d in ranks]
-    longest = max(sum(count for *_, count in row) for row in before + after)
-    figure, grid = style.subplots(2, 1, size=(3.45, 0.6 * len(counts) + 0.6))
-    for axes, rows, title in zip(grid[:, 0], (before, after), ("before", "after"), strict=True):
-        for y, row in enumerate(rows):
-            x = 0
-            for src, dst, count in row:
-                if count:
-                    text, face = f"{src}→{dst}", (RANK[src % 8], 0.4)
-                    box(axes, x, y + 0.08, count, 0.84, text, face=face, linewidth=0.5)
-                x += count
-            axes.text(x + 0.15, y + 0.53, str(x), va="center", fontsize=8, fontweight="bold")
-        axes.set_title(f"{title}: {noun} on each rank", fontsize=8, loc="left")
-        axes.set_xlim(-0.1, longest + 0.8)
-        axes.set_xticks([])
-        style.name_rows(axes, (f"rank {rank}" for rank in ranks))
-        style.table(axes)
-    return figure
 
 
 def in_a_row(
@@ -221,10 +193,10 @@ GLOO: Mapping[str, Lane] = {
 NCCL: Mapping[str, Lane] = {
     "program": {
         "call": (0, 1),
-        "queue A": (1, 2.3),
-        "wait()": (2.3, 3.3),
-        "queue use": (3.3, 4.8),
-        "goes on": (4.8, 8.5),
+        "queue A": (1, 2.4),
+        "wait()": (2.4, 3.5),
+        "queue use": (3.5, 5.2),
+        "goes on": (5.2, 8.5),
     },
     "GPU stream": {"compute A": (1.6, 4.6), "stream waits": (4.6, 6.8), "use sum": (6.8, 8.5)},
     "NCCL stream": {"all_reduce": (1.3, 6.8)},
@@ -235,15 +207,26 @@ def waiting() -> Figure:
     """Two panels over the same time: Gloo with two lanes, NCCL with three."""
     panels = {"Gloo, on CPUs": GLOO, "NCCL, on GPUs": NCCL}
     heights = [len(lanes) + 0.5 for lanes in panels.values()]
-    figure, grid = style.subplots(2, 1, size=(4.8, 0.42 * sum(heights)), height_ratios=heights)
+    figure, grid = style.subplots(2, 1, size=(3.7, 0.42 * sum(heights)), height_ratios=heights)
     for axes, (title, lanes) in zip(grid[:, 0], panels.items(), strict=True):
         for y, lane in enumerate(lanes.values()):
             for text, (start, end) in lane.items():
-                color = COLORS[4] if text == "all_reduce" else PHASE["backward"]
+                color = WORK["communication" if text == "all_reduce" else "compute"]
                 idle = text == "stream waits" or (text == "wait()" and lanes is GLOO)
                 face = None if idle else (color, 0.4)
-                box(axes, start, y + 0.1, end - start, 0.8, text, face=face, dashed=idle)
-        axes.set_title(title, fontsize=9, loc="left")
+                size = style.LABEL
+                box(
+                    axes,
+                    start,
+                    y + 0.1,
+                    end - start,
+                    0.8,
+                    text,
+                    face=face,
+                    dashed=idle,
+                    fontsize=size,
+                )
+        axes.set_title(title, fontsize=style.TITLE, loc="left")
         axes.set_xlim(0, 8.6)
         axes.set_xticks([])
         style.name_rows(axes, lanes)

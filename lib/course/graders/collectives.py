@@ -23,7 +23,7 @@ AllToAll = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], object]
 
 KINDS: tuple[Collective, ...] = get_args(Collective)
 NUMBERS = (4, 2, 3, 1, 5, 7)  # of ranks
-ON = "on 1, 2, 3, 4, 5 and 7"
+RANKS = "1, 2, 3, 4, 5 and 7"
 MOST = 100  # calls of a rank
 UNTOUCHED = -1.0  # in every element of a tensor that is to be written
 
@@ -53,7 +53,7 @@ def _try(
     with without_torch(f"`{name}`"):
         with minidist.record() as log:
             function(*args, counted)
-        minidist.barrier()  # who has made fewer calls meets the others here, and is told
+        minidist.barrier()  # a rank that has made fewer calls meets the others here
     return _Seen(written, torch.equal(given, before), made[0], Traffic.of(log).nbytes)
 
 
@@ -78,9 +78,9 @@ def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadc
     for ranks in NUMBERS:
         _check_parts(on_ranks(_try_all_gather, ranks, function, hints=AT_THE_END))
     return (
-        f"{ON} real processes. Your broadcasts moved as many bytes as one "
-        "all_gather: each part has to reach every other rank once, either way. But broadcasts take "
-        "turns, while in one all-gather all ranks can send at the same time."
+        f"for {RANKS} real processes. Your broadcasts moved as many bytes as one "
+        "all_gather: each part has to reach every other rank once, either way. But broadcasts "
+        "follow one another, while in an all-gather all ranks can send at the same time."
     )
 
 
@@ -135,9 +135,9 @@ def reduce_scatter(function: Callable[[torch.Tensor, list[torch.Tensor], AllToAl
     for ranks in NUMBERS:
         _check_sums(on_ranks(_try_reduce_scatter, ranks, function, hints=AT_THE_END))
     return (
-        f"{ON} real processes. Your way moved as many bytes as one "
+        f"for {RANKS} real processes. Your way moved as many bytes as one "
         "reduce_scatter. But every rank had to hold all N parts before it could add them; a ring "
-        "adds each part as it comes."
+        "adds each part as it arrives."
     )
 
 
@@ -208,13 +208,13 @@ def names(function: Callable[[], Mapping[str, str]]) -> str:
         if (answer == "all_to_all") != (kind == "all_to_all"):
             raise Wrong(
                 f"picture {letter} is {'' if kind == 'all_to_all' else 'not '}an all_to_all: "
-                "there, and only there, each rank brings another block for every rank."
+                "only there does each rank have a different block for every rank."
             )
         if answer != kind:
             _find_difference(letter, answer, schedule)
     return (
-        f"for all {len(_drawn())} pictures. Two of them are mirror images: read a gather backwards "
-        "and it is a scatter. A broadcast read backwards is a reduce, but for the adding."
+        f"for all {len(_drawn())} pictures. Some are mirror images: a gather read backwards is a "
+        "scatter, and a broadcast read backwards is a reduce, if the receiver adds."
     )
 
 
@@ -225,9 +225,9 @@ def _find_difference(letter: str, answer: Collective, schedule: Schedule) -> Non
         "before": (shown.start, start(answer, ranks, chunks, schedule.root)),
         "after": (shown.goal, goal(answer, ranks, chunks, schedule.root, by=1)),
     }
-    for when, (seen, told) in sides.items():
+    for when, (seen, promised) in sides.items():
         for rank, chunk in np.ndindex(ranks, chunks):
-            here, there = seen[rank][chunk] or (), told[rank][chunk] or ()
+            here, there = seen[rank][chunk] or (), promised[rank][chunk] or ()
             if here != there:
                 raise Wrong(
                     f"picture {letter}: {when} the call rank {rank} has {_parts(here)} in column "

@@ -47,11 +47,11 @@ def bytes_sent(function: Callable[[int, int], float]) -> str:
     chunks = [(ranks, 3000) for ranks in (8, 4, 2, 3, 1)]
     chunks += [(draw.randrange(5, 99), draw.randrange(100, 9999)) for _ in range(4)]
     cases = [(ranks, 4 * chunk * ranks) for ranks, chunk in chunks]
-    told = "For {} ranks and {} bytes".format
-    check_numbers(function, cases, _sent, told, _why_sent, within=0.5)
+    case = "For {} ranks and {} bytes".format
+    check_numbers(function, cases, _sent, case, _why_sent, within=0.5)
     return (
         f"for {len(cases)} cases, from 1 to {max(cases)[0]} ranks: the simulator counts the same. "
-        "With more and more ranks it comes close to twice the tensor and never reaches it."
+        "With more and more ranks the bytes approach twice the tensor and never reach it."
     )
 
 
@@ -82,7 +82,7 @@ def slices(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
             expected = "a list of pairs (start, stop)"
             _check_slices(ask_as(list_of(pair), expected, function, numel, ranks), numel, ranks)
     return (
-        "in 56 cases every element is in one slice and no two slices differ by more than one "
+        "for 56 cases. Every element is in one slice, and no two slices differ by more than one "
         "element, even when there are fewer elements than ranks. Nothing had to be padded."
     )
 
@@ -122,9 +122,8 @@ def crossover(function: Callable[[int, float, float], float]) -> str:
     for ranks in (8, 4, 16, 100, *drawn):
         check_crossing(function, ranks, ways, above="the ring", why=why)
     return (
-        f"at your size the cost model gives ring and tree the same time, for {4 + len(drawn)} "
-        "numbers of ranks from 4 to 100 and several links. Below it the tree wins, above it the "
-        "ring."
+        f"for {4 + len(drawn)} numbers of ranks from 4 to 100, and several links: at your size the "
+        "cost model gives ring and tree the same time. Below it the tree wins, above it the ring."
     )
 
 
@@ -254,7 +253,7 @@ def _compare(where: str, messages: list[Message], expected: Replay) -> None:
 
 def _compare_message(at: str, message: Message, event: Event, ranks: int) -> None:
     if message.to != event.dst:
-        right = f"its right neighbour, rank {event.dst}"
+        right = f"its right neighbor, rank {event.dst}"
         raise Wrong(f"{at} sent to rank {message.to}, expected {right}.")
     left = (event.src - 1) % ranks
     if message.source != left:
@@ -328,7 +327,7 @@ def _on_ranks(function: HandWritten, ranks: int) -> str:
     if (sent := sum(of_ranks)) != (right := 2 * (ranks - 1) * 4 * ELEMENTS):
         raise Wrong(f"{how} are right, but {sent:,} bytes are sent; expected {right:,}.")
     return (
-        "your loop sends exactly the schedule's messages, for 1, 2, 3, 4, 5 and 7 ranks; on "
+        "for 1, 2, 3, 4, 5 and 7 ranks: your loop sends exactly the schedule's messages. On "
         f"{ranks} real processes it gives the sums of minidist.all_reduce, and all ranks together "
         f"send {sent:,} bytes for a tensor of {4 * ELEMENTS:,}: each of them 2(N - 1)/N of it."
     )
