@@ -175,8 +175,8 @@
     const first = { strong: counts.find(exposed("strong")), weak: counts.find(exposed("weak")) };
     const marks = Object.entries(first).filter(([, n]) => n).flatMap(([name, n]) => {
       const [at, low] = [across(n), name === "weak"];
-      const end = at > (side + right) / 2;
-      const label = `${name}: all-reduce > backward`;
+      const label = `${name}: network-bound`;
+      const end = at + 7 * label.length > right;
       return [
         line(at, top - (low ? 8 : 24), at, bottom, "limit"),
         text(at + (end ? -4 : 4), top - (low ? 8 : 24), label, end ? "end" : ""),
