@@ -7,22 +7,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-from course.pages.path import Chapter, graded, lab_time, on_paper, path, project_lines, reading_time
+from course.pages.path import Lab, graded, lab_time, on_paper, path, project_lines, reading_time
 from tools.work import LESSON, ROOT, title
 
 PATH = path()
-LABS = [chapter for chapter in PATH if chapter.lab]
+LABS = [lab for chapter in PATH for lab in chapter.labs]
 TEACHING = ROOT / "book" / "teaching.md"
 
 
-def numbered() -> list[tuple[str, list[tuple[str, str]]]]:
-    """The numbered parts of the table of contents: their chapters, each with its lab or ""."""
+def numbered() -> list[tuple[str, list[tuple[str, list[str]]]]]:
+    """The numbered parts of the table of contents: their chapters, each with its labs."""
     parts = yaml.safe_load((ROOT / "_toc.yml").read_text())["parts"]
-    lab = [{"file": ""}]
     return [
         (
             part["caption"],
-            [(c["file"], c.get("sections", lab)[0]["file"]) for c in part["chapters"]],
+            [(c["file"], [lab["file"] for lab in c.get("sections", [])]) for c in part["chapters"]],
         )
         for part in parts
         if part.get("numbered")
@@ -31,17 +30,15 @@ def numbered() -> list[tuple[str, list[tuple[str, str]]]]:
 
 def test_the_path_is_the_table_of_contents() -> None:
     cards = [
-        (part, [(f"book/{c.page}", f"notebooks/{c.lab.name}" if c.lab else "") for c in chapters])
+        (part, [(f"book/{c.page}", [f"notebooks/{lab.name}" for lab in c.labs]) for c in chapters])
         for part, chapters in groupby(PATH, lambda chapter: chapter.part)
     ]
     assert cards == numbered()
 
 
-@pytest.mark.parametrize("chapter", LABS, ids=lambda chapter: chapter.page)
-def test_a_lab_has_its_own_title_there(chapter: Chapter) -> None:
-    assert chapter.lab
-    lab = (ROOT / "notebooks" / f"{chapter.lab.name}.ipynb").read_bytes()
-    assert chapter.lab.title == title(lab)
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+def test_a_lab_has_its_own_title_there(lab: Lab) -> None:
+    assert lab.title == title((ROOT / "notebooks" / f"{lab.name}.ipynb").read_bytes())
 
 
 def test_times_are_what_the_rule_says_to_five_minutes() -> None:
@@ -52,19 +49,20 @@ def test_times_are_what_the_rule_says_to_five_minutes() -> None:
         if abs(chapter.minutes - reading_time(chapter)) > 5
     }
     wrong |= {
-        chapter.lab.name: (chapter.lab.minutes, round(lab_time(chapter)))
-        for chapter in LABS
-        if chapter.lab and abs(chapter.lab.minutes - lab_time(chapter)) > 5
+        lab.name: (lab.minutes, round(lab_time(lab)))
+        for lab in LABS
+        if abs(lab.minutes - lab_time(lab)) > 5
     }
     assert wrong == {}
-    assert all(minutes % 5 == 0 for c in LABS if c.lab for minutes in (c.minutes, c.lab.minutes))
+    with_labs = [chapter.minutes for chapter in PATH if chapter.labs]
+    assert all(minutes % 5 == 0 for minutes in [*with_labs, *(lab.minutes for lab in LABS)])
 
 
 def test_exercises_are_those_of_the_pages() -> None:
     for chapter in PATH:
         text = (ROOT / "book" / f"{chapter.page}.md").read_text()
         assert len(on_paper(chapter)) == text.count("{solution} ") > 0
-        assert bool(chapter.lab) == bool(graded(chapter))
+        assert bool(chapter.labs) == bool(graded(chapter))
     assert graded(PATH[0]) == ["bytes per parameter", "largest", "seat"]
 
 
@@ -107,4 +105,4 @@ def test_every_file_of_the_project_is_somebodys_homework() -> None:
     (line,) = re.findall(r"^PROJECT = (.+)$", TEACHING.read_text(), re.MULTILINE)
     files = yaml.safe_load(line)
     assert sorted(file for each in files.values() for file in each) == sorted(LESSON)
-    assert {*files} <= {chapter.page for chapter in LABS}
+    assert {*files} <= {chapter.page for chapter in PATH if chapter.labs}

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import minidist
 from course.failures.disagreeing import Forked
@@ -385,3 +386,44 @@ def test_views_into_the_buckets_save_the_gradients_bytes() -> None:
     for plain, views in (found[i : i + 2] for found in minidist.launch(run, 2) for i in (0, 2)):
         assert abs(plain - gradients) <= notes, "beside the buckets, which are as large"
         assert abs(views) <= notes
+
+
+# ---- an error that the chapter explains ----
+
+
+class Checkpointed(nn.Module):
+    """A layer that is used `times` times, and computed again in backward."""
+
+    def __init__(self, times: int, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.layer = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.times, self.reentrant = times, reentrant
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.first(x)
+        for _ in range(self.times):
+            x = checkpoint(self.layer, x, use_reentrant=self.reentrant)
+        return x
+
+
+def test_torch_marks_a_variable_twice_under_reentrant_checkpoints_and_not_under_others() -> None:
+    cases: list[tuple[int, bool, dict[str, bool], bool]] = [
+        (1, True, {}, True),
+        (2, True, {}, False),
+        (1, True, {"find_unused_parameters": True}, False),
+        (2, True, {"static_graph": True}, True),
+        (2, False, {}, True),
+        (2, False, {"find_unused_parameters": True}, True),
+    ]
+
+    def run() -> None:
+        for times, reentrant, options, runs in cases:
+            model = nn.parallel.DistributedDataParallel(Checkpointed(times, reentrant), **options)
+            for _ in range(2):
+                said = raised(model(torch.ones(2, 4)).sum().backward)
+                assert (not said) == runs
+                assert runs or "mark a variable ready only once" in said
+                if said:
+                    break
+
+    minidist.launch(run, 2, device="cpu")

@@ -1,5 +1,7 @@
 """Pictures of training under DDP and FSDP: what is drawn is what was handed in."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 
@@ -72,10 +74,13 @@ def test_a_mesh_has_a_box_for_each_rank_with_one_shard_filled() -> None:
     assert len(strips) == 8 * 4
 
 
-def test_the_effective_batch_has_a_cell_for_each_sample() -> None:
-    (axes,) = figures.global_batch(ranks=4, micro=3, batch=2).axes
-    assert len(boxes(axes)) == 4 * 3 * 2 + 1
-    assert texts(axes)[:4] == [f"rank {rank}" for rank in range(4)]
+def test_a_mean_of_means_has_a_cell_for_each_token_with_its_weight_and_they_add_up() -> None:
+    (axes,) = figures.token_weights([[6, 2], [1, 3]]).axes
+    assert len(boxes(axes)) == 6 + 2 + 1 + 3 + 1
+    weights = [Fraction(text) for text in texts(axes) if "/" in text]
+    assert sum(weights) == 1
+    assert max(weights) / min(weights) == 6
+    assert [text for text in texts(axes) if "rank" in text] == ["rank 0", "rank 1"]
 
 
 def test_a_rank_that_has_ended_is_waited_for_or_sends_zeros() -> None:

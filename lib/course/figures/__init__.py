@@ -20,9 +20,9 @@ from course.figures.disagree import Run, batch_memory, disagreements, drift, las
 from course.figures.feeding import (
     batch_shares,
     epoch,
-    global_batch,
     masks,
     spreads,
+    token_weights,
     two_paths,
     uneven,
 )

@@ -50,7 +50,7 @@ def ddp_step(
     axes.set_xlim(0, ranks)
     style.name_rows(axes, rows, offset=HIGH / 2)
     axes.set_ylim(len(rows) - 0.2, -0.2)
-    style.table(axes, labelsize=8)
+    style.table(axes)
     return figure
 
 
@@ -90,14 +90,20 @@ def bucket_timeline(
             axes.plot([travel.full, travel.start], [LANE, LINK], ":", color=GREY, linewidth=1)
         done = max(computed, travels[-1].end)
         axes.plot([done, done], [-0.15, LINK + LANE + 0.15], color=GREY, linewidth=1.5)
-        axes.text(done + 0.01 * last, LANE / 2, f"step at\n{done:.0f} ms", fontsize=8, va="center")
-        axes.set_title(name, fontsize=9, loc="left", pad=3)
+        axes.text(
+            done + 0.01 * last,
+            LANE / 2,
+            f"step at\n{done:.0f} ms",
+            fontsize=style.LABEL,
+            va="center",
+        )
+        axes.set_title(name, fontsize=style.TITLE, loc="left", pad=3)
         axes.set_yticks([LANE / 2, LINK + LANE / 2], ["backward,\nlayer", "link,\nbucket"])
         axes.set_ylim(LINK + LANE + 0.2, -0.25)
-        style.chart(axes, labelsize=8)
+        style.chart(axes)
         axes.tick_params(axis="y", length=0)
         axes.tick_params(axis="x", labelbottom=axes is grid[-1, 0])
-    grid[-1, 0].set_xlabel("milliseconds since backward began", fontsize=8)
+    grid[-1, 0].set_xlabel("milliseconds since backward began", fontsize=style.LABEL)
     return figure
 
 
@@ -131,7 +137,7 @@ def gradients(
     scale = np.array([max(abs(_strip(each[name])).max() for each in own) for name in rows])
     for axes, title, ranks in zip(grid[0], ("before", "after"), (own, averaged), strict=False):
         _strips(axes, [np.array([_strip(each[name]) for name in rows]) for each in ranks], scale)
-        axes.set_title(title, fontsize=9)
+        axes.set_title(title, fontsize=style.TITLE)
     _bucket_numbers(grid[0, 2], rows, buckets)
     for axes in grid[0]:
         style.name_rows(axes, rows if axes is grid[0, 0] else [""] * len(rows))
@@ -163,7 +169,7 @@ def _strips(axes: Axes, of_ranks: Sequence[np.ndarray], scale: np.ndarray) -> No
         for row in range(len(scale)):
             style.outline(axes, left[0], row, width=BINS)
     axes.set_xticks(np.arange(len(of_ranks)) * wide + BINS / 2, map(str, range(len(of_ranks))))
-    axes.set_xlabel("rank", fontsize=8)
+    axes.set_xlabel("rank", fontsize=style.LABEL)
 
 
 def _bucket_numbers(
@@ -176,4 +182,4 @@ def _bucket_numbers(
             style.write(axes, column + 0.5, row + 0.53, str(number[name]))
     axes.set_xticks(np.arange(len(buckets)) + 0.5, list(buckets), rotation=90)
     axes.set_xlim(-0.05, len(buckets) + 0.05)
-    axes.set_title("bucket", fontsize=9)
+    axes.set_title("bucket", fontsize=style.TITLE)

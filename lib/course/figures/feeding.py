@@ -68,30 +68,34 @@ def batch_shares(parts: Sequence[Sequence[object]], local: int) -> Figure:
     return figure
 
 
-SPACE = 0.6  # between ranks, in samples
+SPACE = 0.8  # between ranks, in tokens
 
 
-def global_batch(ranks: int, micro: int, batch: int) -> Figure:
-    """A column for each rank, a row for each micro-batch, a cell for each sample.
+def token_weights(lengths: Sequence[Sequence[int]]) -> Figure:
+    """What each token counts in a mean over ranks of means over micro-batches of their means.
 
-    `ranks`: ranks, each with its colour; `micro`: micro-batches to a step; `batch`: samples in a
-    micro-batch of a rank.
+    A column for each rank, a row for each micro-batch, a cell for each token. `lengths`: of each
+    rank, the tokens of each of its micro-batches.
     """
-    figure, axes = single(size=(3.7, 0.55 * micro + 1.1))
-    width = ranks * (batch + SPACE) - SPACE
-    for rank in range(ranks):
-        left = rank * (batch + SPACE)
-        style.write(axes, left + batch / 2, -0.28, f"rank {rank}", fontsize=9)
-        for row in range(micro):
-            for sample in range(batch):
-                box(axes, left + sample, row, 1, 0.7, face=(RANK[rank % len(RANK)], 0.45))
-    text, face = "one all-reduce, one optimizer step", (PHASE["reduce-scatter"], 0.25)
-    box(axes, 0, micro + 0.05, width, 0.62, text, face=face, fontsize=9)
-    axes.set_yticks([row + 0.35 for row in range(micro)],
+    micro = max(len(own) for own in lengths)
+    figure, axes = single(size=(3.6, 0.42 * micro + 0.85))
+    left = 0.0
+    for rank, own in enumerate(lengths):
+        width = max(3, *own)
+        style.write(axes, left + width / 2, -0.25, f"rank {rank}", style.TITLE)
+        for row, tokens in enumerate(own):
+            share = f"1/{len(lengths) * len(own) * tokens}"
+            for cell in range(tokens):
+                face = RANK[rank % len(RANK)], 0.45
+                box(axes, left + cell, row, 1, 0.74, share, face=face, fontsize=style.LABEL)
+        left += width + SPACE
+    text, face = "one all-reduce, one optimizer step", (PHASE["bucket"], 0.25)
+    box(axes, 0, micro + 0.05, left - SPACE, 0.62, text, face=face, fontsize=style.LABEL)
+    axes.set_yticks([row + 0.37 for row in range(micro)],
                     [f"micro-batch {row + 1}" for row in range(micro)])  # fmt: skip
     axes.set_xticks([])
-    axes.set(xlim=(-0.1, width + 0.1), ylim=(micro + 0.75, -0.55))
-    style.table(axes, labelsize=9)
+    axes.set(xlim=(-0.1, left - SPACE + 0.1), ylim=(micro + 0.75, -0.55))
+    style.table(axes)
     return figure
 
 
@@ -105,8 +109,8 @@ def masks(panels: Mapping[str, torch.Tensor]) -> Figure:
     for row, (title, dropped) in zip(grid, panels.items(), strict=True):
         for rank, (axes, own) in enumerate(zip(row, dropped, strict=True)):
             _block(axes, own, RANK[rank % len(RANK)])
-            axes.set_xlabel(f"rank {rank}", fontsize=9)
-        row[0].set_title(title, fontsize=9, loc="left")
+            axes.set_xlabel(f"rank {rank}", fontsize=style.TITLE)
+        row[0].set_title(title, fontsize=style.TITLE, loc="left")
     return figure
 
 
@@ -138,13 +142,13 @@ def spreads(values: torch.Tensor) -> Figure:
         for source, part in enumerate([own] if rank < ranks else values):
             color = RANK[(rank if rank < ranks else source) % len(RANK)]
             axes.plot(part, [y] * len(part), "o", color=color, markersize=4)
-        axes.text(edge, y, f"{variance:.2f}", fontsize=8.5, va="center")
-    axes.text(edge, -0.1, "variance", fontsize=8.5, va="center", ha="left")
+        axes.text(edge, y, f"{variance:.2f}", fontsize=style.LABEL, va="center")
+    axes.text(edge, -0.1, "variance", fontsize=style.LABEL, va="center", ha="left")
     axes.axhline(ranks, color=GREY, linewidth=0.6)
     style.name_rows(axes, [*(f"rank {rank}" for rank in range(ranks)), "all"])
     axes.set_xlim(float(values.min()) - 0.2, edge + 1.1)
     axes.set_xticks([-2, -1, 0, 1, 2])
-    style.table(axes, labelsize=9)
+    style.table(axes)
     return figure
 
 
@@ -166,12 +170,11 @@ def two_paths(rates: Sequence[float], k: int) -> Figure:
     for axes, rate in zip(grid[:, 0], rates, strict=True):
         _valley(axes)
         small, large = descend(rate, k), descend(k * rate, 1)
-        axes.plot(*small.T, "o-", color=COLORS[0], markersize=4, linewidth=1.4)
-        axes.plot(*large.T, "s--", color=COLORS[1], markersize=5, linewidth=1.4)
-        near = {"textcoords": "offset points", "fontsize": 8.5}
-        axes.annotate(f"{k} small steps", small[-1], (6, 5), color=COLORS[0], **near)
-        axes.annotate("one large step", large[-1], (6, -9), color=COLORS[1], **near)
-        axes.set_title(f"rate {rate:g}", fontsize=9, loc="left")
+        look = {"markersize": 4, "linewidth": 1.4}
+        axes.plot(*small.T, "o-", color=COLORS[0], label=f"{k} small steps", **look)
+        axes.plot(*large.T, "s--", color=COLORS[1], label="one large step", **look)
+        axes.set_title(f"rate {rate:g}", fontsize=style.TITLE, loc="left")
+    style.legend_below(figure, 2)
     return figure
 
 
@@ -195,7 +198,7 @@ def uneven(batches: Sequence[int]) -> Figure:
     figure, grid = style.subplots(2, 1, size=(3.7, 0.86 * len(batches) + 1.5), sharex=True)
     for axes, joined in zip(grid[:, 0], (False, True), strict=True):
         _panel(axes, batches, joined=joined)
-    grid[1, 0].set_xlabel("time", fontsize=9, loc="right")
+    grid[1, 0].set_xlabel("time", fontsize=style.TITLE, loc="right")
     return figure
 
 
@@ -216,9 +219,9 @@ def _panel(axes: Axes, batches: Sequence[int], *, joined: bool) -> None:
         end = min(batches) * (BATCH + TALK) + 0.15
         for rank, own in enumerate(batches):
             x, text = (end + BATCH, "waits …") if own > min(batches) else (end, "has ended")
-            axes.text(x, rank + 0.5, text, fontsize=8, va="center")
-    axes.set_title("with join()" if joined else "without", fontsize=9, loc="left")
+            axes.text(x, rank + 0.5, text, fontsize=style.LABEL, va="center")
+    axes.set_title("with join()" if joined else "without", fontsize=style.TITLE, loc="left")
     axes.set_xticks([])
     axes.set_xlim(-0.05, max(batches) * (BATCH + TALK) + 0.05)
     style.name_rows(axes, (f"rank {rank}" for rank in range(len(batches))))
-    style.table(axes, labelsize=9)
+    style.table(axes)

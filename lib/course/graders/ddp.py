@@ -59,7 +59,7 @@ def by_hand(function: Callable[[nn.Module], object]) -> str:
     return (
         f"{REAL}, with {len(MODELS)} models, every gradient is the whole batch's in one process, "
         f"up to rounding, in {STEPS} steps. The ranks send what an all-reduce of every gradient "
-        "takes, in no more messages. Fewer and larger calls would be faster: that is what buckets "
+        "takes, in no more messages. Fewer and larger calls would be faster, which is what buckets "
         "are for."
     )
 
@@ -251,9 +251,8 @@ def exposed(function: Callable[[Spans, Spans], float]) -> str:
     told = "Computing in {} and communicating in {}".format
     check_numbers(function, cases, _exposed, told, _why_exposed, unit="seconds", within=1e-6)
     return (
-        f"for all {len(cases)} timelines. What is exposed is what a step takes longer than "
-        "computing alone; the rest of the communication is free, as long as it does not slow the "
-        "computing down."
+        f"for all {len(cases)} timelines. Only exposed communication makes a step longer; the rest "
+        "is free, as long as it does not slow compute down."
     )
 
 
@@ -304,6 +303,6 @@ def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
                 f"whole batch. {why}"
             )
     return (
-        f"for all {len(cases)} ways to cut a batch, on 1 to 16 ranks. Where all ranks have "
-        "as many samples every factor is 1: that is why nobody misses them."
+        f"for all {len(cases)} ways to split a batch, on 1 to 16 ranks. If all ranks have equally "
+        "many samples, every factor is 1, so nobody misses them."
     )

@@ -69,8 +69,8 @@ def indices(function: Callable[[int, int, int, int, bool], Sequence[int]]) -> st
             raise Wrong(f"{case}you give rank {first} {yours}, expected {its}. {why}")
     return (
         f"your ranks draw what torch's DistributedSampler gives them, for {len(cases)} sizes on "
-        "1 to 16 ranks, three epochs, padded and dropped. No rank had to ask another one: each "
-        "shuffles all of the numbers alike and takes its own."
+        "1 to 16 ranks, in three epochs, padded and dropped. No rank had to ask another: each "
+        "shuffles all numbers alike and takes its own."
     )
 
 
@@ -284,9 +284,9 @@ def save(function: Callable[[dict[str, Any], Path], object]) -> str:
     for ranks, name in ((3, "model.pt"), (2, "step 40.ckpt")):
         _try_to_save(function, ranks, name)
     return (
-        "on 3 and on 2 real ranks, while rank 0 wrote, a reader found the old file, whole; after "
-        "the call every rank found the new one. Whoever had opened the old file could read it to "
-        "its end."
+        "on 3 and on 2 real ranks, a reader found the complete old file while rank 0 wrote, and "
+        "every rank found the new one after the call. A process that had opened the old file "
+        "could read it to its end."
     )
 
 

@@ -33,7 +33,7 @@ class Chapter(NamedTuple):
     page: str
     title: str
     minutes: int
-    lab: Lab | None
+    labs: list[Lab]
 
 
 def path() -> list[Chapter]:
@@ -48,11 +48,9 @@ def _chapter(part: str, entry: str) -> Chapter:
     found = ENTRY.match(entry)
     if not found:
         raise ValueError(f"index.md: expected a chapter and its minutes, got {entry!r}")
-    lab = LAB.search(entry)
+    labs = [Lab(name, title, int(minutes)) for title, name, minutes in LAB.findall(entry)]
     title, page, minutes = found.groups()
-    return Chapter(
-        part, page, title, int(minutes), Lab(lab[2], lab[1], int(lab[3])) if lab else None
-    )
+    return Chapter(part, page, title, int(minutes), labs)
 
 
 def on_paper(chapter: Chapter) -> list[str]:
@@ -63,8 +61,13 @@ def on_paper(chapter: Chapter) -> list[str]:
 
 
 def graded(chapter: Chapter) -> list[str]:
-    """The names of the exercises of a chapter's lab, each of which has a grader."""
-    tags = [tag for cell in _cells(chapter.lab) for tag in _tags(cell)]
+    """The names of the exercises of a chapter's labs, each of which has a grader."""
+    return [name for lab in chapter.labs for name in exercises(lab)]
+
+
+def exercises(lab: Lab) -> list[str]:
+    """The names of a lab's exercises."""
+    tags = [tag for cell in _cells(lab) for tag in _tags(cell)]
     names = [tag.removeprefix("exercise-") for tag in tags if tag.startswith("exercise-")]
     return [name.replace("-", " ").replace("_", " ") for name in names]
 
@@ -80,14 +83,14 @@ def reading_time(chapter: Chapter) -> float:
     return _words([text]) / WORDS + _lines(code) / LINES + figures
 
 
-def lab_time(chapter: Chapter) -> float:
-    """Estimated minutes for a chapter's lab with its exercises."""
-    cells = _cells(chapter.lab)
+def lab_time(lab: Lab) -> float:
+    """Estimated minutes for a lab with its exercises."""
+    cells = _cells(lab)
     prose = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     seen = ["".join(cell["source"]) for cell in code if not UNSEEN & {*_tags(cell)}]
-    folded = sum("hide-cell" in _tags(cell) for cell in code) - len(graded(chapter))
-    answers = GRADED * len(graded(chapter)) + RIDDLE * folded
+    folded = sum("hide-cell" in _tags(cell) for cell in code) - len(exercises(lab))
+    answers = GRADED * len(exercises(lab)) + RIDDLE * folded
     return _words(prose) / WORDS + _lines(seen) / LINES + answers
 
 
@@ -101,9 +104,7 @@ def project_lines(file: str) -> int:
     return len(lines)
 
 
-def _cells(lab: Lab | None) -> list[dict[str, Any]]:
-    if lab is None:
-        return []
+def _cells(lab: Lab) -> list[dict[str, Any]]:
     found = json.loads((ROOT / "notebooks" / f"{lab.name}.ipynb").read_text())
     return list(found["cells"])
 

@@ -39,6 +39,7 @@ def backward(
     strategy: str,
     cap: float,
     seconds: Callable[[float], float],
+    first: float = MIB,
 ) -> Backward:
     """Simulate one backward pass, which makes gradients from the last parameter to the first.
 
@@ -49,10 +50,13 @@ def backward(
         per_byte: seconds that backward takes to make a byte of gradients.
         strategy: "naive", each gradient alone, or "flat", all together, or "bucketed", all three
             after backward; or "overlapped", a bucket as soon as it is full.
-        cap: bytes of a bucket; the first one is closed at 1 MiB, if that is less.
+        cap: bytes of a bucket.
         seconds: what an all-reduce of so many bytes takes.
+        first: bytes of the first bucket, if that is less.
     """
-    limits = {"naive": (0, 0), "flat": (sum(sizes), sum(sizes))}.get(strategy, (min(MIB, cap), cap))
+    limits = {"naive": (0, 0), "flat": (sum(sizes), sum(sizes))}.get(
+        strategy, (min(first, cap), cap)
+    )
     buckets = assign(sizes, *limits)
     clock, ready = 0.0, [0.0] * len(sizes)
     for index in reversed(range(len(sizes))):
