@@ -11,6 +11,7 @@ from sphinx.util.fileutil import copy_asset
 
 from house import (
     claims,
+    downloads,
     drawn,
     evidence,
     figures_list,
@@ -63,6 +64,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-skip-member", skip_field)
     app.connect("missing-reference", find_elsewhere)
     parts = (labs, lab_figures, figures_list, claims, drawn, evidence, first_uses, run_it, tables)
-    for part in (*parts, search_texts, light):
+    for part in (*parts, search_texts, downloads, light):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

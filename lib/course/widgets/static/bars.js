@@ -33,8 +33,15 @@
       const cut = total > wide ? [svg("path", { class: "cut", d: `M${right} ${y - 2}l-6 8 6 8-6 8` })] : [];
       const label = total > wide ? `${bytesText(total)}, off the scale` : bytesText(total);
       const fits = x(total) + 8 * label.length < right;
-      const words = text(fits ? x(total) + 5 : right, fits ? y + 15 : y + 35, label, fits ? "" : "end");
-      return [text(0, y + 15, name, "strong"), ...bars, ...cut, words];
+      let place = fits ? [x(total) + 5, y + 15, ""] : [right, y + 35, "end"];
+      const [long, line_] = [7.4 * label.length, x(limit)]; // no text on the mark's line
+      const starts = fits ? place[0] : right - long;
+      if (limit <= wide && starts < line_ + 4 && starts + long > line_ - 4) {
+        const beyond = fits && line_ + 6 + long < right;
+        place = beyond ? [line_ + 6, y + 15, ""] : [line_ - 6, y + 35, "end"];
+      }
+      const [at, height_, kind] = place;
+      return [text(0, y + 15, name, "strong"), ...bars, ...cut, text(at, height_, label, kind)];
     });
     const marks = limit <= wide
       ? [line(x(limit), 18, x(limit), height, "limit"), text(Math.min(x(limit), width - 60), 12, `${bytesText(limit)} of one GPU`, "middle")]

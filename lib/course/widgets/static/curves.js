@@ -108,7 +108,7 @@
           `during it ${secondsText(hidden)}: ${Math.round(100 * (total ? 1 - hidden / total : 1))} % of the communication is hidden.`;
     const legend = { backward: "backward", communication: "all-reduce", limit: "end of backward" };
     const end = line(x(backward), 0, x(backward), height - 18, "limit");
-    return { height, nodes: [...axis, ...lanes, end], says, legend };
+    return { height, nodes: [...axis, end, ...lanes], says, legend };
   }
 
   // ---- strong against weak scaling ----
