@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -35,3 +36,20 @@ def test_recorded_where_cores_carry_the_messages_a_step_takes_nearly_the_sum() -
     )
     assert longest < 0.8
     assert abs(1 - added) < abs(1 - longest)
+
+
+def test_recorded_plan_is_right_on_bytes_and_may_prefer_fsdp_where_ddp_is_faster() -> None:
+    rows = [row for row in json.loads(RECORD.read_text())["rows"] if row["what"] == "plan"]
+    assert all(row["sent_bytes"] == row["predicted_sent_bytes"] for row in rows)
+    groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["way"] != "single":
+            groups.setdefault((row["ranks"], row["width"], row["link"]), []).append(row)
+    lost = []
+    for ways in groups.values():
+        told, best = (min(ways, key=lambda row: row[key]) for key in ("predicted_ms", "ms"))
+        lost.append((told["ms"] / best["ms"], told["way"], best["way"]))
+    most, told_way, best_way = max(lost)
+    assert most > 1.1
+    assert told_way in ("fsdp", "hsdp")
+    assert best_way == "ddp"

@@ -23,7 +23,7 @@ from statistics import median
 
 import pytest
 
-from course.pages.foretold import Run, peaks, throughput, torchtitan
+from course.pages.foretold import Run, peaks, summary, throughput, torchtitan
 from course.pages.published import curve, published
 from course.timing.fits import fitted, two_lines
 from minidist.memory.state import MIXED
@@ -261,3 +261,11 @@ def test_a_curve_is_flat_below_its_points_and_as_steep_as_a_link_above_them() ->
     assert [known.seconds(size) for size in (0, 1, 10)] == pytest.approx([1, 1, 1])
     assert known.seconds(100.0) == pytest.approx(2.0)
     assert [known.seconds(size) for size in (1000, 3000)] == pytest.approx([4, 12])
+
+
+def test_what_the_chapter_quotes_of_published_runs() -> None:
+    found = summary()
+    assert found["lost_predicted"] < 0.01 < found["lost_least"] < found["lost_most"] < 0.1
+    assert found["fsdp_small"] == pytest.approx(1.5, abs=0.01)
+    assert found["fsdp_large"] == pytest.approx(0.95, abs=0.01)
+    assert found["starved"] > 5  # times: a step of 512 tokens waits for the CPU
