@@ -93,9 +93,12 @@ def pages() -> list[str]:
     ]
 
 
-def linked(text: str) -> str:
-    """The same text; its links lead to notebooks, and those to pages without cells are gone."""
-    here = {Path(name).name for name in pages()}
+def linked(text: str, known: Iterable[str] | None = None) -> str:
+    """The same text; its links lead to notebooks, and those to pages without cells are gone.
+
+    `known`: the pages with cells, if they have been found already.
+    """
+    here = {Path(name).name for name in (pages() if known is None else known)}
 
     def link(found: re.Match[str]) -> str:
         words, page, anchor = found.groups(default="")
@@ -104,17 +107,20 @@ def linked(text: str) -> str:
     return LINK.sub(link, text)
 
 
-def chapter(source: Path) -> bytes:
-    """A chapter as a notebook. What a lab has measured, `glue`, is for the book to show."""
+def chapter(source: Path, known: Iterable[str] | None = None) -> bytes:
+    """A chapter as a notebook. What a lab has measured, `glue`, is for the book to show.
+
+    `known`: as for `linked`.
+    """
     text = INCLUDE.sub(lambda m: included(source, m[1], m[2]), source.read_text())
-    book = read_myst_markdown_notebook(text)
+    book, known = read_myst_markdown_notebook(text), pages() if known is None else known
     for cell in book.cells:
         if is_check(cell):
             cell.metadata["jupyter"] = {"source_hidden": True}
     for cell in (each for each in book.cells if each.cell_type == "markdown"):
         text = FIGURE.sub("*(The lab draws a figure here.)*", cell.source)
         text = ROLE.sub(lambda m: "…" if m[1].startswith("glue") else m[2], text)
-        cell.source = linked(text)
+        cell.source = linked(text, known)
     for number, cell in enumerate(book.cells):
         cell.id = str(number)
     return str(nbformat.writes(book)).encode()

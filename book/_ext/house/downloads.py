@@ -1,6 +1,7 @@
 """A chapter with cells is offered as the notebook that `make lab` makes of it."""
 
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +10,26 @@ from myst_nb.core.read import is_myst_markdown_notebook
 from sphinx.application import Sphinx
 
 
+@cache
+def has_cells(app: Sphinx, page: str) -> bool:
+    """Whether a page is a lab, or a chapter with cells."""
+    source = Path(app.srcdir, f"{page}.md")
+    return not source.exists() or is_myst_markdown_notebook(source.read_text("utf-8"))
+
+
 def offer_notebook(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: document | None
 ) -> None:
     """Write the notebook beside the sources; the theme then has a button for it."""
     source = Path(app.srcdir, f"{page}.md")
-    if doctree is None or not source.exists():
-        return
-    if not is_myst_markdown_notebook(source.read_text("utf-8")):
+    if doctree is None or not source.exists() or not has_cells(app, page):
         return
     from tools.work import chapter
 
+    known = [name for name in app.env.all_docs if has_cells(app, name)]
     target = Path(app.outdir, "_sources", f"{page}.ipynb")
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(chapter(source))
+    target.write_bytes(chapter(source, known))
     context["ipynb_source"] = f"{page}.ipynb"
 
 
