@@ -144,7 +144,7 @@ def most_held(passes: Sequence[Pass]) -> list[int]:
 
 def pipelines(stages: int, micro: int) -> Figure:
     """A panel for each schedule: who works on which micro-batch when, and the most it holds."""
-    size = 4.0, len(SCHEDULES) * (0.24 * stages + 0.42)
+    size = 3.75, len(SCHEDULES) * (0.24 * stages + 0.42)
     figure, grid = style.subplots(len(SCHEDULES), 1, size=size)
     for axes, (name, order) in zip(grid[:, 0], SCHEDULES.items(), strict=True):
         passes = pipelined(stages, micro, order)

@@ -23,7 +23,7 @@ def cuts(
     `ways`: title → of each rank, the elements it sends in order; "" is padding.
     """
     tallest = max([shape[0] for shape in shapes.values()])
-    size = 4.0, len(ways) * (0.25 * (tallest + 1) + 0.3)
+    size = 3.75, len(ways) * (0.25 * (tallest + 1) + 0.3)
     figure, grid = style.subplots(len(ways), 1, size=size)
     for axes, (title, ranks) in zip(grid[:, 0], ways.items(), strict=True):
         left = _parameters(axes, shapes, ranks) + 1.2
@@ -112,7 +112,7 @@ def unit_life(phases: Mapping[str, Mapping[str, Holding]] = A_STEP, ranks: int =
     `phases`: phase → event → what a rank holds after it; `ranks`: how many ranks share the unit.
     """
     events = [(phase, name, held) for phase, all_ in phases.items() for name, held in all_.items()]
-    figure, axes = single(size=(4.0, 0.36 * len(events) + 0.5))
+    figure, axes = single(size=(3.75, 0.36 * len(events) + 0.5))
     wide = ranks * CELL + APART
     bars = ranks * wide + 0.1
     for row, (_, name, held) in enumerate(events):
@@ -167,7 +167,7 @@ WIDE, TALL, DOWN = 1.0, 0.8, 1.55  # of a rank's box, and from one node to the n
 
 def mesh(nodes: int, local: int) -> Figure:
     """Each rank with the shard it keeps: rows share a model, columns keep copies of one shard."""
-    figure, axes = single(size=(4.0, 0.95 * nodes + 0.4))
+    figure, axes = single(size=(3.75, 0.95 * nodes + 0.4))
     cell = 0.8 * WIDE / local
     for rank in range(nodes * local):  # in its box the model as a strip, of which a shard is filled
         node, place = divmod(rank, local)
