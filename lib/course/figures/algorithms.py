@@ -81,12 +81,12 @@ def floors(
     `counted`: name → (steps, tensors sent); `ranks`: whose two floors are drawn; `places`: name →
     where it is written, in points from its mark, if not to the right.
     """
-    figure, axes = single(size=(4.2, 3.4))
+    figure, axes = single(size=(3.7, 3.3))
     least_steps, least_sent = np.ceil(np.log2(ranks)), 2 * (ranks - 1) / ranks
     axes.axvline(least_steps, color=GREY, ls="--", lw=1)
     axes.axhline(least_sent, color=GREY, ls="--", lw=1)
     for number, (name, (steps, sent)) in enumerate(counted.items()):
-        axes.plot(steps, sent, MARKERS[number % 7], color=COLORS[number % 7], markersize=8)
+        axes.plot(steps, sent, MARKERS[number % 7], color=style.color_of(name), markersize=8)
         x, y = places.get(name, (8, 0))
         side = "left" if x >= 0 else "right"
         axes.annotate(
@@ -96,8 +96,8 @@ def floors(
     axes.text(least_steps * 1.06, ranks, "fewest steps", fontsize=8, color=GREY)
     axes.set(xscale="log", yscale="log", xlabel="steps", ylabel="tensors sent by the busiest rank")
     axes.set(xlim=(least_steps * 0.8, 2.9 * ranks), ylim=(least_sent * 0.55, 1.45 * ranks))
-    axes.text(least_steps * 0.85, least_sent * 0.93, "fewest bytes", fontsize=8, color=GREY,
-              va="top")  # fmt: skip
+    below = least_steps * 1.06, least_sent * 0.9
+    axes.text(*below, "fewest bytes", fontsize=8, color=GREY, va="top")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50, 100, 200]))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

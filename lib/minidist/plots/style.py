@@ -48,6 +48,7 @@ ALGORITHM = {
     "tree": COLORS[3],
     "hierarchical": COLORS[4],
     "double_tree": COLORS[5],
+    "chain": "#8A8A00",
     "naive": GREY,
     "shared_memory": "#8A5A44",
     "nvls": "#6A51A3",
