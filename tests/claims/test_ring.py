@@ -74,15 +74,16 @@ def test_with_many_nodes_tree_and_hierarchy_beat_the_ring() -> None:
 
 @pytest.mark.claim("B9")
 def test_torch_s_ddp_reduces_during_the_same_backward_and_never_in_a_forward() -> None:
-    def marked_all_reduce(_: object, bucket: Any) -> Any:
+    def marked_all_reduce(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         sending = mark(f"bucket {bucket.index()}", "communication")
 
-        def done(future: Any) -> Any:
+        def done(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
             sending.end()
             return future.value()[0] / dist.get_world_size()
 
         work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
-        return work.get_future().then(done)
+        sent: torch.futures.Future[torch.Tensor] = work.get_future().then(done)
+        return sent
 
     def train(warm_up: int = 3, steps: int = 2) -> list[Span]:
         torch.manual_seed(0)
