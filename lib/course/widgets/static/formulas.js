@@ -125,8 +125,7 @@ globalThis.minidistFormulas ??= (() => {
   function peakBytes(parameters, [blocks, width], each, tokens, checkpoints) {
     const { weights, gradients, optimizer } = stateBytes(parameters, each, 1, 0);
     const [used, wider] = widths(each);
-    const block = 16 * width * used + 2 * width * wider; // bytes of each token
-    const logits = VOCABULARY * (used + 8);
+    const [block, logits] = [16 * width * used + 2 * width * wider, VOCABULARY * (used + 8)]; // bytes of each token
     const inputs = blocks * width * (used + wider);
     const activations = tokens * (checkpoints ? inputs + Math.max(block, logits) : blocks * block + logits);
     const [cast, update] = [wider ? parameters * used : 0, parameters * each.update];
@@ -149,8 +148,7 @@ globalThis.minidistFormulas ??= (() => {
     const tokens = micro * batch[1];
     const others = (ranks) => (ranks - 1) / ranks;
     const sent = {
-      data: own * others(replicas) *
-        (stage === 3 ? 2 * each.compute + each.gradients : 2 * each.gradients),
+      data: own * others(replicas) * (each.gradients + (stage === 3 ? 2 * each.compute : each.gradients)),
       tensor: (16 * tokens * width * others(tensor) * blocks) / pipeline,
       pipeline: pipeline > 1 ? 4 * tokens * width : 0,
     };
@@ -163,7 +161,7 @@ globalThis.minidistFormulas ??= (() => {
       pipeline: sent.pipeline / gpu.network,
     };
     seconds.bubble = (seconds.compute * (pipeline - 1)) / micro / chunks;
-    const late = Math.max(0, seconds.data - (2 / 3) * seconds.compute);
+    const late = Math.max(0, seconds.data - (2 / 3) * seconds.compute); // than backward
     const step = seconds.compute + seconds.bubble + seconds.tensor + late;
     return { replicas, micro, held, sent, seconds, step };
   }
@@ -212,8 +210,7 @@ globalThis.minidistFormulas ??= (() => {
     const [atBegin, unsharded] = {
       single: [cast, 0], ddp: [cast, 0], zero1: [cast, bucket], zero2: [cast + flat, flat],
     }[strategy] ?? [units3, units3 + unit * inside * each.gradients];
-    const buckets = strategy === "ddp" ? gradients : 0;
-    const update = (each.update * parameters) / (stage ? shards : 1);
+    const [buckets, update] = [strategy === "ddp" ? gradients : 0, (each.update * parameters) / (stage ? shards : 1)];
     const kept = (1 - checkpointing) * sizes.activations + checkpointing * sizes.activations_checkpointed;
     const again = checkpointing * Math.min(sizes.stream, (units - 1) * sizes.width * sizes.tokens);
     const stream = (stage === 3 ? 0 : wider) * (sizes.stream - again);
@@ -254,10 +251,7 @@ globalThis.minidistFormulas ??= (() => {
     const overlapped = together(alone[0], costs[0][0]) + together(alone[1], costs[1][0]) + alone[2] + costs[2][0];
     const sum = (times) => times.reduce((all, time) => all + time, 0);
     return {
-      memory: {
-        weights: held.weights, gradients: held.gradients, optimizer: held.optimizer, unsharded,
-        activations, buckets, update,
-      },
+      memory: { weights: held.weights, gradients: held.gradients, optimizer: held.optimizer, unsharded, activations, buckets, update },
       peak, fits: peak <= gpu.room * gpu.memory, largestBatch, sent, messages,
       compute: sum(computes), memoryTraffic: sum(moves), communication,
       sequential: sum(alone) + communication, overlapped,
