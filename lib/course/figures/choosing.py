@@ -107,7 +107,7 @@ def roofline(
     axes.set_ylim(min(min(line) for line in shares.values()) * 0.8, 1)
     axes.set_yticks([0.02, 0.05, 0.1, 0.2, 0.4, 1], ["2 %", "5 %", "10 %", "20 %", "40 %", "100 %"])
     axes.minorticks_off()
-    axes.set_xlabel("tokens of a rank in a step", fontsize=9)
+    axes.set_xlabel("tokens per GPU and step", fontsize=9)
     axes.set_title("share of the GPU's peak", fontsize=9, loc="left")
     axes.grid(alpha=0.3)
     style.chart(axes, labelsize=8)
