@@ -137,7 +137,7 @@ def unit_life(phases: Mapping[str, Mapping[str, Holding]] = A_STEP, ranks: int =
         middle = rank * wide + ranks * CELL / 2
         axes.text(middle, -0.32, f"rank {rank}", ha="center", fontsize=LABEL)
     axes.text(bars, -0.32, "numbers held", fontsize=LABEL)
-    axes.set_xlim(-2.05, bars + (2 * ranks + 1) * 0.11 + 0.25)
+    axes.set_xlim(-2.4, bars + (2 * ranks + 1) * 0.11 + 0.25)
     axes.set_ylim(len(events) * HIGH - 0.2, -0.75)
     axes.set_axis_off()
     return figure
@@ -154,9 +154,9 @@ def _names(axes: Axes, phases: Mapping[str, Mapping[str, Holding]]) -> None:
     row = 0
     for phase, events in phases.items():
         top, bottom = row * HIGH - 0.05, (row + len(events)) * HIGH - 0.4
-        axes.plot([-1.75] * 2, [top, bottom], color=GREY, lw=1)
+        axes.plot([-2.1] * 2, [top, bottom], color=GREY, lw=1)
         middle = (top + bottom) / 2
-        axes.text(-1.89, middle, phase, rotation=90, ha="center", va="center", fontsize=LABEL)
+        axes.text(-2.25, middle, phase, rotation=90, ha="center", va="center", fontsize=LABEL)
         for name in events:
             axes.text(-0.12, row * HIGH + 0.38, name, ha="right", va="center", fontsize=LABEL)
             row += 1
