@@ -20,7 +20,7 @@ from minidist.memory.state import MIXED, share, state
 from minidist.planner.hardware import H100, PCIE_5
 from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
-from minidist.plots.style import COLORS
+from minidist.plots.style import ALGORITHM, COLORS
 from tests.support.figures import boxes, texts
 
 
@@ -95,15 +95,21 @@ def test_the_picture_of_an_epoch_crosses_out_what_is_repeated() -> None:
 
 
 def test_the_map_shows_each_winner_in_its_own_colour_and_names_it() -> None:
-    best = {"a": {8: ["x", "x", "x", "z"], 16: ["x", "z", "z", "z"]}, "b": {8: ["x"] * 4}}
-    figure = figures.winners(best, [2.0, 4.0, 8.0, 16.0], ["x", "y", "z"])
+    ring, other = "ring", "hierarchical"
+    rows = {8: [ring, ring, ring, other], 16: [ring, other, other, other]}
+    best = {"a": rows, "b": {8: [ring] * 4}}
+    sizes, mark = [2.0, 4.0, 8.0, 16.0], {"here": 3.0}
+    figure = figures.winners(best, sizes, [ring, "tree", other], mark)
     left, right = figure.axes
-    assert texts(left) == ["x", "z"]
-    assert texts(right) == ["x"]
+    assert sorted(texts(left)) == ["here", other, ring]
+    assert sorted(texts(right)) == ["here", ring]
     assert [label.get_text() for label in left.get_yticklabels()] == ["8", "16"]
     colors = mesh_colors(left)
-    x, z = to_rgb(COLORS[0]), to_rgb(COLORS[2])
+    x, z = to_rgb(ALGORITHM[ring]), to_rgb(ALGORITHM[other])
     assert colors == [[x, x, x, z], [x, z, z, z]]
+    for text in (*left.texts, *right.texts):  # no name is struck through by the mark
+        at = text.get_position()[0]
+        assert text.get_text() == "here" or abs(np.log2(at) - np.log2(3.0)) > 0.5
 
 
 def mesh_colors(axes: Axes) -> list[list[tuple[float, ...]]]:

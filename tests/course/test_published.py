@@ -234,3 +234,12 @@ def test_the_trace_is_stepped_through_bucket_by_bucket() -> None:
     runs = [frame.picture.count("communication held") for frame in stepper.frames]
     assert runs == [0, 0, 0, 1, 1, 1, 1, 1, 0, 0]
     assert stepper.frames[-1].picture.count("communication done") == 5
+
+
+@pytest.mark.claim("F6")
+def test_gloo_is_slower_than_nccl_for_all_but_small_tensors() -> None:
+    record = published("gloo_nccl")
+    ratio = {kilobytes: gloo / nccl for kilobytes, nccl, gloo in record["rows"]}
+    assert all((ratio[size] < 1) == (size <= 32) for size in ratio)
+    assert ratio[256] > 100
+    assert record["training"]["gloo_minutes"] > 1.5 * record["training"]["nccl_minutes"]

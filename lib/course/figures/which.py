@@ -1,6 +1,7 @@
 """Pictures for choosing an algorithm: who wins where, and paths through nodes and memory."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import cos, pi, sin
 
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from course.figures.algorithms import dot
 from course.figures.boxes import single
 from minidist.plots import style
-from minidist.plots.style import COLORS, GREY, RANK
+from minidist.plots.style import COLORS, GREY, LABEL, RANK, TITLE
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -27,47 +28,54 @@ def winners(
     """Which algorithm is the fastest: tensor size to the right, ranks upward.
 
     `best`: for each title a panel: number of ranks → the winner's name at each of `sizes`; `sizes`:
-    bytes, ascending; `names`: all names that may win; a name's place here gives its colour;
-    `marks`: name → bytes that get a line from top to bottom.
+    bytes, ascending; `names`: all names that may win; `marks`: name → bytes that get a line from
+    top to bottom, beside which no region is named.
     """
-    figure, grid = style.subplots(len(best), 1, size=(3.7, 2.5 * len(best) + 0.2), sharex=True)
+    figure, grid = style.subplots(len(best), 1, size=(3.6, 2.1 * len(best) + 0.2), sharex=True)
     for axes, (title, rows) in zip(grid[:, 0], best.items(), strict=True):
-        _regions(axes, rows, sizes, names)
-        axes.set_title(title, fontsize=10, loc="left")
-        axes.set_ylabel("ranks", fontsize=9)
+        _regions(axes, rows, sizes, names, list((marks or {}).values()))
+        axes.set_title(title, fontsize=TITLE, loc="left")
+        axes.set_ylabel("ranks", fontsize=TITLE)
         for name, at in (marks or {}).items():
             axes.axvline(at, color="black", lw=1.2, ls="--")
-            axes.text(at, len(rows) - 0.45, name, ha="center", va="bottom", fontsize=8)
-    grid[-1, 0].set_xlabel("bytes in the tensor", fontsize=9)
+            axes.text(at, len(rows) - 0.45, name, ha="center", va="bottom", fontsize=LABEL)
+    grid[-1, 0].set_xlabel("bytes in the tensor", fontsize=TITLE)
     return figure
 
 
 def _regions(
-    axes: Axes, rows: Mapping[int, Sequence[str]], sizes: Sequence[float], names: Sequence[str]
+    axes: Axes,
+    rows: Mapping[int, Sequence[str]],
+    sizes: Sequence[float],
+    names: Sequence[str],
+    marks: Sequence[float],
 ) -> None:
     index = np.array([[names.index(name) for name in rows[ranks]] for ranks in rows])
     axes.pcolormesh(
         sizes,
         np.arange(len(rows)),
         index,
-        cmap=ListedColormap(COLORS[: len(names)]),
+        cmap=ListedColormap([style.color_of(name) for name in names]),
         vmin=-0.5,
         vmax=len(names) - 0.5,
         shading="nearest",
         alpha=0.55,
         rasterized=True,  # or seams show between the cells
     )
-    for which in np.unique(index):  # its name, in the middle of its largest row
+    for which in np.unique(index):  # its name, where its largest row has most room
         wide = (index == which).sum(axis=1)
         place = np.flatnonzero(index[int(wide.argmax())] == which)
         if len(place) > len(sizes) / 6:
-            x = np.sqrt(sizes[place[0]] * sizes[place[-1]])
-            style.write(axes, x, int(wide.argmax()), names[int(which)])
+            ends = sorted([sizes[place[0]], sizes[place[-1]], *marks])
+            ends = [end for end in ends if sizes[place[0]] <= end <= sizes[place[-1]]]
+            low, high = max(pairwise(ends), key=lambda pair: pair[1] / pair[0])
+            name = names[int(which)].replace("-", "-\n").replace(" ", "\n")
+            style.write(axes, np.sqrt(low * high), int(wide.argmax()), name, LABEL)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(0, 51, 5)]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: in_bytes(value)))
     axes.set_yticks(range(len(rows)), [f"{ranks:,}" for ranks in rows])
-    style.chart(axes, labelsize=8)
+    style.chart(axes)
 
 
 def in_bytes(value: float) -> str:
@@ -89,7 +97,7 @@ def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
     there and at each such hop.
     """
     ranks = count * local
-    figure, axes = single(size=(3.7, 3.7), layout="none")
+    figure, axes = single(size=(3.4, 3.4), layout="none")
     figure.subplots_adjust(0, 0, 1, 1)
     axes.set(xlim=(-1.55, 1.55), ylim=(-1.55, 1.55), aspect="equal")
     axes.set_axis_off()
@@ -98,7 +106,7 @@ def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
         begin, end = 90 - (node * local + local - 0.62) * turn, 90 - (node * local - 0.38) * turn
         axes.add_patch(Wedge((0, 0), 1.17, begin, end, width=0.34, color=GREY, alpha=0.16, lw=0))
         axes.text(*_at((node + 0.5) * local - 0.5, ranks, 0.62), f"node {node}",
-                  ha="center", va="center", fontsize=9)  # fmt: skip
+                  ha="center", va="center", fontsize=TITLE)  # fmt: skip
     for rank in range(ranks):
         leaves = (rank + 1) % local == 0
         hop = FancyArrowPatch(_at(rank, ranks), _at(rank + 1, ranks), shrinkA=8, shrinkB=8)
@@ -107,10 +115,10 @@ def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
         axes.add_patch(hop)
         if leaves:
             axes.text(*_at(rank + 0.5, ranks, 1.33), between,
-                      ha="center", va="center", fontsize=9)  # fmt: skip
+                      ha="center", va="center", fontsize=TITLE)  # fmt: skip
         dot(axes, *_at(rank, ranks), rank, size=13)
     middle = f"once round:\n{ranks - count} × {inside}\n+ {count} × {between}"
-    axes.text(0, 0, middle, ha="center", va="center", fontsize=10)
+    axes.text(0, 0, middle, ha="center", va="center", fontsize=TITLE)
     return figure
 
 
@@ -124,7 +132,7 @@ TITLES = ("1  copy in", "2  sum a column", "3  copy out")
 
 def one_memory(ranks: int = 4) -> Figure:
     """Three panels; a row is a rank's segment, a column a chunk, a colour the rank that acts."""
-    figure, grid = style.subplots(1, 3, size=(3.7, 1.75))
+    figure, grid = style.subplots(1, 3, size=(3.6, 1.7))
     for number, (axes, title) in enumerate(zip(grid[0], TITLES, strict=True)):
         for row in range(ranks):
             for column in range(ranks):
@@ -132,10 +140,10 @@ def one_memory(ranks: int = 4) -> Figure:
         axes.set_xlim(-0.05, ranks + 0.05)
         style.name_rows(axes, (f"{rank}" for rank in range(ranks)))
         axes.set_xticks([column + 0.5 for column in range(ranks)], range(ranks))
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel("chunk", fontsize=8)
+        axes.set_title(title, fontsize=TITLE)
+        axes.set_xlabel("chunk", fontsize=LABEL)
         style.table(axes)
-    grid[0, 0].set_ylabel("segment of rank", fontsize=8)
+    grid[0, 0].set_ylabel("segment of rank", fontsize=LABEL)
     return figure
 
 
