@@ -12,6 +12,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
+PIECES = nodes.definition_list_item, nodes.paragraph  # a term with its definition is one
 FILE = Path("_static", "search_texts.js")
 LETTERS = {"alpha": "α", "beta": "β", "times": "×", "cdot": "·", "ge": "≥", "le": "≤", "log": "log"}
 texts: dict[str, list[str]] = {}
@@ -22,7 +23,8 @@ def read(
 ) -> None:
     """Keep a page's paragraphs."""
     if doctree is not None:
-        found = (without_tex(each.astext()) for each in doctree.findall(nodes.paragraph))
+        pieces = (each for kind in PIECES for each in doctree.findall(kind))
+        found = (without_tex(each.astext()) for each in pieces)
         texts[page] = [" ".join(each.split()) for each in found if len(each) > 1]
 
 
