@@ -333,16 +333,15 @@ def test_a_block_has_a_cell_for_each_d_numbers_that_it_keeps() -> None:
 
 
 def test_the_peak_of_a_step_is_the_largest_sum_of_its_parts() -> None:
-    small = {"parameters": [5.0, 5.0, 5.0], "activations": [0, 1.0, 0], "gradients": [0, 0, 4.0]}
-    large = small | {"activations": [0.0, 20.0, 0.0]}
-    phases = {"forward": (0.0, 1.0), "backward": (1.0, 2.0)}
-    one, two = figures.step_memory({"one": small, "two": large}, [0, 1, 2], phases).axes
+    small = {"parameters": 5.0, "activations": 1.0, "gradients": 4.0, "temporary": 3.0}
+    panels = {"one": small, "two": small | {"activations": 20.0}}
+    one, two = figures.step_memory(panels, 2, limit=("full", 30.0)).axes
     peaks = [axes.lines[0].get_xydata().tolist() for axes in (one, two)]
-    assert peaks == [[[2, 9]], [[1, 25]]]
+    assert peaks == [[[3, 12]], [[1, 25]]], "in the optimizer's step, and as backward begins"
     assert one.get_ylim() == two.get_ylim()
     named = [{text.get_text() for text in axes.texts} for axes in (one, two)]
     assert "activations" not in named[0], "too low for a name"
-    assert {"activations", "gradients", "peak 25 GB"} <= named[1]
+    assert {"activations", "gradients", "peak 25 GB", "full"} <= named[1]
 
 
 def test_a_ranks_parts_lie_end_to_end_and_its_peak_is_marked() -> None:

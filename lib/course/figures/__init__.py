@@ -35,7 +35,7 @@ from course.figures.gpus import (
     memory_by_formula,
 )
 from course.figures.map_reduce import after_a_death, map_shuffle_reduce, step_as_reduce
-from course.figures.memory import block_memory, rank_memory, step_memory
+from course.figures.memory import GPT2_BLOCK, block_memory, rank_memory, step_memory
 from course.figures.ring import chunk_tour, link_lanes, readings, ring_circle
 from course.figures.traces import ddp_trace, dualpipe_trace, no_overlap_trace
 from course.figures.which import byte_ticks, one_memory, ring_path, winners

@@ -11,30 +11,54 @@ from minidist.plots import style
 from minidist.plots.style import GREY, PART, PART_HATCH
 
 Parts = Mapping[str, Sequence[float]]  # part → amount at each moment
+WIDE = 3.7  # inches, of every picture here
 LOW = 0.06  # of the scale: a part that never gets higher has no name in it
 
 
 def step_memory(
-    panels: Mapping[str, Parts],
-    when: Sequence[float],
-    phases: Mapping[str, tuple[float, float]],
+    panels: Mapping[str, Mapping[str, float]],
+    blocks: int,
     *,
     unit: str = "GB",
+    limit: tuple[str, float] | None = None,
 ) -> Figure:
     """Parts stacked over one step, a panel for each title, on one scale; peaks are marked.
 
-    `panels`: title → part → amount at each moment, the lowest part first; `when`: the moments;
-    `phases`: name → from, to; the names stand above the first panel; `unit`: of the amounts.
+    Activations grow in forward and shrink in backward, block by block, while gradients grow; what
+    is no part of `PART` is there while the optimizer steps, and grey. Backward takes twice as long
+    as forward; the optimizer's step is not to scale.
+
+    `panels`: title → part → its most, the lowest part first; `unit`: of the amounts; `limit`: name
+    and height of a line.
     """
-    figure, grid = style.subplots(len(panels), 1, size=(3.5, 2.2 * len(panels)), sharey=True)
-    sums = [[sum(at) for at in zip(*parts.values(), strict=True)] for parts in panels.values()]
+    phases = {"forward": (0.0, 1.0), "backward": (1.0, 3.0), "step": (3.0, 3.5)}
+    up = [block / blocks for block in range(blocks + 1)]
+    when = [*up, *(1 + 2 * done for done in up), 3.0, 3.5]
+    shapes = {
+        "parameters": [1.0] * len(when),
+        "optimizer state": [1.0] * len(when),
+        "gradients": [0.0] * len(up) + up + [1.0, 1.0],
+        "activations": up + up[::-1] + [0.0, 0.0],
+    }
+    brief = [0.0] * 2 * len(up) + [1.0, 1.0]
+    drawn: dict[str, Parts] = {
+        title: {
+            part: [most * share for share in shapes.get(part, brief)]
+            for part, most in parts.items()
+        }
+        for title, parts in panels.items()
+    }
+    figure, grid = style.subplots(len(panels), 1, size=(WIDE, 2.1 * len(panels)), sharey=True)
+    sums = [[sum(at) for at in zip(*parts.values(), strict=True)] for parts in drawn.values()]
     top = max(map(max, sums))
-    for axes, (title, parts), total in zip(grid.flat, panels.items(), sums, strict=True):
+    for axes, (title, parts), total in zip(grid.flat, drawn.items(), sums, strict=True):
         below = [0.0] * len(when)
         for part, amounts in parts.items():
             above = [low + amount for low, amount in zip(below, amounts, strict=True)]
-            look = {"facecolor": PART[part], "hatch": PART_HATCH[part], "edgecolor": "black"}
-            axes.fill_between(when, below, above, linewidth=0.4, alpha=0.7, **look)
+            look = {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
+            axes.fill_between(
+                when, below, above, edgecolor="black", linewidth=0.4, alpha=0.7, **look
+            )
             _name(axes, part, when, below, amounts, top)
             below = above
         highest = max(total)
@@ -42,16 +66,20 @@ def step_memory(
         axes.plot([at], [highest], "o", color="black", markersize=4)
         axes.annotate(
             f"peak {highest:.0f} {unit}", (at, highest), (0, 5), textcoords="offset points",
-            ha="right" if at > 0.8 * when[-1] else "center", fontsize=8,
+            ha="right" if at > 0.8 * when[-1] else "center", fontsize=style.TITLE,
         )  # fmt: skip
+        if limit:
+            axes.axhline(limit[1], color="black", linestyle="--", linewidth=1)
+            axes.text(when[-1], limit[1] + 0.01 * top, limit[0], fontsize=style.LABEL, ha="right",
+                      va="bottom")  # fmt: skip
         for start, _ in phases.values():
             axes.axvline(start, color=GREY, linewidth=0.6, linestyle=":")
         axes.set(xlim=(when[0], when[-1]), xticks=[], ylim=(0, 1.14 * top), ylabel=unit)
-        style.chart(axes, labelsize=8)
-        axes.set_xlabel(title, fontsize=9)
+        style.chart(axes)
+        axes.set_xlabel(title, fontsize=style.TITLE)
     for name, (start, end) in phases.items():
         first: Axes = grid[0, 0]
-        first.text((start + end) / 2, 1.18 * top, name, ha="center", fontsize=8)
+        first.text((start + end) / 2, 1.18 * top, name, ha="center", fontsize=style.TITLE)
     return figure
 
 
@@ -72,7 +100,7 @@ def _name(
     x = min(max(when[place], when[0] + edge), when[-1] - edge)
     align = "center" if min(amounts) == most else "right"
     middle = below[place] + amounts[place] * (0.5 if align == "center" else 0.42)
-    text = axes.text(x, middle, part, ha=align, va="center", fontsize=8)
+    text = axes.text(x, middle, part, ha=align, va="center", fontsize=style.LABEL)
     text.set_bbox({"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1.2})
 
 
@@ -87,7 +115,7 @@ def rank_memory(
     amount of a line across all bars; `peaks`: strategy → the most that is there at any time, which
     is marked instead of the sum.
     """
-    figure, axes = single(size=(3.5, 0.5 * len(ranks) + 1.5))
+    figure, axes = single(size=(WIDE, 0.42 * len(ranks) + 1.3))
     for row, (name, parts) in enumerate(ranks.items()):
         left = 0.0
         for part, amount in parts.items():
@@ -99,13 +127,13 @@ def rank_memory(
             axes.plot([peaks[name]] * 2, [row - 0.4, row + 0.4], color="black", lw=2.5)
         else:
             axes.annotate(f"{left:.0f}", (left, row), (4, 0), textcoords="offset points",
-                          fontsize=8, va="center")  # fmt: skip
+                          fontsize=style.LABEL, va="center")  # fmt: skip
     name, amount = limit
     axes.axvline(amount, color="black", linestyle="--", linewidth=1, label=name)
     axes.set_yticks(range(len(ranks)), list(ranks))
     axes.invert_yaxis()
-    axes.set_xlabel("GB")
-    style.chart(axes, labelsize=8)
+    axes.set_xlabel("GB", fontsize=style.LABEL)
+    style.chart(axes)
     style.legend_below(figure, 2)
     return figure
 
@@ -114,13 +142,27 @@ BOX, HIGH, CELL = 0.85, 0.66, 0.27  # width and height of an operation, width of
 BARS = BOX + 0.22  # where the bars begin
 
 
-def block_memory(operations: Sequence[tuple[str, str, int]]) -> Figure:
+GPT2_BLOCK = (
+    ("LayerNorm", "the block's input", 1),
+    ("linear", "its input", 1),
+    ("attention", "queries, keys, values", 3),
+    ("linear", "what attention returns", 1),
+    ("+", "nothing", 0),
+    ("LayerNorm", "its input", 1),
+    ("linear", "its input", 1),
+    ("GELU", "its input", 4),
+    ("linear", "what GELU returns", 4),
+    ("+", "nothing", 0),
+)
+
+
+def block_memory(operations: Sequence[tuple[str, str, int]] = GPT2_BLOCK) -> Figure:
     """Operations run downward; beside each, as cells, what autograd keeps for it.
 
     `operations`: name, the tensor that it keeps, and how many times d numbers that is for a token;
     0: it keeps nothing.
     """
-    figure, axes = single(size=(3.5, 0.36 * len(operations) + 0.5))
+    figure, axes = single(size=(WIDE, 0.34 * len(operations) + 0.4))
     for row, (name, kept, amount) in enumerate(operations):
         box(axes, 0, row, BOX, HIGH, name)
         if row:
@@ -132,9 +174,9 @@ def block_memory(operations: Sequence[tuple[str, str, int]]) -> Figure:
             axes.patches[-1].set_hatch(PART_HATCH["activations"])
         text = f"{amount if amount > 1 else ''}d  {kept}" if amount else kept
         x = BARS + amount * CELL + 0.07 * bool(amount)
-        axes.text(x, row + HIGH / 2, text, va="center", fontsize=8)
+        axes.text(x, row + HIGH / 2, text, va="center", fontsize=style.LABEL)
     total = sum(amount for _, _, amount in operations)
-    axes.text(BARS, len(operations) + 0.25, f"together {total}d", va="center", fontsize=9)
+    axes.text(BARS, len(operations) + 0.25, f"together {total}d", va="center", fontsize=style.TITLE)
     axes.set(xlim=(-0.03, BARS + 4 * CELL + 1.3), ylim=(len(operations) + 0.6, -0.1))
     axes.set_axis_off()
     return figure

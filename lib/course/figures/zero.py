@@ -14,6 +14,7 @@ from minidist.parallel.sharding.layouts import Flat
 from minidist.plots import style
 from minidist.plots.style import GREY, PART, PART_HATCH, PHASE, RANK
 
+WIDE = 3.7  # inches, of every picture here
 PARTS = {"parameters": "weights", "gradients": "gradients", "optimizer state": "optimizer"}
 BAR = 0.78  # of a rank's column
 
@@ -27,7 +28,7 @@ def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Fig
     parallelism.
     """
     whole, rows = state(ranks, policy), -(-len(stages) // 2)  # a parameter for each rank
-    figure, grid = style.subplots(rows, 2, size=(3.4, 1.9 * rows), sharey=True)
+    figure, grid = style.subplots(rows, 2, size=(WIDE, 1.9 * rows), sharey=True)
     for axes, (title, stage) in zip(grid.flat, stages.items(), strict=False):
         own = share(whole, ranks, stage)
         for rank in range(ranks):  # the parts on top of each other
@@ -38,10 +39,10 @@ def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Fig
                 axes.bar(left, held, BAR, start, align="edge", alpha=0.85, **part_look(name))
                 style.outline(axes, left, bottom, GREY, width=BAR, height=full, linewidth=0.6)
                 bottom += full
-        axes.set_title(f"{title}: {own.total / ranks:g} bytes", fontsize=9)
+        axes.set_title(f"{title}: {own.total / ranks:g} bytes", fontsize=style.TITLE)
         axes.set(xlim=(-0.5, ranks - 0.5), ylim=(0, whole.total))
         axes.set_xticks(range(ranks), map(str, range(ranks)))
-        axes.set_xlabel("rank", fontsize=8)
+        axes.set_xlabel("rank", fontsize=style.LABEL)
         style.table(axes)
     heights, bottom = [], 0.0
     for part in PARTS.values():
@@ -64,7 +65,7 @@ def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:
     `sizes`: name → elements of each parameter; `ranks`: each owns a shard; what no parameter fills
     is padding.
     """
-    figure, axes = single(size=(3.4, 1.1))
+    figure, axes = single(size=(WIDE, 1.1))
     names = [f"{name}[{i}]" for name, size in sizes.items() for i in range(size)]
     shard = Flat([torch.Size([size]) for size in sizes.values()], ranks, 0).shard_numel
     cells = ranks * shard
@@ -165,9 +166,9 @@ def _gathered(step: Step, layer: int) -> float:
 
 
 def zero_step(stages: Iterable[int]) -> Figure:
-    """A step on one of four ranks: lanes for computing and network, and what is held below them."""
+    """A step on one of four ranks: lanes for compute and network, and what is held below them."""
     chosen = list(stages)
-    size = 6.2, 1.6 * len(chosen) + 0.5
+    size = WIDE, 1.25 * len(chosen) + 0.6
     figure, grid = style.subplots(
         2 * len(chosen), 1, size=size, sharex=True, height_ratios=[1, 1] * len(chosen)
     )
@@ -176,15 +177,15 @@ def zero_step(stages: Iterable[int]) -> Figure:
         step, (lanes, memory) = lay_out(stage), grid[2 * number : 2 * number + 2, 0]
         _lanes(lanes, step)
         _memory(memory, step)
-        lanes.set_title(STAGES[stage], fontsize=9, loc="left")
+        lanes.set_title(STAGES[stage], fontsize=style.TITLE, loc="left")
     grid[0, 0].set_xlim(0, length + 1)
-    grid[-1, 0].set_xlabel("time")
+    grid[-1, 0].set_xlabel("time", fontsize=style.LABEL)
     legend = [Patch(label=part, **part_look(part)) for part in lay_out(0).held]
     style.legend_below(figure, 3, legend)
     return figure
 
 
-SHORT = {"forward": "F", "backward": "B", "reduce-scatter": "RS", "all-gather": "AG"}
+SHORT = {"forward": "F", "backward": "B", "reduce-scatter": "R", "all-gather": "A"}
 
 
 def _lanes(axes: Axes, step: Step) -> None:
@@ -193,7 +194,7 @@ def _lanes(axes: Axes, step: Step) -> None:
         text, width = name if each.layer else "", each.end - each.start
         box(axes, each.start, each.lane, width, 0.9, text, face=face, linewidth=0.5)
         if not each.layer:
-            style.write(axes, each.end + 0.5, each.lane + 0.47, "opt")
+            style.write(axes, each.end + 0.7, each.lane + 0.47, "opt")
     style.name_rows(axes, ("compute", "network"), 0.45)
     axes.set_xticks([])
     style.table(axes)

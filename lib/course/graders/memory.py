@@ -28,8 +28,8 @@ def activations(function: Callable[[int, int, int, int], float]) -> str:
     told = "For a batch of {}, {} tokens, width {} and {} heads"
     check_numbers(function, cases, _kept, told.format, _why_kept)
     return (
-        f"for {len(cases)} blocks: autograd keeps the same, to the byte. It is in proportion to "
-        "batch and time. For every feature of a token it is 16 numbers and a bit, while the "
+        f"for {len(cases)} blocks: autograd keeps the same, to the byte. Activations are "
+        "proportional to batch and time: 16 numbers and a bit per token and feature, while the "
         "block's weights are 12 times the square of the width."
     )
 
@@ -181,9 +181,10 @@ def fewest(function: Callable[[int, int, int, DtypePolicy, str], int]) -> str:
         else:
             _check_fewest(answer, limit, beside, state(size, policy, optimizer), case)
     return (
-        f"For {len(sizes)} models, {len(limits)} GPUs, fp32 and mixed precision, Adam and SGD, one "
-        "rank less would not fit. What is not cut, the unit and the activations, stays however "
-        "many ranks there are: it decides whether it can be done, the state only on how many."
+        f"for {len(sizes)} models, {len(limits)} GPUs, fp32 and mixed precision, Adam and SGD: one "
+        "rank less would not fit. The unsharded unit and the activations stay, however many ranks "
+        "there are. They decide whether the model fits at all; the state only decides how many "
+        "ranks it takes."
     )
 
 

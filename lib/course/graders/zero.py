@@ -54,8 +54,8 @@ def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
         read=list_of(pair), expected="a list of (start, end)", same=same_ranges,
     )  # fmt: skip
     return (
-        f"for every rank of {len(cases)} models, on 1 to 11 ranks. The cuts fall anywhere, "
-        "even inside a parameter, and a rank may own padding alone: slices are equal, and cost it."
+        f"for every rank of {len(cases)} models, on 1 to 11 ranks. A boundary may fall inside "
+        "a parameter, and a rank may own nothing but padding: equal slices cost some padding."
     )
 
 
