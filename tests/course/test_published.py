@@ -30,6 +30,15 @@ def test_a_record_says_where_it_comes_from(name: str, capsys: pytest.CaptureFixt
     assert all(link.startswith("https://") for link in links if link != "per curve")
 
 
+def test_the_table_of_sources_has_every_record_and_curve() -> None:
+    text = str(module.sources().data)
+    for name in NAMES:
+        record = published(name)
+        for each in record.get("curves", [{"link": record["source"]["link"]}]):
+            assert f"]({each['link']})" in text
+    assert "None" not in text
+
+
 def test_a_missing_record_is_named() -> None:
     with pytest.raises(FileNotFoundError, match=r"benchmarks/published/nothing\.json is missing"):
         published("nothing")

@@ -10,6 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from IPython.display import Markdown
+
+from course.pages.table import table
+
 PUBLISHED = Path(__file__).parents[3] / "benchmarks" / "published"
 KEYS = "what", "units", "machine", "software", "source", "extracted", "caveats"
 SOURCE = "link", "name", "licence", "date"
@@ -36,6 +40,24 @@ def published(name: str) -> dict[str, Any]:
     if lacks:
         raise ValueError(f"{where} is damaged: it does not say {', '.join(lacks)}")
     return found
+
+
+def sources() -> Markdown:
+    """A table of all records, and of each measured curve, with their machines and sources."""
+    rows: list[list[str]] = []
+    for path in sorted(PUBLISHED.glob("*.json")):
+        record = published(path.stem)
+        for each in record.get("curves", []):
+            versions = ", ".join(
+                filter(None, (each["tool"], each["nccl"] and f"NCCL {each['nccl']}"))
+            )
+            rows.append([f"All-reduce: {each['name']}", f"{each['network']}; {versions}",
+                         f"[{each['id']}]({each['link']}), {each['date']}"])  # fmt: skip
+        if "curves" not in record:
+            source = record["source"]
+            rows.append([record["what"], f"{record['machine']}; {record['software']}",
+                         f"[{source['name']}]({source['link']}), {source['date']}"])  # fmt: skip
+    return table(["what", "machine and versions", "source"], rows)
 
 
 def curve(name: str) -> dict[str, Any]:
