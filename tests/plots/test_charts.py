@@ -28,7 +28,8 @@ def test_memory_jumps_at_each_allocation_on_one_scale_of_bytes() -> None:
     assert list(line.get_ydata()) == [5, 9, 2], "MB"
     assert line.get_drawstyle() == "steps-post"
     assert set(state.get_ydata()) == {4}
-    assert [text.get_text() for text in upper.texts] == ["state"]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["state"]
     assert [list(lower.lines[0].get_xdata()), list(lower.lines[0].get_ydata())] == [[0, 1], [1, 3]]
     assert upper.get_ylim() == lower.get_ylim()
     assert upper.get_ylim()[0] == 0

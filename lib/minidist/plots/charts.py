@@ -33,7 +33,7 @@ def memory_curve(
 
     Args:
         recorded: title → curve, such as one of `minidist.memory.meter`.
-        heights: title → name → bytes: dashed lines, such as what was predicted.
+        heights: title → name → bytes: dashed lines, such as what was predicted, named below.
         unit: "GB", "MB", "kB" or "bytes".
         bottom: bytes at which the axis begins, if not at 0; a caption says so.
     """
@@ -51,15 +51,17 @@ def memory_curve(
         axes.fill_between(x, held, step="post", color=GREY, alpha=0.3, linewidth=0)
         axes.step(x, held, where="post", color=COLORS[0], linewidth=1)
         for name, nbytes in heights.get(title, {}).items():
-            text = "" if name in colors else name
             color = colors.setdefault(name, COLORS[3 + len(colors) % 4])
-            style.height_line(axes, text, nbytes / scale, color)
+            look = style.DASHES[list(colors).index(name) % 3]
+            axes.axhline(nbytes / scale, color=color, linestyle=look, linewidth=1.3, label=name)
         axes.set_xticks([(left + right) / 2 for _, left, right in phases], [p[0] for p in phases])
         axes.margins(x=0)
         style.chart(axes, labelsize=style.LABEL)
         axes.tick_params(axis="x", length=0)
         axes.set_title(f"{title}, {unit}", fontsize=style.TITLE, loc="left")
     grid[0, 0].set_ylim(bottom=bottom / scale)
+    if colors:
+        style.legend_below(figure, 2)
     return figure
 
 

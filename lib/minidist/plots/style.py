@@ -90,7 +90,7 @@ def subplots(
 
 
 def thinned(
-    x: Sequence[float], y: Sequence[float], most: int = 240
+    x: Sequence[float], y: Sequence[float], most: int = 150
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The points of a curve of very many that can be seen at all, and the first and the last.
 
@@ -166,12 +166,6 @@ def outline(
 
 def write(axes: Axes, x: float, y: float, text: str, fontsize: float = LABEL) -> None:
     axes.text(x, y, text, ha="center", va="center", fontsize=fontsize)
-
-
-def height_line(axes: Axes, name: str, height: float, color: str) -> None:
-    axes.axhline(height, color=color, linestyle="--", linewidth=1.3)
-    place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "bottom"}
-    axes.text(0.01, height, name, fontsize=LABEL, **place)
 
 
 def legend_below(figure: Figure, columns: int, handles: Iterable[Artist] | None = None) -> None:
