@@ -14,8 +14,6 @@ NETWORK_LATENCY = 10e-6
 
 GIB = 2**30  # memory is sold in these: "80 GB" are 80 GiB, or 85.9e9 bytes
 
-UTILIZATION = 0.4  # of the peak that training commonly reaches
-
 
 class Accelerator(NamedTuple):
     """A GPU and the links that it has to others, at their peak."""
