@@ -5,6 +5,8 @@ import torch
 from torch.nn import functional
 
 from course.training import data, models
+from minidist.memory.activations import saved
+from minidist.planner.jobs import MEDIUM
 
 MAKE = {"mlp": models.mlp, "convnet": models.convnet, "GPT": lambda: models.GPT(11, width=32)}
 
@@ -66,3 +68,15 @@ def test_text_is_english_and_numbered_back_and_forth() -> None:
     ids, alphabet = data.characters(text)
     assert list(alphabet) == sorted(set(text))
     assert "".join(alphabet[i] for i in ids[:5000]) == text[:5000]
+
+
+def test_a_llama_s_block_has_the_matrices_of_one_and_autograd_keeps_what_the_planner_says() -> None:
+    with torch.device("meta"):
+        block = models.LlamaBlock(4096, 14_336, 32, 8)
+    matrices = sum(each.numel() for each in block.parameters() if each.ndim > 1)
+    assert matrices == MEDIUM.largest_unit - 2 * MEDIUM.width
+    width, hidden, shared, tokens = 64, 224, 16, 50
+    small = models.LlamaBlock(width, hidden, 4, 1).bfloat16()
+    x = torch.randn(1, tokens, width, dtype=torch.bfloat16, requires_grad=True)
+    kept = saved(lambda: small(x), small.parameters())
+    assert kept / tokens == pytest.approx(2 * (6 * width + 2 * shared + 4 * hidden), rel=0.02)
