@@ -98,7 +98,7 @@ def grid_slider(
         powers("gpus", "GPUs", 65_536, gpus),
         powers("tensor", "Tensor", 64, tensor),
         powers("pipeline", "Pipeline", 128, pipeline),
-        powers("chunks", "Chunks per GPU", 8, chunks),
+        powers("chunks", "Stages per GPU", 8, chunks),
         powers("sequences", "Sequences in a batch", 65_536, sequences),
         Control("stage", "Between replicas", STAGES, STAGES, "ZeRO-2", choose=True),
     ]

@@ -136,7 +136,7 @@
       const words = !possible[name](ranks)
         ? "fewer sequences than ranks"
         : `${own.toLocaleString("en")} sequence${own > 1 ? "s" : ""} a rank · ` +
-          (seconds === Infinity ? "never ends" : `${secondsText(seconds)} a step`);
+          (seconds === Infinity ? "never ends" : `${secondsText(seconds)} per step`);
       const head = svg("text", { x: left, y: y + 16 }, svg("tspan", { class: "strong" }, name), ` · ${words}`);
       if (!possible[name](ranks)) return [head];
       const arrives = ranks > 1 && allReduce < Infinity;
