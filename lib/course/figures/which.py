@@ -62,15 +62,17 @@ def _regions(
         alpha=0.55,
         rasterized=True,  # or seams show between the cells
     )
-    for which in np.unique(index):  # its name, where its largest row has most room
+    for which in np.unique(index):  # its name, in the middle of its wide rows, where most room is
         wide = (index == which).sum(axis=1)
-        place = np.flatnonzero(index[int(wide.argmax())] == which)
+        rows_of = np.flatnonzero(wide > 0.8 * wide.max())
+        row = int(rows_of[len(rows_of) // 2])
+        place = np.flatnonzero(index[row] == which)
         if len(place) > len(sizes) / 6:
             ends = sorted([sizes[place[0]], sizes[place[-1]], *marks])
             ends = [end for end in ends if sizes[place[0]] <= end <= sizes[place[-1]]]
             low, high = max(pairwise(ends), key=lambda pair: pair[1] / pair[0])
             name = names[int(which)].replace("-", "-\n").replace(" ", "\n")
-            style.write(axes, np.sqrt(low * high), int(wide.argmax()), name, LABEL)
+            style.write(axes, np.sqrt(low * high), row, name, LABEL)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(0, 51, 5)]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: in_bytes(value)))

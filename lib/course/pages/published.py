@@ -54,9 +54,9 @@ def sources() -> Markdown:
             rows.append([f"All-reduce: {each['name']}", f"{each['network']}; {versions}",
                          f"[{each['id']}]({each['link']}), {each['date']}"])  # fmt: skip
         if "curves" not in record:
-            source = record["source"]
-            rows.append([record["what"], f"{record['machine']}; {record['software']}",
-                         f"[{source['name']}]({source['link']}), {source['date']}"])  # fmt: skip
+            source, what = record["source"], record["what"].split(":")[0].rstrip(".")
+            machine = f"{record['machine']}; {record['software']}"
+            rows.append([what, machine, f"[{source['name']}]({source['link']}), {source['date']}"])
     return table(["what", "machine and versions", "source"], rows)
 
 
