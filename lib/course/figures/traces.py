@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
@@ -39,6 +40,13 @@ def draw_lanes(axes: Axes, names: Sequence[str], parts: Sequence[Spans]) -> None
 
 
 def _window(axes: Axes, start: float, end: float, title: str) -> None:
+    """Show these milliseconds; what is out of sight would only make the picture's file heavy."""
+    for bars in [each for each in axes.collections if isinstance(each, PolyCollection)]:
+        shapes = [np.asarray(path.vertices) for path in bars.get_paths()]
+        seen = [each[:, 0].max() >= start and each[:, 0].min() <= end for each in shapes]
+        bars.set_verts([each for each, inside in zip(shapes, seen, strict=True) if inside])
+        rest = [each for each, inside in zip(shapes, seen, strict=True) if not inside]
+        axes.add_collection(PolyCollection(rest, visible=False))
     axes.set_xlim(start, end)
     axes.set_title(title, fontsize=TITLE, loc="left")
 
