@@ -21,9 +21,9 @@ source .venv/bin/activate # edit
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 port=$((20000 + SLURM_JOB_ID % 10000)) # two jobs on one node meet on different ports
 export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0 # edit: see `ip address`
-export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET # once: see NET/IB (RDMA), not NET/Socket (TCP)
+export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET # once: NET/IB (RDMA), not NET/Socket (TCP)
 export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / SLURM_GPUS_ON_NODE))
-export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # a store without dead ranks' addresses
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # no dead ranks' addresses in the store
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGUSR1 # torchrun hands these on to its ranks ...
 export PET_SHUTDOWN_TIMEOUT=240                     # ... and lets them save for so long
 
