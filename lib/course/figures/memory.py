@@ -61,13 +61,7 @@ def step_memory(
             )
             _name(axes, part, when, below, amounts, top)
             below = above
-        highest = max(total)
-        at = when[total.index(highest)]
-        axes.plot([at], [highest], "o", color="black", markersize=4)
-        axes.annotate(
-            f"peak {highest:.0f} {unit}", (at, highest), (0, 5), textcoords="offset points",
-            ha="right" if at > 0.8 * when[-1] else "center", fontsize=style.TITLE,
-        )  # fmt: skip
+        _mark_peak(axes, when, total, unit)
         if limit:
             axes.axhline(limit[1], color="black", linestyle="--", linewidth=1)
             axes.text(when[-1], limit[1] + 0.01 * top, limit[0], fontsize=style.LABEL, ha="right",
@@ -81,6 +75,16 @@ def step_memory(
         first: Axes = grid[0, 0]
         first.text((start + end) / 2, 1.18 * top, name, ha="center", fontsize=style.TITLE)
     return figure
+
+
+def _mark_peak(axes: Axes, when: Sequence[float], total: Sequence[float], unit: str) -> None:
+    highest = max(total)
+    at = when[total.index(highest)]
+    axes.plot([at], [highest], "o", color="black", markersize=4)
+    axes.annotate(
+        f"peak {highest:.0f} {unit}", (at, highest), (0, 5), textcoords="offset points",
+        ha="right" if at > 0.8 * when[-1] else "center", fontsize=style.TITLE,
+    )  # fmt: skip
 
 
 def _name(
