@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -144,19 +143,3 @@ def hears(provoke: Callable[[], None]) -> str:
     except Exception as error:
         return str(error)
     return ""
-
-
-def optimizer_first(built_late: bool) -> bool:
-    """Whether an optimizer of a model under FSDP2 holds the parameters that forward uses."""
-    net = Net()
-    fully_shard(net)
-    if built_late:
-        net(torch.ones(2, 4))
-    held = torch.optim.SGD(net.parameters()).param_groups[0]["params"]
-    backward(net)
-    return all(isinstance(parameter, DTensor) for parameter in held)
-
-
-@pytest.mark.parametrize("built_late", [False, True])
-def test_an_optimizer_built_after_a_forward_holds_what_nothing_reads(built_late: bool) -> None:
-    assert launch(optimizer_first, 2, built_late, device="cpu") == [not built_late] * 2
