@@ -29,10 +29,10 @@ from course.timing.fits import fitted, two_lines
 from minidist.memory.state import MIXED
 from minidist.planner.hardware import A100, B200, H100, H200, Accelerator
 from minidist.planner.jobs import LARGE, MEDIUM, SMALL
+from minidist.planner.measured import AllReduceTimes
 from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
 from minidist.planner.step import TrainingStep, into_nodes
-from minidist.schedule.cost import Curve
 
 STATE = ("weights", "gradients", "optimizer")
 
@@ -202,12 +202,14 @@ RATES = {  # of those curves whose machine is known, each GPU, with its own shar
 MIDDLE = 2**20, 2**25  # bytes of most buckets and units
 
 
-def measured(name: str, part: slice = slice(None)) -> Curve:
+def measured(name: str, part: slice = slice(None)) -> AllReduceTimes:
     found = curve(name)
-    return Curve(found["ranks"], [(size, took / 1e6) for size, took in found["rows"][part]])
+    return AllReduceTimes(
+        found["ranks"], [(size, took / 1e6) for size, took in found["rows"][part]]
+    )
 
 
-def all_reduce(name: str, nbytes: float, known: Curve | None = None) -> float:
+def all_reduce(name: str, nbytes: float, known: AllReduceTimes | None = None) -> float:
     """What a step takes for one, by the links or by a curve."""
     places = into_nodes(curve(name)["ranks"], 8)
     step = TrainingStep(SMALL, RATES[name], *places, 1, MIXED, "adam", 0.0, all_reduce=known)
@@ -251,13 +253,13 @@ def test_in_the_middle_rates_are_off_by_a_third_a_line_by_a_quarter_and_a_curve_
 @pytest.mark.parametrize("points", [[], [(2.0, 1.0), (1.0, 1.0)], [(1.0, 0.0)], [(1.0, 1.0)] * 2])
 def test_a_curve_that_is_none_is_refused(points: list[tuple[float, float]]) -> None:
     with pytest.raises(ValueError, match="points: expected"):
-        Curve(2, points)
+        AllReduceTimes(2, points)
     with pytest.raises(ValueError, match="ranks must be at least 2"):
-        Curve(1, [(1.0, 1.0)])
+        AllReduceTimes(1, [(1.0, 1.0)])
 
 
 def test_a_curve_is_flat_below_its_points_and_as_steep_as_a_link_above_them() -> None:
-    known = Curve(2, [(10.0, 1.0), (1000.0, 4.0)])
+    known = AllReduceTimes(2, [(10.0, 1.0), (1000.0, 4.0)])
     assert [known.seconds(size) for size in (0, 1, 10)] == pytest.approx([1, 1, 1])
     assert known.seconds(100.0) == pytest.approx(2.0)
     assert [known.seconds(size) for size in (1000, 3000)] == pytest.approx([4, 12])

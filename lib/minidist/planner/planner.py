@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from minidist.memory.state import AUTOCAST, DtypePolicy, Strategy, state
 from minidist.planner.hardware import ACCELERATORS, Accelerator
+from minidist.planner.measured import AllReduceTimes
 from minidist.planner.sizes import Sizes, above_zero, check_sizes
 from minidist.planner.step import Memory, Phases, TrainingStep, into_nodes, total, with_overlap
 from minidist.schedule.checks import amount, whole_number
-from minidist.schedule.cost import Curve
 
 WIDTH = 80  # of a printed line
 CLOSE = 0.95  # of the fastest strategy's rate: then the simpler one is taken
@@ -90,7 +90,7 @@ def plan(
     gradient_as_bucket_view: bool = False,
     foreach: bool = True,
     fused_loss: bool = False,
-    all_reduce: Curve | None = None,
+    all_reduce: AllReduceTimes | None = None,
 ) -> Plan:
     """Predict a training step under every strategy, and recommend one.
 

@@ -29,8 +29,9 @@ from typing import NamedTuple
 from minidist.memory.state import DtypePolicy, Strategy, share, state
 from minidist.parallel.sharding.partition import MIB
 from minidist.planner.hardware import Accelerator
+from minidist.planner.measured import AllReduceTimes
 from minidist.planner.sizes import Sizes
-from minidist.schedule.cost import Curve, Link
+from minidist.schedule.cost import Link
 
 ALL, NODE, NODES = "all ranks", "ranks of a node", "nodes"
 WEIGHTS, GRADIENTS = ("weights", ALL), ("gradients", ALL)
@@ -142,7 +143,7 @@ class TrainingStep:
     gradient_as_bucket_view: bool = False
     foreach: bool = True
     fused_loss: bool = False
-    all_reduce: Curve | None = None  #: as measured over the ranks
+    all_reduce: AllReduceTimes | None = None  #: as measured over the ranks
 
     @property
     def ranks(self) -> int:

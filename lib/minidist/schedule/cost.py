@@ -37,30 +37,6 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """An all-reduce as measured over so many ranks: its time at some sizes, straight in between.
-
-    Straight, that is, on logarithmic scales. Smaller messages take as long as the smallest one, and
-    larger ones have the bandwidth of the largest. Two lines, or a whole table, are such points.
-    """
-
-    ranks: int
-    points: Sequence[tuple[float, float]]  #: (bytes, seconds), by size
-
-    def __post_init__(self) -> None:
-        whole_number("ranks", self.ranks, 2)
-        sizes = [size for size, _ in self.points]
-        if not sizes or sizes != sorted(set(sizes)) or min(map(min, self.points)) <= 0:
-            raise ValueError("points: expected (bytes, seconds) above 0, each size once, in order")
-
-    def seconds(self, nbytes: float) -> float:
-        """What an all-reduce of so many bytes takes."""
-        sizes, times = zip(*self.points, strict=True)
-        found = np.interp(np.log(max(nbytes, 1.0)), np.log(sizes), np.log(times))
-        return float(np.exp(found) * max(1.0, nbytes / sizes[-1]))
-
-
-@dataclass(frozen=True)
 class Topology:
     """Which links a message crosses, and what it costs to reduce.
 

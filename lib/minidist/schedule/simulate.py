@@ -12,12 +12,11 @@ import numpy as np
 
 from minidist.errors import ScheduleError
 from minidist.schedule.checks import whole_number
-from minidist.schedule.schedule import Collective, Ints, Schedule, bounds, spread
+from minidist.schedule.schedule import Collective, Ints, Schedule, bounds
 
 Contributors = tuple[int, ...]  # ranks in ascending order; a rank counted twice stands twice
 State = tuple[tuple[Contributors, ...], ...]  # state[rank][chunk]
 Goal = tuple[tuple[Contributors | None, ...], ...]  # None: whatever is left there
-BLOCK = 512  # chunks that are proven at once
 
 
 class Event(NamedTuple):
@@ -172,35 +171,3 @@ def traffic(schedule: Schedule, numel: int, itemsize: int = 4, local: int | None
         between += int(size[step.src // local != step.dst // local].sum())
         steps += 1
     return Traffic(steps, messages, sent, received, between)
-
-
-def prove_all_reduce(schedule: Schedule) -> None:
-    """Prove that every rank ends with every rank's part of every chunk exactly once.
-
-    The same replay on bit sets, which are integers here, for thousands of ranks: chunks never mix,
-    so they are proven `BLOCK` at a time, in about ranks x BLOCK x ranks / 7 bytes of memory. The
-    schedule must have passed `check()`.
-
-    Raises ScheduleError if a part is missing in the end, or would be counted twice.
-    """
-    n, name = schedule.ranks, schedule.name
-    own, everyone = [1 << rank for rank in range(n)], (1 << n) - 1
-    for low in range(0, schedule.chunks, BLOCK):
-        held = np.array([own] * min(BLOCK, schedule.chunks - low), dtype=np.object_)
-        for number, step in enumerate(schedule):
-            message, chunk = spread(step)
-            near = np.flatnonzero((chunk >= low) & (chunk < low + BLOCK))
-            message, chunk = message[near], chunk[near] - low
-            src, dst, reduce = step.src[message], step.dst[message], step.reduce[message]
-            carried, kept = held[chunk, src], held[chunk, dst]
-            kept[~reduce] = 0
-            for again in np.flatnonzero(carried & kept):
-                raise ScheduleError(
-                    f"{name}, step {number + 1}: rank {dst[again]} would count a part of chunk "
-                    f"{low + chunk[again]} twice"
-                )
-            held[chunk, dst] = carried | kept
-        for chunk, rank in np.argwhere(held != everyone):
-            raise ScheduleError(
-                f"{name}: rank {rank} ends without every part of chunk {low + chunk}"
-            )

@@ -1,0 +1,32 @@
+"""An all-reduce as it was measured, for a plan to take in place of what links promise."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minidist.schedule.checks import whole_number
+
+
+@dataclass(frozen=True)
+class AllReduceTimes:
+    """An all-reduce as measured over so many ranks: its time at some sizes, straight in between.
+
+    Straight, that is, on logarithmic scales. Smaller messages take as long as the smallest one, and
+    larger ones have the bandwidth of the largest. Two lines, or a whole table, are such points.
+    """
+
+    ranks: int
+    points: Sequence[tuple[float, float]]  #: (bytes, seconds), by size
+
+    def __post_init__(self) -> None:
+        whole_number("ranks", self.ranks, 2)
+        sizes = [size for size, _ in self.points]
+        if not sizes or sizes != sorted(set(sizes)) or min(map(min, self.points)) <= 0:
+            raise ValueError("points: expected (bytes, seconds) above 0, each size once, in order")
+
+    def seconds(self, nbytes: float) -> float:
+        """What an all-reduce of so many bytes takes."""
+        sizes, times = zip(*self.points, strict=True)
+        found = np.interp(np.log(max(nbytes, 1.0)), np.log(sizes), np.log(times))
+        return float(np.exp(found) * max(1.0, nbytes / sizes[-1]))
