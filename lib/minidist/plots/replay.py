@@ -43,7 +43,8 @@ def trace(replay: Replay) -> Figure:
 
 
 def _panel(axes: Axes, replay: Replay, after: int) -> None:
-    axes.set_title("start" if after == 0 else f"after step {after} of {replay.steps}", fontsize=9)
+    title = f"after step {after} of {replay.steps}" if after else "start"
+    axes.set_title(title, fontsize=style.TITLE)
     changed = {(event.dst, event.chunk) for event in replay.events if event.step == after - 1}
     for rank, chunks in enumerate(replay.state(after)):
         for chunk, who in enumerate(chunks):
@@ -52,11 +53,11 @@ def _panel(axes: Axes, replay: Replay, after: int) -> None:
             style.fill(axes, chunk, rank, color, width=share, alpha=0.35)
             edge, width = (COLORS[1], 1.6) if (rank, chunk) in changed else (GREY, 0.5)
             style.outline(axes, chunk, rank, edge, linewidth=width)
-            style.write(axes, chunk + 0.5, rank + 0.54, "+".join(map(str, who)), fontsize=6.5)
+            style.write(axes, chunk + 0.5, rank + 0.54, "+".join(map(str, who)))
     axes.set_xlim(-0.05, replay.chunks + 0.05)
     axes.set_xticks(np.arange(replay.chunks) + 0.5, [f"{c}" for c in range(replay.chunks)])
     style.name_rows(axes, (f"rank {rank}" for rank in range(replay.ranks)))
-    style.table(axes, labelsize=7)
+    style.table(axes)
 
 
 # ---- step by step ----
