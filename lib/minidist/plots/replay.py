@@ -32,7 +32,7 @@ def trace(replay: Replay) -> Figure:
     """
     columns = min(3, replay.steps + 1)
     rows = -(-(replay.steps + 1) // columns)
-    size = columns * max(replay.chunks * 0.66, 2.2), rows * (replay.ranks * 0.34 + 0.55)
+    size = columns * max(replay.chunks * 0.72, 2.2), rows * (replay.ranks * 0.34 + 0.55)
     figure, grid = style.subplots(rows, columns, size=size, layout="tight")
     for after, axes in enumerate(grid.flat):
         if after > replay.steps:
