@@ -8,6 +8,7 @@ or in anything that autograd would record.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,10 +34,8 @@ class Shard(Parameter):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", str(func))
-        refused = name.strip("_") in MATRIX or getattr(functional, name, None) is func
         with no_torch_function():
-            if not refused:
+            if not _of_a_layer(func):
                 result = func(*args, **(kwargs or {}))
                 recorded = isinstance(result, torch.Tensor) and result.grad_fn
                 if not (recorded and torch.is_grad_enabled()):
@@ -44,10 +43,20 @@ class Shard(Parameter):
             shard = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, Shard))
             mine, whole = tuple(shard.shape), tuple(shard.whole_shape)
             raise RuntimeError(
-                f"rank {dist.get_rank()}: {shard.title()} was used by {name} while it is sharded: "
-                f"this rank has {mine} of {whole}. Call the unit's module, not a part of it; or "
-                "call its unshard() before, and reshard() after"
+                f"rank {dist.get_rank()}: {shard.title()} was used by {_name(func)} while it is "
+                f"sharded: this rank has {mine} of {whole}. Call the unit's module, not a part of "
+                "it; or call its unshard() before, and reshard() after"
             )
+
+
+@cache  # an optimizer's step asks hundreds of times
+def _of_a_layer(func: Any) -> bool:
+    name = _name(func)
+    return name.strip("_") in MATRIX or getattr(functional, name, None) is func
+
+
+def _name(func: Any) -> str:
+    return str(getattr(func, "__name__", func))
 
 
 class ShardGradient(torch.Tensor):
