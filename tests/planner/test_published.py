@@ -268,6 +268,4 @@ def test_a_curve_is_flat_below_its_points_and_as_steep_as_a_link_above_them() ->
 def test_what_the_chapter_quotes_of_published_runs() -> None:
     found = summary()
     assert found["lost_predicted"] < 0.01 < found["lost_least"] < found["lost_most"] < 0.1
-    assert found["fsdp_small"] == pytest.approx(1.5, abs=0.01)
-    assert found["fsdp_large"] == pytest.approx(0.95, abs=0.01)
     assert found["starved"] > 5  # times: a step of 512 tokens waits for the CPU

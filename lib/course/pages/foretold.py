@@ -127,7 +127,6 @@ def summary() -> dict[str, float]:
         "error_p90": wrong[len(wrong) * 9 // 10],
         "worst": worst.ratio,
         "fullest": max(run.found.peak / GPUS[run.gpu].memory for run in runs),
-        "room_left": median(run.found.largest_batch / run.batch for run in runs),
         "lost_least": min(seen for seen, _ in lost),
         "lost_most": max(seen for seen, _ in lost),
         "lost_predicted": max(told for _, told in lost),
@@ -137,8 +136,6 @@ def summary() -> dict[str, float]:
         "reserved_most": max(reserved),
         "peak_small": small,
         "peak_others": max(others),
-        "fsdp_small": took[FSDP, 512] / took["ddp", 512],
-        "fsdp_large": took[FSDP, 1536] / took["ddp", 1536],
         "starved": took["ddp", 1536] / slow.found.overlapped,
     }
 
