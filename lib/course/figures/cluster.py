@@ -120,7 +120,7 @@ def async_save(before: str = "step-4", after: str = "step-8") -> Figure:
     low = len(rows) + 0.25
     for y, name in (*enumerate(rows), (low, "folder")):
         axes.text(-0.12, y + 0.4, name, ha="right", va="center", fontsize=8)
-    folder = {0: before, copied: f"{before}, {after}.unfinished", renamed: f"{before}, {after}"}
+    folder = {0: before, copied: f"{before}, unfinished-{after}", renamed: f"{before}, {after}"}
     for start, text in folder.items():
         axes.text(start + 0.06, low + 0.4, text, va="center", fontsize=8)
         axes.plot((start, start), (low, low + 0.8), color=GREY, lw=0.9)

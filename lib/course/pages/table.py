@@ -17,5 +17,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markdown:
 
 def _text(cell: object) -> str:
     if isinstance(cell, float):
-        return f"{cell:.3g}"
+        return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
     return f"{cell:,}" if isinstance(cell, int) else str(cell)

@@ -70,7 +70,7 @@ def found(package: str, file: str, target: str) -> Any:
     try:
         return getattr(load(package, file), target)
     except (ModuleNotFoundError, AttributeError) as error:
-        raise NotImplementedError(f"{package}/{file}.py has no {target}") from error
+        raise NotImplementedError(f"there is no {target} in {package}/{file}.py.") from error
 
 
 @Grader
