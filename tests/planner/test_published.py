@@ -23,7 +23,7 @@ from statistics import median
 
 import pytest
 
-from course.pages.foretold import Run, peaks, summary, throughput, torchtitan
+from course.pages.foretold import Run, peaks, small_gpts, summary, throughput, torchtitan
 from course.pages.published import curve, published
 from course.timing.fits import fitted, two_lines
 from minidist.memory.state import MIXED
@@ -269,3 +269,9 @@ def test_what_the_chapter_quotes_of_published_runs() -> None:
     found = summary()
     assert found["lost_predicted"] < 0.01 < found["lost_least"] < found["lost_most"] < 0.1
     assert found["starved"] > 5  # times: a step of 512 tokens waits for the CPU
+
+
+def test_fsdp_costs_the_smallest_model_a_third_of_its_speed_and_the_largest_none() -> None:
+    took = {(row["strategy"], row["width"]): row["step_ms"] for row in small_gpts()}
+    assert took["fsdp", 512] / took["ddp", 512] == pytest.approx(1.5, abs=0.01)
+    assert took["fsdp", 1536] / took["ddp", 1536] == pytest.approx(0.95, abs=0.01)

@@ -121,7 +121,7 @@ def test_bit_sets_agree_with_the_replay(block: int) -> None:
 
 @pytest.mark.claim("B6")
 def test_thousands_of_ranks_count_every_part_once() -> None:
-    prove_all_reduce(algorithms.ring_all_reduce(1024))
+    prove_all_reduce(algorithms.ring_all_reduce(2048))
     prove_all_reduce(algorithms.tree_all_reduce(4096).check())
     prove_all_reduce(algorithms.recursive_doubling_all_reduce(4095).check())
     for ranks in (4095, 4096):
