@@ -12,6 +12,11 @@ export JUPYTER_PREFER_ENV_PATH := 1
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHON
 
+# Everything runs on CPUs, and so comes out alike on every machine. With its GPUs:
+# make lab CUDA_VISIBLE_DEVICES=0,1
+CUDA_VISIBLE_DEVICES ?=
+export CUDA_VISIBLE_DEVICES
+
 .DEFAULT_GOAL := help
 .PHONY: help book test lab grade handout picture bench format clean
 

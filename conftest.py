@@ -4,6 +4,7 @@ Tests may run in several processes (pytest-xdist); the one that hears of all of 
 """
 
 import gc
+import os
 import signal
 import sys
 import tempfile
@@ -25,6 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
+    # What needs a GPU is `python -m benchmarks.gpu`; here all comes out alike on every machine.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # What a shell has started in the background ignores Ctrl-C, and so do all that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)  # tensors are so small that threads would only wait for each other

@@ -10,7 +10,17 @@ from collections.abc import Sequence
 
 import torch
 
-from benchmarks.cases import collectives, ddp, fsdp, launch, memory_limit, plan, ring, zero
+from benchmarks.cases import (
+    collectives,
+    ddp,
+    fsdp,
+    launch,
+    memory_limit,
+    plan,
+    ring,
+    small_job,
+    zero,
+)
 from benchmarks.checks import collectives as checked_collectives
 from benchmarks.checks import copy_bandwidth, multi_gpu, stream_order
 from benchmarks.harness import environment
@@ -37,6 +47,7 @@ GPU_SECTIONS = [
     Section("stream order", stream_order.measure, 30),
     Section("several GPUs", multi_gpu.measure, 70),
     Section("copy bandwidth", copy_bandwidth.measure, 20),
+    Section("small job", small_job.measure, 80),
     Section("collectives", collectives.measure, 60),
     Section("ddp", ddp.measure, 50),
     Section("zero", zero.measure, 55),

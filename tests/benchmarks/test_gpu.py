@@ -20,6 +20,7 @@ import torch.distributed as dist
 import benchmarks.harness.record
 import minidist
 from benchmarks import __main__ as command
+from benchmarks.cases import small_job
 from benchmarks.checks import collectives as correct
 from benchmarks.checks import copy_bandwidth, multi_gpu, stream_order
 from benchmarks.harness import training, turns
@@ -55,10 +56,17 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Row:
         longer = [section._replace(seconds=1000) for section in SECTIONS]  # for a busy machine
         patch.setattr(command, "GPU_SECTIONS", longer)
         patch.setattr(command, "run", lambda *sections: run(*sections, total=8000))
+        patch.setattr(small_job, "MEMORY", tuple(map(tiny, small_job.MEMORY)))
+        patch.setattr(small_job, "RATES", tuple(map(tiny, small_job.RATES)))
         status = command.run_sections(SMALL)
     found: Row = json.loads((folder / "gpu.json").read_text())
     assert status == 0, found["rows"]
     return found
+
+
+def tiny(run: small_job.Run) -> small_job.Run:
+    shape = small_job.Shape(2, 32, 64, 4, 2, 100)
+    return run._replace(shape=shape, tokens=run.tokens // 64)
 
 
 SECTIONS = list(command.GPU_SECTIONS)
@@ -121,6 +129,35 @@ def test_bandwidth_of_copies_and_order_of_the_stream_are_recorded(written: Row) 
     calls = [(row["setup"], row["call"]) for row in rows]
     assert len(set(calls)) == len(calls) == 2 * len(SMALL.setups)
     assert all(row["right"] for row in rows)
+
+
+def test_a_job_s_memory_is_recorded_part_by_part_and_its_time_beside_the_plan(written: Row) -> None:
+    runs = rows_of(written, "small job", "memory")
+    assert len(runs) == len(small_job.MEMORY)
+    for row in runs:
+        assert len(row["levels"]["forward"]) == len(row["levels"]["backward"]) == 2
+        assert row["levels"]["forward"][0] < row["levels"]["forward"][1] <= row["peak_bytes"]
+        assert row["peak_bytes"] == max(row["peak_bytes_of"].values())
+    single, _, again, ddp, views, fused = runs
+    parameters = 4 * single["parameters"]  # bytes of gradients
+    assert ddp["held_bytes"] - single["held_bytes"] == pytest.approx(parameters, rel=0.01)
+    assert views["start_bytes_of"]["update"] == views["held_bytes"], "gradients are always there"
+    assert again["levels"]["forward"][1] < runs[1]["levels"]["forward"][1]
+    assert fused["peak_bytes_of"]["update"] < views["peak_bytes_of"]["update"]
+    for row in rows_of(written, "small job"):
+        low, middle, high = row["ms"]
+        assert 0 < low <= middle <= high
+        assert row["ms_factor"] == pytest.approx(row["predicted_ms"] / middle, rel=2e-3)
+    rates = rows_of(written, "small job", "rate")
+    assert all(0 < row["tflops"] < row["planned_tflops"] for row in rates)
+
+
+def test_a_gpu_that_is_too_small_is_recorded_as_such() -> None:
+    def full(run: small_job.Run) -> Row:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried\nmore")
+
+    (row,) = minidist.launch(small_job.tried, 1, tiny(small_job.MEMORY[0]), full, device="cpu")
+    assert row["out_of_memory"] == "CUDA out of memory. Tried"
 
 
 def test_what_needs_more_gpus_is_skipped_by_name(written: Row) -> None:
@@ -289,16 +326,23 @@ def test_it_runs_with_torch_and_numpy_alone_from_a_checkout(tmp_path: Path) -> N
     assert sorted(RESULTS.iterdir()) == before
 
 
-@pytest.mark.parametrize(
-    ("page", "says"),
-    [
-        ("README.md", "tested its logic on CPUs only"),
-        ("book/results.md", "We have run nothing on a GPU"),
-    ],
-)
-def test_pages_say_whether_a_gpu_run_is_recorded(page: str, says: str) -> None:
-    recorded = (ROOT / "benchmarks" / "results" / "gpu.json").exists()
-    assert (says in (ROOT / page).read_text()) == (not recorded)
+def test_pages_say_on_which_gpus_the_record_was_made() -> None:
+    rows = json.loads((RESULTS / "gpu.json").read_text())["rows"]
+    (gpu,) = next(row["gpus"] for row in rows if "gpus" in row)
+    assert gpu["name"] == "NVIDIA H200"
+    for page in ("README.md", "book/results.md"):
+        assert "n one H200" in (said := (ROOT / page).read_text()) or "on an H200" in said
+
+
+def test_the_recorded_gpu_held_what_the_plan_says() -> None:
+    rows = json.loads((RESULTS / "gpu.json").read_text())["rows"]
+    runs = [row for row in rows if row["section"] == "small job" and row["what"] == "memory"]
+    assert [(row["way"], row["tokens"], row["checkpointed"]) for row in runs] == [
+        (run.way, run.tokens, run.checkpointed) for run in small_job.MEMORY
+    ]
+    for made, row in zip(small_job.MEMORY, runs, strict=True):
+        assert row["peak_bytes"] == pytest.approx(small_job.forecast(made).peak, rel=0.0025)
+    assert rows[-1]["failed"] == []
 
 
 # Correctness: what is wrong is found

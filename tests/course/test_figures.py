@@ -344,6 +344,14 @@ def test_the_peak_of_a_step_is_the_largest_sum_of_its_parts() -> None:
     assert {"activations", "gradients", "peak 25 GB", "full"} <= named[1]
 
 
+def test_what_a_gpu_held_is_dots_over_the_step() -> None:
+    levels = {"forward": [2e9, 3e9], "backward": [4e9, 5e9]}
+    row = {"held_bytes": 1e9, "levels": levels, "peak_bytes_of": {"backward": 6e9, "update": 7e9}}
+    (axes,) = figures.step_memory({"one": {"parameters": 5.0}}, 2, measured={"one": row}).axes
+    dots = axes.lines[0].get_xydata().tolist()
+    assert dots == [[0, 1], [0.5, 2], [1, 3], [1, 6], [2, 4], [3, 5], [3.25, 7]]
+
+
 def test_a_ranks_parts_lie_end_to_end_and_its_peak_is_marked() -> None:
     ranks = {"DDP": {"parameters": 2.0, "other": 3.0}, "FSDP": {"parameters": 1.0, "other": 0.5}}
     (axes,) = figures.rank_memory(ranks, ("one GPU", 3.0), {"DDP": 4.0, "FSDP": 1.2}).axes

@@ -434,6 +434,16 @@ def test_a_half_written_line_and_a_missing_stack_are_left_out(
     assert found.now == f"is alive after barrier #{KEPT + 1}, its stack unknown"
 
 
+def test_a_call_that_nccl_answers_with_no_work_is_queued(tmp_path: Path) -> None:
+    def on_rank() -> None:
+        with pytest.MonkeyPatch.context() as patch, record(tmp_path):
+            patch.setattr(dist.Work, "unbox", lambda work: None)
+            dist.all_reduce(torch.ones(1))
+
+    minidist.launch(on_rank, 2)
+    assert [[call.state for call in rank.calls] for rank in read(tmp_path)] == [["queued"]] * 2
+
+
 def test_many_members_a_long_error_and_a_gpu_s_tensor_are_noted(
     tmp_path: Path, enter: tuple[Recorder, Callable[..., Any]]
 ) -> None:

@@ -88,6 +88,12 @@ def test_ranks_see_the_launcher_s_surroundings_as_they_are_now(
     assert launch(surroundings, 1, device="cpu") == [{**own, **off}]
 
 
+def test_ranks_on_the_cpu_see_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or torch puts what it shards on GPUs, of which there may be fewer than ranks."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert launch(lambda: os.environ["CUDA_VISIBLE_DEVICES"], 2, device="cpu") == ["", ""]
+
+
 def test_values_are_in_the_order_of_ranks_and_random_numbers_differ_and_repeat() -> None:
     def draw() -> tuple[int, list[float]]:
         time.sleep(0.1 * (dist.get_world_size() - dist.get_rank()))

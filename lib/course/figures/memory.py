@@ -21,6 +21,7 @@ def step_memory(
     *,
     unit: str = "GB",
     limit: tuple[str, float] | None = None,
+    measured: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Figure:
     """Parts stacked over one step, a panel for each title, on one scale; peaks are marked.
 
@@ -29,7 +30,7 @@ def step_memory(
     as forward; the optimizer's step is not to scale.
 
     `panels`: title → part → its most, the lowest part first; `unit`: of the amounts; `limit`: name
-    and height of a line.
+    and height of a line; `measured`: title → a row of the record "gpu", drawn as dots in GB.
     """
     phases = {"forward": (0.0, 1.0), "backward": (1.0, 3.0), "step": (3.0, 3.5)}
     up = [block / blocks for block in range(blocks + 1)]
@@ -61,6 +62,8 @@ def step_memory(
             )
             _name(axes, part, when, below, amounts, top)
             below = above
+        if measured:
+            axes.plot(*zip(*_seen(measured[title]), strict=True), ".", color="black", markersize=3)
         _mark_peak(axes, when, total, unit)
         if limit:
             axes.axhline(limit[1], color="black", linestyle="--", linewidth=1)
@@ -75,6 +78,18 @@ def step_memory(
         first: Axes = grid[0, 0]
         first.text((start + end) / 2, 1.18 * top, name, ha="center", fontsize=style.TITLE)
     return figure
+
+
+def _seen(row: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """When in the step, and GB: after each block, and the most as backward begins and in update."""
+    forward, backward, peak = (*row["levels"].values(), row["peak_bytes_of"])
+    blocks = len(forward)
+    points = [(0.0, row["held_bytes"])]
+    points += [(done / blocks, nbytes) for done, nbytes in enumerate(forward, 1)]
+    points += [(1.0, peak["backward"])]
+    points += [(1 + 2 * done / blocks, nbytes) for done, nbytes in enumerate(backward, 1)]
+    points += [(3.25, peak["update"])]
+    return [(when, nbytes / 1e9) for when, nbytes in points]
 
 
 def _mark_peak(axes: Axes, when: Sequence[float], total: Sequence[float], unit: str) -> None:

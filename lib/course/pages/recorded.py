@@ -15,7 +15,8 @@ RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 def recorded(name: str) -> dict[str, Any]:
     """The record NAME: its command, machine, date and rows. Prints where and when it was made."""
     found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    print(f"recorded on {found['machine']}, {found['date']}")
+    gpus = [gpu["name"] for row in found["rows"] for gpu in row.get("gpus", [])]
+    print("recorded on", ", ".join([*gpus, found["machine"], found["date"]]))
     return found
 
 

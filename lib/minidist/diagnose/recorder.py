@@ -212,9 +212,13 @@ def _torch_too(recorder: Recorder) -> Iterator[None]:
             how = _how(dict(zip(arguments, args, strict=False)), group)
             leave = recorder.enter(name, group, [] if name == "barrier" else tensors, how)
             result = operator.redispatch(keys & below, *args)
-            work = result[-1] if isinstance(result, tuple) else result
+            boxed = result[-1] if isinstance(result, tuple) else result
             try:
-                dist.Work.unbox(work).get_future().add_done_callback(partial(_done, leave))
+                work = dist.Work.unbox(boxed)
+                if work is None:  # NCCL's answer to a call that is not asynchronous
+                    leave("queued")
+                else:
+                    work.get_future().add_done_callback(partial(_done, leave))
             except (TypeError, RuntimeError):  # Gloo's reduce_scatter has none
                 leave("queued")
             return result

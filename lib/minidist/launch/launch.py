@@ -52,7 +52,8 @@ def launch(
     Args:
         device: "cpu" (Gloo); "cuda" (one GPU to a rank over NCCL; if there are fewer GPUs than
             ranks they are shared, and messages go through host memory); None: "cuda" if there is
-            a GPU for each rank, else "cpu". In fn, `minidist.device()` returns it.
+            a GPU for each rank, else "cpu". In fn, `minidist.device()` returns it; ranks on the CPU
+            see no GPU.
         timeout: seconds from when all ranks have begun `fn` until those still running are killed;
             they have a minute to begin, and finding out where they hang takes up to two seconds.
 
@@ -144,6 +145,8 @@ def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:
         "NCCL_SOCKET_IFNAME": loopback,
         "MINIDIST_DEVICE": device,
     }
+    if device == "cpu":  # or what torch itself puts on "the accelerator" would go to a GPU
+        ours["CUDA_VISIBLE_DEVICES"] = ""
     return {"MINIDIST_CHECK": "1", **os.environ, **ours}
 
 

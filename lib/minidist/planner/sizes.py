@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
     outputs: float  #: of which a loss is computed, such as logits
     width: int  #: numbers of a token between two blocks
     tokens: int = 1  #: of a sample
-    stream: float = 0.0  #: inputs of norms among the activations, which autocast keeps in fp32
+    stream: float = 0.0  #: what autocast keeps besides: norms' inputs in fp32, outputs repeatedly
 
     @property
     def rest(self) -> int:
@@ -81,7 +81,8 @@ class Sizes(NamedTuple):
 
         Of each token a block keeps two inputs of norms and what they make of it, queries, keys and
         values, attention's output, and four times the hidden numbers: two products, the SiLU of one
-        and what they make together.
+        and what they make together. Autocast converts a norm's output for each of the five matrices
+        that read one, and backward needs each copy.
         """
         shape = (layers, width, hidden, heads, kv_heads, vocabulary, context)
         names = ("layers", "width", "hidden", "heads", "kv_heads", "vocabulary", "context")
@@ -102,7 +103,7 @@ class Sizes(NamedTuple):
             outputs=context * vocabulary,
             width=width,
             tokens=context,
-            stream=context * (2 * layers + 1) * width,
+            stream=context * (5 * layers + 1) * width,
         )
 
     @classmethod

@@ -206,7 +206,8 @@ class TrainingStep:
         sizes, again, used = self.sizes, self.checkpointing, self.policy.computes.itemsize
         kept = (1 - again) * sizes.activations + again * sizes.activations_checkpointed
         wider = 0 if strategy.stage == 3 else max(0, self.policy.weights.itemsize - used)
-        inside = min(sizes.stream, (sizes.units - 1) * sizes.width * sizes.tokens)
+        entry = sizes.width * sizes.tokens  # a block's input, which a checkpoint keeps
+        inside = (sizes.units - 1) * max(0, (sizes.stream - entry) / sizes.units - entry)
         output = 2 * used if self.fused_loss else used + 8
         return used * kept + wider * (sizes.stream - again * inside) + output * sizes.outputs
 

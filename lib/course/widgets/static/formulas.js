@@ -212,7 +212,8 @@ globalThis.minidistFormulas ??= (() => {
     }[strategy] ?? [units3, units3 + unit * inside * each.gradients];
     const [buckets, update] = [strategy === "ddp" ? gradients : 0, (each.update * parameters) / (stage ? shards : 1)];
     const kept = (1 - checkpointing) * sizes.activations + checkpointing * sizes.activations_checkpointed;
-    const again = checkpointing * Math.min(sizes.stream, (units - 1) * sizes.width * sizes.tokens);
+    const entry = sizes.width * sizes.tokens; // a block's input, which a checkpoint keeps
+    const again = checkpointing * (units - 1) * Math.max(0, (sizes.stream - entry) / units - entry);
     const stream = (stage === 3 ? 0 : wider) * (sizes.stream - again);
     const activations = batch * (used * kept + stream + (used + 8) * sizes.outputs);
     const always = held.weights + held.optimizer + buckets;
