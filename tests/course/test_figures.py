@@ -334,7 +334,7 @@ def test_a_block_has_a_cell_for_each_d_numbers_that_it_keeps() -> None:
 
 def test_the_peak_of_a_step_is_the_largest_sum_of_its_parts() -> None:
     small = {"parameters": 5.0, "activations": 1.0, "gradients": 4.0, "temporary": 3.0}
-    panels = {"one": small, "two": small | {"activations": 20.0}}
+    panels = {"one": small, "two": small | {"activations": 14.0, "logits": 6.0}}
     one, two = figures.step_memory(panels, 2, limit=("full", 30.0)).axes
     peaks = [axes.lines[0].get_xydata().tolist() for axes in (one, two)]
     assert peaks == [[[3, 12]], [[1, 25]]], "in the optimizer's step, and as backward begins"

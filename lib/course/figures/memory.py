@@ -25,9 +25,9 @@ def step_memory(
 ) -> Figure:
     """Parts stacked over one step, a panel for each title, on one scale; peaks are marked.
 
-    Activations grow in forward and shrink in backward, block by block, while gradients grow; what
-    is no part of `PART` is there while the optimizer steps, and grey. Backward takes twice as long
-    as forward; the optimizer's step is not to scale.
+    Activations grow in forward and shrink in backward, block by block, while gradients grow; logits
+    are there in between. Any other part is there while the optimizer steps. Backward takes twice as
+    long as forward; the optimizer's step is not to scale.
 
     `panels`: title → part → its most, the lowest part first; `unit`: of the amounts; `limit`: name
     and height of a line; `measured`: title → a row of the record "gpu", drawn as dots in GB.
@@ -40,6 +40,7 @@ def step_memory(
         "optimizer state": [1.0] * len(when),
         "gradients": [0.0] * len(up) + up + [1.0, 1.0],
         "activations": up + up[::-1] + [0.0, 0.0],
+        "logits": [0.0] * blocks + [1.0, 1.0] + [0.0] * (blocks + 2),
     }
     brief = [0.0] * 2 * len(up) + [1.0, 1.0]
     drawn: dict[str, Parts] = {
