@@ -14,7 +14,7 @@ from course.pages.table import table
 ROOT = Path(__file__).parents[3]
 CLAIMS = ROOT / "book" / "claims.yml"
 BOX = re.compile(r":::\{admonition\} Often said\n(.*?)\n:::", re.DOTALL)
-VERDICTS = {"true": "true", "refine": "needs refining", "wrong": "wrong", "open": "not measured"}
+VERDICTS = {"true": "true", "refine": "needs refining", "wrong": "wrong"}
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Claim:
 
     id: str
     claim: str
-    verdict: Literal["true", "refine", "wrong", "open"]
+    verdict: Literal["true", "refine", "wrong"]
     shown: str
     chapter: str
     evidence: list[str]
