@@ -9,9 +9,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools.work import ROOT, is_solution, without
+import nbformat
+
+from tools.readable import is_solution
+from tools.work import ROOT
 
 LEFT_OUT = ("tests/", ".ci/")
+
+
+def without_solutions(source: Path) -> bytes:
+    """A notebook without its solutions; any other file as it is."""
+    if source.suffix != ".ipynb":
+        return source.read_bytes()
+    lab = nbformat.read(source, as_version=4)
+    lab.cells = [cell for cell in lab.cells if not is_solution(cell)]
+    return (str(nbformat.writes(lab)) + "\n").encode()
 
 
 def write(target: Path) -> None:
@@ -28,7 +40,7 @@ def write(target: Path) -> None:
     for name in listed.stdout.decode().rstrip("\0").split("\0"):
         if not name.startswith(LEFT_OUT) and (ROOT / name).exists():
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
-            (aside / name).write_bytes(without(is_solution, ROOT / name))
+            (aside / name).write_bytes(without_solutions(ROOT / name))
             (aside / name).chmod((ROOT / name).stat().st_mode)
     aside.rename(target)
 

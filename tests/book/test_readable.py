@@ -1,0 +1,200 @@
+"""Chapters and labs as notebooks: nothing of MyST is left in what JupyterLab shows."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from tools import readable
+from tools.readable import Book, Built, Reader, notebook
+
+ROOT = readable.execute.ROOT
+# Directives, roles, labels and options, outside of code.
+RAW = re.compile(r"^\s*:{3,}|^`{3,}\{|\{[\w:-]+\}`|^\([\w-]+\)=$|^:[\w-]+: ", re.MULTILINE)
+LINK = re.compile(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)")
+
+
+@cache
+def book() -> Book:
+    return Book(ROOT)
+
+
+PAGES = [page for page in book().titles if book().runs(page)]
+
+
+@cache
+def converted(page: str) -> nbformat.NotebookNode:
+    return notebook(book(), page, Built(ROOT))
+
+
+def words(page: str) -> str:
+    cells = converted(page).cells
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_of_myst_is_left_and_every_link_leads_somewhere(page: str) -> None:
+    text = words(page)
+    assert not RAW.findall(text)
+    for target, anchor in re.findall(
+        r"\]\((?!http|attachment|mailto)([^)#]*)(?:#([^)]*))?\)", text
+    ):
+        there = Path(page).parent / target if target else Path(f"{page}.ipynb")
+        name = str(there.with_suffix(""))
+        name = str(Path(ROOT, name).resolve().relative_to(ROOT))
+        assert name in PAGES, target
+        if anchor and anchor.startswith(("fig-", "ex-", "sol-")):
+            assert f'id="{anchor}"' in words(name), anchor
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_solution_runs_and_no_cell_lacks_a_name_that_another_gave(page: str) -> None:
+    before, after = (
+        [cell for cell in found if cell.cell_type == "code"]
+        for found in (readable.cells(ROOT, page), converted(page).cells)
+    )
+    assert not any(map(readable.is_solution, after))
+    known, kept = (
+        set().union(*(readable.names(cell)[0] for cell in found)) for found in (before, after)
+    )
+    used = set().union(*(readable.names(cell)[1] for cell in after))
+    assert not (used & known) - kept
+
+
+PARTS = """# The ring
+
+(the-place)=
+## A place
+
+A {term}`rank <ranks>`, {glue:text}`ms:.1f` ms, {numref}`fig-one`, {numref}`fig-other`, {eq}`eq-a`,
+{ref}`a <the-place>`, {ref}`the-place`, {cite:p}`shoeybi2019`, {py:func}`~minidist.launch`.
+
+$$
+a = b
+$$ (eq-a)
+
+:::{admonition} A box
+:class: rule
+:name: a-box
+
+Inside:
+
+```python
+x = {1: 2}
+```
+:::
+
+:::{solution} ex-one
+:label: sol-one
+:class: dropdown
+
+Yes.
+:::
+
+::::{tab-set}
+:::{tab-item} One
+`a`
+:::
+::::
+"""
+SHOWN = """# The ring
+
+<a id="the-place"></a>
+
+## A place
+
+A rank, … ms, [Figure 1](#fig-one), [Figure 2 of The lab](../notebooks/lab.ipynb#fig-other), (1),
+[a](#the-place), [A place](#the-place), (Shoeybi et al., 2019), `minidist.launch`.
+
+$$
+a = b \\tag{1}$$
+
+> <a id="a-box"></a>**A box**
+>
+> Inside:
+>
+> ```python
+> x = {1: 2}
+> ```
+
+<details><summary>Solution</summary>
+
+Yes.
+
+</details>
+
+> **One**
+>
+> `a`
+"""
+
+
+class Page(Book):
+    """A chapter beside a lab, without files."""
+
+    def __init__(self) -> None:
+        self.root = ROOT
+        self.titles = {"book/ring": "The ring", "notebooks/lab": "The lab"}
+        self.figures = {"fig-one": ("book/ring", 1), "fig-other": ("notebooks/lab", 2)}
+        self.labels = {"the-place": ("book/ring", "A place")}
+        self.equations = {"eq-a": ("book/ring", 1)}
+
+
+class Nothing(Built):
+    """As before the first build."""
+
+    def number(self, page: str, name: str, form: str) -> str:
+        return "…"
+
+    def picture(self, page: str, name: str) -> None:
+        return None
+
+
+def test_each_part_becomes_what_a_notebook_shows() -> None:
+    seen = Reader(Page(), "book/ring", Nothing(ROOT)).text(PARTS)
+    assert re.sub(r"\n{3,}", "\n\n", seen).strip() == SHOWN.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (":::{wonder} Title\n:::", "book/ring: unknown directive in ':::{wonder} Title'"),
+        ("A {wonder}`word`.", "book/ring: unknown role in '{wonder}`word`'"),
+    ],
+)
+def test_what_is_not_known_is_named_with_its_page(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Reader(Page(), "book/ring", Nothing(ROOT)).text(text)
+
+
+def test_numbers_are_those_of_the_last_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(name: str, text: str) -> dict[str, Any]:
+        data = {"application/papermill.record/text/plain": text}
+        return {"data": data, "metadata": {"scrapbook": {"name": name}}}
+
+    outputs = [said("ms", "12.34"), said("words", "'a ring'")]
+    page = nbformat.from_dict({"cells": [{"outputs": outputs}]})
+    monkeypatch.setattr(readable.execute, "executed", lambda path: page)
+    built = Built(ROOT)
+    assert built.number("book/ring", "ms", ".1f") == "12.3"
+    assert built.number("book/ring", "words", "s") == "a ring"
+    assert built.number("book/ring", "other", "") == "…"
+
+
+def test_a_check_goes_unless_a_later_cell_needs_it() -> None:
+    def code(source: str, *tags: str) -> nbformat.NotebookNode:
+        return nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)})
+
+    cells = [
+        code("import this\na = 1", "remove-cell"),
+        code("assert a", "remove-cell"),
+        code("print(a)", "hide-input"),
+    ]
+    kept = readable.without_checks(cells)
+    assert [each.source for each in kept] == [cells[0].source, "print(a)"]
+    assert all(each.metadata.jupyter.source_hidden for each in kept)
+    assert ast.parse(kept[0].source)
