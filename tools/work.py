@@ -50,8 +50,8 @@ def contents(titles: Iterable[tuple[str, str]]) -> bytes:
         [
             "# Start here",
             "Open a chapter, then the lab below it, and run the cells from top to bottom. Change "
-            "what you like: nothing overwrites these copies. Numbers in the chapters are those of the "
-            "last `make book`; before the first there is … in their place.",
+            "what you like: nothing overwrites these copies. Where a sentence in a chapter has … "
+            "for a number, `make book` has not run yet.",
             "",
             *lines,
             "",

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import minidist
 from minidist import RankError, launch
+from minidist.launch import report
 from minidist.launch.outcome import Died, Raised
 from minidist.launch.report import failure
 
@@ -197,6 +198,41 @@ def waits_for_peers() -> None:
 
 def digs(depth: int = 150) -> None:
     digs(depth - 1) if depth else time.sleep(1000)
+
+
+def receives_what_nobody_sends() -> None:
+    if dist.get_rank() == 0:
+        dist.recv(torch.zeros(1), src=1)
+    time.sleep(100)
+
+
+def move_slowly() -> None:
+    """As over a slow link, and as where one rank computes; then as where all sleep."""
+    for _ in range(60):
+        time.sleep(0.05)
+        dist.barrier()
+    end = time.monotonic() + 3 * (dist.get_rank() == 1)
+    while time.monotonic() < end:
+        torch.ones(100).sum()
+    dist.barrier()
+    time.sleep(3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not tell whether a process moves")
+def test_ranks_that_stand_still_are_told_before_the_deadline_and_those_that_move_are_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "QUIET", 0.5)
+    launch(move_slowly, 2)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(RankError) as caught:
+        launch(receives_what_nobody_sends, 2, timeout=15)
+    said = capsys.readouterr().out
+    assert said.startswith("launch: nothing has moved for a while; after 15 s it is ended. Where")
+    assert said.count("launch:") == 1
+    assert "dist.recv(torch.zeros(1), src=1)" in said
+    assert "time.sleep(100)" in said
+    assert "dist.recv(torch.zeros(1), src=1)" in str(caught.value), "and again at the deadline"
 
 
 def test_a_hang_ends_at_the_deadline_and_tells_where_each_rank_stood() -> None:

@@ -67,9 +67,7 @@ def step_memory(
             axes.plot(*zip(*_seen(measured[title]), strict=True), ".", color="black", markersize=3)
         _mark_peak(axes, when, total, unit)
         if limit:
-            axes.axhline(limit[1], color="black", linestyle="--", linewidth=1)
-            axes.text(when[-1], limit[1] + 0.01 * top, limit[0], fontsize=style.LABEL, ha="right",
-                      va="bottom")  # fmt: skip
+            _draw_limit(axes, *limit, when[-1], 0.01 * top)
         for start, _ in phases.values():
             axes.axvline(start, color=GREY, linewidth=0.6, linestyle=":")
         axes.set(xlim=(when[0], when[-1]), xticks=[], ylim=(0, 1.14 * top), ylabel=unit)
@@ -81,10 +79,15 @@ def step_memory(
     return figure
 
 
+def _draw_limit(axes: Axes, name: str, height: float, right: float, above: float) -> None:
+    axes.axhline(height, color="black", linestyle="--", linewidth=1)
+    axes.text(right, height + above, name, fontsize=style.LABEL, ha="right", va="bottom")
+
+
 def _seen(row: Mapping[str, Any]) -> list[tuple[float, float]]:
     """When in the step, and GB: after each block, and the most as backward begins and in update."""
-    forward, backward, peak = (*row["levels"].values(), row["peak_bytes_of"])
-    blocks = len(forward)
+    forward, backward = row["levels"]["forward"], row["levels"]["backward"]
+    blocks, peak = len(forward), row["peak_bytes_of"]
     points = [(0.0, row["held_bytes"])]
     points += [(done / blocks, nbytes) for done, nbytes in enumerate(forward, 1)]
     points += [(1.0, peak["backward"])]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import wait
 from operator import index
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from minidist.launch.cleanup import Interrupts, job
 from minidist.launch.outcome import Died, Outcome, Raised, Returned
 from minidist.launch.output import Output
 from minidist.launch.process import ForkedProcess
-from minidist.launch.report import failure, hang, stacks_of, where
+from minidist.launch.report import Patience, failure, hang, stacks_of, where
 
 GRACE = 0.3  # seconds that peers get to report after a failure, so that the earliest is found
 ECHO_GRACE = 3.0  # the same while only echoes of a failure were heard
@@ -56,6 +57,7 @@ def launch(
             see no GPU.
         timeout: seconds from when all ranks have begun `fn` until those still running are killed;
             they have a minute to begin, and finding out where they hang takes up to two seconds.
+            Where they stand still for ten seconds, that is printed.
 
     Raises:
         RankError: a rank raised, died, or did not end in time. Named is the one that failed first;
@@ -86,7 +88,7 @@ def launch(
                     ours.start(rank_process.main, output.writer, *how)
                     outcomes.append(None)
                     output.writer.close()  # the rank has it now
-                _collect(outcomes, ours.processes, outputs, timeout)
+                _collect(outcomes, ours.processes, outputs, ours.folder, timeout)
             except KeyboardInterrupt:
                 stacks = stacks_of(ours.processes, outcomes, ours.folder, patience=2)
                 raise Interrupted(
@@ -154,8 +156,10 @@ def _collect(
     outcomes: list[Outcome | None],
     processes: Sequence[ForkedProcess],
     outputs: Sequence[Output],
+    folder: Path,
     timeout: float,
 ) -> None:
+    patience: Patience | None = None
     start, all_begun = time.monotonic(), False
     deadline, next_print = start + rank_process.START + timeout, start + PRINT_EVERY
     while None in outcomes and (now := time.monotonic()) < deadline:
@@ -170,9 +174,12 @@ def _collect(
                 deadline = min(deadline, time.monotonic() + grace)
         if not all_begun and (all_begun := all(each.begun for each in processes)):
             deadline = min(deadline, time.monotonic() + timeout)
+            patience = Patience(processes, outcomes, folder, timeout)
         if time.monotonic() >= next_print:
             next_print += PRINT_EVERY
             _show(outputs)
+            if patience:
+                patience.look()
 
 
 def _show(outputs: Sequence[Output]) -> None:

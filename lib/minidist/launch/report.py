@@ -26,7 +26,13 @@ from minidist.launch.rank import STACK_SIGNAL
 OURS = str(Path(__file__).parents[1])
 LIBRARIES = tuple({OURS, os.path.dirname(torch.__file__), *sysconfig.get_paths().values()})
 LONGEST = 12  # lines of a message; the rest is in `details`
+QUIET = 10.0  # seconds until it is worth a word
+BETWEEN = 1.0  # seconds between two looks
+WAKES, COMPUTES = 3, 0.05  # times and seconds in between, of a rank that is called still
+REPLY = 0.5  # seconds that the ranks have to say where they stand
 CALLER = rank_process.__file__.encode("ascii", "backslashreplace").decode()  # as faulthandler does
+
+Moved = tuple[int, float]  # wakes and seconds
 
 
 def failure(outcomes: Sequence[Outcome | None]) -> RankError | None:
@@ -66,14 +72,18 @@ def hang(
     return RankError(_short(lines), hung, "\n".join(calls))
 
 
+def waits(calls: Sequence[Frame]) -> bool:
+    """Whether a rank stands in a call that other ranks take part in, as far as one can see."""
+    return any("distributed" in file or OURS in file for file, *_ in calls)
+
+
 def where(stacks: Mapping[int, Sequence[Frame]]) -> list[str]:
     places: dict[tuple[str, ...], list[int]] = {}
     for rank, calls in stacks.items():
         places.setdefault(tuple(_own(calls)), []).append(rank)
 
     def waits_and_size(place: tuple[str, ...]) -> tuple[bool, int]:
-        calls = stacks[places[place][0]]
-        return any("distributed" in file or OURS in file for file, *_ in calls), len(places[place])
+        return waits(stacks[places[place][0]]), len(places[place])
 
     lines = []
     for place in sorted(places, key=waits_and_size):
@@ -90,17 +100,71 @@ def stacks_of(
 ) -> dict[int, list[Frame]]:
     """Where the ranks that have not ended stand, as far as they say within `patience` seconds."""
     hung = {r: folder / f"{r}.stack" for r, outcome in enumerate(outcomes) if outcome is None}
+    said = {r: path.stat().st_size if path.exists() else 0 for r, path in hung.items()}
     for r in hung:
         with suppress(ProcessLookupError):
             os.kill(processes[r].pid, STACK_SIGNAL)
     deadline = time.monotonic() + patience
     while True:
-        texts = {r: path.read_text(errors="replace") for r, path in hung.items() if path.exists()}
+        there = {r: path.read_bytes()[said[r] :] for r, path in hung.items() if path.exists()}
+        texts = {r: text.decode(errors="replace") for r, text in there.items()}
         # Written down as far as the function's caller, or as far as there is room.
         whole = [r for r, text in texts.items() if CALLER in text or "\n  ...\n" in text]
         if len(whole) == len(hung) or time.monotonic() > deadline:
             return {r: read_stack(text) for r, text in texts.items()}
         time.sleep(0.02)
+
+
+class Patience:
+    """Says of a launch in which nothing moves, long before its deadline, who waits, and where.
+
+    Ranks stand still if between two looks none that has not ended has woken or computed, and if one
+    is in a call that others take part in. Only Linux tells that of other processes.
+    """
+
+    def __init__(
+        self,
+        processes: Sequence[ForkedProcess],
+        outcomes: Sequence[Outcome | None],
+        folder: Path,
+        timeout: float,
+    ) -> None:
+        self._ranks, self._timeout = (processes, outcomes, folder), timeout
+        self._next = time.monotonic() + QUIET - BETWEEN
+        self._before: dict[int, Moved] = {}
+
+    def look(self) -> None:
+        """Look, if it is time to; print what there is to say."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + BETWEEN
+        pairs = zip(*self._ranks[:2], strict=True)
+        now = {each.pid: _moved(each.pid) for each, outcome in pairs if outcome is None}
+        before, self._before = self._before, now
+        if now.keys() != before.keys() or not all(_still(before[p], now[p]) for p in now):
+            return
+        stacks = stacks_of(*self._ranks, REPLY)
+        if any(map(waits, stacks.values())):
+            said = f"launch: nothing has moved for a while; after {self._timeout:g} s it is ended. "
+            print("\n".join([f"{said}Where the ranks stand:", *where(stacks)]), flush=True)
+            self._next = float("inf")
+        else:
+            self._next = time.monotonic() + QUIET
+
+
+def _moved(pid: int) -> Moved:
+    """How often a process's main thread has woken by itself, and its seconds of computing."""
+    try:
+        stat, status = (Path(f"/proc/{pid}", name).read_text() for name in ("stat", "status"))
+    except OSError:  # it has just ended, or this is no Linux
+        return 0, float("nan")
+    user, system = map(int, stat.rpartition(")")[2].split()[11:13])
+    wakes = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.MULTILINE)
+    return int(wakes[1]) if wakes else 0, (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+def _still(before: Moved, now: Moved) -> bool:
+    return now[0] - before[0] <= WAKES and now[1] - before[1] <= COMPUTES  # not so for NaN
 
 
 def read_stack(text: str) -> list[Frame]:
