@@ -18,7 +18,7 @@ CUDA_VISIBLE_DEVICES ?=
 export CUDA_VISIBLE_DEVICES
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lab grade handout picture bench format clean
+.PHONY: help book test pdf lab grade handout picture bench format clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ book: $(READY) ## build the book and say where to open it
 
 test: book ## run every test: library, labs, the rendered book, lint and types
 	@$(VENV)/python -m pytest tests --claims -n 4 --dist loadfile --no-loadscope-reorder
+
+pdf: book ## print the whole book into one file, _build/pdf/book.pdf, by Chromium
+	@$(VENV)/python -m tools.pdf
 
 lab: $(READY) ## copy labs and chapters to work/, which nothing overwrites, and open JupyterLab
 	@$(VENV)/python -m tools.work

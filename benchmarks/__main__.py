@@ -43,15 +43,15 @@ CASES: dict[str, tuple[Measure, Scope]] = {
 CASE_SECONDS = 2 * 60 * 60  # for a launch that hangs; it takes a few minutes
 GPU_SECTIONS = [
     Section("environment", environment.measure, 20),
-    Section("correctness", checked_collectives.measure, 90),
+    Section("correctness", checked_collectives.measure, 60),
     Section("stream order", stream_order.measure, 30),
-    Section("several GPUs", multi_gpu.measure, 70),
-    Section("copy bandwidth", copy_bandwidth.measure, 20),
-    Section("small job", small_job.measure, 80),
-    Section("collectives", collectives.measure, 60),
-    Section("ddp", ddp.measure, 50),
-    Section("zero", zero.measure, 55),
-    Section("fsdp", fsdp.measure, 55),
+    Section("several GPUs", multi_gpu.measure, 60),
+    Section("copy bandwidth", copy_bandwidth.measure, 15),
+    Section("small job", small_job.measure, 75),
+    Section("collectives", collectives.measure, 55),
+    Section("ddp", ddp.measure, 45),
+    Section("zero", zero.measure, 45),
+    Section("fsdp", fsdp.measure, 45),
 ]
 
 
