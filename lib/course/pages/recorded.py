@@ -20,6 +20,12 @@ def recorded(name: str) -> dict[str, Any]:
     return found
 
 
+def small_job() -> list[dict[str, Any]]:
+    """What the book's small job took on a GPU, a row for each way; prints as `recorded`."""
+    rows = recorded("gpu")["rows"]
+    return [row for row in rows if (row["section"], row.get("what")) == ("small job", "memory")]
+
+
 def by_size(ratios: Mapping[tuple[str, int], float], columns: Sequence[str]) -> Markdown:
     """A table of what was measured in each (column, bytes of the tensor)."""
     sizes = sorted({size for _, size in ratios})
