@@ -354,6 +354,22 @@ def _globals(table: symtable.SymbolTable) -> set[str]:
     return found
 
 
+def needed(cell: Cell) -> str:
+    """Of a check's lines those that give names: what it shows or asserts goes."""
+    lines = cell.source.splitlines()
+    kept = [
+        "\n".join(lines[node.lineno - 1 : node.end_lineno])
+        for node in ast.parse(cell.source).body
+        if not isinstance(node, ast.Assert | ast.Expr) and not _asserts(node)
+    ]
+    return "\n".join(kept)
+
+
+def _asserts(node: ast.stmt) -> bool:
+    inside = isinstance(node, ast.For | ast.With | ast.If)
+    return inside and any(isinstance(each, ast.Assert) for each in ast.walk(node))
+
+
 def without_checks(found: list[Cell]) -> list[Cell]:
     """All cells but the checks; what a later cell needs of one stays, folded."""
     kept: list[Cell] = []
@@ -362,6 +378,9 @@ def without_checks(found: list[Cell]) -> list[Cell]:
         given, used = names(cell) if cell.cell_type == "code" else (set(), set())
         if is_check(cell) and not given & wanted:
             continue
+        if is_check(cell):
+            cell.source = needed(cell)
+            given, used = names(cell)
         wanted = (wanted - given) | used
         if is_check(cell) or "hide-input" in tags(cell) or "remove-input" in tags(cell):
             cell.metadata["jupyter"] = {"source_hidden": True}
@@ -385,7 +404,7 @@ def caption(cell: Cell, reader: Reader) -> Cell | None:
     return nbformat.v4.new_markdown_cell(f'<a id="{figure["name"]}"></a>{text}')
 
 
-def notebook(book: Book, page: str, built: Built) -> nbformat.NotebookNode:
+def notebook(book: Book, built: Built, page: str) -> nbformat.NotebookNode:
     """A chapter or a lab as a notebook to read and to run.
 
     Raises:

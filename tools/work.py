@@ -69,7 +69,7 @@ def files() -> Iterator[tuple[str, bytes, str]]:
     pages = [page for page in book.titles if book.runs(page)]
     for page in pages:
         path = next(p for end in ("ipynb", "md") if (p := ROOT / f"{page}.{end}").exists())
-        copied = str(nbformat.writes(notebook(book, page, built))).encode()
+        copied = str(nbformat.writes(notebook(book, built, page))).encode()
         yield f"{page}.ipynb", copied, digest(path.read_bytes())
     start = contents((page, book.titles[page]) for page in pages)
     yield "START.ipynb", start, digest(start)

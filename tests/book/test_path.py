@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from course.pages.path import Lab, graded, lab_time, on_paper, path, project_lines, reading_time
-from tools.work import LESSON, ROOT, title
+from tools.readable import Book
+from tools.work import LESSON, ROOT
 
 PATH = path()
 LABS = [lab for chapter in PATH for lab in chapter.labs]
@@ -38,7 +39,7 @@ def test_the_path_is_the_table_of_contents() -> None:
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
 def test_a_lab_has_its_own_title_there(lab: Lab) -> None:
-    assert lab.title == title((ROOT / "notebooks" / f"{lab.name}.ipynb").read_bytes())
+    assert lab.title == Book(ROOT).titles[f"notebooks/{lab.name}"]
 
 
 def test_times_are_what_the_rule_says_to_five_minutes() -> None:

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from docutils.nodes import document
 from myst_nb.core.read import is_myst_markdown_notebook
 from sphinx.application import Sphinx
@@ -17,6 +18,14 @@ def has_cells(app: Sphinx, page: str) -> bool:
     return not source.exists() or is_myst_markdown_notebook(source.read_text("utf-8"))
 
 
+@cache
+def course(root: Path) -> tuple[Any, Any]:
+    """All pages, and what has been built of them."""
+    from tools.readable import Book, Built
+
+    return Book(root), Built(root)
+
+
 def offer_notebook(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: document | None
 ) -> None:
@@ -24,12 +33,11 @@ def offer_notebook(
     source = Path(app.srcdir, f"{page}.md")
     if doctree is None or not source.exists() or not has_cells(app, page):
         return
-    from tools.work import chapter
+    from tools.readable import notebook
 
-    known = [name for name in app.env.all_docs if has_cells(app, name)]
     target = Path(app.outdir, "_sources", f"{page}.ipynb")
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(chapter(source, known))
+    nbformat.write(notebook(*course(Path(app.srcdir)), page), target)
     context["ipynb_source"] = f"{page}.ipynb"
 
 
