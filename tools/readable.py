@@ -338,8 +338,7 @@ def is_solution(cell: Cell) -> bool:
 
 def names(cell: Cell) -> tuple[set[str], set[str]]:
     """The names that a cell of code gives a value to, and those of others that it uses."""
-    lines = [line for line in cell.source.splitlines() if not line.startswith(("%", "!"))]
-    table = symtable.symtable("\n".join(lines), "cell", "exec")
+    table = symtable.symtable("\n".join(python(cell)), "cell", "exec")
     symbols = table.get_symbols()
     given = {each.get_name() for each in symbols if each.is_assigned() or each.is_imported()}
     return given, {each.get_name() for each in symbols if each.is_referenced()} | _globals(table)
@@ -354,14 +353,20 @@ def _globals(table: symtable.SymbolTable) -> set[str]:
     return found
 
 
-def needed(cell: Cell) -> str:
-    """Of a check's lines those that give names: what it shows or asserts goes."""
+def python(cell: Cell) -> list[str]:
+    """The lines of a cell; IPython's own are empty."""
     lines = cell.source.splitlines()
-    kept = [
-        "\n".join(lines[node.lineno - 1 : node.end_lineno])
-        for node in ast.parse(cell.source).body
-        if not isinstance(node, ast.Assert | ast.Expr) and not _asserts(node)
-    ]
+    return ["" if line.startswith(("%", "!")) else line for line in lines]
+
+
+def needed(cell: Cell) -> str:
+    """Of a check what gives names; what it shows or asserts goes."""
+    lines = python(cell)
+    kept = [line for line in cell.source.splitlines() if line.startswith("%")]
+    for node in ast.parse("\n".join(lines)).body:
+        first = min(each.lineno for each in (node, *getattr(node, "decorator_list", [])))
+        if not isinstance(node, ast.Assert | ast.Expr) and not _asserts(node):
+            kept += lines[first - 1 : node.end_lineno]
     return "\n".join(kept)
 
 
