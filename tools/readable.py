@@ -393,10 +393,14 @@ def without_checks(found: list[Cell]) -> list[Cell]:
     return kept
 
 
-def folded(cell: Cell) -> Cell:
-    """A solution to look at, which does not run with the cells around it."""
-    text = f"<details><summary>Solution</summary>\n\n```python\n{cell.source}\n```\n\n</details>"
-    return nbformat.v4.new_markdown_cell(text)
+def silent(cell: Cell) -> Cell:
+    """A solution, hidden and without a word: cells below may need what it defines.
+
+    To see it graded, delete its first line and run it.
+    """
+    cell.source = f"%%capture solution\n{cell.source}"
+    cell.metadata["jupyter"] = {"source_hidden": True}
+    return cell
 
 
 def caption(cell: Cell, reader: Reader) -> Cell | None:
@@ -417,9 +421,8 @@ def notebook(book: Book, built: Built, page: str) -> nbformat.NotebookNode:
     """
     reader, converted = Reader(book, page, built), []
     for cell in without_checks(cells(book.root, page)):
-        if is_solution(cell):
-            converted.append(folded(cell))
-            continue
+        if cell.cell_type == "code" and is_solution(cell):
+            cell = silent(cell)
         if cell.cell_type == "markdown":
             cell.source = reader.text(cell.source)
         converted += [cell, below] if (below := caption(cell, reader)) else [cell]
