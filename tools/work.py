@@ -50,8 +50,9 @@ def contents(titles: Iterable[tuple[str, str]]) -> bytes:
         [
             "# Start here",
             "Open a chapter, then the lab below it, and run the cells from top to bottom. Change "
-            "what you like: nothing overwrites these copies. Where a sentence in a chapter has … "
-            "for a number, `make book` has not run yet.",
+            "what you like: nothing overwrites these copies. A solution is folded and runs unseen: "
+            "open it, delete its first line, and run it. Where a sentence in a chapter has … for "
+            "a number, `make book` has not run yet.",
             "",
             *lines,
             "",
