@@ -24,7 +24,7 @@ from sphinx_external_toc.parsing import parse_toc_yaml
 
 from tools import execute
 
-LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([\w./-]+)\.(?:md|ipynb)(#[\w-]*)?\)")  # no address
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([\w./-]+)\.(?:md|ipynb)(?:#([\w-]*))?\)")  # no address
 OPENS = re.compile(r"^(?P<fence>:{3,}|`{3,})\{(?P<name>[\w-]+)\} *(?P<title>.*)$")
 OPTION = re.compile(r"^:([\w-]+): *(.*)$")
 ROLE = re.compile(r"\{([\w:]+)\}`([^`]+)`")
@@ -63,11 +63,11 @@ class Book:
                 self.labels[name] = page, text
 
     def link(self, text: str, page: str, label: str, here: str) -> str:
-        """To another page's notebook if it is copied, else only the text."""
-        if page == here:
-            return f"[{text}](#{label})"
-        path = os.path.relpath(page, Path(here).parent)
-        return f"[{text}]({path}.ipynb#{label})" if self.runs(page) else text
+        """To a place of a page, or its beginning; only the text if it is no notebook."""
+        if page not in self.titles or not self.runs(page):
+            return text
+        path = "" if page == here else f"{os.path.relpath(page, Path(here).parent)}.ipynb"
+        return f"[{text}]({path}{label and '#'}{label})"
 
     def runs(self, page: str) -> bool:
         """Whether the page has cells, and so becomes a notebook."""
@@ -193,13 +193,9 @@ class Reader:
         return f"*({link}: it is drawn there.)*"
 
     def _link(self, found: re.Match[str]) -> str:
-        """To another page's notebook; of a page without cells only the words remain."""
-        text, path, anchor = found.groups(default="")
-        here = Path(self.page).parent
-        page = os.path.normpath(here / path)
-        if page not in self.book.titles or not self.book.runs(page):
-            return text
-        return f"[{text}]({os.path.relpath(page, here)}.ipynb{anchor})"
+        text, path, label = found.groups(default="")
+        page = os.path.normpath(Path(self.page).parent / path)
+        return self.book.link(text, page, label, self.page)
 
     def _numbered(self, found: re.Match[str]) -> str:
         _, number = self.book.equations[found[2]]

@@ -28,6 +28,7 @@ from benchmarks.harness.bus_bandwidth import FACTORS, bus_bandwidth
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, run
 from benchmarks.harness.setups import MIB, Scope, Setup, on_gpus
+from minidist.planner import jobs
 from tests.benchmarks.test_records import WAYS
 
 ROOT = Path(__file__).parents[2]
@@ -343,6 +344,7 @@ def test_the_recorded_gpu_held_what_the_plan_says() -> None:
     for made, row in zip(small_job.MEMORY, runs, strict=True):
         assert row["peak_bytes"] == pytest.approx(small_job.forecast(made).peak, rel=0.0025)
     assert rows[-1]["failed"] == []
+    assert small_job.SMALL.sizes(jobs.SMALL.tokens) == jobs.SMALL
 
 
 # Correctness: what is wrong is found
