@@ -79,10 +79,12 @@ def test_a_rank_that_never_comes_is_named_with_the_place_where_it_is(tmp_path: P
 
     text, (first, late, _) = watched(comes_late, 3, tmp_path, reached)
     number = first.calls[-1].number
-    line = load_data.__code__.co_firstlineno + 2
-    where = f"it is in load_data at test_diagnose.py:{line}"
-    assert text.startswith(f"rank 1 never came to all_reduce #{number}: {where}\n")
-    table, stacks = text.split("\n\n")[1:]
+    said, table, stacks = text.split("\n\n")
+    asks = load_data.__code__.co_firstlineno + 1  # and sleeps in the line after it
+    assert said in [
+        f"rank 1 never came to all_reduce #{number}: it is in load_data at test_diagnose.py:{line}"
+        for line in (asks, asks + 1)
+    ]
     assert table.splitlines()[-1].split()[-3:] == ["entered", "-", "entered"]
     assert stacks.startswith("rank 1:\n")
     assert "ranks 0, 2:\n" in stacks
