@@ -2,7 +2,7 @@
 // often say it, word beside word; chapters before labs, and labs before the API.
 const typed = (new URLSearchParams(window.location.search).get("q") ?? "").toLowerCase().trim();
 const isTyped = (title) => typed !== "" && title.toLowerCase().includes(typed);
-const words = typed.split(/[\s-]+/).map((word) => word.replace(/[^\p{L}\p{N}_]/gu, "\\$&"));
+const words = typed.split(/[\s-]+/).map((word) => word.replace(/[.*+?^${}()|[\]\\\/]/g, "\\$&"));
 const phrase = new RegExp(words.join("[\\s-]+"), "giu");
 const counts = new Map();
 function timesSaid(page) {

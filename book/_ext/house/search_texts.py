@@ -1,7 +1,8 @@
 """What pages say, in a file that the page of search results loads.
 
 Opened from a disk, a page cannot fetch another one, so results would have no excerpts, and their
-order would not know whether a page has the words one beside the other.
+order would not know whether a page has the words one beside the other. And of the page of error
+messages, each message with its address, since who pastes one pastes also what varies in it.
 """
 
 import json
@@ -15,7 +16,9 @@ from sphinx.application import Sphinx
 PIECES = nodes.definition_list_item, nodes.paragraph  # a term with its definition is one
 FILE = Path("_static", "search_texts.js")
 LETTERS = {"alpha": "α", "beta": "β", "times": "×", "cdot": "·", "ge": "≥", "le": "≤", "log": "log"}
+MESSAGES = "book/errors"
 texts: dict[str, list[str]] = {}
+messages: dict[str, str] = {}  # anchor → message
 
 
 def read(
@@ -26,6 +29,10 @@ def read(
         pieces = (each for kind in PIECES for each in doctree.findall(kind))
         found = (without_tex(each.astext()) for each in pieces)
         texts[page] = [" ".join(each.split()) for each in found if len(each) > 1]
+    if doctree is not None and page == MESSAGES:
+        for section in doctree.findall(nodes.section):
+            if isinstance(section[0][0], nodes.literal):
+                messages[section["ids"][0]] = section[0].astext()
 
 
 def without_tex(text: str) -> str:
@@ -37,8 +44,14 @@ def without_tex(text: str) -> str:
 def write(app: Sphinx, error: Exception | None) -> None:
     """Write all of them."""
     if not error and app.builder.format == "html":
-        said = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
-        Path(app.outdir, FILE).write_text(f"globalThis.searchTexts = {said};\n", "utf-8")
+        said = {"searchTexts": texts, "searchMessages": messages}
+        Path(app.outdir, FILE).write_text("".join(map(script, said.items())), "utf-8")
+
+
+def script(named: tuple[str, Any]) -> str:
+    """A line of JavaScript that sets a global name."""
+    name, value = named
+    return f"globalThis.{name} = {json.dumps(value, ensure_ascii=False, separators=(',', ':'))};\n"
 
 
 def setup(app: Sphinx) -> None:
