@@ -10,16 +10,29 @@ from minidist.schedule.algorithms import ring_all_reduce
 from minidist.schedule.simulate import replay
 
 PICTURE = Path(__file__).parent.parent / ".github" / "ring.svg"
+PAUSE, ROUNDS = 1.2, 3  # seconds between two steps; after so many rounds all of them stay
 
 
 def svg() -> str:
     """The picture, the same bytes on every run: no date, no random ids, letters as shapes."""
     matplotlib.use("svg")
+    ring = replay(ring_all_reduce(4))
     with matplotlib.rc_context({"svg.hashsalt": "minidist", "svg.fonttype": "path"}):
-        figure = plots.trace(replay(ring_all_reduce(4)))
+        figure = plots.trace(ring)
         text = io.StringIO()
         figure.savefig(text, format="svg", facecolor="white", metadata={"Date": None})
-    return text.getvalue()
+    return text.getvalue().replace("</style>", f"\n{motion(ring.steps)}</style>", 1)
+
+
+def motion(steps: int) -> str:
+    """CSS that lights the panels up one after another, unless the reader prefers less motion."""
+    shown = steps + 3  # the last one stays for three pauses
+    rules = [
+        f"#axes_{step + 1} {{animation: step{step} {shown * PAUSE:.1f}s step-end {ROUNDS}}}\n"
+        f"@keyframes step{step} {{0% {{opacity: 0.1}} {100 * step / shown:.1f}% {{opacity: 1}}}}\n"
+        for step in range(1, steps + 1)
+    ]
+    return f"@media (prefers-reduced-motion: no-preference) {{\n{''.join(rules)}}}\n"
 
 
 if __name__ == "__main__":

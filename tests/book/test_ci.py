@@ -1,16 +1,23 @@
-"""CI's script gets a browser on Debian and on Ubuntu; what it calls only writes down its call."""
+"""CI's script gets a browser on Debian and on Ubuntu; what it calls only writes down its call.
+
+Its workflow publishes the book from main, after all tests, once `_config.yml` has an address.
+"""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.book.test_site import PUBLISHED, write_config
 from tests.support.browser import find_chromium
 
 RUN = Path(__file__).parents[2] / ".ci" / "run"
@@ -92,3 +99,48 @@ def test_the_container_has_a_python_that_is_new_enough_and_calls_what_make_has()
     targets = re.findall(r"^(\w+):", (root / "Makefile").read_text(), re.MULTILINE)
     for when in ("postCreateCommand", "postAttachCommand"):
         assert container[when].removeprefix("make ") in targets
+
+
+JOBS = yaml.safe_load((RUN.parents[1] / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+
+
+def test_the_book_is_uploaded_from_main_after_all_tests_and_only_with_an_address() -> None:
+    course = JOBS["course"]
+    script, site, upload = course["steps"][-3:]
+    assert script == {"run": "bash .ci/run"}
+    assert site["if"] == "github.event_name == 'push' && github.ref == 'refs/heads/main'"
+    assert upload == {
+        "uses": "actions/upload-pages-artifact@v3",
+        "if": f"steps.{site['id']}.outputs.book",
+        "with": {"path": "_build/html"},
+    }
+    assert course["outputs"] == {"book": f"${{{{ steps.{site['id']}.outputs.book }}}}"}
+
+
+def test_only_the_job_that_publishes_may_write_and_it_waits_for_the_tests() -> None:
+    publish = JOBS["publish"]
+    assert (publish["needs"], publish["if"]) == ("course", "needs.course.outputs.book")
+    assert publish["permissions"] == {"pages": "write", "id-token": "write"}
+    assert publish["environment"]["name"] == "github-pages"
+    *_, deploy = publish["steps"]
+    assert deploy["uses"] == "actions/deploy-pages@v4"
+    assert f"steps.{deploy['id']}.outputs.page_url" in publish["environment"]["url"]
+    assert "permissions" not in JOBS["course"]
+
+
+@pytest.mark.parametrize(("repository", "book"), [("", ""), PUBLISHED])
+def test_the_step_that_looks_for_an_address_tells_the_next_ones(
+    repository: str, book: str, tmp_path: Path
+) -> None:
+    write_config(tmp_path, repository, book)
+    shutil.copytree(RUN.parents[1] / "tools", tmp_path / "tools")
+    command(tmp_path / ".venv" / "bin" / "python", f'exec {sys.executable} "$@"')
+    (step,) = (each["run"] for each in JOBS["course"]["steps"] if each.get("id") == "site")
+    told = tmp_path / "told"
+    subprocess.run(
+        ["bash", "-e", "-c", step],
+        cwd=tmp_path,
+        env={**os.environ, "GITHUB_OUTPUT": str(told)},
+        check=True,
+    )
+    assert told.read_text() == f"book={book}\n"

@@ -1,17 +1,22 @@
-"""The README's examples run as printed, and its picture is what the simulator draws."""
+"""The README's examples run as printed, its picture is what the simulator draws, and the map of
+folders in CONTRIBUTING is the library's own.
+"""
 
 import re
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from tests.test_architecture import FLOORS
 from tools.picture import PICTURE, svg
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+MAP = (ROOT / "CONTRIBUTING.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 SHOWN = [
     (code, output)
@@ -51,11 +56,36 @@ def test_picture_is_not_stale() -> None:
     assert PICTURE.read_text() == svg(), "`make picture` makes it again"
 
 
+def test_the_picture_moves_panel_by_panel_and_only_for_readers_who_like_it() -> None:
+    style = next(each.text for each in ElementTree.parse(PICTURE).iter() if "style" in each.tag)
+    still, moving = str(style).split("@media (prefers-reduced-motion: no-preference)")
+    assert "animation" not in still
+    panels = re.findall(r"^#(\w+) {animation", moving, re.MULTILINE)
+    assert len(panels) == 6
+    assert "in six steps" in README
+    assert {*panels} <= {each.get("id") for each in ElementTree.parse(PICTURE).iter()}
+
+
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"`?make (\w+)", README)) - {"and", "us"}))
 def test_make_targets_exist(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def test_paths_in_the_map_exist() -> None:
-    for path in re.findall(r"^\| `([^`]+)` \|", README, re.MULTILINE):
-        assert (ROOT / path).exists(), path
+    paths = re.findall(r"^\| `([^`]+)` \|", MAP, re.MULTILINE)
+    assert {"book/", "lib/minidist/", "tools/"} <= {*paths}
+    roles = re.findall(r"^\| [^`|]+ \| `(.+)` \| `(.+)` \| `(.+)` \|$", MAP, re.MULTILINE)
+    assert len(roles) == 4
+    parallel = [f"lib/minidist/parallel/{path}" for role in roles for path in role]
+    assert [path for path in paths + parallel if not (ROOT / path).exists()] == []
+
+
+def test_the_tree_has_all_folders_of_the_library_in_the_order_of_their_imports() -> None:
+    tree = MAP[MAP.index("\nlib/minidist/\n") :].partition("```")[0]
+    rooms = re.findall(r"^  (\w+)(?:/|\.py) ", tree, re.MULTILINE)
+    assert rooms == [*dict.fromkeys(room.split(".")[0] for floor in FLOORS for room in floor)]
+
+
+def test_the_readme_leads_to_the_map() -> None:
+    assert "[CONTRIBUTING.md](CONTRIBUTING.md) says what is where" in README
+    assert "## What is where" in MAP

@@ -19,6 +19,7 @@ from house import (
     lab_figures,
     labs,
     light,
+    online,
     run_it,
     search_texts,
     tables,
@@ -64,6 +65,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-skip-member", skip_field)
     app.connect("missing-reference", find_elsewhere)
     parts = (labs, lab_figures, figures_list, claims, drawn, evidence, first_uses, run_it, tables)
-    for part in (*parts, search_texts, downloads, light):
+    for part in (*parts, online, search_texts, downloads, light):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
