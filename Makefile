@@ -31,7 +31,10 @@ book: $(READY) ## build the book and say where to open it
 	@$(VENV)/python -m tools.book
 
 test: book ## run every test: library, labs, the rendered book, lint and types
-	@$(VENV)/python -m pytest tests --claims -n 4 --dist loadfile --no-loadscope-reorder
+	@$(VENV)/python -m pytest tests --claims -n 4 --dist loadfile --no-loadscope-reorder || { \
+		echo "Next: mend it, and run what failed again: $(VENV)/python -m pytest --last-failed"; \
+		exit 1; }
+	@echo "All checks passed. Next: work in the labs (make lab), or commit what you changed."
 
 pdf: book ## print the whole book into one file, _build/pdf/book.pdf, by Chromium
 	@$(VENV)/python -m tools.pdf
@@ -42,6 +45,7 @@ lab: $(READY) ## copy labs and chapters to work/, which nothing overwrites, and 
 		--LabApp.default_url=/lab/tree/START.ipynb $(if $(filter 0,$(shell id -u)),--allow-root)
 
 grade: $(READY) ## grade what you have written in work/mine
+	@echo "Grading what is in work/mine: about ten seconds for each milestone that is written ..."
 	@PYTHONPATH=$(CURDIR)/work $(VENV)/python -m course.project mine
 
 handout: $(READY) ## write handout/, the course without the labs' solutions

@@ -112,6 +112,7 @@ def discard(executed_with: str) -> None:
 
 
 def render() -> int:
+    print("Rendering the pages; that takes about a minute ...", flush=True)
     jupyter_book = str(Path(sys.executable).with_name("jupyter-book"))
     command = [jupyter_book, "build", ".", "-W", "-n", "--keep-going"]
     return subprocess.run(command, cwd=ROOT, env=os.environ | {"MINIDIST_BOOK": "1"}).returncode
@@ -131,19 +132,22 @@ def main() -> int:
     if up_to_date():
         print("Nothing changed since the book was built.")
     else:
-        fresh = recorded(EXECUTED_WITH) == executed_with
-        print("Rendering the pages again ..." if fresh else "Running the labs and rendering ...")
         discard(executed_with)
         status = int(run_all()) or render()
         if fingerprints()[0] != executed_with:  # nobody knows what the results were made from
             EXECUTED_WITH.unlink(missing_ok=True)
         if status:
-            print("The book did not build: see the first warning or error above.", file=sys.stderr)
+            print(
+                "The book did not build. Next: mend the first warning or error above, and run "
+                "`make book` again.",
+                file=sys.stderr,
+            )
             return status
         if fingerprints()[1] == rendered_from:
             write(RENDERED_FROM, rendered_from)
         else:
             print("Something was edited meanwhile: `make book` again will take it in.")
+    print("The book is built. Next: read it, and run its labs with `make lab`.")
     print(f"Open {INDEX.as_uri()}")
     return 0
 

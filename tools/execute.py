@@ -17,7 +17,8 @@ from sphinx_external_toc.parsing import parse_toc_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "_build" / ".jupyter_cache"  # where Jupyter Book looks
-NBMAKE = ["--nbmake", "--overwrite", "--nbmake-timeout=300", "-p", "tools.kernels", "-v"]
+NBMAKE = ["--nbmake", "--overwrite", "--nbmake-timeout=300", "-p", "tools.kernels"]
+COUNTED = ["-v", "--no-header", "-o", "console_output_style=count"]  # a line each: n of how many
 AT_ONCE = 3  # ranks wait for each other, so a few more than there are cores
 
 
@@ -76,6 +77,8 @@ def run_all() -> int:
     waiting = [path for path in documents() if executed(path) is None]
     if not waiting:
         return 0
+    cells = f"the cells of {len(waiting)} labs and chapters"
+    print(f"Running {cells}; all of them take about seven minutes ...", flush=True)
     with TemporaryDirectory(prefix="labs-") as name:
         folder = Path(name).resolve()
         copies = [copy(path, folder) for path in waiting]
@@ -83,4 +86,4 @@ def run_all() -> int:
         # Those that take long come first, and no process takes several in advance.
         workers = [f"-n{min(AT_ONCE, len(copies))}", "--maxschedchunk=1"]
         with chdir(folder):
-            return pytest.main([*NBMAKE, *workers, *here, *copies], plugins=[Keep()])
+            return pytest.main([*NBMAKE, *COUNTED, *workers, *here, *copies], plugins=[Keep()])

@@ -95,6 +95,7 @@ class KernelManager(AsyncKernelManager):
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ["TQDM_DISABLE"] = "1"  # the book shows what a cell leaves, not how far it was
     get_context("forkserver").set_forkserver_preload(IMPORTED)
     sockets = str(config.rootpath / f"kernel-{os.getpid()}")  # pytest's workers are processes
     kernels = {"KernelManager": {"transport": "ipc", "ip": sockets}}

@@ -31,7 +31,11 @@ if ! .venv/bin/python -c "$new_enough; import pip" 2>/dev/null; then
     }
 fi
 
+quiet= # the first time pip shows how far it is
+if [ -e .venv/ready ]; then quiet=-qq; fi
 echo "Installing the pinned requirements into .venv (minutes, and gigabytes, the first time) ..."
-.venv/bin/python -m pip install -qq --root-user-action=ignore --disable-pip-version-check -r requirements.txt
+# shellcheck disable=SC2086 # nothing, or one word
+.venv/bin/python -m pip install $quiet --root-user-action=ignore --disable-pip-version-check \
+    -r requirements.txt
 .venv/bin/python -m pip install -qq --root-user-action=ignore --disable-pip-version-check \
     --no-deps --no-build-isolation --editable .

@@ -127,6 +127,9 @@ def settle(lab: Path = Path(sys.prefix, "share", "jupyter", "lab", "settings")) 
 
 
 if __name__ == "__main__":
+    print("Copying labs and chapters to work/ ...", flush=True)
     settle()
     for line in fill():
         print(line)
+    print("They are in work/. What you write belongs in work/mine/; `make grade` grades it.")
+    print("JupyterLab opens work/START.ipynb; Ctrl-C here ends it.", flush=True)

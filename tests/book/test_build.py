@@ -1,11 +1,14 @@
-"""`make book` shows nothing stale: what is thrown away when something changes."""
+"""`make book` shows nothing stale, and what to do next; so do the tests when they end."""
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tools import book
 
+ROOT = book.ROOT
 SOURCES = [
     "lib/a.py",
     "book/ring.md",
@@ -57,6 +60,37 @@ def left_for_the_renderer(
     monkeypatch.setattr(book, "render", look)
     assert book.main() == status
     return left[0] if left else None
+
+
+def test_a_build_ends_with_what_to_do_next(
+    course: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book.main()
+    *_, next_step, where = capsys.readouterr().out.splitlines()
+    assert next_step.endswith("Next: read it, and run its labs with `make lab`.")
+    assert where == f"Open {(course / '_build' / 'html' / 'index.html').as_uri()}"
+    (course / "lib" / "a.py").write_text("after")
+    monkeypatch.setattr(book, "run_all", lambda: 1)
+    book.main()
+    said = capsys.readouterr()
+    assert "run `make book` again" in said.err
+    assert "make lab" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("status", "next_step"),
+    [(0, "All checks passed. Next: "), (1, "Next: .* -m pytest --last-failed$")],
+)
+def test_checks_end_with_what_to_do_next(status: int, next_step: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncase "$*" in "-m pytest"*) exit {status};; esac\n')
+    python.chmod(0o755)
+    pretended = f"VENV={tmp_path}", f"READY={python}"
+    done = subprocess.run(
+        ["make", "test", "-o", python, *pretended], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert bool(done.returncode) == bool(status)
+    assert re.search(next_step, done.stdout.strip()), done.stdout
 
 
 def test_nothing_changed_nothing_done(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:

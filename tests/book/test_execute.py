@@ -72,6 +72,8 @@ def test_a_cell_that_raises_is_shown_and_only_what_passed_is_kept_and_not_run_ag
     assert build.returncode == 1, said
     assert "division by zero" in said
     assert "1 failed, 1 passed" in said
+    assert "Running the cells of 2 labs and chapters" in said
+    assert "[1/2]" in said
 
     monkeypatch.setattr(execute, "CACHE", course / "cache")
     assert execute.executed(lab) is None
@@ -79,10 +81,12 @@ def test_a_cell_that_raises_is_shown_and_only_what_passed_is_kept_and_not_run_ag
     assert ran is not None
     assert ran.cells[0].outputs[0].data["text/plain"] == "42"
 
-    write(lab, "1 / 1")
+    write(lab, "from tqdm import tqdm\nfor _ in tqdm([1]):\n    pass")
     said, _ = start(course).communicate()
-    assert "chapter" not in said
-    assert execute.executed(lab) is not None
+    assert "chapter.ipynb" not in said
+    ran = execute.executed(lab)
+    assert ran is not None
+    assert ran.cells[0].outputs == [], "the book does not show how far a cell was"
 
 
 def test_kernels_and_their_ranks_end_with_a_build_that_is_killed(course: Path) -> None:

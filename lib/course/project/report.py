@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from IPython.display import Markdown
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 import minidist
 from course.pages.table import table
@@ -37,6 +40,7 @@ COST_RANKS, RING_COST_RANKS = 2, 4
 SPARE = 1.1  # of the peak of from_scratch: buckets may be cut a little differently
 ALMOST = 0.75  # of the overlaps of from_scratch: there is more than one way
 TIMEOUT = 30.0
+waiting = partial(tqdm, leave=False)  # a bar on stderr: a grader catches what is printed
 HINTS = {"NoneType": " Is it the gradient of a frozen parameter?"}
 HEAD = ["code of", "calls", "messages", "bytes sent", "bytes at the peak", "ms on the link"]
 RING_HEAD = ["code of", "messages", "bytes sent", "ms on the link"]
@@ -78,7 +82,7 @@ def ring(package: str) -> str:
     """Grade `ring.py`: the results, then what each rank sends."""
     found(package, "ring", "all_reduce")
     module = load(package, "ring")
-    for ranks in RING_RANKS:
+    for ranks in waiting(RING_RANKS, "ring, on 1 to 5 ranks"):
         orders = on_ranks(check_ring, ranks, module, timeout=TIMEOUT, hints=HINTS)
         for collective in orders[0]:
             check_order(collective, [of_rank[collective] for of_rank in orders])
@@ -92,7 +96,7 @@ def ring(package: str) -> str:
 def trains(package: str, milestone: Milestone) -> str:
     """Grade a milestone: the training, then what a step sends, holds, and hides."""
     kind = found(package, milestone.file, milestone.target)
-    for ranks in RANKS:
+    for ranks in waiting(RANKS, f"{milestone.name}, on 1 to 4 ranks"):
         on_ranks(_train_each, ranks, milestone, kind, timeout=TIMEOUT, hints=HINTS)
     costs = on_ranks(cost, COST_RANKS, milestone, kind, timeout=TIMEOUT, hints=HINTS)
     _check_cost(costs, milestone)
@@ -186,7 +190,7 @@ def _rows(milestone: Milestone, package: str) -> Iterator[list[object]]:
     for library, train in PEERS[milestone.file].items():
         ways[library] = replace(milestone, train=train), None
     calls_of_scratch = 0
-    for who, (how, kind) in ways.items():
+    for who, (how, kind) in waiting(ways.items(), "what a step costs"):
         of_ranks = minidist.launch(cost_and_seconds, COST_RANKS, how, kind, timeout=TIMEOUT)
         (calls, messages, nbytes, peak, _), _ = of_ranks[0]
         if who == "from_scratch":
@@ -204,7 +208,7 @@ def _rows(milestone: Milestone, package: str) -> Iterator[list[object]]:
 def _ring_rows(package: str) -> Iterator[list[object]]:
     ways = {who: found(where, "ring", "all_reduce") for who, where in _packages(package).items()}
     ways["minidist"] = partial(minidist.all_reduce, algorithm="ring", check=False)
-    for who, all_reduce in ways.items():
+    for who, all_reduce in waiting(ways.items(), "what an all-reduce costs"):
         of_ranks = minidist.launch(ring_cost, RING_COST_RANKS, all_reduce, timeout=TIMEOUT)
         messages, nbytes, _ = of_ranks[0]
         yield [who, messages, nbytes, 1e3 * max(seconds for *_, seconds in of_ranks)]
@@ -215,10 +219,33 @@ def _ring_rows(package: str) -> Iterator[list[object]]:
 
 
 def lines(package: str, only: str = "") -> Iterator[str]:
-    """The report, as it comes: each milestone's verdict and scoreboard, or those of one file."""
+    """The report, as it comes: each milestone's verdict and scoreboard, or those of one file.
+
+    Of all, the last line is what to do next.
+    """
+    verdicts = {}
     for name in ["ring", *(each.name for each in MILESTONES)]:
         file = "ring" if name == "ring" else by_name(name).file
         if only in ("", file, name):
-            yield f"{name}: {(verdict := grade(name, package))}"
+            verdicts[name] = verdict = grade(name, package)
+            yield f"{name}: {verdict}"
             if verdict:
                 yield f"\n{scoreboard(name, package).data}\n"
+    if not only:
+        yield next_step(package, verdicts)
+
+
+def next_step(package: str, verdicts: Mapping[str, Verdict]) -> str:
+    """What to write, or to mend, and where."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.origin:
+        return "Next: `make lab`, which puts the files to write into work/mine."
+    for name, verdict in verdicts.items():
+        if not verdict:
+            do = "write" if verdict.status == "not yet" else "mend"
+            file, target = "ring", "all_reduce, reduce_scatter and all_gather"
+            if name != "ring":
+                file, target = by_name(name).file, by_name(name).target
+            path = os.path.relpath(Path(spec.origin).with_name(f"{file}.py"))
+            return f"Next: {name}. In {path} {do} {target}; then run `make grade` again."
+    return "All milestones are right. Next: the capstone, a lab that `make lab` opens."

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
+from course.timing.progress import progress
 from minidist.profiler.spans import Span
 from minidist.profiler.timeline import timeline
 
 WARM_UP = 3  # rounds that do not count
-PATIENCE = 3.0  # seconds between two lines of progress
 
 
 class Round(NamedTuple):
@@ -39,8 +39,7 @@ def take_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[s
         rounds: how often each one is run.
     """
     took: dict[str, list[Round]] = {name: [] for name in steps}
-    said = time.monotonic()
-    for turn in range(1 - WARM_UP, rounds + 1):
+    for turn in progress(range(1 - WARM_UP, rounds + 1), "rounds"):
         for name, step in steps.items():
             dist.barrier()
             with timeline() as line:
@@ -49,9 +48,6 @@ def take_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[s
                 end = time.monotonic()
             if turn > 0:
                 took[name].append(Round(start, end, line.spans))
-        if dist.get_rank() == 0 and time.monotonic() - said > PATIENCE:
-            said = time.monotonic()
-            print(f"round {max(turn, 0)} of {rounds}", flush=True)
     return took
 
 
