@@ -44,9 +44,9 @@ lab: $(READY) ## copy labs and chapters to work/, which nothing overwrites, and 
 	@PYTHONPATH=$(CURDIR)/work $(VENV)/jupyter lab --notebook-dir=work \
 		--LabApp.default_url=/lab/tree/START.ipynb $(if $(filter 0,$(shell id -u)),--allow-root)
 
-grade: $(READY) ## grade what you have written in work/mine
-	@echo "Grading what is in work/mine: about ten seconds for each milestone that is written ..."
-	@PYTHONPATH=$(CURDIR)/work $(VENV)/python -m course.project mine
+grade: $(READY) ## grade what you have written in work/mine; of one file: make grade ONLY=ddp
+	@echo "Grading work/mine: about ten seconds per milestone; what hangs is stopped after thirty."
+	@PYTHONPATH=$(CURDIR)/work $(VENV)/python -m course.project mine $(if $(ONLY),"$(ONLY)")
 
 handout: $(READY) ## write handout/, the course without the labs' solutions
 	@$(VENV)/python -m tools.handout

@@ -4,7 +4,7 @@ Chapters and labs come as notebooks to read and to run (`tools.readable`), witho
 only hold the book to what it says. Nothing that you have touched in `work/` is ever overwritten,
 and neither the book nor a test reads it. When a page has changed since it was copied, a copy that
 nobody has touched is brought up to date; beside one that somebody has, the new one is put as
-`NAME.newer.ipynb`.
+`NAME.newer.ipynb`, or `NAME.newer-2.ipynb` if that has been worked in, too.
 """
 
 import ast
@@ -12,6 +12,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def contents(titles: Iterable[tuple[str, str]]) -> bytes:
             *lines,
             "",
             "The ring, DDP, ZeRO and FSDP that you write yourself belong in `mine/`. "
-            "`make grade`, in a terminal in the course's folder, grades them.",
+            "`make grade`, in a terminal in the course's folder, grades them, and "
+            "`make grade ONLY=ddp` one file.",
         ]
     )
     cells = [nbformat.v4.new_markdown_cell(text, id="contents")]
@@ -91,9 +93,15 @@ def copy(name: str, new: bytes, source: str, copied: dict[str, Any]) -> str:
         return f"{name} is up to date again." if last and last["source"] != source else ""
     if last and last["source"] == source:
         return ""
-    copied[name] = {"copy": digest(new), "source": source}
-    newer = target.with_suffix(f".newer{target.suffix}")
+    ours = last["newer"] if last and "newer" in last else []  # the digests of newer ones
+    names = (f".newer-{n}" if n > 1 else ".newer" for n in count(1))
+    newer = next(
+        path
+        for path in (target.with_suffix(f"{name}{target.suffix}") for name in names)
+        if not path.exists() or digest(path.read_bytes()) in ours
+    )
     newer.write_bytes(new)
+    copied[name] = {"copy": digest(new), "source": source, "newer": [*ours, digest(new)]}
     return f"{name} has changed since you began with it: the new one is {newer.name}."
 
 

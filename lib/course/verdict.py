@@ -15,6 +15,7 @@ from inspect import unwrap
 from io import StringIO
 from numbers import Real
 from operator import eq, index
+from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import numpy as np
@@ -331,8 +332,15 @@ def on_ranks(
 
 
 def _learners_line(error: str) -> str:
-    """Where in the learner's code the odd rank raised or hung: " (line 3, in my_ring)", or ""."""
+    """Where in the learner's code the odd rank raised or hung, or "".
+
+    " (line 3, in my_ring)" of a cell, " (ring.py, line 3, in all_reduce)" of a file.
+    """
     ranks = re.split(r"^(?:ranks? [\d, ]+:|which .+)?$", error, flags=re.M)[1:]
     first = next(filter(str.strip, ranks), "")
-    calls = [call for file, call in CALL.findall(first) if "/lib/course/" not in file]
-    return f" ({calls[-1]})" if calls else ""
+    calls = [(file, call) for file, call in CALL.findall(first) if "/lib/course/" not in file]
+    if not calls:
+        return ""
+    file, call = calls[-1]
+    path = re.match('File "(.+)"', file)  # a cell has none: it is the one that was just run
+    return f" ({Path(path[1]).name}, {call})" if path else f" ({call})"

@@ -90,7 +90,7 @@ def test_checks_end_with_what_to_do_next(status: int, next_step: str, tmp_path: 
         ["make", "test", "-o", python, *pretended], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert bool(done.returncode) == bool(status)
-    assert re.search(next_step, done.stdout.strip()), done.stdout
+    assert re.search(next_step, done.stdout, re.MULTILINE), done.stdout
 
 
 def test_nothing_changed_nothing_done(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:

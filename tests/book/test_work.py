@@ -88,6 +88,29 @@ def test_a_lab_is_copied_once_and_kept(place: Path) -> None:
     assert work.fill() == [], "it is said once"
 
 
+def test_nothing_is_lost_over_five_updates_with_edits_in_between(place: Path) -> None:
+    work.fill()
+    source, mine = (place / each / "notebooks" / "ring.ipynb" for each in ("", "work"))
+    edited: dict[Path, str] = {}
+
+    def edit(path: Path, text: str) -> None:
+        path.write_text(text)
+        edited[path] = text
+
+    edit(mine, "mine")
+    for update in range(5):
+        source.write_text(lab(f"update {update}"))
+        (said,) = work.fill()
+        new = mine.with_name(said.split()[-1].removesuffix("."))
+        assert sources(new)[1] == f"update {update}"
+        if update in (0, 2):
+            edit(new, f"mine too, {update}")
+    assert {path: path.read_text() for path in edited} == edited
+    names = sorted(path.name for path in mine.parent.glob("ring.newer*"))
+    assert names == ["ring.newer-2.ipynb", "ring.newer-3.ipynb", "ring.newer.ipynb"]
+    assert sources(mine.with_name("ring.newer-3.ipynb"))[1] == "update 4"
+
+
 def test_numbers_of_a_new_build_come_into_a_copy_that_nobody_has_touched(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,20 +16,18 @@ from tests.support.by_hand import project as hand
 def graded(name: str, answer: Any, monkeypatch: pytest.MonkeyPatch) -> Verdict:
     """The verdict on a class; or, for "ring", on functions that stand in ring.py instead."""
     if name == "ring":
-        names = "all_reduce", "reduce_scatter", "all_gather"
-        answer = SimpleNamespace(**{each: getattr(right, each) for each in names} | answer)
-        monkeypatch.setattr(report, "load", lambda *_: answer)
-    real = report.found
+        answer = SimpleNamespace(**{each: getattr(right, each) for each in report.RING} | answer)
+    real = report.source
     monkeypatch.setattr(
-        report, "found", lambda *where: answer if where[0] == "mine" else real(*where)
+        report, "source", lambda *where: (lambda: answer) if where[0] == "mine" else real(*where)
     )
     return report.grade(name)
 
 
 WRONG = {
     "ring": [
-        ("gathers all", {"all_reduce": hand.gathered}, "sends .* bytes; .* are enough"),
-        ("two ranks", {"all_reduce": hand.with_the_other}, "On rank . of 3 all_reduce of 1"),
+        ("gathers all", {"all_reduce": hand.gathered}, "with 1 message .* a ring takes 2"),
+        ("two ranks", {"all_reduce": hand.with_the_other}, "with 1 message .* a ring takes 2"),
         ("these sizes", {"all_reduce": hand.in_equal_chunks}, "of 2 all_reduce of 1 elements"),
         (
             "hangs",
@@ -39,9 +37,16 @@ WRONG = {
         ),
         ("torch's own", {"all_reduce": hand.by_torch}, "calls torch.distributed's all_reduce"),
         ("torch's own", {"all_reduce": hand.by_minidist}, "calls minidist's collectives"),
-        ("traffic", {"all_reduce": hand.in_two_rings}, "all_reduce .* with 4 messages .* 2 are"),
+        ("torch's own", {"all_reduce": hand.by_functions_of_torch}, "with 0 messages .* takes 2"),
+        ("these sizes", {"all_reduce": hand.in_float32}, "all_reduce of . elements gives"),
+        ("traffic", {"all_reduce": hand.in_two_rings}, "all_reduce .* with 4 messages .* takes 2"),
         ("traffic", {"reduce_scatter": hand.by_an_all_reduce}, "reduce_scatter .* 2 messages .* 1"),
         ("input", {"reduce_scatter": hand.overwrites_its_input}, "input afterwards"),
+    ],
+    "DDP, per parameter": [
+        ("two ranks", hand.GathersEach, "together send 14,229,504 bytes .* 9,486,336 are enough"),
+        ("memory", hand.KeepsCopies, "holds .* bytes at the peak of a step; .* are enough"),
+        ("memory", hand.KeepsArrays, "holds .* bytes at the peak of a step; .* are enough"),
     ],
     "DDP, flat": [
         ("mistake", hand.Sums, r"On rank \d of 2 three layers, 2 ranks, .* is off by"),
@@ -49,19 +54,20 @@ WRONG = {
         ("mistake", hand.ForgetsBuffers, "a buffer and a frozen layer, 2 ranks, step 0: .* off by"),
         ("mistake", hand.TrainsFrozen, "NoneType.*Is it the gradient of a frozen parameter"),
         ("two ranks", hand.HalvesOnAnyRanks, "1 ranks, .* is off by"),
-        ("torch's own", hand.ByTorch, "0 of the 4,743,168 bytes .* went through `comm`"),
+        ("torch's own", hand.ByTorch, "0 of the 9,486,336 bytes .* went through `comm`"),
         ("torch's own", hand.Minidists, "calls minidist's DistributedDataParallel"),
         ("traffic", hand.OneCallEach, "in 16 calls a step; 1 are enough"),
-        ("memory", hand.KeepsACopy, "holds .* bytes at the peak of a step; .* are enough"),
     ],
     "DDP, bucketed": [("mistake", hand.WaitsAtOnce, "0 times in a step a call is on its way .* 7")],
     "DDP, overlapped": [
         ("mistake", hand.NeverEarly, "7 times in a step .* it could be 14 times"),
+        ("mistake", hand.LazyAtTheEnd, "5 of 8 calls are made before backward ends; .* be 8"),
         ("mistake", hand.NotAfresh, "not used in this step"),
         ("order", hand.AsTheyFill, "branches in either order, 2 ranks, step"),
     ],
     "ZeRO-1": [
-        ("traffic", hand.AllReduces, "send 7,114,752 bytes .* 4,743,168 are enough"),
+        ("traffic", hand.AllReduces, "send 14,229,504 bytes .* 9,486,336 are enough"),
+        ("mistake", hand.IgnoresItsClass, "drawn with seed .*, trained by SGD, .* is off by"),
         ("mistake", hand.SumsOfShards, "2 ranks, .* is off by"),
         ("mistake", hand.NeverGathers, "2 ranks, .* is off by"),
         ("memory", hand.KeepsWholeState, "at the peak of a step; .* are enough"),
@@ -107,8 +113,20 @@ def test_what_is_right_on_two_ranks_is_tried_on_three(monkeypatch: pytest.Monkey
     )
 
 
-def test_a_ring_that_takes_turns_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    verdict = graded("ring", {"all_reduce": hand.in_turns}, monkeypatch)
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("ring", {"all_reduce": hand.in_turns}),
+        ("DDP, flat", hand.Divided),
+        ("ZeRO-1", hand.Blocking),
+        ("ZeRO-3", hand.BySlices),
+    ],
+)
+def test_another_right_way_is_right(
+    name: str, answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "RANKS", (1, 2))
+    verdict = graded(name, answer, monkeypatch)
     assert verdict, verdict
 
 
@@ -129,4 +147,4 @@ def test_a_class_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
         verdict = graded("DDP, flat", hand.OnRank0Only, monkeypatch)
         if "synchronize" in verdict.text:
             break
-    says(r"did not end within .*\(line .*, in synchronize\).*the same calls", verdict)
+    says(r"did not end within .*\(ddp.py, line .*, in synchronize\).*the same calls", verdict)

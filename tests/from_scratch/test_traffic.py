@@ -10,7 +10,7 @@ from torch import nn
 from course.project.milestones import MILESTONES
 from course.project.models import MODELS, ROWS, blocks
 from course.project.parity import CAP
-from course.project.report import found
+from course.project.submission import found
 from from_scratch import fsdp
 from from_scratch.ddp import in_buckets
 from minidist import Counted, Ours, launch

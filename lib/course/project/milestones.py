@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from course.project.models import blocks
 from minidist.comm.comm import Comm
@@ -25,37 +25,66 @@ class Trained(NamedTuple):
     weights: Callable[[], dict[str, Tensor]]  # all of them, by name
 
 
-Train = Callable[[Callable[..., Any], nn.Module, Comm, float], Trained]
+Train = Callable[..., Trained]  # train(kind, net, comm, cap_mb), and maybe another optimizer
+
+
+def make(optimizer: type[Optimizer], parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """An optimizer of this class."""
+    return optimizer(parameters, lr=RATE)  # type: ignore[call-arg]
 
 
 def nothing() -> None:
     """Nothing is left to do after backward."""
 
 
-def with_ddp(kind: Callable[..., Any], net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
+def with_ddp(
+    kind: Callable[..., Any],
+    net: nn.Module,
+    comm: Comm,
+    cap_mb: float,
+    optimizer: type[Optimizer] = AdamW,
+) -> Trained:
     """A class of `ddp.py`; those that make buckets take their cap."""
     takes_cap = "bucket_cap_mb" in signature(kind).parameters
     model = kind(net, comm, *((cap_mb,) if takes_cap else ()))
-    optimizer = AdamW(net.parameters(), RATE)
-    return Trained(model, optimizer, model.synchronize, lambda: dict(net.named_parameters()))
+    made = make(optimizer, net.parameters())
+    return Trained(model, made, model.synchronize, lambda: dict(net.named_parameters()))
 
 
-def with_zero(kind: Callable[..., Any], net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
+def with_zero(
+    kind: Callable[..., Any],
+    net: nn.Module,
+    comm: Comm,
+    cap_mb: float,
+    optimizer: type[Optimizer] = AdamW,
+) -> Trained:
     """An optimizer of `zero.py`."""
-    optimizer = kind(net.parameters(), AdamW, comm, bucket_cap_mb=cap_mb, lr=RATE)
-    return Trained(net, optimizer, nothing, lambda: dict(net.named_parameters()))
+    made = kind(net.parameters(), optimizer, comm, bucket_cap_mb=cap_mb, lr=RATE)
+    return Trained(net, made, nothing, lambda: dict(net.named_parameters()))
 
 
-def with_zero_3(kind: Callable[..., Any], net: nn.Module, comm: Comm, _: float) -> Trained:
+def with_zero_3(
+    kind: Callable[..., Any],
+    net: nn.Module,
+    comm: Comm,
+    _: float,
+    optimizer: type[Optimizer] = AdamW,
+) -> Trained:
     """The wrapper of `zero3.py`."""
     model = kind(net, comm)
-    return Trained(model, AdamW(model.parameters(), RATE), nothing, model.weights)
+    return Trained(model, make(optimizer, model.parameters()), nothing, model.weights)
 
 
 def with_fsdp(prefetch: bool) -> Train:
     """The wrapper of `fsdp.py`."""
 
-    def train(kind: Callable[..., Any], net: nn.Module, comm: Comm, _: float) -> Trained:
+    def train(
+        kind: Callable[..., Any],
+        net: nn.Module,
+        comm: Comm,
+        _: float,
+        optimizer: type[Optimizer] = AdamW,
+    ) -> Trained:
         model = kind(net, blocks(net), comm, prefetch)
 
         def weights() -> dict[str, Tensor]:
@@ -63,7 +92,7 @@ def with_fsdp(prefetch: bool) -> Train:
                 unit.unshard()
             return dict(net.named_parameters())
 
-        return Trained(model, AdamW(model.shards, RATE), model.synchronize, weights)
+        return Trained(model, make(optimizer, model.shards), model.synchronize, weights)
 
     return train
 
@@ -78,6 +107,9 @@ class Milestone:
         target: its class.
         train: wraps a model with it; buckets have a cap, in MiB.
         moved: bytes that all ranks send in a step, over (N - 1) times those of the model.
+        lean: whether the task asks for the least memory.
+        overlap: the share of the overlaps of `from_scratch` that the task asks for; there is more
+            than one way to overlap.
     """
 
     name: str
@@ -85,18 +117,20 @@ class Milestone:
     target: str
     train: Train
     moved: int
+    lean: bool = False
+    overlap: float = 0.0
 
 
 MILESTONES = [
-    Milestone("DDP, per parameter", "ddp", "PerParameterDDP", with_ddp, 2),
+    Milestone("DDP, per parameter", "ddp", "PerParameterDDP", with_ddp, 2, lean=True),
     Milestone("DDP, flat", "ddp", "FlatDDP", with_ddp, 2),
-    Milestone("DDP, bucketed", "ddp", "BucketedDDP", with_ddp, 2),
-    Milestone("DDP, overlapped", "ddp", "OverlappedDDP", with_ddp, 2),
-    Milestone("ZeRO-1", "zero", "ZeRO1", with_zero, 2),
-    Milestone("ZeRO-2", "zero", "ZeRO2", with_zero, 2),
+    Milestone("DDP, bucketed", "ddp", "BucketedDDP", with_ddp, 2, overlap=0.9),
+    Milestone("DDP, overlapped", "ddp", "OverlappedDDP", with_ddp, 2, overlap=0.9),
+    Milestone("ZeRO-1", "zero", "ZeRO1", with_zero, 2, lean=True),
+    Milestone("ZeRO-2", "zero", "ZeRO2", with_zero, 2, lean=True, overlap=0.75),
     Milestone("ZeRO-3", "zero3", "ZeRO3", with_zero_3, 2),
-    Milestone("FSDP", "fsdp", "FSDP", with_fsdp(False), 3),
-    Milestone("FSDP, prefetch", "fsdp", "FSDP", with_fsdp(True), 3),
+    Milestone("FSDP", "fsdp", "FSDP", with_fsdp(False), 3, lean=True),
+    Milestone("FSDP, prefetch", "fsdp", "FSDP", with_fsdp(True), 3, lean=True, overlap=0.75),
 ]
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.optim import AdamW
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
 
-from course.project.milestones import RATE, Milestone
-from course.project.models import MODELS, ROWS, WHY
+from course.project.milestones import Milestone, make
+from course.project.models import ROWS, WHY, Loss
 from course.verdict import Wrong
 from minidist.comm.ours import Ours
 
@@ -19,13 +20,19 @@ CAP = 2e-4  # MiB: several buckets of each model
 TOLERANCE = 1e-9  # in float64, where only the order of sums can make a difference
 
 
-def check_parity(milestone: Milestone, kind: type, model_name: str) -> None:
+def check_parity(
+    milestone: Milestone,
+    kind: type,
+    model_name: str,
+    build: Callable[[], nn.Module],
+    loss: Loss,
+    optimizer: type[Optimizer] = AdamW,
+) -> None:
     """On a rank: train a model some steps, with rank 0's first weights and this rank's rows.
 
     Raises:
         Wrong: the loss, or a weight, is not that of one process.
     """
-    build, loss = MODELS[model_name]
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(3)
     net = build()
@@ -34,8 +41,8 @@ def check_parity(milestone: Milestone, kind: type, model_name: str) -> None:
         buffers = [] if milestone.file == "zero" else net.buffers()  # it is given parameters alone
         for tensor in [*net.parameters(), *buffers]:
             tensor.add_(rank)  # rank 0's must win
-    trained = milestone.train(kind, net, Ours(algorithm="ring"), CAP)
-    optimizer = AdamW(alone.parameters(), RATE)
+    trained = milestone.train(kind, net, Ours(algorithm="ring"), CAP, optimizer)
+    right_optimizer = make(optimizer, alone.parameters())
     mine = slice(rank * ROWS // ranks, (rank + 1) * ROWS // ranks)
     for step in range(STEPS):
         value = loss(trained.model, step, mine)
@@ -45,8 +52,8 @@ def check_parity(milestone: Milestone, kind: type, model_name: str) -> None:
         trained.optimizer.zero_grad()
         right = loss(alone, step, slice(None))
         torch.autograd.backward(right)
-        optimizer.step()
-        optimizer.zero_grad()
+        right_optimizer.step()
+        right_optimizer.zero_grad()
         mean = value.detach() / ranks
         dist.all_reduce(mean)
         where = f"{model_name}, {ranks} ranks, step {step}"

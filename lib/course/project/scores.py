@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from course.project.milestones import Milestone, Trained
+from course.project.milestones import Milestone, Trained, nothing
 from course.project.models import mlp
 from course.project.ring import recorded, sends
 from course.timing.travels import Awaited
@@ -37,6 +39,7 @@ class Cost(NamedTuple):
     nbytes: int  # that they carry
     peak: int  # the most bytes that it holds, parameters and optimizer state among them
     overlaps: int  # how often a call is on its way when a layer computes or another call is made
+    early: int  # calls that are made before backward ends
 
 
 class Overlapping(Around):
@@ -81,38 +84,50 @@ def build() -> nn.Module:
     return nn.Sequential(*(mlp(WIDTH, WIDTH) for _ in range(LAYERS)))
 
 
-def step(trained: Trained, inputs: torch.Tensor) -> None:
+def step(
+    trained: Trained, inputs: torch.Tensor, after_backward: Callable[[], object] = nothing
+) -> None:
     """Train one step."""
     torch.autograd.backward(trained.model(inputs).square().mean())
+    after_backward()
     trained.synchronize()
     trained.optimizer.step()
     trained.optimizer.zero_grad()
 
 
-def traffic(milestone: Milestone, kind: type, rows: torch.Tensor) -> tuple[Counted, int]:
-    """The calls and messages of the third step, and what they overlap with."""
+def traffic(milestone: Milestone, kind: type, rows: torch.Tensor) -> tuple[Counted, int, int]:
+    """Calls and messages of the third step, its overlaps, and its calls before backward ends."""
     overlapping, net = Overlapping(Ours(algorithm="ring")), build()
     for layer in net.modules():
         if isinstance(layer, nn.Linear):
             layer.register_forward_hook(overlapping.watch)
     comm = Counted(overlapping)
     trained = milestone.train(kind, net, comm, CAP)
+    early = list[int]()
     for _ in range(STEPS):
         comm.clear()
         overlapping.overlaps = 0
-        step(trained, rows)
-    return comm, overlapping.overlaps
+        step(trained, rows, lambda: early.append(len(comm.calls)))
+    return comm, overlapping.overlaps, early[-1]
 
 
 def peak(milestone: Milestone, kind: type, rows: torch.Tensor) -> int:
-    """The most bytes that a rank holds in a step; the least of three, as threads may free late."""
+    """The most bytes that a rank holds in a step; the least of three, as threads may free late.
+
+    Arrays of numpy's, which torch's allocator does not see, count as they are after the steps.
+    """
     comm = Ours(algorithm="shared_memory")  # another would be chosen by its speed, not its memory
     comm.all_reduce(torch.ones(1))  # its buffers are not the step's
     meter = Meter()
+    tracemalloc.start()
     trained = milestone.train(kind, build(), comm, CAP)
     for _ in range(STEPS - 1):
         step(trained, rows)
-    return min(meter.curve(lambda: step(trained, rows)).peak for _ in range(STEPS))
+    most = min(meter.curve(lambda: step(trained, rows)).peak for _ in range(STEPS))
+    arrays = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+    kept = tracemalloc.take_snapshot().filter_traces([arrays])
+    tracemalloc.stop()
+    return most + sum(trace.size for trace in kept.traces)
 
 
 def seconds(milestone: Milestone, kind: type, comm: Comm, rows: torch.Tensor) -> float:
@@ -127,12 +142,12 @@ def seconds(milestone: Milestone, kind: type, comm: Comm, rows: torch.Tensor) ->
     return min(took)
 
 
-def cost(milestone: Milestone, kind: type) -> Cost:
+def cost(kind: type, milestone: Milestone) -> Cost:
     """On a rank: what a step of a milestone's class sends and holds."""
     one = torch.ones(1, WIDTH).double()
-    counted, overlaps = traffic(milestone, kind, one)
+    counted, overlaps, early = traffic(milestone, kind, one)
     sent = counted.messages_sent, counted.bytes_sent
-    return Cost(len(counted.calls), *sent, peak(milestone, kind, one), overlaps)
+    return Cost(len(counted.calls), *sent, peak(milestone, kind, one), overlaps, early)
 
 
 def on_slow_link(milestone: Milestone, kind: type) -> float:
@@ -141,9 +156,9 @@ def on_slow_link(milestone: Milestone, kind: type) -> float:
     return seconds(milestone, kind, slowed, torch.ones(ROWS, WIDTH).double())
 
 
-def cost_and_seconds(milestone: Milestone, kind: type) -> tuple[Cost, float]:
+def cost_and_seconds(kind: type, milestone: Milestone) -> tuple[Cost, float]:
     """On a rank: both."""
-    return cost(milestone, kind), on_slow_link(milestone, kind)
+    return cost(kind, milestone), on_slow_link(milestone, kind)
 
 
 # ---- the ring's ----

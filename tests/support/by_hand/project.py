@@ -10,6 +10,8 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.optim import AdamW
 
 import minidist
 from from_scratch import ring
@@ -23,6 +25,7 @@ from from_scratch.ddp import (
 )
 from from_scratch.fsdp import FSDP, Unit
 from from_scratch.zero import FlatParameters, ZeRO1, ZeRO2
+from from_scratch.zero3 import Gather, ZeRO3
 
 # ---- ring.py: (all_reduce, reduce_scatter, all_gather) ----
 
@@ -58,6 +61,18 @@ def by_torch(tensor: Any) -> None:
 
 def by_minidist(tensor: Any) -> None:
     minidist.all_reduce(tensor, algorithm="ring")
+
+
+def by_functions_of_torch(tensor: Any) -> None:
+    """Past the process group, which is watched."""
+    tensor.copy_(functional.all_reduce(tensor, "sum", dist.group.WORLD))
+
+
+def in_float32(tensor: Any) -> None:
+    """Half the bytes, for half the digits."""
+    rounded = tensor.float()
+    ring.all_reduce(rounded)
+    tensor.copy_(rounded)
 
 
 def in_two_rings(tensor: Any) -> None:
@@ -141,10 +156,38 @@ class Minidists(FlatDDP):
         pass
 
 
-class KeepsACopy(FlatDDP):
+class KeepsCopies(PerParameterDDP):
     def synchronize(self) -> None:
         super().synchronize()
         self.kept = [flatten_gradients(self.parameters) for _ in range(2)]
+
+
+class KeepsArrays(PerParameterDDP):
+    """Copies that torch's allocator does not see."""
+
+    def synchronize(self) -> None:
+        super().synchronize()
+        self.kept = [flatten_gradients(self.parameters).numpy().copy() for _ in range(2)]
+
+
+class GathersEach(PerParameterDDP):
+    """As many bytes as an all-reduce on two ranks, and more on three."""
+
+    def synchronize(self) -> None:
+        for parameter in self.parameters:
+            own = parameter.grad.flatten()
+            every = own.new_empty(self.comm.ranks * len(own))
+            self.comm.all_gather(every, own)
+            parameter.grad.copy_(every.view(self.comm.ranks, -1).mean(0).view_as(parameter))
+
+
+class Divided(FlatDDP):
+    """Right: in a second flat tensor."""
+
+    def synchronize(self) -> None:
+        flat = torch.cat([each.grad.flatten() for each in self.parameters]) / self.comm.ranks
+        self.comm.all_reduce(flat)
+        set_gradients(self.parameters, flat)
 
 
 class WaitsAtOnce(BucketedDDP):
@@ -156,6 +199,17 @@ class WaitsAtOnce(BucketedDDP):
 class NeverEarly(OverlappedDDP):
     def gradient_ready(self, _: Any) -> None:
         pass
+
+
+class LazyAtTheEnd(OverlappedDDP):
+    """The last three of eight buckets wait for `synchronize`."""
+
+    def gradient_ready(self, parameter: Any) -> None:
+        self.missing[self.bucket_of[parameter]] -= 1
+        while len(self.in_flight) < min(5, len(self.buckets)):
+            if self.missing[len(self.in_flight)]:
+                break
+            self.launch_next()
 
 
 class AsTheyFill(OverlappedDDP):
@@ -242,6 +296,39 @@ class AllReduces(ZeRO1):
         super().__init__(*args, **options)
         for flat in self.flats:
             flat.__class__ = ByAllReduce
+
+
+class IgnoresItsClass(ZeRO1):
+    def __init__(self, params, optimizer_class, comm, bucket_cap_mb=25, **defaults):
+        super().__init__(params, AdamW, comm, bucket_cap_mb, **defaults)
+
+
+class InOneGo(FlatParameters):
+    def reduce_gradients(self, before: Any = None) -> Any:
+        flat = taken_gradients(self).div_(self.comm.ranks)
+        self.shard.grad = torch.empty_like(self.shard)
+        self.comm.reduce_scatter(self.shard.grad, flat)
+        return Done()
+
+
+class Blocking(ZeRO1):
+    """Right: each reduce-scatter is waited for where it is called."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for flat in self.flats:
+            flat.__class__ = InOneGo
+
+
+class BySlices(ZeRO3):
+    """Right: each weight is a slice of the gathered ones."""
+
+    def weights(self) -> Any:
+        full, start, named = Gather.apply(self.shard, self.comm), 0, {}
+        for name, shape in zip(self.names, self.flat.shapes, strict=True):
+            named[name] = full[start : start + shape.numel()].view(shape)
+            start += shape.numel()
+        return named
 
 
 class SumsOfShards(ZeRO1):

@@ -1,0 +1,117 @@
+"""A reader's file, loaded where it runs: on the ranks, which it may break as it likes.
+
+The grader's own process never imports it. So an error in it, a loop without end or an exit costs
+the milestone that is graded, and no other; and what it puts in the place of the grader's code is
+seen. (Somebody who wants to deceive his own machine still can.)
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from course.verdict import Wrong
+
+T = TypeVar("T")
+
+LESSON = "from_scratch"
+IMPORTS_LESSON = re.compile(rf"^\s*(from|import) +{LESSON}\b", re.MULTILINE)
+GUARDED = re.compile(r"(course|minidist)(\.|$)|torch\.distributed(\.distributed_c10d)?$")
+
+
+def load(package: str, file: str) -> ModuleType:
+    """A file of the project; the reader's own are imported anew."""
+    if package != LESSON:
+        importlib.invalidate_caches()
+        for name in [each for each in sys.modules if each.split(".")[0] == package]:
+            del sys.modules[name]
+    return importlib.import_module(f"{package}.{file}")
+
+
+def mine(file: str) -> ModuleType:
+    """The reader's own file, or where there is none, as in the book, that of `from_scratch`."""
+    return load("mine" if importlib.util.find_spec("mine") else LESSON, file)
+
+
+def found(package: str, file: str, *names: str) -> Any:
+    """What has this name in a file of the project; the file itself, if several are asked for.
+
+    Raises:
+        NotImplementedError: there is no such file or name yet.
+        Wrong: the file is no Python, or takes what it is to be from the lesson.
+    """
+    try:
+        module = load(package, file)
+    except SyntaxError as error:
+        name = Path(error.filename or file).name
+        raise Wrong(f"{name}, line {error.lineno}: {type(error).__name__}: {error.msg}.") from error
+    except ModuleNotFoundError as error:
+        if error.name not in (package, f"{package}.{file}"):
+            raise
+        raise NotImplementedError(f"there is no {names[0]} in {package}/{file}.py.") from error
+    if package != LESSON and IMPORTS_LESSON.search(inspect.getsource(module)):
+        raise Wrong(f"{package}/{file}.py imports {LESSON}, which is the solution.")
+    for name in names:
+        if not hasattr(module, name):
+            raise NotImplementedError(f"there is no {name} in {package}/{file}.py.")
+    return module if len(names) > 1 else getattr(module, names[0])
+
+
+def with_submission(source: Callable[[], Any], work: Callable[..., T], *args: Any) -> T:
+    """On a rank: work(what `source` loads, *args).
+
+    Raises:
+        NotImplementedError: a function is still to be written; it says where.
+        Wrong: the reader's code has replaced a function of the course or of torch.distributed.
+    """
+    before = _functions()
+    try:
+        answer = source()
+        _check_untouched(before)
+        result = work(answer, *args)
+    except NotImplementedError as error:
+        raise error if error.args else NotImplementedError(_to_do(error)) from error
+    _check_untouched(before)
+    return result
+
+
+def _to_do(error: NotImplementedError) -> str:
+    """The function that a stub stands for."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    file = "/".join(Path(frame.filename).parts[-2:])
+    return f"{file}, line {frame.lineno}: {frame.name} is still to be written."
+
+
+def _functions() -> dict[tuple[str, str], Any]:
+    """Functions and classes that a grader stands on, and the methods of those classes.
+
+    Kinds are asked by `type`: torch.distributed has an old name that warns of being asked itself.
+    """
+    places = {name: module for name, module in sys.modules.items() if GUARDED.match(name)}
+    kinds = {
+        f"{name}.{each.__name__}": each
+        for name, module in places.items()
+        for each in vars(module).values()
+        if issubclass(type(each), type) and each.__module__ == name
+    }
+    return {
+        (place, name): value
+        for place, holder in [*places.items(), *kinds.items()]
+        for name, value in list(vars(holder).items())
+        if callable(value) or issubclass(type(value), property | classmethod | staticmethod)
+    }
+
+
+def _check_untouched(before: dict[tuple[str, str], Any]) -> None:
+    now = _functions()
+    for (place, name), value in before.items():
+        if now.get((place, name)) is not value:
+            raise Wrong(f"your file replaces {place}.{name}; leave what it stands on as it is.")
