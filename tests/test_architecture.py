@@ -215,6 +215,7 @@ COURSE_FLOORS = [
     ["figures"],
     ["capstone", "failures", "sandbox", "widgets"],
     ["graders", "project"],
+    ["grade"],
 ]
 COURSE_FLOOR_OF = {room: floor for floor, rooms in enumerate(COURSE_FLOORS) for room in rooms}
 

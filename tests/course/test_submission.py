@@ -46,7 +46,7 @@ def write(folder: Path, **files: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "diagnosis"),
     [
-        ("def all_reduce(:\n", "^ring.py, line 1: SyntaxError: invalid syntax.$"),
+        ("def all_reduce(:\n", "^in ring.py, line 1: SyntaxError: invalid syntax.$"),
         ("import nowhere\n", r"No module named 'nowhere' \(ring.py, line 1, in <module>\)"),
         (TYPO, r"name 'dits' is not defined \(ring.py, line 5, in all_reduce\)"),
         ("import os\n\nos._exit(3)\n", "left with exit code 3"),
@@ -79,7 +79,7 @@ def test_a_helper_that_is_still_a_stub_is_named(
     verdict = report.grade("DDP, bucketed")
     assert verdict.status == "not yet"
     line = lesson[:body].count("\n") + 1
-    assert verdict.text == f"mine/ddp.py, line {line}: in_buckets is still to be written."
+    assert verdict.text == f"in mine/ddp.py, line {line}, in_buckets is still to be written."
 
 
 def test_a_file_that_changes_its_grader_is_refused(

@@ -52,13 +52,14 @@ def found(package: str, file: str, *names: str) -> Any:
         module = load(package, file)
     except SyntaxError as error:
         name = Path(error.filename or file).name
-        raise Wrong(f"{name}, line {error.lineno}: {type(error).__name__}: {error.msg}.") from error
+        kind = type(error).__name__
+        raise Wrong(f"in {name}, line {error.lineno}: {kind}: {error.msg}.") from error
     except ModuleNotFoundError as error:
         if error.name not in (package, f"{package}.{file}"):
             raise
         raise NotImplementedError(f"there is no {names[0]} in {package}/{file}.py.") from error
     if package != LESSON and IMPORTS_LESSON.search(inspect.getsource(module)):
-        raise Wrong(f"{package}/{file}.py imports {LESSON}, which is the solution.")
+        raise Wrong(f"your {package}/{file}.py imports {LESSON}, which is the solution.")
     for name in names:
         if not hasattr(module, name):
             raise NotImplementedError(f"there is no {name} in {package}/{file}.py.")
@@ -72,14 +73,20 @@ def with_submission(source: Callable[[], Any], work: Callable[..., T], *args: An
         NotImplementedError: a function is still to be written; it says where.
         Wrong: the reader's code has replaced a function of the course or of torch.distributed.
     """
-    before = _functions()
     try:
-        answer = source()
-        _check_untouched(before)
-        result = work(answer, *args)
+        return guarded(lambda: work(guarded(source), *args))
     except NotImplementedError as error:
         raise error if error.args else NotImplementedError(_to_do(error)) from error
-    _check_untouched(before)
+
+
+def guarded(work: Callable[[], T]) -> T:
+    """What `work` returns, if it leaves the functions that graders stand on as they are."""
+    before = _functions()
+    result = work()
+    now = _functions()
+    for (place, name), value in before.items():
+        if now.get((place, name)) is not value:
+            raise Wrong(f"your file replaces {place}.{name}; leave what it stands on as it is.")
     return result
 
 
@@ -87,7 +94,7 @@ def _to_do(error: NotImplementedError) -> str:
     """The function that a stub stands for."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     file = "/".join(Path(frame.filename).parts[-2:])
-    return f"{file}, line {frame.lineno}: {frame.name} is still to be written."
+    return f"in {file}, line {frame.lineno}, {frame.name} is still to be written."
 
 
 def _functions() -> dict[tuple[str, str], Any]:
@@ -108,10 +115,3 @@ def _functions() -> dict[tuple[str, str], Any]:
         for name, value in list(vars(holder).items())
         if callable(value) or issubclass(type(value), property | classmethod | staticmethod)
     }
-
-
-def _check_untouched(before: dict[tuple[str, str], Any]) -> None:
-    now = _functions()
-    for (place, name), value in before.items():
-        if now.get((place, name)) is not value:
-            raise Wrong(f"your file replaces {place}.{name}; leave what it stands on as it is.")

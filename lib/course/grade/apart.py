@@ -1,0 +1,125 @@
+"""A submission graded in a process of its own: whatever it does there costs its own points.
+
+It works on a copy, in a session of its own, with limits of time and memory; what breaks the process
+costs the task that was being graded, and the rest goes on in a new one. It is not a sandbox: code
+of a submission may read and delete what you may, and use the network. Grade strangers in a
+container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from course.grade.tasks import tasks_of
+from course.verdict import many
+
+Result = dict[str, Any]  # status, text, seconds
+START = 120.0  # seconds more until the first task begins: torch has to be loaded
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`seconds` for a task; `gib` of address space for each process."""
+
+    seconds: float = 180.0
+    gib: float = 16.0
+
+
+def grade_apart(folder: Path, only: str, limits: Limits) -> dict[str, Result]:
+    """The results of a submission's tasks whose names contain `only`."""
+    with TemporaryDirectory(prefix="submission-", ignore_cleanup_errors=True) as name:
+        place = Path(name).resolve()
+        copy = place / "work"
+        whole = (folder / "mine").is_dir() or any(folder.rglob("*.ipynb"))  # of work/, not mine/
+        target = copy if whole else copy / "mine"
+        shutil.copytree(folder, target, symlinks=True)
+        results: dict[str, Result] = {task: {} for task in tasks_of(copy) if only in task}
+        while left := [task for task, result in results.items() if not result]:
+            begun, why = _run(copy, left, results, limits)
+            if begun is None:  # not even the first: it cannot be because of the submission
+                raise RuntimeError(f"{folder}: the process that grades it {why}")
+            if not results[begun]:
+                text = f"Wrong. It has broken the process that graded it, which {why}."
+                results[begun] = {"status": "wrong", "text": text, "seconds": limits.seconds}
+        return results
+
+
+def _run(
+    copy: Path, names: list[str], results: dict[str, Result], limits: Limits
+) -> tuple[str | None, str]:
+    """Grade these tasks, until a process ends; the last that it began, and how it ended."""
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "course.grade.one", copy, str(write), str(limits.gib), *names],
+        pass_fds=[write],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=os.environ | {"HOME": str(copy), "TMPDIR": str(copy.parent), "TQDM_DISABLE": "1"},
+    )
+    os.close(write)
+    begun, late = None, threading.Event()
+
+    def stop() -> None:
+        late.set()
+        kill_tree(process.pid)
+
+    with os.fdopen(read) as lines:
+        while True:
+            watch = threading.Timer(limits.seconds + (START if begun is None else 0), stop)
+            watch.start()
+            line = lines.readline()
+            watch.cancel()
+            if not line:
+                break
+            said = json.loads(line)
+            begun = said.pop("task")
+            results[begun] = said
+    kill_tree(process.pid)
+    code = process.wait()
+    if late.is_set():
+        return begun, f"did not end within {limits.seconds:g} s"
+    if code < 0:
+        return begun, f"was killed by {signal.Signals(-code).name}"
+    return begun, f"left with exit code {code}"
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and all that has come from it; it is stopped first, to adopt orphans."""
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        root.suspend()
+        for _ in range(100):
+            found = [p for p in root.children(recursive=True) if _runs(p)]
+            for each in found:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+            if not found:
+                break
+        root.kill()
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def points(results: dict[str, Result]) -> str:
+    """Such as "7 of 10 tasks"."""
+    right = sum(result["status"] == "right" for result in results.values())
+    return f"{right} of {many(len(results), 'task')}"
