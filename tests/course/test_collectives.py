@@ -180,14 +180,14 @@ traffic | all_at_once | right, but the calls of broadcast move .* that nobody ne
 input | gather(copy=taken) | `mine` was overwritten; it is an input
 order | lambda parts, mine, rank, broadcast: rank and broadcast(mine, 1)
     | rank 0 passed barrier; ranks 1, 2, 3 passed broadcast.*barrier is this grader's
-off by one | gather(roots=lambda n, _: [n]) | ValueError: .* src must be .* got 4 \(line
+off by one | gather(roots=lambda n, _: [n]) | ValueError: .* src must be .* got 4 \(test_collectives.py, line
 these sizes | gather(copy=only_small) | 4 real processes ranks? .* raised ValueError: too la
 two ranks | for_two | With 4 ranks: on rank 0 nothing was written into parts\[2\]
 these sizes | for_four | On 2 real processes ranks? .* raised IndexError
 constant | numbers | on rank 0 parts\[0\] holds 0 everywhere, expected rank 0's
 mistake | gather(copy=torch.round) | parts\[0\] holds .* everywhere, expected rank 0's
 hangs | forever | makes call after call of broadcast
-hangs | spins | did not end within 15 s \(line .*, in spins\)
+hangs | spins | did not end within 15 s \(test_collectives.py, line .*, in spins\)
 torch's own | lambda parts, mine, *_: dist.all_gather(parts, mine)
     | your function calls torch.distributed's all_gather. Use `broadcast`
 torch's own | lambda parts, mine, *_: minidist.all_gather(parts, mine)

@@ -125,7 +125,9 @@ def _draw(rank: int, *shape: int) -> Tensor:
 
 def _compare(what: str, found: Tensor, right: Tensor) -> None:
     if not torch.allclose(found, right, TOLERANCE, TOLERANCE):
-        raise Wrong(f"{what} gives {_shown(found)}, expected {_shown(right)}.")
+        off = (found - right).abs().max().item()
+        gives = f"gives {_shown(found)}, expected {_shown(right)}"
+        raise Wrong(f"{what} {gives}: it is off by up to {off:.2g}.")
 
 
 def _shown(tensor: Tensor) -> str:
