@@ -180,7 +180,8 @@ traffic | all_at_once | right, but the calls of broadcast move .* that nobody ne
 input | gather(copy=taken) | `mine` was overwritten; it is an input
 order | lambda parts, mine, rank, broadcast: rank and broadcast(mine, 1)
     | rank 0 passed barrier; ranks 1, 2, 3 passed broadcast.*barrier is this grader's
-off by one | gather(roots=lambda n, _: [n]) | ValueError: .* src must be .* got 4 \(test_collectives.py, line
+off by one | gather(roots=lambda n, _: [n]) | ValueError: .* src must be .* got 4
+    \(test_collectives.py, line
 these sizes | gather(copy=only_small) | 4 real processes ranks? .* raised ValueError: too la
 two ranks | for_two | With 4 ranks: on rank 0 nothing was written into parts\[2\]
 these sizes | for_four | On 2 real processes ranks? .* raised IndexError

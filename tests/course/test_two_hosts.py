@@ -7,10 +7,18 @@ from subprocess import TimeoutExpired
 
 import pytest
 
+from course.hosts import two_hosts as module
 from course.hosts.two_hosts import Forbidden, ToolMissing, cabled, loopback, torchrun, two_hosts
 from tests.support.processes import living, noted
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "ddp.py"
+SLOW = """
+import time
+
+print("step 1", flush=True)
+time.sleep(2)
+print("step 2")
+"""
 FAILS = "raise ZeroDivisionError('on purpose')"
 HANGS = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w'); time.sleep(1000)"
 
@@ -48,6 +56,22 @@ def test_a_script_that_fails_is_reported_with_its_node(tmp_path: Path) -> None:
     script.write_text(FAILS)
     with pytest.raises(RuntimeError, match=r"(?s)torchrun on node \d failed:.*on purpose"):
         torchrun(loopback()[:1], 1, str(script))
+
+
+def test_who_waits_for_torchrun_hears_what_was_printed_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    assert torchrun(loopback()[:1], 1, str(script)) == ["step 1\nstep 2\n"]
+    assert capsys.readouterr().out == ""
+    monkeypatch.delenv("TQDM_DISABLE")
+    assert torchrun(loopback()[:1], 1, str(script)) == ["step 1\nstep 2\n"]
+    said = capsys.readouterr().out
+    assert "torchrun, after 0 s: nothing is printed yet\n" in said
+    assert " s: step 1\n" in said
 
 
 def test_a_script_that_hangs_is_stopped_with_its_ranks(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from course.capstone import task
 from course.capstone.cluster import Cluster
+from course.timing.progress import progress
 from minidist.memory.meter import Meter
 
 METERED = 2  # the step in which memory is measured: the optimizer's state is there
@@ -37,7 +38,7 @@ def lines(make: Any, steps: int) -> Iterator[Line]:
     cluster.emulate(net)
     run = make(net, cluster)
     yield {"ranks": cluster.ranks, "steps": steps}
-    for step in range(steps):
+    for step in progress(range(steps), "steps"):
         start = cluster.clock.now
         cluster.begin_step()
         if step == METERED:

@@ -12,12 +12,11 @@ from typing import Any
 import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 
-import course
 from course.project.report import grade, names_of
 from course.project.submission import guarded
 from course.verdict import Verdict
 
-LABS = Path(course.__file__).parents[2] / "notebooks"
+LABS = Path(__file__).parents[3] / "notebooks"
 
 Tasks = dict[str, Callable[[], Verdict]]  # name → what grades it
 

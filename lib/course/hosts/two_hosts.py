@@ -13,12 +13,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from subprocess import PIPE
 from typing import TextIO
 
+PATIENCE = 3.0  # seconds between two lines about a run
 STAY = ("sh", "-c", "echo here; exec cat")  # until we close its input, or are gone
 USER = ("--user", "--preserve-credentials")
 NO = ("not permitted", "denied", "not supported", "Unknown device type")  # a kernel's refusals
@@ -152,7 +154,7 @@ def torchrun(
             for node, host in enumerate(hosts)
         ]
         try:
-            codes = [process.wait(timeout) for process in launchers]
+            codes = _wait(launchers, outs, timeout)
         finally:
             for process in launchers:
                 _stop(process)
@@ -161,6 +163,31 @@ def torchrun(
             node = next(node for node, code in enumerate(codes) if code)
             raise RuntimeError(f"torchrun on node {node} failed:\n{said[node][-3000:]}")
         return [_read(each) for each in outs]
+
+
+def _wait(
+    launchers: Sequence[subprocess.Popen[bytes]], outs: Sequence[TextIO], timeout: float
+) -> list[int]:
+    """Their exit codes; meanwhile say every few seconds what was printed last."""
+    start = said = time.monotonic()
+    while True:
+        codes = [code for each in launchers if (code := each.poll()) is not None]
+        if len(codes) == len(launchers):
+            return codes
+        now = time.monotonic()
+        if now - start > timeout:
+            raise subprocess.TimeoutExpired("torchrun", timeout)
+        if now - said > PATIENCE and "TQDM_DISABLE" not in os.environ:
+            said = now
+            lines = [line for out in outs for line in _written(out).splitlines()]
+            last = lines[-1] if lines else "nothing is printed yet"
+            print(f"torchrun, after {now - start:.0f} s: {last}", flush=True)
+        time.sleep(0.05)
+
+
+def _written(file: TextIO) -> str:
+    """What is in a file that others write to, whose position is theirs too."""
+    return os.pread(file.fileno(), 2**20, 0).decode(errors="replace")
 
 
 def _free_port() -> int:

@@ -67,8 +67,9 @@ def found(package: str, file: str, *names: str) -> Any:
 def _path(package: str, file: str) -> Path | None:
     """Where a file of the project is; None if it is not there."""
     front = importlib.util.find_spec(package)
-    path = Path(front.origin).with_name(f"{file}.py") if front and front.origin else None
-    return path if path and path.exists() else None
+    folders = front.submodule_search_locations if front else None
+    paths = (Path(folder, f"{file}.py") for folder in folders or [])
+    return next((path for path in paths if path.exists()), None)
 
 
 def with_submission(source: Callable[[], Any], work: Callable[..., T], *args: Any) -> T:
