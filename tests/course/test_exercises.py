@@ -10,8 +10,8 @@ from typing import Any
 
 import nbformat
 import pytest
-from IPython.core.inputtransformer2 import TransformerManager
 
+from course.grade.tasks import imports
 from course.verdict import Verdict
 from tests.course.verdicts import KINDS, tables
 from tools.execute import executed
@@ -44,11 +44,7 @@ def cell(lab: str, tag: str) -> Any:
 def names(lab: str) -> dict[str, Any]:
     """What the lab's cells import; a cell of an exercise needs no more."""
     found: dict[str, Any] = {"__name__": "__main__"}
-    magic = TransformerManager()  # `%config` is no Python
-    for each in code(lab):
-        for node in ast.parse(magic.transform_cell(each.source)).body:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                exec(ast.unparse(node), found)
+    exec("\n".join(imports(lab)), found)
     return found
 
 

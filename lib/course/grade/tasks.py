@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -65,7 +64,7 @@ def exercise(path: Path, tag: str) -> Verdict:
     """Run a learner's cell, and then the course's grader, whatever the cell itself has graded."""
     names: dict[str, Any] = {"__name__": "__main__"}
     exec("\n".join(imports(path.stem)), names)
-    graders = importlib.import_module(names["grade"].__name__)
+    graders = names["grade"]
 
     def graded() -> Verdict:
         sources = [source for tags, source in cells(path) if tag in tags]

@@ -25,10 +25,12 @@ class Trained(NamedTuple):
     weights: Callable[[], dict[str, Tensor]]  # all of them, by name
 
 
+Kind = Callable[..., Any]  # what the reader writes
+Steps = type[Optimizer]
 Train = Callable[..., Trained]  # train(kind, net, comm, cap_mb), and maybe another optimizer
 
 
-def make(optimizer: type[Optimizer], parameters: Iterable[nn.Parameter]) -> Optimizer:
+def make(optimizer: Steps, parameters: Iterable[nn.Parameter]) -> Optimizer:
     """An optimizer of this class."""
     return optimizer(parameters, lr=RATE)  # type: ignore[call-arg]
 
@@ -38,11 +40,7 @@ def nothing() -> None:
 
 
 def with_ddp(
-    kind: Callable[..., Any],
-    net: nn.Module,
-    comm: Comm,
-    cap_mb: float,
-    optimizer: type[Optimizer] = AdamW,
+    kind: Kind, net: nn.Module, comm: Comm, cap_mb: float, optimizer: Steps = AdamW
 ) -> Trained:
     """A class of `ddp.py`; those that make buckets take their cap."""
     takes_cap = "bucket_cap_mb" in signature(kind).parameters
@@ -52,11 +50,7 @@ def with_ddp(
 
 
 def with_zero(
-    kind: Callable[..., Any],
-    net: nn.Module,
-    comm: Comm,
-    cap_mb: float,
-    optimizer: type[Optimizer] = AdamW,
+    kind: Kind, net: nn.Module, comm: Comm, cap_mb: float, optimizer: Steps = AdamW
 ) -> Trained:
     """An optimizer of `zero.py`."""
     made = kind(net.parameters(), optimizer, comm, bucket_cap_mb=cap_mb, lr=RATE)
@@ -64,11 +58,7 @@ def with_zero(
 
 
 def with_zero_3(
-    kind: Callable[..., Any],
-    net: nn.Module,
-    comm: Comm,
-    _: float,
-    optimizer: type[Optimizer] = AdamW,
+    kind: Kind, net: nn.Module, comm: Comm, _: float, optimizer: Steps = AdamW
 ) -> Trained:
     """The wrapper of `zero3.py`."""
     model = kind(net, comm)
@@ -79,11 +69,7 @@ def with_fsdp(prefetch: bool) -> Train:
     """The wrapper of `fsdp.py`."""
 
     def train(
-        kind: Callable[..., Any],
-        net: nn.Module,
-        comm: Comm,
-        _: float,
-        optimizer: type[Optimizer] = AdamW,
+        kind: Kind, net: nn.Module, comm: Comm, _: float, optimizer: Steps = AdamW
     ) -> Trained:
         model = kind(net, blocks(net), comm, prefetch)
 
