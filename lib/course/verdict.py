@@ -2,20 +2,21 @@
 
 import html
 import math
+import os
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import update_wrapper, wraps
 from inspect import unwrap
 from io import StringIO
 from numbers import Real
-from operator import eq, index
+from operator import index
 from pathlib import Path
+from random import Random
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import numpy as np
@@ -158,59 +159,9 @@ def ask_as(
         raise Wrong(f"{where}you return {answer!r:.80}; expected {expected}.") from error
 
 
-def hint(answer: float, hints: Iterable[tuple[float, str]], within: float = 1e-9) -> str:
-    """A blank and what the first value that is the answer says of it; "" if there is none."""
-    fitting = (f" {text}" for value, text in hints if abs(value - answer) <= within)
-    return next(fitting, "")
-
-
-def check_answers(
-    function: Callable[..., object],
-    cases: Iterable[tuple[Any, ...]],
-    right: Callable[..., T],
-    told: Callable[..., str],
-    why: Callable[..., str],
-    *,
-    read: Callable[[Any], T],
-    expected: str,
-    same: Callable[[T, T], bool] = eq,
-    show: Callable[[T], str] = str,
-) -> None:
-    """Ask for the answer to each case; raise Wrong at the first that is not `right(*case)`.
-
-    The verdict names the case as `told(*case)` does, and ends with `why(answer, *case)`, which is
-    a blank and what may be wrong, or "".
-    """
-    for case in cases:
-        given, where = deepcopy(case), f"{told(*case)} "
-        answer, wanted = ask_as(read, expected, function, *given, case=where), right(*case)
-        if given != case:
-            raise Wrong(f"{where}what you are given is changed; read it only.")
-        if not same(answer, wanted):
-            raise Wrong(f"{where}you say {show(answer)}; it is {show(wanted)}.{why(answer, *case)}")
-
-
-def check_numbers(
-    function: Callable[..., object],
-    cases: Iterable[tuple[Any, ...]],
-    right: Callable[..., float],
-    told: Callable[..., str],
-    why: Callable[..., str],
-    *,
-    unit: str = "bytes",
-    within: float = 1e-9,
-) -> None:
-    """As `check_answers`, for numbers of a unit."""
-    check_answers(
-        function, cases, right, told, why, read=number, expected=f"a number of {unit}",
-        same=lambda answer, wanted: abs(answer - wanted) <= within,
-        show=lambda value: f"{amount(value)} {unit.removesuffix('s') if value == 1 else unit}",
-    )  # fmt: skip
-
-
-def amount(value: float) -> str:
-    """A number as a verdict shows it: a whole one with commas, another one to four digits."""
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"
+def draws(place: int) -> Random:
+    """What draws cases of an exercise: always the same, but where `COURSE_SEED` is set."""
+    return Random(f"{place} {os.environ.get('COURSE_SEED', '')}")
 
 
 def many(count: int, noun: str) -> str:
@@ -229,6 +180,8 @@ class Grader(Generic[P]):
     A stub raises NotImplementedError, which is no mistake yet, and may say what is missing. Of what
     is printed meanwhile, the beginning is shown.
     """
+
+    __name__: str
 
     def __init__(self, grade: Callable[P, str]) -> None:
         self._grade = grade
@@ -256,7 +209,7 @@ class Grader(Generic[P]):
     def solved(self) -> Any:
         """The first function that was right, for the cells below: the reader's, or the solution."""
         if self._solved is None:
-            raise RuntimeError("solve the exercise first, or run its folded solution")
+            raise RuntimeError("first solve the exercise above, then run this cell again")
         return self._solved
 
 

@@ -47,23 +47,8 @@ def fill(sizes: list[int], first: int, cap: int, *, forward: bool = False) -> li
     return buckets
 
 
-def never_over(sizes: list[int], first: int, cap: int) -> list[list[int]]:
-    buckets: list[list[int]] = [[]]
-    for number in reversed(range(len(sizes))):
-        limit = first if len(buckets) == 1 else cap
-        if buckets[-1] and sum(sizes[i] for i in [*buckets[-1], number]) > limit:
-            buckets.append([])
-        buckets[-1].append(number)
-    return buckets
-
-
 def test_another_way_to_fill_them_is_right_too() -> None:
     assert grade.buckets(fill)
-
-
-def in_twos(sizes: list[int], first: int, cap: int) -> list[list[int]]:
-    order = list(range(len(sizes)))[::-1]
-    return [order[:1], *(order[i : i + 2] for i in range(1, len(order), 2))]
 
 
 def test_numbers_of_other_types_are_right() -> None:
@@ -109,27 +94,5 @@ torch's own | hand.by_hand(average=hand.by_torch) | calls torch.distributed's al
 torch's own | hand.by_hand(average=hand.by_torch_in_secret) | torch.distributed's all_red
 raises | lambda model: os._exit(3) | left with exit code 3
 """)
-WRONG[grade.buckets] = [
-    ("mistake", lambda s, first, cap: fill(s, first, cap, forward=True), "them in reverse"),
-    ("mistake", lambda s, first, cap: fill(s, cap, cap), "the first bucket has a cap of its own"),
-    ("mistake", lambda s, first, cap: fill(s, first, first), "is not full with . MiB: its cap is"),
-    ("mistake", never_over, "is not full with . MiB: its cap is"),
-    ("off by one", lambda s, first, cap: fill(s, first + 1, cap + 1), "full before its last"),
-    ("off by one", lambda s, first, cap: fill(s, first, cap)[:-1], "Parameter 0 is in 0 buckets"),
-    ("mistake", lambda s, first, cap: [*fill(s, first, cap), [0]], "Parameter 0 is in 2 buckets"),
-    (
-        "constant",
-        lambda s, first, cap: [[3], [2, 1], [0]],
-        "4 is in 0 buckets; expected each in one",
-    ),
-    ("these sizes", in_twos, r"For parameters of \[1, 2, 3, 4, 5, 6\] MiB.* Bucket . is not full"),
-    ("unit", lambda s, first, cap: fill(s, first * 8, cap * 8), "full before its last parameter"),
-    ("type", lambda s, first, cap: None, "you return None; expected a list of lists"),
-    (
-        "type",
-        lambda s, first, cap: [i for b in fill(s, first, cap) for i in b],
-        "expected a list of lists",
-    ),
-]
 
 test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

@@ -12,8 +12,9 @@ import nbformat
 import pytest
 
 from course.grade.tasks import imports
+from course.graders.table import Exercise
 from course.verdict import Verdict
-from tests.course.verdicts import KINDS, tables
+from tests.course.verdicts import KINDS, tables, wrong_to_any
 from tools.execute import executed
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -86,12 +87,15 @@ WRONG = dict(tables())
 
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES)
-def test_each_exercise_has_six_wrong_answers_of_four_kinds(lab: str, exercise: str) -> None:
+def test_each_exercise_has_eight_wrong_answers_of_four_kinds(lab: str, exercise: str) -> None:
     last = ast.parse(cell(lab, f"exercise-{exercise}").source).body[-1]
     assert isinstance(last, ast.Expr)
     assert isinstance(last.value, ast.Call)
     grader = eval(ast.unparse(last.value.func), dict(names(lab)))
     kinds = [kind for kind, *_ in WRONG[lab].get(grader, [])]
-    assert len(kinds) >= 6, kinds
+    if isinstance(grader, Exercise):
+        table = grader.table()
+        kinds += ["mistake" for _ in table.slips] + list(wrong_to_any(table))
+    assert len(kinds) >= 8, kinds
     assert len(set(kinds)) >= 4, kinds
     assert set(kinds) <= set(KINDS)

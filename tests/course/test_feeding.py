@@ -45,35 +45,6 @@ def test_other_right_ways_are_right_too() -> None:
 
 rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
-WRONG[grade.indices] = [
-    ("mistake", indices(seed=""), "epoch 3.*That is the order of epoch 0"),
-    ("mistake", indices(seed="rank"), "must shuffle alike: the seed is the epoch, not the rank"),
-    ("these sizes", indices(pad=False), "samples each: one would run out"),
-    ("mistake", indices(front=False), "What is repeated comes from the front"),
-    ("mistake", indices(deal=False), "A fair split, but not the sampler's: rank r takes places r"),
-    ("off by one", indices(deal=False, last=-1), "Each rank should have 3 samples, yours have 2"),
-    ("off by one", lambda *case: [n + 1 for n in indices()(*case)], "Samples are numbered 0 to 9"),
-    ("constant", lambda *case: [4, 7, 5], "too often and others never"),
-    (
-        "two ranks",
-        lambda size, ranks, rank, *more: indices()(size, 2, rank % 2, *more),
-        "10 samples, 4 ranks, .*should have 3 samples, yours have 5",
-    ),
-    ("type", lambda *case: None, "you return None; expected a list of numbers"),
-    ("type", lambda *case: indices()(*case)[0], "expected a list of numbers"),
-]
-WRONG[grade.rate] = rows("""step, base, k, warm
-constant | k * base | For step 0 .* not zero, and not yet
-mistake | k * base * min(1, step / warm) | it is not zero
-mistake | base + step * (k - 1) * base / max(warm, 1) | grow
-mistake | base if step < warm else k * base | as much as the
-off by one | =lambda step, *more: warmed(step + 1, *more) | first step is taken with the base
-these sizes | base + (k - 1) * base * min(1, step / warm)
-    | for .0, 0.1, 8.0, 0. it raised ZeroDivisionError
-these sizes | =lambda step, *more: warmed(min(step, 10), *more) | For step 11 .* 23 you say
-unit | =lambda *case: 100 * warmed(*case) | you say 10; it is 0.1
-type | =lambda *case: [warmed(*case)] | expected a learning rate, a number
-""")
 WRONG[grade.accumulate] = rows("""
 mistake | hand.accumulate(divide=lambda many: 1) | 4 times too large: divide each loss
 mistake | hand.accumulate(divide=lambda many: many**2) | 4 times too small: divide .* once
@@ -85,6 +56,7 @@ gathers all | hand.accumulate(afterwards=hand.gathered) | batches is right, but 
 two ranks | hand.accumulate(afterwards=hand.of_two) | is 1.5 times too large
 torch's own | hand.accumulate(afterwards=hand.by_torch) | torch.distributed's all_reduce
 mistake | hand.accumulate(quiet=lambda many: many) | rank 0 has all-reduced nothing
+memory | hand.all_at_once | a forward has 20 rows, where a batch has 5.*one at a time
 mistake | hand.accumulate(left_out=1) | Every batch must go through
 mistake | lambda model, batches, loss: None | no gradient of every parameter
 """)
@@ -103,6 +75,7 @@ WRONG[grade.save] = [
     ("traffic", hand.saver(ranks=(0, 1, 2)), r"ranks \[0, 1, 2\] write"),
     ("memory", hand.saver(leave=True), "beside the file there is left model.pt.0"),
     ("constant", hand.under_one_name, "when rank 0 is back it finds the old file"),
+    ("mistake", hand.after_a_while, "a rank sleeps for a fixed time"),
     ("two ranks", hand.with_rank_1, "when rank 2 is back it finds the old file"),
     ("mistake", lambda state, path: None, "when rank 0 is back it finds the old file"),
 ]

@@ -1,6 +1,5 @@
 """The graders of the lab that takes FSDP apart: mistakes get a diagnosis."""
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -15,24 +14,6 @@ from tests.support.by_hand import fsdp as hand
 def rounded_up(rows: int, ranks: int) -> list[tuple[int, int]]:
     each = -(-rows // ranks)
     return [(min(r * each, rows), min((r + 1) * each, rows)) for r in range(ranks)]
-
-
-def overhanging(rows: int, ranks: int) -> list[tuple[int, int]]:
-    each = -(-rows // ranks)
-    return [(r * each, (r + 1) * each) for r in range(ranks)]
-
-
-def half_overhanging(rows: int, ranks: int) -> list[tuple[int, int]]:
-    each = -(-rows // ranks)
-    return [(r * each, min((r + 1) * each, rows)) for r in range(ranks)]
-
-
-def rounded_down(rows: int, ranks: int) -> list[tuple[int, int]]:
-    return [(r * (rows // ranks), (r + 1) * (rows // ranks)) for r in range(ranks)]
-
-
-def even(rows: int, ranks: int) -> list[tuple[int, int]]:
-    return list(itertools.pairwise(round(rows * r / ranks) for r in range(ranks + 1)))
 
 
 def test_a_rank_without_rows_may_say_so_in_any_way() -> None:
@@ -50,20 +31,6 @@ def test_other_right_ways_are_right_too() -> None:
 
 rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
-WRONG[grade.rows] = rows(r"""rows, ranks
-mistake | =overhanging | There is no row 7: cut at 5
-mistake | =half_overhanging | must not end before it begins
-mistake | =rounded_down | No rank has row 4: round up
-mistake | =even | as even as can be.*\[2, 2, 1, 0\] rows
-mistake | rounded_up(rows, ranks)[:-1] | a rank without rows
-mistake | rounded_up(rows, ranks)[::-1] | Expected \[2, 2, 2, 2\] rows
-mistake | [rows // ranks] * ranks | expected .start, end. of each
-constant | [(0, 2), (2, 4), (4, 6), (6, 8)] | There is no row 7: cut at 5
-two ranks | (rounded_up(rows, 2) + [(rows, rows)] * ranks)[:ranks]
-    | For 8 rows on 4 ranks .*Expected
-off by one | [(a, max(a, b - 1)) for a, b in rounded_up(rows, ranks)] | No rank has row 1
-type | None | you return None; expected .start, end. of each
-""")
 WRONG[grade.norm] = rows("""parts, comm
 mistake | hand.squares(parts).sqrt() | the norm of this rank's part alone
 mistake | hand.total(hand.squares(parts).sqrt(), comm) | Norms do not add up: their squares do

@@ -51,7 +51,7 @@ def test_a_class_with_all_kinds_of_submissions(tmp_path: Path) -> None:
         hand_in(tmp_path / "class", learner, text)
     (tmp_path / "class" / "cleo").mkdir()
     out, sheets = tmp_path / "grades.json", tmp_path / "sheets"
-    asked = ["class", "--json", out, "--sheets", sheets, "--only", "ring"]
+    asked = ["class", "--json", out, "--sheets", sheets, "--only", "ring", "--seed", "7"]
     done = subprocess.run(
         [sys.executable, "-m", "course.grade", *asked],
         cwd=tmp_path,
@@ -66,6 +66,8 @@ def test_a_class_with_all_kinds_of_submissions(tmp_path: Path) -> None:
     results = {learner: entry["tasks"]["project: ring"] for learner, entry in grades.items()}
     assert results["anna"]["status"] == "right", results["anna"]
     assert grades["anna"]["points"] == "1 of 1 task"
+    assert grades["anna"]["seed"] == "7"
+    assert "COURSE_SEED=7" in (sheets / "anna.md").read_text()
     assert results["ben"]["text"] == "Wrong. In ring.py, line 1: SyntaxError: invalid syntax."
     assert results["cleo"]["status"] == "not yet"
     assert results["emil"]["status"] == "right", "it does more than it should, and rightly"

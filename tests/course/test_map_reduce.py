@@ -101,17 +101,5 @@ these sizes | (lengths, added, known) | it raised KeyError|have a mean length of
 raises | (raises_late, added, mean) | the mapper raised KeyError
 hangs | (endless, added, mean) | the mapper yields 108 pairs or more; expected one per word
 """)
-WRONG[grade.owner] = rows(r"""key, n
-mistake | key[0] % n | 1 to reducer 1; .* on rank 0\. You deal .* cards
-these sizes | key[0] // -(-key[1] // n) | 10 elements on 4 ranks: .* \[3, 3, 3, 1\] elements;
-these sizes | key[0] // (key[1] // n) | 10 elements on 4 ranks: for element 8 you say 4
-mistake | key[0] * n // key[1] | \[3, 2, 3, 2\] elements; they should have \[3, 3
-mistake | key[0] | for element 4 you say 4; expected a whole number, 0\.\.3
-constant | 0 | 16 elements on 4 ranks: you give element 4 to reducer 0
-two ranks | int(key[0] >= (key[1] + 1) // 2) | element 4 to reducer 0
-off by one | position(key, n) + 1 | for element 12 you say 4
-type | str(position(key, n)) | you return '0'; expected a whole number
-type | position(key, n) == 1 | expected a whole number, 0..3
-""")
 
 test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

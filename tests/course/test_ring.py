@@ -215,19 +215,6 @@ constant | marks | rank 0 made 0 of the 2\(N - 1\) = 6 exchanges
 torch's own | on_real_ranks(dist.all_reduce) | calls torch.distributed's all_reduce
 torch's own | on_real_ranks(minidist.all_reduce) | your function calls minidist\.
 """)
-WRONG[grade.bytes_sent] = [
-    ("mistake", lambda n, size: (n - 1) * size / n, "That is one phase"),
-    ("mistake", lambda n, size: 2 * (n - 1) * size, "Each message is one chunk"),
-    ("mistake", lambda n, size: 2 * size, "the limit for many ranks"),
-    ("mistake", lambda n, size: (n - 1) * size, "the root of the naive way"),
-    ("unit", lambda n, size: 2 * (n - 1), "the number of messages"),
-    ("unit", lambda n, size: 2 * (n - 1) * size / n / 4, "Those are elements"),
-    ("off by one", lambda n, size: 2 * (n - 1) * size / (n + 1), "For 8 ranks .* it is "),
-    ("constant", lambda n, size: 168000, "For 4 ranks .* you say 168,000"),
-    ("these sizes", lambda n, size: 1.75 * size, "For 4 ranks"),
-    ("two ranks", lambda n, size: size, "For 8 ranks"),
-    ("type", lambda n, size: [2 * (n - 1) * size / n], "expected a number of bytes"),
-]
 WRONG[grade.slices] = rows(r"""numel, n
 mistake | equal(numel, n, numel // n) | are in no slice; they are lost
 mistake | equal(numel, n, -(-numel // n)) | that would be padding

@@ -11,7 +11,6 @@ from course.hosts import two_hosts as module
 from course.hosts.two_hosts import Forbidden, ToolMissing, cabled, loopback, torchrun, two_hosts
 from tests.support.processes import living, noted
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "ddp.py"
 SLOW = """
 import time
 

@@ -91,20 +91,6 @@ WRONG[grade.crossing] = [
     ("type", lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
     ("type", lambda *case: complex(crossing(*case)), "expected a number of bytes"),
 ]
-WRONG[grade.between_nodes] = rows("""n, local, size
-mistake | (n // local) * 2 * (n - 1) * size / n | what the flat ring sends
-unit | 2 * (n // local - 1) * size / (n // local) | one node sends
-unit | 2 * (n // local - 1) * size / n | one rank sends
-mistake | (n // local - 1) * size | That is one phase
-mistake | 2 * (n // local - 1) * size * local | only its own slice
-mistake | 2 * (n - 1) * size | not all of it leaves a node
-off by one | 2 * (n / local) * size | For 32 ranks in nodes of 8 .* it is 184,320
-constant | 0 | you say 0 bytes; it is 184,320
-two ranks | 2 * size | For 32 ranks in nodes of 8
-these sizes | 2 * size * {(32, 8): 3, (8, 4): 1, (12, 2): 5}.get((n, local), 1)
-    | For 4 ranks in nodes of 4
-type | None | expected a number of bytes
-""")
 WRONG[grade.segments] = [
     ("constant", lambda n, size, alpha, beta: 1, "try more"),
     ("constant", lambda n, size, alpha, beta: 16, "For 8 ranks, 1024 bytes.* try fewer"),

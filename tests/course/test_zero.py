@@ -14,37 +14,18 @@ from tests.support.by_hand import zero as hand
 # ---- who owns what ----
 
 
-def cut(sizes: list[int], size: int, rank: int, last: bool = False) -> list[tuple[int, int]]:
+def cut(sizes: list[int], size: int, rank: int) -> list[tuple[int, int]]:
     """Of each parameter what lies in [rank * size, (rank + 1) * size) of all of them."""
     found, offset = [], 0
     for each in sizes:
         start = min(max(rank * size - offset, 0), each)
-        end = each if last else min(max((rank + 1) * size - offset, 0), each)
-        found.append((start, end))
+        found.append((start, min(max((rank + 1) * size - offset, 0), each)))
         offset += each
     return found
 
 
 def up(sizes: list[int], ranks: int) -> int:
     return -(-sum(sizes) // ranks)
-
-
-def down(sizes: list[int], ranks: int, rank: int) -> list[tuple[int, int]]:
-    return cut(sizes, sum(sizes) // ranks, rank, last=rank == ranks - 1)
-
-
-def each_parameter_alone(sizes: list[int], ranks: int, rank: int) -> list[tuple[int, int]]:
-    parts = [-(-size // ranks) for size in sizes]
-    return [
-        (min(rank * part, size), min((rank + 1) * part, size))
-        for part, size in zip(parts, sizes, strict=True)
-    ]
-
-
-def in_the_flat_one(sizes: list[int], ranks: int, rank: int) -> list[tuple[int, int]]:
-    offsets = [sum(sizes[:place]) for place in range(len(sizes))]
-    own = cut(sizes, up(sizes, ranks), rank)
-    return [(o + start, o + end) for o, (start, end) in zip(offsets, own, strict=True)]
 
 
 def test_however_an_empty_range_is_written_it_is_right() -> None:
@@ -85,15 +66,6 @@ def wire(strategy: str, nbytes: int, ranks: int, micro: int, **other: tuple[int,
     return (once + each * micro) * (ranks - 1) / ranks * nbytes
 
 
-def halves(sizes: list[int], ranks: int, rank: int) -> list[tuple[int, int]]:
-    """Right on two ranks."""
-    return cut(sizes, up(sizes, 2), rank)
-
-
-def with_its_end(sizes: list[int], ranks: int, rank: int) -> list[tuple[int, int]]:
-    return [(a, max(a, b - 1)) for a, b in cut(sizes, up(sizes, ranks), rank)]
-
-
 def test_numbers_of_other_types_are_right() -> None:
     assert grade.slices(lambda s, n, r: torch.tensor(cut(s, up(s, n), r)))
     assert grade.wire(lambda *case: np.float64(wire(*case)))
@@ -101,17 +73,6 @@ def test_numbers_of_other_types_are_right() -> None:
 
 rows = reader(globals())
 WRONG: dict[Any, list[tuple[str, Any, str]]] = {}
-WRONG[grade.slices] = [
-    ("these sizes", down, "Round up.*the last one may hold padding"),
-    ("off by one", lambda s, n, r: cut(s, up(s, n), (r + 1) % n), "of rank 1: rank r owns the r"),
-    ("off by one", with_its_end, "it is"),
-    ("mistake", in_the_flat_one, "Count within the parameter"),
-    ("mistake", each_parameter_alone, r"A slice has ceil\(sum\(sizes\) / ranks\) elements"),
-    ("mistake", lambda s, n, r: cut(s, up(s, n), r)[:1], "a range for each of the 2 parameters"),
-    ("constant", lambda s, n, r: [(0, 2), (0, 0)], "rank 1: you say"),
-    ("two ranks", halves, "on 4 ranks, rank 0"),
-    ("type", lambda s, n, r: [1, 2], "expected a list of"),
-]
 WRONG[grade.by_hand] = rows("""
 mistake | hand.zero_1(reduce=summed) | step 1 .* gradient that is the sum .*divide by
 mistake | hand.zero_1(reduce=lambda own, whole: hand.reduce_scatter(own, whole / 3))
@@ -157,20 +118,6 @@ WRONG[grade.during_backward] = [
     ("memory", hand.one_behind, "up to 2 of 4 whole gradients were there at once"),
     ("memory", hand.at_the_end, "up to 3 of 4 whole gradients were there at once"),
     ("memory", hand.hooks(reduce=hand.kept), "up to . of 4 whole gradients were there at once"),
-]
-WRONG[grade.wire] = [
-    ("mistake", lambda s, b, n, k: wire(s, b, n, k) * n / max(n - 1, 1), "its own slice"),
-    ("unit", lambda s, b, n, k: wire(s, b, n, k) * n, "all ranks send together"),
-    ("unit", lambda s, b, n, k: wire(s, b, n, k) / 4, "Count reduce-scatters and all-gathers"),
-    ("these sizes", lambda s, b, n, k: wire(s, b, n, 1), "freed after each"),
-    ("these sizes", lambda s, b, n, k: wire(s, 64 * 10**6, n, k), "7,340,032 bytes, 4 ranks"),
-    ("mistake", lambda s, b, n, k: wire(s, b, n, 1) * k, "what waits for the step"),
-    ("mistake", lambda s, b, n, k: wire(s, b, n, k, **{"ZeRO-3": (0, 5)}), "half of an all-reduce"),
-    ("mistake", lambda s, b, n, k: wire(s, b, n, k, **{"ZeRO-1": (3, 0)}), "For ZeRO-1 with"),
-    ("two ranks", lambda s, b, n, k: wire(s, b, 2, k), "4 ranks .* it is "),
-    ("these sizes", lambda s, b, n, k: wire(s, b, max(n, 2), k), "Alone, a rank sends nothing"),
-    ("constant", lambda s, b, n, k: 96 * 10**6, "For ZeRO-1 on DDP .* it is 144,000,000"),
-    ("type", lambda s, b, n, k: f"{b} bytes", "expected a number of bytes"),
 ]
 
 test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

@@ -1,10 +1,12 @@
 """Wrong answers to the exercises, and what their graders must say of them.
 
-Each lab's tests have a table `WRONG`: grader → [(kind, function, diagnosis)]. A function is as a
-learner writes it, or a tuple of them if the exercise asks for several; the diagnosis is a regular
-expression. `reader` reads such tables from text.
+Exercises by table bring their slips, and share `wrong_to_any`. For the others each lab's tests have
+a table `WRONG`: grader → [(kind, function, diagnosis)]. A function is as a learner writes it, or a
+tuple of them if the exercise asks for several; the diagnosis is a regular expression. `reader`
+reads such tables from text.
 """
 
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +17,9 @@ from typing import Any
 import pytest
 from cloudpickle import register_pickle_by_value
 
-from course.verdict import Verdict
+from course import graders
+from course.graders.table import Exercise, Table
+from course.verdict import Verdict, Wrong
 
 KINDS = {
     "mistake": "an honest mistake with a diagnosis of its own",
@@ -29,6 +33,7 @@ KINDS = {
     "unit": "elements for bytes, bits for bytes, one rank's for all ranks'",
     "off by one": "one too many or too few, or counted from 1",
     "type": "an answer of another type",
+    "nothing": "no answer",
     "input": "an input is overwritten, or the result is not written where it belongs",
     "hangs": "ranks that wait for each other, or a loop without end",
     "raises": "it raises, on every rank or on one, always or sometimes",
@@ -87,7 +92,11 @@ def each_wrong(tables: Wrongs) -> pytest.MarkDecorator:
 
 def refuses(grader: Any, answer: Any, diagnosis: str) -> None:
     """The grader calls the answer wrong, and says why."""
-    says(diagnosis, grader(*answer) if isinstance(answer, tuple) else grader(answer))
+    if isinstance(grader, Exercise):  # in this process, which is faster
+        with pytest.raises(Wrong, match=diagnosis):
+            grader.table().check(answer)
+    else:
+        says(diagnosis, grader(*answer) if isinstance(answer, tuple) else grader(answer))
 
 
 def diagnosed(tables: Wrongs) -> Any:
@@ -104,4 +113,43 @@ def tables() -> Iterator[tuple[str, Wrongs]]:
     """(lab, its table) of every lab."""
     for path in sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb")):
         module = import_module(f"tests.course.test_{path.stem}")
-        yield path.stem, module.WRONG
+        yield path.stem, getattr(module, "WRONG", {})
+
+
+# ---- exercises by table ----
+
+
+def by_table() -> list[Exercise]:
+    """All of them."""
+    names = [each.name for each in pkgutil.iter_modules(graders.__path__)]
+    modules = [import_module(f"course.graders.{name}") for name in names]
+    return [each for one in modules for each in vars(one).values() if isinstance(each, Exercise)]
+
+
+def wrong_to_any(table: Table) -> dict[str, Callable[..., Any]]:
+    """A kind → an answer of this kind that is wrong whatever the table asks."""
+    first, known = table.cases[0], table.cases[: len(table.cases) // 3]
+
+    def raises(*case: Any) -> Any:
+        return table.right(*case) if case in known else 1 / 0
+
+    def empties(*case: Any) -> Any:
+        answer = table.right(*case)
+        for argument in case:
+            if isinstance(argument, list):
+                argument.append(argument)
+        return answer
+
+    found = {
+        "constant": lambda *_: table.right(*first),
+        "these sizes": lambda *case: table.right(*(case if case in known else first)),
+        "type": lambda *case: [[table.right(*case)]],
+        "raises": raises,
+        "nothing": lambda *_: None,
+    }
+    if any(isinstance(argument, list) for case in table.cases for argument in case):
+        found["input"] = empties
+    if isinstance(table.right(*first), int | float):
+        found["unit"] = lambda *case: 8 * table.right(*case)
+        found["off by one"] = lambda *case: table.right(*case) + 1
+    return found

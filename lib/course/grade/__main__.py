@@ -2,13 +2,15 @@
 
 Each folder in FOLDER is a submission, named by its learner. After each one the file is written
 anew; run the command again after an interruption, and it goes on with those that are not in it or
-have changed since.
+have changed since. What graders draw is drawn with a seed that no learner knows before.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import secrets
 from argparse import ArgumentParser
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -36,6 +38,7 @@ def sheet(learner: str, entry: dict[str, Any]) -> str:
     lines = [f"# {learner}: {points(entry['tasks'])}", ""]
     for task, result in entry["tasks"].items():
         lines.append(f"- {SIGN[result['status']]} **{task}**: {result['text']}")
+    lines += ["", f"With `COURSE_SEED={entry['seed']}` set, the graders draw the same cases again."]
     return "\n".join(lines) + "\n"
 
 
@@ -58,7 +61,12 @@ def grade_all(
         jobs = {pool.submit(grade_apart, folder / name, only, limits): name for name in waiting}
         for job in tqdm(as_completed(jobs), total=len(jobs), desc="submissions"):
             name, tasks = jobs[job], job.result()
-            graded[name] = {"points": points(tasks), "digest": digests[name], "tasks": tasks}
+            graded[name] = {
+                "points": points(tasks),
+                "seed": os.environ.get("COURSE_SEED", ""),
+                "digest": digests[name],
+                "tasks": tasks,
+            }
             write(out, json.dumps(dict(sorted(graded.items())), indent=1, ensure_ascii=False))
             say(f"{name}: {points(tasks)}")
     return graded
@@ -73,7 +81,9 @@ if __name__ == "__main__":
     parser.add_argument("--at-once", type=int, default=2, help="submissions at a time")
     parser.add_argument("--seconds", type=float, default=Limits.seconds, help="per task")
     parser.add_argument("--gib", type=float, default=Limits.gib, help="memory of each process")
+    parser.add_argument("--seed", type=int, help="of what is drawn; a new one without it")
     asked = parser.parse_args()
+    os.environ["COURSE_SEED"] = str(asked.seed or secrets.randbelow(10**6))
     if not asked.folder.is_dir():
         parser.error(f"{asked.folder} is no folder")
     limits = Limits(asked.seconds, asked.gib)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from random import Random
 from typing import NamedTuple
 
 import torch
@@ -11,15 +10,14 @@ from torch import nn
 
 import minidist
 from course.graders.averages import backward, near, why_not
+from course.graders.table import Table, exercise, numbers
 from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds
 from course.verdict import (
     Grader,
     Wrong,
     ask_as,
-    check_answers,
-    check_numbers,
+    draws,
     formula,
-    hint,
     list_of,
     number,
     whole,
@@ -165,10 +163,10 @@ def _check_step(kind: int, seen: Sequence[_Seen], step: int) -> None:
             )
 
 
-@formula
-def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) -> str:
+@exercise
+def buckets() -> Table:
     """Grade function(sizes, first, cap): the parameters' numbers in each bucket, in bytes."""
-    cases: list[tuple[list[int], float, float]] = [
+    models: list[tuple[list[int], float, float]] = [
         ([4, 4, 4, 4], 4, 8),
         ([1, 2, 3, 4, 5, 6], 6, 6),
         ([10, 1, 1, 1], 1, 2),
@@ -177,27 +175,54 @@ def buckets(function: Callable[[list[int], int, int], Sequence[Sequence[int]]]) 
         ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3], 1, 10),
         ([1] * 40, 1, 25),
     ]
-    draw = Random(14)
-    cases += [([draw.randrange(1, 30) for _ in range(17)], draw.randrange(1, 9), 40)]
-    cases += [([draw.randrange(1, 9) for _ in range(50)], 3, draw.randrange(9, 30))]
-    in_bytes = [
-        ([MIB * size for size in sizes], int(first * MIB), int(cap * MIB))
-        for sizes, first, cap in cases
-    ]
-    check_answers(
-        function, in_bytes, assign, _told_buckets, _why_buckets,
-        read=list_of(list_of(whole)), expected="a list of lists of numbers",
+    draw = draws(14)
+    models += [([draw.randrange(1, 30) for _ in range(17)], draw.randrange(1, 9), 40)]
+    models += [([draw.randrange(1, 9) for _ in range(50)], 3, draw.randrange(9, 30))]
+
+    def too_small(sizes: list[int], first: int, cap: int) -> list[list[int]]:
+        """Closed before a parameter would make it larger than the cap."""
+        made, room = [[len(sizes) - 1]], first - sizes[-1]
+        for place in range(len(sizes) - 2, -1, -1):
+            if sizes[place] > room:
+                made.append([])
+                room = cap
+            made[-1].append(place)
+            room -= sizes[place]
+        return made
+
+    return Table(
+        cases=[
+            ([MIB * size for size in sizes], int(first * MIB), int(cap * MIB))
+            for sizes, first, cap in models
+        ],
+        right=assign,
+        told=lambda sizes, first, cap: (
+            f"For parameters of {[size // MIB for size in sizes]} MiB, first {first // MIB}, cap "
+            f"{cap // MIB}"
+        ),
+        read=list_of(list_of(whole)),
+        expected="a list of lists of numbers",
+        slips={
+            "Backward begins at the last layer, so the last parameter is the first one that can "
+            "travel: go through them in reverse.":
+                lambda sizes, first, cap: (
+                    [[len(sizes) - 1 - place for place in bucket] for bucket in
+                    assign(sizes[::-1], first, cap)]
+                ),
+            "The first bucket has a cap of its own.":
+                lambda sizes, _, cap: assign(sizes, cap, cap),
+            "The cap of the first bucket is for the first alone.":
+                lambda sizes, first, _: assign(sizes, first, first),
+            "A bucket is closed when it has reached its cap, by the parameter that fills it.":
+                too_small,
+            "It is the bytes that fill a bucket, not the number of parameters.":
+                lambda sizes, first, cap: assign([MIB] * len(sizes), first, cap),
+        },
+        otherwise=_why_buckets,
+        solved="your buckets are DistributedDataParallel's for {cases} models. A bucket closes "
+        "with the parameter that fills it, so it may be larger than the cap; only the last may be "
+        "smaller, and it holds the first layers, whose gradients come last.",
     )  # fmt: skip
-    return (
-        f"your buckets are DistributedDataParallel's for {len(cases)} models. A bucket closes with "
-        "the parameter that fills it, so it may be larger than the cap; only the last may be "
-        "smaller, and it holds the first layers, whose gradients come last."
-    )
-
-
-def _told_buckets(sizes: list[int], first: int, cap: int) -> str:
-    mib = [size // MIB for size in sizes]
-    return f"For parameters of {mib} MiB, first {first // MIB}, cap {cap // MIB}"
 
 
 def _why_buckets(found: list[list[int]], sizes: list[int], first: int, cap: int) -> str:
@@ -205,34 +230,27 @@ def _why_buckets(found: list[list[int]], sizes: list[int], first: int, cap: int)
     every = list(range(len(sizes)))
     if sorted(order) != every:
         odd = next((i for i in every if order.count(i) != 1), max(order, default=0))
-        return f" Parameter {odd} is in {order.count(odd)} buckets; expected each in one."
+        return f"Parameter {odd} is in {order.count(odd)} buckets; expected each in one."
     if order != every[::-1]:
-        return (
-            " Backward begins at the last layer, so the last parameter is the first one that can "
-            "travel: go through them in reverse."
-        )
+        return "Go through the parameters in reverse, as backward does."
     right = assign(sizes, first, cap)
     at = next(i for i, (own, its) in enumerate(zip(found, right, strict=False)) if own != its)
-    limit = first if at == 0 else cap
-    held = sum(sizes[i] for i in found[at])
+    limit, held = first if at == 0 else cap, sum(sizes[i] for i in found[at])
     if held < limit:
-        return f" Bucket {at} is not full with {held // MIB} MiB: its cap is {limit // MIB}."
-    if held - sizes[found[at][-1]] >= limit:
-        which = "it should have left" if at else "the first bucket has a cap of its own"
-        return f" Bucket {at} was full before its last parameter came: {which}."
-    return " A bucket is closed when it has reached its cap."
+        return f"Bucket {at} is not full with {held // MIB} MiB: its cap is {limit // MIB}."
+    return f"Bucket {at} was full before its last parameter came: it should have left."
 
 
 Spans = list[tuple[float, float]]
 
 
-@formula
-def exposed(function: Callable[[Spans, Spans], float]) -> str:
+@exercise
+def exposed() -> Table:
     """Grade function(computing, talking): seconds in which the rank communicates and computes not.
 
-    The judge looks at every second of a timeline of whole ones.
+    The judge looks at every quarter of a second of a timeline of them.
     """
-    cases: list[tuple[list[tuple[int, int]], list[tuple[int, int]]]] = [
+    cases: list[tuple[Spans, Spans]] = [
         ([(0, 10)], [(4, 12)]),
         ([(0, 10)], [(2, 5), (6, 8)]),
         ([(0, 10)], [(10, 14)]),
@@ -242,37 +260,47 @@ def exposed(function: Callable[[Spans, Spans], float]) -> str:
         ([(2, 5)], [(0, 7)]),
         ([(5, 9), (0, 6)], [(12, 14), (3, 10)]),
         ([(0, 3)], []),
+        ([(0.5, 2.75)], [(1.25, 4.5)]),
     ]
-    draw = Random(15)
+    draw = draws(15)
     for _ in range(12):
-        starts = [[draw.randrange(15) for _ in range(draw.randrange(6))] for _ in range(2)]
-        first, second = ([(at, at + draw.randrange(1, 6)) for at in each] for each in starts)
+        starts = [[draw.randrange(60) / 4 for _ in range(draw.randrange(6))] for _ in range(2)]
+        first, second = ([(at, at + draw.randrange(1, 24) / 4) for at in each] for each in starts)
         cases.append((first, second))
-    told = "Computing in {} and communicating in {}".format
-    check_numbers(function, cases, _exposed, told, _why_exposed, unit="seconds", within=1e-6)
-    return (
-        f"for all {len(cases)} timelines. Only exposed communication makes a step longer; the rest "
-        "is free, as long as it does not slow compute down."
-    )
 
+    def quarters(spans: Spans) -> set[int]:
+        return {at for at in range(88) if any(a <= at / 4 < b for a, b in spans)}
 
-def _exposed(computing: Spans, talking: Spans) -> int:
-    talks, computes = (
-        {second for second in range(20) if any(a <= second < b for a, b in spans)}
-        for spans in (talking, computing)
-    )
-    return len(talks - computes)
+    def total(spans: Spans) -> float:
+        return sum(end - start for start, end in spans)
 
-
-def _why_exposed(answer: float, computing: Spans, talking: Spans) -> str:
-    total, busy = (sum(end - start for start, end in each) for each in (talking, computing))
-    hints: list[tuple[float, str]] = [
-        (total - busy, "A difference of sums does not know what lies over what."),
-        (total - _exposed(computing, talking), "That is what is hidden."),
-        (total, "That is all communication; some of it is hidden."),
-    ]
-    cut = " Cut each span of communication where computing starts or ends; count no second twice."
-    return hint(answer, hints) or cut
+    return numbers(
+        "seconds",
+        within=1e-6,
+        cases=cases,
+        right=lambda computing, talking: len(quarters(talking) - quarters(computing)) / 4,
+        told="Computing in {} and communicating in {}",
+        slips={
+            "A difference of sums does not know what lies over what.":
+                lambda computing, talking: max(0, total(talking) - total(computing)),
+            "That is what is hidden.":
+                lambda computing, talking: len(quarters(talking) & quarters(computing)) / 4,
+            "That is all communication; some of it is hidden.":
+                lambda _, talking: total(talking),
+            "That is what computing lasts; ask what of communication lies outside.":
+                lambda computing, _: total(computing),
+            "A part of a second counts too.":
+                lambda computing, talking: (
+                    float(int(len(quarters(talking) - quarters(computing)) /
+                    4))
+                ),
+        },
+        otherwise=lambda *_: (
+            "Cut each span of communication where computing starts or ends; count no second twice."
+        ),
+        solved="for all {cases} timelines. Only exposed communication makes a step longer; the "
+        "rest is free, as long as it does not slow compute down.",
+    )  # fmt: skip
 
 
 @formula
@@ -286,7 +314,10 @@ def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
         generator = torch.Generator().manual_seed(sum(samples))
         parts = [torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in samples]
         case, expected = f"for {samples} ", "a factor for each rank"
-        given = ask_as(list_of(number), expected, function, list(samples), case=case)
+        counts = list(samples)
+        given = ask_as(list_of(number), expected, function, counts, case=case)
+        if counts != samples:
+            raise Wrong(f"{case}what you are given is changed; read it only.")
         if len(given) != len(samples):
             raise Wrong(f"{case}you return {len(given)} factors; expected {expected}.")
         means = [part.mean(0) if len(part) else part.sum(0) for part in parts]

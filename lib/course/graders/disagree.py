@@ -3,11 +3,11 @@
 What is right is known because the mistake is planted.
 """
 
-from collections.abc import Callable, Sequence
-from random import Random
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from course.verdict import Wrong, ask_as, formula, whole
+from course.graders.table import Table, exercise
+from course.verdict import draws, whole
 
 __all__ = ["first_difference"]
 
@@ -53,7 +53,7 @@ def plant(what: str, ranks: int, odd: Sequence[int], place: int) -> Planted:
 
 
 def _cases() -> list[Planted]:
-    draw = Random(4)
+    draw = draws(4)
     cases = [Planted(f"nothing wrong on {n} ranks", [list(USUAL)] * n, None) for n in (1, 2, 5)]
     cases.append(Planted("no calls at all", [[], [], []], None))
     kinds = "another call", "another shape", "a call left out", "an early end", "a call too many"
@@ -64,26 +64,59 @@ def _cases() -> list[Planted]:
     return cases
 
 
-@formula
-def first_difference(function: Callable[[Records], Part]) -> str:
+@exercise
+def first_difference() -> Table:
     """Grade function(records): the first call at which ranks differ, and which of them are few.
 
     records[rank] is a list of (name, shape). The answer is (number, ranks), or None if all agree.
     """
-    cases = _cases()
-    for what, records, right in cases:
-        case, expected = f"With {what} ", "(number, list of ranks) or None"
-        copies = [list(own) for own in records]
-        answer = ask_as(_part, expected, function, copies, case=case)
-        if copies != records:
-            raise Wrong(f"{case}the records are changed; read them only.")
-        if answer != right:
-            raise Wrong(f"{case}you say {answer}; it is {right}.{_why(answer, right, records)}")
-    return (
-        f"for {len(cases)} records of 1 to 9 ranks: other calls, other shapes, calls left out "
+    planted = {str(each.records): each for each in _cases()}
+
+    def right(records: Records) -> Part:
+        return planted[str(records)].right
+
+    def names(records: Records) -> Part:
+        """What somebody finds who compares names alone, in two records of the same length."""
+        usual = [[name for name, _ in own] for own in records]
+        return None if all(own == usual[0] for own in usual) else right(records)
+
+    def shortest(records: Records) -> Part:
+        found = right(records)
+        return None if found and found[0] > min(map(len, records)) else found
+
+    def from_zero(records: Records) -> Part:
+        found = right(records)
+        return found and (found[0] - 1, found[1])
+
+    def others(records: Records) -> Part:
+        found = right(records)
+        return found and (found[0], [r for r in range(len(records)) if r not in found[1]])
+
+    return Table(
+        cases=[(each.records,) for each in planted.values()],
+        right=right,
+        told=lambda records: f"With {planted[str(records)].what}",
+        read=_part,
+        expected="(number, list of ranks) or None",
+        slips={
+            "Compare shapes, too.":
+                names,
+            "A rank that never comes to a call differs, too.":
+                shortest,
+            "Calls are counted from 1.":
+                from_zero,
+            "Those are the others: name the ranks that are few, and rank 0 may be one.":
+                others,
+        },
+        otherwise=lambda answer, records: (
+            "An earlier call differs: what follows is a consequence."
+            if answer and (known := right(records)) and answer[0] > known[0]
+            else ""
+        ),
+        solved="for {cases} records of 1 to 9 ranks: other calls, other shapes, calls left out "
         "or made twice, and ranks that ended early. What differs below the first row is only a "
-        "consequence, which is why the error that you see is so often at another place."
-    )
+        "consequence, which is why the error that you see is so often at another place.",
+    )  # fmt: skip
 
 
 def _part(answer: Any) -> Part:
@@ -91,23 +124,3 @@ def _part(answer: Any) -> Part:
         return None
     number, ranks = answer
     return whole(number), sorted(map(whole, ranks))
-
-
-def _why(answer: Part, right: Part, records: Records) -> str:
-    """A guess at the mistake, after a blank; "" if there is none."""
-    if right is None or answer is None:
-        if right and all(
-            len({own[n] for own in records}) == 1 for n in range(min(map(len, records)))
-        ):
-            return " A rank that never comes to a call differs, too."
-        names = [[name for name, _ in own] for own in records]
-        return " Compare shapes, too." if right and all(n == names[0] for n in names) else ""
-    number, ranks = right
-    if answer[0] == number - 1:
-        return " Calls are counted from 1."
-    if answer[0] > number:
-        return " An earlier call differs: what follows is a consequence."
-    others = [rank for rank in range(len(records)) if rank not in ranks]
-    if answer[1] == others:
-        return " Those are the others: name the ranks that are few, and rank 0 may be one."
-    return ""

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from random import Random
 from typing import NamedTuple
 
 import torch
@@ -14,15 +13,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
 from course.graders.averages import near, why_not
+from course.graders.table import Table, exercise, numbers
 from course.sandbox.ranks import AT_THE_END, REAL, Traffic, check_traffic, on_worlds, takes_memory
 from course.verdict import (
     Grader,
     Range,
     Wrong,
-    check_answers,
-    check_numbers,
-    formula,
-    hint,
+    draws,
     list_of,
     number,
     pair,
@@ -34,7 +31,6 @@ from minidist.comm.ours import Ours
 
 __all__ = ["norm", "peak", "rows", "unit"]
 
-PARTS = (4, 7)  # weights of a unit that each rank keeps
 COMM = "Make comm's calls, and no others."
 
 
@@ -98,7 +94,8 @@ def unit(function: Unit) -> str:
     It must return the shard of the averaged gradient. The judge has all weights and all inputs in
     one process.
     """
-    for part, lives in on_worlds(partial(_live, function), PARTS, instead="comm", hints=AT_THE_END):
+    parts = 4, draws(19).randrange(5, 12)  # weights of a unit that each rank keeps
+    for part, lives in on_worlds(partial(_live, function), parts, instead="comm", hints=AT_THE_END):
         _check_unit(part, lives)
     return (
         f"{REAL}, with units of two sizes, forward and backward had all weights, each rank "
@@ -173,52 +170,63 @@ def _check_gradient(rank: int, answer: object, own: Sequence[Tensor]) -> None:
     raise Wrong(f"on rank {rank} of {ranks} the gradient {why}")
 
 
-@formula
-def rows(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
+@exercise
+def rows() -> Table:
     """Grade function(rows, ranks): which rows [start, end) each rank keeps, as FSDP2 cuts them.
 
     The judge is `torch.chunk`, by which FSDP2 cuts.
     """
     cases = [(8, 4), (5, 4), (9, 4), (10, 4), (3, 4), (1, 4), (6, 4), (7, 3), (13, 8), (5, 1)]
     cases += [(count, ranks) for count in (2, 17, 29, 64) for ranks in (2, 5, 6, 11)]
-    check_answers(
-        function, cases, _rows, "For {} rows on {} ranks".format, _why_rows,
-        read=list_of(pair), expected="(start, end) of each", same=_same_rows,
+
+    def cut(count: int, sizes: list[int]) -> list[Range]:
+        """Spans of these sizes; the ranks after them have (count, count)."""
+        return [*pairwise([0, *(min(end, count) for end in accumulate(sizes))])]
+
+    def right(count: int, ranks: int) -> list[Range]:
+        sizes = [len(chunk) for chunk in torch.arange(count).chunk(ranks)]
+        return cut(count, sizes + [0] * (ranks - len(sizes)))
+
+    def even(count: int, ranks: int) -> list[Range]:
+        return cut(count, [len(part) for part in torch.arange(count).tensor_split(ranks)])
+
+    def same(found: list[Range], wanted: list[Range]) -> bool:
+        return same_ranges(found, wanted) and all(start <= end for start, end in found)
+
+    return Table(
+        cases=cases,
+        right=right,
+        told="For {} rows on {} ranks",
+        read=list_of(pair),
+        expected="(start, end) of each",
+        same=same,
+        slips={
+            "That is as even as can be. FSDP2 makes all chunks ceil(rows / ranks) long and gives "
+            "the last ranks fewer.":
+                even,
+            "Some rows are on no rank: round up, not down.":
+                lambda count, ranks: cut(count, [count // ranks] * ranks),
+            "There are no such rows: cut at their number.":
+                lambda count, ranks: (
+                    [(rank * -(-count // ranks), (rank + 1) * -(-count //
+                    ranks)) for rank in range(ranks)]
+                ),
+            "A span must not end before it begins: cut both at the number of rows.":
+                lambda count, ranks: (
+                    [(rank * -(-count // ranks), min((rank + 1) * -(-count //
+                    ranks), count)) for rank in range(ranks)]
+                ),
+            "Return a span per rank; a rank without rows has (rows, rows).":
+                lambda count, ranks: [span for span in right(count, ranks) if span[0] < span[1]],
+            "The longer parts come first.":
+                lambda count, ranks: (
+                    cut(count, [end - start for start, end in right(count,
+                    ranks)][::-1])
+                ),
+        },
+        solved="for all {cases} cases on 1 to 11 ranks, even where ranks receive nothing. Every "
+        "rank's part of the all-gather is as long as the first rank's; the rest is padding.",
     )  # fmt: skip
-    return (
-        f"for all {len(cases)} cases on 1 to 11 ranks, even where ranks receive nothing. Every "
-        "rank's part of the all-gather is as long as the first rank's; the rest is padding."
-    )
-
-
-def _rows(count: int, ranks: int) -> list[Range]:
-    sizes = [len(chunk) for chunk in torch.arange(count).chunk(ranks)]
-    ends = [*accumulate(sizes), *[count] * (ranks - len(sizes))]
-    return [*pairwise([0, *ends])]
-
-
-def _same_rows(found: list[Range], right: list[Range]) -> bool:
-    return same_ranges(found, right) and all(start <= end for start, end in found)
-
-
-def _why_rows(found: list[Range], count: int, ranks: int) -> str:
-    right = _rows(count, ranks)
-    every = [row for span in found for row in range(*span)]
-    sizes, yours = ([end - start for start, end in spans] for spans in (right, found))
-    if len(found) != ranks:
-        return " Return a span per rank; a rank without rows has (rows, rows)."
-    if min(yours) < 0:
-        return " A span must not end before it begins: cut both at the number of rows."
-    if any(row >= count for row in every):
-        return f" There is no row {max(every)}: cut at {count}."
-    if len(every) < count:
-        return f" No rank has row {min(set(range(count)) - set(every))}: round up, not down."
-    if every == list(range(count)) and max(yours) - min(yours) <= 1:
-        return (
-            " That is as even as can be. FSDP2 makes all chunks ceil(rows / ranks) long and gives "
-            f"the last ranks fewer: {sizes} rows."
-        )
-    return f" Expected {sizes} rows, in order."
 
 
 class _Norm(NamedTuple):
@@ -303,12 +311,12 @@ def _check_norm(rank: int, answer: object, norms: list[float]) -> None:
         (right / math.sqrt(len(norms)), "Sum the squares over the ranks; do not average them."),
         (math.sqrt(sum(norms)), "That is the root of a sum of norms: sum their squares."),
     ]
-    why = hint(found, hints, within=1e-5 * right)
+    why = next((f" {text}" for slip, text in hints if math.isclose(slip, found, rel_tol=1e-5)), "")
     raise Wrong(f"on rank {rank} you return {found:.4f}, expected {right:.4f}.{why}")
 
 
-@formula
-def peak(function: Callable[[list[int], int, bool], float]) -> str:
+@exercise
+def peak() -> Table:
     """Grade function(units, ranks, prefetch): the most weights that a rank holds during forward.
 
     `units` are numbers of weights, which `ranks` divides: first the root's own, gathered until
@@ -316,42 +324,51 @@ def peak(function: Callable[[list[int], int, bool], float]) -> str:
     """
     models = [([0, 100, 100, 100], 4), ([40, 100, 100, 100, 100], 4), ([1200], 4), ([24, 800], 8)]
     models += [([40, 20, 120, 60, 20, 100], 2), ([60, 10, 20, 20, 80, 10], 10), ([400, 20, 40], 2)]
-    draw = Random(20)
+    draw = draws(20)
     for ranks in (1, 2, 3, 6, 7, 16):
         models += [([ranks * draw.randrange(9) for _ in range(blocks)], ranks) for blocks in (3, 9)]
-    cases = [(*model, prefetch) for model in models for prefetch in (False, True)]
-    told = "For units of {} weights on {} ranks with prefetch={}"
-    check_numbers(function, cases, _walk, told.format, _why_peak, unit="weights")
-    return (
-        f"for all {len(models)} models on 1 to 16 ranks, with and without prefetch. More ranks "
-        "only shrink the shards; what is gathered at a time does not depend on their number."
-    )
 
+    def walk(units: Sequence[int], ranks: int, prefetch: bool) -> int:
+        """Go through the blocks of a forward pass; the root is gathered all the time."""
+        shards = sum(units) // ranks
+        root, *blocks = units
+        most = shards + root
+        for place in range(len(blocks)):
+            gathered = blocks[place : place + 1 + prefetch]
+            most = max(most, shards + root + sum(gathered))
+        return most
 
-def _walk(units: Sequence[int], ranks: int, prefetch: bool) -> int:
-    """Go through the blocks of a forward pass; the root is gathered all the time."""
-    shards = sum(units) // ranks
-    root, *blocks = units
-    most = shards + root
-    for place in range(len(blocks)):
-        whole = blocks[place : place + 1 + prefetch]
-        most = max(most, shards + root + sum(whole))
-    return most
+    def held(units: Sequence[int], ranks: int) -> int:
+        """The shards, and the root's own."""
+        return sum(units) // ranks + units[0]
 
-
-def _why_peak(answer: float, units: Sequence[int], ranks: int, prefetch: bool) -> str:
-    right, (root, *blocks) = _walk(units, ranks, prefetch), units
-    shards, largest = sum(units) // ranks, max(blocks, default=0)
-    hints = [
-        (right - shards, "The shards are held all the time, even those of gathered units."),
-        (right - root, "The root's own weights stay gathered until forward is over."),
-        (
-            _walk(units, ranks, not prefetch),
-            "With prefetch two units are gathered, without it one.",
-        ),
-        (shards + root + sum(sorted(blocks)[-2:]), "The two largest need not follow each other."),
-        (shards + root + 2 * largest, "The next unit is not as large as the largest."),
-        (shards + sum(units), "Not all units are gathered at a time."),
-        (sum(units), "That is the full model."),
-    ]
-    return hint(answer, hints)
+    return numbers(
+        "weights",
+        cases=[(*model, prefetch) for model in models for prefetch in (False, True)],
+        right=walk,
+        told="For units of {} weights on {} ranks with prefetch={}",
+        slips={
+            "The shards are held all the time, even those of gathered units.":
+                lambda units, ranks, prefetch: walk(units, ranks, prefetch) - sum(units) // ranks,
+            "The root's own weights stay gathered until forward is over.":
+                lambda units, ranks, prefetch: walk(units, ranks, prefetch) - units[0],
+            "With prefetch two units are gathered, without it one.":
+                lambda units, ranks, prefetch: walk(units, ranks, not prefetch),
+            "The two largest need not follow each other.":
+                lambda units, ranks, prefetch: (
+                    held(units, ranks) + sum(sorted(units[1:])[-2:] if prefetch
+                    else [max(units[1:], default=0)])
+                ),
+            "The next unit is not as large as the largest.":
+                lambda units, ranks, prefetch: (
+                    held(units, ranks) + (1 + prefetch) * max(units[1:],
+                    default=0)
+                ),
+            "Not all units are gathered at a time.":
+                lambda units, ranks, _: sum(units) // ranks + sum(units),
+            "That is the full model.":
+                lambda units, *_: sum(units),
+        },
+        solved=f"for all {len(models)} models on 1 to 16 ranks, with and without prefetch. More "
+        "ranks only shrink the shards; what is gathered at a time does not depend on their number.",
+    )  # fmt: skip

@@ -4,14 +4,14 @@ import math
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import islice
-from random import Random
 from typing import Any
 
 import numpy as np
 
-from course.verdict import LIMIT, Grader, Wrong, alone, ask, ask_as, formula, number, whole
+from course.graders.table import Table, exercise
+from course.verdict import LIMIT, Grader, Wrong, alone, ask, draws, number, whole
 from minidist.errors import TaskError
 from minidist.mapreduce.map_reduce import map_reduce
 from minidist.schedule.schedule import bounds
@@ -30,7 +30,7 @@ TEXTS = ["An apple a day", "all bees buzz; Bob, too", "a banana", "", "42 eggs? 
 
 def _drawn() -> list[str]:
     """Texts of words that a learner cannot know."""
-    draw = Random(10)
+    draw = draws(10)
     made = ["".join(draw.choices("abcdet", k=draw.randrange(1, 9))) for _ in range(60)]
     return [" ".join(made[:5]).upper(), ", ".join(made[5:40]), "", " ".join(made[40:])]
 
@@ -167,49 +167,46 @@ def _on_workers(mapper: Any, combiner: Reducer, reducer: Reducer) -> None:
         raise Wrong(f"On real workers the means are {found!r:.200}; expected {right}.")
 
 
-@formula
-def owner(function: Callable[[tuple[int, int], int], int]) -> str:
+@exercise
+def owner() -> Table:
     """Grade function((element, numel), reducers), a partition that makes reduce-scatter.
 
     It must give the rank that owns this element of `numel` after a reduce-scatter.
     """
-    draw = Random(11)
-    numbers = [4, 1, 3, 8, *draw.sample(range(5, 30), 3)]
-    for ranks in numbers:
+    draw = draws(11)
+    worlds = [4, 1, 3, 8, *draw.sample(range(5, 30), 3)]
+    drawn = [(numel, n) for n in worlds for numel in (4 * n, 10, n + 1, n, 1, 97, 100 + 7 * n)]
+
+    @cache
+    def holders(numel: int, ranks: int) -> list[int]:
         promised = goal("reduce_scatter", ranks, ranks)
         holder = [next(r for r in range(ranks) if promised[r][c] is not None) for c in range(ranks)]
-        for numel in (4 * ranks, 10, ranks + 1, ranks, 1, 97, draw.randrange(100, 300)):
-            right = np.repeat(holder, np.diff(bounds(numel, ranks))).tolist()
-            _check_owners(function, right, ranks)
-    return (
-        f"for {len(numbers)} numbers of ranks from 1 to {max(numbers)}, even where they do not "
-        "divide: every element goes to the rank on which a reduce-scatter leaves it. Such a "
-        "shuffle is a reduce-scatter."
-    )
+        found: list[int] = np.repeat(holder, np.diff(bounds(numel, ranks))).tolist()
+        return found
 
-
-def _check_owners(
-    function: Callable[[tuple[int, int], int], int], right: list[int], ranks: int
-) -> None:
-    case = f"{len(right)} elements on {ranks} ranks"
-    expected = f"a whole number, 0..{ranks - 1}"
-    answers = []
-    for element in range(len(right)):
-        where = f"{case}: for element {element} "
-        key = element, len(right)
-        given = ask_as(whole, expected, function, key, ranks, case=where)
-        if not 0 <= given < ranks:
-            raise Wrong(f"{where}you say {given}; expected {expected}.")
-        answers.append(given)
-    why = ""
-    if answers == [element % ranks for element in range(len(answers))]:
-        why = " You deal the elements out like playing cards; a rank owns consecutive ones."
-    elif answers == sorted(answers):
-        own, want = ([row.count(r) for r in range(ranks)] for row in (answers, right))
-        why = f" Your slices have {own} elements; they should have {want}, the longer ones first."
-    for element, (given, rank) in enumerate(zip(answers, right, strict=True)):
-        if given != rank:
-            raise Wrong(
-                f"{case}: you give element {element} to reducer {given}; a reduce-scatter leaves "
-                f"it on rank {rank}.{why}"
-            )
+    return Table(
+        cases=[((element, numel), n) for numel, n in drawn for element in range(numel)],
+        right=lambda key, ranks: holders(key[1], ranks)[key[0]],
+        told=lambda key, ranks: f"For element {key[0]} of {key[1]} on {ranks} ranks",
+        read=whole,
+        expected="a whole number, the rank",
+        slips={
+            "You deal the elements out like playing cards; a rank owns consecutive ones.":
+                lambda key, ranks: key[0] % ranks,
+            "The longer slices come first.":
+                lambda key, ranks: key[0] * ranks // key[1],
+            "There is no such rank: the first slices are longer by one.":
+                lambda key, ranks: key[0] // max(1, key[1] // ranks),
+            "Slices differ by one element at most: the last need not be shorter.":
+                lambda key, ranks: key[0] // -(-key[1] // ranks),
+            "The last slice is not longer than the others: the first are.":
+                lambda key, ranks: min(key[0] // max(1, key[1] // ranks), ranks - 1),
+            "Ranks count from 0.":
+                lambda key, ranks: holders(key[1], ranks)[key[0]] + 1,
+            "Rank 0 owns the first slice.":
+                lambda key, ranks: ranks - 1 - holders(key[1], ranks)[key[0]],
+        },
+        solved=f"for {len(worlds)} numbers of ranks from 1 to {max(worlds)}, even where they do "
+        "not divide: every element goes to the rank on which a reduce-scatter leaves it. Such a "
+        "shuffle is a reduce-scatter.",
+    )  # fmt: skip

@@ -1,69 +1,88 @@
 """Graders of the lab on memory: activations, peaks, checkpoints, and how many ranks it takes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import product
-from random import Random
+from itertools import count, product
+from typing import Any
 
 import torch
 
+from course.graders.table import Table, exercise, numbers
 from course.training.models import GPT
-from course.verdict import Wrong, ask_as, check_numbers, formula, hint, whole
+from course.verdict import draws, whole
 from minidist.memory.activations import saved
-from minidist.memory.state import FP32, MIXED, DtypePolicy, StateBytes, share, state
+from minidist.memory.state import FP32, MIXED, DtypePolicy, share, state
 
 __all__ = ["activations", "checkpointed", "fewest", "peak"]
 
 GB = 10**9
 
 
-@formula
-def activations(function: Callable[[int, int, int, int], float]) -> str:
+@exercise
+def activations() -> Table:
     """Grade function(batch, time, width, heads): bytes that autograd keeps of one block of a GPT.
 
     In fp32, with the block's input and without its weights. The judge is autograd.
     """
-    cases = [(1, 8, 16, 8), (2, 8, 16, 2), (3, 17, 24, 4)]
-    cases += [(2, 5, 64, 1), (1, 31, 8, 8), (5, 3, 40, 5)]
-    told = "For a batch of {}, {} tokens, width {} and {} heads"
-    check_numbers(function, cases, _kept, told.format, _why_kept)
-    return (
-        f"for {len(cases)} blocks: autograd keeps the same, to the byte. Activations are "
+
+    def kept(batch: int, time: int, width: int, heads: int) -> int:
+        block = GPT(2, width, layers=1, heads=heads, context=time).blocks[0]
+        return saved(partial(block, torch.ones(batch, time, width)), block.parameters())
+
+    def with_more(of_width: int, alone: int = 0, of_heads: int = 0) -> Any:
+        """What is kept, and more: numbers for each token, some of them times a size."""
+        return lambda batch, time, width, heads: (
+            kept(batch, time, width, heads)
+            + (4 * batch * time * (of_width * width + alone + of_heads * heads))
+        )
+
+    return numbers(
+        within=0.4,
+        cases=[(1, 8, 16, 8), (2, 8, 16, 2), (3, 17, 24, 4), (2, 5, 64, 1), (1, 31, 8, 8)],
+        right=kept,
+        told="For a batch of {}, {} tokens, width {} and {} heads",
+        slips={
+            "Those are numbers; each takes 4 bytes.":
+                lambda *case: kept(*case) / 4,
+            "A number takes 4 bytes here, not 2.":
+                lambda *case: kept(*case) / 2,
+            "That is one token's.":
+                lambda batch, time, *block: kept(batch, time, *block) / batch / time,
+            "The small ones are missing: those of both LayerNorms and of attention.":
+                lambda batch, time, width, _: 4 * batch * time * 16 * width,
+            "Attention also keeps a number for each token and head.":
+                with_more(0, of_heads=-1),
+            "There are two LayerNorms, and each keeps two numbers a token.":
+                with_more(0, -2),
+            "A LayerNorm also keeps two numbers for each token.":
+                with_more(0, -4),
+            "One tensor is missing: is the block's input there, and all inputs inside?":
+                with_more(-1),
+            "One tensor too many: a sum keeps nothing, a view is no new tensor.":
+                with_more(1),
+            "Queries, keys and values are views of one tensor: count them once.":
+                with_more(3),
+            "This attention never keeps its scores of all pairs.":
+                lambda batch, time, width, h: (
+                    kept(batch, time, width, h) + 4 * batch * time * h * time
+                ),
+        },
+        otherwise=lambda answer, batch, time, width, heads: (
+            "You are off by "
+            f"{(answer - kept(batch, time, width, heads)) / (4 * batch * time * width):+.3g} "
+            "tensors of the size of the input."
+        ),
+        solved="for {cases} blocks: autograd keeps the same, to the byte. Activations are "
         "proportional to batch and time: 16 numbers and a bit per token and feature, while the "
-        "block's weights are 12 times the square of the width."
-    )
-
-
-def _kept(batch: int, time: int, width: int, heads: int) -> int:
-    block = GPT(2, width, layers=1, heads=heads, context=time).blocks[0]
-    return saved(partial(block, torch.ones(batch, time, width)), block.parameters())
-
-
-def _why_kept(answer: float, batch: int, time: int, width: int, heads: int) -> str:
-    right, tokens = _kept(batch, time, width, heads), batch * time
-    one = 4 * tokens * width  # a tensor of the size of the block's input
-    hints: list[tuple[float, str]] = [
-        (right / 4, "Those are numbers; each takes 4 bytes."),
-        (right / 2, "A number takes 4 bytes here, not 2."),
-        (right / tokens, "That is one token's."),
-        (16 * one, "The small ones are missing: those of both LayerNorms and of attention."),
-        (right - 4 * tokens * heads, "Attention also keeps a number for each token and head."),
-        (right - 8 * tokens, "There are two LayerNorms, and each keeps two numbers a token."),
-        (right - 16 * tokens, "A LayerNorm also keeps two numbers for each token."),
-        (right - one, "One tensor is missing: is the block's input there, and all inputs inside?"),
-        (right + one, "One tensor too many: a sum keeps nothing, a view is no new tensor."),
-        (right + 3 * one, "Queries, keys and values are views of one tensor: count them once."),
-        (right + 4 * tokens * heads * time, "This attention never keeps its scores of all pairs."),
-    ]
-    off = f" You are off by {(answer - right) / one:+.3g} tensors of the size of the input."
-    return hint(answer, hints, within=0.4) or off
+        "block's weights are 12 times the square of the width.",
+    )  # fmt: skip
 
 
 Lives = Sequence[tuple[float, float, int]]
 
 
-@formula
-def peak(function: Callable[[Lives], float]) -> str:
+@exercise
+def peak() -> Table:
     """Grade function(lives): the most bytes at any time, of tensors as (born, freed, bytes).
 
     What is freed at a time is gone before what is born then. The judge looks at every moment.
@@ -77,35 +96,39 @@ def peak(function: Callable[[Lives], float]) -> str:
         [(0, 3, 1), (1, 2, 5), (4, 9, 2), (6, 8, 3), (7, 8, 1)],
         [],
     ]
-    draw = Random(18)
+    draw = draws(18)
     for many in (5, 12, 20):
         births = [draw.randrange(9) for _ in range(many)]
         cases.append([(b, draw.randrange(b + 1, 11), draw.randrange(1, 50)) for b in births])
-    told = "For the tensors {}".format
-    check_numbers(function, [(lives,) for lives in cases], _most, told, _why_peak)
-    return (
-        f"for {len(cases)} lists. What does not live at the same time does not add up: a step's "
-        "peak is less than the sum of its parts."
-    )
+
+    def most(lives: Lives, longer: float = 0.0) -> int:
+        """At any of ten moments; each may live longer."""
+        return max(sum(n for a, b, n in lives if a <= at < b + longer) for at in range(10))
+
+    return numbers(
+        cases=[(lives,) for lives in cases],
+        right=most,
+        told="For the tensors {}",
+        slips={
+            "What is freed at a time is gone before the next is born.":
+                lambda lives: most(lives, 0.5),
+            "That is the largest tensor, not the most of all together.":
+                lambda lives: max((n for *_, n in lives), default=0),
+            "That is the sum of all, but they do not all live at once.":
+                lambda lives: sum(n for *_, n in lives),
+            "That is what lives at the end.":
+                lambda lives: (
+                    sum(n for _, freed, n in lives if freed == max(b for _, b,
+                    _ in lives))
+                ),
+        },
+        solved="for {cases} lists. What does not live at the same time does not add up: a step's "
+        "peak is less than the sum of its parts.",
+    )  # fmt: skip
 
 
-def _most(lives: Lives, longer: float = 0.0) -> int:
-    """At any of ten moments; each may live longer."""
-    return max(sum(n for a, b, n in lives if a <= at < b + longer) for at in range(10))
-
-
-def _why_peak(answer: float, lives: Lives) -> str:
-    sizes = [nbytes for *_, nbytes in lives]
-    hints = [
-        (_most(lives, 0.5), "What is freed at a time is gone before the next is born."),
-        (max(sizes, default=0), "That is the largest tensor, not the most of all together."),
-        (sum(sizes), "That is the sum of all, but they do not all live at once."),
-    ]
-    return hint(answer, hints)
-
-
-@formula
-def checkpointed(function: Callable[[int, int, int, int], float]) -> str:
+@exercise
+def checkpointed() -> Table:
     """Grade function(layers, every, kept, passed): most bytes of activations with checkpoints.
 
     Each segment of `every` blocks is checkpointed, the last may be shorter. A block keeps `kept`
@@ -114,13 +137,40 @@ def checkpointed(function: Callable[[int, int, int, int], float]) -> str:
     """
     chains = [(4, 1), (4, 4), (12, 1), (12, 3), (12, 4), (12, 12), (10, 4), (7, 3), (5, 9), (23, 5)]
     cases = product([*chains, (1, 1)], ((16, 1), (34, 2), (5, 5)))
-    told = "For {} blocks, a checkpoint every {}, {} bytes kept in a block and {} of them its input"
-    flat = [(*chain, *block) for chain, block in cases]
-    check_numbers(function, flat, _played, told.format, _why_checkpointed)
-    return (
-        "for chains of 1 to 23 blocks, even where they do not divide. Few checkpoints leave a long "
-        "segment to compute again, and many leave many inputs: the least is in between."
-    )
+
+    def after(layers: int, every: int, passed: int) -> int:
+        """What is held after forward."""
+        return -(-layers // every) * passed
+
+    return numbers(
+        cases=[(*chain, *block) for chain, block in cases],
+        right=_played,
+        told="For {} blocks, a checkpoint every {}, {} bytes kept in a block and {} of them its "
+        "input",
+        slips={
+            "That is without checkpoints.":
+                lambda layers, _, kept, __: layers * kept,
+            "That is after forward. Then each segment is computed once more.":
+                lambda layers, every, _, passed: after(layers, every, passed),
+            "That is a segment; the inputs of all the others wait meanwhile.":
+                lambda layers, every, kept, _: min(layers, every) * kept,
+            "The segment's own input counts twice: as checkpoint, and in a block.":
+                lambda layers, every, kept, passed: _played(layers, every, kept, passed) + passed,
+            "While a segment is computed again, all its blocks keep theirs.":
+                lambda layers, every, kept, passed: after(layers, every, passed) + kept - passed,
+            "Before backward comes to a full segment, the shorter is freed.":
+                lambda layers, every, kept, passed: (
+                    after(layers, every, passed) + min(layers, every) * kept -
+                    passed
+                ),
+            "There are fewer blocks than that in a segment.":
+                lambda layers, every, kept, passed: (
+                    after(layers, every, passed) + every * kept - passed
+                ),
+        },
+        solved="for chains of 1 to 23 blocks, even where they do not divide. Few checkpoints leave "
+        "a long segment to compute again, and many leave many inputs: the least is in between.",
+    )  # fmt: skip
 
 
 def _played(layers: int, every: int, kept: int, passed: int) -> int:
@@ -138,23 +188,8 @@ def _played(layers: int, every: int, kept: int, passed: int) -> int:
     return most
 
 
-def _why_checkpointed(answer: float, layers: int, every: int, kept: int, passed: int) -> str:
-    segments, longest = -(-layers // every), min(layers, every)
-    after, again = segments * passed, longest * kept
-    hints: list[tuple[float, str]] = [
-        (layers * kept, "That is without checkpoints."),
-        (after, "That is after forward. Then each segment is computed once more."),
-        (again, "That is a segment; the inputs of all the others wait meanwhile."),
-        (after + again, "The segment's own input counts twice: as checkpoint, and in a block."),
-        (after + kept - passed, "While a segment is computed again, all its blocks keep theirs."),
-        (after + again - passed, "Before backward comes to a full segment, the shorter is freed."),
-        (after - passed + every * kept, "There are fewer blocks than that in a segment."),
-    ]
-    return hint(answer, hints)
-
-
-@formula
-def fewest(function: Callable[[int, int, int, DtypePolicy, str], int]) -> str:
+@exercise
+def fewest() -> Table:
     """Grade function(parameters, limit, beside, policy, optimizer): the fewest ranks that do.
 
     All of the state is cut among the ranks. `beside` bytes are needed on each rank whatever their
@@ -163,40 +198,53 @@ def fewest(function: Callable[[int, int, int, DtypePolicy, str], int]) -> str:
     limits = ((24 * GB, 8 * GB), (80 * GB, 8 * GB), (24 * GB, 24 * GB), (200, 0), (24 * GB, 0))
     sizes = (7 * GB, 70 * GB, 12, 1_234_567_891)
     policies = ((FP32, "adam"), (MIXED, "adam"), (FP32, "sgd"))
-    for size, (limit, beside), (policy, optimizer) in product(sizes, limits, policies):
-        expected = "a whole number of ranks from 1 on, or None"
-        given = size, limit, beside, policy, optimizer
-        answer = ask_as(lambda x: None if x is None else whole(x), expected, function, *given)
-        case = (
+
+    def needed(ranks: int, size: int, beside: int, policy: DtypePolicy, optimizer: str) -> int:
+        return share(state(size, policy, optimizer), ranks, stage=3).total + beside
+
+    def right(size: int, limit: int, beside: int, *how: Any) -> int | None:
+        if limit <= beside:
+            return None
+        least = max(1, state(size, *how).total // (limit - beside))
+        return next(n for n in count(least) if needed(n, size, beside, *how) <= limit)
+
+    return Table(
+        cases=[(n, *limit, *how) for n, limit, how in product(sizes, limits, policies)],
+        right=right,
+        told=lambda size, limit, beside, policy, optimizer: (
             f"For {size:,} parameters ({policy.name}, {optimizer}), {limit:,} bytes a rank and "
-            f"{beside:,} of them beside the state you say {answer!r}"
-        )
-        if answer is None:
-            if limit > beside:
-                raise Wrong(f"{case}. With enough ranks a slice of the state fits in what is left.")
-        elif answer < 1:
-            raise Wrong(f"{case}; expected {expected}.")
-        elif limit <= beside:
-            raise Wrong(f"{case}. There is no room for any slice, however thin: expected None.")
-        else:
-            _check_fewest(answer, limit, beside, state(size, policy, optimizer), case)
-    return (
-        f"for {len(sizes)} models, {len(limits)} GPUs, fp32 and mixed precision, Adam and SGD: one "
-        "rank less would not fit. The unsharded unit and the activations stay, however many ranks "
-        "there are. They decide whether the model fits at all; the state only decides how many "
-        "ranks it takes."
-    )
-
-
-def _check_fewest(answer: int, limit: int, beside: int, whole: StateBytes, case: str) -> None:
-    fewer, needed, more = (
-        share(whole, max(ranks, 1), stage=3).total + beside
-        for ranks in (answer - 1, answer, answer + 1)
-    )
-    if needed > limit:
-        why = " Round up." if more <= limit else ""
-        if whole.total / answer <= limit:
-            why = why or " What is beside the state needs room too."
-        raise Wrong(f"{case}. Each would need {needed:,} bytes.{why}")
-    if answer > 1 and fewer <= limit:
-        raise Wrong(f"{case}. One rank less would do as well.")
+            f"{beside:,} of them beside the state"
+        ),
+        read=lambda answer: None if answer is None else whole(answer),
+        expected="a whole number of ranks from 1 on, or None",
+        slips={
+            "Round up.":
+                lambda size, limit, beside, *how: (
+                    max(1, state(size, *how).total // (limit - beside)) if
+                    limit > beside else None
+                ),
+            "What is beside the state needs room too.":
+                lambda size, limit, beside, *how: (
+                    right(size, limit, 0, *how) if limit > beside else None
+                ),
+            "There is no room for any slice, however thin.":
+                lambda size, limit, beside, *how: right(size, limit, beside, *how) or 0,
+            "Only the weights were cut.":
+                lambda size, limit, beside, policy, _: (
+                    -(-size * policy.weights.itemsize // (limit - beside)) if
+                    limit > beside else None
+                ),
+            "That is Adam's, and this optimizer keeps fewer moments.":
+                lambda size, limit, beside, policy, _: right(size, limit, beside, policy, "adam"),
+        },
+        otherwise=lambda answer, size, limit, beside, *how: (
+            "With enough ranks a slice of the state fits in what is left." if answer is None
+            else "There is no room for any slice, however thin." if limit <= beside
+            else "One rank less would do as well." if answer > right(size, limit, beside, *how)
+            else f"Each would need {needed(max(answer, 1), size, beside, *how):,} bytes."
+        ),
+        solved=f"for {len(sizes)} models, {len(limits)} GPUs, fp32 and mixed precision, Adam and "
+        "SGD: one rank less would not fit. The unsharded unit and the activations stay, however "
+        "many ranks there are. They decide whether the model fits at all; the state only decides "
+        "how many ranks it takes.",
+    )  # fmt: skip

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from random import Random
 
 import torch
 import torch.distributed as dist
 
 import minidist
+from course.graders.table import Table, exercise, numbers
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import exchange as real_exchange
 from course.sandbox.switchboard import Deadlock
@@ -18,9 +18,8 @@ from course.verdict import (
     Wrong,
     alone,
     ask_as,
-    check_numbers,
+    draws,
     formula,
-    hint,
     list_of,
     number,
     on_ranks,
@@ -40,43 +39,43 @@ HandWritten = Callable[[int, int, list[torch.Tensor], Exchange], None]
 # ---- formulas ----
 
 
-@formula
-def bytes_sent(function: Callable[[int, int], float]) -> str:
+@exercise
+def bytes_sent() -> Table:
     """Grade function(ranks, nbytes): the bytes that each rank sends in a ring all-reduce."""
-    draw = Random(7)
+    draw = draws(7)
     chunks = [(ranks, 3000) for ranks in (8, 4, 2, 3, 1)]
     chunks += [(draw.randrange(5, 99), draw.randrange(100, 9999)) for _ in range(4)]
     cases = [(ranks, 4 * chunk * ranks) for ranks, chunk in chunks]
-    case = "For {} ranks and {} bytes".format
-    check_numbers(function, cases, _sent, case, _why_sent, within=0.5)
-    return (
-        f"for {len(cases)} cases, from 1 to {max(cases)[0]} ranks: the simulator counts the same. "
-        "With more and more ranks the bytes approach twice the tensor and never reach it."
-    )
-
-
-def _sent(ranks: int, size: int) -> int:
-    return int(traffic(algorithms.ring_all_reduce(ranks), size // 4).sent_bytes[0])
-
-
-def _why_sent(answer: float, ranks: int, size: int) -> str:
-    right, steps = _sent(ranks, size), ranks - 1
-    hints = [
-        (steps * size // ranks, "That is one phase; the all-gather sends as much again."),
-        (2 * size, "That is the limit for many ranks; a chunk is not sent to its own rank."),
-        (2 * steps * size, "Each message is one chunk, a 1/N of the tensor, not all of it."),
-        (steps * size, "That is what the root of the naive way sends."),
-        (2 * steps, "That is the number of messages; each has size / N bytes."),
-        (right / 4, "Those are elements; each has 4 bytes. `nbytes` is in bytes already."),
-        (8 * right, "Those are bits."),
-    ]
-    return hint(answer, hints, within=0.5)
+    return numbers(
+        within=0.5,
+        cases=cases,
+        right=lambda n, size: traffic(algorithms.ring_all_reduce(n), size // 4).sent_bytes[0],
+        told="For {} ranks and {} bytes",
+        slips={
+            "That is one phase; the all-gather sends as much again.":
+                lambda n, size: (n - 1) * size / n,
+            "That is the limit for many ranks; a chunk is not sent to its own rank.":
+                lambda n, size: 2 * size,
+            "Each message is one chunk, a 1/N of the tensor, not all of it.":
+                lambda n, size: 2 * (n - 1) * size,
+            "That is what the root of the naive way sends.":
+                lambda n, size: (n - 1) * size,
+            "That is the number of messages; each has size / N bytes.":
+                lambda n, size: 2 * (n - 1),
+            "Those are elements; each has 4 bytes. `nbytes` is in bytes already.":
+                lambda n, size: 2 * (n - 1) * size / n / 4,
+            "Those are bits.":
+                lambda n, size: 16 * (n - 1) * size / n,
+        },
+        solved=f"for {{cases}} cases, from 1 to {max(cases)[0]} ranks: the simulator counts the "
+        "same. With more and more ranks the bytes approach twice the tensor and never reach it.",
+    )  # fmt: skip
 
 
 @formula
 def slices(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
     """Grade function(numel, ranks): the (start, stop) of each rank's slice of a tensor."""
-    draw = Random(8)
+    draw = draws(8)
     for ranks in (4, 1, 3, 8, *draw.sample(range(5, 40), 3)):
         for numel in (16 * ranks, 10, 1, 0, ranks - 1, ranks + 1, 97, draw.randrange(10**5)):
             expected = "a list of pairs (start, stop)"
@@ -118,7 +117,7 @@ def crossover(function: Callable[[int, float, float], float]) -> str:
     """Grade function(ranks, alpha, beta): the bytes at which ring and tree take the same time."""
     ways = {"the ring": algorithms.ring_all_reduce, "the tree": algorithms.tree_all_reduce}
     why = "The tree has 2 ceil(log2 N) steps of the whole tensor, the ring 2(N - 1) of an N-th."
-    drawn = Random(9).sample(range(5, 70), 4)
+    drawn = draws(9).sample(range(5, 70), 4)
     for ranks in (8, 4, 16, 100, *drawn):
         check_crossing(function, ranks, ways, above="the ring", why=why)
     return (
@@ -139,7 +138,7 @@ def check_crossing(
 
     `above` names the way that wins above the crossing, `why` says what the times are made of.
     """
-    draw = Random(ranks)
+    draw = draws(ranks)
     drawn = Link(draw.uniform(1e-6, 1e-4), draw.uniform(1e-11, 1e-9))
     for link in (Link(1e-5, 1e-9), Link(3e-6, 1e-11), drawn):
         args = ranks, link.alpha, link.beta

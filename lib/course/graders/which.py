@@ -1,11 +1,11 @@
 """Graders of the chapter on choosing: what is right comes from schedules and their prices."""
 
 from collections.abc import Callable, Iterable
-from random import Random
 from typing import Any
 
 from course.graders.ring import check_crossing
-from course.verdict import Wrong, ask_as, check_numbers, formula, hint, many, whole
+from course.graders.table import Table, exercise, numbers
+from course.verdict import Wrong, ask_as, draws, formula, many, whole
 from minidist.errors import ScheduleError
 from minidist.schedule.algorithms import (
     chain_all_reduce,
@@ -90,7 +90,7 @@ def crossing(function: Callable[[int, float, float], float]) -> str:
         "One has log2 N steps of the whole tensor; the other 2 log2 N, in which a rank sends "
         "2(N - 1)/N of the tensor in all."
     )
-    drawn = [1 << power for power in Random(4).sample(range(3, 11), 4)]
+    drawn = [1 << power for power in draws(4).sample(range(3, 11), 4)]
     for ranks in (8, 4, 64, *drawn):
         check_crossing(function, ranks, ways, above="halving-doubling", why=why)
     return (
@@ -100,48 +100,48 @@ def crossing(function: Callable[[int, float, float], float]) -> str:
     )
 
 
-@formula
-def between_nodes(function: Callable[[int, int, int], float]) -> str:
+@exercise
+def between_nodes() -> Table:
     """Grade function(ranks, local, nbytes): bytes that leave nodes in a hierarchical all-reduce."""
-    draw = Random(5)
+    draw = draws(5)
     drawn = [(local * draw.randrange(2, 9), local) for local in draw.sample(range(2, 12), 5)]
     clusters = [(32, 8), (8, 4), (12, 2), (6, 3), (4, 4), (5, 1), *drawn]
-    cases = [(ranks, local, ranks * draw.randrange(100, 1000)) for ranks, local in clusters]
-    told = "For {} ranks in nodes of {} and {} bytes".format
-    check_numbers(function, cases, _between, told, _why_between, within=0.5)
-    return (
-        f"for {len(clusters)} clusters: the simulator counts the same. Only the number of nodes "
-        "matters: to the network a node is one rank, whose tensor its ranks carry in slices."
-    )
 
+    def wire(ranks: int, local: int, size: int) -> int:
+        return 2 * (ranks // local - 1) * size
 
-def _between(ranks: int, local: int, size: int) -> int:
-    return _crossed(hierarchical_all_reduce(ranks, local=local), size, local)
-
-
-def _crossed(schedule: Schedule, size: int, local: int) -> int:
-    return traffic(schedule, size, 1, local).between_nodes
-
-
-def _why_between(answer: float, ranks: int, local: int, size: int) -> str:
-    nodes = ranks // local
-    wire = 2 * (nodes - 1) * size
-    flat = _crossed(ring_all_reduce(ranks), size, local)
-    hints = [
-        (flat, "That is what the flat ring sends between nodes."),
-        (wire / nodes, "That is what one node sends; add up all nodes."),
-        (wire / ranks, "That is what one rank sends; add up all ranks."),
-        (wire / 2, "That is one phase; the all-gather between nodes sends as much again."),
-        (wire * local, "Each rank of a node sends only its own slice of the sum."),
-        (2 * (ranks - 1) * size, "That is all that is sent; not all of it leaves a node."),
-    ]
-    return hint(answer, hints, within=0.5)
+    return numbers(
+        within=0.5,
+        cases=[(ranks, local, ranks * draw.randrange(100, 1000)) for ranks, local in clusters],
+        right=lambda ranks, local, size: (
+            traffic(hierarchical_all_reduce(ranks, local=local), size, 1, local).between_nodes
+        ),
+        told="For {} ranks in nodes of {} and {} bytes",
+        slips={
+            "That is what the flat ring sends between nodes.":
+                lambda ranks, local, size: (
+                    traffic(ring_all_reduce(ranks), size, 1, local).between_nodes
+                ),
+            "That is what one node sends; add up all nodes.":
+                lambda ranks, local, size: wire(ranks, local, size) / (ranks // local),
+            "That is what one rank sends; add up all ranks.":
+                lambda ranks, local, size: wire(ranks, local, size) / ranks,
+            "That is one phase; the all-gather between nodes sends as much again.":
+                lambda ranks, local, size: wire(ranks, local, size) / 2,
+            "Each rank of a node sends only its own slice of the sum.":
+                lambda ranks, local, size: wire(ranks, local, size) * local,
+            "That is all that is sent; not all of it leaves a node.":
+                lambda ranks, local, size: 2 * (ranks - 1) * size,
+        },
+        solved="for {cases} clusters: the simulator counts the same. Only the number of nodes "
+        "matters: to the network a node is one rank, whose tensor its ranks carry in slices.",
+    )  # fmt: skip
 
 
 @formula
 def segments(function: Callable[[int, int, float, float], int]) -> str:
     """Grade function(ranks, nbytes, alpha, beta): how many segments a chain should cut into."""
-    draw = Random(6)
+    draw = draws(6)
     cases = [(8, 1 << 20), (4, 1 << 22), (12, 1 << 19), (8, 1 << 10)]
     for ranks, nbytes in cases:
         _check_segments(function, ranks, nbytes, Link(1e-5, 1e-10))

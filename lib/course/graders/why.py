@@ -1,13 +1,12 @@
 """Graders of the first chapter: bytes of the state, what fits, and who is where."""
 
-from collections.abc import Callable
 from itertools import product
-from random import Random
 
 import torch
 
-from course.graders.cluster import Seat, check_seats
-from course.verdict import Wrong, ask_as, check_numbers, formula, many, whole
+from course.graders.cluster import seats
+from course.graders.table import Table, exercise, numbers
+from course.verdict import draws, many, whole
 from minidist.memory.state import FP32, MIXED, OPTIMIZERS, DtypePolicy, state
 
 DTYPES = ("float64", "float32", "bfloat16", "float8_e4m3fn")
@@ -15,7 +14,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float8_e4m3fn")
 
 def _policies() -> list[DtypePolicy]:
     """The two usual ones, and some whose parts all differ, with and without a master."""
-    draw, policies = Random(1), [FP32, MIXED]
+    draw, policies = draws(1), [FP32, MIXED]
     for number in range(4):
         names = draw.sample(DTYPES, 4)
         weights, gradients, copy, moments = (getattr(torch, name) for name in names)
@@ -24,82 +23,97 @@ def _policies() -> list[DtypePolicy]:
     return policies
 
 
-@formula
-def bytes_per_parameter(function: Callable[[DtypePolicy, str], float]) -> str:
+@exercise
+def bytes_per_parameter() -> Table:
     """Grade function(policy, optimizer): bytes of the state for each parameter."""
-    check_numbers(
-        function,
-        product(_policies(), OPTIMIZERS),
-        lambda policy, optimizer: state(1, policy, optimizer).total,
-        lambda policy, optimizer: f"For {optimizer} with the policy {policy.name!r}",
-        _why_bytes,
-    )
-    return (
-        f"for {len(_policies())} policies and {len(OPTIMIZERS)} optimizers. Adam takes "
+    return numbers(
+        cases=[*product(_policies(), OPTIMIZERS)],
+        right=lambda policy, optimizer: state(1, policy, optimizer).total,
+        told=lambda policy, optimizer: f"For {optimizer} with the policy {policy.name!r}",
+        slips={
+            "Those are bits.":
+                lambda *case: 8 * state(1, *case).total,
+            "The master weights are missing.":
+                lambda *case: _without("master", *case),
+            "The optimizer's moments are missing.":
+                lambda *case: _without("moments", *case),
+            "The gradients are missing.":
+                lambda *case: _without("gradients", *case),
+            "Adam keeps two moments of each parameter.":
+                lambda policy, name: state(1, policy, "momentum" if name == "adam" else name).total,
+            "Not every part has the dtype of the weights.":
+                lambda policy, name: (2 + OPTIMIZERS[name]) * state(1, policy, name).weights,
+            "That is Adam's, and others keep fewer moments.":
+                lambda policy, _: state(1, policy, "adam").total,
+        },
+        solved="for {cases} pairs of a policy and an optimizer. Adam takes "
         f"{state(1, FP32).total} bytes per parameter in fp32 and {state(1, MIXED).total} in mixed "
-        "precision: the master copy costs what shorter weights and gradients save."
-    )
+        "precision: the master copy costs what shorter weights and gradients save.",
+    )  # fmt: skip
 
 
-def _why_bytes(answer: float, policy: DtypePolicy, optimizer: str) -> str:
+def _without(part: str, policy: DtypePolicy, optimizer: str) -> int:
+    """Bytes of the state for each parameter, but for a part."""
     one = state(1, policy, optimizer)
-    kept = OPTIMIZERS[optimizer]
-    hints = [
-        (8 * one.total, "those are bits"),
-        (one.total - one.master, "the master weights are missing"),
-        (one.total - one.moments, "the optimizer's moments are missing"),
-        (one.total - one.moments // 2, "Adam keeps two moments of each parameter"),
-        (one.total - one.gradients, "the gradients are missing"),
-        ((2 + kept) * one.weights, "not every part has the dtype of the weights"),
-        (state(1, policy, "adam").total, f"that is Adam's, and {optimizer} keeps fewer moments"),
-    ]
-    fitting = [hint for value, hint in hints if answer == value]
-    return f" Perhaps {', or '.join(fitting)}." if fitting else ""
+    return one.total - int(getattr(one, part))
 
 
-@formula
-def largest(function: Callable[[int, int, DtypePolicy, str], int]) -> str:
+@exercise
+def largest() -> Table:
     """Grade function(gpu_bytes, ranks, policy, optimizer): most parameters that can be trained.
 
     By data parallelism on `ranks` GPUs of so many bytes each; only the state is counted.
     """
-    draw, policies = Random(2), _policies()
-    cases = list(product((80 * 10**9, 10**6 + 7), (1, 8), (FP32, MIXED), ("adam", "sgd")))
+    draw = draws(2)
+    cases = [*product((80 * 10**9, 10**6 + 7), (1, 8), (FP32, MIXED), ("adam", "sgd"))]
     cases += [
         (draw.randrange(10**4, 10**9), draw.randrange(2, 99), policy, draw.choice([*OPTIMIZERS]))
-        for policy in policies
+        for policy in _policies()
     ]
-    for size, ranks, policy, optimizer in cases:
-        case = f"For {many(ranks, 'GPU')} of {size:,} bytes with {policy.name} and {optimizer} "
-        expected = "a whole number of parameters"
-        answer = ask_as(whole, expected, function, size, ranks, policy, optimizer, case=case)
-        case += f"you say {answer:,}"
-        if answer < 0:
-            raise Wrong(f"{case}; expected {expected}.")
-        held = state(answer, policy, optimizer).total
-        if held > size:
-            all_of_it = " In data parallelism every rank holds all of it: memory does not add up."
-            why = all_of_it if ranks > 1 and held > size * (ranks - 1) else ""
-            raise Wrong(f"{case}. Their state takes {held:,} bytes on every GPU: too much.{why}")
-        if state(answer + 1, policy, optimizer).total <= size:
-            raise Wrong(f"{case}. Their state takes {held:,} bytes; one more would fit as well.")
-    return (
-        f"One more parameter would not fit in any of {len(cases)} cases, with one GPU or with "
-        "several. Data parallelism buys time, not memory: all GPUs hold the same."
-    )
+
+    def fit(size: int, _: int, policy: DtypePolicy, optimizer: str) -> int:
+        return size // state(1, policy, optimizer).total
+
+    return Table(
+        cases=cases,
+        right=fit,
+        told=lambda size, ranks, policy, optimizer: (
+            f"For {many(ranks, 'GPU')} of {size:,} bytes, with {policy.name} and {optimizer},"
+        ),
+        read=whole,
+        expected="a whole number of parameters",
+        show="{:,}".format,
+        slips={
+            "In data parallelism every rank holds all of it: memory does not add up.":
+                lambda size, ranks, *how: fit(size * ranks, ranks, *how),
+            "Each rank holds all of the state, not a share of it.":
+                lambda size, ranks, *how: ranks * fit(size, ranks, *how),
+            "That is Adam's, and this optimizer keeps fewer moments.":
+                lambda size, ranks, policy, _: fit(size, ranks, policy, "adam"),
+            "Only the weights were counted.":
+                lambda size, _, policy, optimizer: size // state(1, policy, optimizer).weights,
+        },
+        otherwise=lambda answer, size, _, policy, optimizer: (
+            "One more would fit as well."
+            if state(answer + 1, policy, optimizer).total <= size
+            else f"Their state takes {state(answer, policy, optimizer).total:,} bytes: too much."
+        ),
+        solved="One more parameter would not fit in any of {cases} cases, with one GPU or with "
+        "several. Data parallelism buys time, not memory: all GPUs hold the same.",
+    )  # fmt: skip
 
 
-@formula
-def seat(function: Callable[[int, int], Seat]) -> str:
+@exercise
+def seat() -> Table:
     """Grade function(rank, per_node): the node of a rank, and its local rank there."""
-    draw = Random(3)
+    draw = draws(3)
     drawn = [(draw.randrange(2, 7), draw.randrange(2, 17)) for _ in range(4)]
     clusters = [(2, 4), (3, 8), (4, 1), (1, 5), *drawn]
-    for nodes, per_node in clusters:
-        asked = [(rank, per_node) for rank in range(nodes * per_node)]
-        case = f"With {many(per_node, 'rank')} on each of {many(nodes, 'node')}"
-        check_seats(case, [per_node] * nodes, function, asked)
-    return (
-        f"for every rank of {len(clusters)} clusters, from 1 node to {max(clusters)[0]}. A rank's "
-        "device is its local rank: a node with four GPUs has no cuda:4."
+    return seats(
+        divmod,
+        {},
+        cases=[(rank, many) for nodes, many in clusters for rank in range(nodes * many)],
+        told="For rank {}, with {} ranks on each node,",
+        solved=f"for every rank of {len(clusters)} clusters, from 1 node to {max(clusters)[0]}. A "
+        "rank's device is its local rank: a node with four GPUs has no cuda:4.",
     )

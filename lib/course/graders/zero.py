@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import pairwise, product
-from random import Random
+from itertools import accumulate, pairwise, product
 from typing import Any, NamedTuple
 
 import torch
@@ -15,15 +14,13 @@ from torch.optim import SGD, Optimizer
 
 import minidist
 from course.graders.averages import backward, near, why_not
+from course.graders.table import Table, exercise, numbers
 from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds, takes_memory
 from course.verdict import (
     Grader,
     Range,
     Wrong,
-    check_answers,
-    check_numbers,
-    formula,
-    hint,
+    draws,
     list_of,
     pair,
     same_ranges,
@@ -38,43 +35,58 @@ STEPS, RATE = 3, 0.1
 # ---- who owns what ----
 
 
-@formula
-def slices(function: Callable[[list[int], int, int], Sequence[Range]]) -> str:
+@exercise
+def slices() -> Table:
     """Grade function(sizes, ranks, rank): of each parameter the elements [start, end) of a rank.
 
     The parameters lie end to end, padded to a multiple of `ranks`. The judge is
     `minidist.parallel.sharding.layouts`.
     """
-    cases = [([5, 2], 4), ([4, 4], 2), ([10], 3), ([3, 1, 4, 1, 5, 9], 4), ([2, 1], 5), ([7], 1)]
-    draw = Random(16)
-    cases += [([draw.randrange(1, 40) for _ in range(ranks)], ranks) for ranks in (3, 6, 11)]
-    check_answers(
-        function, [(*case, rank) for case in cases for rank in range(case[1])], _ranges,
-        "For parameters of {} elements on {} ranks, rank {}:".format, _why_slices,
-        read=list_of(pair), expected="a list of (start, end)", same=same_ranges,
+    models = [([5, 2], 4), ([4, 4], 2), ([10], 3), ([3, 1, 4, 1, 5, 9], 4), ([2, 1], 5), ([7], 1)]
+    draw = draws(16)
+    models += [([draw.randrange(1, 40) for _ in range(ranks)], ranks) for ranks in (3, 6, 11)]
+
+    def cut(sizes: list[int], size: int, rank: int) -> list[Range]:
+        """The rank-th slice of so many elements, as ranges of each parameter."""
+        starts = [sum(sizes[:place]) for place in range(len(sizes))]
+        edges = rank * size, (rank + 1) * size
+        spans = zip(starts, sizes, strict=True)
+        return [tuple(min(max(edge - at, 0), n) for edge in edges) for at, n in spans]  # type: ignore[misc]
+
+    return Table(
+        cases=[(*model, rank) for model in models for rank in range(model[1])],
+        right=lambda sizes, ranks, rank: Flat([*map(torch.Size, zip(sizes))], ranks, rank).ranges(),
+        told="For parameters of {} elements on {} ranks, rank {}:",
+        read=list_of(pair),
+        expected="a list of (start, end)",
+        same=same_ranges,
+        slips={
+            "Rank r owns the r-th slice, counted from the front.":
+                lambda sizes, ranks, rank: cut(sizes, -(-sum(sizes) // ranks), ranks - 1 - rank),
+            "Ranks count from 0: rank r owns the r-th slice.":
+                lambda sizes, ranks, rank: cut(sizes, -(-sum(sizes) // ranks), rank + 1),
+            "Round up: all slices are equally long, and the last one may hold padding.":
+                lambda sizes, ranks, rank: cut(sizes, sum(sizes) // ranks, rank),
+            "Count within the parameter: its first element is 0, and its end is its size.":
+                lambda sizes, ranks, rank: (
+                    [(at + start, at + end) for at, (start, end) in
+                    zip(accumulate(sizes, initial=0), cut(sizes, -(-sum(sizes)
+                    // ranks), rank), strict=False)]
+                ),
+            "It is the whole model that is cut, not each parameter.":
+                lambda sizes, ranks, rank: (
+                    [cut([size], -(-size // ranks), rank)[0] for size in sizes]
+                ),
+        },
+        otherwise=lambda found, sizes, *_: (
+            "A slice has ceil(sum(sizes) / ranks) elements of the parameters laid end to end."
+            if len(found) == len(sizes)
+            else f"Expected a range for each of the {len(sizes)} parameters, empty or not."
+        ),
+        solved=f"for every rank of {len(models)} models, on 1 to 11 ranks. A boundary may fall "
+        "inside a parameter, and a rank may own nothing but padding: equal slices cost some "
+        "padding.",
     )  # fmt: skip
-    return (
-        f"for every rank of {len(cases)} models, on 1 to 11 ranks. A boundary may fall inside "
-        "a parameter, and a rank may own nothing but padding: equal slices cost some padding."
-    )
-
-
-def _ranges(sizes: Sequence[int], ranks: int, rank: int) -> list[Range]:
-    return Flat([torch.Size([size]) for size in sizes], ranks, rank).ranges()
-
-
-def _why_slices(found: list[Range], sizes: list[int], ranks: int, rank: int) -> str:
-    if len(found) != len(sizes):
-        return f" Expected a range for each of the {len(sizes)} parameters, empty or not."
-    owned = sum(max(0, end - start) for start, end in found)
-    for other in range(ranks):
-        if owned and same_ranges(found, _ranges(sizes, ranks, other)):
-            return f" That is the slice of rank {other}: rank r owns the r-th."
-    if sum(sizes) % ranks and owned == sum(sizes) // ranks:
-        return " Round up: all slices are equally long, and the last one may hold padding."
-    if any(end > size for (_, end), size in zip(found, sizes, strict=True)):
-        return " Count within the parameter: its first element is 0, and its end is its size."
-    return " A slice has ceil(sum(sizes) / ranks) elements of the parameters laid end to end."
 
 
 # ---- ZeRO-1 by hand ----
@@ -322,51 +334,48 @@ def _why_freed(
 
 # ---- the wire ----
 
-STRATEGIES = ("DDP", "ZeRO-1 on DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+# Reduce-scatters and all-gathers of the whole model in one optimizer step of so many backwards.
+UNITS: dict[str, Callable[[int], int]] = {
+    "DDP": lambda _: 2,  # all-reduce, in the last backward
+    "ZeRO-1 on DDP": lambda _: 3,
+    "ZeRO-1": lambda _: 2,
+    "ZeRO-2": lambda micro: micro + 1,  # a reduce-scatter in each backward
+    "ZeRO-3": lambda micro: 3 * micro,  # and two all-gathers
+}
 
 
-def _units(strategy: str, micro: int) -> int:
-    """Reduce-scatters and all-gathers of the whole model in one optimizer step."""
-    return {
-        "DDP": 2,  # all-reduce, in the last backward
-        "ZeRO-1 on DDP": 3,
-        "ZeRO-1": 2,
-        "ZeRO-2": micro + 1,  # a reduce-scatter in each backward
-        "ZeRO-3": 3 * micro,  # and two all-gathers
-    }[strategy]
-
-
-@formula
-def wire(function: Callable[[str, int, int, int], float]) -> str:
+@exercise
+def wire() -> Table:
     """Grade function(strategy, nbytes, ranks, micro): bytes that each rank sends in a step."""
-    sizes, ranks = (64 * 10**6, 7 * 2**20, 3 * 10**9), (4, 1, 8, 64, 3)
-    drawn = product(sizes, (1, 3, 5), ranks, STRATEGIES)
-    cases = [(strategy, nbytes, many, micro) for nbytes, micro, many, strategy in drawn]
-    told = "For {} with {:,} bytes, {} ranks and {} backwards per step".format
-    check_numbers(function, cases, _wired, told, _why_wire, within=1e-3)
-    return (
-        f"for all {len(STRATEGIES)} strategies, from 1 to 64 ranks, with one, three and five "
+    sizes, worlds = (64 * 10**6, 7 * 2**20, 3 * 10**9), (4, 1, 8, 64, 3)
+
+    def sent(strategy: str, nbytes: int, ranks: int, micro: int) -> float:
+        return UNITS[strategy](micro) * (ranks - 1) / ranks * nbytes
+
+    return numbers(
+        within=1e-3,
+        cases=[(way, *case) for *case, way in product(sizes, worlds, (1, 3, 5), UNITS)],
+        right=sent,
+        told="For {} with {:,} bytes, {} ranks and {} backwards per step",
+        slips={
+            "A rank need not send its own slice: (N - 1)/N of it.":
+                lambda way, nbytes, _, micro: UNITS[way](micro) * nbytes,
+            "That is what all ranks send together.":
+                lambda way, nbytes, ranks, micro: ranks * sent(way, nbytes, ranks, micro),
+            "That is with one backward; gradients and parameters are freed after each.":
+                lambda way, nbytes, ranks, _: sent(way, nbytes, ranks, 1),
+            "Not everything is done in each backward: what waits for the step?":
+                lambda way, nbytes, ranks, micro: micro * sent(way, nbytes, ranks, 1),
+            "A reduce-scatter is half of an all-reduce, and the step ends without a gather.":
+                lambda way, nbytes, ranks, micro: (
+                    sent(way, nbytes, ranks, micro) * (5 / 3 if way == "ZeRO-3"
+                    else 1)
+                ),
+        },
+        otherwise=lambda *_: (
+            "Count reduce-scatters and all-gathers: each sends (N - 1)/N of the model."
+        ),
+        solved=f"for all {len(UNITS)} strategies, from 1 to 64 ranks, with one, three and five "
         "backwards per step. With one, ZeRO-2 sends what DDP sends; with three, ZeRO-3 sends four "
-        "and a half times as much."
-    )
-
-
-def _wired(strategy: str, nbytes: int, ranks: int, micro: int) -> float:
-    return _units(strategy, micro) * (ranks - 1) / ranks * nbytes
-
-
-def _why_wire(answer: float, strategy: str, nbytes: int, ranks: int, micro: int) -> str:
-    if ranks == 1:
-        return " Alone, a rank sends nothing: the factor is (N - 1)/N."
-    unit, units, once = (ranks - 1) / ranks * nbytes, _units(strategy, micro), _units(strategy, 1)
-    hints = [
-        (units * nbytes, "A rank need not send its own slice: (N - 1)/N of it."),
-        (ranks * units * unit, "That is what all ranks send together."),
-        (once * unit, "That is with one backward; gradients and parameters are freed after each."),
-        (once * micro * unit, "Not everything is done in each backward: what waits for the step?"),
-    ]
-    if strategy == "ZeRO-3":
-        half = "A reduce-scatter is half of an all-reduce, and the step ends without a gather."
-        hints.append((5 * unit, half))
-    other = " Count reduce-scatters and all-gathers: each sends (N - 1)/N of the model."
-    return hint(answer, hints, within=1e-3) or other
+        "and a half times as much.",
+    )  # fmt: skip

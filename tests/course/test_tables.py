@@ -1,0 +1,90 @@
+"""Exercises by table: every slip gets its sentence, and answers that are wrong to any are refused.
+
+They are asked in this process; that a grader asks in one of its own is tested by test_verdict.py.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course.graders import table as tables
+from course.graders.table import Table
+from course.verdict import Wrong, draws
+from minidist.schedule.algorithms import ring_all_reduce
+from minidist.schedule.simulate import traffic
+from tests.course.verdicts import by_table, wrong_to_any
+
+TABLES = {f"{each.__module__}.{each.__name__}": each.table() for each in by_table()}
+SLIPS = [(name, slip) for name, table in TABLES.items() for slip in table.slips]
+ANY = [(name, kind) for name, table in TABLES.items() for kind in wrong_to_any(table)]
+
+
+def said(table: Table, function: Callable[..., object]) -> str:
+    with pytest.raises(Wrong) as wrong:
+        table.check(function)
+    return str(wrong.value)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_is_right_is_called_right_and_four_slips_are_known(name: str) -> None:
+    table = TABLES[name]
+    assert len(table.check(table.right)) > 80
+    assert len(table.slips) >= 4
+
+
+@pytest.mark.parametrize(("name", "slip"), SLIPS)
+def test_who_makes_a_slip_hears_its_sentence(name: str, slip: str) -> None:
+    table = TABLES[name]
+    assert said(table, table.slips[slip]).endswith(f". {slip}")
+
+
+@pytest.mark.parametrize(("name", "kind"), ANY)
+def test_what_is_wrong_to_any_table_is_refused_with_the_case(name: str, kind: str) -> None:
+    table = TABLES[name]
+    text = said(table, wrong_to_any(table)[kind])
+    assert re.search(r"you (say|return) .*; (it is|expected) |it raised|is changed; read", text)
+
+
+def test_of_two_slips_that_fit_the_one_that_fits_elsewhere_too_is_told() -> None:
+    table = Table(
+        cases=[(2,), (3,)],
+        right=lambda ranks: ranks * ranks + 1,
+        told="For {} ranks",
+        solved="for {cases} numbers of ranks.",
+        read=int,
+        expected="a number",
+        slips={"You add.": lambda ranks: ranks + ranks, "One more.": lambda ranks: ranks * ranks},
+    )
+    assert said(table, lambda ranks: ranks * ranks) == "For 2 ranks you say 4; it is 5. One more."
+    assert said(table, lambda ranks: 2 * ranks) == "For 2 ranks you say 4; it is 5. You add."
+    assert said(table, lambda ranks: 4) == "For 2 ranks you say 4; it is 5. You add."
+    assert table.check(lambda ranks: ranks * ranks + 1) == "for 2 numbers of ranks."
+
+
+def test_what_is_drawn_is_always_the_same_but_with_another_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (exercise,) = (each for each in by_table() if each.__name__ == "bytes_sent")
+    first = exercise.table()
+    assert exercise.table().cases == first.cases
+    monkeypatch.setenv("COURSE_SEED", "417")
+    assert exercise.table().cases != first.cases
+    assert exercise.table().check(first.right)
+
+
+def test_the_example_for_contributors_is_an_exercise() -> None:
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    _, section = text.split("## Add an exercise that asks for a formula")
+    names: dict[str, Any] = vars(tables) | {"draws": draws, "traffic": traffic}
+    exec(
+        section.split("```")[1].removeprefix("python"),
+        names | {"ring_all_reduce": ring_all_reduce},
+        names,
+    )
+    table = names["bytes_sent"].table()
+    assert table.check(table.right) == "for 7 cases: the simulator counts the same."
+    for sentence, slip in table.slips.items():
+        assert said(table, slip).endswith(sentence)
