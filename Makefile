@@ -48,7 +48,7 @@ grade: $(READY) ## grade what you have written in work/mine; of one file: make g
 	@echo "Grading work/mine: about ten seconds per milestone; what hangs is stopped after thirty."
 	@PYTHONPATH=$(CURDIR)/work $(VENV)/python -m course.project mine $(if $(ONLY),"$(ONLY)")
 
-handout: $(READY) ## write handout/, the course without the labs' solutions
+handout: $(READY) ## write handout/, the course without solutions
 	@$(VENV)/python -m tools.handout
 
 picture: $(READY) ## make the README's picture again

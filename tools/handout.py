@@ -1,9 +1,10 @@
-"""Write `handout/`: the course for a class, whose labs have no solutions.
+"""Write `handout/`: the course for a class, without solutions.
 
 `make lab` and `make grade` work in it. The lesson `from_scratch` stays, because chapters print it
 and labs measure it; tests do not, because they run the solutions.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -11,19 +12,38 @@ from pathlib import Path
 
 import nbformat
 
-from tools.readable import is_solution
+from tools.readable import Cell, is_solution, tags
 from tools.work import ROOT
 
-LEFT_OUT = ("tests/", ".ci/")
+LEFT_OUT = ("tests/", ".ci/", "lib/course/capstone/answers/")
+EXERCISES = re.compile(r"^## Exercises\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+SOLVED = re.compile(r"^(:::|```)\{(?:solution|code-cell)\}.*?^\1\n\n?", re.MULTILINE | re.DOTALL)
+CELL = re.compile(r"^```\{code-cell\}.*?^```\n\n?", re.MULTILINE | re.DOTALL)
+ADDRESS = re.compile(r'\b(url|baseurl): "[^"]*"')
 
 
 def without_solutions(source: Path) -> bytes:
-    """A notebook without its solutions; any other file as it is."""
-    if source.suffix != ".ipynb":
-        return source.read_bytes()
-    lab = nbformat.read(source, as_version=4)
-    lab.cells = [cell for cell in lab.cells if not is_solution(cell)]
-    return (str(nbformat.writes(lab)) + "\n").encode()
+    """A file without its solutions, and without the address of the book that has them."""
+    if source.suffix == ".ipynb":
+        lab = nbformat.read(source, as_version=4)
+        lab.cells = [cell for cell in lab.cells if not tells(cell)]
+        return (str(nbformat.writes(lab)) + "\n").encode()
+    if source.parent == ROOT / "book" and source.suffix == ".md":
+        asked = EXERCISES.sub(lambda part: SOLVED.sub("", part[0]), source.read_text())
+        return CELL.sub(lambda cell: "" if "spoiler" in cell[0] else cell[0], asked).encode()
+    if source == ROOT / "_config.yml":
+        return without_addresses(source.read_text()).encode()
+    return source.read_bytes()
+
+
+def without_addresses(config: str) -> str:
+    """`_config.yml` of a book that is published nowhere."""
+    return ADDRESS.sub(r'\1: ""', config)
+
+
+def tells(cell: Cell) -> bool:
+    """Whether it is a solution, or tagged as one that gives it away."""
+    return is_solution(cell) or "spoiler" in tags(cell)
 
 
 def write(target: Path) -> None:
@@ -50,4 +70,4 @@ if __name__ == "__main__":
         write(ROOT / "handout")
     except FileExistsError as error:
         sys.exit(str(error))
-    print("handout/ is the course without the labs' solutions.")
+    print("handout/ is the course without solutions.")

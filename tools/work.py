@@ -51,14 +51,14 @@ def contents(titles: Iterable[tuple[str, str]]) -> bytes:
         [
             "# Start here",
             "Open a chapter, then the lab below it, and run the cells from top to bottom. Change "
-            "what you like: nothing overwrites these copies. A solution is folded and runs unseen: "
-            "open it, delete its first line, and run it. Where a sentence in a chapter has … for "
-            "a number, `make book` has not run yet.",
+            "what you like: nothing overwrites these copies. A solution, where there is one, is "
+            "folded and runs unseen: open it, delete its first line, and run it. Where a sentence "
+            "in a chapter has … for a number, `make book` has not run yet.",
             "",
             *lines,
             "",
-            "The ring, DDP, ZeRO and FSDP that you write yourself belong in `mine/`. "
-            "`make grade`, in a terminal in the course's folder, grades them, and "
+            "The ring, DDP, ZeRO and FSDP that you write yourself belong in `mine/`, and so does "
+            "their test. `make grade`, in a terminal in the course's folder, grades them, and "
             "`make grade ONLY=ddp` one file.",
         ]
     )
@@ -116,7 +116,8 @@ def fill() -> list[str]:
     texts = {"__init__": '"""What I write."""\n' + front[front.index("\nfrom __future__") :]}
     for name in LESSON:
         texts[name] = stub((ROOT / "lib" / "from_scratch" / f"{name}.py").read_text())
-    texts["capstone"] = (ROOT / "lib" / "course" / "capstone" / "stub.py").read_text()
+    for name, room in {"checks": "project", "capstone": "capstone"}.items():
+        texts[name] = (ROOT / "lib" / "course" / room / "stub.py").read_text()
     for name, text in texts.items():
         if not (mine / f"{name}.py").exists():
             (mine / f"{name}.py").write_text(text)

@@ -21,7 +21,7 @@ CODE = [
 SIZE = r"(1\.3|2\.7|6\.7|7|13|30|34|70|175)"
 RULES = {
     "a model that is none of the three jobs": rf"\b{SIZE}(?:\s|-)?(?:B\b|billion\b)|\b{SIZE}e9\b",
-    "a rate that contains waiting": r"\bUTILIZATION\b|\b0\.4 \* H100|\b40 % of (?:its|the) peak",
+    "a rate that contains waiting": r"\bUTILIZATION\b|\b0\.4 \* H100|\b40 ?% of (?:its|the) peak",
     "one network card for a whole node": r"\bnetwork / 8\b|\bcard (?:for|per) (?:each )?node",
     "another network": r"\bETHERNET_100\b",
 }

@@ -1,17 +1,21 @@
 """`make lab`: a folder to work in, of which nothing is ever overwritten; `make handout`."""
 
 import ast
+import builtins
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 
+from course.capstone.answers import ways
+from course.grade import tasks
 from course.project.milestones import MILESTONES
 from course.project.report import lines
-from tools import handout, work
+from tools import handout, readable, site, work
 
 
 def lab(text: str, *tags: str) -> str:
@@ -193,18 +197,34 @@ def test_the_grader_says_that_nothing_is_there_yet(
     monkeypatch.syspath_prepend(str(place / "work"))
     monkeypatch.chdir(place)
     *said, next_step = lines("mine")
-    assert len(said) == 1 + len(MILESTONES)
+    assert len(said) == 2 + len(MILESTONES), "and the ring and the test"
     assert all("Not yet" in each for each in said), said
     assert "In work/mine/ring.py write all_reduce" in next_step
     for name in [each for each in sys.modules if each.split(".")[0] == "mine"]:
         del sys.modules[name]
 
 
-def test_a_handout_is_the_course_without_solutions(tmp_path: Path) -> None:
-    handout.write(tmp_path / "class")
-    assert not (tmp_path / "class" / "tests").exists()
-    assert (tmp_path / "class" / "tools" / "venv.sh").exists()
-    labs = sorted((tmp_path / "class" / "notebooks").glob("*.ipynb"))
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A handout."""
+    target = tmp_path_factory.mktemp("handout") / "class"
+    handout.write(target)
+    return target
+
+
+def bodies(source: str) -> Iterator[str]:
+    """What its functions do, whatever they are called."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            yield "\n".join(map(ast.unparse, node.body[bool(ast.get_docstring(node)) :]))
+        elif isinstance(node, ast.Lambda):
+            yield f"return {ast.unparse(node.body)}"
+
+
+def test_a_handout_has_every_page_and_no_solution(given: Path) -> None:
+    assert not (given / "tests").exists()
+    assert (given / "tools" / "venv.sh").exists()
+    labs = sorted((given / "notebooks").glob("*.ipynb"))
     assert [each.name for each in labs] == sorted(
         p.name for p in work.ROOT.glob("notebooks/*.ipynb")
     )
@@ -214,5 +234,48 @@ def test_a_handout_is_the_course_without_solutions(tmp_path: Path) -> None:
         assert any(tag.startswith("exercise-") for tag in tags), each.name
         assert not any(tag.startswith("solution-") for tag in tags), each.name
         assert "# Solution" not in each.read_text(), each.name
+    for page in (given / "book").glob("*.md"):
+        assert "{solution}" not in page.read_text(), page.name
+        whole = (work.ROOT / "book" / page.name).read_text()
+        assert page.read_text().count("{exercise}") == whole.count("{exercise}")
+        assert page.read_text().count("spoiler") == 0
     with pytest.raises(FileExistsError, match="class is there already"):
-        handout.write(tmp_path / "class")
+        handout.write(given)
+
+
+def test_no_answer_to_an_exercise_is_left_anywhere_in_a_handout(given: Path) -> None:
+    left = {each for path in given.rglob("*.py") for each in bodies(path.read_text())}
+    for lab in given.glob("notebooks/*.ipynb"):
+        left |= {each for _, source in tasks.cells(lab) for each in bodies(source)}
+    solutions = [
+        (lab.stem, source)
+        for lab in tasks.LABS.glob("*.ipynb")
+        for tags, source in tasks.cells(lab)
+        if any(tag.startswith("solution-") for tag in tags)
+    ]
+    answers = Path(ways.__file__).parent.glob("*.py")
+    solutions += [(path.name, path.read_text()) for path in answers]
+    told = [(where, each) for where, source in solutions for each in bodies(source)]
+    assert len(told) > 40
+    assert [(where, each) for where, each in told if each in left] == []
+
+
+def test_nothing_in_a_handout_leads_to_an_answer_or_to_the_whole_book(given: Path) -> None:
+    for path in given.rglob("*"):
+        if path.suffix in (".py", ".ipynb", ".md"):
+            assert "capstone.answers" not in path.read_text(), path
+    config = 'repository: {url: "https://x.org/a"}\nhtml: {baseurl: "https://x.org/", use: false}\n'
+    assert handout.without_addresses(config) == (
+        'repository: {url: ""}\nhtml: {baseurl: "", use: false}\n'
+    )
+    assert site.published(given) is None
+
+
+def test_a_handouts_pages_define_what_they_use(given: Path) -> None:
+    """As notebooks, which `make lab` makes of them."""
+    book, built = readable.Book(given), readable.Built(given)
+    for page in filter(book.runs, book.titles):
+        cells = readable.notebook(book, built, page).cells
+        both = [readable.names(cell) for cell in cells if cell.cell_type == "code"]
+        defined, used = (set().union(*each) for each in zip(*both, strict=True))
+        assert used - defined - set(dir(builtins)) == set(), page

@@ -1,10 +1,13 @@
 """A run of the capstone on a rank, and its log: a line of JSON about the run, then one a step."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
+from hashlib import sha256
 from importlib import import_module
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +17,21 @@ import torch.distributed as dist
 from course.capstone import task
 from course.capstone.cluster import Cluster
 from course.timing.progress import progress
+from course.verdict import Wrong, number
 from minidist.memory.meter import Meter
 
 METERED = 2  # the step in which memory is measured: the optimizer's state is there
 LARGEST = 2**20  # elements of a message, about
+FORECAST = ("held", "sent", "seconds")  # what is forecast of a run
 
 Line = dict[str, Any]
 
 
 def lines(make: Any, steps: int) -> Iterator[Line]:
-    """On a rank: train, and yield the lines of the log, the same on all ranks.
+    """On a rank: train, and yield a line of the log for each step, the same on all ranks.
 
     Args:
-        make: a class such as `course.capstone.hybrid.Run`.
+        make: a class such as `mine.capstone.Run`.
         steps: how many.
     """
     cluster = Cluster()
@@ -37,7 +42,6 @@ def lines(make: Any, steps: int) -> Iterator[Line]:
     net = task.model()
     cluster.emulate(net)
     run = make(net, cluster)
-    yield {"ranks": cluster.ranks, "steps": steps}
     for step in progress(range(steps), "steps"):
         start = cluster.clock.now
         cluster.begin_step()
@@ -55,18 +59,57 @@ def lines(make: Any, steps: int) -> Iterator[Line]:
         yield line | {"held": helds if step == METERED else None, "read": read}
 
 
-def write(module: str, log: Path) -> None:
-    """On a rank: make the run of a module; rank 0 writes the log, whole or not at all."""
-    own = import_module(module)
-    for name in ("Run", "STEPS"):
-        if not hasattr(own, name):
-            raise SystemExit(
-                f"rank {dist.get_rank()}: {module} has no {name}; `stub.py` shows both"
-            )
+def first_steps(module: str, steps: int) -> list[Line]:
+    """On a rank: the first lines of a module's log."""
+    return [*lines(import_module(module).Run, steps)]
+
+
+def file_of(module: str) -> Path:
+    """A module's file, found without importing it; NotImplementedError if there is none."""
+    package, _, name = module.rpartition(".")
+    spec = find_spec(package) if package else None
+    folders = spec and spec.submodule_search_locations
+    for path in (Path(folder, f"{name}.py") for folder in folders or []):
+        if path.exists():
+            return path
+    raise NotImplementedError(f"There is no {module.replace('.', '/')}.py yet: write it.")
+
+
+def forecast_of(told: Any) -> dict[str, float]:
+    """The numbers of a forecast; Wrong if one is missing."""
+    found = {}
+    for name in FORECAST:
+        value = told.get(name) if isinstance(told, Mapping) else None
+        try:
+            found[name] = number(value)
+        except TypeError as error:
+            needed = f"FORECAST[{name!r}] has to be a number; it is {value!r:.80}."
+            raise Wrong(f"Forecast before you run: {needed}") from error
+    return found
+
+
+def _runs(log: Path) -> int:
+    """How many runs have been written to a log, one over the other."""
+    try:
+        return int(json.loads(log.read_text().partition("\n")[0])["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def write(module: str, log: Path | None = None) -> None:
+    """On a rank: make the run of a module; rank 0 writes the log, whole or not at all.
+
+    Its first line has the forecast, which the module makes before it runs.
+    """
+    file = file_of(module)
+    log, own = log or file.with_suffix(".jsonl"), import_module(module)
+    forecast = forecast_of(getattr(own, "FORECAST", None))
     first, aside = dist.get_rank() == 0, log.with_name(log.name + ".unfinished")
-    with aside.open("w") if first else nullcontext() as file:
-        for line in lines(own.Run, own.STEPS):
-            if file:
-                file.write(json.dumps(line) + "\n")
+    digest = sha256(file.read_bytes()).hexdigest()
+    head = {"digest": digest, "run": _runs(log) + 1, "forecast": forecast}
+    with aside.open("w") if first else nullcontext() as out:
+        for line in chain([head], lines(own.Run, task.STEPS)):
+            if out:
+                out.write(json.dumps(line) + "\n")
     if first:
         aside.replace(log)

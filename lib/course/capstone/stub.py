@@ -1,6 +1,6 @@
 """The capstone: train the GPT on the emulated cluster, within the budget.
 
-    torchrun --nproc-per-node 4 -m course.capstone mine.capstone mine.jsonl
+    torchrun --nproc-per-node 4 -m course.capstone mine.capstone
 
 Take any part from `mine`, `from_scratch`, `minidist` or torch, as long as it talks through the
 cluster's comms: `cluster.world` joins all ranks, `cluster.node` those of this node, and
@@ -11,7 +11,9 @@ number, and `cluster.ranks` how many there are.
 from course.capstone.cluster import Cluster
 from minidist.train.gpt import GPT
 
-STEPS = 10  # of the run: as many as the target takes
+# Of the rank that holds most at the peak of a step, and that sends most in one: bytes. Seconds are
+# those of a step on the cluster's clock. No run starts before these are numbers.
+FORECAST = {"held": None, "sent": None, "seconds": None}
 
 
 class Run:

@@ -15,24 +15,22 @@ from minidist.train.text import characters, rows_of, text
 
 WIDTH, LAYERS, HEADS, CONTEXT = 128, 4, 4, 32
 ROWS = 8  # of a step, of all ranks together
-RATE = 2e-3  # AdamW's learning rate
+STEPS = 34  # of the run
+RATE = 1e-3  # AdamW's learning rate: with twice as much, rounding alone can change late losses
 SEED = 0  # of the first weights and of the rows
 
 # Of a block's forward for a token: those of its matrices, then those of attention.
 BLOCK_OPERATIONS = 24 * WIDTH**2 + 4 * CONTEXT * WIDTH
 
-WINDOW = 10  # steps whose mean loss has to reach the target
-
 
 class Budget(NamedTuple):
-    """What a run may take, and what it has to reach."""
+    """What a run may take."""
 
     held: int  # bytes on a rank, at most
     seconds: float  # of the whole run, on the cluster's clock
-    loss: float  # the mean of its last `WINDOW` steps
 
 
-BUDGET = Budget(held=11_000_000, seconds=8.0, loss=3.3)
+BUDGET = Budget(held=11_000_000, seconds=8.0)
 
 RANKS = 4
 MACHINE = Accelerator(  # of each rank
@@ -78,7 +76,8 @@ def loss_of(net: Any, rows: Tensor) -> Tensor:
     return cross_entropy(net(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
 
 
-def alone(steps: int) -> list[float]:
+@cache
+def alone(steps: int) -> tuple[float, ...]:
     """The losses of one process that trains on the whole batch: the oracle."""
     net, threads = model(), torch.get_num_threads()
     optimizer = torch.optim.AdamW(net.parameters(), RATE)
@@ -91,4 +90,4 @@ def alone(steps: int) -> list[float]:
         optimizer.zero_grad()
         losses.append(loss.item())
     torch.set_num_threads(threads)
-    return losses
+    return tuple(losses)

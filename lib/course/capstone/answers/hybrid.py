@@ -5,10 +5,14 @@ from typing import Any
 import torch
 
 import minidist
+from course.capstone import task
 from course.capstone.cluster import Cluster
-from course.capstone.task import RATE, loss_of
+from minidist.memory.state import FP32
 
-STEPS = 34
+PLAN = minidist.plan(
+    task.sizes(), task.MACHINE, task.RANKS, batch=2, policy=FP32, foreach=False
+).forecasts["hsdp"]
+FORECAST = {"held": PLAN.peak, "sent": PLAN.sent, "seconds": PLAN.overlapped}
 
 
 class Run:
@@ -18,12 +22,12 @@ class Run:
         for module in [*net.blocks, net]:
             minidist.fully_shard(module, comm=(cluster.across, cluster.node))
         self.net, self.cluster = net, cluster
-        self.optimizer = torch.optim.AdamW(net.parameters(), RATE)
+        self.optimizer = torch.optim.AdamW(net.parameters(), task.RATE)
 
     def step(self, step: int) -> float:
         """Train on this rank's part of the rows; return their mean loss."""
         rows = self.cluster.rows(step, self.cluster.rank, self.cluster.ranks)
-        loss = loss_of(self.net, rows)
+        loss = task.loss_of(self.net, rows)
         torch.autograd.backward(loss)
         self.optimizer.step()
         self.optimizer.zero_grad()

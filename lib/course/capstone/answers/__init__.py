@@ -1,0 +1,1 @@
+"""Answers to the capstone, which a handout does not have."""
