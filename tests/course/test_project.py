@@ -88,6 +88,16 @@ WRONG = {
     "FSDP, prefetch": [
         ("mistake", hand.OldWeights, "a unit that runs before and after another, .* old weights"),
         ("mistake", hand.NoPrefetch, "times in a step a call is on its way"),
+        (
+            "order",
+            hand.with_units(hand.NextBeforeOwn),
+            "times in a step a gather is waited for",
+        ),
+        (
+            "traffic",
+            hand.AsksNothing,
+            r"a unit runs twice takes \d+ calls; \d+ are enough. Gather a",
+        ),
         ("mistake", hand.OnlyForward, "times in a step a call is on its way"),
     ],
 }

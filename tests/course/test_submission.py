@@ -107,12 +107,14 @@ def test_a_broken_file_costs_its_own_milestones(tmp_path: Path) -> None:
     write(tmp_path, ring="def all_reduce(:\n", ddp=lesson + "\n\nclass FlatDDP(", zero3=lesson)
     status, lines, error = graded(tmp_path)
     assert (status, error) == (1, "")
-    verdicts = [line for line in lines if line.startswith(("ring: ", "DDP", "ZeRO", "FSDP"))]
-    assert len(verdicts) == 10
+    verdicts = [
+        line for line in lines if line.startswith(("ring: ", "DDP", "ZeRO", "FSDP", "checks: "))
+    ]
+    assert len(verdicts) == 11
     assert "SyntaxError" in verdicts[0]
     assert all("SyntaxError" in line for line in verdicts[1:5])
     assert verdicts[5] == "ZeRO-1: Not yet. There is no ZeRO1 in mine/zero.py."
-    assert lines[-1].startswith("0 of 10. Next: ring. In mine/ring.py mend all_reduce, ")
+    assert lines[-1].startswith("0 of 11. Next: ring. In mine/ring.py mend all_reduce, ")
 
 
 def test_one_file_is_graded_alone_and_the_status_says_how_it_went(tmp_path: Path) -> None:
@@ -122,4 +124,7 @@ def test_one_file_is_graded_alone_and_the_status_says_how_it_went(tmp_path: Path
     assert (status, lines[-1][:7]) == (0, "1 of 1.")
     status, lines, error = graded(tmp_path, "rign")
     assert (status, lines) == (2, [])
-    assert "there is no milestone 'rign'; there are ring, ddp, zero, zero3, fsdp, DDP," in error
+    assert (
+        "there is no milestone 'rign'; there are ring, ddp, zero, zero3, fsdp, checks, DDP,"
+        in error
+    )

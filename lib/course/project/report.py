@@ -19,6 +19,7 @@ import minidist
 from course.pages.table import table
 from course.project.milestones import MILESTONES, Milestone, by_name, nothing
 from course.project.models import EITHER_ORDER, MODELS, drawn, squares
+from course.project.mutation import board, boards, catches
 from course.project.parity import check_parity
 from course.project.peers import PEERS
 from course.project.ring import check_order, check_ring
@@ -50,8 +51,14 @@ RING_HEAD = ["code of", "messages", "bytes sent", "ms on the link"]
 
 
 def grade(name: str, package: str = "mine") -> Verdict:
-    """Grade "ring", or the milestone of this name, as it stands in a package."""
-    return ring(package) if name == "ring" else trains(package, by_name(name))
+    """Grade "ring", "checks", or the milestone of this name, as it stands in a package."""
+    others = {"ring": ring, "checks": catches}
+    return others[name](package) if name in others else trains(package, by_name(name))
+
+
+def new_seed() -> int:
+    """Of what is drawn: `COURSE_SEED`, or one that nobody knows before."""
+    return int(os.environ.get("COURSE_SEED") or secrets.randbelow(1000))
 
 
 def source(package: str, file: str, *names: str) -> Callable[[], Any]:
@@ -62,7 +69,7 @@ def source(package: str, file: str, *names: str) -> Callable[[], Any]:
 @Grader
 def ring(package: str) -> str:
     """Grade `ring.py`: the results, then what each rank sends."""
-    module, seed = source(package, "ring", *RING), secrets.randbelow(1000)
+    module, seed = source(package, "ring", *RING), new_seed()
     for ranks in waiting(RANKS, "ring, on 1 to 5 ranks"):
         orders = graded(module, ranks, check_ring, seed)
         for collective in orders[0]:
@@ -76,7 +83,7 @@ def ring(package: str) -> str:
 @Grader
 def trains(package: str, milestone: Milestone) -> str:
     """Grade a milestone: the training, then what a step sends, holds, and hides."""
-    kind, seed = source(package, milestone.file, milestone.target), secrets.randbelow(1000)
+    kind, seed = source(package, milestone.file, milestone.target), new_seed()
     for ranks in waiting(RANKS, f"{milestone.name}, on 1 to 5 ranks"):
         graded(kind, ranks, _train_each, milestone, seed)
     costs = graded(kind, COST_RANKS, cost, milestone)
@@ -131,6 +138,16 @@ def _check_cost(costs: list[Cost], milestone: Milestone) -> None:
             f"while a layer computes or another call is made; it could be {right.overlaps} times. "
             "Make each call as early as you can, with async_op=True, and wait as late as you can."
         )
+    if costs[0].passed > right.passed:
+        raise Wrong(
+            f"The result is right, and {many(costs[0].passed, 'time')} in a step a gather is "
+            "waited for that was called after another: gather one's own unit before the next."
+        )
+    if costs[0].twice > right.twice:
+        raise Wrong(
+            f"The result is right, but a step in which a unit runs twice takes {costs[0].twice} "
+            f"calls; {right.twice} are enough. Gather a unit only if its weights are not there."
+        )
     if costs[0].early < milestone.overlap * right.early:
         raise Wrong(
             f"The result is right, and {costs[0].early} of {costs[0].calls} calls are made before "
@@ -163,8 +180,10 @@ def reference(milestone: Milestone) -> Cost:
 def scoreboard(name: str, package: str = "mine") -> Markdown:
     """What a step of a milestone costs, in this package, in `from_scratch` and in libraries.
 
-    Of "ring": an all-reduce of 1 MiB on four ranks.
+    Of "ring": an all-reduce of 1 MiB on four ranks. Of "checks": what it caught when last graded.
     """
+    if name == "checks":
+        return board(package)
     try:
         if name == "ring":
             return table(RING_HEAD, _ring_rows(package))
@@ -227,7 +246,7 @@ def names_of(only: str) -> list[str]:
     Raises:
         ValueError: there is no such file or milestone.
     """
-    files = {"ring": "ring"} | {each.name: each.file for each in MILESTONES}
+    files = {"ring": "ring"} | {each.name: each.file for each in MILESTONES} | {"checks": "checks"}
     names = [name for name, file in files.items() if only in ("", file, name)]
     if not names:
         known = ", ".join(dict.fromkeys([*files.values(), *files]))
@@ -243,7 +262,7 @@ def lines(
     for name in names_of(only):
         verdicts[name] = verdict = grade(name, package)
         yield f"{name}: {verdict}"
-        if verdict:
+        if verdict or (name == "checks" and package in boards):
             yield f"\n{scoreboard(name, package).data}\n"
     right = sum(map(bool, verdicts.values()))
     yield f"{right} of {len(verdicts)}. {next_step(package, verdicts)}"
@@ -257,9 +276,9 @@ def next_step(package: str, verdicts: Mapping[str, Verdict]) -> str:
     for name, verdict in verdicts.items():
         if not verdict:
             do = "write" if verdict.status == "not yet" else "mend"
-            file, target = "ring", " and ".join([", ".join(RING[:2]), RING[2]])
-            if name != "ring":
-                file, target = by_name(name).file, by_name(name).target
+            targets = {each.name: (each.file, each.target) for each in MILESTONES}
+            targets |= {"ring": ("ring", f"{', '.join(RING[:2])} and {RING[2]}")}
+            file, target = targets.get(name, ("checks", "check"))
             path = os.path.relpath(Path(spec.origin).with_name(f"{file}.py"))
             return f"Next: {name}. In {path} {do} {target}; then run `make grade` again."
     return "All that was graded is right. Next: the capstone, a lab that `make lab` opens."

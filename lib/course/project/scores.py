@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course.project.milestones import Milestone, Trained, nothing
-from course.project.models import mlp
+from course.project.models import Twice, mlp
 from course.project.ring import recorded, sends
 from course.timing.travels import Awaited
 from minidist.comm.comm import Around, Comm, Pending
@@ -40,6 +40,8 @@ class Cost(NamedTuple):
     peak: int  # the most bytes that it holds, parameters and optimizer state among them
     overlaps: int  # how often a call is on its way when a layer computes or another call is made
     early: int  # calls that are made before backward ends
+    passed: int  # gathers that are waited for before one that was called earlier
+    twice: int  # calls of a step of the model in which a unit runs twice; of FSDP
 
 
 class Overlapping(Around):
@@ -48,8 +50,7 @@ class Overlapping(Around):
     def __init__(self, comm: Comm) -> None:
         super().__init__(comm)
         self.under_way: dict[int, str] = {}  # a call's number → its name
-        self.calls = 0
-        self.overlaps = 0
+        self.calls = self.overlaps = self.passed = 0
 
     def look(self, *_: object) -> None:
         """Count the kinds of calls that are on their way."""
@@ -76,7 +77,9 @@ class Overlapping(Around):
     def forgotten(self, call: int) -> Iterator[None]:
         """Count the call as on its way until somebody has waited for it."""
         yield
-        self.under_way.pop(call, None)
+        name = self.under_way.pop(call, "")
+        others = (each for each, its in self.under_way.items() if its == name == "all_gather")
+        self.passed += min(others, default=call) < call
 
 
 def build() -> nn.Module:
@@ -95,9 +98,11 @@ def step(
     trained.optimizer.zero_grad()
 
 
-def traffic(milestone: Milestone, kind: type, rows: torch.Tensor) -> tuple[Counted, int, int]:
+def traffic(
+    milestone: Milestone, kind: type, net: nn.Module, rows: torch.Tensor
+) -> tuple[Counted, Overlapping, int]:
     """Calls and messages of the third step, its overlaps, and its calls before backward ends."""
-    overlapping, net = Overlapping(Ours(algorithm="ring")), build()
+    overlapping = Overlapping(Ours(algorithm="ring"))
     for layer in net.modules():
         if isinstance(layer, nn.Linear):
             layer.register_forward_hook(overlapping.watch)
@@ -106,9 +111,9 @@ def traffic(milestone: Milestone, kind: type, rows: torch.Tensor) -> tuple[Count
     early = list[int]()
     for _ in range(STEPS):
         comm.clear()
-        overlapping.overlaps = 0
+        overlapping.overlaps = overlapping.passed = 0
         step(trained, rows, lambda: early.append(len(comm.calls)))
-    return comm, overlapping.overlaps, early[-1]
+    return comm, overlapping, early[-1]
 
 
 def peak(milestone: Milestone, kind: type, rows: torch.Tensor) -> int:
@@ -145,9 +150,13 @@ def seconds(milestone: Milestone, kind: type, comm: Comm, rows: torch.Tensor) ->
 def cost(kind: type, milestone: Milestone) -> Cost:
     """On a rank: what a step of a milestone's class sends and holds."""
     one = torch.ones(1, WIDTH).double()
-    counted, overlaps, early = traffic(milestone, kind, one)
+    counted, seen, early = traffic(milestone, kind, build(), one)
     sent = counted.messages_sent, counted.bytes_sent
-    return Cost(len(counted.calls), *sent, peak(milestone, kind, one), overlaps, early)
+    most, twice = peak(milestone, kind, one), 0
+    if milestone.file == "fsdp":
+        again, *_ = traffic(milestone, kind, Twice(), torch.ones(1, 5).double())
+        twice = len(again.calls)
+    return Cost(len(counted.calls), *sent, most, seen.overlaps, early, seen.passed, twice)
 
 
 def on_slow_link(milestone: Milestone, kind: type) -> float:

@@ -460,6 +460,30 @@ class OldWeights(with_units(Remembers)):  # type: ignore[misc]
         self.start_next(order[order.index(unit) + 1 :])
 
 
+class NextBeforeOwn(Unit):
+    """The next unit's gather is under way when this one's is called."""
+
+    def pre_forward(self, *_: Any) -> None:
+        self.model.begun.append(self)
+        self.model.start_next(self.model.expected[len(self.model.begun) :])
+        self.unshard()
+
+    def pre_backward(self, before: Any, _: Any) -> None:
+        self.model.start_next(before)
+        self.unshard()
+
+
+class AsksNothing(FSDP):
+    """Gathers ahead a unit that may be there."""
+
+    def start_next(self, units: Any) -> None:
+        for unit in units[: self.prefetch]:
+            if unit.gathering:
+                unit.unshard()
+            unit.buffer.untyped_storage().resize_(unit.buffer.nbytes)
+            unit.gathering = self.comm.all_gather(unit.buffer, unit.shard.detach(), async_op=True)
+
+
 class OnlyForward(FSDP):
     """Prefetches in forward alone."""
 
