@@ -325,11 +325,10 @@ def test_forecasts_and_measurements_are_in_place_and_the_box_is_the_budget() -> 
 
 
 def test_a_block_has_a_cell_for_each_d_numbers_that_it_keeps() -> None:
-    (axes,) = figures.block_memory([("a", "input", 1), ("+", "nothing", 0), ("b", "x", 4)]).axes
-    cells = [p for p in boxes(axes) if p.get_hatch()]
-    assert [round(cell.get_y()) for cell in cells] == [0, 2, 2, 2, 2]
-    said = texts(axes)
-    assert {"d  input", "nothing", "4d  x", "together 5d"} <= set(said)
+    (axes,) = figures.block_memory().axes
+    cells = [round(p.get_y()) for p in boxes(axes) if p.get_hatch()]
+    assert [cells.count(row) for row in range(10)] == [1, 1, 3, 1, 0, 1, 1, 4, 4, 0]
+    assert {"d  its input", "nothing", "4d  its input", "together 16d"} <= set(texts(axes))
 
 
 def test_the_peak_of_a_step_is_the_largest_sum_of_its_parts() -> None:
@@ -382,13 +381,13 @@ def test_each_rank_sits_on_its_node_with_the_numbers_it_was_told() -> None:
 
 
 def test_the_rename_comes_after_every_rank_has_written() -> None:
-    (axes,) = figures.async_save("step-2", "step-4").axes
+    (axes,) = figures.async_save().axes
     bars = {
         (patch.get_y(), patch.get_x()): patch.get_x() + patch.get_width() for patch in axes.patches
     }
     (renamed,) = {line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"}
     assert all(end <= renamed + 1e-9 for (row, _), end in bars.items() if row >= 1)
-    assert {"step-2", "step-2, unfinished-step-4", "step-2, step-4"} <= {*texts(axes)}
+    assert {"step-4", "step-4, unfinished-step-8", "step-4, step-8"} <= {*texts(axes)}
 
 
 def test_lives_lie_on_the_run_and_what_is_done_twice_is_hatched() -> None:

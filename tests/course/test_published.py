@@ -202,7 +202,7 @@ def test_failures_are_all_counted() -> None:
     record = published("failures")
     (axes,) = figures.failures(record).axes
     assert sum(bar.get_width() for bar in axes.patches) == 419
-    assert "148   35 %" in texts(axes)
+    assert "148   35%" in texts(axes)
     gpus = sum(count for _, category, count in record["rows"] if category == "GPU")
     assert round(100 * gpus / 419) == 64
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import minidist
-from course.timing import all_reduces, lanes, travels, turns
+from course.timing import lanes, travels, turns
 from course.timing.turns import Round
 from course.training import metered
 from course.training.emulated import OnDevice, slow_down
@@ -17,13 +17,6 @@ from from_scratch.fsdp import FSDP
 from minidist import Ours
 from minidist.profiler.spans import Span
 from minidist.profiler.timeline import mark
-
-
-def test_every_algorithm_is_timed_at_every_size(capsys: pytest.CaptureFixture[str]) -> None:
-    took = all_reduces(["ring", "tree"], [4096, 8192], ranks=2, runs=1)
-    assert list(took) == [("ring", 4096), ("tree", 4096), ("ring", 8192), ("tree", 8192)]
-    assert all(seconds > 0 for seconds in took.values())
-    assert "8 KiB: 1 runs of ring, tree" in capsys.readouterr().out
 
 
 def run() -> dict[str, list[Round]]:

@@ -177,7 +177,7 @@ def test_the_gradients_of_the_small_job_are_all_there() -> None:
 
 
 def test_a_step_of_llamas_own_grid_is_no_longer_than_llamas() -> None:
-    """The paper's 38 to 43 % of the peak are 6.6 to 5.9 s; no waiting is counted twice."""
+    """The paper's 38 to 43% of the peak are 6.6 to 5.9 s; no waiting is counted twice."""
     places = 16_384, 8, 16, 2048, 2
     least, most = (grid(int(405e9), *places, chunks).step for chunks in (8, 4))
     tokens = 2048 * 8192 / 16_384

@@ -226,7 +226,7 @@ def test_scaling_in_words(desk: Page) -> None:
         step(tokens, 1, flops, link).seconds / step(tokens, 256, flops, link).seconds
         for tokens in (BEGIN * 32 / 256 * LENGTH, 32 * LENGTH)
     )
-    assert f"{100 * kept:.3g} % if the batch is kept and {100 * grows:.3g} % if it grows" in said
+    assert f"{100 * kept:.3g}% if the batch is kept and {100 * grows:.3g}% if it grows" in said
     expect(figure.locator(".limit")).to_have_count(1)
     assert "2 ranks on in weak" in turn(figure, "Sequences", 0)
     assert "16 sequences are not enough" in turn(figure, "Ranks", -1)
@@ -244,7 +244,7 @@ def test_peak_in_words(desk: Page) -> None:
 
     most = fit(checkpoints=False)
     assert f"Up to {most} sequence" in expect_sense(figure)
-    assert "into 77.3 GB, 90 % of the GPU" in expect_sense(figure)
+    assert "into 77.3 GB, 90% of the GPU" in expect_sense(figure)
     assert f"Only {most} sequence" in turn(figure, "Sequences", 3)
     turn(figure, "Sequences", 0)
     said = turn(figure, "Checkpoints", "every block")
@@ -258,7 +258,7 @@ def test_a_grid_in_words(desk: Page) -> None:
     figure = fresh(desk, "grid")
     said = expect_sense(figure)
     assert "128 replicas of 128 GPUs, 16 sequences each" in said
-    assert "tensor traffic takes longest, 11 % of compute. The bubble is 10 %" in said
+    assert "tensor traffic takes longest, 11% of compute. The bubble is 10%" in said
     assert "With what nothing hides, a step takes 6.03 s" in said
     assert "takes 8 × 16 = 128 GPUs, and there are only 1" in turn(figure, "GPUs", 0)
     turn(figure, "Tensor", 0)
@@ -302,10 +302,10 @@ def test_checkpoints_in_words(desk: Page) -> None:
         f"Something fails every {time_text(mtbf)}. With a checkpoint every {time_text(best)}"
         in said
     )
-    assert f"{100 * lost(best, 30, mtbf, 600).total:.2g} % of the time is lost" in said
+    assert f"{100 * lost(best, 30, mtbf, 600).total:.2g}% of the time is lost" in said
     turn(figure, "A GPU fails", 0)
     turn(figure, "GPUs", -1)
-    assert "100 % of the time is lost" in turn(figure, "A restart", -1)
+    assert "100% of the time is lost" in turn(figure, "A restart", -1)
 
 
 def test_keys_move_a_slider_and_the_picture_follows(desk: Page) -> None:

@@ -2,50 +2,39 @@
 
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import cache
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from course.figures.boxes import single
+from course.figures.boxes import Look, arrow, single, sketch
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, MARKERS, RANK
 from minidist.schedule.schedule import Schedule, Step
-
-HEIGHT = 0.62  # inches of a round
 
 
 def rounds(schedule: Schedule, *, local: int = 0) -> Figure:
     """Each round of messages as arrows from senders down to receivers, in the senders' colours.
 
-    Steps that differ only in their chunks are one round. Beside it stands what a message carries.
-    `schedule`: of at most 16 ranks, in which the messages of a step are equally large; `local`:
-    ranks on each node, which then has a frame; 0 for none.
+    Steps that differ only in their chunks are one round; beside it stands what a message carries.
+    Each `local` ranks are on a node, which has a frame.
     """
-    steps = list(schedule.outline())
-    width = 0.35 * schedule.ranks + 0.9
-    figure, axes = single(size=(width, HEIGHT * len(steps) + 0.75), layout="none")
-    figure.subplots_adjust(0.02, 0.02, 0.98, 0.98)
-    axes.set(xlim=(-0.6, schedule.ranks + 2.4), ylim=(len(steps) + 0.35, -0.75))
-    axes.set_axis_off()
-    for first in range(0, schedule.ranks if local else 0, local or 1):
-        box = Rectangle((first - 0.45, -0.4), local - 0.1, len(steps) + 0.7)
-        box.set(facecolor=GREY, alpha=0.14, linewidth=0)
-        axes.add_patch(box)
+    steps, ranks = list(schedule.outline()), schedule.ranks
+    size, height = (0.35 * ranks + 0.9, 0.62 * len(steps) + 0.75), len(steps) + 0.35
+    figure, axes = sketch(size, (-0.6, ranks + 2.4), (height, -0.75), margin=0.02)
+    for first in range(0, ranks if local else 0, local or 1):
+        corner, frame = (first - 0.45, -0.4), {"width": local - 0.1, "height": height + 0.35}
+        style.fill(axes, *corner, GREY, alpha=0.14, **frame)
         axes.text(first + (local - 1) / 2, -0.5, f"node {first // local}", ha="center", fontsize=8)
     for row, (step, times) in enumerate(steps):
         for src, dst in zip(step.src.tolist(), step.dst.tolist(), strict=True):
-            arrow = FancyArrowPatch((src, row), (dst, row + 1), shrinkA=6, shrinkB=7, zorder=3)
-            arrow.set(arrowstyle="-|>", mutation_scale=9, color=RANK[src % 8], linewidth=1.4)
-            axes.add_patch(arrow)
-        label = carried(step, times, schedule.chunks)
-        axes.text(schedule.ranks - 0.35, row + 0.5, label, va="center", fontsize=8)
-    for row in range(len(steps) + 1):
-        for rank in range(schedule.ranks):
-            dot(axes, rank, row, rank)
+            look: Look = {"mutation_scale": 9, "shrinkA": 6, "shrinkB": 7, "zorder": 3}
+            arrow(axes, (src, row), (dst, row + 1), RANK[src % 8], 1.4, **look)
+        text = carried(step, times, schedule.chunks)
+        axes.text(ranks - 0.35, row + 0.5, text, va="center", fontsize=8)
+    for row, rank in np.ndindex(len(steps) + 1, ranks):
+        dot(axes, rank, row, rank)
     return figure
 
 
@@ -56,13 +45,12 @@ def carried(step: Step, times: int, chunks: int) -> str:
     return f"{times} × {text}" if times > 1 else text
 
 
-def dot(axes: Axes, x: float, y: float, rank: int, size: float = 13) -> None:
+def dot(axes: Axes, x: float, y: float, rank: int) -> None:
     """A rank: its number on its colour."""
     color = RANK[rank % len(RANK)]
-    axes.plot(x, y, "o", markersize=size, color=color, markeredgecolor=GREY, zorder=4)
-    axes.text(
-        x, y, str(rank), ha="center", va="center_baseline", fontsize=8, zorder=5, color=ink(color)
-    )
+    axes.plot(x, y, "o", markersize=13, color=color, markeredgecolor=GREY, zorder=4)
+    look: Look = {"ha": "center", "va": "center_baseline", "fontsize": 8, "zorder": 5}
+    axes.text(x, y, str(rank), color=ink(color), **look)
 
 
 def ink(color: str) -> str:
@@ -76,28 +64,24 @@ def floors(
     ranks: int,
     places: Mapping[str, tuple[float, float]],
 ) -> Figure:
-    """Each algorithm at its number of steps and the tensors that its busiest rank sends.
+    """Each algorithm, by its (steps, tensors that its busiest rank sends), and both lower bounds.
 
-    `counted`: name → (steps, tensors sent); `ranks`: whose two floors are drawn; `places`: name →
-    where it is written, in points from its mark, if not to the right.
+    `places`: where an algorithm's name stands, in points from its mark, if not to the right.
     """
     figure, axes = single(size=(3.7, 3.3))
     least_steps, least_sent = np.ceil(np.log2(ranks)), 2 * (ranks - 1) / ranks
     axes.axvline(least_steps, color=GREY, ls="--", lw=1)
     axes.axhline(least_sent, color=GREY, ls="--", lw=1)
-    for number, (name, (steps, sent)) in enumerate(counted.items()):
-        axes.plot(steps, sent, MARKERS[number % 7], color=style.color_of(name), markersize=8)
-        x, y = places.get(name, (8, 0))
-        side = "left" if x >= 0 else "right"
-        axes.annotate(
-            name, (steps, sent), (x, y), textcoords="offset points",
-            fontsize=9, ha=side, va="center",
-        )  # fmt: skip
-    axes.text(least_steps * 1.06, ranks, "fewest steps", fontsize=8, color=GREY)
+    for number, (name, point) in enumerate(counted.items()):
+        axes.plot(*point, MARKERS[number % 7], color=style.color_of(name), markersize=8)
+        place = places.get(name, (8, 0))
+        look: Look = {"fontsize": 9, "ha": "left" if place[0] >= 0 else "right", "va": "center"}
+        axes.annotate(name, point, place, textcoords="offset points", **look)
+    said: Look = {"fontsize": 8, "color": GREY}
+    axes.text(least_steps * 1.06, ranks, "fewest steps", **said)
+    axes.text(least_steps * 1.06, least_sent * 0.9, "fewest bytes", va="top", **said)
     axes.set(xscale="log", yscale="log", xlabel="steps", ylabel="tensors sent by the busiest rank")
     axes.set(xlim=(least_steps * 0.8, 2.9 * ranks), ylim=(least_sent * 0.55, 1.45 * ranks))
-    below = least_steps * 1.06, least_sent * 0.9
-    axes.text(*below, "fewest bytes", fontsize=8, color=GREY, va="top")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50, 100, 200]))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -129,30 +113,26 @@ def pipeline(schedule: Schedule) -> Figure:
     return figure
 
 
-NAMES = ("tree 1: first half", "tree 2: second half")
-
-
 def double_tree(schedule: Schedule) -> Figure:
     """The edges on which sums travel up: of the tree for the first half above, the other below.
 
     A rank stands at the same place from left to right in both.
     """
-    trees = edges(schedule)
-    figure, axes = single(size=(min(4.8, 0.4 * schedule.ranks + 0.5), 3.2), layout="none")
-    figure.subplots_adjust(0.02, 0.02, 0.98, 0.98)
-    for parents, sign, name in zip(trees, (1, -1), NAMES, strict=True):
-        top = max(level(parents, rank) for rank in range(schedule.ranks))
-        for rank in range(schedule.ranks):
+    trees, ranks = edges(schedule), schedule.ranks
+    tops = [max(level(parents, rank) for rank in range(ranks)) for parents in trees]
+    size, high = (min(4.8, 0.4 * ranks + 0.5), 3.2), tops[1] + 1.1
+    figure, axes = sketch(size, (-0.6, ranks - 0.4), (-high, high), margin=0.02)
+    for parents, sign in zip(trees, (1, -1), strict=True):
+        for rank in range(ranks):
             y = sign * (0.55 + level(parents, rank))
             if rank in parents:
                 above = sign * (0.55 + level(parents, parents[rank]))
                 axes.plot([rank, parents[rank]], [y, above], color=GREY, lw=1.3, zorder=1)
             dot(axes, rank, y, rank)
-        x, side = (-0.4, "left") if sign > 0 else (schedule.ranks - 0.6, "right")
-        axes.text(x, sign * (top + 0.6), name, fontsize=9, va="center", ha=side)
+    said: Look = {"fontsize": 9, "va": "center"}
+    axes.text(-0.4, tops[0] + 0.6, "tree 1: first half", ha="left", **said)
+    axes.text(ranks - 0.6, -tops[1] - 0.6, "tree 2: second half", ha="right", **said)
     axes.axhline(0, color=GREY, lw=0.7, ls=":")
-    axes.set(xlim=(-0.6, schedule.ranks - 0.4), ylim=(-top - 1.1, top + 1.1))
-    axes.set_axis_off()
     return figure
 
 
@@ -168,9 +148,5 @@ def edges(schedule: Schedule) -> tuple[dict[int, int], dict[int, int]]:
 
 def level(parents: dict[int, int], rank: int) -> int:
     """How many edges a rank is above the leaves."""
-
-    @cache
-    def height(at: int) -> int:
-        return max((1 + height(child) for child, up in parents.items() if up == at), default=0)
-
-    return height(rank)
+    children = (child for child, up in parents.items() if up == rank)
+    return max((1 + level(parents, child) for child in children), default=0)

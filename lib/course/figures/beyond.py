@@ -7,70 +7,48 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from course.figures.boxes import box
+from course.figures.boxes import box, rank_names, stacked, table_rows
 from minidist.plots import style
 from minidist.plots.style import LABEL, PHASE, RANK, TITLE
 
-RANKS, WIDE, HIGH = 4, 8, 4  # cells of a grid: tokens of a sequence, or of a layer's width
-Owner = Callable[[int, int], int | None]  # (row, column) → rank, or None: all of them
-
-
-def _everyone(row: int, column: int) -> None:
-    return None
-
-
-def _by_row(row: int, column: int) -> int:
-    return row * RANKS // HIGH
-
-
-def _by_column(row: int, column: int) -> int:
-    return column * RANKS // WIDE
-
-
-def _experts(row: int, column: int) -> int | None:
-    return _by_column(row, column) if row % 2 else None
-
-
-SPLITS: dict[str, tuple[Owner, Owner]] = {  # whose tokens, and whose weights
-    "data": (_by_row, _everyone),
-    "tensor": (_everyone, _by_column),
-    "pipeline": (_everyone, _by_row),
-    "context": (_by_column, _everyone),
-    "expert": (_by_row, _experts),
+HIGH, WIDE = 4, 8  # cells of a grid: tokens of a sequence, or of a layer's width
+BY_ROW, COLUMN = np.indices((HIGH, WIDE))  # which of four ranks has a cell
+BY_COLUMN, ALL = COLUMN // 2, np.full((HIGH, WIDE), -1)  # -1: every rank has it
+SPLITS = {  # whose tokens, and whose weights
+    "data": (BY_ROW, ALL),
+    "tensor": (ALL, BY_COLUMN),
+    "pipeline": (ALL, BY_ROW),
+    "context": (BY_COLUMN, ALL),
+    "expert": (BY_ROW, np.where(BY_ROW % 2, BY_COLUMN, ALL)),
 }
 SEQUENCES = [f"seq. {row}" for row in range(1, HIGH + 1)]
 LAYERS = [f"layer {layer}" for layer in range(1, HIGH + 1)]
 BLOCKS = ["attention", "experts"] * (HIGH // 2)
 
 
-def splits(kinds: Sequence[str] = tuple(SPLITS)) -> Figure:
+def splits() -> Figure:
     """For each kind a row: tokens to the left, weights to the right, each cut or for all ranks."""
-    figure, grid = style.subplots(len(kinds), 2, size=(3.7, 0.98 * len(kinds) + 0.2))
-    for kind, panels in zip(kinds, grid, strict=True):
-        names = SEQUENCES, BLOCKS if kind == "expert" else LAYERS
-        for axes, owner, rows in zip(panels, SPLITS[kind], names, strict=True):
-            _grid(axes, owner, rows)
-        panels[0].set_title(f"{kind}: tokens", fontsize=TITLE, loc="left")
-        panels[1].set_title("weights", fontsize=TITLE, loc="left")
+    figure, grid = style.subplots(len(SPLITS), 2, size=(3.7, 0.98 * len(SPLITS) + 0.2))
+    for (left, right), (kind, (tokens, weights)) in zip(grid, SPLITS.items(), strict=True):
+        _grid(left, tokens, SEQUENCES)
+        _grid(right, weights, BLOCKS if kind == "expert" else LAYERS)
+        left.set_title(f"{kind}: tokens", fontsize=TITLE, loc="left")
+        right.set_title("weights", fontsize=TITLE, loc="left")
     return figure
 
 
-def _grid(axes: Axes, owner: Owner, names: Sequence[str]) -> None:
-    by_row = len(names) > len(set(names))  # rows of a kind are apart
-    boxes: dict[tuple[int | None, int], list[tuple[int, int]]] = {}
+def _grid(axes: Axes, ranks: NDArray[np.int_], names: Sequence[str]) -> None:
+    boxes: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for row, column in np.ndindex(HIGH, WIDE):
-        rank = owner(row, column)
-        boxes.setdefault((rank, row if by_row else 0), []).append((row, column))
+        apart = row if names is BLOCKS else 0  # though a rank has several
+        boxes.setdefault((int(ranks[row, column]), apart), []).append((row, column))
     for (rank, _), cells in boxes.items():
         (top, left), (bottom, right) = min(cells), max(cells)
-        face = None if rank is None else (RANK[rank], 0.45)
-        text = "all ranks" if rank is None else str(rank)
-        box(axes, left, top, right + 1 - left, bottom + 1 - top, text, face=face, fontsize=LABEL)
-    axes.set_xlim(-0.1, WIDE + 0.1)
-    axes.set_xticks([])
-    style.name_rows(axes, names)
-    style.table(axes)
+        text, face = ("all ranks", None) if rank < 0 else (str(rank), (RANK[rank], 0.45))
+        box(axes, left, top, right + 1 - left, bottom + 1 - top, text, face=face)
+    table_rows(axes, names, WIDE + 0.1, left=-0.1)
 
 
 # ---- pipelines ----
@@ -111,7 +89,7 @@ Order = Callable[[int, int, int], Iterator[tuple[str, int]]]
 SCHEDULES: dict[str, Order] = {"GPipe": gpipe, "1F1B": one_f_one_b}
 
 
-def pipelined(stages: int, micro: int, order: Order = gpipe) -> list[Pass]:
+def pipelined(stages: int, micro: int, order: Order) -> list[Pass]:
     """When each stage does what: in its order, as soon as its neighbour has sent what it needs."""
     waiting = [[*order(stage, stages, micro)] for stage in range(stages)]
     free, ends = [0] * stages, dict[tuple[str, int, int], int]()
@@ -144,22 +122,16 @@ def most_held(passes: Sequence[Pass]) -> list[int]:
 
 def pipelines(stages: int, micro: int) -> Figure:
     """A panel for each schedule: who works on which micro-batch when, and the most it holds."""
-    size = 3.75, len(SCHEDULES) * (0.24 * stages + 0.42)
-    figure, grid = style.subplots(len(SCHEDULES), 1, size=size)
-    for axes, (name, order) in zip(grid[:, 0], SCHEDULES.items(), strict=True):
+    figure, panels = stacked(SCHEDULES, (3.75, len(SCHEDULES) * (0.24 * stages + 0.42)))
+    for axes, order in panels:
         passes = pipelined(stages, micro, order)
         end = max(each.end for each in passes)
         for each in passes:
-            face, text = (PHASE[each.kind], 0.5), str(each.micro + 1)
             place = each.start, each.stage, TAKES[each.kind], 0.9
-            box(axes, *place, text, face=face, linewidth=0.5, fontsize=LABEL)
+            box(axes, *place, str(each.micro + 1), face=(PHASE[each.kind], 0.5), linewidth=0.5)
         for stage, most in enumerate(most_held(passes)):
             axes.text(end + 0.5, stage + 0.45, f"holds {most}", va="center", fontsize=LABEL)
-        axes.set_xlim(0, end + 5)
-        axes.set_xticks([])
-        axes.set_title(name, fontsize=TITLE, loc="left")
-        style.name_rows(axes, [f"rank {stage}" for stage in range(stages)], 0.45)
-        style.table(axes)
+        table_rows(axes, rank_names(stages), end + 5, left=0, offset=0.45)
     return figure
 
 

@@ -1,19 +1,63 @@
-"""What most figures are made of: one panel, boxes with a text, cells with ranks' parts."""
+"""What most figures are made of: one panel or a stack of them, boxes with a text, and arrows."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
 
 from minidist.plots import style
 from minidist.plots.style import GREY, RANK
 
+T = TypeVar("T")
+Look = dict[str, Any]
+Point = tuple[float, float]
 
-def single(*, size: tuple[float, float], **options: Any) -> tuple[Figure, Axes]:
+
+def single(*, size: Point, **options: Any) -> tuple[Figure, Axes]:
     """A figure with one panel."""
     figure, grid = style.subplots(size=size, **options)
     return figure, grid[0, 0]
+
+
+def sketch(size: Point, x: Point, y: Point, *, margin: float | None = None) -> tuple[Figure, Axes]:
+    """One panel without axes that shows these spans; `margin`: its share of each side."""
+    figure, axes = single(size=size, **({} if margin is None else {"layout": "none"}))
+    if margin is not None:
+        figure.subplots_adjust(margin, margin, 1 - margin, 1 - margin)
+    axes.set(xlim=x, ylim=y)
+    axes.set_axis_off()
+    return figure, axes
+
+
+def stacked(
+    panels: Mapping[str, T],
+    size: Point,
+    *,
+    fontsize: float = style.TITLE,
+    pad: float | None = None,
+    **options: Any,
+) -> tuple[Figure, list[tuple[Axes, T]]]:
+    """Panels with their titles, one above the other; each comes with what it shows."""
+    figure, grid = style.subplots(len(panels), 1, size=size, **options)
+    for axes, title in zip(grid[:, 0], panels, strict=True):
+        axes.set_title(title, fontsize=fontsize, pad=pad, loc="left")
+    return figure, list(zip(grid[:, 0], panels.values(), strict=True))
+
+
+def table_rows(
+    axes: Axes, names: Iterable[object], right: float, *, left: float = -0.05, offset: float = 0.5
+) -> None:
+    """Name the rows of a table, `offset` below their tops, and show it from `left` to `right`."""
+    style.name_rows(axes, map(str, names), offset)
+    axes.set(xlim=(left, right), xticks=[])
+    style.table(axes)
+
+
+def rank_names(ranks: int) -> list[str]:
+    """What rows of ranks are called."""
+    return [f"rank {rank}" for rank in range(ranks)]
 
 
 def box(
@@ -44,3 +88,17 @@ def stripes(
     for number, rank in enumerate(who):
         each = width / len(who)
         style.fill(axes, x + number * each, y, RANK[rank % 8], width=each, height=height)
+
+
+def arrow(
+    axes: Axes, start: Point, end: Point, color: str, linewidth: float, **options: Any
+) -> None:
+    """An arrow with a filled head; `options` are those of `FancyArrowPatch`."""
+    look: Look = {"arrowstyle": "-|>", "color": color, "linewidth": linewidth} | options
+    axes.add_patch(FancyArrowPatch(start, end, **look))
+
+
+def names_left(axes: Axes, x: float, names: Mapping[float, str]) -> None:
+    """Bold names of rows, which end at `x`; each at its height."""
+    for y, name in names.items():
+        axes.text(x, y, name, ha="right", va="center", fontsize=9, fontweight="bold")

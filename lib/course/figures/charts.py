@@ -10,11 +10,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.boxes import single
+from course.figures.boxes import Look, single, stacked
 from minidist.plots import style
-from minidist.plots.style import COLORS, DASHES, GREY, HATCHES, MARKERS
+from minidist.plots.style import COLORS, DASHES, GREY, HATCHES, LABEL, MARKERS
 
 SIZE = 3.4, 2.7
+NAME = 14  # letters in a line of a name
+LINE = 0.075  # of a panel's height
 
 
 def grouped_bars(
@@ -37,12 +39,9 @@ def stacked_bars(
     y_label: str,
     marks: tuple[str, Mapping[str, float]] | None = None,
 ) -> Figure:
-    """Bars stacked of named parts.
+    """Bars stacked of named parts, which a bar may lack.
 
-    Args:
-        bars: bar → part → amount. A bar may lack parts.
-        y_label: what is counted, with its unit.
-        marks: name and heights of a mark on each bar, such as what was measured.
+    `bars`: bar → part → amount; `marks`: what was measured: its name, and its height on each bar.
     """
     figure, axes = single(size=SIZE)
     bottom = np.zeros(len(bars))
@@ -72,7 +71,7 @@ def _finish(figure: Figure, axes: Axes, y_label: str) -> None:
     axes.set_title(y_label, fontsize=style.TITLE, loc="left")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    style.chart(axes, labelsize=style.LABEL)
+    style.chart(axes)
     axes.tick_params(axis="x", length=0)
     style.legend_below(figure, 3)
 
@@ -84,44 +83,37 @@ def level(
     x_label: str,
     y_label: str,
     phases: Sequence[tuple[str, float, float]] = (),
-    bottom: float = 0,
 ) -> Figure:
     """An amount that goes up and down in jumps; heights with a name at their dashed line's end.
 
-    `phases`: name, start and end of what ran meanwhile, as `style.PHASE` names it; `bottom`: where
-    the axis of amounts begins, if not at 0: to show what changes; a caption says so.
+    `phases`: name, as in `style.PHASE`, start and end of what ran meanwhile.
     """
     figure, axes = single(size=SIZE)
     for phase, start, end in phases:
         axes.axvspan(start, end, color=style.PHASE[phase], alpha=0.16, linewidth=0)
-        place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center"}
-        axes.text((start + end) / 2, 1.01, phase, fontsize=style.LABEL, **place)
+        above: Look = {"transform": axes.get_xaxis_transform(), "ha": "center"}
+        axes.text((start + end) / 2, 1.01, phase, fontsize=LABEL, **above)
     when, amount = style.thinned([at for at, _ in curve], [height for _, height in curve])
     axes.fill_between(when, amount, step="post", color=COLORS[0], alpha=0.35, linewidth=0)
     axes.step(when, amount, where="post", color=COLORS[0], linewidth=1)
     for number, (name, height) in enumerate(marks.items(), 1):
         axes.axhline(height, color=COLORS[number], linestyle="--", linewidth=1.3)
-        beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
-        beside |= {"color": COLORS[number], "fontsize": style.LABEL}
-        axes.text(1.02, height, fill(name, NAME, break_long_words=False), **beside)
-    axes.set_ylim(bottom=bottom)
+        beside: Look = {"transform": axes.get_yaxis_transform(), "va": "center"}
+        text = fill(name, NAME, break_long_words=False)
+        axes.text(1.02, height, text, color=COLORS[number], fontsize=LABEL, **beside)
+    axes.set_ylim(bottom=0)
     axes.set_xlim(when[0], when[-1])
     axes.set_xlabel(x_label, fontsize=style.TITLE)
     axes.set_title(y_label, fontsize=style.TITLE, loc="left", pad=16 if phases else 6)
-    style.chart(axes, labelsize=style.LABEL)
+    style.chart(axes)
     return figure
-
-
-NAME = 14  # letters in a line of a name
-LINE = 0.075  # of a panel's height
 
 
 class Curve(NamedTuple):
     """Points of one kind. Measured points get markers, predictions a dashed line.
 
     A curve without a label is one of a pair, such as the prediction of what another one measured.
-    `color`: a place among `style.COLORS`, or the name of what has a colour in the whole book:
-    "ring", "gradients", "backward".
+    `color`: a place among `style.COLORS`, or the name of what has a colour in the whole book.
     """
 
     label: str
@@ -153,16 +145,12 @@ def curves(
 ) -> Figure:
     """Curves over a logarithmic x axis, each with its name at its end.
 
-    Args:
-        panels: what y is → curves. Panels stand one above the other and have the same axes.
-        x_label: what x is.
-        x_ticks: x → what is written there; powers of two if not given.
-        marks: name → x of a line from top to bottom.
-        y_log: whether y is logarithmic, too.
+    `panels`: what y is → curves, on the same axes; `x_ticks`: x → what is written there, powers of
+    two if not given; `marks`: name → x of a line from top to bottom.
     """
     size = 3.4, 2.5 * len(panels) + 0.3
-    figure, grid = style.subplots(len(panels), 1, size=size, sharex=True, sharey=True)
-    for axes, (title, lines) in zip(grid[:, 0], panels.items(), strict=True):
+    figure, drawn = stacked(panels, size, pad=16 if marks else 6, sharex=True, sharey=True)
+    for axes, lines in drawn:
         for curve in lines:
             dashes = DASHES[curve.place] if curve.predicted else "-"
             (line,) = axes.plot(curve.x, curve.y, color=curve.hue, ls=dashes, lw=1.4)
@@ -176,13 +164,12 @@ def curves(
             axes.set_yscale("log")
         for name, at in (marks or {}).items():
             axes.axvline(at, color=GREY, lw=1, ls=":")
-            top = {"transform": axes.get_xaxis_transform(), "va": "bottom", "ha": "center"}
-            axes.text(at, 1, name, fontsize=style.LABEL, **top)
-        axes.set_title(title, fontsize=style.TITLE, loc="left", pad=16 if marks else 6)
+            top: Look = {"transform": axes.get_xaxis_transform(), "va": "bottom", "ha": "center"}
+            axes.text(at, 1, name, fontsize=LABEL, **top)
         axes.grid(alpha=0.3)
-        style.chart(axes, labelsize=style.LABEL)
-    grid[-1, 0].set_xlabel(x_label, fontsize=style.TITLE)
-    for axes, lines in zip(grid[:, 0], panels.values(), strict=True):
+        style.chart(axes)
+    figure.axes[-1].set_xlabel(x_label, fontsize=style.TITLE)
+    for axes, lines in drawn:
         _name_ends(axes, [curve for curve in lines if curve.label])
     return figure
 
@@ -190,15 +177,13 @@ def curves(
 def _name_ends(axes: Axes, lines: Sequence[Curve]) -> None:
     """Write each curve's name beside its end, moved where it would touch another one."""
     low, high = axes.get_ylim()  # which also scales the axes
-    if axes.get_yscale() == "log":
-        low, high = math.log(low), math.log(high)
+    scale = math.log if axes.get_yscale() == "log" else float
     ends = []
     for curve in lines:
-        y = math.log(curve.y[-1]) if axes.get_yscale() == "log" else curve.y[-1]
-        text = fill(curve.label, NAME, break_long_words=False)
-        ends.append(((y - low) / (high - low), text, curve.hue))
+        height = (scale(curve.y[-1]) - scale(low)) / (scale(high) - scale(low))
+        ends.append((height, fill(curve.label, NAME, break_long_words=False), curve.hue))
     ends.sort()
-    heights = [end for end, *_ in ends]
+    heights = [height for height, *_ in ends]
     lines_of = [1 + text.count("\n") for _, text, _ in ends]
     apart = [LINE * (one + two) / 2 for one, two in pairwise(lines_of)]
     for i, gap in enumerate(apart):
@@ -206,8 +191,6 @@ def _name_ends(axes: Axes, lines: Sequence[Curve]) -> None:
     heights = [min(height, 1) for height in heights]
     for i, gap in reversed([*enumerate(apart)]):
         heights[i] = min(heights[i], heights[i + 1] - gap)
+    beside: Look = {"transform": axes.transAxes, "fontsize": LABEL, "va": "center"}
     for height, (_, text, color) in zip(heights, ends, strict=True):
-        name = axes.text(
-            1.03, height, text, transform=axes.transAxes, fontsize=style.LABEL, va="center"
-        )
-        name.set_color(color)
+        axes.text(1.03, height, text, color=color, **beside)

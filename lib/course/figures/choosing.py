@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from course.figures.boxes import box, single
+from course.figures.boxes import Look, Point, box, single
 from minidist.planner.planner import Forecast
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, MARKERS
@@ -44,26 +43,25 @@ class Rung(NamedTuple):
 def ladder(rungs: Sequence[Rung], beyond: str) -> Figure:
     """Two questions for each strategy, from the top down to the first with two yeses.
 
-    What stands below that one is never considered, and drawn without answers. `rungs`: the simplest
-    strategy first; `beyond`: what is left if none will do.
+    What stands below that one is never considered. `beyond`: what is left if none will do.
     """
-    figure, grid = style.subplots(size=(3.4, 0.62 * (len(rungs) + 1) + 0.3))
-    axes: Axes = grid[0, 0]
+    figure, axes = single(size=(3.4, 0.62 * (len(rungs) + 1) + 0.3))
     taken = next((i for i, rung in enumerate(rungs) if rung.fits and rung.fast), len(rungs))
     for row, rung in enumerate(rungs):
-        asked = row <= taken
-        second = asked and rung.fits
-        cells = [(rung.name, GOOD if row == taken else GREY)]
-        cells.append((rung.needs if asked else "not considered", _color(asked, rung.fits)))
-        if second or not asked:
-            cells.append((rung.rate if second else "not considered", _color(second, rung.fast)))
+        if row <= taken:
+            cells = [(rung.name, GOOD if row == taken else GREY)]
+            cells.append((rung.needs, GOOD if rung.fits else BAD))
+            if rung.fits:
+                cells.append((rung.rate, GOOD if rung.fast else BAD))
+        else:
+            cells = [(text, GREY) for text in (rung.name, "not considered", "not considered")]
         for column, (text, color) in enumerate(cells):
             width = 2.2 if row == taken and column == 0 else 1.0
-            box(axes, column, row, 0.84, 0.72, text,
-                edge=color, face=(color, 0.16), linewidth=width)  # fmt: skip
-        if asked and row < taken:
-            axes.annotate("", (0.42, row + 1), (0.42, row + 0.72),
-                          arrowprops={"arrowstyle": "->", "color": GREY})  # fmt: skip
+            look: Look = {"edge": color, "face": (color, 0.16), "linewidth": width}
+            box(axes, column, row, 0.84, 0.72, text, **look)
+        if row < taken:
+            down = {"arrowstyle": "->", "color": GREY}
+            axes.annotate("", (0.42, row + 1), (0.42, row + 0.72), arrowprops=down)
     color = GOOD if taken == len(rungs) else GREY
     box(axes, 0, len(rungs), 2.84, 0.72, beyond, edge=color, face=(color, 0.16), linewidth=1)
     for column, head in ((1, "does it fit?"), (2, "is it fast?")):
@@ -71,10 +69,6 @@ def ladder(rungs: Sequence[Rung], beyond: str) -> Figure:
     axes.set(xlim=(-0.03, 2.9), ylim=(len(rungs) + 0.8, -0.45), xticks=[], yticks=[])
     style.table(axes)
     return figure
-
-
-def _color(asked: bool, yes: bool) -> str:
-    return (GOOD if yes else BAD) if asked else GREY
 
 
 LINES: dict[str, dict[str, Any]] = {
@@ -91,12 +85,7 @@ def roofline(
     shares: Mapping[str, Sequence[float]],
     names: Mapping[str, tuple[float, float]],
 ) -> Figure:
-    """Shares of the peak, on logarithmic axes.
-
-    `tokens`: of a rank in a step, the points of all lines; `shares`: "compute", "memory" and
-    "network": what each alone would allow; "overlapped" and "without overlap": what a step reaches;
-    `names`: line → (tokens, share) where its name stands.
-    """
+    """Shares of the peak over a rank's tokens in a step; one of `LINES` each, named at `names`."""
     figure, axes = single(size=(3.3, 3.0))
     for name, line in shares.items():
         axes.plot(tokens, line, **LINES[name])
@@ -105,7 +94,7 @@ def roofline(
     axes.set_yscale("log")
     axes.set_xticks(tokens[::3], [f"{count:,}" for count in tokens[::3]])
     axes.set_ylim(min(min(line) for line in shares.values()) * 0.8, 1)
-    axes.set_yticks([0.02, 0.05, 0.1, 0.2, 0.4, 1], ["2 %", "5 %", "10 %", "20 %", "40 %", "100 %"])
+    axes.set_yticks([0.02, 0.05, 0.1, 0.2, 0.4, 1], ["2%", "5%", "10%", "20%", "40%", "100%"])
     axes.minorticks_off()
     axes.set_xlabel("tokens per GPU and step", fontsize=9)
     axes.set_title("share of the GPU's peak", fontsize=9, loc="left")
@@ -114,32 +103,25 @@ def roofline(
     return figure
 
 
-def foretold(
-    points: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    what: str,
-    seen: str = "measured",
-    band: float = 0.25,
-) -> Figure:
-    """A mark for each pair, by kind; between the dotted lines the error is at most `band`.
+def foretold(points: Mapping[str, Sequence[Point]], *, what: str, seen: str = "measured") -> Figure:
+    """A mark for each pair (predicted, seen), by kind; dotted lines are off by a quarter.
 
-    `points`: kind → pairs (predicted, measured); `what`: is predicted, with its unit; `seen`: how
-    the second of a pair is known.
+    `what`: is predicted, with its unit; `seen`: how the second of a pair is known.
     """
     figure, axes = single(size=(3.4, 3.4))
     every = [value for pairs in points.values() for pair in pairs for value in pair]
     ends = [min(every) / 1.4, max(every) * 1.4]
     axes.plot(ends, ends, color=GREY, lw=1.2)
-    for factor in (1 + band, 1 - band):
+    for factor in (1.25, 0.75):
         axes.plot(ends, [factor * end for end in ends], color=GREY, lw=0.9, ls=":")
     size = 4 if len(every) > 100 else 5
     for number, (kind, pairs) in enumerate(points.items()):
-        axes.plot(*zip(*pairs, strict=True), MARKERS[number], color=COLORS[number],
-                  label=kind, markersize=size, alpha=0.8, ls="none")  # fmt: skip
+        look: Look = {"color": COLORS[number], "markersize": size, "alpha": 0.8, "ls": "none"}
+        axes.plot(*zip(*pairs, strict=True), MARKERS[number], label=kind, **look)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+    subs = (1,) if ends[1] > 100 * ends[0] else (1, 2, 5)
     for axis in (axes.xaxis, axes.yaxis):
-        wide = ends[1] > 100 * ends[0]
-        axis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
+        axis.set_major_locator(LogLocator(subs=subs))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(f"predicted {what}", fontsize=9)
@@ -149,11 +131,11 @@ def foretold(
     return figure
 
 
-Point = tuple[float, float]  # seconds of the run, MB on a rank
-
-
 def budget(limit: Point, forecast: Mapping[str, Point], measured: Sequence[Point]) -> Figure:
-    """Each strategy's forecast as a ring, what was measured as a diamond, the budget as a box."""
+    """Each strategy's forecast as a ring, what was measured as a diamond, the budget as a box.
+
+    Points are (seconds of the run, MB on a rank).
+    """
     figure, axes = single(size=(3.4, 3.0))
     axes.add_patch(Rectangle((0, 0), *limit, color=COLORS[2], alpha=0.15, lw=0))
     axes.text(0.03, 0.03, "the budget", fontsize=9, color=GREY, transform=axes.transAxes)
@@ -166,8 +148,7 @@ def budget(limit: Point, forecast: Mapping[str, Point], measured: Sequence[Point
         side, start = (-7, "right") if seconds == first else (7, "left")
         where: dict[str, Any] = {"textcoords": "offset points", "ha": start, "va": "center"}
         axes.annotate(name, (seconds, held), (side, 1), fontsize=8, **where)
-    points = [*forecast.values(), *measured, limit]
-    across, up = zip(*points, strict=True)
+    across, up = zip(*forecast.values(), *measured, limit, strict=True)
     axes.set(xlim=(0.7 * min(across), 1.15 * max(across)), ylim=(0.7 * min(up), 1.15 * max(up)))
     axes.set(xlabel="the run, s on the cluster's clock", ylabel="held by a rank, MB")
     style.chart(axes)

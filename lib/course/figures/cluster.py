@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.boxes import box, single
+from course.figures.boxes import box, rank_names, sketch
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, MARKERS, PHASE, RANK
 
@@ -15,22 +15,16 @@ INCH = 0.845  # of a unit: four ranks side by side are as wide as a phone
 
 
 def seats(everyone: Sequence[Mapping[str, Any]]) -> Figure:
-    """The ranks of each node in a row, with the numbers that they found in their environment.
-
-    `everyone`: of each rank RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, WORLD_SIZE and
-    MASTER_ADDR as it was told, and the address that it found itself to have.
-    """
+    """The ranks of each node in a row, with what `course.hosts.where_am_i` has found of each."""
     nodes = sorted({who["GROUP_RANK"] for who in everyone})
-    widest = max(who["LOCAL_WORLD_SIZE"] for who in everyone)
-    width = widest * (SEAT + GAP) + GAP
-    figure, axes = single(size=(INCH * width, 0.25 + INCH * NODE * len(nodes)))
+    width = max(who["LOCAL_WORLD_SIZE"] for who in everyone) * (SEAT + GAP) + GAP
+    size, high = (INCH * width, 0.25 + INCH * NODE * len(nodes)), NODE * len(nodes) - 0.2
+    figure, axes = sketch(size, (-0.03, width + 0.03), (high, -0.35))
     for number, node in enumerate(nodes):
         here = [who for who in everyone if who["GROUP_RANK"] == node]
         _node(axes, number * NODE, width, here)
     world = everyone[0]["WORLD_SIZE"]
     axes.text(0, -0.12, f"WORLD_SIZE = {world}, for all", fontsize=8, va="bottom")
-    axes.set(xlim=(-0.03, width + 0.03), ylim=(NODE * len(nodes) - 0.2, -0.35))
-    axes.set_axis_off()
     return figure
 
 
@@ -100,40 +94,35 @@ def lives(undisturbed: Sequence[float], parts: Sequence[Life]) -> Figure:
 
 STEP, COPY, INDEX = 1.0, 0.85, 0.9  # lengths, in steps
 WRITES = (2.6, 3.1, 2.8, 3.4)  # how long each rank writes
-KILLED = COLORS[1]
 
 
-def async_save(before: str = "step-4", after: str = "step-8") -> Figure:
+def async_save() -> Figure:
     """A save during training: who does what, what the folder has, and what a restart finds."""
-    figure, axes = single(size=(3.6, 2.75))
-    copied, end = STEP + COPY, 8.85
+    rows = ["training", *rank_names(len(WRITES))]
+    low, end = len(rows) + 0.25, 8.85
+    figure, axes = sketch((3.6, 2.75), (-1.35, end), (low + 1.8, -0.6))
+    copied = STEP + COPY
     written = copied + max(WRITES)
     renamed = written + INDEX
-    starts = [0, *(copied + step * STEP for step in range(7))]
-    for number, start in enumerate(starts, 8):
-        _bar(axes, 0, start, min(STEP, end - start) - 0.05, PHASE["backward"], f"{number}")
-    _bar(axes, 0, STEP, COPY - 0.05, PHASE["optimizer"], "copy")
-    for rank, took in enumerate(WRITES):
-        _bar(axes, 1 + rank, copied, took, PHASE["all-gather"], "write, sync")
-    _bar(axes, 1, written, INDEX, PHASE["optimizer"], "index")
-    rows = ["training", *(f"rank {rank}" for rank in range(len(WRITES)))]
-    low = len(rows) + 0.25
-    for y, name in (*enumerate(rows), (low, "folder")):
-        axes.text(-0.12, y + 0.4, name, ha="right", va="center", fontsize=8)
-    folder = {0: before, copied: f"{before}, unfinished-{after}", renamed: f"{before}, {after}"}
-    for start, text in folder.items():
-        axes.text(start + 0.06, low + 0.4, text, va="center", fontsize=8)
-        axes.plot((start, start), (low, low + 0.8), color=GREY, lw=0.9)
-    axes.plot((renamed, renamed), (0, low + 1.75), color=KILLED, lw=1.3, ls="--")
+    for number, start in enumerate([0, *(copied + step * STEP for step in range(7))], 8):
+        _bar(axes, 0, start, min(STEP, end - start) - 0.05, "backward", f"{number}")
+    _bar(axes, 0, STEP, COPY - 0.05, "optimizer", "copy")
+    for rank, took in enumerate(WRITES, 1):
+        _bar(axes, rank, copied, took, "all-gather", "write, sync")
+    _bar(axes, 1, written, INDEX, "optimizer", "index")
     said: dict[str, Any] = {"fontsize": 8, "va": "center"}
-    text = f"a killed run resumes at  ← {before}"
-    axes.text(renamed - 0.1, low + 1.4, text, ha="right", **said)
-    axes.text(renamed + 0.1, low + 1.4, f"{after} →", **said)
-    axes.text(renamed, -0.1, "rename", ha="center", va="bottom", fontsize=8, color=KILLED)
-    axes.set(xlim=(-1.35, end), ylim=(low + 1.8, -0.6))
-    axes.set_axis_off()
+    for y, name in (*enumerate(rows), (low, "folder")):
+        axes.text(-0.12, y + 0.4, name, ha="right", **said)
+    folder = {0: "step-4", copied: "step-4, unfinished-step-8", renamed: "step-4, step-8"}
+    for start, text in folder.items():
+        axes.text(start + 0.06, low + 0.4, text, **said)
+        axes.plot((start, start), (low, low + 0.8), color=GREY, lw=0.9)
+    axes.plot((renamed, renamed), (0, low + 1.75), color=COLORS[1], lw=1.3, ls="--")
+    axes.text(renamed - 0.1, low + 1.4, "a killed run resumes at  ← step-4", ha="right", **said)
+    axes.text(renamed + 0.1, low + 1.4, "step-8 →", **said)
+    axes.text(renamed, -0.1, "rename", ha="center", va="bottom", fontsize=8, color=COLORS[1])
     return figure
 
 
-def _bar(axes: Axes, row: int, start: float, length: float, color: str, text: str) -> None:
-    box(axes, start, row, length, 0.8, text, edge=color, face=(color, 0.3))
+def _bar(axes: Axes, row: int, start: float, length: float, phase: str, text: str) -> None:
+    box(axes, start, row, length, 0.8, text, edge=PHASE[phase], face=(PHASE[phase], 0.3))

@@ -1,13 +1,14 @@
 """Pictures of collectives: what ranks hold before and after, and the messages between them."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course.figures.algorithms import dot
-from course.figures.boxes import box, stripes
+from course.figures.boxes import box, names_left, rank_names, stacked, stripes, table_rows
 from minidist.plots import style
 from minidist.plots.style import COLORS, RANK, WORK
 from minidist.schedule.simulate import Contributors, Replay, State
@@ -16,10 +17,9 @@ from minidist.schedule.simulate import Contributors, Replay, State
 def before_after(replays: Mapping[str, Replay]) -> Figure:
     """What every rank brings and what it gets: two grids side by side for each name and replay.
 
-    Rows of a grid are ranks, columns are chunks. A cell names the ranks whose parts are in it, in
-    stripes of their colours; a sum over all ranks is Σ. Blank is what a rank does not bring, or
-    what the collective does not promise. In an all-to-all each row shows the N blocks that the
-    rank holds side by side, as `from→for`. What does not end as promised is outlined.
+    Rows are ranks, columns are chunks. A cell names the ranks whose parts are in it; a sum over all
+    ranks is Σ. Blank is what a rank does not bring or is not promised. In an all-to-all a row has
+    the N blocks of a rank, as `from→for`. What does not end as promised is outlined.
     """
     widths = [each.ranks if _blocks(each) else each.chunks for each in replays.values()]
     columns = max(4, *widths)  # or there is no room for the titles
@@ -57,10 +57,7 @@ def _side(
             style.write(axes, x + 0.5, rank + 0.53, text)
     for x, rank in np.ndindex(width, replay.ranks):
         style.outline(axes, x, rank)
-    axes.set_xlim(-0.05, columns + 0.05)
-    axes.set_xticks([])
-    style.name_rows(axes, (f"rank {rank}" for rank in range(replay.ranks)))
-    style.table(axes)
+    table_rows(axes, rank_names(replay.ranks), columns + 0.05)
 
 
 def _blocks(replay: Replay) -> bool:
@@ -78,8 +75,7 @@ def in_a_row(
 ) -> Figure:
     """Of each pair of collectives three grids: before, after the first, after the second.
 
-    Rows of a grid are ranks, columns are chunks, as in `before_after`. What a rank still holds but
-    was not promised is not shown. `rows`: title → the replays of the first one and of both
+    A grid is as in `before_after`. `rows`: title → the replays of the first one and of both
     together; `names`: title → what the two are called.
     """
     figure, grid = style.subplots(len(rows), 3, size=(3.45, 1.35 * len(rows)))
@@ -92,10 +88,7 @@ def in_a_row(
                     stripes(axes, chunk, rank, who)
                     box(axes, chunk, rank, 1, 1, _sum(who, first.ranks), linewidth=0.5)
             axes.set_title(heading, fontsize=8, loc="left")
-            axes.set_xlim(-0.05, first.chunks + 0.05)
-            axes.set_xticks([])
-            style.name_rows(axes, (str(rank) for rank in range(first.ranks)))
-            style.table(axes)
+            table_rows(axes, range(first.ranks), first.chunks + 0.05)
     return figure
 
 
@@ -129,9 +122,8 @@ def messages(
 ) -> Figure:
     """Panels side by side; in each a row of ranks, and another one after each round of messages.
 
-    A message is a line in its sender's colour, as thick as its share of the tensor. `panels`: title
-    → rounds; `ranks`: how many there are; `names`: of the rounds, written to the left of the first
-    panel.
+    A message is a line in its sender's colour, as thick as its share of the tensor. `names`: of the
+    rounds, written to the left of the first panel.
     """
     most = max(len(each) for each in panels.values())
     size = min(7.2, 1.5 * len(panels) + (0.4 if names else 0)), 0.62 * most + 0.65
@@ -142,16 +134,13 @@ def messages(
                 heights = at * DOWN + 0.24, (at + 1) * DOWN - 0.24
                 (line,) = axes.plot((src, dst), heights, color=RANK[src % 8])
                 line.set(linewidth=max(0.8, THICK * share), solid_capstyle="butt")
-        for row in range(len(each) + 1):
-            for rank in range(ranks):
-                dot(axes, rank, row * DOWN, rank)
+        for row, rank in np.ndindex(len(each) + 1, ranks):
+            dot(axes, rank, row * DOWN, rank)
         axes.set_title(title, fontsize=9)
         axes.set(xlim=(-0.5, ranks - 0.5), ylim=(most * DOWN + 0.35, -0.35))
         axes.set_aspect("equal")
         axes.set_axis_off()
-    for at, name in enumerate(names):
-        y = (at + 0.5) * DOWN
-        grid[0, 0].text(-0.6, y, name, ha="right", va="center", fontsize=9, fontweight="bold")
+    names_left(grid[0, 0], -0.6, {(at + 0.5) * DOWN: name for at, name in enumerate(names)})
     return figure
 
 
@@ -172,16 +161,14 @@ def mesh_sums(states: Sequence[tuple[str, Held]]) -> Figure:
                 stripes(axes, x, y, who, width=0.8, height=0.76)
                 text = "+".join(map(str, who)) if len(who) < 4 else "Σ"
                 box(axes, x, y, 0.8, 0.76, text, linewidth=0.5)
-        for node in range(nodes if at == 0 else 0):
-            box(axes, -0.08, node + 0.02, local + 0.16, 0.96, linewidth=1.2, dashed=True)
-        for place in range(local if at == 1 else 0):
-            box(axes, place + 0.02, -0.08, 0.96, nodes + 0.16, linewidth=1.2, dashed=True)
+        rows = [(-0.08, node + 0.02, local + 0.16, 0.96) for node in range(nodes)]
+        columns = [(place + 0.02, -0.08, 0.96, nodes + 0.16) for place in range(local)]
+        for frame in (rows, columns, [])[at]:
+            box(axes, *frame, linewidth=1.2, dashed=True)
         axes.set_title(title, fontsize=8)
-        axes.set(xlim=(-0.2, local + 0.2), ylim=(nodes + 0.2, -0.2))
-        axes.set_yticks([node + 0.5 for node in range(nodes)] if at == 0 else [])
-        axes.set_yticklabels([f"node {node}" for node in range(nodes)] if at == 0 else [])
-        axes.set_xticks([])
-        style.table(axes)
+        table_rows(axes, [f"node {node}" for node in range(nodes)], local + 0.2, left=-0.2)
+        axes.set_ylim(nodes + 0.2, -0.2)
+        axes.tick_params(labelleft=at == 0)
     return figure
 
 
@@ -207,29 +194,14 @@ def waiting() -> Figure:
     """Two panels over the same time: Gloo with two lanes, NCCL with three."""
     panels = {"Gloo, on CPUs": GLOO, "NCCL, on GPUs": NCCL}
     heights = [len(lanes) + 0.5 for lanes in panels.values()]
-    figure, grid = style.subplots(2, 1, size=(3.7, 0.42 * sum(heights)), height_ratios=heights)
-    for axes, (title, lanes) in zip(grid[:, 0], panels.items(), strict=True):
+    figure, drawn = stacked(panels, (3.7, 0.42 * sum(heights)), height_ratios=heights)
+    for axes, lanes in drawn:
         for y, lane in enumerate(lanes.values()):
             for text, (start, end) in lane.items():
                 color = WORK["communication" if text == "all_reduce" else "compute"]
                 idle = text == "stream waits" or (text == "wait()" and lanes is GLOO)
-                face = None if idle else (color, 0.4)
-                size = style.LABEL
-                box(
-                    axes,
-                    start,
-                    y + 0.1,
-                    end - start,
-                    0.8,
-                    text,
-                    face=face,
-                    dashed=idle,
-                    fontsize=size,
-                )
-        axes.set_title(title, fontsize=style.TITLE, loc="left")
-        axes.set_xlim(0, 8.6)
-        axes.set_xticks([])
-        style.name_rows(axes, lanes)
-        style.table(axes)
-    grid[1, 0].set_xlabel("time →", fontsize=8, loc="right")
+                look: dict[str, Any] = {"dashed": True} if idle else {"face": (color, 0.4)}
+                box(axes, start, y + 0.1, end - start, 0.8, text, **look)
+        table_rows(axes, lanes, 8.6, left=0)
+    axes.set_xlabel("time →", fontsize=8, loc="right")
     return figure

@@ -1,6 +1,7 @@
 """Pictures of DDP: a step, its buckets over time, and the gradients of each rank."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.boxes import box, single
+from course.figures.boxes import Look, box, single, stacked
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PHASE
 
@@ -20,9 +21,7 @@ def ddp_step(
 ) -> Figure:
     """A column is a rank, time runs downward; only the all-reduce reaches over all columns.
 
-    `parts`: of each rank, its part of the batch; `gradients`: of each rank, the gradient that its
-    backward makes; `mean`: what the all-reduce makes of them; `before`: the weights that all ranks
-    begin with; `after`: the weights that all ranks end with.
+    `parts`: of the batch; `mean`: of all `gradients`; `before` and `after`: the weights then.
     """
     ranks = len(parts)
     figure, axes = single(size=(3.3, 3.7))
@@ -70,40 +69,29 @@ def bucket_timeline(
 ) -> Figure:
     """For each strategy, above what backward computes, below what the link carries.
 
-    A dotted line leads from the moment at which a bucket is full to the one at which it leaves. A
-    line across both lanes marks when the optimizer may step. `backward`: the pieces of backward in
-    order: name, and when it ends; `strategies`: name → the buckets in the order in which they
-    leave. Times are milliseconds since backward began.
+    A dotted line leads from when a bucket is full to when it leaves, a solid one marks when the
+    optimizer may step. `backward`: its pieces in order, with their ends; all in milliseconds.
     """
-    computed = backward[-1][1]
     last = max(travels[-1].end for travels in strategies.values())
-    figure, grid = style.subplots(len(strategies), 1, size=(3.3, 1.12 * len(strategies) + 0.4))
-    for axes, (name, travels) in zip(grid.flat, strategies.items(), strict=True):
+    figure, panels = stacked(strategies, (3.3, 1.12 * len(strategies) + 0.4), pad=3)
+    for axes, travels in panels:
         axes.set_xlim(0, 1.2 * last)
-        begin = 0.0
-        for piece, end in backward:
+        for (_, begin), (piece, end) in pairwise([("", 0.0), *backward]):
             _bar(axes, begin, end, 0, PHASE["backward"], piece)
-            begin = end
         for number, travel in enumerate(travels):
             text = str(number) if len(travels) > 1 else "all"
             _bar(axes, travel.start, travel.end, LINK, PHASE["bucket"], text)
             axes.plot([travel.full, travel.start], [LANE, LINK], ":", color=GREY, linewidth=1)
-        done = max(computed, travels[-1].end)
+        done = max(backward[-1][1], travels[-1].end)
         axes.plot([done, done], [-0.15, LINK + LANE + 0.15], color=GREY, linewidth=1.5)
-        axes.text(
-            done + 0.01 * last,
-            LANE / 2,
-            f"step at\n{done:.0f} ms",
-            fontsize=style.LABEL,
-            va="center",
-        )
-        axes.set_title(name, fontsize=style.TITLE, loc="left", pad=3)
+        text = f"step at\n{done:.0f} ms"
+        axes.text(done + 0.01 * last, LANE / 2, text, fontsize=style.LABEL, va="center")
         axes.set_yticks([LANE / 2, LINK + LANE / 2], ["backward,\nlayer", "link,\nbucket"])
         axes.set_ylim(LINK + LANE + 0.2, -0.25)
         style.chart(axes)
         axes.tick_params(axis="y", length=0)
-        axes.tick_params(axis="x", labelbottom=axes is grid[-1, 0])
-    grid[-1, 0].set_xlabel("milliseconds since backward began", fontsize=style.LABEL)
+        axes.tick_params(axis="x", labelbottom=axes is figure.axes[-1])
+    axes.set_xlabel("milliseconds since backward began", fontsize=style.LABEL)
     return figure
 
 
@@ -125,11 +113,9 @@ def gradients(
 ) -> Figure:
     """Gradients of every parameter on every rank, before and after they were averaged.
 
-    A row is a parameter. A strip is its gradient on one rank, from the first element to the last:
-    orange above zero, purple below, white at zero, by the row's own scale. To the right stands the
-    number of the bucket in which the parameter travels. `own`: of each rank, its gradients by name,
-    of any shapes; `averaged`: the same afterwards; `buckets`: strategy → names of the parameters in
-    each bucket, in the order in which buckets leave. Rows stand in the order of the last strategy.
+    A row is a parameter, in the order of the last strategy. A strip is its gradient on one rank:
+    orange above zero, purple below, by the row's own scale. `own`, `averaged`: of each rank, its
+    gradients by name; `buckets`: strategy → names of the parameters in each bucket, in order.
     """
     rows = [name for bucket in list(buckets.values())[-1] for name in bucket]
     size, widths = (3.4, 0.24 * len(rows) + 1.2), [len(own), len(own), 0.6 * len(buckets)]
@@ -157,15 +143,10 @@ def _strips(axes: Axes, of_ranks: Sequence[np.ndarray], scale: np.ndarray) -> No
     wide = BINS + 1  # a gap between ranks
     for rank, strips in enumerate(of_ranks):
         left = np.arange(BINS + 1) + rank * wide
-        axes.pcolormesh(
-            left,
-            np.arange(len(scale) + 1),
-            strips / np.maximum(scale, 1e-30)[:, None],
-            cmap="PuOr_r",
-            vmin=-1,
-            vmax=1,
-            rasterized=True,  # or seams show between the cells
-        )
+        values = strips / np.maximum(scale, 1e-30)[:, None]
+        look: Look = {"cmap": "PuOr_r", "vmin": -1, "vmax": 1}
+        look |= {"rasterized": True}  # or seams show between the cells
+        axes.pcolormesh(left, np.arange(len(scale) + 1), values, **look)
         for row in range(len(scale)):
             style.outline(axes, left[0], row, width=BINS)
     axes.set_xticks(np.arange(len(of_ranks)) * wide + BINS / 2, map(str, range(len(of_ranks))))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.boxes import box, single
+from course.figures.boxes import Look, box, rank_names, single, stacked, table_rows
 from minidist.diagnose.verdict import Rank, RecordedCall
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PHASE
@@ -31,11 +31,13 @@ KINDS = (
 
 
 def disagreements(ranks: int = 3, steps: int = 5) -> Figure:
-    """One timeline a kind, all of the same ranks and steps. A sketch, no timing."""
-    figure, grid = style.subplots(3, 1, size=(3.4, 0.42 * 3 * (ranks + 1) + 0.3), sharex=True)
-    for axes, kind in zip(grid[:, 0], KINDS, strict=True):
+    """A timeline for each kind, all of the same ranks and steps. A sketch, no timing."""
+    kinds = {kind.title: kind for kind in KINDS}
+    size = 3.4, 0.42 * 3 * (ranks + 1) + 0.3
+    figure, panels = stacked(kinds, size, fontsize=9, sharex=True)
+    for axes, kind in panels:
         _panel(axes, kind, ranks, steps)
-    grid[-1, 0].set_xlabel("time", fontsize=9, loc="right")
+    axes.set_xlabel("time", fontsize=9, loc="right")
     return figure
 
 
@@ -61,11 +63,8 @@ def _panel(axes: Axes, kind: Kind, ranks: int, steps: int) -> None:
             else:
                 wide = (steps - last - 1) * (STEP + TALK) + TALK
                 _box(axes, left + STEP, rank, wide, f"Σ {kind.others}", None)
-    axes.set_title(kind.title, fontsize=9, loc="left")
-    axes.set_xticks([])
-    axes.set_xlim(-0.05, steps * (STEP + TALK) + 0.05)
-    style.name_rows(axes, (f"rank {rank}" for rank in range(ranks)))
-    style.table(axes, labelsize=8)
+    table_rows(axes, rank_names(ranks), steps * (STEP + TALK) + 0.05)
+    axes.tick_params(labelsize=8)
 
 
 def _say(axes: Axes, x: float, rank: int, text: str) -> None:
@@ -81,14 +80,10 @@ Batches = Sequence[Sequence[int]]  # of each rank, the lengths of its samples
 
 
 def batch_memory(panels: Mapping[str, Batches], room: int) -> Figure:
-    """A bar for each rank: tokens, then padding up to the longest sample; a line where memory ends.
-
-    `panels`: title → the batch of each rank; `room`: tokens for which there is memory.
-    """
-    ranks = max(map(len, panels.values()))
-    height = len(panels) * (0.24 * ranks + 0.4) + 0.3
-    figure, grid = style.subplots(len(panels), 1, size=(3.4, height), sharex=True)
-    for axes, (title, batches) in zip(grid[:, 0], panels.items(), strict=True):
+    """A bar for each rank: tokens, then padding up to the longest; a line at `room` for tokens."""
+    size = 3.4, len(panels) * (0.24 * max(map(len, panels.values())) + 0.4) + 0.3
+    figure, drawn = stacked(panels, size, fontsize=9, sharex=True)
+    for axes, batches in drawn:
         for rank, lengths in enumerate(batches):
             tokens, padded = sum(lengths) / 1e3, max(lengths) * len(lengths) / 1e3
             box(axes, 0, rank + 0.12, tokens, 0.76, face=(PART["activations"], 0.45))
@@ -97,13 +92,12 @@ def batch_memory(panels: Mapping[str, Batches], room: int) -> Figure:
                 place = padded + 0.2, rank + 0.52
                 axes.text(*place, "out of memory", fontsize=8, va="center", color=WRONG)
         axes.axvline(room / 1e3, color=WRONG, linestyle="--", linewidth=1.5)
-        axes.set_title(title, fontsize=9, loc="left")
         style.chart(axes, labelsize=8)
-        style.name_rows(axes, (f"rank {rank}" for rank in range(len(batches))))
+        style.name_rows(axes, rank_names(len(batches)))
         axes.tick_params(axis="y", length=0)
     widest = max(max(own) * len(own) for batches in panels.values() for own in batches)
-    grid[-1, 0].set_xlim(0, 1.4 * max(widest, room) / 1e3)  # room for the words
-    grid[-1, 0].set_xlabel("thousand tokens, padding included", fontsize=9)
+    axes.set_xlim(0, 1.4 * max(widest, room) / 1e3)  # room for the words
+    axes.set_xlabel("thousand tokens, padding included", fontsize=9)
     return figure
 
 
@@ -114,25 +108,19 @@ class Run(NamedTuple):
     apart: Sequence[float]
 
 
-LOOKS = ("-", "--", ":")
-
-
 def drift(runs: Mapping[str, Run], change: int) -> Figure:
-    """Two panels over the same steps, a line for each run.
-
-    `runs`: name → what was measured; `change`: the step at which something was changed on one rank.
-    """
-    figure, grid = style.subplots(2, 1, size=(3.4, 3.9), sharex=True)
-    above, below = grid[:, 0]
+    """Loss and drift over the steps, a line for each run; `change`: when one rank was changed."""
+    titles = dict.fromkeys(("loss, all runs", "largest difference of a weight"))
+    figure, panels = stacked(titles, (3.4, 3.9), fontsize=9, sharex=True)
+    (above, _), (below, _) = panels
     for number, (name, run) in enumerate(runs.items()):
-        look = {"color": COLORS[number], "linestyle": LOOKS[number], "linewidth": 1.8}
+        look: Look = {"color": COLORS[number], "ls": ("-", "--", ":")[number], "lw": 1.8}
         above.plot(run.loss, **look)
         below.plot(run.apart, **look)
         end = len(run.apart) - 1, run.apart[-1]
         below.annotate(name, end, (4, 0), textcoords="offset points", fontsize=8, va="center")
         below.set_xlim(-0.5, 1.27 * end[0])  # room for the names
-    for axes, title in ((above, "loss, all runs"), (below, "largest difference of a weight")):
-        axes.set_title(title, fontsize=9, loc="left")
+    for axes in (above, below):
         axes.axvline(change, color=GREY, linewidth=1, linestyle=":")
         axes.grid(alpha=0.3)
         style.chart(axes, labelsize=8)
@@ -141,16 +129,13 @@ def drift(runs: Mapping[str, Run], change: int) -> Figure:
 
 
 def last_calls(ranks: Sequence[Rank], rows: int = 4) -> Figure:
-    """A row for each of the last calls, a column for each rank.
+    """A row for each of the last calls, a column for each rank of a group.
 
     A filled cell is done, a dashed one is waited in, an empty place was never come to. A thick
-    frame is around the first row in which the ranks differ. `ranks`: as
-    `minidist.diagnose.verdict.read` has them; of one group; `rows`: how many numbers to show, the
-    last ones.
+    frame is around the first row in which the ranks differ.
     """
     numbers = sorted({call.number for rank in ranks for call in rank.calls})[-rows:]
-    size = 0.95 * len(ranks) + 0.5, 0.42 * len(numbers) + 0.4
-    figure, axes = single(size=size)
+    figure, axes = single(size=(0.95 * len(ranks) + 0.5, 0.42 * len(numbers) + 0.4))
     framed = False
     for row, number in enumerate(numbers):
         calls = [next((c for c in rank.calls if c.number == number), None) for rank in ranks]

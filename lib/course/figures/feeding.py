@@ -7,7 +7,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.boxes import box, single
+from course.figures.boxes import Look, box, rank_names, single, sketch, stacked, table_rows
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PHASE, RANK
 
@@ -15,12 +15,10 @@ GAP = 0.5  # between steps
 
 
 def epoch(drawn: Sequence[Sequence[int]], batch: int) -> Figure:
-    """Ranks are rows; what they draw stands in order, cut into steps of `batch` samples.
+    """What each rank has `drawn`, in order, cut into steps of `batch` samples.
 
-    The cells of one step, over all ranks, are the global batch: they have one colour. A sample that
-    was drawn before, by an earlier step or a smaller rank, is crossed out: it is a repetition.
-    `drawn`: of each rank, the numbers of its samples, in order; `batch`: samples that a rank takes
-    in a step.
+    The cells of one step, over all ranks, have one colour: they are the global batch. A sample that
+    was drawn before, by an earlier step or a smaller rank, is crossed out.
     """
     longest = max(len(own) for own in drawn)
     figure, axes = single(size=(0.36 * longest + 1.1, 0.28 * len(drawn) + 0.5))
@@ -40,31 +38,26 @@ def epoch(drawn: Sequence[Sequence[int]], batch: int) -> Figure:
     axes.set_xticks(middles, [f"step {step + 1}" for step in range(len(edges))])
     axes.set_xlim(-0.1, longest + GAP * (len(edges) - 1) + 0.1)
     axes.xaxis.tick_top()
-    style.name_rows(axes, (f"rank {rank}" for rank in range(len(drawn))), offset=0.46)
+    style.name_rows(axes, rank_names(len(drawn)), offset=0.46)
     style.table(axes)
     return figure
 
 
 def batch_shares(parts: Sequence[Sequence[object]], local: int) -> Figure:
-    """A batch cut into a part for each rank; ranks of one node stand in one row.
-
-    `parts`: of each rank, the names of its samples; `local`: ranks in a node.
-    """
-    nodes = -(-len(parts) // local)
-    share = max(1, *(len(part) for part in parts))
+    """A batch cut into a part for each rank; each `local` ranks of one node stand in one row."""
+    nodes, share = -(-len(parts) // local), max(1, *map(len, parts))
     width = local * (share + GAP)
-    figure, axes = single(size=(0.19 * width, 0.74 * nodes))
+    size, high = (0.19 * width, 0.74 * nodes), 3.4 * nodes - 0.8
+    figure, axes = sketch(size, (-3, width - GAP + 0.1), (high, -0.1))
     for rank, part in enumerate(parts):
         left, top = rank % local * (share + GAP), 3.4 * (rank // local)
         for x, sample in enumerate(part):
-            face = RANK[rank % 8], 0.5
-            box(axes, left + x, top, 1, 1, str(sample), edge="black", face=face)
+            look: Look = {"edge": "black", "face": (RANK[rank % 8], 0.5)}
+            box(axes, left + x, top, 1, 1, str(sample), **look)
         style.write(axes, left + share / 2, top + 1.5, f"rank {rank}")
         style.write(axes, left + share / 2, top + 2.15, f"local {rank % local}")
         if rank % local == 0:
             style.write(axes, -1.7, top + 0.52, f"node {rank // local}")
-    axes.set(xlim=(-3, width - GAP + 0.1), ylim=(3.4 * nodes - 0.8, -0.1))
-    axes.set_axis_off()
     return figure
 
 
@@ -74,8 +67,7 @@ SPACE = 0.8  # between ranks, in tokens
 def token_weights(lengths: Sequence[Sequence[int]]) -> Figure:
     """What each token counts in a mean over ranks of means over micro-batches of their means.
 
-    A column for each rank, a row for each micro-batch, a cell for each token. `lengths`: of each
-    rank, the tokens of each of its micro-batches.
+    A column for each rank, a row for each micro-batch, a cell for each of its tokens.
     """
     micro = max(len(own) for own in lengths)
     figure, axes = single(size=(3.6, 0.42 * micro + 0.85))
@@ -86,24 +78,18 @@ def token_weights(lengths: Sequence[Sequence[int]]) -> Figure:
         for row, tokens in enumerate(own):
             share = f"1/{len(lengths) * len(own) * tokens}"
             for cell in range(tokens):
-                face = RANK[rank % len(RANK)], 0.45
-                box(axes, left + cell, row, 1, 0.74, share, face=face, fontsize=style.LABEL)
+                box(axes, left + cell, row, 1, 0.74, share, face=(RANK[rank % len(RANK)], 0.45))
         left += width + SPACE
     text, face = "one all-reduce, one optimizer step", (PHASE["bucket"], 0.25)
-    box(axes, 0, micro + 0.05, left - SPACE, 0.62, text, face=face, fontsize=style.LABEL)
-    axes.set_yticks([row + 0.37 for row in range(micro)],
-                    [f"micro-batch {row + 1}" for row in range(micro)])  # fmt: skip
-    axes.set_xticks([])
-    axes.set(xlim=(-0.1, left - SPACE + 0.1), ylim=(micro + 0.75, -0.55))
-    style.table(axes)
+    box(axes, 0, micro + 0.05, left - SPACE, 0.62, text, face=face)
+    names = [f"micro-batch {row + 1}" for row in range(micro)]
+    table_rows(axes, names, left - SPACE + 0.1, left=-0.1, offset=0.37)
+    axes.set_ylim(micro + 0.75, -0.55)
     return figure
 
 
 def masks(panels: Mapping[str, torch.Tensor]) -> Figure:
-    """A panel for each way to seed; ranks side by side, samples in rows, units in columns.
-
-    `panels`: title → booleans [ranks, samples, units], true where a unit is dropped.
-    """
+    """A panel for each way to seed: [ranks, samples, units], true where a unit is dropped."""
     ranks = max(len(dropped) for dropped in panels.values())
     figure, grid = style.subplots(len(panels), ranks, size=(3.7, 0.85 * len(panels) + 0.1))
     for row, (title, dropped) in zip(grid, panels.items(), strict=True):
@@ -115,10 +101,8 @@ def masks(panels: Mapping[str, torch.Tensor]) -> Figure:
 
 
 def _block(axes: Axes, dropped: torch.Tensor, color: str) -> None:
-    for sample, units in enumerate(dropped.tolist()):
-        for unit, off in enumerate(units):
-            if off:
-                style.fill(axes, unit, sample, color, alpha=0.9)
+    for sample, unit in dropped.nonzero().tolist():
+        style.fill(axes, unit, sample, color, alpha=0.9)
     samples, units = dropped.shape
     style.outline(axes, 0, 0, GREY, width=units, height=samples, linewidth=0.8)
     axes.set(xlim=(-0.1, units + 0.1), ylim=(samples + 0.1, -0.1), xticks=[], yticks=[])
@@ -127,13 +111,9 @@ def _block(axes: Axes, dropped: torch.Tensor, color: str) -> None:
 
 
 def spreads(values: torch.Tensor) -> Figure:
-    """A row of points for each rank and one for all; a bar reaches one deviation either side.
-
-    `values`: [ranks, samples].
-    """
-    ranks = len(values)
+    """`values` [ranks, samples], a row of points for each rank and one for all, and deviations."""
+    ranks, edge = len(values), float(values.max()) + 0.5
     figure, axes = single(size=(3.7, 0.42 * ranks + 0.9))
-    edge = float(values.max()) + 0.5
     for rank, own in enumerate([*values, values.flatten()]):
         mean, variance = float(own.mean()), float(own.var(correction=0))
         y, wide = rank + 0.5, variance**0.5
@@ -145,7 +125,7 @@ def spreads(values: torch.Tensor) -> Figure:
         axes.text(edge, y, f"{variance:.2f}", fontsize=style.LABEL, va="center")
     axes.text(edge, -0.1, "variance", fontsize=style.LABEL, va="center", ha="left")
     axes.axhline(ranks, color=GREY, linewidth=0.6)
-    style.name_rows(axes, [*(f"rank {rank}" for rank in range(ranks)), "all"])
+    style.name_rows(axes, [*rank_names(ranks), "all"])
     axes.set_xlim(float(values.min()) - 0.2, edge + 1.1)
     axes.set_xticks([-2, -1, 0, 1, 2])
     style.table(axes)
@@ -166,39 +146,33 @@ def descend(rate: float, steps: int) -> np.ndarray:
 
 def two_paths(rates: Sequence[float], k: int) -> Figure:
     """A panel for each rate: k steps with it, and one step with k times the rate."""
-    figure, grid = style.subplots(len(rates), 1, size=(3.7, 1.45 * len(rates)), sharex=True)
-    for axes, rate in zip(grid[:, 0], rates, strict=True):
-        _valley(axes)
-        small, large = descend(rate, k), descend(k * rate, 1)
-        look = {"markersize": 4, "linewidth": 1.4}
-        axes.plot(*small.T, "o-", color=COLORS[0], label=f"{k} small steps", **look)
-        axes.plot(*large.T, "s--", color=COLORS[1], label="one large step", **look)
-        axes.set_title(f"rate {rate:g}", fontsize=style.TITLE, loc="left")
-    style.legend_below(figure, 2)
-    return figure
-
-
-def _valley(axes: Axes) -> None:
+    titles = {f"rate {rate:g}": rate for rate in rates}
+    figure, panels = stacked(titles, (3.7, 1.45 * len(rates)), sharex=True)
     x, y = np.meshgrid(np.linspace(-3.4, 1.4, 80), np.linspace(-2.1, 1.2, 80))
     height = (CURVATURE[0] * x**2 + CURVATURE[1] * y**2) / 2
-    axes.contour(x, y, height, levels=8, colors=GREY, linewidths=0.5)
-    axes.plot(0, 0, "x", color=GREY, markersize=6)
-    axes.set(xlim=(-3.4, 1.4), ylim=(-2.1, 1.2), xticks=[], yticks=[])
-    style.table(axes)
+    for axes, rate in panels:
+        axes.contour(x, y, height, levels=8, colors=GREY, linewidths=0.5)
+        axes.plot(0, 0, "x", color=GREY, markersize=6)
+        small, large = descend(rate, k), descend(k * rate, 1)
+        look: Look = {"markersize": 4, "linewidth": 1.4}
+        axes.plot(*small.T, "o-", color=COLORS[0], label=f"{k} small steps", **look)
+        axes.plot(*large.T, "s--", color=COLORS[1], label="one large step", **look)
+        axes.set(xlim=(-3.4, 1.4), ylim=(-2.1, 1.2), xticks=[], yticks=[])
+        style.table(axes)
+    style.legend_below(figure, 2)
+    return figure
 
 
 BATCH, TALK = 1.0, 0.35  # durations of a batch and of its all-reduce
 
 
 def uneven(batches: Sequence[int]) -> Figure:
-    """Two timelines of the same ranks: as they are, and under `join`.
-
-    `batches`: how many batches each rank has.
-    """
-    figure, grid = style.subplots(2, 1, size=(3.7, 0.86 * len(batches) + 1.5), sharex=True)
-    for axes, joined in zip(grid[:, 0], (False, True), strict=True):
+    """Two timelines of ranks with so many batches: as they are, and under `join`."""
+    size = 3.7, 0.86 * len(batches) + 1.5
+    figure, panels = stacked({"without": False, "with join()": True}, size, sharex=True)
+    for axes, joined in panels:
         _panel(axes, batches, joined=joined)
-    grid[1, 0].set_xlabel("time", fontsize=style.TITLE, loc="right")
+    axes.set_xlabel("time", fontsize=style.TITLE, loc="right")
     return figure
 
 
@@ -207,21 +181,16 @@ def _panel(axes: Axes, batches: Sequence[int], *, joined: bool) -> None:
     for step in range(steps):
         left = step * (BATCH + TALK)
         for rank, own in enumerate(batches):
+            place, talk = (left, rank + 0.12, BATCH, 0.76), (left + BATCH, rank + 0.12, TALK, 0.76)
             if step < own:
-                face = PHASE["forward"], 0.5
-                box(axes, left, rank + 0.12, BATCH, 0.76, f"{step + 1}", face=face)
+                box(axes, *place, f"{step + 1}", face=(PHASE["forward"], 0.5))
             elif joined:
-                box(axes, left, rank + 0.12, BATCH, 0.76, "zeros")
+                box(axes, *place, "zeros")
             if joined or step < min(batches):
-                face = PHASE["reduce-scatter"], 0.35
-                box(axes, left + BATCH, rank + 0.12, TALK, 0.76, "Σ", face=face)
+                box(axes, *talk, "Σ", face=(PHASE["reduce-scatter"], 0.35))
     if not joined:  # those that have another batch wait for the gradients of those that have none
         end = min(batches) * (BATCH + TALK) + 0.15
         for rank, own in enumerate(batches):
             x, text = (end + BATCH, "waits …") if own > min(batches) else (end, "has ended")
             axes.text(x, rank + 0.5, text, fontsize=style.LABEL, va="center")
-    axes.set_title("with join()" if joined else "without", fontsize=style.TITLE, loc="left")
-    axes.set_xticks([])
-    axes.set_xlim(-0.05, max(batches) * (BATCH + TALK) + 0.05)
-    style.name_rows(axes, (f"rank {rank}" for rank in range(len(batches))))
-    style.table(axes)
+    table_rows(axes, rank_names(len(batches)), max(batches) * (BATCH + TALK) + 0.05)

@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.boxes import box, single
+from course.figures.boxes import box, sketch, stacked
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.plots import style
-from minidist.plots.style import GREY, LABEL, PART, PART_HATCH, RANK, TITLE
+from minidist.plots.style import GREY, LABEL, PART, PART_HATCH, RANK
 
 
 def cuts(
@@ -19,20 +20,17 @@ def cuts(
 ) -> Figure:
     """A panel for each way: the parameters, coloured by who keeps what, and each rank's message.
 
-    `shapes`: parameter → its shape, one or two dimensions; element i of `a` is called `a{i}`;
-    `ways`: title → of each rank, the elements it sends in order; "" is padding.
+    `ways`: title → of each rank, the elements that it sends, as `elements_kept` names them.
     """
-    tallest = max([shape[0] for shape in shapes.values()])
-    size = 3.75, len(ways) * (0.25 * (tallest + 1) + 0.3)
-    figure, grid = style.subplots(len(ways), 1, size=size)
-    for axes, (title, ranks) in zip(grid[:, 0], ways.items(), strict=True):
+    tallest = max(shape[0] for shape in shapes.values())
+    figure, panels = stacked(ways, (3.75, len(ways) * (0.25 * (tallest + 1) + 0.3)))
+    for axes, ranks in panels:
         left = _parameters(axes, shapes, ranks) + 1.2
         for rank, elements in enumerate(ranks):
             for row, element in enumerate(elements):
                 _cell(axes, left, row, element, rank)
             axes.text(left + 0.5, -0.25, f"rank {rank}", ha="center", fontsize=LABEL)
             left += 1.8
-        axes.set_title(title, fontsize=TITLE, loc="left")
         axes.set(xlim=(-0.1, left), ylim=(tallest + 0.1, -0.9))
         axes.set_axis_off()
     return figure
@@ -46,10 +44,9 @@ def _parameters(
     left = 0.0
     for name, shape in shapes.items():
         columns = shape[1] if len(shape) > 1 else 1
-        for row in range(shape[0]):
-            for column in range(columns):
-                element = f"{name}{row * columns + column}"
-                _cell(axes, left + column, row, element, owner[element])
+        for row, column in np.ndindex(shape[0], columns):
+            element = f"{name}{row * columns + column}"
+            _cell(axes, left + column, row, element, owner[element])
         axes.text(left + columns / 2, -0.25, name, ha="center", fontsize=LABEL, style="italic")
         left += columns + 0.7
     return left - 0.7
@@ -84,9 +81,6 @@ def elements_kept(
 Holding = Mapping[str, str]  # part of the state → "whole" or "shard"; a part may be missing
 CELL, APART, BAR = 0.2, 0.3, 0.34  # width of a number, gap between ranks, height of a strip
 HIGH = 1.25  # of a row, in heights of a cell pair
-COLLECTIVES, PARTS = ("gather", "reduce-scatter"), ("parameters", "gradients")
-
-
 SHARD, FULL = "shard", "whole"
 A_STEP: dict[str, dict[str, Holding]] = {  # phase → event → what a rank holds after it
     "": {"between steps": {"parameters": SHARD}},
@@ -108,38 +102,35 @@ A_STEP: dict[str, dict[str, Holding]] = {  # phase → event → what a rank hol
 def unit_life(phases: Mapping[str, Mapping[str, Holding]] = A_STEP, ranks: int = 4) -> Figure:
     """Time goes down, ranks stand side by side, and bars at the right count one rank's numbers.
 
-    The unit has one number for each rank, so a shard is one cell and the whole is `ranks` cells.
-    `phases`: phase → event → what a rank holds after it; `ranks`: how many ranks share the unit.
+    The unit has a number for each rank, so a shard is one cell and the whole is `ranks` cells.
     """
-    events = [(phase, name, held) for phase, all_ in phases.items() for name, held in all_.items()]
-    figure, axes = single(size=(3.75, 0.36 * len(events) + 0.5))
+    events = [event for named in phases.values() for event in named.items()]
     wide = ranks * CELL + APART
     bars = ranks * wide + 0.1
-    for row, (_, name, held) in enumerate(events):
-        for rank, (line, part), number in product(range(ranks), enumerate(PARTS), range(ranks)):
+    x, y = (-2.4, bars + (2 * ranks + 1) * 0.11 + 0.25), (len(events) * HIGH - 0.2, -0.75)
+    figure, axes = sketch((3.75, 0.36 * len(events) + 0.5), x, y)
+    parts = [*enumerate(("parameters", "gradients"))]
+    for row, (name, held) in enumerate(events):
+        for rank, (line, part), number in product(range(ranks), parts, range(ranks)):
             there = held.get(part) == "whole" or (part in held and number == rank)
             corner = rank * wide + number * CELL, row * HIGH + line * (BAR + 0.08)
             _numbers(axes, *corner, CELL, part if there else None)
-        if name in COLLECTIVES:  # a line joins the ranks
-            y = row * HIGH + BAR / 2 + (BAR + 0.08) * (name == "reduce-scatter")
+        if name in ("gather", "reduce-scatter"):  # a line joins the ranks
+            middle = row * HIGH + BAR / 2 + (BAR + 0.08) * (name == "reduce-scatter")
             for rank in range(1, ranks):
-                axes.plot([rank * wide - APART, rank * wide], [y, y], color=GREY, lw=2)
+                axes.plot([rank * wide - APART, rank * wide], [middle] * 2, color=GREY, lw=2)
         total = 0
         for part, how in held.items():
             count = {"shard": 1, "whole": ranks + (part == "parameters")}[how]  # the shard stays
             _numbers(axes, bars + 0.11 * total, row * HIGH + 0.2, 0.11 * count, part)
             total += count
-        axes.text(
-            bars + 0.11 * total + 0.06, row * HIGH + 0.4, str(total), va="center", fontsize=LABEL
-        )
+        place = bars + 0.11 * total + 0.06, row * HIGH + 0.4
+        axes.text(*place, str(total), va="center", fontsize=LABEL)
     _names(axes, phases)
     for rank in range(ranks):
         middle = rank * wide + ranks * CELL / 2
         axes.text(middle, -0.32, f"rank {rank}", ha="center", fontsize=LABEL)
     axes.text(bars, -0.32, "numbers held", fontsize=LABEL)
-    axes.set_xlim(-2.4, bars + (2 * ranks + 1) * 0.11 + 0.25)
-    axes.set_ylim(len(events) * HIGH - 0.2, -0.75)
-    axes.set_axis_off()
     return figure
 
 
@@ -167,7 +158,9 @@ WIDE, TALL, DOWN = 1.0, 0.8, 1.55  # of a rank's box, and from one node to the n
 
 def mesh(nodes: int, local: int) -> Figure:
     """Each rank with the shard it keeps: rows share a model, columns keep copies of one shard."""
-    figure, axes = single(size=(3.75, 0.95 * nodes + 0.4))
+    right, bottom = (local - 1) * 1.25 + WIDE, (nodes - 1) * DOWN + TALL
+    size = 3.75, 0.95 * nodes + 0.4
+    figure, axes = sketch(size, (-0.95, right + 0.1), (bottom + 0.5, -0.5))
     cell = 0.8 * WIDE / local
     for rank in range(nodes * local):  # in its box the model as a strip, of which a shard is filled
         node, place = divmod(rank, local)
@@ -177,22 +170,16 @@ def mesh(nodes: int, local: int) -> Figure:
         for number in range(local):
             face = (PART["parameters"], 1.0) if number == place else None
             box(axes, left + 0.1 + number * cell, top + 0.45, cell, 0.22, face=face, linewidth=0.5)
-    right = (local - 1) * 1.25 + WIDE
     for node in range(nodes):
         y = node * DOWN + TALL / 2
         for place in range(1, local):
             axes.plot([place * 1.25 - 0.25, place * 1.25], [y, y], color=GREY, lw=2)
         axes.text(-0.15, y, f"node {node}", ha="right", va="center", fontsize=LABEL)
-    bottom = (nodes - 1) * DOWN + TALL
-    for place in range(local):
-        middle = place * 1.25 + WIDE / 2
-        for node in range(1, nodes):
-            ends = [(node - 1) * DOWN + TALL, node * DOWN]
-            axes.plot([middle] * 2, ends, color=GREY, lw=1.6, linestyle=":")
+    for place, node in product(range(local), range(1, nodes)):
+        ends = [(node - 1) * DOWN + TALL, node * DOWN]
+        axes.plot([place * 1.25 + WIDE / 2] * 2, ends, color=GREY, lw=1.6, linestyle=":")
     row = "along a row (solid): gather weights, reduce-scatter gradients"
     column = "down a column (dotted): all-reduce one shard of gradients"
     axes.text(right / 2, -0.2, row, ha="center", fontsize=LABEL)
     axes.text(right / 2, bottom + 0.2, column, ha="center", va="top", fontsize=LABEL)
-    axes.set(xlim=(-0.95, right + 0.1), ylim=(bottom + 0.5, -0.5))
-    axes.set_axis_off()
     return figure

@@ -9,13 +9,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from course.figures.boxes import single
+from course.figures.boxes import Look, single, stacked
 from course.figures.traces import DARK, WIDE, name_colors
+from course.figures.which import byte_ticks
+from course.pages.published import named
 from course.timing.fits import bus_bandwidth, errors, through_ends, two_lines
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, HATCHES, LABEL, MARKERS, PART, PHASE, TITLE
 
 BETWEEN = 256 * 2**10, 32 * 2**20  # sizes at which one line is off by about 2
+MARK = 25 * 2**20  # the size of DDP's bucket
 
 
 def all_reduce_curves(
@@ -23,19 +26,12 @@ def all_reduce_curves(
     *,
     bandwidth: bool = False,
     both: bool = False,
-    mark: float = 25 * 2**20,
 ) -> Figure:
     """All-reduces measured on GPUs over their size, beside α + βn; below, the error of the line.
 
-    Call it as `figures.all_reduce_curves([curve("h100-1x8-nvls"), curve("h100-2x8-ib")])` with
-    `curve` of `course.pages.published`. Markers are measured. The dashed line goes through the
-    smallest and the largest size; where it is shaded, one line is off by about 2.
-
-    Args:
-        curves: of the record `all_reduce_curves`, at most four.
-        bandwidth: show bus bandwidth instead of time.
-        both: also draw two lines, one for small sizes and one for large ones (dotted).
-        mark: bytes that get a line from top to bottom: DDP's bucket.
+    `curves`: at most four, as `course.pages.published.curve` reads them. Markers are measured. The
+    dashed line goes through both ends; where it is shaded, one line is off by about 2.
+    `bandwidth`: show bus bandwidth, not time; `both`: also two fitted lines (dotted).
     """
     figure, grid = style.subplots(2, 1, size=(WIDE, 4.2), sharex=True, height_ratios=(1.7, 1))
     above, below = grid[:, 0]
@@ -51,14 +47,14 @@ def all_reduce_curves(
     for axes in (above, below):
         axes.set_xscale("log", base=2)
         axes.axvspan(*BETWEEN, color=GREY, alpha=0.12, lw=0)
-        axes.axvline(mark, color=DARK, lw=0.9, ls=(0, (1, 2)))
+        axes.axvline(MARK, color=DARK, lw=0.9, ls=(0, (1, 2)))
         axes.grid(alpha=0.25)
         style.chart(axes)
-    ticks = {2.0**power: name for power, name in SIZES.items()}
+    ticks = byte_ticks(5, 10, 15, 20, 25, 30)
     below.set_xticks(list(ticks), list(ticks.values()))
     below.set_xlabel("bytes in the tensor", fontsize=TITLE)
-    top: dict[str, Any] = {"transform": above.get_xaxis_transform(), "va": "bottom"}
-    above.text(mark, 1.0, f"{mark / 2**20:g} MiB", fontsize=LABEL, **top)
+    top: Look = {"transform": above.get_xaxis_transform(), "va": "bottom"}
+    above.text(MARK, 1.0, "25 MiB", fontsize=LABEL, **top)
     handles: list[Any] = above.get_legend_handles_labels()[0]
     for name, dashes in (("one line, α + βn", "--"), ("two lines", ":"))[: 1 + both]:
         handles.append(Line2D([], [], color=DARK, ls=dashes, lw=1.1, label=name))
@@ -87,7 +83,6 @@ def _curve(
         below.plot(sizes, ratios, ls=dashes, lw=1.1, color=color)
 
 
-SIZES = {5: "32 B", 10: "1 KiB", 15: "32 KiB", 20: "1 MiB", 25: "32 MiB", 30: "1 GiB"}
 CAUSES = {
     "GPU": COLORS[1],
     "network": COLORS[0],
@@ -98,15 +93,9 @@ CAUSES = {
 }
 
 
-def failures(record: Mapping[str, Any], most: int = 9) -> Figure:
-    """What interrupted a run of 54 days on 16,384 H100s, by cause, the most frequent above.
-
-    Call it as `figures.failures(published("failures"))`. Its colour says where a cause lies.
-
-    Args:
-        record: `published("failures")`.
-        most: causes that are named; the others are one bar.
-    """
+def failures(record: Mapping[str, Any]) -> Figure:
+    """The record `failures`, the nine most frequent causes by name; colours say where they lie."""
+    most = 9
     rows = sorted(record["rows"], key=lambda row: -row[2])
     rest = sum(count for *_, count in rows[most:])
     figure, axes = single(size=(WIDE, 0.24 * (most + 1) + 0.75))
@@ -115,7 +104,7 @@ def failures(record: Mapping[str, Any], most: int = 9) -> Figure:
     for place, (_, category, count) in enumerate(shown):
         color = CAUSES.get(category, GREY)
         axes.barh(place, count, 0.72, color=color, alpha=0.75 if category else 0.4)
-        share = f"{count}   {100 * count / whole:.0f} %"
+        share = f"{count}   {100 * count / whole:.0f}%"
         axes.text(count + 2, place, share, fontsize=LABEL, va="center")
     axes.set_yticks(range(len(shown)), [cause for cause, *_ in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)
@@ -138,24 +127,17 @@ FORMULA = {
 }
 
 
-def memory_by_formula(
-    record: Mapping[str, Any], strategies: Sequence[str] = ("ddp", "fsdp")
-) -> Figure:
-    """Peak memory in bytes per parameter on 8 A100s, at four sizes, beside the formula.
+def memory_by_formula(record: Mapping[str, Any]) -> Figure:
+    """The record `ddp_fsdp_zero`: peaks in bytes per parameter, beside the formula.
 
-    Call it as `figures.memory_by_formula(published("ddp_fsdp_zero"))`. In each panel the first bar
-    is the formula, part by part: 16 bytes per parameter of state, and what comes on top. The others
-    are measured; a model that ran out of memory has none.
-
-    Args:
-        record: `published("ddp_fsdp_zero")`.
-        strategies: "ddp" and "fsdp"; under FSDP each part is divided by 8 ranks, and there are no
-            buckets.
+    The first bar is the formula, part by part; under FSDP each is divided by 8 ranks, and there are
+    no buckets. The others are measured; a model that ran out of memory has none.
     """
-    figure, grid = style.subplots(len(strategies), 1, size=(WIDE, 1.75 * len(strategies) + 0.6))
-    columns = record["sizes_columns"]
-    rows = [dict(zip(columns, row, strict=True)) for row in record["sizes_8_gpus"]]
-    for axes, strategy in zip(grid[:, 0], strategies, strict=True):
+    titles = {"DDP": "ddp", "FSDP over 8 GPUs": "fsdp"}
+    panels = {f"{name}: bytes per parameter at the peak": way for name, way in titles.items()}
+    figure, drawn = stacked(panels, (WIDE, 4.1))
+    rows = named(record["sizes_columns"], record["sizes_8_gpus"])
+    for axes, strategy in drawn:
         _formula(axes, ranks=8 if strategy == "fsdp" else 1, buckets=strategy == "ddp")
         measured = [row for row in rows if row["strategy"] == strategy]
         for place, row in enumerate(measured, 1):
@@ -166,17 +148,13 @@ def memory_by_formula(
             axes.text(place, height, text, fontsize=LABEL, ha="center", va="bottom")
         names = [_millions(row["parameters"]) for row in measured]
         axes.set_xticks(range(len(names) + 1), ["formula", *names])
-        title = {"ddp": "DDP", "fsdp": "FSDP over 8 GPUs"}[strategy]
-        axes.set_title(f"{title}: bytes per parameter at the peak", fontsize=TITLE, loc="left")
         axes.set_ylim(0, 1.15 * axes.get_ylim()[1])
         style.chart(axes)
         axes.tick_params(axis="x", length=0)
-    grid[-1, 0].set_xlabel("parameters of the model that was measured", fontsize=TITLE)
-    handles = [
-        *grid[0, 0].get_legend_handles_labels()[0],
-        Patch(color=DARK, alpha=0.55, label="measured"),
-    ]
-    style.legend_below(figure, 2, handles)
+    axes.set_xlabel("parameters of the model that was measured", fontsize=TITLE)
+    parts, _ = figure.axes[0].get_legend_handles_labels()
+    measures = Patch(color=DARK, alpha=0.55, label="measured")
+    style.legend_below(figure, 2, [*parts, measures])
     return figure
 
 
@@ -184,7 +162,7 @@ def _formula(axes: Axes, ranks: int, buckets: bool) -> None:
     bottom = 0.0
     for number, (part, (size, color)) in enumerate(FORMULA.items()):
         if part != "buckets" or buckets:
-            look: dict[str, Any] = {"color": color, "alpha": 0.8, "hatch": HATCHES[number]}
+            look: Look = {"color": color, "alpha": 0.8, "hatch": HATCHES[number]}
             axes.bar(0, size / ranks, 0.62, bottom, label=part, ec="black", lw=0.4, **look)
             bottom += size / ranks
     axes.text(0, bottom, f"{bottom:g}", fontsize=LABEL, ha="center", va="bottom")
@@ -195,15 +173,7 @@ def _millions(parameters: int) -> str:
 
 
 def kernel_waits(record: Mapping[str, Any], collective: str, mebibytes: float) -> Figure:
-    """How long one collective's kernel lasts on each rank: the transfer, and waiting for others.
-
-    Call it as `figures.kernel_waits(published("fsdp_waiting"), "reduce_scatter", 3264)`.
-
-    Args:
-        record: `published("fsdp_waiting")`.
-        collective: "all_gather" or "reduce_scatter".
-        mebibytes: of the whole message, rounded.
-    """
+    """The record `fsdp_waiting`: what of a collective's kernel is transfer, and what is waiting."""
     mine = [row for row in record["kernels"] if row[1] == collective and round(row[2]) == mebibytes]
     lasts = {row[0]: row[4] / 1e3 for row in mine}
     transfer = min(lasts.values())
@@ -223,16 +193,16 @@ def kernel_waits(record: Mapping[str, Any], collective: str, mebibytes: float) -
 
 
 def bucket_sweep(record: Mapping[str, Any]) -> Figure:
-    """Backward's time over the size of buckets: at the end, overlapped, and DDP's own.
-
-    Call it as `figures.bucket_sweep(published("bucket_sweep"))`.
-    """
+    """The record `bucket_sweep`: backward's time over the size of buckets, in three ways."""
     size, ddp, overlapped, at_the_end = np.array(record["rows"]).T
     figure, axes = single(size=(WIDE, 2.5))
-    lines = {"no overlap": (at_the_end, 1), "overlapped": (overlapped, 0), "DDP itself": (ddp, 2)}
-    for name, (took, number) in lines.items():
+    lines = {  # times, color, and where its name stands
+        "no overlap": (at_the_end, 1, (12, 582)),
+        "overlapped": (overlapped, 0, (62, 516)),
+        "DDP itself": (ddp, 2, (84, 462)),
+    }
+    for name, (took, number, at) in lines.items():
         axes.plot(size, took, color=COLORS[number], marker=MARKERS[number], ms=3, lw=1.1)
-        at = {"no overlap": (12, 582), "overlapped": (62, 516), "DDP itself": (84, 462)}[name]
         axes.text(*at, name, fontsize=TITLE, color=COLORS[number], va="center")
     axes.axvline(record["parameters"] * 4 / 2**20, color=GREY, lw=0.9, ls=":")
     axes.text(96, 496, "the whole\nmodel", fontsize=LABEL, ha="right", va="center")

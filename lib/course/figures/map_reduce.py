@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.boxes import box, single
+from course.figures.boxes import box, names_left, sketch
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, PHASE, RANK
 from minidist.schedule.simulate import Replay
@@ -20,13 +20,12 @@ MAPPED, REDUCED = 1.4, 2.85  # where the slots begin, and the reducers
 def map_shuffle_reduce(
     inputs: Sequence[str], boxes: Sequence[Sequence[int]], parts: Sequence[Mapping[str, Any]]
 ) -> Figure:
-    """Each map task with its input and its boxes, a line from each box to its reducer.
+    """Each map task with its text, a line from each of its boxes to a reducer.
 
-    `inputs`: the text of each map task; `boxes`: boxes[m][r] is how many pairs map task m has for
-    reducer r; an empty box has no line; `parts`: parts[r] is what reducer r makes of them.
+    `boxes[m][r]`: how many pairs map task m has for reducer r, which makes `parts[r]` of them.
     """
-    figure, axes = single(size=(3.45, 3.7))
     across = len(inputs) * (WIDE + GAP) - GAP
+    figure, axes = sketch((3.45, 3.7), (-0.85, across + 0.05), (REDUCED + 1.2, 0.1))
     wide = (across - (len(parts) - 1) * 2 * GAP) / len(parts)
     for r, part in enumerate(parts):
         x = r * (wide + 2 * GAP)
@@ -46,10 +45,8 @@ def map_shuffle_reduce(
                 heights = MAPPED + SLOT, REDUCED
                 (line,) = axes.plot(ends, heights, color=RANK[r], linewidth=0.7 + 0.5 * count)
                 line.set(alpha=0.8, solid_capstyle="butt")
-    for y, name in ((0.75, "map"), ((MAPPED + SLOT + REDUCED) / 2, "shuffle"), (3.42, "reduce")):
-        axes.text(-0.12, y, name, ha="right", va="center", fontsize=9, fontweight="bold")
-    axes.set(xlim=(-0.85, across + 0.05), ylim=(REDUCED + 1.2, 0.1))
-    axes.set_axis_off()
+    middle = (MAPPED + SLOT + REDUCED) / 2
+    names_left(axes, -0.12, {0.75: "map", middle: "shuffle", 3.42: "reduce"})
     return figure
 
 
@@ -69,7 +66,8 @@ def after_a_death(ranks: int, dead: int) -> Figure:
 
     Whole boxes are in a survivor's memory; what is lost has a dashed outline and a cross.
     """
-    figure, axes = single(size=(3.45, 2.0))
+    right = ranks * (BLOCK + APART)
+    figure, axes = sketch((3.45, 2.0), (-0.05, right + 0.95), (1.85, -0.2))
     for rank in range(ranks):
         x, gone = rank * (BLOCK + APART), rank == dead
         axes.text(x + BLOCK / 2, 0.06, f"rank {rank}", ha="center", va="bottom", fontsize=8)
@@ -85,12 +83,9 @@ def after_a_death(ranks: int, dead: int) -> Figure:
                 middle = x + BLOCK + APART / 2
                 axes.plot(middle, 1.65, "x", color=LOST, markersize=8, markeredgewidth=2)
         axes.plot(x + BLOCK / 2, 1.65, "x" if gone else "o", color=LOST if gone else GREY)
-    right = ranks * (BLOCK + APART)
     texts = {0.55: "kept by\nsurvivors", 1.23: "lost: step\nin flight", 1.65: "lost: group"}
     for y, text in texts.items():
         axes.text(right, y, text, va="center", fontsize=8)
-    axes.set(xlim=(-0.05, right + 0.95), ylim=(1.85, -0.2))
-    axes.set_axis_off()
     return figure
 
 
@@ -103,66 +98,50 @@ def _part(axes: Axes, x: float, y: float, part: str, name: str, *, lost: bool) -
 
 
 SPAN, SPACE, TALL = 1.0, 0.16, 0.34
-ROWS = {  # of each row its top
-    "shard": 0.0,
-    "compute": 0.55,
-    "own": 1.1,
-    "summed": 2.2,
-    "whole": 3.3,
-    "weights": 3.85,
-}
+OWN, SUMMED, WHOLE = 1.1, 2.2, 3.3  # the tops of gradients, of their sums, and of all sums
 
 
 def step_as_reduce(scattered: Replay, gathered: Replay) -> Figure:
     """Samples, gradients in chunks, their sums, the whole sum and the weights, on each rank.
 
-    `scattered`: the reduce-scatter whose messages are the shuffle; `gathered`: the all-gather that
-    follows.
+    The messages of `scattered`, a reduce-scatter, are the shuffle; those of `gathered` follow.
     """
-    figure, axes = single(size=(3.45, 4.3))
     ranks = scattered.ranks
+    right = ranks * (SPAN + SPACE) - SPACE + 0.05
+    figure, axes = sketch((3.45, 4.3), (-0.95, right), (4.25, -0.4))
     for rank in range(ranks):
         left = rank * (SPAN + SPACE)
         axes.text(left + SPAN / 2, -0.1, f"rank {rank}", ha="center", va="bottom", fontsize=8.5)
-        box(axes, left, ROWS["shard"], SPAN, TALL, f"shard {rank}")
+        box(axes, left, 0, SPAN, TALL, f"shard {rank}")
         for x, text, phase in ((left, "fwd", "forward"), (left + SPAN / 2, "bwd", "backward")):
             face = PHASE[phase], 0.4
-            box(axes, x, ROWS["compute"], SPAN / 2, TALL, text, face=face, linewidth=0)
-        _chunks(axes, left, "own", [(c, str(c)) for c in range(ranks)], ranks)
-        _chunks(axes, left, "summed", [(rank, "Σ")], ranks)
-        _chunks(axes, left, "whole", [(c, "Σ") for c in range(ranks)], ranks)
+            box(axes, x, 0.55, SPAN / 2, TALL, text, face=face, linewidth=0)
+        _chunks(axes, left, OWN, [(c, str(c)) for c in range(ranks)], ranks)
+        _chunks(axes, left, SUMMED, [(rank, "Σ")], ranks)
+        _chunks(axes, left, WHOLE, [(c, "Σ") for c in range(ranks)], ranks)
         face = PART["parameters"], 0.45
-        box(axes, left, ROWS["weights"], SPAN, TALL, "weights", face=face, linewidth=0)
-    _lines(axes, scattered, "own", "summed")
-    _lines(axes, gathered, "summed", "whole")
+        box(axes, left, 3.85, SPAN, TALL, "weights", face=face, linewidth=0)
+    _lines(axes, scattered, OWN, SUMMED)
+    _lines(axes, gathered, SUMMED, WHOLE)
     names = {0.45: "map", 1.82: "shuffle", 2.37: "reduce", 2.92: "return", 4.02: "step"}
-    for y, name in names.items():
-        axes.text(-0.12, y, name, ha="right", va="center", fontsize=9, fontweight="bold")
-    axes.set(xlim=(-0.95, ranks * (SPAN + SPACE) - SPACE + 0.05), ylim=(4.25, -0.4))
-    axes.set_axis_off()
+    names_left(axes, -0.12, names)
     return figure
 
 
-def _middle(rank: int, chunk: int, ranks: int) -> float:
-    return rank * (SPAN + SPACE) + (chunk + 0.5) * SPAN / ranks
-
-
-def _chunks(axes: Axes, left: float, row: str, own: list[tuple[int, str]], ranks: int) -> None:
+def _chunks(axes: Axes, left: float, top: float, own: list[tuple[int, str]], ranks: int) -> None:
     """Cells of a gradient: those that the rank holds, with a text in each."""
     width, color = SPAN / ranks, PART["gradients"]
-    box(axes, left, ROWS[row], SPAN, TALL, linewidth=0.5)
+    box(axes, left, top, SPAN, TALL, linewidth=0.5)
     for chunk, text in own:
         x = left + chunk * width
-        box(axes, x, ROWS[row], width, TALL, face=(color, 0.3), linewidth=0)
+        box(axes, x, top, width, TALL, face=(color, 0.3), linewidth=0)
         axes.patches[-1].set(hatch=PART_HATCH["gradients"], edgecolor=(color, 0.35))
-        box(axes, x, ROWS[row], width, TALL, text, linewidth=0.5, fontsize=9)
+        box(axes, x, top, width, TALL, text, linewidth=0.5, fontsize=9)
 
 
-def _lines(axes: Axes, replay: Replay, above: str, below: str) -> None:
+def _lines(axes: Axes, replay: Replay, above: float, below: float) -> None:
     """Every message, in its sender's colour, and what stays where it is."""
-    ranks = replay.ranks
-    stays = [(rank, rank, rank) for rank in range(ranks)]
+    stays = [(rank, rank, rank) for rank in range(replay.ranks)]
     for src, dst, chunk in [(e.src, e.dst, e.chunk) for e in replay.events] + stays:
-        ends = _middle(src, chunk, ranks), _middle(dst, chunk, ranks)
-        heights = ROWS[above] + TALL, ROWS[below]
-        axes.plot(ends, heights, color=RANK[src % 8], linewidth=1.1, alpha=0.85)
+        ends = [r * (SPAN + SPACE) + (chunk + 0.5) * SPAN / replay.ranks for r in (src, dst)]
+        axes.plot(ends, (above + TALL, below), color=RANK[src % 8], linewidth=1.1, alpha=0.85)

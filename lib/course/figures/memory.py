@@ -3,14 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from course.figures.boxes import box, single
+from course.figures.boxes import Look, box, single, sketch
 from minidist.plots import style
 from minidist.plots.style import GREY, PART, PART_HATCH
 
-Parts = Mapping[str, Sequence[float]]  # part → amount at each moment
 WIDE = 3.7  # inches, of every picture here
 LOW = 0.06  # of the scale: a part that never gets higher has no name in it
 
@@ -19,18 +20,16 @@ def step_memory(
     panels: Mapping[str, Mapping[str, float]],
     blocks: int,
     *,
-    unit: str = "GB",
     limit: tuple[str, float] | None = None,
     measured: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Figure:
-    """Parts stacked over one step, a panel for each title, on one scale; peaks are marked.
+    """Parts in GB stacked over one step, a panel for each title, on one scale; peaks are marked.
 
     Activations grow in forward and shrink in backward, block by block, while gradients grow; logits
-    are there in between. Any other part is there while the optimizer steps. Backward takes twice as
-    long as forward; the optimizer's step is not to scale.
+    are there in between. Any other part is there while the optimizer steps, not to scale.
 
-    `panels`: title → part → its most, the lowest part first; `unit`: of the amounts; `limit`: name
-    and height of a line; `measured`: title → a row of the record "gpu", drawn as dots in GB.
+    `panels`: title → part → its most, the lowest part first; `limit`: name and height of a line;
+    `measured`: title → a row of the record "gpu", drawn as dots.
     """
     phases = {"forward": (0.0, 1.0), "backward": (1.0, 3.0), "step": (3.0, 3.5)}
     up = [block / blocks for block in range(blocks + 1)]
@@ -43,45 +42,43 @@ def step_memory(
         "logits": [0.0] * blocks + [1.0, 1.0] + [0.0] * (blocks + 2),
     }
     brief = [0.0] * 2 * len(up) + [1.0, 1.0]
-    drawn: dict[str, Parts] = {
-        title: {
-            part: [most * share for share in shapes.get(part, brief)]
-            for part, most in parts.items()
-        }
-        for title, parts in panels.items()
-    }
+
+    def amounts(parts: Mapping[str, float]) -> dict[str, NDArray[np.float64]]:
+        return {part: most * np.array(shapes.get(part, brief)) for part, most in parts.items()}
+
+    drawn = {title: amounts(parts) for title, parts in panels.items()}
     figure, grid = style.subplots(len(panels), 1, size=(WIDE, 2.1 * len(panels)), sharey=True)
-    sums = [[sum(at) for at in zip(*parts.values(), strict=True)] for parts in drawn.values()]
-    top = max(map(max, sums))
-    for axes, (title, parts), total in zip(grid.flat, drawn.items(), sums, strict=True):
-        below = [0.0] * len(when)
-        for part, amounts in parts.items():
-            above = [low + amount for low, amount in zip(below, amounts, strict=True)]
-            look = {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
-            axes.fill_between(
-                when, below, above, edgecolor="black", linewidth=0.4, alpha=0.7, **look
-            )
-            _name(axes, part, when, below, amounts, top)
-            below = above
+    top = max(np.sum([*parts.values()], axis=0).max() for parts in drawn.values())
+    for axes, (title, parts) in zip(grid.flat, drawn.items(), strict=True):
+        below = np.zeros(len(when))
+        for part, amount in parts.items():
+            look = {"linewidth": 0.4, "alpha": 0.7, **part_look(part)}
+            axes.fill_between(when, below, below + amount, **look)
+            _name(axes, part, when, below, amount, top)
+            below = below + amount
         if measured:
             axes.plot(*zip(*_seen(measured[title]), strict=True), ".", color="black", markersize=3)
-        _mark_peak(axes, when, total, unit)
+        _mark_peak(axes, when, below.tolist())
         if limit:
-            _draw_limit(axes, *limit, when[-1], 0.01 * top)
+            name, height = limit
+            axes.axhline(height, color="black", linestyle="--", linewidth=1)
+            place = when[-1], height + 0.01 * top
+            axes.text(*place, name, fontsize=style.LABEL, ha="right", va="bottom")
         for start, _ in phases.values():
             axes.axvline(start, color=GREY, linewidth=0.6, linestyle=":")
-        axes.set(xlim=(when[0], when[-1]), xticks=[], ylim=(0, 1.14 * top), ylabel=unit)
+        axes.set(xlim=(when[0], when[-1]), xticks=[], ylim=(0, 1.14 * top), ylabel="GB")
         style.chart(axes)
         axes.set_xlabel(title, fontsize=style.TITLE)
     for name, (start, end) in phases.items():
-        first: Axes = grid[0, 0]
-        first.text((start + end) / 2, 1.18 * top, name, ha="center", fontsize=style.TITLE)
+        place = (start + end) / 2, 1.18 * top
+        grid[0, 0].text(*place, name, ha="center", fontsize=style.TITLE)
     return figure
 
 
-def _draw_limit(axes: Axes, name: str, height: float, right: float, above: float) -> None:
-    axes.axhline(height, color="black", linestyle="--", linewidth=1)
-    axes.text(right, height + above, name, fontsize=style.LABEL, ha="right", va="bottom")
+def part_look(part: str) -> Look:
+    """Colour and hatch of a part of the state; grey for what is no part of `PART`."""
+    look = {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
+    return look | {"edgecolor": "black"}
 
 
 def _seen(row: Mapping[str, Any]) -> list[tuple[float, float]]:
@@ -96,12 +93,12 @@ def _seen(row: Mapping[str, Any]) -> list[tuple[float, float]]:
     return [(when, nbytes / 1e9) for when, nbytes in points]
 
 
-def _mark_peak(axes: Axes, when: Sequence[float], total: Sequence[float], unit: str) -> None:
+def _mark_peak(axes: Axes, when: Sequence[float], total: Sequence[float]) -> None:
     highest = max(total)
     at = when[total.index(highest)]
     axes.plot([at], [highest], "o", color="black", markersize=4)
     axes.annotate(
-        f"peak {highest:.0f} {unit}", (at, highest), (0, 5), textcoords="offset points",
+        f"peak {highest:.0f} GB", (at, highest), (0, 5), textcoords="offset points",
         ha="right" if at > 0.8 * when[-1] else "center", fontsize=style.TITLE,
     )  # fmt: skip
 
@@ -110,19 +107,19 @@ def _name(
     axes: Axes,
     part: str,
     when: Sequence[float],
-    below: Sequence[float],
-    amounts: Sequence[float],
+    below: NDArray[np.float64],
+    amount: NDArray[np.float64],
     top: float,
 ) -> None:
     """Write a part's name where the part is highest; in the middle, if it is so throughout."""
-    most = max(amounts)
-    if most < LOW * top:
+    if amount.max() < LOW * top:
         return
-    place = len(when) // 2 if min(amounts) == most else list(amounts).index(most)
+    throughout = amount.min() == amount.max()
+    place = len(when) // 2 if throughout else int(amount.argmax())
     edge = 0.03 * (when[-1] - when[0])
     x = min(max(when[place], when[0] + edge), when[-1] - edge)
-    align = "center" if min(amounts) == most else "right"
-    middle = below[place] + amounts[place] * (0.5 if align == "center" else 0.42)
+    align = "center" if throughout else "right"
+    middle = below[place] + amount[place] * (0.5 if throughout else 0.42)
     text = axes.text(x, middle, part, ha=align, va="center", fontsize=style.LABEL)
     text.set_bbox({"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1.2})
 
@@ -132,25 +129,22 @@ def rank_memory(
     limit: tuple[str, float],
     peaks: Mapping[str, float] | None = None,
 ) -> Figure:
-    """One rank's parts in GB laid end to end, a bar for each strategy, with its sum or peak.
+    """One rank's parts in GB laid end to end, a bar for each strategy, with its sum.
 
-    `ranks`: strategy → part → amount. What is no part of `PART` is drawn in grey; `limit`: name and
-    amount of a line across all bars; `peaks`: strategy → the most that is there at any time, which
-    is marked instead of the sum.
+    `limit`: name and amount of a line across all bars; `peaks`: marked instead of the sum.
     """
     figure, axes = single(size=(WIDE, 0.42 * len(ranks) + 1.3))
     for row, (name, parts) in enumerate(ranks.items()):
         left = 0.0
         for part, amount in parts.items():
-            look: dict[str, Any] = {"edgecolor": "black", "linewidth": 0.5, "alpha": 0.75}
-            look |= {"facecolor": PART.get(part, GREY), "hatch": PART_HATCH.get(part, "\\\\")}
+            look = {"linewidth": 0.5, "alpha": 0.75, **part_look(part)}
             axes.barh(row, amount, 0.55, left, label=part, **look)
             left += amount
         if peaks:
             axes.plot([peaks[name]] * 2, [row - 0.4, row + 0.4], color="black", lw=2.5)
         else:
-            axes.annotate(f"{left:.0f}", (left, row), (4, 0), textcoords="offset points",
-                          fontsize=style.LABEL, va="center")  # fmt: skip
+            look = {"textcoords": "offset points", "fontsize": style.LABEL, "va": "center"}
+            axes.annotate(f"{left:.0f}", (left, row), (4, 0), **look)
     name, amount = limit
     axes.axvline(amount, color="black", linestyle="--", linewidth=1, label=name)
     axes.set_yticks(range(len(ranks)), list(ranks))
@@ -163,9 +157,7 @@ def rank_memory(
 
 BOX, HIGH, CELL = 0.85, 0.66, 0.27  # width and height of an operation, width of d numbers
 BARS = BOX + 0.22  # where the bars begin
-
-
-GPT2_BLOCK = (
+GPT2_BLOCK = (  # operation, the tensor that it keeps, and how many times d numbers for a token
     ("LayerNorm", "the block's input", 1),
     ("linear", "its input", 1),
     ("attention", "queries, keys, values", 3),
@@ -179,14 +171,12 @@ GPT2_BLOCK = (
 )
 
 
-def block_memory(operations: Sequence[tuple[str, str, int]] = GPT2_BLOCK) -> Figure:
-    """Operations run downward; beside each, as cells, what autograd keeps for it.
-
-    `operations`: name, the tensor that it keeps, and how many times d numbers that is for a token;
-    0: it keeps nothing.
-    """
-    figure, axes = single(size=(WIDE, 0.34 * len(operations) + 0.4))
-    for row, (name, kept, amount) in enumerate(operations):
+def block_memory() -> Figure:
+    """Operations of a block of GPT-2 run downward; beside each what autograd keeps for it."""
+    count = len(GPT2_BLOCK)
+    x, y = (-0.03, BARS + 4 * CELL + 1.3), (count + 0.6, -0.1)
+    figure, axes = sketch((WIDE, 0.34 * count + 0.4), x, y)
+    for row, (name, kept, amount) in enumerate(GPT2_BLOCK):
         box(axes, 0, row, BOX, HIGH, name)
         if row:
             look = {"arrowstyle": "-|>", "color": GREY, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
@@ -196,10 +186,8 @@ def block_memory(operations: Sequence[tuple[str, str, int]] = GPT2_BLOCK) -> Fig
             box(axes, BARS + cell * CELL, row, CELL, HIGH, edge="black", face=face, linewidth=0.5)
             axes.patches[-1].set_hatch(PART_HATCH["activations"])
         text = f"{amount if amount > 1 else ''}d  {kept}" if amount else kept
-        x = BARS + amount * CELL + 0.07 * bool(amount)
-        axes.text(x, row + HIGH / 2, text, va="center", fontsize=style.LABEL)
-    total = sum(amount for _, _, amount in operations)
-    axes.text(BARS, len(operations) + 0.25, f"together {total}d", va="center", fontsize=style.TITLE)
-    axes.set(xlim=(-0.03, BARS + 4 * CELL + 1.3), ylim=(len(operations) + 0.6, -0.1))
-    axes.set_axis_off()
+        right = BARS + amount * CELL + 0.07 * bool(amount)
+        axes.text(right, row + HIGH / 2, text, va="center", fontsize=style.LABEL)
+    total = sum(amount for _, _, amount in GPT2_BLOCK)
+    axes.text(BARS, count + 0.25, f"together {total}d", va="center", fontsize=style.TITLE)
     return figure

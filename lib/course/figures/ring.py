@@ -1,21 +1,21 @@
 """Pictures of the ring: who sends to whom, what lies where, and when each link is busy."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import cos, pi, sin
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, FancyArrowPatch
+from matplotlib.patches import Circle
 from matplotlib.patheffects import withStroke
 
-from course.figures.boxes import box, single
+from course.figures.boxes import Look, Point, arrow, box, single, stacked
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, RANK
 from minidist.schedule.simulate import Event, Replay
 
 REACH = 1.78, 1.92  # of a panel, from its middle to its edges; an inch has two units
-Point = tuple[float, float]
 
 
 def place(rank: int, ranks: int) -> Point:
@@ -24,17 +24,16 @@ def place(rank: int, ranks: int) -> Point:
     return 1.15 * sin(angle), 1.3 * cos(angle)
 
 
-def ring_circle(replay: Replay, panels: Mapping[str, Sequence[int]], *, columns: int = 2) -> Figure:
+def ring_circle(replay: Replay, panels: Mapping[str, Sequence[int]]) -> Figure:
     """Who sends what to whom, and what every rank then holds.
 
     A rank is a row of its chunks. A chunk has a stripe for each rank, coloured if that rank's part
     is in it; Σ is a finished sum, and what the panel's steps have changed has a thick border. A
     dashed arrow overwrites what it meets, a solid one adds to it. `replay`: of four ranks, of up to
-    eight if the tensor is one chunk; `panels`: title → the steps, from 0, whose messages the panel
-    shows; `columns`: panels side by side.
+    eight if the tensor is one chunk; `panels`: title → the steps, from 0, that it shows.
     """
-    rows = -(-len(panels) // columns)
-    figure, grid = style.subplots(rows, columns, size=(1.72 * columns, 2.05 * rows))
+    rows = -(-len(panels) // 2)
+    figure, grid = style.subplots(rows, 2, size=(3.44, 2.05 * rows))
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     for axes, (title, steps) in zip(grid.flat, panels.items(), strict=False):
@@ -61,9 +60,7 @@ def _to_the_next(axes: Axes, event: Event) -> None:
     right, up = 1 if event.src < 2 else -1, 1 if event.src in (0, 3) else -1
     ends = [(0.8 * right, 1.08 * up), (1.22 * right, 0.36 * up)]
     start, end = ends if event.src % 2 == 0 else ends[::-1]
-    arrow = FancyArrowPatch(start, end, connectionstyle="arc3,rad=-0.4", shrinkA=0, shrinkB=0)
-    _dress(arrow, event, 2)
-    axes.add_patch(arrow)
+    _message(axes, event, start, end, 2, bend=-0.4, gap=0)
     side = "left" if right > 0 else "right"
     name = f"chunk {event.chunk}"
     axes.text(0.92 * right, 1.38 * up, name, ha=side, va="center", fontsize=style.LABEL)
@@ -119,15 +116,17 @@ def chunk_tour(replay: Replay, chunk: int) -> Figure:
 def _arrow(axes: Axes, event: Event, ranks: int, *, bend: float, width: float) -> Point:
     """An arrow in the sender's colour, dashed if the message overwrites; returns its middle."""
     start, end = place(event.src, ranks), place(event.dst, ranks)
-    arrow = FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", shrinkA=17, shrinkB=17)
-    _dress(arrow, event, width)
-    axes.add_patch(arrow)
+    _message(axes, event, start, end, width, bend=bend, gap=17)
     return (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
 
 
-def _dress(arrow: FancyArrowPatch, event: Event, width: float) -> None:
-    arrow.set(arrowstyle="-|>", mutation_scale=11, color=RANK[event.src % 8], linewidth=width)
-    arrow.set_linestyle("-" if event.reduce else (0, (3, 2)))
+def _message(
+    axes: Axes, event: Event, start: Point, end: Point, width: float, *, bend: float, gap: float
+) -> None:
+    look: Look = {"shrinkA": gap, "shrinkB": gap, "mutation_scale": 11}
+    look |= {"linestyle": "-" if event.reduce else (0, (3, 2))}
+    bent = f"arc3,rad={bend}"
+    arrow(axes, start, end, RANK[event.src % 8], width, connectionstyle=bent, **look)
 
 
 def _bare(axes: Axes, title: str) -> None:
@@ -137,24 +136,20 @@ def _bare(axes: Axes, title: str) -> None:
     axes.set_axis_off()
 
 
-def link_lanes(replays: Mapping[str, Replay], rank: int = 0) -> Figure:
-    """What comes in and what goes out at one rank's link, over time, for each schedule.
+def link_lanes(replays: Mapping[str, Replay]) -> Figure:
+    """What comes in and what goes out at rank 0's link, over time, for each schedule.
 
     Time counts bytes only, in units of the time that one whole tensor takes. A bar has the colour
     of its sender, and its number where there is room.
     """
-    size = 3.4, 0.95 * len(replays) + 0.45
-    figure, grid = style.subplots(len(replays), 1, size=size, sharex=True)
-    ends = [
-        fill_lanes(axes, replay, rank, title)
-        for axes, (title, replay) in zip(grid.flat, replays.items(), strict=True)
-    ]
-    grid[-1, 0].set_xlim(0, 1.02 * max(ends))
-    grid[-1, 0].set_xlabel("time, in units of one full tensor (βG)", fontsize=style.TITLE)
+    figure, panels = stacked(replays, (3.4, 0.95 * len(replays) + 0.45), sharex=True)
+    ends = [fill_lanes(axes, replay, 0) for axes, replay in panels]
+    figure.axes[-1].set_xlim(0, 1.02 * max(ends))
+    figure.axes[-1].set_xlabel("time, in units of one full tensor (βG)", fontsize=style.TITLE)
     return figure
 
 
-def fill_lanes(axes: Axes, replay: Replay, rank: int, title: str) -> float:
+def fill_lanes(axes: Axes, replay: Replay, rank: int) -> float:
     """Draw one rank's link; returns when its last message ends."""
     end = 0.0
     for row, own in enumerate(lanes(replay, rank)):
@@ -163,7 +158,6 @@ def fill_lanes(axes: Axes, replay: Replay, rank: int, title: str) -> float:
             box(axes, start, row, length, 0.8, text, face=(RANK[src % 8], 0.55), linewidth=0.4)
             end = max(end, start + length)
     axes.set(ylim=(2, -0.1), yticks=[0.4, 1.4], yticklabels=["in", "out"])
-    axes.set_title(title, fontsize=style.TITLE, loc="left")
     style.chart(axes)
     axes.tick_params(axis="y", length=0)
     return end
@@ -174,18 +168,15 @@ def lanes(replay: Replay, rank: int) -> tuple[Sequence[tuple[float, float, int]]
 
     A step lasts as long as the largest message in it.
     """
-    coming: list[tuple[float, float, int]] = []
-    leaving: list[tuple[float, float, int]] = []
+    coming, leaving = list[tuple[float, float, int]](), list[tuple[float, float, int]]()
     now = 0.0
     for step in range(replay.steps):
-        events = [event for event in replay.events if event.step == step]
-        sizes = dict.fromkeys(((e.src, e.dst) for e in events), 0.0)
-        for event in events:
-            sizes[event.src, event.dst] += 1 / replay.chunks
-        for (src, dst), size in sizes.items():
+        pairs = Counter((e.src, e.dst) for e in replay.events if e.step == step)
+        shares = {pair: count / replay.chunks for pair, count in pairs.items()}
+        for (src, dst), share in shares.items():
             if rank in (src, dst):
-                (leaving if rank == src else coming).append((now, size, src))
-        now += max(sizes.values())
+                (leaving if rank == src else coming).append((now, share, src))
+        now += max(shares.values())
     return coming, leaving
 
 
@@ -198,8 +189,7 @@ def readings(replay: Replay, rank: int = 1) -> Figure:
     axes = figure.subplot_mosaic(
         "ss;dr;pp", width_ratios=(1.25, 1), height_ratios=(0.55, 2.05, 0.8)
     )
-    first = [event for event in replay.events if event.step == 0]
-    said = [f"{e.src} → {e.dst}: chunk {e.chunk}" for e in first]
+    said = [f"{e.src} → {e.dst}: chunk {e.chunk}" for e in replay.events if e.step == 0]
     top = axes["s"]
     top.set_axis_off()
     top.set_title("the schedule", fontsize=style.TITLE, fontweight="bold")
@@ -213,7 +203,7 @@ def readings(replay: Replay, rank: int = 1) -> Figure:
         then = "add" if event.reduce else "keep"
         line = f"{event.step + 1}:  send {sends[event.step]},  {then} {event.chunk}"
         _write(axes["r"], 0.5, 0.88 - 0.86 * event.step / replay.steps, line)
-    fill_lanes(axes["p"], replay, rank, "")
+    fill_lanes(axes["p"], replay, rank)
     axes["p"].set_title(f"priced: rank {rank}'s link", fontsize=style.TITLE, fontweight="bold")
     axes["p"].set_xlabel("time, in units of one full tensor (βG)", fontsize=style.TITLE)
     axes["p"].set_xlim(0, 1.6)

@@ -9,6 +9,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from course.pages.published import named
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, LABEL, PHASE, TITLE
 
@@ -57,14 +58,13 @@ def name_colors(figure: Figure, columns: int, colors: Mapping[str, str]) -> None
 
 
 def ddp_trace(record: Mapping[str, Any]) -> Figure:
-    """One step of ResNet-50 under DDP on two A100s, as rank 0's profiler saw it.
+    """The record `ddp_trace`: one step of ResNet-50 under DDP on two A100s, as rank 0 saw it.
 
-    Call it as `figures.ddp_trace(published("ddp_trace"))`. Three panels, one above another: the
-    whole step, the first three buckets, and the end of backward. The upper lane is the compute
-    stream, by phase; the lower one NCCL's: the broadcasts of the buffers, then bucket after bucket.
+    Panels are the whole step, the first three buckets, and the end of backward. The upper lane is
+    the compute stream, by phase; the lower one NCCL's: broadcasts of buffers, then the buckets.
     """
     found = record["steps"][0]
-    calls = [dict(zip(found["nccl_columns"], row, strict=True)) for row in found["nccl"]]
+    calls = named(found["nccl_columns"], found["nccl"])
     buckets = [call for call in calls if call["collective"] == "all_reduce"]
     broadcasts = [call for call in calls if call["collective"] == "broadcast"]
     parts = [Spans(0, spans, PHASE[phase]) for phase, spans in found["compute"].items()]
@@ -110,16 +110,11 @@ def _span(call: Mapping[str, Any]) -> tuple[float, float]:
     return call["start_ms"], call["start_ms"] + call["duration_ms"]
 
 
-def no_overlap_trace(record: Mapping[str, Any], window: tuple[float, float] = (-1, 4)) -> Figure:
-    """A step that all-reduces each parameter by itself after backward, on two V100s.
+def no_overlap_trace(record: Mapping[str, Any]) -> Figure:
+    """The record `no_overlap_trace`: each parameter is all-reduced by itself, after backward.
 
-    Call it as `figures.no_overlap_trace(published("no_overlap_trace"))`. The uppermost panel is a
-    whole step. The other two show a few milliseconds of the exchange in two steps: in the second,
-    kernels last longer and the pauses between them are gone, because the kernels wait instead.
-
-    Args:
-        record: `published("no_overlap_trace")`.
-        window: milliseconds since the first all-reduce, that are enlarged.
+    The uppermost panel is a whole step. The other two show 5 ms of the exchange in two steps: in
+    the second, kernels last longer and the pauses are gone, because the kernels wait instead.
     """
     steps = [step for step in record["steps"] if "compute" in step]
     figure, grid = style.subplots(3, 1, size=(WIDE, 3.7))
@@ -134,38 +129,29 @@ def no_overlap_trace(record: Mapping[str, Any], window: tuple[float, float] = (-
             busy, idle = step["all_reduce_busy_ms"], step["idle_between_ms"]
             name = f"step {step['step']}, enlarged; kernels {busy:.0f} ms, pauses {idle:.0f} ms"
             start = step["first_all_reduce_ms"]
-            _window(axes, start + window[0], start + window[1], name)
+            _window(axes, start - 1, start + 4, name)
     grid[2, 0].set_xlabel("milliseconds since the step began", fontsize=TITLE)
     name_colors(figure, 2, {"compute": GREY, "all-reduce": PHASE["bucket"]})
     return figure
 
 
-PASS = {
-    "(F)": ("forward", COLORS[5]),
-    "(B)": ("backward", COLORS[0]),
-    "(W)": ("weights", "#7A9CC6"),
-}
+PASS = {"(F)": ("forward", COLORS[5]), "(B)": ("backward", COLORS[0])}
+PASS |= {"(W)": ("weights", "#7A9CC6")}
 MOVES = {"dispatch": COLORS[4], "combine": COLORS[1], "notify": GREY, "layout": GREY}
 
 
 def dualpipe_trace(record: Mapping[str, Any]) -> Figure:
-    """All-to-all of a mixture of experts over 64 H800s, hidden behind compute.
+    """The record `dualpipe_trace`: all-to-all of a mixture of experts, hidden behind compute.
 
-    Call it as `figures.dualpipe_trace(published("dualpipe_trace"))`. Above the whole record, a
-    forward and a backward chunk of four layers each; below one of the four layers, enlarged.
+    Above a forward and a backward chunk of four layers each; below one of the layers, enlarged.
     """
-    parts = [
-        Spans(
-            0, [(start, end) for name, start, end in record["compute"] if name.endswith(which)], c
-        )
-        for which, (_, c) in PASS.items()
-    ]
-    parts += [
-        Spans(
-            1, [(at, at + long) for kind, at, long in record["communication"] if kind == which], c
-        )
-        for which, c in MOVES.items()
-    ]
+    parts = []
+    for which, (_, color) in PASS.items():
+        spans = [(start, end) for name, start, end in record["compute"] if name.endswith(which)]
+        parts.append(Spans(0, spans, color))
+    for which, color in MOVES.items():
+        sent = [(at, at + long) for kind, at, long in record["communication"] if kind == which]
+        parts.append(Spans(1, sent, color))
     figure, grid = style.subplots(2, 1, size=(WIDE, 3.1), height_ratios=(1, 1.3))
     for axes, window in zip(grid[:, 0], ((0, record["span_ms"]), (30, 61.2)), strict=True):
         draw_lanes(axes, ["compute", "all-to-all"], parts)

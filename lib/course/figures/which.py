@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Wedge
+from matplotlib.patches import Wedge
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from course.figures.algorithms import dot
-from course.figures.boxes import single
+from course.figures.boxes import Look, arrow, sketch, stacked
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, LABEL, RANK, TITLE
 
@@ -27,19 +27,17 @@ def winners(
 ) -> Figure:
     """Which algorithm is the fastest: tensor size to the right, ranks upward.
 
-    `best`: for each title a panel: number of ranks → the winner's name at each of `sizes`; `sizes`:
-    bytes, ascending; `names`: all names that may win; `marks`: name → bytes that get a line from
-    top to bottom, beside which no region is named.
+    `best`: title → number of ranks → the winner's name, one of `names`, at each of `sizes`;
+    `marks`: name → bytes of a line from top to bottom, beside which no region is named.
     """
-    figure, grid = style.subplots(len(best), 1, size=(3.6, 2.1 * len(best) + 0.2), sharex=True)
-    for axes, (title, rows) in zip(grid[:, 0], best.items(), strict=True):
+    figure, panels = stacked(best, (3.6, 2.1 * len(best) + 0.2), sharex=True)
+    for axes, rows in panels:
         _regions(axes, rows, sizes, names, list((marks or {}).values()))
-        axes.set_title(title, fontsize=TITLE, loc="left")
         axes.set_ylabel("ranks", fontsize=TITLE)
         for name, at in (marks or {}).items():
             axes.axvline(at, color="black", lw=1.2, ls="--")
             axes.text(at, len(rows) - 0.45, name, ha="center", va="bottom", fontsize=LABEL)
-    grid[-1, 0].set_xlabel("bytes in the tensor", fontsize=TITLE)
+    axes.set_xlabel("bytes in the tensor", fontsize=TITLE)
     return figure
 
 
@@ -51,17 +49,10 @@ def _regions(
     marks: Sequence[float],
 ) -> None:
     index = np.array([[names.index(name) for name in rows[ranks]] for ranks in rows])
-    axes.pcolormesh(
-        sizes,
-        np.arange(len(rows)),
-        index,
-        cmap=ListedColormap([style.color_of(name) for name in names]),
-        vmin=-0.5,
-        vmax=len(names) - 0.5,
-        shading="nearest",
-        alpha=0.55,
-        rasterized=True,  # or seams show between the cells
-    )
+    colors = ListedColormap([style.color_of(name) for name in names])
+    look: Look = {"cmap": colors, "vmin": -0.5, "vmax": len(names) - 0.5, "alpha": 0.55}
+    look |= {"rasterized": True}  # or seams show between the cells
+    axes.pcolormesh(sizes, np.arange(len(rows)), index, shading="nearest", **look)
     for which in np.unique(index):  # its name, in the middle of its wide rows, where most room is
         wide = (index == which).sum(axis=1)
         rows_of = np.flatnonzero(wide > 0.8 * wide.max())
@@ -94,33 +85,26 @@ def byte_ticks(*powers: int) -> dict[float, str]:
 def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
     """The hops of a ring over `count` nodes of `local` ranks, clockwise from the top.
 
-    `count`: number of nodes; `local`: ranks on each of them; `inside`: what a hop between ranks of
-    a node costs, written in the middle; `between`: what a hop from node to node costs, written
-    there and at each such hop.
+    `inside`: what a hop in a node costs; `between`: what a hop from node to node costs.
     """
     ranks = count * local
-    figure, axes = single(size=(3.4, 3.4), layout="none")
-    figure.subplots_adjust(0, 0, 1, 1)
-    axes.set(xlim=(-1.55, 1.55), ylim=(-1.55, 1.55), aspect="equal")
-    axes.set_axis_off()
+    figure, axes = sketch((3.4, 3.4), (-1.55, 1.55), (-1.55, 1.55), margin=0)
+    axes.set_aspect("equal")
     turn = 360 / ranks
     for node in range(count):
         begin, end = 90 - (node * local + local - 0.62) * turn, 90 - (node * local - 0.38) * turn
         axes.add_patch(Wedge((0, 0), 1.17, begin, end, width=0.34, color=GREY, alpha=0.16, lw=0))
-        axes.text(*_at((node + 0.5) * local - 0.5, ranks, 0.62), f"node {node}",
-                  ha="center", va="center", fontsize=TITLE)  # fmt: skip
+        style.write(axes, *_at((node + 0.5) * local - 0.5, ranks, 0.62), f"node {node}", TITLE)
     for rank in range(ranks):
         leaves = (rank + 1) % local == 0
-        hop = FancyArrowPatch(_at(rank, ranks), _at(rank + 1, ranks), shrinkA=8, shrinkB=8)
-        hop.set(arrowstyle="-|>", mutation_scale=12 if leaves else 8)
-        hop.set(linewidth=3 if leaves else 1.2, color=COLORS[1] if leaves else GREY)
-        axes.add_patch(hop)
+        color, width, head = (COLORS[1], 3, 12) if leaves else (GREY, 1.2, 8)
+        look = {"shrinkA": 8, "shrinkB": 8, "mutation_scale": head}
+        arrow(axes, _at(rank, ranks), _at(rank + 1, ranks), color, width, **look)
         if leaves:
-            axes.text(*_at(rank + 0.5, ranks, 1.33), between,
-                      ha="center", va="center", fontsize=TITLE)  # fmt: skip
-        dot(axes, *_at(rank, ranks), rank, size=13)
+            style.write(axes, *_at(rank + 0.5, ranks, 1.33), between, TITLE)
+        dot(axes, *_at(rank, ranks), rank)
     middle = f"once round:\n{ranks - count} × {inside}\n+ {count} × {between}"
-    axes.text(0, 0, middle, ha="center", va="center", fontsize=TITLE)
+    style.write(axes, 0, 0, middle, TITLE)
     return figure
 
 
@@ -129,18 +113,15 @@ def _at(place: float, ranks: int, radius: float = 1.0) -> tuple[float, float]:
     return radius * sin(angle), radius * cos(angle)
 
 
-TITLES = ("1  copy in", "2  sum a column", "3  copy out")
-
-
 def one_memory(ranks: int = 4) -> Figure:
     """Three panels; a row is a rank's segment, a column a chunk, a colour the rank that acts."""
     figure, grid = style.subplots(1, 3, size=(3.6, 1.7))
-    for number, (axes, title) in enumerate(zip(grid[0], TITLES, strict=True)):
-        for row in range(ranks):
-            for column in range(ranks):
-                _cell(axes, number, row, column)
+    titles = ("1  copy in", "2  sum a column", "3  copy out")
+    for number, (axes, title) in enumerate(zip(grid[0], titles, strict=True)):
+        for row, column in np.ndindex(ranks, ranks):
+            _cell(axes, number, row, column)
         axes.set_xlim(-0.05, ranks + 0.05)
-        style.name_rows(axes, (f"{rank}" for rank in range(ranks)))
+        style.name_rows(axes, map(str, range(ranks)))
         axes.set_xticks([column + 0.5 for column in range(ranks)], range(ranks))
         axes.set_title(title, fontsize=TITLE)
         axes.set_xlabel("chunk", fontsize=LABEL)

@@ -1,14 +1,12 @@
 """Pictures of the first chapter: a machine, the GPUs that a state fills, and scaling."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from course.figures.boxes import box, single
+from course.figures.boxes import Look, Point, box, single, sketch
 from minidist.planner.hardware import Accelerator
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PART_HATCH
@@ -18,73 +16,61 @@ BOX, PITCH, LEFT, HEIGHT = 79.0, 89.0, 2.0, 314.0
 WIDEST = 52.0  # of the links, that between a GPU and its memory
 
 
-class Level(NamedTuple):
-    """Lower and upper edge of what stands side by side."""
-
-    low: float
-    high: float
+# Lower and upper edge of what stands side by side.
+SWITCH, GPUS, MEMORY, NICS, NETWORK = (268, 286), (194, 226), (106, 138), (56, 72), (2, 20)
 
 
-SWITCH, GPUS, MEMORY = Level(268, 286), Level(194, 226), Level(106, 138)
-NICS, NETWORK = Level(56, 72), Level(2, 20)
+def machine(gpu: Accelerator, pcie: float) -> Figure:
+    """A node of eight, of which three are drawn: each link is as wide as it is fast.
 
-
-def machine(gpu: Accelerator, pcie: float, gpus: Sequence[str] = ("0", "1", "7")) -> Figure:
-    """One node, with some of its GPUs: each link is as wide as it is fast.
-
-    `gpu`: what the node has eight of; `pcie`: bytes per second from a GPU to its NIC, in each
-    direction; `gpus`: numbers of those that are drawn; dots stand for those between.
+    `pcie`: bytes per second from a GPU to its NIC, in each direction.
     """
-    width = 2 * LEFT + PITCH * (len(gpus) - 1) + BOX
-    figure, axes = single(size=(width / 72, HEIGHT / 72), layout=None)
-    axes.set(position=(0, 0, 1, 1), xlim=(0, width), ylim=(0, HEIGHT))
-    axes.set_axis_off()
+    width = 2 * LEFT + PITCH * 2 + BOX
+    figure, axes = sketch((width / 72, HEIGHT / 72), (0, width), (0, HEIGHT), margin=0)
     points = WIDEST / gpu.bandwidth
     right = width - LEFT
     _box(axes, LEFT, right, SWITCH, "NVLink switch")
     _box(axes, LEFT, right, NETWORK, "network switch, to other nodes")
     box(axes, 0, 44, width, 256, linewidth=1, dashed=True)
     axes.text(LEFT, 304, f"one node: eight {gpu.name}", fontsize=9)
-    for column, number in enumerate(gpus):
+    for column, number in enumerate((0, 1, 7)):
         left = LEFT + PITCH * column
         middle = left + WIDEST / 2 + 2
         _box(axes, left, left + BOX, GPUS, f"GPU {number}\n{gpu.flops / 1e12:,.0f} TFLOP/s")
         _box(axes, left, left + WIDEST + 4, MEMORY, f"HBM\n{gpu.memory / 2**30:.0f} GiB")
         _box(axes, left, left + BOX, NICS, "NIC")
-        _link(axes, middle, MEMORY.high, GPUS.low, gpu.bandwidth * points)
-        _link(axes, middle, GPUS.high, SWITCH.low, gpu.nvlink * points)
-        _link(axes, left + BOX - 6, NICS.high, GPUS.low, pcie * points)
-        _link(axes, middle, NETWORK.high, NICS.low, gpu.network * points)
+        _link(axes, middle, MEMORY, GPUS, gpu.bandwidth * points)
+        _link(axes, middle, GPUS, SWITCH, gpu.nvlink * points)
+        _link(axes, left + BOX - 6, NICS, GPUS, pcie * points)
+        _link(axes, middle, NETWORK, NICS, gpu.network * points)
         style.write(axes, middle, 166, f"{gpu.bandwidth / 1e9:,.0f}\nGB/s")
-        beside: dict[str, Any] = {"va": "center", "fontsize": 8}
+        beside: Look = {"va": "center", "fontsize": 8}
         axes.text(middle + 7, 247, f"{gpu.nvlink / 1e9:.0f} GB/s", **beside)
         axes.text(left + BOX - 9, 89, f"PCIe {pcie / 1e9:.0f} GB/s", ha="right", **beside)
         axes.text(middle + 4, 32, f"{gpu.network / 1e9:.0f} GB/s", **beside)
-        if column + 1 < len(gpus) and int(gpus[column + 1]) > int(number) + 1:
-            style.write(axes, left + (BOX + PITCH) / 2, 159, "…", fontsize=14)
+    style.write(axes, LEFT + PITCH + (BOX + PITCH) / 2, 159, "…", fontsize=14)
     return figure
 
 
-def _box(axes: Axes, left: float, right: float, level: Level, text: str) -> None:
-    height = level.high - level.low
-    box(axes, left, level.low, right - left, height, text, face=(GREY, 0.15))
+def _box(axes: Axes, left: float, right: float, level: Point, text: str) -> None:
+    low, high = level
+    box(axes, left, low, right - left, high - low, text, face=(GREY, 0.15))
 
 
-def _link(axes: Axes, middle: float, low: float, high: float, width: float) -> None:
-    left = middle - width / 2
-    band = Rectangle((left, low), width, high - low, facecolor=COLORS[0], alpha=0.55, linewidth=0)
-    band.set_gid("link")
-    axes.add_patch(band)
+def _link(axes: Axes, middle: float, below: Point, above: Point, width: float) -> None:
+    (_, low), (high, _) = below, above
+    look = {"width": width, "height": high - low, "alpha": 0.55}
+    style.fill(axes, middle - width / 2, low, COLORS[0], **look)
+    axes.patches[-1].set_gid("link")
 
 
 SIDE, GAP = 0.86, 0.55  # of a square, and between models
 
 
 def filled(models: Mapping[str, Mapping[str, float]], capacity: float, across: int = 12) -> Figure:
-    """Fill squares, each the memory of one GPU, with the parts of each model's state.
+    """Fill squares, each one GPU's memory of `capacity`, with the parts of each model's state.
 
-    `models`: model → part of the state, as `style.PART` names it → its amount; `capacity`: the
-    memory of one GPU, in the same unit; `across`: squares in a row.
+    `models`: model → part of the state, as in `style.PART` → amount; `across`: squares in a row.
     """
     rows = {name: math.ceil(sum(parts.values()) / capacity) for name, parts in models.items()}
     height = sum(-(-count // across) + GAP for count in rows.values())
@@ -118,6 +104,6 @@ def _fill(axes: Axes, top: float, start: float, end: float, part: str, across: i
         row, column = divmod(square, across)
         left, wide = column + (start - square) * SIDE, (until - start) * SIDE
         hatch = PART_HATCH[part].replace(".", "..")  # squares are small: of "." some would be bare
-        look: dict[str, Any] = {"color": PART[part], "hatch": hatch, "label": part}
+        look: Look = {"color": PART[part], "hatch": hatch, "label": part}
         axes.bar(left, SIDE, wide, top + row, align="edge", alpha=0.75, linewidth=0, **look)
         start = until

@@ -1,18 +1,19 @@
 """Pictures of ZeRO: who holds which part of the state, the flat layout, and a step."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from course.figures.boxes import box, single
+from course.figures.boxes import Look, box, single
+from course.figures.memory import part_look
 from minidist.memory.state import DtypePolicy, share, state
 from minidist.parallel.sharding.layouts import Flat
 from minidist.plots import style
-from minidist.plots.style import GREY, PART, PART_HATCH, PHASE, RANK
+from minidist.plots.style import GREY, PHASE, RANK
 
 WIDE = 3.7  # inches, of every picture here
 PARTS = {"parameters": "weights", "gradients": "gradients", "optimizer state": "optimizer"}
@@ -22,10 +23,8 @@ BAR = 0.78  # of a rank's column
 def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Figure:
     """State with Adam, to scale: a panel for each strategy, a column for each rank.
 
-    What a rank holds is filled: all of a part, or the slice with the rank's number, which lies as
-    high as its number is. What it does not hold is an empty outline. `policy`: which dtypes the
-    parts have; `ranks`: columns of a panel; `stages`: title → stage, as `share` takes it; 0 is data
-    parallelism.
+    What a rank holds is filled: all of a part, or the slice with the rank's number; what it does
+    not hold is an empty outline. `stages`: title → stage, as `share` takes it.
     """
     whole, rows = state(ranks, policy), -(-len(stages) // 2)  # a parameter for each rank
     figure, grid = style.subplots(rows, 2, size=(WIDE, 1.9 * rows), sharey=True)
@@ -36,7 +35,8 @@ def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Fig
             for name, part in PARTS.items():
                 full, held = getattr(whole, part), getattr(own, part)
                 start = bottom + (full * rank / ranks if held < full else 0)
-                axes.bar(left, held, BAR, start, align="edge", alpha=0.85, **part_look(name))
+                look = {"linewidth": 0.4, "alpha": 0.85, **part_look(name)}
+                axes.bar(left, held, BAR, start, align="edge", **look)
                 style.outline(axes, left, bottom, GREY, width=BAR, height=full, linewidth=0.6)
                 bottom += full
         axes.set_title(f"{title}: {own.total / ranks:g} bytes", fontsize=style.TITLE)
@@ -53,18 +53,8 @@ def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Fig
     return figure
 
 
-def part_look(name: str) -> dict[str, Any]:
-    """Colour and hatch of a part of the state, with a thin border."""
-    hatch, color = PART_HATCH[name], PART[name]
-    return {"facecolor": color, "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
-
-
 def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:
-    """Parameters end to end in one buffer above, the ranks' equal shards of it below.
-
-    `sizes`: name → elements of each parameter; `ranks`: each owns a shard; what no parameter fills
-    is padding.
-    """
+    """Parameters of these sizes end to end in a padded buffer, and the ranks' shards of it."""
     figure, axes = single(size=(WIDE, 1.1))
     names = [f"{name}[{i}]" for name, size in sizes.items() for i in range(size)]
     shard = Flat([torch.Size([size]) for size in sizes.values()], ranks, 0).shard_numel
@@ -72,7 +62,7 @@ def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:
     for x, name in enumerate([*names, *["pad"] * (cells - len(names))]):
         box(axes, x, 0, 1, 1, name)
     for rank in range(ranks):
-        look: dict[str, Any] = {"edge": RANK[rank], "face": (RANK[rank], 0.35), "linewidth": 1.2}
+        look: Look = {"edge": RANK[rank], "face": (RANK[rank], 0.35), "linewidth": 1.2}
         box(axes, rank * shard + 0.04, 1.45, shard - 0.08, 1, f"rank {rank}", **look)
     axes.set(xlim=(-0.05, cells + 0.05), ylim=(2.55, -0.1))
     axes.set_xticks([])
@@ -169,9 +159,7 @@ def zero_step(stages: Iterable[int]) -> Figure:
     """A step on one of four ranks: lanes for compute and network, and what is held below them."""
     chosen = list(stages)
     size = WIDE, 1.25 * len(chosen) + 0.6
-    figure, grid = style.subplots(
-        2 * len(chosen), 1, size=size, sharex=True, height_ratios=[1, 1] * len(chosen)
-    )
+    figure, grid = style.subplots(2 * len(chosen), 1, size=size, sharex=True)
     length = max(max(lay_out(stage).free) for stage in range(len(STAGES)))
     for number, stage in enumerate(chosen):
         step, (lanes, memory) = lay_out(stage), grid[2 * number : 2 * number + 2, 0]
@@ -180,7 +168,7 @@ def zero_step(stages: Iterable[int]) -> Figure:
         lanes.set_title(STAGES[stage], fontsize=style.TITLE, loc="left")
     grid[0, 0].set_xlim(0, length + 1)
     grid[-1, 0].set_xlabel("time", fontsize=style.LABEL)
-    legend = [Patch(label=part, **part_look(part)) for part in lay_out(0).held]
+    legend = [Patch(label=part, linewidth=0.4, **part_look(part)) for part in lay_out(0).held]
     style.legend_below(figure, 3, legend)
     return figure
 
@@ -205,7 +193,8 @@ def _memory(axes: Axes, step: Step) -> None:
     bottom = [0.0] * len(when)
     for part in ("parameters", "optimizer state", "gradients"):
         top = [low + held[part] for low, (_, held) in zip(bottom, step.curve(), strict=True)]
-        axes.fill_between(when, bottom, top, step="post", alpha=0.7, **part_look(part))
+        look = {"linewidth": 0.4, "alpha": 0.7, **part_look(part)}
+        axes.fill_between(when, bottom, top, step="post", **look)
         bottom = top
     axes.set_ylim(0, (2 + MOMENTS) * LAYERS)
     axes.set_yticks([(2 + MOMENTS) * LAYERS / 2], ["memory"])

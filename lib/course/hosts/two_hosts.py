@@ -158,10 +158,9 @@ def torchrun(
         finally:
             for process in launchers:
                 _stop(process)
-        said = [_read(each) for each in errs]
-        if any(codes):
-            node = next(node for node, code in enumerate(codes) if code)
-            raise RuntimeError(f"torchrun on node {node} failed:\n{said[node][-3000:]}")
+        for node, code in enumerate(codes):
+            if code:
+                raise RuntimeError(f"torchrun on node {node} failed:\n{_read(errs[node])[-3000:]}")
         return [_read(each) for each in outs]
 
 
@@ -179,15 +178,16 @@ def _wait(
             raise subprocess.TimeoutExpired("torchrun", timeout)
         if now - said > PATIENCE and "TQDM_DISABLE" not in os.environ:
             said = now
-            lines = [line for out in outs for line in _written(out).splitlines()]
+            lines = [line for out in outs for line in _read(out).splitlines()]
             last = lines[-1] if lines else "nothing is printed yet"
             print(f"torchrun, after {now - start:.0f} s: {last}", flush=True)
         time.sleep(0.05)
 
 
-def _written(file: TextIO) -> str:
+def _read(file: TextIO) -> str:
     """What is in a file that others write to, whose position is theirs too."""
-    return os.pread(file.fileno(), 2**20, 0).decode(errors="replace")
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
 
 def _free_port() -> int:
@@ -208,8 +208,3 @@ def _stop(launcher: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             launcher.kill()
             launcher.wait()
-
-
-def _read(file: TextIO) -> str:
-    file.seek(0)
-    return file.read()

@@ -3,7 +3,7 @@
 from statistics import median
 from typing import Any, NamedTuple
 
-from course.pages.published import published
+from course.pages.published import named, published
 from minidist.memory.state import AUTOCAST
 from minidist.planner.hardware import A100, GIB, H100
 from minidist.planner.jobs import MEDIUM
@@ -48,8 +48,7 @@ class Run(NamedTuple):
 def throughput() -> list[Run]:
     """The 209 bf16 runs of llm-foundry: MPT under FSDP, with a fused loss, as is its default."""
     record, runs = published("throughput"), []
-    for values in record["rows"]:
-        row = dict(zip(record["columns"], values, strict=True))
+    for row in named(record["columns"], record["rows"]):
         if row["precision"] == "amp_fp8":
             continue
         sizes, gpu = Sizes.gpt(*MPT[row["model"]], 50_368, row["sequence"]), GPUS[row["gpu"]]
@@ -69,8 +68,7 @@ def torchtitan() -> dict[str, list[Run]]:
     """Llama 3.1 8B under FSDP in bf16, with every second product recomputed: speed, and memory."""
     record = published("torchtitan")
     runs: dict[str, list[Run]] = {"tokens": [], "GiB": []}
-    for values in record["rows"]:
-        row = dict(zip(record["columns"], values, strict=True))
+    for row in named(record["columns"], record["rows"]):
         if row["model"] != "8B" or "Float8" in row["technique"] or "TP" in row["mesh"]:
             continue
         gpus, batch = row["gpus"], row["local_batch"]
@@ -85,7 +83,7 @@ def torchtitan() -> dict[str, list[Run]]:
 def small_gpts() -> list[dict[str, Any]]:
     """A GPT in four sizes on eight A100s; no time where it did not fit."""
     record = published("ddp_fsdp_zero")
-    rows = (dict(zip(record["sizes_columns"], row, strict=True)) for row in record["sizes_8_gpus"])
+    rows = named(record["sizes_columns"], record["sizes_8_gpus"])
     return [row | {"step_ms": row["step_ms"] or float("nan")} for row in rows]
 
 
@@ -110,7 +108,6 @@ def summary() -> dict[str, float]:
     """How good the predictions are, in the numbers that the chapter on choosing quotes."""
     runs, titan = throughput(), torchtitan()
     wrong = sorted(abs(1 - run.ratio) for run in runs)
-    worst = max(runs, key=lambda run: abs(1 - run.ratio))
     lost = [_lost(runs, name) for name in {run.name for run in runs if run.gpus == 512}]
     eager, compiled = (
         [run.ratio for run in titan["tokens"] if ("compile" in run.name) == how]
@@ -125,8 +122,6 @@ def summary() -> dict[str, float]:
         "ratio": median(run.ratio for run in runs),
         "error": median(wrong),
         "error_p90": wrong[len(wrong) * 9 // 10],
-        "worst": worst.ratio,
-        "fullest": max(run.found.peak / GPUS[run.gpu].memory for run in runs),
         "lost_least": min(seen for seen, _ in lost),
         "lost_most": max(seen for seen, _ in lost),
         "lost_predicted": max(told for _, told in lost),

@@ -7,6 +7,7 @@ not stated the file has numbers only.
 """
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,7 @@ SOURCE = "link", "name", "licence", "date"
 
 
 def published(name: str) -> dict[str, Any]:
-    """The record NAME, checked; it prints nothing.
-
-    Raises:
-        FileNotFoundError: there is no such record.
-        ValueError: the file is not a record, or lacks what each record has to say.
-    """
+    """The record NAME, checked for what each record has to say; it prints nothing."""
     path = PUBLISHED / f"{name}.json"
     where = f"benchmarks/published/{path.name}"
     if not path.exists():
@@ -42,17 +38,21 @@ def published(name: str) -> dict[str, Any]:
     return found
 
 
+def named(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """The rows of a record, each as column → value."""
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
 def sources() -> Markdown:
     """A table of all records, and of each measured curve, with their machines and sources."""
     rows: list[list[str]] = []
     for path in sorted(PUBLISHED.glob("*.json")):
         record = published(path.stem)
         for each in record.get("curves", []):
-            versions = ", ".join(
-                filter(None, (each["tool"], each["nccl"] and f"NCCL {each['nccl']}"))
-            )
-            rows.append([f"All-reduce: {each['name']}", f"{each['network']}; {versions}",
-                         f"[{each['id']}]({each['link']}), {each['date']}"])  # fmt: skip
+            nccl = f", NCCL {each['nccl']}" if each["nccl"] else ""
+            machine = f"{each['network']}; {each['tool']}{nccl}"
+            link = f"[{each['id']}]({each['link']}), {each['date']}"
+            rows.append([f"All-reduce: {each['name']}", machine, link])
         if "curves" not in record:
             source, what = record["source"], record["what"].split(":")[0].rstrip(".")
             machine = f"{record['machine']}; {record['software']}"

@@ -12,24 +12,18 @@ MOST = 4  # sequences of a micro-batch, from which on more of them change little
 
 
 def ddp_beside_fsdp(record: Mapping[str, Any]) -> list[list[int | float | str]]:
-    """Millions of parameters; milliseconds of a step, and GiB at the peak, under DDP and FSDP.
+    """Of the record `ddp_fsdp_zero`: millions of parameters, ms of a step, and GiB at the peak.
 
-    Of a run that did not fit both are "".
-
-    Args:
-        record: `published("ddp_fsdp_zero")`.
+    Both are given under DDP and FSDP; of a run that did not fit they are "".
     """
     runs = {(row[1], row[0]): row[-3:] for row in record["sizes_8_gpus"]}
     rows = []
     for parameters in sorted({parameters for parameters, _ in runs}):
-        pairs = [_step_and_peak(*runs[parameters, way]) for way in ("ddp", "fsdp")]
-        (ddp_ms, ddp_gib), (fsdp_ms, fsdp_gib) = pairs
-        rows.append([round(parameters / 1e6), ddp_ms, fsdp_ms, ddp_gib, fsdp_gib])
+        pair = [runs[parameters, way] for way in ("ddp", "fsdp")]
+        steps = [round(ms) if fits else "" for fits, ms, _ in pair]
+        peaks = [mebibytes / 1024 if fits else "" for fits, _, mebibytes in pair]
+        rows.append([round(parameters / 1e6), *steps, *peaks])
     return rows
-
-
-def _step_and_peak(fits: bool, ms: float, mebibytes: float) -> tuple[int | str, float | str]:
-    return (round(ms), mebibytes / 1024) if fits else ("", "")
 
 
 def what_fits(sizes: Sizes, gpu: Accelerator, gpus: int) -> dict[tuple[str, bool], tuple[int, int]]:

@@ -36,16 +36,9 @@ def fsdp_step(
 ) -> list[Span]:
     """Predict forward and backward, without the optimizer.
 
-    For each unit: gather its weights, and with prefetch the next unit's; compute once they are
-    there; and in backward send off its gradients.
-
-    Args:
-        units: parameters of each, in the order of forward.
-        tokens: of a rank.
-        rate: of the GPU, in operations per second.
-        gather, scatter: bytes of a unit → seconds of its all-gather, and of its reduce-scatter.
-        prefetch: whether the next unit is gathered while one computes.
-        keep: whether weights stay from forward to backward.
+    For each unit: gather its weights, and with `prefetch` the next unit's; compute once they are
+    there; and in backward send off its gradients. `units`: parameters of each, in the order of
+    forward; `gather`, `scatter`: bytes of a unit → seconds; `keep`: weights from forward on.
     """
     gpu, link = Lane(), Lane()
     here: dict[int, float] = {}  # a unit → when its weights have arrived

@@ -11,15 +11,10 @@ T = TypeVar("T")
 
 
 def curve_of(make: Callable[[], T], run: Callable[[T], object], warm_up: int = 0) -> Curve | None:
-    """On all ranks: the memory of rank 0 while `run(make())` runs; on other ranks None.
+    """On all ranks: the memory of rank 0 from `make` on, while `run(make())` runs; elsewhere None.
 
-    It is counted from before `make` on. All of it is rehearsed once before, because the first time
-    takes buffers that later ones use again.
-
-    Args:
-        make: makes what is run, such as a model and its optimizer.
-        run: is given what `make` returned; the curve's `value` is what it returns.
-        warm_up: how often it runs before it is measured.
+    It is rehearsed once, because the first time takes buffers that later ones use again; then it
+    runs `warm_up` times before it is measured. The curve's `value` is what `run` returns.
     """
     Meter()  # from here on the allocator keeps account
     rehearsed = make()

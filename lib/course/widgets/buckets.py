@@ -56,10 +56,8 @@ def _state(
             look, note = "moving", f"{size} on the link"
         else:
             look, note = "held", f"{size}, full, waits" if full else "filling"
-        cells = [
-            Cell("gradients", *((look, f"{i + 1}") if done.ready[i] <= now else ("", f"{i + 1}")))
-            for i in bucket
-        ]
+        there = [(i, look if done.ready[i] <= now else "") for i in bucket]
+        cells = [Cell("gradients", how, f"{i + 1}") for i, how in there]
         rows[f"bucket {number}"] = [[cells], note]
     said = (f"{name}: {note}." for name, (_, note) in rows.items())
     return rows, " ".join(said)
@@ -68,10 +66,8 @@ def _state(
 def _says(done: Backward, now: float) -> str:
     if now == 0:
         return "Backward begins. It makes the gradients of the last layer first."
-    said = []
-    for index, ready in enumerate(done.ready):
-        if ready == now:
-            said.append(f"the gradient of layer {index + 1} is there")
+    made = [layer for layer, ready in enumerate(done.ready, 1) if ready == now]
+    said = [f"the gradient of layer {layer} is there" for layer in made]
     if now == done.end:
         said.append("backward is over")
     for number, (start, end) in enumerate(done.travels):
@@ -80,6 +76,5 @@ def _says(done: Backward, now: float) -> str:
         if start == now:
             said.append(f"bucket {number} leaves")
     if now == done.travels[-1][1]:
-        late = f"{1e3 * done.exposed:.2f} ms after backward"
-        said.append(f"the optimizer can step, {late}")
+        said.append(f"the optimizer can step, {1e3 * done.exposed:.2f} ms after backward")
     return f"{1e3 * now:.2f} ms: {', '.join(said)}."

@@ -3,10 +3,9 @@
 import math
 from typing import NamedTuple
 
-from course.widgets.page import Control, Slider, rank_stops, seconds_text
+from course.widgets.page import Slider, control, rank_stops, seconds_text
 
 MINUTE, HOUR, DAY, YEAR = 60.0, 3600.0, 86_400.0, 365 * 86_400.0
-GPU_MTBF = 16_384 * 54 * DAY / 419  # what Llama 3's interruptions make of each GPU: 5.8 years
 UNITS = ((DAY, "days"), (HOUR, "h"), (MINUTE, "min"), (0.0, "s"))
 
 
@@ -23,13 +22,10 @@ class Lost(NamedTuple):
 
 
 def lost(interval: float, save: float, mtbf: float, restart: float) -> Lost:
-    """What is lost when failures come at random, on average one in `mtbf` seconds.
+    """What is lost when failures come at random, on average one in `mtbf` seconds on all ranks.
 
-    Args:
-        interval: seconds of training from save to save.
-        save: seconds for which a save stops training.
-        mtbf: mean time between failures, of all ranks together.
-        restart: seconds from a failure until training goes on.
+    `interval`: seconds of training from save to save, which takes `save` seconds; `restart`:
+    seconds from a failure until training goes on.
     """
     exponent = (interval + save) / mtbf
     if restart / mtbf + exponent > 700:  # it would never get that far
@@ -53,26 +49,20 @@ def rule_of_thumb(save: float, mtbf: float) -> float:
     return math.sqrt(2 * save * mtbf)
 
 
-def checkpoint_slider(
-    gpus: int = 4096, years: float = 5.0, save: float = 30.0, restart: float = 10 * MINUTE
-) -> Slider:
+def checkpoint_slider() -> Slider:
     """The share of time lost over the interval between checkpoints, and where it is least."""
     counts = [n for n in rank_stops() if n >= 8]
     each = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0]
     saves = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0]
     restarts = [10.0, 30.0, *(MINUTE * minutes for minutes in (1, 2, 5, 10, 20, 30, 60))]
     controls = [
-        Control("gpus", "GPUs", counts, [f"{n:,}" for n in counts], gpus),
-        Control("years", "A GPU fails once in", each, [f"{y:g} years" for y in each], years),
-        Control("save", "A save stops training for", saves, [*map(time_text, saves)], save),
-        Control("restart", "A restart takes", restarts, [*map(time_text, restarts)], restart),
+        control("gpus", "GPUs", counts, 4096),
+        control("years", "A GPU fails once in", each, 5.0, "{:g} years".format),
+        control("save", "A save stops training for", saves, 30.0, time_text),
+        control("restart", "A restart takes", restarts, 10 * MINUTE, time_text),
     ]
-    return Slider(
-        "checkpoints",
-        "Time lost to failures and to checkpoints",
-        controls,
-        {"year": YEAR},
-    )
+    title = "Time lost to failures and to checkpoints"
+    return Slider("checkpoints", title, controls, {"year": YEAR})
 
 
 def time_text(seconds: float) -> str:

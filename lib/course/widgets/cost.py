@@ -1,6 +1,6 @@
 """Prices of all-reduces over the size of the tensor, for any number of ranks and any link."""
 
-from course.widgets.page import Control, Slider, rank_stops, seconds_text, stops
+from course.widgets.page import Control, Slider, control, rank_stops, seconds_text, stops
 from minidist.planner.hardware import ETHERNET_100, H100, PCIE_5
 
 SHOWN = {
@@ -18,31 +18,20 @@ KNOWN = {
 }
 
 
-def curves_slider(ranks: int = 64, alpha: float = 10e-6, bandwidth: float = 50e9) -> Slider:
-    """Curves of ring, doubling, halving-doubling and tree on a switch; where the best one changes.
-
-    `ranks`: where their slider starts; so do `alpha`, in seconds, and `bandwidth`, in bytes a
-    second.
-    """
-    return Slider(
-        "curves",
-        "What an all-reduce takes",
-        link_controls(ranks, alpha, bandwidth),
-        {"names": SHOWN, "mark": 25 * 2**20},
-    )
+def curves_slider() -> Slider:
+    """Curves of four all-reduces on a switch, and where the best one changes."""
+    data = {"names": SHOWN, "mark": 25 * 2**20}
+    return Slider("curves", "What an all-reduce takes", link_controls(64, 50e9), data)
 
 
-def link_controls(ranks: int, alpha: float, bandwidth: float) -> list[Control]:
+def link_controls(ranks: int, bandwidth: float) -> list[Control]:
     """Sliders of the ranks, and of the link that each of them has to a switch."""
-    counts = rank_stops()
     alphas = [0.0, *stops(-7, -3, (1, 2, 5))]
     rates = sorted({0.0, *stops(8, 12, (1, 2, 5)), *KNOWN})
     return [
-        Control("ranks", "Ranks", counts, [f"{n:,}" for n in counts], ranks),
-        Control("alpha", "Latency α", alphas, [seconds_text(each) for each in alphas], alpha),
-        Control(
-            "bandwidth", "Bandwidth 1/β", rates, [rate_text(each) for each in rates], bandwidth
-        ),
+        control("ranks", "Ranks", rank_stops(), ranks),
+        control("alpha", "Latency α", alphas, 10e-6, seconds_text),
+        control("bandwidth", "Bandwidth 1/β", rates, bandwidth, rate_text),
     ]
 
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from course.widgets.memory import STAGES, bytes_each, count_text
-from course.widgets.page import Control, Slider, stops
+from course.widgets.page import Control, Slider, choice, control, stops
 from course.widgets.peak import shape
 from minidist.memory.state import AUTOCAST, StateBytes, share, state
 from minidist.planner.hardware import H100
@@ -38,17 +38,11 @@ def grid(
     stage: int,
     chunks: int = 1,
 ) -> Grid:
-    """Predict a step of a GPT on H100s under autocast with Adam.
+    """Predict a step of a GPT on H100s under autocast with Adam, one sequence in a micro-batch.
 
     Nodes of eight are filled by tensor parallelism first and by replicas then, which share the
-    node's network cards. Weights that are sharded are gathered once in forward and once in
-    backward.
-
-    Args:
-        gpus: a multiple of `tensor` times `pipeline`.
-        sequences: of the batch, one in a micro-batch.
-        stage: of ZeRO, between the replicas.
-        chunks: of blocks, interleaved, that each GPU of a pipeline has.
+    node's network cards. `stage`: of ZeRO, between the replicas; `chunks`: of blocks, interleaved,
+    that each GPU of a pipeline has.
     """
     blocks, width = shape(parameters)
     replicas = gpus // (tensor * pipeline)
@@ -79,42 +73,30 @@ def grid(
     return Grid(replicas, micro, share(own, replicas, stage), sent, seconds)
 
 
-def grid_slider(
-    parameters: float = 405e9,
-    gpus: int = 16_384,
-    tensor: int = 8,
-    pipeline: int = 16,
-    chunks: int = 8,
-    sequences: int = 2048,
-) -> Slider:
+def grid_slider() -> Slider:
     """What a GPU of a grid holds, and what each dimension of the grid sends in a step."""
 
     def powers(name: str, label: str, most: int, start: int) -> Control:
-        counts = [1 << bit for bit in range(most.bit_length())]
-        return Control(name, label, counts, [f"{n:,}" for n in counts], start)
+        return control(name, label, [1 << bit for bit in range(most.bit_length())], start)
 
     controls = [
-        Control("parameters", "Parameters", SIZES, [*map(count_text, SIZES)], int(parameters)),
-        powers("gpus", "GPUs", 65_536, gpus),
-        powers("tensor", "Tensor", 64, tensor),
-        powers("pipeline", "Pipeline", 128, pipeline),
-        powers("chunks", "Stages per GPU", 8, chunks),
-        powers("sequences", "Sequences in a batch", 65_536, sequences),
-        Control("stage", "Between replicas", STAGES, STAGES, "ZeRO-2", choose=True),
+        control("parameters", "Parameters", SIZES, int(405e9), count_text),
+        powers("gpus", "GPUs", 65_536, 16_384),
+        powers("tensor", "Tensor", 64, 8),
+        powers("pipeline", "Pipeline", 128, 16),
+        powers("chunks", "Stages per GPU", 8, 8),
+        powers("sequences", "Sequences in a batch", 65_536, 2048),
+        choice("stage", "Between replicas", STAGES, "ZeRO-2"),
     ]
-    autocast = next(iter(bytes_each().values()))
     shapes = {size: shape(size) for size in SIZES}
-    gpu = {"nvlink": H100.nvlink, "network": H100.network}
-    return Slider(
-        "grid",
-        "One of many H100s: what it holds, and what it sends in a step",
-        controls,
-        {
-            "each": autocast,
-            "stages": STAGES,
-            "shapes": shapes,
-            "flops": {size: H100.rate(max(1, round(width))) for size, (_, width) in shapes.items()},
-            "length": LENGTH,
-            "gpu": {**gpu, "node": NODE, "memory": H100.memory},
-        },
-    )
+    gpu = {"nvlink": H100.nvlink, "network": H100.network, "node": NODE, "memory": H100.memory}
+    data = {
+        "each": next(iter(bytes_each().values())),  # under autocast
+        "stages": STAGES,
+        "shapes": shapes,
+        "flops": {size: H100.rate(max(1, round(width))) for size, (_, width) in shapes.items()},
+        "length": LENGTH,
+        "gpu": gpu,
+    }
+    title = "One of many H100s: what it holds, and what it sends in a step"
+    return Slider("grid", title, controls, data)

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from course.widgets.page import Control, Slider, rank_stops, stops
+from course.widgets.page import Slider, choice, control, rank_stops, stops
 from minidist.memory.state import AUTOCAST, FP32, MIXED, DtypePolicy, state
 from minidist.planner.hardware import H100
 from minidist.planner.planner import ROOM
@@ -10,8 +10,9 @@ from minidist.planner.planner import ROOM
 STAGES: tuple[str, ...] = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 LIMIT = ROOM * H100.memory  # bytes of an A100's or an H100's memory that training may take
 NUMBERS = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
+AUTOCAST_ADAM = "autocast, Adam"
 POLICIES = {
-    "autocast, Adam": (AUTOCAST, "adam"),
+    AUTOCAST_ADAM: (AUTOCAST, "adam"),
     "bf16 with fp32 master, Adam": (MIXED, "adam"),
     "fp32, Adam": (FP32, "adam"),
     "fp32, SGD with momentum": (FP32, "momentum"),
@@ -19,28 +20,21 @@ POLICIES = {
 }
 
 
-def state_slider(parameters: float = 8e9, ranks: int = 8, alone: bool = False) -> Slider:
+def state_slider(parameters: float = 8e9, alone: bool = False) -> Slider:
     """Bars of parameters, gradients and optimizer state per rank, without sharding and with ZeRO.
 
-    `parameters`: where the slider starts: 0 or from a million to 10^13; `ranks`: where that of the
-    ranks starts; `alone`: one GPU, and no talk of ranks and stages.
+    `parameters`: where the slider starts; `alone`: one GPU, and no talk of ranks and stages.
     """
     sizes = [0, *map(int, stops(6, 13, (1, 1.3, 2, 3.2, 5, 8)))]
-    counts = rank_stops()
-    names = list(POLICIES)
-    stages = ("GPU",) if alone else STAGES
     controls = [
-        Control("parameters", "Parameters", sizes, [count_text(n) for n in sizes], int(parameters)),
-        Control("ranks", "Ranks", counts, [f"{n:,}" for n in counts], ranks),
-        Control("policy", "Dtypes and optimizer", names, names, names[0], choose=True),
+        control("parameters", "Parameters", sizes, int(parameters), count_text),
+        *([] if alone else [control("ranks", "Ranks", rank_stops(), 8)]),
+        choice("policy", "Dtypes and optimizer", POLICIES, AUTOCAST_ADAM),
     ]
-    if alone:
-        del controls[1]
+    title = "What one GPU would have to hold" if alone else "What each rank holds between steps"
+    stages = ("GPU",) if alone else STAGES
     return Slider(
-        "state",
-        "What one GPU would have to hold" if alone else "What each rank holds between steps",
-        controls,
-        {"each": bytes_each(), "stages": stages, "limit": LIMIT},
+        "state", title, controls, {"each": bytes_each(), "stages": stages, "limit": LIMIT}
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from course.widgets.cost import link_controls
-from course.widgets.page import Control, Slider
+from course.widgets.page import Control, Slider, control
 from minidist.parallel.sharding.partition import MIB, assign
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import SMALL
@@ -43,13 +43,13 @@ def backward(
 ) -> Backward:
     """Simulate one backward pass, which makes gradients from the last parameter to the first.
 
-    Buckets travel one after the other, as they do on one link.
+    Buckets travel one after the other, as they do on one link: "overlapped" as soon as they are
+    full, after backward under "naive", each gradient alone, "flat", all together, and "bucketed".
 
     Args:
         sizes: bytes of each parameter's gradient.
         per_byte: seconds that backward takes to make a byte of gradients.
-        strategy: "naive", each gradient alone, or "flat", all together, or "bucketed", all three
-            after backward; or "overlapped", a bucket as soon as it is full.
+        strategy: one of `STRATEGIES`.
         cap: bytes of a bucket.
         seconds: what an all-reduce of so many bytes takes.
         first: bytes of the first bucket, if that is less.
@@ -71,28 +71,20 @@ def backward(
     return Backward(buckets, ready, travels)
 
 
-def overlap_slider(
-    ranks: int = 16,
-    alpha: float = 10e-6,
-    bandwidth: float = H100.node_network,
-    cap: int = 25 * MIB,
-    tokens: int = TOKENS,
-) -> Slider:
+def overlap_slider() -> Slider:
     """Four strategies of DDP as lanes over time; what of the communication backward does not hide.
 
     The model is a Llama 3.2 3B, whose gradients are float32, on H100s.
     """
-    sizes = list(gradient_bytes())
-    texts = [f"{each // MIB} MiB" if each >= MIB else f"{each // 2**10} KiB" for each in CAPS]
-    bucket = Control("cap", "Bucket", CAPS, texts, cap)
     batches = [1 << exponent for exponent in range(9, 18)]
-    batch = Control("tokens", "Tokens per rank", batches, [f"{n:,}" for n in batches], tokens)
-    return Slider(
-        "overlap",
-        "One backward pass under four strategies",
-        [bucket, batch, *link_controls(ranks, alpha, bandwidth)],
-        {"sizes": sizes, "perToken": PER_TOKEN},
-    )
+    texts = [f"{each // MIB} MiB" if each >= MIB else f"{each // 2**10} KiB" for each in CAPS]
+    controls = [
+        Control("cap", "Bucket", CAPS, texts, 25 * MIB),
+        control("tokens", "Tokens per rank", batches, TOKENS),
+        *link_controls(16, H100.node_network),
+    ]
+    data = {"sizes": [*gradient_bytes()], "perToken": PER_TOKEN}
+    return Slider("overlap", "One backward pass under four strategies", controls, data)
 
 
 def gradient_bytes() -> tuple[int, ...]:

@@ -5,7 +5,7 @@ The book serves the scripts and styles to all its pages; in a notebook each widg
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -39,6 +39,22 @@ class Control(NamedTuple):
     def place(self) -> int:
         """Where it starts."""
         return list(self.values).index(self.start)
+
+
+def control(
+    name: str,
+    label: str,
+    values: Sequence[Any],
+    start: Any,
+    text: Callable[[Any], str] = "{:,}".format,
+) -> Control:
+    """A slider whose texts are made of its values."""
+    return Control(name, label, values, [text(value) for value in values], start)
+
+
+def choice(name: str, label: str, names: Iterable[str], start: str) -> Control:
+    """A list of names to choose from."""
+    return Control(name, label, [*names], [*names], start, choose=True)
 
 
 class Slider(NamedTuple):

@@ -3,8 +3,8 @@
 import math
 from typing import NamedTuple
 
-from course.widgets.memory import POLICIES, bytes_each, count_text, update_bytes
-from course.widgets.page import Control, Slider, stops
+from course.widgets.memory import AUTOCAST_ADAM, POLICIES, bytes_each, count_text, update_bytes
+from course.widgets.page import Control, Slider, choice, control, stops
 from minidist.memory.state import DtypePolicy, state
 from minidist.planner.hardware import ACCELERATORS, GIB, H100
 from minidist.planner.planner import ROOM
@@ -12,7 +12,6 @@ from minidist.planner.planner import ROOM
 VOCABULARY = 128_256
 ASPECT = 128  # width of a model in multiples of its blocks, as in GPT-3
 KEPT = 16  # numbers that a block keeps of each token, in multiples of its width
-CHECKPOINTS = ("none", "every block")
 SIZES = [0, *map(int, stops(8, 13, (1, 2, 3.2, 5, 8)))]
 
 
@@ -62,25 +61,21 @@ def peak(
     return Peak(*state_of, tokens * kept, cast, update)
 
 
-def peak_slider(parameters: float = 3.2e9, sequences: int = 1, length: int = 4096) -> Slider:
+def peak_slider() -> Slider:
     """Bars of state and activations at both ends of backward, against the memory of a GPU."""
     counts, lengths = ([1 << bit for bit in range(low, high)] for low, high in ((0, 11), (7, 21)))
-    policies = list(POLICIES)
     memories = {24 * GIB: "24 GB"} | {
         gpu.memory: f"{gpu.name.split()[0]}, {gpu.memory / GIB:.0f} GB"
         for gpu in ACCELERATORS.values()
     }
     controls = [
-        Control("parameters", "Parameters", SIZES, [*map(count_text, SIZES)], int(parameters)),
-        Control("sequences", "Sequences", counts, [f"{n:,}" for n in counts], sequences),
-        Control("length", "Tokens of a sequence", lengths, [f"{n:,}" for n in lengths], length),
-        Control("policy", "Dtypes and optimizer", policies, policies, policies[0], choose=True),
-        Control("checkpoints", "Checkpoints", CHECKPOINTS, CHECKPOINTS, "none", choose=True),
+        control("parameters", "Parameters", SIZES, int(3.2e9), count_text),
+        control("sequences", "Sequences", counts, 1),
+        control("length", "Tokens of a sequence", lengths, 4096),
+        choice("policy", "Dtypes and optimizer", POLICIES, AUTOCAST_ADAM),
+        choice("checkpoints", "Checkpoints", ("none", "every block"), "none"),
         Control("limit", "GPU", [*memories], [*memories.values()], H100.memory, choose=True),
     ]
-    return Slider(
-        "peak",
-        "What one GPU holds when backward begins, and in the update",
-        controls,
-        {"room": ROOM, "each": bytes_each(), "shapes": {size: shape(size) for size in SIZES}},
-    )
+    title = "What one GPU holds when backward begins, and in the update"
+    shapes = {size: shape(size) for size in SIZES}
+    return Slider("peak", title, controls, {"room": ROOM, "each": bytes_each(), "shapes": shapes})

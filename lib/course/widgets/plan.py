@@ -1,7 +1,7 @@
 """The calculator: a model, GPUs and a batch in; what fits, what binds and what to run out."""
 
-from course.widgets.memory import POLICIES, bytes_each
-from course.widgets.page import Control, Slider, rank_stops
+from course.widgets.memory import AUTOCAST_ADAM, POLICIES, bytes_each
+from course.widgets.page import Control, Slider, choice, control, rank_stops
 from minidist.memory.state import Strategy
 from minidist.planner.hardware import ACCELERATORS, H100
 from minidist.planner.planner import CLOSE, ROOM
@@ -33,46 +33,29 @@ def sizes(model: str, context: int) -> Sizes:
     return Sizes.llama(*MODELS[model], context, tied="3.2" in model)
 
 
-def plan_slider(
-    model: str = "Llama 3.2 3B",
-    ranks: int = 8,
-    batch: int = 1,
-    context: int = 8192,
-    checkpoints: str = "none",
-) -> Slider:
-    """What a GPU holds under each strategy, what the step takes, and what to run.
-
-    `model`: where its slider starts, one of `MODELS`; so do the others; `batch`: samples of a rank
-    in a step, of `context` tokens each.
-    """
-    counts, batches = rank_stops(4096), [1 << bit for bit in range(9)]
-    lengths, policies = [1 << bit for bit in range(9, 18)], list(POLICIES)
-    shares = list(SHARES)
+def plan_slider() -> Slider:
+    """What a GPU holds under each strategy, what the step takes, and what to run."""
+    batches, lengths = [1 << bit for bit in range(9)], [1 << bit for bit in range(9, 18)]
+    shown = ["what to run", *NAMES.values()]
     controls = [
-        Control("model", "Model", list(MODELS), list(MODELS), model),
-        Control("ranks", "GPUs", counts, [f"{n:,}" for n in counts], ranks),
-        Control("batch", "Sequences per GPU", batches, [f"{n}" for n in batches], batch),
-        Control("context", "Tokens of a sequence", lengths, [f"{n:,}" for n in lengths], context),
-        Control("gpu", "GPU", list(ACCELERATORS), list(ACCELERATORS), "H100", choose=True),
-        Control("card", "Network", list(CARDS), list(CARDS.values()), H100.network, choose=True),
-        Control("policy", "Dtypes and optimizer", policies, policies, policies[0], choose=True),
-        Control("checkpoints", "Checkpoints", shares, shares, checkpoints, choose=True),
-        Control(
-            "shown", "Times of", ["", *NAMES], ["what to run", *NAMES.values()], "", choose=True
-        ),
+        control("model", "Model", [*MODELS], "Llama 3.2 3B", str),
+        control("ranks", "GPUs", rank_stops(4096), 8),
+        control("batch", "Sequences per GPU", batches, 1, str),
+        control("context", "Tokens of a sequence", lengths, 8192),
+        choice("gpu", "GPU", ACCELERATORS, "H100"),
+        Control("card", "Network", [*CARDS], [*CARDS.values()], H100.network, choose=True),
+        choice("policy", "Dtypes and optimizer", POLICIES, AUTOCAST_ADAM),
+        choice("checkpoints", "Checkpoints", SHARES, "none"),
+        Control("shown", "Times of", ["", *NAMES], shown, "", choose=True),
     ]
-    return Slider(
-        "plan",
-        "My model, my GPUs: what do I run?",
-        controls,
-        {
-            "names": NAMES,
-            "sizes": {name: {n: sizes(name, n)._asdict() for n in lengths} for name in MODELS},
-            "strategies": {each: {"stage": each.stage, "sends": SENDS[each]} for each in Strategy},
-            "close": CLOSE,
-            "room": ROOM,
-            "shares": SHARES,
-            "each": bytes_each(),
-            "gpus": {name: gpu._asdict() for name, gpu in ACCELERATORS.items()},
-        },
-    )
+    data = {
+        "names": NAMES,
+        "sizes": {name: {n: sizes(name, n)._asdict() for n in lengths} for name in MODELS},
+        "strategies": {each: {"stage": each.stage, "sends": SENDS[each]} for each in Strategy},
+        "close": CLOSE,
+        "room": ROOM,
+        "shares": SHARES,
+        "each": bytes_each(),
+        "gpus": {name: gpu._asdict() for name, gpu in ACCELERATORS.items()},
+    }
+    return Slider("plan", "My model, my GPUs: what do I run?", controls, data)

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from course.widgets.cost import link_controls
-from course.widgets.page import Control, Slider, stops
+from course.widgets.page import Slider, control, stops
 from minidist.memory.state import AUTOCAST, Strategy
 from minidist.planner.hardware import A100, B200, H100
 from minidist.planner.jobs import SMALL
@@ -35,47 +35,32 @@ def step(tokens: float, ranks: int, flops: float, link: Link) -> Step:
     """Predict a step of the job `SMALL`, whose gradients are float32.
 
     An all-reduce is priced at the least that it can take: 2 log2 N messages one after the other,
-    and 2 (N - 1) / N times the bytes. NCCL's trees come close to that.
-
-    Args:
-        tokens: of each rank.
-        flops: operations a second that a rank reaches.
-        link: its beta is that of a node's rate, if ranks fill nodes.
+    and 2 (N - 1) / N times the bytes. NCCL's trees come close to that. `tokens`: of each rank;
+    `flops`: operations per second that it reaches; `link`: of a node's rate, if ranks fill nodes.
     """
     work = SMALL.parameters * tokens / flops
     least = price(halving_doubling_all_reduce(ranks), switch(link))
     return Step(2 * work, 4 * work, BUCKETS * least(4 * SMALL.parameters / BUCKETS))
 
 
-def scaling_slider(
-    ranks: int = 256,
-    sequences: int = 32,
-    alpha: float = 10e-6,
-    bandwidth: float = H100.node_network,
-) -> Slider:
+def scaling_slider() -> Slider:
     """Time and efficiency of a step under strong and weak scaling; where the network takes over."""
     shares = [1 << bit for bit in range(11)]
     flops = sorted({*stops(13, 16, (1, 2, 5)), *SPEEDS})
-    speed = H100.rate(SMALL.width)
-    label = f"Sequences per rank at {BEGIN} ranks"
-    counts, *link = link_controls(ranks, alpha, bandwidth)
     controls = [
-        counts._replace(values=RANKS, texts=[f"{n:,}" for n in RANKS]),
-        Control("sequences", label, shares, [*map(str, shares)], sequences),
-        Control("flops", "A GPU computes", flops, [*map(_speed_text, flops)], speed),
-        *link,
+        control("ranks", "Ranks", RANKS, 256),
+        control("sequences", f"Sequences per rank at {BEGIN} ranks", shares, 32, str),
+        control("flops", "A GPU computes", flops, H100.rate(SMALL.width), _speed_text),
+        *link_controls(256, H100.node_network)[1:],
     ]
-    return Slider(
-        "scaling",
-        "A step of data-parallel training on more and more ranks",
-        controls,
-        {
-            "model": {"parameters": SMALL.parameters, "buckets": BUCKETS},
-            "begin": BEGIN,
-            "length": LENGTH,
-            "ranks": RANKS,
-        },
-    )
+    data = {
+        "model": {"parameters": SMALL.parameters, "buckets": BUCKETS},
+        "begin": BEGIN,
+        "length": LENGTH,
+        "ranks": RANKS,
+    }
+    title = "A step of data-parallel training on more and more ranks"
+    return Slider("scaling", title, controls, data)
 
 
 def _speed_text(flops: float) -> str:

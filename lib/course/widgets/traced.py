@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from course.pages.published import published
+from course.pages.published import named, published
 from course.widgets.frames import Cell, Frame, FramesStepper, Lines, drawing
 
 LOOKS = {"held": "runs", "done": "has run"}
@@ -19,7 +19,7 @@ def trace_stepper() -> FramesStepper:
 
 def _frames(record: Mapping[str, Any]) -> Iterator[Frame]:
     step = record["steps"][0]
-    calls = [dict(zip(step["nccl_columns"], row, strict=True)) for row in step["nccl"]]
+    calls = named(step["nccl_columns"], step["nccl"])
     phases = {name: (spans[0][0], spans[-1][1]) for name, spans in step["compute"].items()}
     nccl = [(call, call["start_ms"], call["start_ms"] + call["duration_ms"]) for call in calls]
     lanes: dict[str, list[Piece]] = {

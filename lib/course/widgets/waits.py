@@ -1,6 +1,7 @@
 """Ranks that make their calls in order, until they wait for one that never comes."""
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, Lines, drawing
 
@@ -26,11 +27,8 @@ def waits_stepper() -> FramesChoice:
 
 def stuck_at(calls: Calls) -> int | None:
     """The first place at which not all ranks make the same call; None if there is none."""
-    longest = max(map(len, calls))
-    for place in range(longest):
-        if len({own[place] if place < len(own) else "" for own in calls}) > 1:
-            return place
-    return None
+    places = enumerate(zip_longest(*calls))
+    return next((place for place, made in places if len({*made}) > 1), None)
 
 
 def _frames(calls: Calls) -> Iterator[Frame]:

@@ -104,7 +104,7 @@
     const room = data.room * limit;
     const least = weights + optimizer + gradients + update;
     const most = Math.floor((room - weights - optimizer - cast) / at(1).activations);
-    const what = `${bytesText(room)}, ${100 * data.room} % of the GPU`;
+    const what = `${bytesText(room)}, ${100 * data.room}% of the GPU`;
     const when = activations + cast > gradients + update ? "when backward begins" : "in the update";
     const says = `${shape[0]} block${shape[0] > 1 ? "s" : ""}, ${many(Math.round(shape[1]))} wide. ` +
       `The peak is ${bytesText(peak)}, ${when}. ` +
@@ -161,8 +161,8 @@
       `State of ${bytesText(held.total)} ${held.total > data.gpu.memory ? "does not fit" : "fits"} into ${limit}. ` +
       (gpus === 1 ? "One GPU has nobody to send to. "
         : seconds[slow] > seconds.compute ? `The ${slow} traffic takes longer than compute. `
-          : `The ${slow} traffic takes longest, ${Math.round((100 * seconds[slow]) / seconds.compute)} % of compute. `) +
-      (pipeline > 1 ? `The bubble is ${lost} % of the time. ` : "") +
+          : `The ${slow} traffic takes longest, ${Math.round((100 * seconds[slow]) / seconds.compute)}% of compute. `) +
+      (pipeline > 1 ? `The bubble is ${lost}% of the time. ` : "") +
       `With what nothing hides, a step takes ${secondsText(step)}.`;
     return { height: top + 5 * row, nodes: [...bars.nodes, ...lanes], says, legend: STATE };
   }
@@ -177,7 +177,7 @@
     return { weights, optimizer, ...parts, unsharded: Math.max(0, rest) };
   }
 
-  const share = (part, whole) => `${Math.round((100 * part) / whole)} %`;
+  const share = (part, whole) => `${Math.round((100 * part) / whole)}%`;
 
   function drawPlan({ model, ranks, batch, context, gpu, card, policy, checkpoints, shown }, data, width, figure) {
     const hardware = { ...data.gpus[gpu], network: card, room: data.room };
@@ -227,9 +227,9 @@
     const times = { Compute: compute, "Memory bandwidth": memoryTraffic, "The network": communication };
     const binds = Object.keys(times).reduce((a, b) => (times[b] > times[a] ? b : a));
     const mfu = (3 * sizes.operations * batch) / (overlapped * gpu.flops);
-    return `Run ${names[run]}: the simplest that fits into ${memory} and reaches 95 % of the fastest. ` +
+    return `Run ${names[run]}: the simplest that fits into ${memory} and reaches 95% of the fastest. ` +
       `Up to ${many(largestBatch)} sequence${largestBatch > 1 ? "s" : ""} fit${largestBatch > 1 ? "" : "s"} on a GPU. ` +
-      `${binds} binds, and the step reaches ${Math.round(100 * mfu)} % of the peak (MFU).`;
+      `${binds} binds, and the step reaches ${Math.round(100 * mfu)}% of the peak (MFU).`;
   }
 
   show({ state: drawState, peak: drawPeak, grid: drawGrid, plan: drawPlan });

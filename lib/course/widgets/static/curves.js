@@ -105,7 +105,7 @@
       : ranks === 1
         ? "One rank has nobody to average with: nothing is sent, and nothing is exposed."
         : `The same ${done[3].travels.length} buckets: after backward they add ${secondsText(late)} to the step, ` +
-          `during it ${secondsText(hidden)}: ${Math.round(100 * (total ? 1 - hidden / total : 1))} % of the communication is hidden.`;
+          `during it ${secondsText(hidden)}: ${Math.round(100 * (total ? 1 - hidden / total : 1))}% of the communication is hidden.`;
     const legend = { backward: "backward", communication: "all-reduce", limit: "end of backward" };
     const end = line(x(backward), 0, x(backward), height - 18, "limit");
     return { height, nodes: [...axis, end, ...lanes], says, legend };
@@ -155,7 +155,7 @@
     const down = (share) => bottom - share * (bottom - top);
     const grid = [0, 0.5, 1].flatMap((share) => [
       line(side, down(share), right, down(share), "grid"),
-      text(side - 6, down(share) + 4, `${100 * share} %`, "end"),
+      text(side - 6, down(share) + 4, `${100 * share}%`, "end"),
     ]);
     for (const n of [1, 16, 256, 4096, 65536]) {
       grid.push(text(across(n), bottom + 17, n.toLocaleString("en"), n === 65536 ? "end" : "middle"));
@@ -183,12 +183,12 @@
       ];
     });
 
-    const percent = (name) => `${Number((100 * efficiency(name, ranks)).toPrecision(3))} %`;
+    const percent = (name) => `${Number((100 * efficiency(name, ranks)).toPrecision(3))}%`;
     const total = (data.begin * sequences).toLocaleString("en");
     const many = ranks.toLocaleString("en");
     const from = (name) => (first[name] ? `from ${first[name].toLocaleString("en")} ranks on` : "never");
     const says = ranks === 1
-      ? "One rank has nobody to average with: its efficiency is 100 % by definition."
+      ? "One rank has nobody to average with: its efficiency is 100% by definition."
       : !bandwidth
         ? "With no bandwidth the gradients never arrive: only a rank alone gets anything done."
         : (possible.strong(ranks)
@@ -212,7 +212,7 @@
     return `${value >= 100 ? Math.round(value) : Number(value.toPrecision(3))} ${name}`;
   }
   const percentText = (share) =>
-    `${share >= 0.9995 ? 100 : Number((100 * share).toPrecision(share < 0.1 ? 2 : 3))} %`;
+    `${share >= 0.9995 ? 100 : Number((100 * share).toPrecision(share < 0.1 ? 2 : 3))}%`;
 
   function drawCheckpoints({ gpus, years, save, restart }, data, width) {
     const mtbf = (years * data.year) / gpus;
@@ -223,7 +223,7 @@
     const y = (share) => bottom - share * (bottom - top);
     const grid = [0, 0.25, 0.5, 0.75, 1].flatMap((share) => [
       line(left, y(share), right, y(share), "grid"),
-      text(left - 6, y(share) + 4, `${100 * share} %`, "end"),
+      text(left - 6, y(share) + 4, `${100 * share}%`, "end"),
     ]);
     for (const [seconds, name] of TIMES) {
       grid.push(line(x(seconds), top, x(seconds), bottom, "grid"));
