@@ -1,6 +1,7 @@
 """The graders of the lab in which one builds DDP: mistakes get a diagnosis."""
 
 import os  # noqa: F401, in a table
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,16 @@ def fill(sizes: list[int], first: int, cap: int, *, forward: bool = False) -> li
             buckets.append([])
         buckets[-1].append(number)
     return buckets
+
+
+def in_chunks(size: int) -> Callable[..., list[list[int]]]:
+    """The last alone, then so many at a time."""
+
+    def chunked(sizes: list[int], first: int, cap: int) -> list[list[int]]:
+        last, *order = range(len(sizes))[::-1]
+        return [[last], *(order[i : i + size] for i in range(0, len(order), size))]
+
+    return chunked
 
 
 def test_another_way_to_fill_them_is_right_too() -> None:
@@ -94,5 +105,11 @@ torch's own | hand.by_hand(average=hand.by_torch) | calls torch.distributed's al
 torch's own | hand.by_hand(average=hand.by_torch_in_secret) | torch.distributed's all_red
 raises | lambda model: os._exit(3) | left with exit code 3
 """)
+WRONG[grade.buckets] = [
+    ("mistake", lambda s, *caps: [*fill(s, *caps), [0]], "Parameter 0 is in 2 buckets"),
+    ("mistake", lambda s, *caps: [list(range(len(s)))], "Go through the parameters in reverse"),
+    ("these sizes", in_chunks(2), r"\[1, 2, 3, 4, 5, 6\] MiB.* Bucket 2 is not full with 5 MiB"),
+    ("mistake", in_chunks(99), "Bucket 1 was full before its last parameter came"),
+]
 
 test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

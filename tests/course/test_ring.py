@@ -183,6 +183,7 @@ def test_numbers_of_other_types_are_right() -> None:
     assert grade.bytes_sent(lambda n, size: np.int64(2 * (n - 1) * size // n))
     assert grade.slices(lambda *case: np.array(slices(*case)))
     assert grade.crossover(lambda *case: torch.tensor(crossover(*case)).double())
+    assert grade.crossover(lambda *case: math.floor(crossover(*case))), "rounded to whole bytes"
 
 
 rows = reader(globals())

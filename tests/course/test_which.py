@@ -56,6 +56,7 @@ def test_other_right_ways_are_right_too() -> None:
 
     assert grade.recursive_doubling(one_by_one)
     assert grade.crossing(lambda *case: np.float64(crossing(*case)))
+    assert grade.crossing(lambda *case: math.ceil(crossing(*case))), "rounded to whole bytes"
     assert grade.segments(lambda *case: np.int64(segments(*case)))
 
 

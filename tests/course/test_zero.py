@@ -69,6 +69,7 @@ def wire(strategy: str, nbytes: int, ranks: int, micro: int, **other: tuple[int,
 def test_numbers_of_other_types_are_right() -> None:
     assert grade.slices(lambda s, n, r: torch.tensor(cut(s, up(s, n), r)))
     assert grade.wire(lambda *case: np.float64(wire(*case)))
+    assert grade.wire(lambda *case: int(wire(*case))), "rounded to whole bytes"
 
 
 rows = reader(globals())

@@ -146,10 +146,15 @@ def check_crossing(
         if size <= 0:
             case = f"For {ranks} ranks you say {size:g}"
             raise Wrong(f"{case}; expected a number of bytes above zero.")
-        took = {name: seconds(build(ranks), size, switch(link)) for name, build in ways.items()}
-        slower, faster = max(took, key=took.__getitem__), min(took, key=took.__getitem__)
-        if took[slower] - took[faster] > 1e-6 * took[slower]:
-            (first, one), (second, other) = took.items()
+
+        def times(size: float, link: Link = link) -> list[float]:
+            return [seconds(build(ranks), size, switch(link)) for build in ways.values()]
+
+        rounding = max(1, 1e-6 * size)  # whole bytes, or float32
+        near, far = times(max(size - rounding, 0)), times(size + rounding)
+        if (near[0] < near[1]) == (far[0] < far[1]):
+            (first, second), (one, other) = ways, times(size)
+            slower = first if one > other else second
             raise Wrong(
                 f"For {ranks} ranks, alpha {link.alpha:g} s and beta {link.beta:g} s/byte you say "
                 f"{size:.0f} bytes. There {first} takes {one * 1e6:.1f} us and {second} "
