@@ -73,7 +73,13 @@ def test_another_right_way_is_right() -> None:
     def divided(letter: str, values: list[complex]) -> np.float32:
         return np.float32(sums(letter, values).real / sums(letter, values).imag)
 
+    def combining(text: str) -> list[tuple[str, complex]]:
+        pairs = mapper(text)
+        letters = sorted({letter for letter, _ in pairs})
+        return [(each, sum(value for letter, value in pairs if letter == each)) for each in letters]
+
     assert grade.mean_length(mapper, sums, divided)
+    assert grade.mean_length(combining, sums, divided), "a mapper may combine by itself"
     assert grade.owner(lambda key, ranks: np.int64(position(key, ranks)))
 
 
@@ -90,10 +96,10 @@ off by one | (lengths, added, lambda k, v: mean(k, [*v, (0, 1)])) | the words wi
 type | (lengths, lambda k, v: list(v), mean) | it raised (TypeError|ValueError)
 traffic | (lambda t: [(k, [v]) for k, v in plain(t)], keeps_all, lambda k, v: average(k,
     keeps_all(k, v)))
-    | of 1,000 words the combiner makes
+    | of 1,000 words [\d,]+ bytes are shuffled
 gathers all | (lambda t: [(w[0], " " + w) for w in words(t)], lambda k, v: "".join(v), lambda k,
     v: average(k, [len(w) for w in "".join(v).split()]))
-    | of 1,000 words the combiner makes
+    | of 1,000 words [\d,]+ bytes are shuffled
 type | (words, added, mean) | must yield pairs \(letter, value\)
 type | (lengths, added, lambda k, v: str(mean(k, v))) | have a mean length of '2.4'
 constant | (lengths, added, lambda k, v: 2.4) | the words with 'd' .* expected 3
