@@ -51,12 +51,10 @@ def seats(place: Callable[..., Seat], slips: dict[str, Callable[..., Seat]], **t
         read=pair,
         expected="(node, local rank)",
         slips={
-            "The node comes first, then the local rank.":
-                lambda *case: place(*case)[::-1],
+            "The node comes first, then the local rank.": lambda *case: place(*case)[::-1],
             "Nodes and local ranks count from 0.":
                 lambda *case: (place(*case)[0] + 1, place(*case)[1] + 1),
-            "Local ranks count from 0.":
-                lambda *case: (place(*case)[0], place(*case)[1] + 1),
+            "Local ranks count from 0.": lambda *case: (place(*case)[0], place(*case)[1] + 1),
             "That is the global rank; local ranks count from 0 on each node.":
                 lambda rank, *where: (place(rank, *where)[0], rank),
             **slips,

@@ -209,8 +209,7 @@ def buckets() -> Table:
                     [[len(sizes) - 1 - place for place in bucket] for bucket in
                     assign(sizes[::-1], first, cap)]
                 ),
-            "The first bucket has a cap of its own.":
-                lambda sizes, _, cap: assign(sizes, cap, cap),
+            "The first bucket has a cap of its own.": lambda sizes, _, cap: assign(sizes, cap, cap),
             "The cap of the first bucket is for the first alone.":
                 lambda sizes, first, _: assign(sizes, first, first),
             "A bucket is closed when it has reached its cap, by the parameter that fills it.":
@@ -285,8 +284,7 @@ def exposed() -> Table:
                 lambda computing, talking: max(0, total(talking) - total(computing)),
             "That is what is hidden.":
                 lambda computing, talking: len(quarters(talking) & quarters(computing)) / 4,
-            "That is all communication; some of it is hidden.":
-                lambda _, talking: total(talking),
+            "That is all communication; some of it is hidden.": lambda _, talking: total(talking),
             "That is what computing lasts; ask what of communication lies outside.":
                 lambda computing, _: total(computing),
             "A part of a second counts too.":

@@ -99,14 +99,10 @@ def first_difference() -> Table:
         read=_part,
         expected="(number, list of ranks) or None",
         slips={
-            "Compare shapes, too.":
-                names,
-            "A rank that never comes to a call differs, too.":
-                shortest,
-            "Calls are counted from 1.":
-                from_zero,
-            "Those are the others: name the ranks that are few, and rank 0 may be one.":
-                others,
+            "Compare shapes, too.": names,
+            "A rank that never comes to a call differs, too.": shortest,
+            "Calls are counted from 1.": from_zero,
+            "Those are the others: name the ranks that are few, and rank 0 may be one.": others,
         },
         otherwise=lambda answer, records: (
             "An earlier call differs: what follows is a consequence."

@@ -84,8 +84,7 @@ def indices() -> Table:
             "That is the order of epoch 0: seed the generator with the epoch.":
                 lambda size, ranks, rank, _, drop_last: drawn(size, ranks, rank, 0, drop_last),
             "Some ranks have a sample more and would run on without their peers. Repeat the first "
-            "samples, or drop the last.":
-                uneven,
+            "samples, or drop the last.": uneven,
             "Repeat the first samples only where none are dropped.":
                 lambda size, ranks, rank, epoch, _: drawn(size, ranks, rank, epoch, False),
             "Drop the last samples only where `drop_last` says so.":
@@ -250,8 +249,7 @@ def rate() -> Table:
                 ),
             "Steps count from 0: the first has the base rate.":
                 lambda step, *run: scheduled(step + 1, *run),
-            "It must not grow beyond factor * base.":
-                line,
+            "It must not grow beyond factor * base.": line,
             "There is a warm-up: the rate begins at base.":
                 lambda _, base, factor, __: factor * base,
             "The rate grows with the number of ranks: it ends at factor * base.":

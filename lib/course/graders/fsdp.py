@@ -202,8 +202,7 @@ def rows() -> Table:
         same=same,
         slips={
             "That is as even as can be. FSDP2 makes all chunks ceil(rows / ranks) long and gives "
-            "the last ranks fewer.":
-                even,
+            "the last ranks fewer.": even,
             "Some rows are on no rank: round up, not down.":
                 lambda count, ranks: cut(count, [count // ranks] * ranks),
             "There are no such rows: cut at their number.":
@@ -366,8 +365,7 @@ def peak() -> Table:
                 ),
             "Not all units are gathered at a time.":
                 lambda units, ranks, _: sum(units) // ranks + sum(units),
-            "That is the full model.":
-                lambda units, *_: sum(units),
+            "That is the full model.": lambda units, *_: sum(units),
         },
         solved=f"for all {len(models)} models on 1 to 16 ranks, with and without prefetch. More "
         "ranks only shrink the shards; what is gathered at a time does not depend on their number.",

@@ -194,16 +194,14 @@ def owner() -> Table:
         slips={
             "You deal the elements out like playing cards; a rank owns consecutive ones.":
                 lambda key, ranks: key[0] % ranks,
-            "The longer slices come first.":
-                lambda key, ranks: key[0] * ranks // key[1],
+            "The longer slices come first.": lambda key, ranks: key[0] * ranks // key[1],
             "There is no such rank: the first slices are longer by one.":
                 lambda key, ranks: key[0] // max(1, key[1] // ranks),
             "Slices differ by one element at most: the last need not be shorter.":
                 lambda key, ranks: key[0] // -(-key[1] // ranks),
             "The last slice is not longer than the others: the first are.":
                 lambda key, ranks: min(key[0] // max(1, key[1] // ranks), ranks - 1),
-            "Ranks count from 0.":
-                lambda key, ranks: holders(key[1], ranks)[key[0]] + 1,
+            "Ranks count from 0.": lambda key, ranks: holders(key[1], ranks)[key[0]] + 1,
             "Rank 0 owns the first slice.":
                 lambda key, ranks: ranks - 1 - holders(key[1], ranks)[key[0]],
         },

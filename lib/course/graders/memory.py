@@ -42,26 +42,19 @@ def activations() -> Table:
         right=kept,
         told="For a batch of {}, {} tokens, width {} and {} heads",
         slips={
-            "Those are numbers; each takes 4 bytes.":
-                lambda *case: kept(*case) / 4,
-            "A number takes 4 bytes here, not 2.":
-                lambda *case: kept(*case) / 2,
+            "Those are numbers; each takes 4 bytes.": lambda *case: kept(*case) / 4,
+            "A number takes 4 bytes here, not 2.": lambda *case: kept(*case) / 2,
             "That is one token's.":
                 lambda batch, time, *block: kept(batch, time, *block) / batch / time,
             "The small ones are missing: those of both LayerNorms and of attention.":
                 lambda batch, time, width, _: 4 * batch * time * 16 * width,
-            "Attention also keeps a number for each token and head.":
-                with_more(0, of_heads=-1),
-            "There are two LayerNorms, and each keeps two numbers a token.":
-                with_more(0, -2),
-            "A LayerNorm also keeps two numbers for each token.":
-                with_more(0, -4),
+            "Attention also keeps a number for each token and head.": with_more(0, of_heads=-1),
+            "There are two LayerNorms, and each keeps two numbers a token.": with_more(0, -2),
+            "A LayerNorm also keeps two numbers for each token.": with_more(0, -4),
             "One tensor is missing: is the block's input there, and all inputs inside?":
                 with_more(-1),
-            "One tensor too many: a sum keeps nothing, a view is no new tensor.":
-                with_more(1),
-            "Queries, keys and values are views of one tensor: count them once.":
-                with_more(3),
+            "One tensor too many: a sum keeps nothing, a view is no new tensor.": with_more(1),
+            "Queries, keys and values are views of one tensor: count them once.": with_more(3),
             "This attention never keeps its scores of all pairs.":
                 lambda batch, time, width, h: (
                     kept(batch, time, width, h) + 4 * batch * time * h * time
@@ -148,8 +141,7 @@ def checkpointed() -> Table:
         told="For {} blocks, a checkpoint every {}, {} bytes kept in a block and {} of them its "
         "input",
         slips={
-            "That is without checkpoints.":
-                lambda layers, _, kept, __: layers * kept,
+            "That is without checkpoints.": lambda layers, _, kept, __: layers * kept,
             "That is after forward. Then each segment is computed once more.":
                 lambda layers, every, _, passed: after(layers, every, passed),
             "That is a segment; the inputs of all the others wait meanwhile.":

@@ -58,14 +58,11 @@ def bytes_sent() -> Table:
                 lambda n, size: 2 * size,
             "Each message is one chunk, a 1/N of the tensor, not all of it.":
                 lambda n, size: 2 * (n - 1) * size,
-            "That is what the root of the naive way sends.":
-                lambda n, size: (n - 1) * size,
-            "That is the number of messages; each has size / N bytes.":
-                lambda n, size: 2 * (n - 1),
+            "That is what the root of the naive way sends.": lambda n, size: (n - 1) * size,
+            "That is the number of messages; each has size / N bytes.": lambda n, size: 2 * (n - 1),
             "Those are elements; each has 4 bytes. `nbytes` is in bytes already.":
                 lambda n, size: 2 * (n - 1) * size / n / 4,
-            "Those are bits.":
-                lambda n, size: 16 * (n - 1) * size / n,
+            "Those are bits.": lambda n, size: 16 * (n - 1) * size / n,
         },
         solved=f"for {{cases}} cases, from 1 to {max(cases)[0]} ranks: the simulator counts the "
         "same. With more and more ranks the bytes approach twice the tensor and never reach it.",

@@ -31,14 +31,10 @@ def bytes_per_parameter() -> Table:
         right=lambda policy, optimizer: state(1, policy, optimizer).total,
         told=lambda policy, optimizer: f"For {optimizer} with the policy {policy.name!r}",
         slips={
-            "Those are bits.":
-                lambda *case: 8 * state(1, *case).total,
-            "The master weights are missing.":
-                lambda *case: _without("master", *case),
-            "The optimizer's moments are missing.":
-                lambda *case: _without("moments", *case),
-            "The gradients are missing.":
-                lambda *case: _without("gradients", *case),
+            "Those are bits.": lambda *case: 8 * state(1, *case).total,
+            "The master weights are missing.": lambda *case: _without("master", *case),
+            "The optimizer's moments are missing.": lambda *case: _without("moments", *case),
+            "The gradients are missing.": lambda *case: _without("gradients", *case),
             "Adam keeps two moments of each parameter.":
                 lambda policy, name: state(1, policy, "momentum" if name == "adam" else name).total,
             "Not every part has the dtype of the weights.":
