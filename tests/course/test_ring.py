@@ -150,7 +150,7 @@ def test_a_verdict_is_shown_as_text_and_without_markup_of_its_own() -> None:
 
 def test_a_grader_remembers_what_was_right_first() -> None:
     grade_it = Grader(lambda function: function())
-    with pytest.raises(RuntimeError, match="solve the exercise first"):
+    with pytest.raises(RuntimeError, match="first solve the exercise above"):
         _ = grade_it.solved
 
     def mine() -> str:
