@@ -81,6 +81,14 @@ def test_the_solution_is_right_and_told_what_it_proved_and_folded(lab: str, exer
     assert found.metadata["jupyter"]["source_hidden"]
 
 
+@pytest.mark.parametrize("lab", LABS)
+def test_every_scoreboard_of_a_lab_has_its_rows(lab: str) -> None:
+    ran = executed(NOTEBOOKS / f"{lab}.ipynb")
+    assert ran is not None
+    outputs = [str(each) for cell in ran.cells for each in cell.get("outputs", [])]
+    assert [each for each in outputs if "No scoreboard" in each] == []
+
+
 # ---- enough wrong answers ----
 
 WRONG = dict(tables())

@@ -6,8 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
 
+import minidist
 from course.project import report
+from course.project.submission import guarded
+from minidist import launch
 from tests.course.verdicts import says
 from tools.work import ROOT
 
@@ -128,3 +134,14 @@ def test_one_file_is_graded_alone_and_the_status_says_how_it_went(tmp_path: Path
         "there is no milestone 'rign'; there are ring, ddp, zero, zero3, fsdp, checks, DDP,"
         in error
     )
+
+
+def optimizer_guarded() -> str:
+    """The first of its class, whose `step` torch wraps then."""
+    return guarded(
+        lambda: type(minidist.ZeroOptimizer([nn.Parameter(torch.ones(3))], SGD)).__name__
+    )
+
+
+def test_the_first_optimizer_of_a_class_replaces_nothing() -> None:
+    assert launch(optimizer_guarded, 1, device="cpu") == ["ZeroOptimizer"]
