@@ -50,7 +50,7 @@ def test_a_file_is_one_idea_and_a_function_reads_top_to_bottom(module: Path) -> 
         if isinstance(node, ast.FunctionDef):
             documented = ast.get_docstring(node) is not None
             body = node.body[1:] if documented else node.body
-            if [ast.unparse(each) for each in node.decorator_list] == ["exercise"]:
+            if [ast.unparse(each) for each in node.decorator_list] == ["Exercise"]:
                 body = body[:-1]  # it returns rows of data
             lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
             assert lines <= FUNCTION, f"{node.name} is {lines} lines long"

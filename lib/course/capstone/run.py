@@ -75,6 +75,11 @@ def file_of(module: str) -> Path:
     raise NotImplementedError(f"There is no {module.replace('.', '/')}.py yet: write it.")
 
 
+def digest_of(file: Path) -> str:
+    """Of what a module's file says."""
+    return sha256(file.read_bytes()).hexdigest()
+
+
 def forecast_of(told: Any) -> dict[str, float]:
     """The numbers of a forecast; Wrong if one is missing."""
     found = {}
@@ -105,8 +110,7 @@ def write(module: str, log: Path | None = None) -> None:
     log, own = log or file.with_suffix(".jsonl"), import_module(module)
     forecast = forecast_of(getattr(own, "FORECAST", None))
     first, aside = dist.get_rank() == 0, log.with_name(log.name + ".unfinished")
-    digest = sha256(file.read_bytes()).hexdigest()
-    head = {"digest": digest, "run": _runs(log) + 1, "forecast": forecast}
+    head = {"digest": digest_of(file), "run": _runs(log) + 1, "forecast": forecast}
     with aside.open("w") if first else nullcontext() as out:
         for line in chain([head], lines(own.Run, task.STEPS)):
             if out:

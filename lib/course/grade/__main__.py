@@ -81,9 +81,10 @@ if __name__ == "__main__":
     parser.add_argument("--at-once", type=int, default=2, help="submissions at a time")
     parser.add_argument("--seconds", type=float, default=Limits.seconds, help="per task")
     parser.add_argument("--gib", type=float, default=Limits.gib, help="memory of each process")
-    parser.add_argument("--seed", type=int, help="of what is drawn; a new one without it")
+    drawn = secrets.randbelow(10**6)
+    parser.add_argument("--seed", type=int, default=drawn, help="of what is drawn")
     asked = parser.parse_args()
-    os.environ["COURSE_SEED"] = str(asked.seed or secrets.randbelow(10**6))
+    os.environ["COURSE_SEED"] = str(asked.seed)
     if not asked.folder.is_dir():
         parser.error(f"{asked.folder} is no folder")
     limits = Limits(asked.seconds, asked.gib)

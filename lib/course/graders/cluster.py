@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
-from course.graders.table import Table, exercise
+from course.graders.table import Exercise, Table
 from course.verdict import pair
 
 __all__ = ["seat"]
@@ -14,7 +14,7 @@ CLUSTERS = [[4], [1, 1], [2, 2], [4, 4], [8, 8, 8], [1, 1, 1, 1, 1], [4, 2], [1,
 Seat = tuple[int, int]  # the node, and the local rank
 
 
-@exercise
+@Exercise
 def seat() -> Table:
     """Grade function(rank, gpus): where a rank sits, if node n has gpus[n] ranks.
 

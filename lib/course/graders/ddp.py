@@ -10,7 +10,7 @@ from torch import nn
 
 import minidist
 from course.graders.averages import backward, near, why_not
-from course.graders.table import Table, exercise, numbers
+from course.graders.table import Exercise, Table, numbers
 from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds
 from course.verdict import (
     Grader,
@@ -163,7 +163,7 @@ def _check_step(kind: int, seen: Sequence[_Seen], step: int) -> None:
             )
 
 
-@exercise
+@Exercise
 def buckets() -> Table:
     """Grade function(sizes, first, cap): the parameters' numbers in each bucket, in bytes."""
     models: list[tuple[list[int], float, float]] = [
@@ -243,7 +243,7 @@ def _why_buckets(found: list[list[int]], sizes: list[int], first: int, cap: int)
 Spans = list[tuple[float, float]]
 
 
-@exercise
+@Exercise
 def exposed() -> Table:
     """Grade function(computing, talking): seconds in which the rank communicates and computes not.
 

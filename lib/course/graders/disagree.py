@@ -6,7 +6,7 @@ What is right is known because the mistake is planted.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from course.graders.table import Table, exercise
+from course.graders.table import Exercise, Table
 from course.verdict import draws, whole
 
 __all__ = ["first_difference"]
@@ -64,7 +64,7 @@ def _cases() -> list[Planted]:
     return cases
 
 
-@exercise
+@Exercise
 def first_difference() -> Table:
     """Grade function(records): the first call at which ranks differ, and which of them are few.
 

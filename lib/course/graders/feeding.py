@@ -17,7 +17,7 @@ from torch.utils.data import DistributedSampler
 import minidist
 from course.graders.averages import near
 from course.graders.saving import save
-from course.graders.table import Table, amount, exercise
+from course.graders.table import Exercise, Table, amount
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds
 from course.verdict import (
@@ -39,7 +39,7 @@ ROWS = 5  # of a batch there
 # ---- samples ----
 
 
-@exercise
+@Exercise
 def indices() -> Table:
     """Grade function(size, ranks, rank, epoch, drop_last): the samples of one rank, in order.
 
@@ -207,7 +207,7 @@ def _why_accumulated(found: torch.Tensor, right: torch.Tensor, micro: int) -> st
 # ---- learning rate ----
 
 
-@exercise
+@Exercise
 def rate() -> Table:
     """Grade function(step, base, factor, warmup): the learning rate of a step, counted from 0.
 

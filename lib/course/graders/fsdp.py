@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
 from course.graders.averages import near, why_not
-from course.graders.table import Table, exercise, numbers
+from course.graders.table import Exercise, Table, numbers
 from course.sandbox.ranks import AT_THE_END, REAL, Traffic, check_traffic, on_worlds, takes_memory
 from course.verdict import (
     Grader,
@@ -170,7 +170,7 @@ def _check_gradient(rank: int, answer: object, own: Sequence[Tensor]) -> None:
     raise Wrong(f"on rank {rank} of {ranks} the gradient {why}")
 
 
-@exercise
+@Exercise
 def rows() -> Table:
     """Grade function(rows, ranks): which rows [start, end) each rank keeps, as FSDP2 cuts them.
 
@@ -314,7 +314,7 @@ def _check_norm(rank: int, answer: object, norms: list[float]) -> None:
     raise Wrong(f"on rank {rank} you return {found:.4f}, expected {right:.4f}.{why}")
 
 
-@exercise
+@Exercise
 def peak() -> Table:
     """Grade function(units, ranks, prefetch): the most weights that a rank holds during forward.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from course.graders.table import Table, exercise
+from course.graders.table import Exercise, Table
 from course.verdict import LIMIT, Grader, Wrong, alone, ask, draws, number, whole
 from minidist.errors import TaskError
 from minidist.mapreduce.map_reduce import map_reduce
@@ -168,7 +168,7 @@ def _on_workers(mapper: Any, combiner: Reducer, reducer: Reducer) -> None:
         raise Wrong(f"On real workers the means are {found!r:.200}; expected {right}.")
 
 
-@exercise
+@Exercise
 def owner() -> Table:
     """Grade function((element, numel), reducers), a partition that makes reduce-scatter.
 
@@ -176,7 +176,11 @@ def owner() -> Table:
     """
     draw = draws(11)
     worlds = [4, 1, 3, 8, *draw.sample(range(5, 30), 3)]
-    drawn = [(numel, n) for n in worlds for numel in (4 * n, 10, n + 1, n, 1, 97, 100 + 7 * n)]
+    drawn = [
+        (numel, n)
+        for n in worlds
+        for numel in (4 * n, 10, n + 1, n, 1, 97, draw.randrange(100, 300))
+    ]
 
     @cache
     def holders(numel: int, ranks: int) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from course.graders.table import Table, exercise, numbers
+from course.graders.table import Exercise, Table, numbers
 from course.training.models import GPT
 from course.verdict import draws, whole
 from minidist.memory.activations import saved
@@ -18,7 +18,7 @@ __all__ = ["activations", "checkpointed", "fewest", "peak"]
 GB = 10**9
 
 
-@exercise
+@Exercise
 def activations() -> Table:
     """Grade function(batch, time, width, heads): bytes that autograd keeps of one block of a GPT.
 
@@ -38,7 +38,8 @@ def activations() -> Table:
 
     return numbers(
         within=0.4,
-        cases=[(1, 8, 16, 8), (2, 8, 16, 2), (3, 17, 24, 4), (2, 5, 64, 1), (1, 31, 8, 8)],
+        cases=[(1, 8, 16, 8), (2, 8, 16, 2), (3, 17, 24, 4), (2, 5, 64, 1), (1, 31, 8, 8),
+               (5, 3, 40, 5)],
         right=kept,
         told="For a batch of {}, {} tokens, width {} and {} heads",
         slips={
@@ -74,7 +75,7 @@ def activations() -> Table:
 Lives = Sequence[tuple[float, float, int]]
 
 
-@exercise
+@Exercise
 def peak() -> Table:
     """Grade function(lives): the most bytes at any time, of tensors as (born, freed, bytes).
 
@@ -120,7 +121,7 @@ def peak() -> Table:
     )  # fmt: skip
 
 
-@exercise
+@Exercise
 def checkpointed() -> Table:
     """Grade function(layers, every, kept, passed): most bytes of activations with checkpoints.
 
@@ -180,7 +181,7 @@ def _played(layers: int, every: int, kept: int, passed: int) -> int:
     return most
 
 
-@exercise
+@Exercise
 def fewest() -> Table:
     """Grade function(parameters, limit, beside, policy, optimizer): the fewest ranks that do.
 

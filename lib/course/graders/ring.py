@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import minidist
-from course.graders.table import Table, exercise, numbers
+from course.graders.table import Exercise, Table, numbers
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import exchange as real_exchange
 from course.sandbox.switchboard import Deadlock
@@ -39,7 +39,7 @@ HandWritten = Callable[[int, int, list[torch.Tensor], Exchange], None]
 # ---- formulas ----
 
 
-@exercise
+@Exercise
 def bytes_sent() -> Table:
     """Grade function(ranks, nbytes): the bytes that each rank sends in a ring all-reduce."""
     draw = draws(7)

@@ -118,6 +118,3 @@ class Exercise(Grader[[Callable[..., object]]]):
 def _checked(module: str, name: str, function: Callable[..., object]) -> str:
     found: Exercise = getattr(import_module(module), name)
     return found.table().check(function)
-
-
-exercise = Exercise

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from course.graders.ring import check_crossing
-from course.graders.table import Table, exercise, numbers
+from course.graders.table import Exercise, Table, numbers
 from course.verdict import Wrong, ask_as, draws, formula, many, whole
 from minidist.errors import ScheduleError
 from minidist.schedule.algorithms import (
@@ -100,7 +100,7 @@ def crossing(function: Callable[[int, float, float], float]) -> str:
     )
 
 
-@exercise
+@Exercise
 def between_nodes() -> Table:
     """Grade function(ranks, local, nbytes): bytes that leave nodes in a hierarchical all-reduce."""
     draw = draws(5)

@@ -5,7 +5,7 @@ from itertools import product
 import torch
 
 from course.graders.cluster import seats
-from course.graders.table import Table, exercise, numbers
+from course.graders.table import Exercise, Table, numbers
 from course.verdict import draws, many, whole
 from minidist.memory.state import FP32, MIXED, OPTIMIZERS, DtypePolicy, state
 
@@ -23,7 +23,7 @@ def _policies() -> list[DtypePolicy]:
     return policies
 
 
-@exercise
+@Exercise
 def bytes_per_parameter() -> Table:
     """Grade function(policy, optimizer): bytes of the state for each parameter."""
     return numbers(
@@ -54,7 +54,7 @@ def _without(part: str, policy: DtypePolicy, optimizer: str) -> int:
     return one.total - int(getattr(one, part))
 
 
-@exercise
+@Exercise
 def largest() -> Table:
     """Grade function(gpu_bytes, ranks, policy, optimizer): most parameters that can be trained.
 
@@ -99,7 +99,7 @@ def largest() -> Table:
     )  # fmt: skip
 
 
-@exercise
+@Exercise
 def seat() -> Table:
     """Grade function(rank, per_node): the node of a rank, and its local rank there."""
     draw = draws(3)
@@ -107,7 +107,7 @@ def seat() -> Table:
     clusters = [(2, 4), (3, 8), (4, 1), (1, 5), *drawn]
     return seats(
         divmod,
-        {},
+        {"Ranks are dealt node by node, not in turns.": lambda rank, _: (rank % 2, rank // 2)},
         cases=[(rank, many) for nodes, many in clusters for rank in range(nodes * many)],
         told="For rank {}, with {} ranks on each node,",
         solved=f"for every rank of {len(clusters)} clusters, from 1 node to {max(clusters)[0]}. A "

@@ -14,7 +14,7 @@ from torch.optim import SGD, Optimizer
 
 import minidist
 from course.graders.averages import backward, near, why_not
-from course.graders.table import Table, exercise, numbers
+from course.graders.table import Exercise, Table, numbers
 from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds, takes_memory
 from course.verdict import (
     Grader,
@@ -35,7 +35,7 @@ STEPS, RATE = 3, 0.1
 # ---- who owns what ----
 
 
-@exercise
+@Exercise
 def slices() -> Table:
     """Grade function(sizes, ranks, rank): of each parameter the elements [start, end) of a rank.
 
@@ -344,7 +344,7 @@ UNITS: dict[str, Callable[[int], int]] = {
 }
 
 
-@exercise
+@Exercise
 def wire() -> Table:
     """Grade function(strategy, nbytes, ranks, micro): bytes that each rank sends in a step."""
     sizes, worlds = (64 * 10**6, 7 * 2**20, 3 * 10**9), (4, 1, 8, 64, 3)
@@ -360,6 +360,8 @@ def wire() -> Table:
         slips={
             "A rank need not send its own slice: (N - 1)/N of it.":
                 lambda way, nbytes, _, micro: UNITS[way](micro) * nbytes,
+            "Alone, a rank sends nothing: the factor is (N - 1)/N.":
+                lambda way, nbytes, ranks, micro: sent(way, nbytes, max(ranks, 2), micro),
             "That is what all ranks send together.":
                 lambda way, nbytes, ranks, micro: ranks * sent(way, nbytes, ranks, micro),
             "That is with one backward; gradients and parameters are freed after each.":

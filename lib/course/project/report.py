@@ -50,6 +50,13 @@ HEAD = ["code of", "calls", "messages", "bytes sent", "bytes at the peak", "ms o
 RING_HEAD = ["code of", "messages", "bytes sent", "ms on the link"]
 
 
+TARGETS = {  # name → in which file, and what to write there
+    "ring": ("ring", f"{', '.join(RING[:2])} and {RING[2]}"),
+    **{each.name: (each.file, each.target) for each in MILESTONES},
+    "checks": ("checks", "check"),
+}
+
+
 def grade(name: str, package: str = "mine") -> Verdict:
     """Grade "ring", "checks", or the milestone of this name, as it stands in a package."""
     others = {"ring": ring, "checks": catches}
@@ -246,10 +253,9 @@ def names_of(only: str) -> list[str]:
     Raises:
         ValueError: there is no such file or milestone.
     """
-    files = {"ring": "ring"} | {each.name: each.file for each in MILESTONES} | {"checks": "checks"}
-    names = [name for name, file in files.items() if only in ("", file, name)]
+    names = [name for name, (file, _) in TARGETS.items() if only in ("", file, name)]
     if not names:
-        known = ", ".join(dict.fromkeys([*files.values(), *files]))
+        known = ", ".join(dict.fromkeys([*(file for file, _ in TARGETS.values()), *TARGETS]))
         raise ValueError(f"there is no milestone {only!r}; there are {known}")
     return names
 
@@ -276,9 +282,7 @@ def next_step(package: str, verdicts: Mapping[str, Verdict]) -> str:
     for name, verdict in verdicts.items():
         if not verdict:
             do = "write" if verdict.status == "not yet" else "mend"
-            targets = {each.name: (each.file, each.target) for each in MILESTONES}
-            targets |= {"ring": ("ring", f"{', '.join(RING[:2])} and {RING[2]}")}
-            file, target = targets.get(name, ("checks", "check"))
+            file, target = TARGETS[name]
             path = os.path.relpath(Path(spec.origin).with_name(f"{file}.py"))
             return f"Next: {name}. In {path} {do} {target}; then run `make grade` again."
     return "All that was graded is right. Next: the capstone, a lab that `make lab` opens."
