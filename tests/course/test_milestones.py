@@ -47,6 +47,7 @@ def test_what_is_spoiled_on_the_way_is_refused(
     monkeypatch.setattr("course.project.report.reference", lambda _: right)
     _check_cost([costs["right"] for _, costs in of_ranks], milestone)
     refused = {"twice": "together send", "keeps": "at the peak" if milestone.lean else ""}
+    refused["hoards"] = "let the process of a rank grow" if milestone.lean else ""
     refused["waits"] = "times in a step a call is on its way" if milestone.overlap else ""
     for name, why in refused.items():
         spoilt = [costs[name] for _, costs in of_ranks]

@@ -46,12 +46,17 @@ WRONG = {
     "DDP, per parameter": [
         ("two ranks", hand.GathersEach, "together send 14,229,504 bytes .* 9,486,336 are enough"),
         ("memory", hand.KeepsCopies, "holds .* bytes at the peak of a step; .* are enough"),
-        ("memory", hand.KeepsArrays, "holds .* bytes at the peak of a step; .* are enough"),
+        ("memory", hand.KeepsArrays, "let the process of a rank grow by .* bytes, .* are enough"),
     ],
     "DDP, flat": [
         ("mistake", hand.Sums, r"On rank \d of 2 three layers, 2 ranks, .* is off by"),
         ("mistake", hand.NotBroadcast, "step 0: the mean loss of all ranks is off"),
-        ("mistake", hand.ForgetsBuffers, "a buffer and a frozen layer, 2 ranks, step 0: .* off by"),
+        (
+            "mistake",
+            hand.ForgetsBuffers,
+            "a BatchNorm and a .*, 2 ranks, step 0: .* off by",
+        ),
+        ("mistake", hand.FloatsOnly, "a BatchNorm .*, 2 ranks: 0.num_batches_tracked is off by 1 "),
         ("mistake", hand.TrainsFrozen, "NoneType.*Is it the gradient of a frozen parameter"),
         ("two ranks", hand.HalvesOnAnyRanks, "1 ranks, .* is off by"),
         ("torch's own", hand.ByTorch, "0 of the 9,486,336 bytes .* went through `comm`"),

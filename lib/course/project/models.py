@@ -57,21 +57,10 @@ class Branches(nn.Module):
         return outputs
 
 
-class Partly(nn.Module):
-    """A frozen layer between two others, and a buffer that is added."""
-
-    shift: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(mlp(5, 6), mlp(6, 6), mlp(6, 2))
-        self.layers[1].requires_grad_(False)
-        self.register_buffer("shift", torch.ones(5).double())
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Add, and run the layers."""
-        outputs: torch.Tensor = self.layers(inputs + self.shift)
-        return outputs
+def partly() -> nn.Module:
+    """A BatchNorm that keeps its statistics, and a frozen layer between two that train."""
+    norm = nn.BatchNorm1d(5).double().eval()  # its buffers: mean, variance, and a whole number
+    return nn.Sequential(norm, mlp(5, 6), mlp(6, 6).requires_grad_(False), mlp(6, 2))
 
 
 class Twice(nn.Module):
@@ -116,7 +105,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
     "three layers": (lambda: mlp(5, 7, 3, 1), squares),
     "nested modules": (nested, squares),
     "a GPT with tied weights": (tied_gpt, next_token),
-    "a buffer and a frozen layer": (Partly, squares),
+    "a BatchNorm and a frozen layer": (partly, squares),
     TWICE: (Twice, squares),
     EITHER_ORDER: (Branches, squares),
 }

@@ -62,6 +62,8 @@ def check_parity(
     for name, weight in trained.weights().items():
         where = f"{model_name}, {ranks} ranks, after {STEPS} steps: {name}"
         _compare(where, weight.detach(), alone.get_parameter(name).detach())
+    for name, buffer in net.named_buffers():
+        _compare(f"{model_name}, {ranks} ranks: {name}", buffer, alone.get_buffer(name))
 
 
 def _compare(what: str, found: Tensor, right: Tensor, why: str = "") -> None:

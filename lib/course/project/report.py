@@ -43,6 +43,7 @@ RANKS = (1, 2, 3, 4, 5)
 COST_RANKS = 3  # on two, a gather of everything sends no more than an all-reduce
 SCORE_RANKS, RING_SCORE_RANKS = 2, 4
 SPARE = 1.1  # of the peak of from_scratch: buckets may be cut a little differently
+SPARE_OF_PROCESS = 1.25  # of which a page here and there is somebody else's
 TIMEOUT = 30.0
 waiting = partial(tqdm, leave=False)  # a bar on stderr: a grader catches what is printed
 HINTS = {"NoneType": " Is it the gradient of a frozen parameter?"}
@@ -138,6 +139,12 @@ def _check_cost(costs: list[Cost], milestone: Milestone) -> None:
         raise Wrong(
             f"The result is right, and a rank holds {costs[0].peak:,} bytes at the peak of a step; "
             f"{right.peak:,} are enough. What is held longer than it is needed?"
+        )
+    if milestone.lean and costs[0].kept > SPARE_OF_PROCESS * right.kept:
+        raise Wrong(
+            f"The result is right, and some steps let the process of a rank grow by "
+            f"{costs[0].kept:,} bytes, {costs[0].peak:,} of them in tensors; {right.kept:,} are "
+            "enough. What is kept in other things than tensors?"
         )
     if costs[0].overlaps < milestone.overlap * right.overlaps:
         raise Wrong(

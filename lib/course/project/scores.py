@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
+import psutil  # type: ignore[import-untyped]
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -29,6 +30,7 @@ LINK = Link(alpha=100e-6, beta=1 / 250e6)  # 100 µs and 250 MB/s: what a laptop
 WIDTH, LAYERS, ROWS = 192, 8, 96
 CAP = WIDTH * WIDTH * 8 / 2**20  # MiB: a bucket for each layer
 STEPS, ROUNDS = 3, 9
+M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 
 class Cost(NamedTuple):
@@ -37,7 +39,8 @@ class Cost(NamedTuple):
     calls: int
     messages: int
     nbytes: int  # that they carry
-    peak: int  # the most bytes that it holds, parameters and optimizer state among them
+    peak: int  # the most bytes of tensors that it holds, parameters and optimizer state among them
+    kept: int  # bytes by which some steps let its process grow; 0 where that cannot be known
     overlaps: int  # how often a call is on its way when a layer computes or another call is made
     early: int  # calls that are made before backward ends
     passed: int  # gathers that are waited for before one that was called earlier
@@ -116,23 +119,33 @@ def traffic(
     return comm, overlapping, early[-1]
 
 
-def peak(milestone: Milestone, kind: type, rows: torch.Tensor) -> int:
-    """The most bytes that a rank holds in a step; the least of three, as threads may free late.
+def memory(milestone: Milestone, kind: type, rows: torch.Tensor) -> tuple[int, int]:
+    """The most bytes of tensors that a rank holds in a step, and by how many its process has grown.
 
-    Arrays of numpy's, which torch's allocator does not see, count as they are after the steps.
+    Of three peaks the least, as threads may free late. Only the process knows of arrays and files.
     """
     comm = Ours(algorithm="shared_memory")  # another would be chosen by its speed, not its memory
-    comm.all_reduce(torch.ones(1))  # its buffers are not the step's
-    meter = Meter()
-    tracemalloc.start()
+    comm.all_reduce(torch.ones(LAYERS * WIDTH * (WIDTH + 1)))  # its buffers are not the step's
+    meter, before = Meter(), of_the_process()
     trained = milestone.train(kind, build(), comm, CAP)
-    for _ in range(STEPS - 1):
+    for _ in range(STEPS):
         step(trained, rows)
-    most = min(meter.curve(lambda: step(trained, rows)).peak for _ in range(STEPS))
-    arrays = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
-    kept = tracemalloc.take_snapshot().filter_traces([arrays])
-    tracemalloc.stop()
-    return most + sum(trace.size for trace in kept.traces)
+    kept = of_the_process() - before
+    return min(meter.curve(lambda: step(trained, rows)).peak for _ in range(STEPS)), kept
+
+
+def of_the_process() -> int:
+    """The bytes that are this process's alone; 0 without glibc, which can give back what is free.
+
+    A block of 32 KiB or more then is taken from the system, and given back when it is freed.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        return 0
+    gc.collect()
+    libc.mallopt(M_MMAP_THRESHOLD, 2**15)
+    libc.malloc_trim(0)
+    return int(psutil.Process().memory_full_info().uss)
 
 
 def seconds(milestone: Milestone, kind: type, comm: Comm, rows: torch.Tensor) -> float:
@@ -152,11 +165,11 @@ def cost(kind: type, milestone: Milestone) -> Cost:
     one = torch.ones(1, WIDTH).double()
     counted, seen, early = traffic(milestone, kind, build(), one)
     sent = counted.messages_sent, counted.bytes_sent
-    most, twice = peak(milestone, kind, one), 0
+    (most, kept), twice = memory(milestone, kind, one), 0
     if milestone.file == "fsdp":
         again, *_ = traffic(milestone, kind, Twice(), torch.ones(1, 5).double())
         twice = len(again.calls)
-    return Cost(len(counted.calls), *sent, most, seen.overlaps, early, seen.passed, twice)
+    return Cost(len(counted.calls), *sent, most, kept, seen.overlaps, early, seen.passed, twice)
 
 
 def on_slow_link(milestone: Milestone, kind: type) -> float:
@@ -166,8 +179,9 @@ def on_slow_link(milestone: Milestone, kind: type) -> float:
 
 
 def cost_and_seconds(kind: type, milestone: Milestone) -> tuple[Cost, float]:
-    """On a rank: both."""
-    return cost(kind, milestone), on_slow_link(milestone, kind)
+    """On a rank: both; the seconds first, as malloc is another one after `of_the_process`."""
+    on_link = on_slow_link(milestone, kind)
+    return cost(kind, milestone), on_link
 
 
 # ---- the ring's ----

@@ -167,7 +167,7 @@ class KeepsArrays(PerParameterDDP):
 
     def synchronize(self) -> None:
         super().synchronize()
-        self.kept = [flatten_gradients(self.parameters).numpy().copy() for _ in range(2)]
+        self.kept = [each.grad.numpy().copy() for each in self.parameters]
 
 
 class GathersEach(PerParameterDDP):
@@ -249,6 +249,15 @@ class OnRank0Only(FlatDDP):
 class ForgetsBuffers(FlatDDP):
     def __init__(self, module, comm):
         with patch.object(module, "buffers", list):
+            super().__init__(module, comm)
+
+
+class FloatsOnly(FlatDDP):
+    """It forgets the buffer that counts."""
+
+    def __init__(self, module, comm):
+        floats = [each for each in module.buffers() if each.is_floating_point()]
+        with patch.object(module, "buffers", lambda: floats):
             super().__init__(module, comm)
 
 
