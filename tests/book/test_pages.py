@@ -368,6 +368,11 @@ def test_outputs_hold_no_traceback_or_warning(name: str) -> None:
         assert said is None, said
 
 
+@each_page
+def test_a_page_does_not_say_where_it_was_built(name: str) -> None:
+    assert str(BUILD.parent) not in (HTML / name).read_text()
+
+
 def test_recorded_times_are_those_of_the_record_and_say_so() -> None:
     results = BUILD.parent / "benchmarks" / "results"
     record = json.loads((results / "collectives.json").read_text())
