@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from course import figures
 from course.pages import published as module
-from course.pages.published import curve, published
+from course.pages.published import curve, named, published
 from course.timing.fits import at_size, bus_bandwidth, errors, fitted, through_ends, two_lines
 from course.widgets import trace_stepper
 from minidist.parallel.sharding.partition import MIB, assign
@@ -145,13 +145,31 @@ def resnet50() -> list[tuple[str, int]]:
 def test_buckets_of_the_trace_are_those_of_the_rule_to_the_parameter() -> None:
     """From the last parameter to the first; the first bucket is full at 1 MiB, others at 25."""
     record, parameters = published("ddp_trace"), resnet50()
-    assert sum(elements for _, elements in parameters) == record["parameters"]
-    buckets = assign([4 * elements for _, elements in parameters], MIB, 25 * MIB)
+    sizes = [elements for _, elements in parameters]
+    assert (sum(sizes), len(sizes)) == (record["parameters"], record["parameter_tensors"])
     found = [
-        [sum(parameters[i][1] for i in b), len(b), parameters[max(b)][0], parameters[min(b)][0]]
-        for b in buckets
+        [sum(sizes[i] for i in b), len(b), parameters[max(b)][0], parameters[min(b)][0]]
+        for b in assign([4 * size for size in sizes], MIB, 25 * MIB)
     ]
     assert found == record["buckets"]
+    assert [round(4e-6 * elements, 1) for elements, *_ in found] == [8.2, 31.5, 26.3, 26.6, 9.7]
+    for step in record["steps"]:
+        calls = named(step["nccl_columns"], step["nccl"])
+        sent = [call["elements"] for call in calls if call["collective"] == "all_reduce"]
+        assert sent == [elements for elements, *_ in found]
+
+
+def test_buffers_go_first_and_copies_out_of_the_buckets_come_last() -> None:
+    trace = published("ddp_trace")
+    step = trace["steps"][0]
+    calls = named(step["nccl_columns"], step["nccl"])
+    assert [call["elements"] for call in calls[:2]] == [53_120, 53]
+    assert round(sum(call["duration_ms"] for call in calls[:2]), 2) == 0.04
+    assert calls[2]["duration_ms"] > calls[3]["duration_ms"], "8.2 MB, and 31.5"
+    copies = [start for start, _ in step["compute"]["backward"]]
+    assert sum(start > step["last_all_reduce_end_ms"] for start in copies) > 100
+    for each in trace["steps"]:
+        assert each["backward_end_ms"] - each["last_all_reduce_end_ms"] > 14
 
 
 def test_a_step_of_the_trace_waits_for_nothing_though_little_is_overlapped() -> None:
@@ -230,6 +248,15 @@ def test_an_exposed_bucket_costs_what_it_takes_to_send() -> None:
     slope = np.polyfit(rows[:22, 0], rows[:22, 2], 1)[0]
     send = (rows[:, 3] - rows[:, 1]).mean() / (record["parameters"] * 4 / 2**20)
     assert slope == pytest.approx(send, rel=0.07)
+
+
+def test_what_a_bucket_exposes_is_the_bucket() -> None:
+    record = published("bucket_sweep")
+    size, ddp, overlapped, at_the_end = np.array(record["rows"]).T
+    exchange = at_the_end.mean() - ddp.mean()
+    rule = ddp.mean() + exchange * np.minimum(size * MIB / (4 * record["parameters"]), 1)
+    assert np.abs(overlapped / rule - 1).max() < 0.04
+    assert 0.19 < exchange / ddp.mean() < 0.21, "a fifth of backward"
 
 
 def test_the_trace_is_stepped_through_bucket_by_bucket() -> None:

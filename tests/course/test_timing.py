@@ -33,8 +33,9 @@ def test_every_step_has_its_rounds_and_no_less_than_its_time() -> None:
     assert [len(rounds) for took in of_ranks for rounds in took.values()] == [3] * 4
     found = turns.fastest(of_ranks)
     assert list(found) == ["quick", "exposed"]
-    assert found["exposed"].ms >= 30
-    assert found["exposed"].after("compute") >= 20
+    exposed = found["exposed"]
+    assert exposed.ms >= 30
+    assert exposed.end - max(span.end for span in exposed.spans) >= 0.02
 
 
 def test_a_round_starts_with_the_first_rank_and_ends_with_the_last_and_the_fastest_counts() -> None:
@@ -44,7 +45,7 @@ def test_a_round_starts_with_the_first_rank_and_ends_with_the_last_and_the_faste
     first = [took(0, 9, 9), took(1, 3, 4)]
     other = [took(0, 1, 2), took(0.5, 2, 4.5)]
     found = turns.fastest([{"a": first}, {"a": other}])["a"]
-    assert (found.ms, found.after("compute")) == (4000, 1500)
+    assert (found.ms, max(span.end for span in found.spans)) == (4000, 3)
 
 
 def test_an_emulated_layer_takes_its_time_before_its_gradients_are_there() -> None:

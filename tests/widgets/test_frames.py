@@ -16,13 +16,7 @@ from course.widgets import (
     zero_stepper,
 )
 from course.widgets.buckets import CAPS, LAYERS, WAYS
-from course.widgets.frames import (
-    Cell,
-    Frame,
-    FramesChoice,
-    FramesStepper,
-    drawing,
-)
+from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, drawing
 from course.widgets.recording import RANKS
 from course.widgets.sampler import CALLS, ENDS, SAMPLES
 from course.widgets.stages import STAGES

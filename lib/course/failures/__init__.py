@@ -6,17 +6,12 @@
 A `Case` has a function that fails on all ranks, and one that is repaired.
 """
 
-from course.failures import disagreeing, drifting, dying, saving
+from course.failures import disagreeing, drifting, dying
 from course.failures.case import Case, Kit, Seen, see
 
-FAMILIES = dying, disagreeing, drifting, saving
 # In the order of the lab: each is numbered by its function's name.
-CASES = {
-    case.name: case
-    for case in sorted(
-        (case for family in FAMILIES for case in family.CASES),
-        key=lambda case: int(case.fails.__name__.removeprefix("case_")),
-    )
-}
+every = [*dying.CASES, *disagreeing.CASES, *drifting.CASES]
+every.sort(key=lambda case: int(case.fails.__name__.removeprefix("case_")))
+CASES = {case.name: case for case in every}
 
 __all__ = ["CASES", "Case", "Kit", "Seen", "see"]

@@ -27,13 +27,10 @@ class Kit:
         self.name, self.folder = name, folder
         lib: Any = minidist if name == "minidist" else dist
         self.all_reduce, self.broadcast, self.barrier = lib.all_reduce, lib.broadcast, lib.barrier
+        wrappers: Any = minidist if name == "minidist" else nn.parallel
+        self.ddp = wrappers.DistributedDataParallel
 
-    def ddp(self, net: nn.Module, **options: Any) -> Any:
-        """Wrap in DistributedDataParallel."""
-        lib: Any = minidist if self.name == "minidist" else nn.parallel
-        return lib.DistributedDataParallel(net, **options)
-
-    def fully_shard(self, net: nn.Module) -> nn.Module:
+    def fully_shard(self, net: nn.Module) -> None:
         """Wrap in FSDP."""
         if self.name == "minidist":
             minidist.fully_shard(net)
@@ -41,7 +38,6 @@ class Kit:
             from torch.distributed.fsdp import fully_shard  # slow to import
 
             fully_shard(net)
-        return net
 
 
 @dataclass(frozen=True)

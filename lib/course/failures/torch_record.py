@@ -58,9 +58,8 @@ def dump() -> dict[str, Any]:
 
 def last_call(folder: str | os.PathLike[str], rank: int) -> dict[str, Any]:
     """The rank's last entry."""
-    found: dict[str, Any] = pickle.loads(Path(folder, f"{PREFIX}{rank}").read_bytes())
-    call: dict[str, Any] = found["entries"][-1]
-    return call
+    found = pickle.loads(Path(folder, f"{PREFIX}{rank}").read_bytes())
+    return dict(found["entries"][-1])
 
 
 def torchfrtrace(folder: str | os.PathLike[str]) -> str:

@@ -22,7 +22,7 @@ from typing import TextIO
 
 PATIENCE = 3.0  # seconds between two lines about a run
 STAY = ("sh", "-c", "echo here; exec cat")  # until we close its input, or are gone
-USER = ("--user", "--preserve-credentials")
+USER: tuple[str, ...] = ("--user", "--preserve-credentials")
 NO = ("not permitted", "denied", "not supported", "Unknown device type")  # a kernel's refusals
 
 
@@ -67,29 +67,23 @@ def cabled() -> Iterator[list[Host]]:
     if missing:
         raise ToolMissing(f"needs {', '.join(missing)} (packages util-linux and iproute2)")
     with ExitStack() as stack:
-        first, user = _first(stack)
+        try:
+            own_user = _staying("unshare", "--user", "--map-root-user", "--net")
+            first, user = stack.enter_context(own_user), USER
+        except Forbidden:  # root needs no user of its own there
+            first, user = stack.enter_context(_staying("unshare", "--net")), ()
         into = ("nsenter", "--target", str(first), *user)
         second = stack.enter_context(_staying(*into, "unshare", "--net"))
         hosts = [
             Host(f"10.77.0.{number}", "eth0", ("nsenter", "--target", str(pid), *user, "--net"))
             for number, pid in enumerate((first, second), 1)
         ]
-        ends = ("eth0", "type", "veth", "peer", "name", "eth0", "netns", str(second))
-        _ip(hosts[0], "link", "add", *ends)
+        _ip(hosts[0], f"link add eth0 type veth peer name eth0 netns {second}")
         for host in hosts:
-            _ip(host, "address", "add", f"{host.address}/24", "dev", host.interface)
+            _ip(host, f"address add {host.address}/24 dev {host.interface}")
             for interface in ("lo", host.interface):
-                _ip(host, "link", "set", interface, "up")
+                _ip(host, f"link set {interface} up")
         yield hosts
-
-
-def _first(stack: ExitStack) -> tuple[int, tuple[str, ...]]:
-    """A process on the first host, and how to become its user; without one, root can do it."""
-    try:
-        own_user = _staying("unshare", "--user", "--map-root-user", "--net")
-        return stack.enter_context(own_user), USER
-    except Forbidden:
-        return stack.enter_context(_staying("unshare", "--net")), ()
 
 
 @contextmanager
@@ -105,12 +99,12 @@ def _staying(*unshare: str) -> Iterator[int]:
         yield process.pid
 
 
-def _ip(host: Host, *words: str) -> None:
-    done = subprocess.run([*host.enter, "ip", *words], capture_output=True, text=True)
+def _ip(host: Host, command: str) -> None:
+    done = subprocess.run([*host.enter, "ip", *command.split()], capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip()
         no = any(word in said for word in NO)
-        raise (Forbidden if no else RuntimeError)(f"ip {' '.join(words)}: {said}")
+        raise (Forbidden if no else RuntimeError)(f"ip {command}: {said}")
 
 
 def torchrun(
@@ -126,27 +120,23 @@ def torchrun(
     launchers meet at that host instead, and agree there on who is which node. If they do not all
     end within `timeout` seconds, they are stopped.
     """
-    launcher = [
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *("--nnodes", str(len(hosts)), "--nproc-per-node", str(per_node)),
-    ]
-    port = str(_free_port())
+    port = _free_port()
+    launcher = f"-m torch.distributed.run --nnodes {len(hosts)} --nproc-per-node {per_node}"
 
-    def meeting(node: int, host: Host) -> list[str]:
+    def command(node: int, host: Host) -> list[str]:
         if c10d is None:
-            at = ["--master-addr", hosts[0].address, "--master-port", port]
-            return [*at, "--node-rank", str(node)]
-        return [
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{c10d.address}:{port}"),
-            *("--rdzv-conf", f"is_host={str(host is c10d).lower()}", "--local-addr", host.address),
-        ]
+            meeting = f"--master-addr {hosts[0].address} --master-port {port} --node-rank {node}"
+        else:
+            own = f"--rdzv-conf is_host={str(host is c10d).lower()} --local-addr {host.address}"
+            meeting = f"--rdzv-backend c10d --rdzv-endpoint {c10d.address}:{port} {own}"
+        return [*host.enter, sys.executable, *f"{launcher} {meeting}".split(), *script]
 
     with ExitStack() as stack:
         outs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in hosts]
         errs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in hosts]
         launchers = [
             subprocess.Popen(
-                [*host.enter, *launcher, *meeting(node, host), *script],
+                command(node, host),
                 env=os.environ | {"GLOO_SOCKET_IFNAME": host.interface, "OMP_NUM_THREADS": "1"},
                 stdout=outs[node],
                 stderr=errs[node],

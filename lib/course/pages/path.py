@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[3]
 WORDS, LINES = 175, 20  # of prose, and of code in cells that a reader sees, in a minute
@@ -38,9 +38,8 @@ class Chapter(NamedTuple):
 
 def path() -> list[Chapter]:
     """All chapters, in the order of the landing page."""
-    cards = CARD.findall(
-        (ROOT / "book" / "index.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
-    )
+    text = (ROOT / "book" / "index.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    cards = CARD.findall(text)
     return [_chapter(part, entry) for part, card in cards for entry in card.strip().split("\n\n")]
 
 
@@ -67,7 +66,7 @@ def graded(chapter: Chapter) -> list[str]:
 
 def exercises(lab: Lab) -> list[str]:
     """The names of a lab's exercises."""
-    tags = [tag for cell in _cells(lab) for tag in _tags(cell)]
+    tags = [tag for *_, tags in _cells(lab) for tag in tags]
     names = [tag.removeprefix("exercise-") for tag in tags if tag.startswith("exercise-")]
     return [name.replace("-", " ").replace("_", " ") for name in names]
 
@@ -86,10 +85,10 @@ def reading_time(chapter: Chapter) -> float:
 def lab_time(lab: Lab) -> float:
     """Estimated minutes for a lab with its exercises."""
     cells = _cells(lab)
-    prose = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
-    seen = ["".join(cell["source"]) for cell in code if not UNSEEN & {*_tags(cell)}]
-    folded = sum("hide-cell" in _tags(cell) for cell in code) - len(exercises(lab))
+    prose = [source for kind, source, _ in cells if kind == "markdown"]
+    code = [(source, tags) for kind, source, tags in cells if kind == "code"]
+    seen = [source for source, tags in code if not UNSEEN & {*tags}]
+    folded = sum("hide-cell" in tags for _, tags in code) - len(exercises(lab))
     answers = GRADED * len(exercises(lab)) + RIDDLE * folded
     return _words(prose) / WORDS + _lines(seen) / LINES + answers
 
@@ -104,13 +103,10 @@ def project_lines(file: str) -> int:
     return len(lines)
 
 
-def _cells(lab: Lab) -> list[dict[str, Any]]:
-    found = json.loads((ROOT / "notebooks" / f"{lab.name}.ipynb").read_text())
-    return list(found["cells"])
-
-
-def _tags(cell: dict[str, Any]) -> list[str]:
-    return list(cell["metadata"].get("tags", []))
+def _cells(lab: Lab) -> list[tuple[str, str, list[str]]]:
+    """The type, the source and the tags of each cell."""
+    cells = json.loads((ROOT / "notebooks" / f"{lab.name}.ipynb").read_text())["cells"]
+    return [(c["cell_type"], "".join(c["source"]), c["metadata"].get("tags", [])) for c in cells]
 
 
 def _words(texts: Iterable[str]) -> int:

@@ -1,6 +1,7 @@
 """Rows of the tables about FSDP: published runs, read and set beside what formulas say."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from minidist.memory.state import AUTOCAST
@@ -32,14 +33,9 @@ def what_fits(sizes: Sizes, gpu: Accelerator, gpus: int) -> dict[tuple[str, bool
     The speed is predicted with as many sequences as fit, but no more than `MOST`; 0 if none does.
     """
     found = {}
-    for recompute in (True, False):
-        for name in ("ddp", "fsdp"):
-
-            def forecast(batch: int, name: str = name, again: bool = recompute) -> Any:
-                chosen = plan(sizes, gpu, gpus, batch=batch, policy=AUTOCAST, checkpointing=again)
-                return chosen.forecasts[name]
-
-            most = forecast(1).largest_batch
-            speed = forecast(min(most, MOST)).tokens_per_second / gpus if most else 0
-            found[name, recompute] = most, round(speed)
+    for recompute, name in product((True, False), ("ddp", "fsdp")):
+        how: Any = {"policy": AUTOCAST, "checkpointing": recompute}
+        most = plan(sizes, gpu, gpus, batch=1, **how).forecasts[name].largest_batch
+        run = plan(sizes, gpu, gpus, batch=max(1, min(most, MOST)), **how).forecasts[name]
+        found[name, recompute] = most, round(run.tokens_per_second / gpus) if most else 0
     return found

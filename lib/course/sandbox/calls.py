@@ -8,33 +8,30 @@ import torch.distributed as dist
 
 import minidist
 
-__all__ = ["tried"]
-
 Make = Callable[[int], torch.Tensor]  # a tensor filled according to a number
 
 NAMES = ["broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter"]
 NAMES += ["all_reduce", "all_to_all"]
+RANKS = 2
 
 
-def tried(library: Any, make: Make, ranks: int = 2) -> dict[str, str]:
+def tried(library: Any, make: Make) -> dict[str, str]:
     """Make each call on real ranks: its name → "right", "wrong, and no error" or what went wrong.
 
-    Args:
-        library: `minidist`, or `torch.distributed`, which runs over Gloo here.
-        make: makes a tensor whose numbers depend on its argument; the calls read and write such.
-        ranks: number of ranks.
+    `library`: `minidist`, or `torch.distributed`, which runs over Gloo here; `make`: makes a tensor
+    whose numbers depend on its argument. The calls read and write such tensors.
     """
-    right = _attempts(minidist, lambda value: make(value).contiguous(), NAMES, ranks)
+    right = _attempts(minidist, lambda value: make(value).contiguous(), NAMES)
     try:
-        found = _attempts(library, make, NAMES, ranks)
+        found = _attempts(library, make, NAMES)
     except minidist.RankError:  # one call broke the ranks: each on ranks of its own
-        found = {name: _alone(library, make, name, ranks) for name in NAMES}
+        found = {name: _alone(library, make, name) for name in NAMES}
     return {name: _verdict(found[name], right[name]) for name in NAMES}
 
 
-def _alone(library: Any, make: Make, name: str, ranks: int) -> list[Any]:
+def _alone(library: Any, make: Make, name: str) -> list[Any]:
     try:
-        return _attempts(library, make, [name], ranks)[name]
+        return _attempts(library, make, [name])[name]
     except minidist.RankError as error:
         return [f"failed: {str(error).splitlines()[0]}"]
 
@@ -46,7 +43,7 @@ def _verdict(found: list[Any], right: list[Any]) -> str:
     return "right" if found == right else "wrong, and no error"
 
 
-def _attempts(library: Any, make: Make, names: list[str], ranks: int) -> dict[str, list[Any]]:
+def _attempts(library: Any, make: Make, names: list[str]) -> dict[str, list[Any]]:
     """Of each call what each rank has written, as lists, or why it did not."""
 
     def attempt() -> dict[str, Any]:
@@ -60,7 +57,7 @@ def _attempts(library: Any, make: Make, names: list[str], ranks: int) -> dict[st
                 results[name] = f"refused: {type(error).__name__}"
         return results
 
-    of_ranks = minidist.launch(attempt, ranks, timeout=20)
+    of_ranks = minidist.launch(attempt, RANKS, timeout=20)
     return {name: [each[name] for each in of_ranks] for name in names}
 
 

@@ -35,13 +35,10 @@ METHODS = {
 
 
 def without_torch(instead: str) -> AbstractContextManager[None]:
-    """Inside `with`, torch.distributed's collectives raise Wrong; so does the end of the block.
+    """Inside `with`, torch.distributed's collectives raise Wrong.
 
-    Args:
-        instead: what the exercise is to be solved with, for the message ("`broadcast`").
-
-    Raises:
-        Wrong: one of them was called, even if the function has caught what that raised.
+    So does the end of the block, in case the function has caught it. `instead`: what the exercise
+    is to be solved with, for the message ("`broadcast`").
     """
     methods = [
         (dist.ProcessGroup, method, f"torch.distributed's {name}")
@@ -58,23 +55,22 @@ def without_minidist(instead: str) -> AbstractContextManager[None]:
 
 def without_wrappers(instead: str) -> AbstractContextManager[None]:
     """The same for the classes of minidist that wrap a model or an optimizer."""
-    kinds = {
-        "DistributedDataParallel": minidist.DistributedDataParallel,
-        "ZeroOptimizer": minidist.ZeroOptimizer,
-        "fully_shard": Unit,
-    }
-    methods = [(kind, "__init__", f"minidist's {name}") for name, kind in kinds.items()]
+    kinds = [minidist.DistributedDataParallel, minidist.ZeroOptimizer]
+    methods = [(kind, "__init__", f"minidist's {kind.__name__}") for kind in kinds]
+    methods.append((Unit, "__init__", "minidist's fully_shard"))
     return _without(methods, instead)
 
 
 @contextmanager
 def _without(methods: Iterable[tuple[type, str, str]], instead: str) -> Iterator[None]:
-    called: list[str] = []
+    called: list[Wrong] = []
 
     def forbid(name: str) -> Any:
+        wrong = Wrong(f"your function calls {name}. Use {instead} and nothing else.")
+
         def call(*_: object, **__: object) -> None:
-            called.append(name)
-            raise Wrong(_text(name, instead))
+            called.append(wrong)
+            raise wrong
 
         return call
 
@@ -83,8 +79,4 @@ def _without(methods: Iterable[tuple[type, str, str]], instead: str) -> Iterator
             patches.enter_context(patch.object(kind, method, forbid(name)))
         yield
     if called:
-        raise Wrong(_text(called[0], instead))
-
-
-def _text(name: str, instead: str) -> str:
-    return f"your function calls {name}. Use {instead} and nothing else."
+        raise called[0]

@@ -89,25 +89,20 @@ def check_traffic(
     total, ranks = sum(each.nbytes for each in sent), len(sent)
     busiest = max(range(ranks), key=lambda rank: sent[rank].nbytes)
     most, share = sent[busiest].nbytes, least / ranks
-    here = f"On {ranks} real processes {so_far}, but"
+    count = max(each.messages for each in sent)
     if total < 0.99 * least:
-        raise Wrong(
-            f"{here} only {total:,} of the {least:,} bytes that it takes were counted. {too_little}"
-        )
-    if total > 1.01 * least:
-        raise Wrong(
-            f"{here} together they send {total:,} bytes, {total / least:.2g} times the "
-            f"{least:,} that are enough. {advice}".rstrip()
-        )
-    if shared and most > 1.3 * share:
-        raise Wrong(
-            f"{here} rank {busiest} sends {most:,} bytes, and {share:,.0f} for each rank are "
-            f"enough. {advice}".rstrip()
-        )
-    if (count := max(each.messages for each in sent)) > messages:
-        raise Wrong(
-            f"{here} a rank sends {count} messages where {messages} are enough: make fewer calls."
-        )
+        wrong = f"only {total:,} of the {least:,} bytes that it takes were counted. {too_little}"
+    elif total > 1.01 * least:
+        times = f"{total / least:.2g} times the {least:,} that are enough"
+        wrong = f"together they send {total:,} bytes, {times}. {advice}"
+    elif shared and most > 1.3 * share:
+        enough = f"{share:,.0f} for each rank are enough"
+        wrong = f"rank {busiest} sends {most:,} bytes, and {enough}. {advice}"
+    elif count > messages:
+        wrong = f"a rank sends {count} messages where {messages} are enough: make fewer calls."
+    else:
+        return
+    raise Wrong(f"On {ranks} real processes {so_far}, but {wrong}".rstrip())
 
 
 def exchange(tensor: torch.Tensor, to: int, source: int) -> torch.Tensor:

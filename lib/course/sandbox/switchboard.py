@@ -29,23 +29,15 @@ class Part:
 
 @dataclass
 class Call:
-    """What a rank posts on a channel: a collective among `ranks`, or messages.
+    """What a rank posts on a channel: a collective among `ranks`, or messages."""
 
-    Attributes:
-        ticket: the caller's number for it.
-        channel: what runs it.
-        name: as a person would say it: "isend to rank 1".
-        ranks: that make this collective, all with the same `sign` and each with its `payload`.
-        parts: messages that travel together; none in a collective.
-    """
-
-    ticket: int
-    channel: Hashable
-    name: str
-    ranks: Sequence[int] = ()
+    ticket: int  #: the caller's number for it
+    channel: Hashable  #: what runs it
+    name: str  #: as a person would say it: "isend to rank 1"
+    ranks: Sequence[int] = ()  #: that make this collective, all with the same `sign`
     sign: str = ""
-    payload: Any = None
-    parts: list[Part] = field(default_factory=list)
+    payload: Any = None  #: what this rank brings to the collective
+    parts: list[Part] = field(default_factory=list)  #: messages that travel together
 
 
 class Switchboard:

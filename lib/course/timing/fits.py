@@ -38,14 +38,13 @@ def through_ends(rows: Rows) -> Line:
 def fitted(rows: Rows) -> Line:
     """The line with the least sum of squared relative errors."""
     size, took = np.array(rows, dtype=float).T
-    system = np.stack([1 / took, size / took], axis=1)
-    (start, slope), *_ = np.linalg.lstsq(system, np.ones(len(size)), rcond=None)
+    slope, start = np.polyfit(size, took, 1, w=1 / took)
     return Line(float(start), float(slope))
 
 
-def two_lines(rows: Rows, least: int = 3) -> TwoLines:
-    """Two fitted lines of at least `least` points, split where both together err the least."""
-    splits = range(least, len(rows) - least + 1)
+def two_lines(rows: Rows) -> TwoLines:
+    """Two fitted lines of at least three points, split where both together err the least."""
+    splits = range(3, len(rows) - 2)
     choices = [TwoLines(fitted(rows[:i]), fitted(rows[i:]), rows[i][0]) for i in splits]
     return min(choices, key=lambda both: sum(error**2 for error in errors(both, rows)))
 

@@ -1,6 +1,6 @@
 """When the units of an FSDP model travel, and when a rank stands still because it waits for one."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple, cast
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from course.timing.turns import Round
 from from_scratch.fsdp import FSDP
-from minidist.comm.comm import Around, Comm, Handle, Pending
+from minidist.comm.comm import Around, Comm, Handle, Pending, Start
 from minidist.profiler.event import Interval
 from minidist.profiler.spans import COMMUNICATION, COMPUTE, Span
 from minidist.profiler.timeline import mark, note
@@ -41,9 +41,7 @@ class Recorded(Around):
         super().__init__(comm)
         self.number = number
 
-    def around(
-        self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
-    ) -> Pending:
+    def around(self, name: str, full: Tensor, call: Start, async_op: bool) -> Pending:
         """Start the call, and record it."""
         work = call(True)
         assert work is not None
@@ -63,17 +61,15 @@ def record(model: FSDP) -> FSDP:
     return model
 
 
-def without_waits(spans: Iterable[Span]) -> list[Span]:
+def without_waits(spans: Sequence[Span]) -> list[Span]:
     """The same spans, with forward and backward cut where their rank waits."""
-    spans = list(spans)
     cut = [span for span in spans if span.lane != WAITING]
     for wait in (span for span in spans if span.lane == WAITING):
         pieces = []
         for span in cut:
-            inside = span.start < wait.end and wait.start < span.end
-            if (span.rank, span.lane) == (wait.rank, COMPUTE) and inside:
-                before = span._replace(end=max(span.start, wait.start))
-                after = span._replace(start=min(span.end, wait.end))
+            if (span.rank, span.lane) == (wait.rank, COMPUTE):
+                before = span._replace(end=min(span.end, wait.start))
+                after = span._replace(start=max(span.start, wait.end))
                 pieces += [part for part in (before, after) if part.start < part.end]
             else:
                 pieces.append(span)
@@ -81,9 +77,8 @@ def without_waits(spans: Iterable[Span]) -> list[Span]:
     return sorted(cut, key=lambda span: span.start)
 
 
-def exposed_ms(spans: Iterable[Span]) -> float:
+def exposed_ms(spans: Sequence[Span]) -> float:
     """Milliseconds in which a rank waits while it communicates, the mean of all ranks."""
-    spans = list(spans)
     seconds = sum(
         max(0.0, min(wait.end, sent.end) - max(wait.start, sent.start))
         for wait in spans

@@ -26,17 +26,11 @@ class Round(NamedTuple):
         """Its time in milliseconds."""
         return 1e3 * (self.end - self.start)
 
-    def after(self, name: str) -> float:
-        """The milliseconds that are left when the last rank has come to the end of this mark."""
-        return 1e3 * (self.end - max(span.end for span in self.spans if span.name == name))
-
 
 def take_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[Round]]:
     """On a rank: run each step in turn, so that a busy moment of the machine hits all kinds alike.
 
-    Args:
-        steps: by name, the same on all ranks.
-        rounds: how often each one is run.
+    `steps`: by name, the same on all ranks; each is run `rounds` times.
     """
     took: dict[str, list[Round]] = {name: [] for name in steps}
     for turn in progress(range(1 - WARM_UP, rounds + 1), "rounds"):

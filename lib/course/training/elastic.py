@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from course.training import data
+from course.training import data, models
 
 BATCH = 64  # images a step, of all ranks together
 EVERY = 4  # steps from checkpoint to checkpoint
@@ -64,8 +64,7 @@ def _save(state: dict[str, Any], path: Path) -> None:
 def _begin(folder: Path) -> tuple[torch.nn.Module, torch.optim.Optimizer, list[float]]:
     """Network, optimizer, and the losses of the steps that are done."""
     torch.manual_seed(0)
-    layers = torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
-    net = torch.nn.Sequential(*layers)
+    net = models.mlp((64, 32, 10))
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     path = folder / "checkpoint.pt"
     if not path.exists():
@@ -86,4 +85,4 @@ def _batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The images and labels of a step; which they are depends on its number alone."""
     pixels, labels = data.digits()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(step))[:BATCH]
-    return pixels[order].flatten(1), labels[order]
+    return pixels[order], labels[order]

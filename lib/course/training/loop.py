@@ -20,8 +20,6 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import minidist
 
-__all__ = ["save", "train", "warm_up"]
-
 Sample = tuple[torch.Tensor, torch.Tensor]  # and its label
 
 

@@ -17,9 +17,7 @@ def curve_of(make: Callable[[], T], run: Callable[[T], object], warm_up: int = 0
     runs `warm_up` times before it is measured. The curve's `value` is what `run` returns.
     """
     Meter()  # from here on the allocator keeps account
-    rehearsed = make()
-    run(rehearsed)
-    del rehearsed
+    run(make())
     meter = Meter() if dist.get_rank() == 0 else None
     made = make()
     for _ in range(warm_up):

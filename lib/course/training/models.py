@@ -56,9 +56,8 @@ class LlamaBlock(nn.Module):
         self.norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv = nn.ModuleList(linear(width, outputs) for outputs in (width, shared, shared))
         self.out = linear(width, width)
-        self.gate, self.up, self.down = (
-            linear(width, hidden), linear(width, hidden), linear(hidden, width)
-        )  # fmt: skip
+        self.gate, self.up = linear(width, hidden), linear(width, hidden)
+        self.down = linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """The next block's input, from this one's [batch, time, width]."""

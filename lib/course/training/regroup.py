@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -73,11 +74,9 @@ def _who_is_left(rank: int, members: list[int], store: Store) -> list[int]:
     store.set(f"alive {rank}", "yes")
     left = []
     for member in members:
-        try:
+        with suppress(DistStoreError):  # it does not come: it is dead
             store.wait([f"alive {member}"], GRACE)
-        except DistStoreError:  # it does not come: it is dead
-            continue
-        left.append(member)
+            left.append(member)
     return left
 
 

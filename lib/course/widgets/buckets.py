@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import product
 
-from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, drawing
+from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, Rows, drawing
 from course.widgets.overlap import PER_TOKEN, TOKENS, Backward, backward
 from course.widgets.page import nbytes_text
 from minidist.parallel.sharding.partition import MIB
@@ -42,11 +42,9 @@ def _frames(done: Backward, sizes: list[int]) -> Iterator[Frame]:
         yield Frame(picture, _says(done, moment), phase if moment else "")
 
 
-def _state(
-    done: Backward, sizes: list[int], now: float
-) -> tuple[dict[str, list[list[list[Cell]] | str]], str]:
+def _state(done: Backward, sizes: list[int], now: float) -> tuple[Rows, str]:
     """The rows at a moment, and the same in words."""
-    rows: dict[str, list[list[list[Cell]] | str]] = {}
+    rows: Rows = {}
     for number, (bucket, (start, end)) in enumerate(zip(done.buckets, done.travels, strict=True)):
         full = all(done.ready[index] <= now for index in bucket)
         size = nbytes_text(sum(sizes[index] for index in bucket))

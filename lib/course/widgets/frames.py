@@ -89,11 +89,10 @@ def _legend(looks: Mapping[str, str]) -> str:
 
 
 Lines = Sequence[Sequence[Cell]]  # strips one above the other
+Rows = dict[str, Sequence[Lines | str]]  # name → what is in each column
 
 
-def drawing(
-    heads: Sequence[str], rows: Mapping[str, Sequence[Lines | str]], description: str
-) -> str:
+def drawing(heads: Sequence[str], rows: Rows, description: str) -> str:
     """Rows of strips as HTML, with a head over each column. A text may stand for the strips."""
     cells = ["<span></span>", *(f'<span class="head">{escape(head)}</span>' for head in heads)]
     for name, columns in rows.items():

@@ -49,13 +49,11 @@ def grid(
     own = state(-(-parameters // (tensor * pipeline)), AUTOCAST)
     micro = sequences / replicas
     tokens = micro * LENGTH
-
-    def others(ranks: int) -> float:
-        return (ranks - 1) / ranks
-
     sent = {
-        "data": (own.weights + own.gradients) * others(replicas),  # 2 + 2 + 4 bytes if sharded
-        "tensor": 16 * tokens * width * others(tensor) * blocks / pipeline,
+        "data": (own.weights + own.gradients)
+        * (replicas - 1)
+        / replicas,  # 2 + 2 + 4 bytes if sharded
+        "tensor": 16 * tokens * width * blocks / pipeline * (tensor - 1) / tensor,
         "pipeline": 4 * tokens * width if pipeline > 1 else 0.0,
     }
     beside = min(replicas, max(1, NODE // tensor))  # replicas in a node

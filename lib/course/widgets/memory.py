@@ -33,9 +33,8 @@ def state_slider(parameters: float = 8e9, alone: bool = False) -> Slider:
     ]
     title = "What one GPU would have to hold" if alone else "What each rank holds between steps"
     stages = ("GPU",) if alone else STAGES
-    return Slider(
-        "state", title, controls, {"each": bytes_each(), "stages": stages, "limit": LIMIT}
-    )
+    data = {"each": bytes_each(), "stages": stages, "limit": LIMIT}
+    return Slider("state", title, controls, data)
 
 
 def count_text(parameters: int) -> str:

@@ -1,6 +1,7 @@
 """A backward pass whose gradients travel during it or after it, in buckets or one by one."""
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from course.widgets.cost import link_controls
@@ -54,17 +55,13 @@ def backward(
         seconds: what an all-reduce of so many bytes takes.
         first: bytes of the first bucket, if that is less.
     """
-    limits = {"naive": (0, 0), "flat": (sum(sizes), sum(sizes))}.get(
-        strategy, (min(first, cap), cap)
-    )
+    whole = sum(sizes)
+    limits = {"naive": (0, 0), "flat": (whole, whole)}.get(strategy, (min(first, cap), cap))
     buckets = assign(sizes, *limits)
-    clock, ready = 0.0, [0.0] * len(sizes)
-    for index in reversed(range(len(sizes))):
-        clock += per_byte * sizes[index]
-        ready[index] = clock
+    ready = [*accumulate(per_byte * size for size in reversed(sizes))][::-1]
     free, travels = 0.0, list[tuple[float, float]]()
     for bucket in buckets:
-        full = max(ready[index] for index in bucket) if strategy == "overlapped" else clock
+        full = max(ready[index] for index in bucket) if strategy == "overlapped" else ready[0]
         start = max(free, full)
         free = start + seconds(sum(sizes[index] for index in bucket))
         travels.append((start, free))

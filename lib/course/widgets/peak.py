@@ -57,8 +57,7 @@ def peak(
     inputs = blocks * width * (used + wider)
     kept = inputs + max(block, logits) if checkpoints else blocks * block + logits
     cast, update = parameters * used if wider else 0, parameters * update_bytes(policy, optimizer)
-    state_of = held.weights, held.gradients, held.optimizer
-    return Peak(*state_of, tokens * kept, cast, update)
+    return Peak(held.weights, held.gradients, held.optimizer, tokens * kept, cast, update)
 
 
 def peak_slider() -> Slider:

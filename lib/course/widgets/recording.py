@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,23 +17,15 @@ from course.widgets.frames import Cell
 
 RANKS = 4
 PATIENCE = 60  # seconds until a rank gives up waiting for the others
-
-
-class Arrived:
-    """A collective that is done as soon as it has begun."""
-
-    def wait(self) -> bool:
-        """Return at once."""
-        return True
+ARRIVED = SimpleNamespace(wait=lambda: None)  # the handle of a collective that is done already
 
 
 class Threads:
-    """A `Comm` between threads. `heard` is called after each collective, with its tensors."""
-
-    heard: Callable[[str, Tensor, Tensor], None] | None = None
+    """A `Comm` between threads. `heard` is called after each collective, with what it wrote."""
 
     def __init__(self, rank: int, places: list[Tensor], barrier: Barrier) -> None:
         self.rank, self.ranks = rank, len(places)
+        self.heard: Callable[[str, Tensor], None] = lambda *_: None
         self._places, self._barrier = places, barrier
 
     def _exchange(self, mine: Tensor) -> list[Tensor]:
@@ -41,50 +34,44 @@ class Threads:
         self._barrier.wait(PATIENCE)
         return list(self._places)
 
-    def _done(self, name: str, output: Tensor, input: Tensor) -> Arrived:
-        if self.heard:
-            self.heard(name, output, input)
-        return Arrived()
+    def _write(self, name: str, output: Tensor, result: Tensor) -> Any:
+        output.copy_(result)
+        self.heard(name, output)
+        return ARRIVED
 
-    def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Arrived:
+    def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Any:
         """Give every rank rank `group_src`'s tensor."""
-        tensor.copy_(self._exchange(tensor)[group_src])
-        return self._done("broadcast", tensor, tensor)
+        return self._write("broadcast", tensor, self._exchange(tensor)[group_src])
 
-    def all_reduce(self, tensor: Tensor, *, async_op: bool = False) -> Arrived:
+    def all_reduce(self, tensor: Tensor, *, async_op: bool = False) -> Any:
         """Sum a tensor over the ranks."""
-        tensor.copy_(torch.stack(self._exchange(tensor)).sum(0))
-        return self._done("all_reduce", tensor, tensor)
+        return self._write("all_reduce", tensor, torch.stack(self._exchange(tensor)).sum(0))
 
-    def reduce_scatter(self, output: Tensor, input: Tensor, *, async_op: bool = False) -> Arrived:
+    def reduce_scatter(self, output: Tensor, input: Tensor, *, async_op: bool = False) -> Any:
         """Sum the input; rank r keeps the r-th part."""
-        whole = torch.stack(self._exchange(input)).sum(0)
-        output.copy_(whole.chunk(self.ranks)[self.rank])
-        return self._done("reduce_scatter", output, input)
+        total = torch.stack(self._exchange(input)).sum(0)
+        return self._write("reduce_scatter", output, total.chunk(self.ranks)[self.rank])
 
-    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Arrived:
+    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Any:
         """Collect all inputs in the order of ranks."""
-        output.copy_(torch.cat(self._exchange(input)))
-        return self._done("all_gather", output, input)
+        return self._write("all_gather", output, torch.cat(self._exchange(input)))
 
 
 # (network, comm) → model, optimizer, and what is sharded of each layer
 Wrap = Callable[[nn.Sequential, Threads], tuple[Any, Any, list[Any]]]
 
 
-class Held(NamedTuple):
-    """How much of each layer's weights and gradients a rank has: "all", "own", "moving" or ""."""
-
-    weights: tuple[str, ...]
-    gradients: tuple[str, ...]
-
-
 class Note(NamedTuple):
-    """Something that a rank did, to which layer (-1: to none of them), and what it then held."""
+    """Something that a rank did, to which layer (-1: to none of them), and what it then held.
+
+    Of each layer's weights and gradients it has "all", its "own", "moving" ones or "", none.
+    """
 
     what: str
+    phase: str  #: "" at the start, then "forward", "backward" or "step"
     layer: int
-    held: Held
+    weights: list[str]
+    gradients: list[str]
 
 
 class Recorder:
@@ -92,7 +79,7 @@ class Recorder:
 
     def __init__(self, comm: Threads, layers: int, wrap: Wrap) -> None:
         self.notes: list[Note] = []
-        self.recording = False
+        self.phase = ""
         net = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(layers)))
         self.weights = list(net.parameters())
         for number, weight in enumerate(self.weights):  # before the hooks of a wrapper
@@ -105,15 +92,17 @@ class Recorder:
             if hasattr(unit, "reshard"):  # FSDP's, which frees its weights
                 unit.reshard = partial(self._freed, unit, unit.reshard, number)
         inner: Any = getattr(self.optimizer, "inner", self.optimizer)
-        inner.register_step_post_hook(lambda *_: self.note("step"))
+        inner.register_step_post_hook(self._stepped)
 
     def second_step(self) -> list[Note]:
         """Train two steps; note the second, when state and the order of units are there."""
-        for step in range(2):
-            if step == 1:
-                self.recording = True
-                self.note("start")
-            self.model(torch.randn(2, 8)).square().mean().backward()
+        for _ in range(2):
+            self.notes, self.phase = [], ""
+            self.note("start")
+            self.phase = "forward"
+            loss = self.model(torch.randn(2, 8)).square().mean()
+            self.phase = "backward"
+            loss.backward()
             if hasattr(self.model, "synchronize"):
                 self.model.synchronize()
             self.optimizer.step()
@@ -122,40 +111,34 @@ class Recorder:
         return self.notes
 
     def note(self, what: str, layer: int = -1) -> None:
-        """Write down what was done and what there is now."""
-        if self.recording:
-            self.notes.append(Note(what, layer, self._held()))
-
-    def _held(self) -> Held:
-        """What there is: buffers that take memory, and gradients that are set."""
-        weights, gradients = ["all"] * len(self.weights), [""] * len(self.weights)
+        """Write down what was done, which buffers take memory and which gradients are set."""
+        weights = ["all"] * len(self.weights)
+        gradients = ["" if weight.grad is None else "all" for weight in self.weights]
         for number, each in enumerate(self.owned):
             moving = getattr(each, "gathering", None)
             gathered = each.buffer.untyped_storage().size() > 0
             weights[number] = ("moving" if moving else "all") if gathered else "own"
-            gradients[number] = "" if each.shard.grad is None else "own"
-        for number, weight in enumerate(self.weights):
-            gradients[number] = gradients[number] if weight.grad is None else "all"
-        return Held(tuple(weights), tuple(gradients))
+            if each.shard.grad is not None:
+                gradients[number] = gradients[number] or "own"
+        self.notes.append(Note(what, self.phase, layer, weights, gradients))
 
-    def _heard(self, name: str, output: Tensor, input: Tensor) -> None:
-        """Note a collective, and the layer whose tensor lies where its own does.
+    def _heard(self, name: str, output: Tensor) -> None:
+        """Note a collective, and the layer that it is for.
 
         The buckets of DDP, a layer each, are copies: what tells them is how many have left before.
         """
-        if name == "all_reduce" and hasattr(self.model, "in_flight"):
+        if name == "all_reduce":
             self.note(name, len(self.weights) - 1 - len(self.model.in_flight))
-            return
-        if name == "all_gather":
-            mine, among = input, [each.shard for each in self.owned]
         else:
-            mine, among = output, [each.shard.grad for each in self.owned]
-        among = among or [each.grad for each in self.weights]
-        places = [None if each is None else each.data_ptr() for each in among]
-        self.note(name, places.index(mine.data_ptr()) if mine.data_ptr() in places else -1)
+            own = [output is each.buffer or output is each.shard.grad for each in self.owned]
+            self.note(name, own.index(True))
 
     def _hooked(self, what: str, layer: int, *_: object) -> None:
         self.note(what, layer)
+
+    def _stepped(self, *_: object) -> None:
+        self.phase = "step"
+        self.note("step")
 
     def _freed(self, unit: Any, reshard: Callable[[], None], layer: int) -> None:
         gathered = unit.buffer.untyped_storage().size() > 0

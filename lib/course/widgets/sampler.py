@@ -5,7 +5,7 @@ from itertools import chain, product
 
 from torch.utils.data import DistributedSampler
 
-from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, Lines, drawing
+from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, Rows, drawing
 
 SAMPLES, RANKS, EPOCHS, SEED = 10, 4, 3, 0
 ENDS = {"repeat samples": False, "drop_last=True": True}
@@ -16,11 +16,11 @@ REPEATED = {"old": "repeated to fill the last step"}
 Deal = list[list[int]]  # of each rank, the samples of one epoch in its order
 
 
-def deal(epoch: int, drop: bool, ranks: int = RANKS) -> Deal:
+def deal(epoch: int, drop: bool) -> Deal:
     """The samples of every rank in one epoch."""
     samplers: list[DistributedSampler[int]] = [
-        DistributedSampler(range(SAMPLES), ranks, rank, seed=SEED, drop_last=drop)  # type: ignore[arg-type]
-        for rank in range(ranks)
+        DistributedSampler(range(SAMPLES), RANKS, rank, seed=SEED, drop_last=drop)  # type: ignore[arg-type]
+        for rank in range(RANKS)
     ]
     for sampler in samplers:
         sampler.set_epoch(epoch)
@@ -48,22 +48,19 @@ def _frames(deals: Sequence[Deal]) -> Iterator[Frame]:
 
 def _picture(deals: Sequence[Deal], done: int) -> str:
     steps = len(deals[0][0])
-    rows: dict[str, list[Lines | str]] = {}
+    rows: Rows = {}
     for rank in range(RANKS):
         own = list(chain.from_iterable(each[rank] for each in deals))
-        looks = list(chain.from_iterable(_looks(each, rank) for each in deals))
-        cells = [
-            Cell("samples", look if at < done - 1 or look == "old" else "held", f"{sample}")
-            if at < done
-            else Cell("samples", "")
-            for at, (sample, look) in enumerate(zip(own, looks, strict=True))
-        ]
-        strips: list[Lines | str] = [[cells[n * steps : (n + 1) * steps]] for n in range(EPOCHS)]
+        looks = list(chain.from_iterable(_looks(each, rank) for each in deals))[:done]
+        if looks and looks[-1] != "old":
+            looks[-1] = "held"
+        cells = [Cell("samples", how, f"{own[n]}") for n, how in enumerate(looks)]
+        cells += [Cell("samples", "")] * (len(own) - done)
+        strips = ([cells[n * steps : (n + 1) * steps]] for n in range(EPOCHS))
         rows[f"rank {rank}"] = [*strips, f"{len({*own[:done]})} of {SAMPLES}"]
-    over = done // steps
-    rows["left out"] = [_named(_left_out(each)) if n < over else "" for n, each in enumerate(deals)]
+    left = [_named(_left_out(each)) for each in deals[: done // steps]]
+    rows["left out"] = [*left, *[""] * (EPOCHS + 1 - len(left))]
     heads = [*(f"epoch {epoch}" for epoch in range(EPOCHS)), "has seen"]
-    rows["left out"] = [*rows["left out"], ""]
     said = (f"Rank {rank} has seen {rows[f'rank {rank}'][-1]} samples." for rank in range(RANKS))
     return drawing(heads, rows, " ".join(said))
 

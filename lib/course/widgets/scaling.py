@@ -53,12 +53,8 @@ def scaling_slider() -> Slider:
         control("flops", "A GPU computes", flops, H100.rate(SMALL.width), _speed_text),
         *link_controls(256, H100.node_network)[1:],
     ]
-    data = {
-        "model": {"parameters": SMALL.parameters, "buckets": BUCKETS},
-        "begin": BEGIN,
-        "length": LENGTH,
-        "ranks": RANKS,
-    }
+    model = {"parameters": SMALL.parameters, "buckets": BUCKETS}
+    data = {"model": model, "begin": BEGIN, "length": LENGTH, "ranks": RANKS}
     title = "A step of data-parallel training on more and more ranks"
     return Slider("scaling", title, controls, data)
 

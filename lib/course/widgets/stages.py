@@ -1,20 +1,20 @@
 """Who holds what through a step under DDP and ZeRO's stages, recorded from `from_scratch`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from course.widgets.frames import Frame, FramesChoice, FramesStepper, Lines, drawing
-from course.widgets.recording import Held, Note, Threads, on_threads, strip
+from course.widgets.frames import Frame, FramesChoice, FramesStepper, Lines, Rows, drawing
+from course.widgets.memory import STAGES
+from course.widgets.recording import Note, Threads, on_threads, strip
 from from_scratch.ddp import OverlappedDDP
 from from_scratch.fsdp import FSDP
 from from_scratch.zero import ZeRO1, ZeRO2
 
 LAYERS = 2
-STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 PARTS = ("parameters", "gradients", "optimizer state")
 LOOKS = {"held": "in memory", "old": "in memory, out of date", "": "not there"}
 STEP = {
@@ -37,7 +37,7 @@ def zero_stepper() -> FramesChoice:
     several = {}
     for stage, name in enumerate(STAGES):
         notes = on_threads(LAYERS, partial(_wrapped, stage))
-        frames = [*_frames(list(zip(*notes, strict=True)), stage)]
+        frames = [*_frames(zip(*notes, strict=True), stage)]
         several[(name,)] = FramesStepper(f"One step under {name}", frames, LOOKS)
     return FramesChoice(("Strategy",), several)
 
@@ -55,64 +55,45 @@ def _wrapped(stage: int, net: nn.Sequential, comm: Threads) -> tuple[Any, Any, l
     return net, optimizer, optimizer.flats[::-1]  # the last layer's bucket is the first
 
 
-def _frames(moments: list[tuple[Note, ...]], stage: int) -> Iterator[Frame]:
+def _frames(moments: Iterable[tuple[Note, ...]], stage: int) -> Iterator[Frame]:
     """A frame for each moment; the same has happened on all ranks."""
     old: set[int] = set()  # layers of which a rank has stepped on its own shard only
-    phase = ""
-    now = moments[0][0]
     for ranks in moments:
-        before, now = now, ranks[0]
-        phase = _phase(now, before, phase)
+        now = ranks[0]
         if now.what == "step" and stage in (1, 2):
             old = set(range(LAYERS))
         if now.what == "all_gather":
             old.discard(now.layer)
         if now.what == "forward" and stage < 3 and now.layer < LAYERS - 1:
             continue  # nothing has changed
-        rows = {f"rank {r}": _row(each.held, r, stage, old) for r, each in enumerate(ranks)}
-        picture = drawing(PARTS, rows, _description(now.held, stage))
-        yield Frame(picture, _says(now, stage), phase)
+        rows: Rows = {f"rank {r}": _row(each, r, stage, old) for r, each in enumerate(ranks)}
+        picture = drawing(PARTS, rows, _description(now, stage))
+        yield Frame(picture, _says(now, stage), now.phase)
 
 
-def _phase(now: Note, before: Note, phase: str) -> str:
-    if now.what == "start":
-        return ""
-    if now.what == "gradient" or (phase == "forward" and now.layer == before.layer != -1
-                                  and now.what == "all_gather"):  # fmt: skip
-        return "backward"
-    if now.what in ("step", "end") or phase == "step":
-        return "step"
-    return phase or "forward"
+def _row(now: Note, rank: int, stage: int, old: set[int]) -> list[Lines]:
+    weights = [strip("weights", how, rank, n in old) for n, how in enumerate(now.weights)]
+    gradients = [strip("gradients", how, rank) for how in now.gradients]
+    return [weights, gradients, [strip("optimizer", "own" if stage else "all", rank)] * LAYERS]
 
 
-def _row(held: Held, rank: int, stage: int, old: set[int]) -> list[Lines]:
-    state = "all" if stage == 0 else "own"
-    looks = [("weights", held.weights), ("gradients", held.gradients)]
-    return [
-        *([strip(part, how, rank, n in old and part == "weights") for n, how in enumerate(each)]
-          for part, each in looks),
-        [strip("optimizer", state, rank)] * LAYERS,
-    ]  # fmt: skip
-
-
-def _description(held: Held, stage: int) -> str:
+def _description(now: Note, stage: int) -> str:
     words = {"all": "unsharded", "own": "one shard on each rank", "": "none"}
 
-    def each(parts: tuple[str, ...]) -> str:
+    def each(parts: list[str]) -> str:
         return ", ".join(f"layer {n + 1} {words[how]}" for n, how in enumerate(parts))
 
     state = "unsharded" if stage == 0 else "one shard on each rank"
     return (
-        f"Parameters: {each(held.weights)}. Gradients: {each(held.gradients)}. "
+        f"Parameters: {each(now.weights)}. Gradients: {each(now.gradients)}. "
         f"Optimizer state: {state}."
     )
 
 
 def _says(now: Note, stage: int) -> str:
     layer = f"layer {now.layer + 1}"
-    if now.what == "start":
-        return START[stage]
     return {
+        "start": START[stage],
         "forward": "Forward runs through both layers." if stage < 3 else f"Forward of {layer}.",
         "gradient": f"Backward has made the gradient of {layer}, from each rank's own data.",
         "all_reduce": f"An all-reduce averages the gradient of {layer} over the ranks"

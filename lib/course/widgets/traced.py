@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from course.pages.published import named, published
-from course.widgets.frames import Cell, Frame, FramesStepper, Lines, drawing
+from course.widgets.frames import Cell, Frame, FramesStepper, Rows, drawing
 
 LOOKS = {"held": "runs", "done": "has run"}
 LEAST = 4.0  # milliseconds that a cell is wide at least, to be seen
@@ -52,7 +52,7 @@ def _part(name: str) -> str:
 
 
 def _picture(lanes: Mapping[str, Sequence[Piece]], now: float, whole: float) -> str:
-    rows: dict[str, list[Lines | str]] = {}
+    rows: Rows = {}
     for name, pieces in lanes.items():
         cells, at = [], 0.0
         for part, start, end in pieces:

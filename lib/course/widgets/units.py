@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from course.widgets.frames import Frame, FramesStepper, Lines, drawing
+from course.widgets.frames import Frame, FramesStepper, Rows, drawing
 from course.widgets.recording import RANKS, Note, Threads, on_threads, strip
 from from_scratch.fsdp import FSDP
 
@@ -41,34 +41,26 @@ def _wrapped(net: nn.Sequential, comm: Threads) -> tuple[Any, Any, list[Any]]:
 
 
 def _frames(notes: list[Note]) -> Iterator[Frame]:
-    phase, computed, most = "", -1, 0
+    most = 0
     for note in notes:
-        weights = list(note.held.weights)
+        weights = list(note.weights)
         if note.what == "all_gather":
             weights[note.layer] = "moving"
-        if note.what == "gradient" or (note.what == "all_gather" and computed == UNITS - 1):
-            phase = "backward"
-        elif note.what in ("step", "end"):
-            phase = "step"
-        elif note.what == "all_gather" and not phase:
-            phase = "forward"
-        if note.what == "forward":
-            computed = note.layer
         most = max(most, UNITS - weights.count("own"))
         ahead = "all" in weights or weights.count("moving") > 1
         why = ", while another unit computes" if ahead else ", and the rank waits for it"
-        rows: dict[str, list[Lines | str]] = {
+        rows: Rows = {
             f"unit {n}": [[strip("weights", weight, RANK)], [strip("gradients", gradient, RANK)]]
-            for n, (weight, gradient) in enumerate(zip(weights, note.held.gradients, strict=True))
+            for n, (weight, gradient) in enumerate(zip(weights, note.gradients, strict=True))
         }
-        held = sum(SHARDS.get(how, RANKS) for how in (*weights, *note.held.gradients))
+        held = sum(SHARDS.get(how, RANKS) for how in (*weights, *note.gradients))
         rows["in all"] = [f"{held} shards take memory", ""]
-        heads, words = ("weights", "gradients"), _description(weights, note.held.gradients)
+        heads, words = ("weights", "gradients"), _description(weights, note.gradients)
         says = SAYS[note.what].format(n=note.layer, why=why, most=most)
-        yield Frame(drawing(heads, rows, words), says, phase)
+        yield Frame(drawing(heads, rows, words), says, note.phase)
 
 
-def _description(weights: list[str], gradients: tuple[str, ...]) -> str:
+def _description(weights: list[str], gradients: list[str]) -> str:
     words = {"all": "unsharded", "own": "one shard", "moving": "on their way", "": "none"}
     each = (
         f"Unit {n}: weights {words[weight]}, gradients {words[gradient]}."

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, Lines, drawing
+from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, Rows, drawing
 
 RANKS, SHOWN = 3, 5
 LOOKS = {"held": "waits in it", "done": "has left it", "": "not called"}
@@ -49,14 +49,12 @@ def _frames(calls: Calls) -> Iterator[Frame]:
 
 
 def _picture(calls: Calls, entered: Sequence[int], done: int) -> str:
-    rows: dict[str, list[Lines | str]] = {}
-    for rank, own in enumerate(calls):
-        columns: list[Lines | str] = []
-        for place in range(SHOWN):
-            came = place < entered[rank]
-            look = "done" if came and place < done else "held" if came else ""
-            columns.append([[Cell("samples", look, own[place] if came else "")]])
-        rows[f"rank {rank}"] = columns
+    rows: Rows = {}
+    for rank, made in enumerate(calls):
+        came = enumerate(made[: entered[rank]])
+        cells = [Cell("samples", "done" if n < done else "held", call) for n, call in came]
+        cells += [Cell("samples", "")] * (SHOWN - len(cells))
+        rows[f"rank {rank}"] = [[[cell]] for cell in cells]
     said = (
         f"Rank {rank} has left {min(done, n)} calls and waits in {n - min(done, n)}."
         for rank, n in enumerate(entered)
