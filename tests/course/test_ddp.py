@@ -38,9 +38,9 @@ def nothing(parameter: Any) -> None:
 # ---- buckets ----
 
 
-def fill(sizes: list[int], first: int, cap: int, *, forward: bool = False) -> list[list[int]]:
+def fill(sizes: list[int], first: int, cap: int) -> list[list[int]]:
     buckets: list[list[int]] = [[]]
-    for number in range(len(sizes)) if forward else reversed(range(len(sizes))):
+    for number in reversed(range(len(sizes))):
         limit = first if len(buckets) == 1 else cap
         if sum(sizes[i] for i in buckets[-1]) >= limit:
             buckets.append([])

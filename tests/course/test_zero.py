@@ -52,18 +52,12 @@ def of_the_next_rank(own: Any, whole: Any) -> None:
 # ---- the wire ----
 
 
-UNITS = {
-    "DDP": (2, 0),
-    "ZeRO-1 on DDP": (3, 0),
-    "ZeRO-1": (2, 0),
-    "ZeRO-2": (1, 1),
-    "ZeRO-3": (0, 3),
-}
+ONCE = {"DDP": 2, "ZeRO-1 on DDP": 3, "ZeRO-1": 2, "ZeRO-2": 1, "ZeRO-3": 0}
+EACH = {"ZeRO-2": 1, "ZeRO-3": 3}
 
 
-def wire(strategy: str, nbytes: int, ranks: int, micro: int, **other: tuple[int, int]) -> float:
-    once, each = {**UNITS, **other}[strategy]
-    return (once + each * micro) * (ranks - 1) / ranks * nbytes
+def wire(strategy: str, nbytes: int, ranks: int, micro: int) -> float:
+    return (ONCE[strategy] + EACH.get(strategy, 0) * micro) * (ranks - 1) / ranks * nbytes
 
 
 def test_numbers_of_other_types_are_right() -> None:
@@ -99,26 +93,23 @@ torch's own | hand.zero_1(gather=dist.all_gather_into_tensor)
 memory | hand.by_whole_parameters | rank 0's optimizer keeps 24 moments; .* slice, 20
 memory | hand.of_all_moments | rank 0's optimizer keeps 59 moments; .* slice, 20
 """)
-WRONG[grade.during_backward] = [
-    ("mistake", hand.hooks(reduce=summed), "the sum over 3 ranks, expected the average"),
-    (
-        "mistake",
-        hand.hooks(reduce=hand.its_own),
-        "rank 0 of 3 the slice of parameter 0 is still its own",
-    ),
-    ("off by one", hand.hooks(reduce=of_the_next_rank), "is that of rank 1: rank r keeps the r-th"),
-    ("mistake", hand.hooks(add=False), "the second backward alone: add to it"),
-    ("these sizes", hand.hooks(last=False), "slice of parameter 3 is still zero.*every parameter"),
-    ("mistake", hand.hooks(free=False), "counts the first backward twice.*parameter.grad to None"),
-    ("constant", hand.hooks(reduce=hand.of_three), "rank 0 of 5 .* is 1.67 times the average"),
-    ("two ranks", hand.hooks(reduce=hand.with_the_other), "rank 0 of 3 .* is off by up to"),
-    ("traffic", hand.hooks(reduce=hand.all_reduced), "slices are right, but .* 2 times the"),
-    ("traffic", hand.hooks(reduce=hand.in_halves), "make fewer calls"),
-    ("gathers all", hand.hooks(reduce=hand.gathered), "slices are right, but .* 3 times the"),
-    ("torch's own", hand.hooks(reduce=hand.by_torch), "torch.distributed's all_reduce"),
-    ("memory", hand.one_behind, "up to 2 of 4 whole gradients were there at once"),
-    ("memory", hand.at_the_end, "up to 3 of 4 whole gradients were there at once"),
-    ("memory", hand.hooks(reduce=hand.kept), "up to . of 4 whole gradients were there at once"),
-]
+WRONG[grade.during_backward] = rows("""
+mistake | hand.hooks(reduce=summed) | the sum over 3 ranks, expected the average
+mistake | hand.hooks(reduce=hand.its_own)
+    | rank 0 of 3 the slice of parameter 0 is still its own
+off by one | hand.hooks(reduce=of_the_next_rank) | is that of rank 1: rank r keeps the r-th
+mistake | hand.hooks(add=False) | the second backward alone: add to it
+these sizes | hand.hooks(last=False) | slice of parameter 3 is still zero.*every parameter
+mistake | hand.hooks(free=False) | counts the first backward twice.*parameter.grad to None
+constant | hand.hooks(reduce=hand.of_three) | rank 0 of 5 .* is 1.67 times the average
+two ranks | hand.hooks(reduce=hand.with_the_other) | rank 0 of 3 .* is off by up to
+traffic | hand.hooks(reduce=hand.all_reduced) | slices are right, but .* 2 times the
+traffic | hand.hooks(reduce=hand.in_halves) | make fewer calls
+gathers all | hand.hooks(reduce=hand.gathered) | slices are right, but .* 3 times the
+torch's own | hand.hooks(reduce=hand.by_torch) | torch.distributed's all_reduce
+memory | hand.one_behind | up to 2 of 4 whole gradients were there at once
+memory | hand.at_the_end | up to 3 of 4 whole gradients were there at once
+memory | hand.hooks(reduce=hand.kept) | up to . of 4 whole gradients were there at once
+""")
 
 test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

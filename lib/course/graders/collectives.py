@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 import minidist
 from course.sandbox.forbidden import without_torch
@@ -18,8 +19,9 @@ from minidist.schedule.simulate import Contributors, Replay, goal, replay, start
 
 __all__ = ["all_gather", "names", "pictures", "reduce_scatter"]
 
-Broadcast = Callable[[torch.Tensor, int], object]
-AllToAll = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], object]
+Function = Callable[..., object]
+Broadcast = Callable[[Tensor, int], object]
+AllToAll = Callable[[Sequence[Tensor], Sequence[Tensor]], object]
 
 KINDS: tuple[Collective, ...] = get_args(Collective)
 NUMBERS = (4, 2, 3, 1, 5, 7)  # of ranks
@@ -31,18 +33,15 @@ UNTOUCHED = -1.0  # in every element of a tensor that is to be written
 class _Seen(NamedTuple):
     """What one rank has after a learner's function."""
 
-    written: torch.Tensor
+    written: Tensor
     kept: bool  # whether the input is as it was
     calls: int
     sent: int
 
 
-def _try(
-    function: Callable[..., object], call: Callable[..., object], name: str, given: torch.Tensor,
-    written: torch.Tensor, args: Sequence[object],
-) -> _Seen:  # fmt: skip
+def _try(function: Function, call: Function, given: Tensor, written: Tensor, *args: Any) -> _Seen:
     """On a rank: run function(*args, call), which should write one tensor and keep the other."""
-    before, made = given.clone(), [0]
+    name, before, made = call.__name__, given.clone(), [0]
 
     def counted(*args: Any) -> None:
         made[0] += 1
@@ -73,7 +72,7 @@ def _check_cost(where: str, seen: Sequence[_Seen], name: str, calls: int, least:
 
 
 @Grader
-def all_gather(function: Callable[[list[torch.Tensor], torch.Tensor, int, Broadcast], None]) -> str:
+def all_gather(function: Callable[[list[Tensor], Tensor, int, Broadcast], None]) -> str:
     """Grade function(parts, mine, rank, broadcast): parts[r] must become rank r's `mine`."""
     for ranks in NUMBERS:
         _check_parts(on_ranks(_try_all_gather, ranks, function, hints=AT_THE_END))
@@ -89,11 +88,11 @@ def _values(ranks: int) -> list[float]:
     return [number + 0.5 for number in Random(ranks).sample(range(2, 1000), ranks)]
 
 
-def _try_all_gather(function: Callable[..., None]) -> _Seen:
+def _try_all_gather(function: Function) -> _Seen:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     mine = torch.full((3, 40 * ranks), _values(ranks)[rank])
     parts = torch.full((ranks, *mine.shape), UNTOUCHED)
-    return _try(function, minidist.broadcast, "broadcast", mine, parts, [list(parts), mine, rank])
+    return _try(function, minidist.broadcast, mine, parts, list(parts), mine, rank)
 
 
 def _check_parts(seen: Sequence[_Seen]) -> None:
@@ -113,8 +112,7 @@ def _check_parts(seen: Sequence[_Seen]) -> None:
             )
     if not all(each.kept for each in seen):
         raise Wrong(f"{where}`mine` was overwritten; it is an input.")
-    least = (ranks - 1) * seen[0].written.nbytes
-    _check_cost(where, seen, "broadcast", ranks, least)
+    _check_cost(where, seen, "broadcast", ranks, (ranks - 1) * seen[0].written.nbytes)
 
 
 def _whose(held: set[float], values: list[float]) -> str:
@@ -127,7 +125,7 @@ def _whose(held: set[float], values: list[float]) -> str:
 
 
 @Grader
-def reduce_scatter(function: Callable[[torch.Tensor, list[torch.Tensor], AllToAll], None]) -> str:
+def reduce_scatter(function: Callable[[Tensor, list[Tensor], AllToAll], None]) -> str:
     """Grade function(output, inputs, all_to_all), where `inputs[d]` is this rank's part for rank d.
 
     `output` must become the sum of all ranks' parts for this one.
@@ -141,16 +139,15 @@ def reduce_scatter(function: Callable[[torch.Tensor, list[torch.Tensor], AllToAl
     )
 
 
-def _parts_of_all(ranks: int) -> torch.Tensor:
+def _parts_of_all(ranks: int) -> Tensor:
     """Part s→d is 1 at place (s, d) and 0 elsewhere, so that a sum shows what is in it."""
     return torch.eye(ranks * ranks).view(ranks, ranks, ranks * ranks)
 
 
-def _try_reduce_scatter(function: Callable[..., None]) -> _Seen:
+def _try_reduce_scatter(function: Function) -> _Seen:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     inputs, output = _parts_of_all(ranks)[rank], torch.full((ranks * ranks,), UNTOUCHED)
-    args = output, list(inputs)
-    return _try(function, minidist.all_to_all, "all_to_all", inputs, output, args)
+    return _try(function, minidist.all_to_all, inputs, output, output, list(inputs))
 
 
 def _check_sums(seen: Sequence[_Seen]) -> None:
@@ -170,8 +167,8 @@ def _check_sums(seen: Sequence[_Seen]) -> None:
     _check_cost(where, seen, "all_to_all", 1, ranks * (ranks - 1) * parts[0, 0].nbytes)
 
 
-def _blocks(output: torch.Tensor, ranks: int) -> str:
-    """A sum of blocks spelled out; "something else" if it is none."""
+def _blocks(output: Tensor, ranks: int) -> str:
+    """A sum of blocks spelled out, or what it is if it is none."""
     times = output.tolist()
     if any(n < 0 or n != int(n) for n in times):
         return "what was in it before, too"
@@ -179,20 +176,19 @@ def _blocks(output: torch.Tensor, ranks: int) -> str:
     return " + ".join(parts) if 0 < len(parts) <= 2 * ranks else f"{len(parts)} blocks"
 
 
+DRAWN = {
+    "A": algorithms.direct_gather(4, root=2),
+    "B": algorithms.ring_reduce_scatter(4),
+    "C": algorithms.tree_broadcast(4, root=1),
+    "D": algorithms.pairwise_all_to_all(4),
+    "E": algorithms.direct_scatter(4, root=3),
+    "F": algorithms.tree_reduce(4, root=3),
+}
+
+
 def pictures() -> dict[str, Replay]:
     """Six collectives over four ranks, under letters: for `figures.before_after` and `names`."""
-    return {letter: replay(schedule) for letter, schedule in _drawn().items()}
-
-
-def _drawn() -> dict[str, Schedule]:
-    return {
-        "A": algorithms.direct_gather(4, root=2),
-        "B": algorithms.ring_reduce_scatter(4),
-        "C": algorithms.tree_broadcast(4, root=1),
-        "D": algorithms.pairwise_all_to_all(4),
-        "E": algorithms.direct_scatter(4, root=3),
-        "F": algorithms.tree_reduce(4, root=3),
-    }
+    return {letter: replay(schedule) for letter, schedule in DRAWN.items()}
 
 
 @formula
@@ -201,7 +197,7 @@ def names(function: Callable[[], Mapping[str, str]]) -> str:
     answers = ask(function)
     if not isinstance(answers, Mapping):
         raise Wrong(f"you return {answers!r}; expected a dict of letters and names.")
-    for letter, schedule in _drawn().items():
+    for letter, schedule in DRAWN.items():
         answer, kind = str(answers.get(letter, "nothing")), schedule.collective
         if answer not in KINDS:
             raise Wrong(f"picture {letter}: {answer} is none of {', '.join(sorted(KINDS))}.")
@@ -213,7 +209,7 @@ def names(function: Callable[[], Mapping[str, str]]) -> str:
         if answer != kind:
             _find_difference(letter, answer, schedule)
     return (
-        f"for all {len(_drawn())} pictures. Some are mirror images: a gather read backwards is a "
+        f"for all {len(DRAWN)} pictures. Some are mirror images: a gather read backwards is a "
         "scatter, and a broadcast read backwards is a reduce, if the receiver adds."
     )
 
@@ -236,8 +232,5 @@ def _find_difference(letter: str, answer: Collective, schedule: Schedule) -> Non
 
 
 def _parts(who: Contributors) -> str:
-    if not who:
-        return "nothing"
-    return f"the part{'s' if len(who) > 1 else ''} of rank{'s' if len(who) > 1 else ''} " + (
-        ", ".join(map(str, who))
-    )
+    s = "s" if len(who) > 1 else ""
+    return f"the part{s} of rank{s} {', '.join(map(str, who))}" if who else "nothing"

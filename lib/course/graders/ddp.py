@@ -6,22 +6,13 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 import minidist
 from course.graders.averages import backward, near, why_not
 from course.graders.table import Exercise, Table, numbers
 from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds
-from course.verdict import (
-    Grader,
-    Wrong,
-    ask_as,
-    draws,
-    formula,
-    list_of,
-    number,
-    whole,
-)
+from course.verdict import Grader, Wrong, ask_as, draws, formula, list_of, number, whole
 from minidist.parallel.sharding.partition import assign
 
 __all__ = ["buckets", "by_hand", "exposed", "factors"]
@@ -32,15 +23,15 @@ HINTS = {
     "disagree": " All ranks must reduce the same parameters in the same order.",
     "requires grad": " Write through parameter.detach(), which shares its memory.",
 }
-Gradients = dict[str, torch.Tensor]
+Tensors = dict[str, Tensor]
 
 
 class _Seen(NamedTuple):
     """What one rank has seen of a learner's DDP of one model."""
 
-    start: Gradients  # the parameters when training starts
-    end: Gradients  # and when it ends: there is no optimizer
-    gradients: list[Gradients]  # of each step
+    start: Tensors  # the parameters when training starts
+    end: Tensors  # and when it ends: there is no optimizer
+    gradients: list[Tensors]  # of each step
     sent: list[Traffic]  # at the start, and in each step
 
 
@@ -86,24 +77,24 @@ def _train(function: Callable[[nn.Module], object], kind: int) -> _Seen:
     model = _model(kind, rank)  # not the same weights everywhere
     with minidist.record() as log:
         function(model)
-    seen = _Seen(_weights(model), {}, [], [Traffic.of(log)])
+    start, sent, found = _weights(model), [Traffic.of(log)], list[Tensors]()
     for step in range(STEPS):
-        model.zero_grad()
         with minidist.record() as log:
-            backward(model, step, rank, ranks)
-        for name, parameter in model.named_parameters():
-            if parameter.grad is None:
-                raise Wrong(f"{name} has no gradient after backward {step + 1} of {STEPS}.")
-        seen.sent.append(Traffic.of(log))
-        seen.gradients.append(_gradients(model))
-    return seen._replace(end=_weights(model))
+            found.append(gradients(model, step, rank, ranks))
+        sent.append(Traffic.of(log))
+        if missing := [name for name in start if name not in found[-1]]:
+            raise Wrong(f"{missing[0]} has no gradient after backward {step + 1} of {STEPS}.")
+    return _Seen(start, _weights(model), found, sent)
 
 
-def _weights(model: nn.Module) -> Gradients:
+def _weights(model: nn.Module) -> Tensors:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def _gradients(model: nn.Module) -> Gradients:
+def gradients(model: nn.Module, step: int, rank: int | None, ranks: int) -> Tensors:
+    """What a backward leaves on a rank; with rank None, in one process with the whole batch."""
+    model.zero_grad()
+    backward(model, step, rank, ranks)
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
@@ -139,17 +130,14 @@ def _check_replicas(kind: int, seen: Sequence[_Seen]) -> None:
 def _check_step(kind: int, seen: Sequence[_Seen], step: int) -> None:
     """Raise if a gradient is not the whole batch's."""
     ranks = len(seen)
-    whole, alone = _model(kind, 0), [_model(kind, 0) for _ in seen]
-    backward(whole, step, None, ranks)
-    for rank, model in enumerate(alone):
-        backward(model, step, rank, ranks)
-    mine = [_gradients(model) for model in alone]
+    wanted = gradients(_model(kind, 0), step, None, ranks)
     for rank, own in enumerate(seen):
-        for name, right in _gradients(whole).items():
+        for name, right in wanted.items():
             found = own.gradients[step][name]
             if near(found, right):
                 continue
-            why = why_not(found, right, mine[rank][name], ranks)
+            alone = gradients(_model(kind, 0), step, rank, ranks)
+            why = why_not(found, right, alone[name], ranks)
             if "own:" in why:
                 why += " Is there a hook on every parameter, and does it wait?"
             if not why and any(not each.gradients[step][name].equal(found) for each in seen):
@@ -166,15 +154,9 @@ def _check_step(kind: int, seen: Sequence[_Seen], step: int) -> None:
 @Exercise
 def buckets() -> Table:
     """Grade function(sizes, first, cap): the parameters' numbers in each bucket, in bytes."""
-    models: list[tuple[list[int], float, float]] = [
-        ([4, 4, 4, 4], 4, 8),
-        ([1, 2, 3, 4, 5, 6], 6, 6),
-        ([10, 1, 1, 1], 1, 2),
-        ([1, 1, 1, 10], 2, 3),
-        ([7], 1, 25),
-        ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3], 1, 10),
-        ([1] * 40, 1, 25),
-    ]
+    models = [([4, 4, 4, 4], 4, 8), ([1, 2, 3, 4, 5, 6], 6, 6), ([10, 1, 1, 1], 1, 2)]
+    models += [([1, 1, 1, 10], 2, 3), ([7], 1, 25), ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3], 1, 10)]
+    models += [([1] * 40, 1, 25)]
     draw = draws(14)
     models += [([draw.randrange(1, 30) for _ in range(17)], draw.randrange(1, 9), 40)]
     models += [([draw.randrange(1, 9) for _ in range(50)], 3, draw.randrange(9, 30))]
@@ -191,10 +173,7 @@ def buckets() -> Table:
         return made
 
     return Table(
-        cases=[
-            ([MIB * size for size in sizes], int(first * MIB), int(cap * MIB))
-            for sizes, first, cap in models
-        ],
+        cases=[([MIB * n for n in sizes], MIB * first, MIB * cap) for sizes, first, cap in models],
         right=assign,
         told=lambda sizes, first, cap: (
             f"For parameters of {[size // MIB for size in sizes]} MiB, first {first // MIB}, cap "
@@ -205,10 +184,10 @@ def buckets() -> Table:
         slips={
             "Backward begins at the last layer, so the last parameter is the first one that can "
             "travel: go through them in reverse.":
-                lambda sizes, first, cap: (
-                    [[len(sizes) - 1 - place for place in bucket] for bucket in
-                    assign(sizes[::-1], first, cap)]
-                ),
+                lambda sizes, first, cap: [
+                    [len(sizes) - 1 - place for place in bucket]
+                    for bucket in assign(sizes[::-1], first, cap)
+                ],
             "The first bucket has a cap of its own.": lambda sizes, _, cap: assign(sizes, cap, cap),
             "The cap of the first bucket is for the first alone.":
                 lambda sizes, first, _: assign(sizes, first, first),
@@ -288,10 +267,7 @@ def exposed() -> Table:
             "That is what computing lasts; ask what of communication lies outside.":
                 lambda computing, _: total(computing),
             "A part of a second counts too.":
-                lambda computing, talking: (
-                    float(int(len(quarters(talking) - quarters(computing)) /
-                    4))
-                ),
+                lambda computing, talking: len(quarters(talking) - quarters(computing)) // 4,
         },
         otherwise=lambda *_: (
             "Cut each span of communication where computing starts or ends; count no second twice."

@@ -15,23 +15,12 @@ import minidist
 from course.graders.averages import near, why_not
 from course.graders.table import Exercise, Table, numbers
 from course.sandbox.ranks import AT_THE_END, REAL, Traffic, check_traffic, on_worlds, takes_memory
-from course.verdict import (
-    Grader,
-    Range,
-    Wrong,
-    draws,
-    list_of,
-    number,
-    pair,
-    same_ranges,
-)
+from course.verdict import Grader, Range, Wrong, draws, list_of, number, pair, same_ranges
 from minidist.comm.comm import Comm
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
 
 __all__ = ["norm", "peak", "rows", "unit"]
-
-COMM = "Make comm's calls, and no others."
 
 
 class _Seen(NamedTuple):
@@ -45,43 +34,14 @@ class _Seen(NamedTuple):
     kept: bool  # whether the shard is as it was
 
 
-class _Layer:
-    """The loss (w * x).sum() ** 2 / 2, whose gradient x * (w * x).sum() needs the weights again."""
-
-    def __init__(self, rank: int, ranks: int, part: int) -> None:
-        self.part, self.x = part, _drawn(rank, ranks * part)
-        self.given: dict[str, Tensor] = {}
-        self.storages: list[StorageWeakRef] = []
-        self.held = False
-
-    def forward(self, weights: Tensor) -> None:
-        self._look("forward", weights)
-
-    def backward(self, weights: Tensor) -> Tensor:
-        self.held = self.in_memory()
-        self._look("backward", weights)
-        return self.gradient(weights)
-
-    def gradient(self, weights: Tensor) -> Tensor:
-        return self.x * (weights * self.x).sum()
-
-    def in_memory(self) -> bool:
-        """Whether weights that it was handed still take memory."""
-        return any(map(takes_memory, self.storages))
-
-    def _look(self, when: str, weights: Tensor) -> None:
-        if not isinstance(weights, Tensor) or weights.shape != self.x.shape:
-            found = list(weights.shape) if isinstance(weights, Tensor) else repr(weights)
-            raise Wrong(
-                f"{when} got {found}, expected all {list(self.x.shape)} weights of the unit: the "
-                f"{self.part} of each rank, in the order of ranks."
-            )
-        self.given[when] = weights.detach().clone()
-        self.storages.append(StorageWeakRef(weights.untyped_storage()))  # type: ignore[no-untyped-call]
-
-
 def _drawn(seed: int, count: int) -> Tensor:
     return torch.randn(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _gradient(rank: int, weights: Tensor) -> Tensor:
+    """Of a rank's loss (w * x).sum() ** 2 / 2, for which backward needs the weights again."""
+    x = _drawn(rank, len(weights))
+    return x * (weights * x).sum()
 
 
 Unit = Callable[[Tensor, Callable[[Tensor], None], Callable[[Tensor], Tensor], Comm], Tensor]
@@ -105,69 +65,86 @@ def unit(function: Unit) -> str:
     )
 
 
-def _check_unit(part: int, seen: Sequence[_Seen]) -> None:
-    ranks = len(seen)
+def _check_unit(part: int, lives: Sequence[_Seen]) -> None:
+    ranks = len(lives)
     whole = torch.cat([_drawn(100 + rank, part) for rank in range(ranks)])
-    own = [_Layer(rank, ranks, part).gradient(whole) for rank in range(ranks)]
-    for rank, each in enumerate(seen):
-        _check_life(rank, each, whole)
-        _check_gradient(rank, each.answer, own)
+    own = torch.stack([_gradient(rank, whole) for rank in range(ranks)])
+    for rank, seen in enumerate(lives):
+        if why := _why(rank, seen, whole, own):
+            raise Wrong(f"on rank {rank} of {ranks} {why}")
     check_traffic(
-        [each.sent for each in seen],
-        3 * (ranks - 1) * whole.nbytes,
-        3 * (ranks - 1),
+        [seen.sent for seen in lives], 3 * (ranks - 1) * whole.nbytes, 3 * (ranks - 1),
         so_far="the gradient is right",
         advice="Two gathers of the weights, and of the gradients no more than each rank's own part "
         "of the sum, which is what a reduce-scatter leaves.",
         too_little="Gather before forward and again before backward, by comm's calls alone.",
-    )
+    )  # fmt: skip
 
 
 def _live(function: Unit, part: int) -> _Seen:
     rank, comm = dist.get_rank(), Counted(Ours(algorithm="ring"))
-    shard, layer = _drawn(100 + rank, part), _Layer(rank, comm.ranks, part)
-    answer = function(shard, layer.forward, layer.backward, comm)
+    shard, shape = _drawn(100 + rank, part), [comm.ranks * part]
+    given, held, storages = dict[str, Tensor](), dict[str, bool](), list[StorageWeakRef]()
+
+    def in_memory() -> bool:
+        return any(map(takes_memory, storages))
+
+    def look(when: str, weights: Tensor) -> None:
+        held[when] = in_memory()
+        if not isinstance(weights, Tensor) or list(weights.shape) != shape:
+            found = list(weights.shape) if isinstance(weights, Tensor) else repr(weights)
+            raise Wrong(
+                f"{when} got {found}, expected all {shape} weights of the unit: the {part} of each "
+                "rank, in the order of ranks."
+            )
+        given[when] = weights.detach().clone()
+        storages.append(StorageWeakRef(weights.untyped_storage()))  # type: ignore[no-untyped-call]
+
+    def forward(weights: Tensor) -> None:
+        look("forward", weights)
+
+    def backward(weights: Tensor) -> Tensor:
+        look("backward", weights)
+        return _gradient(rank, weights)
+
+    answer = function(shard, forward, backward, comm)
     minidist.barrier()  # who has made fewer calls meets the others here, and is told
-    left, kept = layer.in_memory(), torch.equal(shard, _drawn(100 + rank, part))
+    left, kept = in_memory(), torch.equal(shard, _drawn(100 + rank, part))
     answer = answer.detach().clone() if isinstance(answer, Tensor) else answer
-    return _Seen(answer, layer.given, layer.held, left, Traffic.of_comm(comm), kept)
+    return _Seen(answer, given, held.get("backward", False), left, Traffic.of_comm(comm), kept)
 
 
-def _check_life(rank: int, seen: _Seen, whole: Tensor) -> None:
+def _why(rank: int, seen: _Seen, whole: Tensor, own: Tensor) -> str:
+    """What is wrong on a rank, of which `own` has all ranks' gradients; "" if nothing is."""
     for when in ("forward", "backward"):
         if when not in seen.given:
-            raise Wrong(f"on rank {rank} {when} was never called.")
+            return f"{when} was never called."
         if not torch.equal(seen.given[when], whole):
-            raise Wrong(
-                f"on rank {rank} the weights that {when} got are not those of all ranks. "
+            return (
+                f"the weights that {when} got are not those of all ranks. "
                 "comm.all_gather(whole, shard) fills whole, in the order of ranks."
             )
     if not seen.kept:
-        raise Wrong(f"on rank {rank} the shard has been changed. Only the optimizer does that.")
+        return "the shard has been changed. Only the optimizer does that."
     if seen.held:
-        raise Wrong(
-            f"on rank {rank} the full weights of forward are still in memory when backward "
-            "begins. Reshard: free them after forward, and gather them again."
+        return (
+            "the full weights of forward are still in memory when backward begins. Reshard: free "
+            "them after forward, and gather them again."
         )
     if seen.left:
-        raise Wrong(
-            f"on rank {rank} full weights are still in memory when all is over. What holds them?"
-        )
-
-
-def _check_gradient(rank: int, answer: object, own: Sequence[Tensor]) -> None:
-    ranks = len(own)
-    parts, mine = torch.stack(list(own)).mean(0).chunk(ranks), own[rank].chunk(ranks)[rank]
+        return "full weights are still in memory when all is over. What holds them?"
+    answer, ranks = seen.answer, len(own)
     if not isinstance(answer, Tensor):
-        raise Wrong(f"on rank {rank} you return {answer!r:.80}, expected a part of the gradient.")
+        return f"you return {answer!r:.80}, expected a part of the gradient."
+    parts, mine = own.mean(0).chunk(ranks), own[rank].chunk(ranks)[rank]
     if near(answer, parts[rank]):
-        return
+        return ""
     why = why_not(answer, parts[rank], mine, ranks)
     for other, part in enumerate(parts):
         if not why and near(answer, part):
             why = f"is that of rank {other}'s weights. Rank {rank} keeps part {rank}."
     why = why or f"is off by up to {(answer - parts[rank]).abs().max().item():.1e}."
-    raise Wrong(f"on rank {rank} of {ranks} the gradient {why}")
+    return f"the gradient {why}"
 
 
 @Exercise
@@ -179,16 +156,17 @@ def rows() -> Table:
     cases = [(8, 4), (5, 4), (9, 4), (10, 4), (3, 4), (1, 4), (6, 4), (7, 3), (13, 8), (5, 1)]
     cases += [(count, ranks) for count in (2, 17, 29, 64) for ranks in (2, 5, 6, 11)]
 
-    def cut(count: int, sizes: list[int]) -> list[Range]:
-        """Spans of these sizes; the ranks after them have (count, count)."""
-        return [*pairwise([0, *(min(end, count) for end in accumulate(sizes))])]
+    def spans(sizes: list[int]) -> list[Range]:
+        """Of ranks that have so many rows."""
+        return [*pairwise(accumulate(sizes, initial=0))]
 
     def right(count: int, ranks: int) -> list[Range]:
         sizes = [len(chunk) for chunk in torch.arange(count).chunk(ranks)]
-        return cut(count, sizes + [0] * (ranks - len(sizes)))
+        return spans(sizes + [0] * (ranks - len(sizes)))
 
-    def even(count: int, ranks: int) -> list[Range]:
-        return cut(count, [len(part) for part in torch.arange(count).tensor_split(ranks)])
+    def full(count: int, ranks: int) -> list[Range]:
+        """As if each rank had as many rows as the first."""
+        return spans([-(-count // ranks)] * ranks)
 
     def same(found: list[Range], wanted: list[Range]) -> bool:
         return same_ranges(found, wanted) and all(start <= end for start, end in found)
@@ -202,26 +180,21 @@ def rows() -> Table:
         same=same,
         slips={
             "That is as even as can be. FSDP2 makes all chunks ceil(rows / ranks) long and gives "
-            "the last ranks fewer.": even,
+            "the last ranks fewer.":
+                lambda count, ranks: (
+                    spans([len(part) for part in torch.arange(count).tensor_split(ranks)])
+                ),
             "Some rows are on no rank: round up, not down.":
-                lambda count, ranks: cut(count, [count // ranks] * ranks),
-            "There are no such rows: cut at their number.":
-                lambda count, ranks: (
-                    [(rank * -(-count // ranks), (rank + 1) * -(-count //
-                    ranks)) for rank in range(ranks)]
-                ),
+                lambda count, ranks: spans([count // ranks] * ranks),
+            "There are no such rows: cut at their number.": full,
             "A span must not end before it begins: cut both at the number of rows.":
-                lambda count, ranks: (
-                    [(rank * -(-count // ranks), min((rank + 1) * -(-count //
-                    ranks), count)) for rank in range(ranks)]
-                ),
+                lambda count, ranks: [
+                    (start, min(end, count)) for start, end in full(count, ranks)
+                ],
             "Return a span per rank; a rank without rows has (rows, rows).":
-                lambda count, ranks: [span for span in right(count, ranks) if span[0] < span[1]],
+                lambda count, ranks: [(a, b) for a, b in right(count, ranks) if a < b],
             "The longer parts come first.":
-                lambda count, ranks: (
-                    cut(count, [end - start for start, end in right(count,
-                    ranks)][::-1])
-                ),
+                lambda count, ranks: spans([b - a for a, b in right(count, ranks)][::-1]),
         },
         solved="for all {cases} cases on 1 to 11 ranks, even where ranks receive nothing. Every "
         "rank's part of the all-gather is as long as the first rank's; the rest is padding.",
@@ -263,7 +236,7 @@ def _norm(function: Callable[[list[Tensor | None], Comm], object], case: int) ->
     rank, comm = dist.get_rank(), Counted(Ours(algorithm="ring"))
     parts = _parts(rank, comm.ranks, case)
     answer = function(parts, comm)
-    if not all(map(_same, parts, _parts(rank, comm.ranks, case))):
+    if not torch.equal(_flat(parts), _flat(_parts(rank, comm.ranks, case))):
         raise Wrong(
             "the gradients have been changed. Return their norm and leave them as they are."
         )
@@ -272,16 +245,13 @@ def _norm(function: Callable[[list[Tensor | None], Comm], object], case: int) ->
     return _Norm(answer, Traffic.of_comm(comm), len(comm.calls))
 
 
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is other if one is None or other is None else torch.equal(one, other)
+def _flat(parts: Sequence[Tensor | None]) -> Tensor:
+    return torch.cat([torch.zeros(0), *(part.flatten() for part in parts if part is not None)])
 
 
 def _check_norms(case: int, answers: Sequence[_Norm]) -> None:
     ranks = len(answers)
-    norms = [
-        math.sqrt(sum(p.square().sum().item() for p in _parts(r, ranks, case) if p is not None))
-        for r in range(ranks)
-    ]
+    norms = [_flat(_parts(rank, ranks, case)).norm().item() for rank in range(ranks)]
     for rank, each in enumerate(answers):
         _check_norm(rank, each.answer, norms)
     if (calls := max(each.calls for each in answers)) > 1:
@@ -289,8 +259,9 @@ def _check_norms(case: int, answers: Sequence[_Norm]) -> None:
     sent, numbers = [each.sent for each in answers], 2 * (ranks - 1)
     size = 8 if sum(each.nbytes for each in sent) == 8 * numbers else 4  # float64 is right as well
     check_traffic(
-        sent, size * numbers, numbers, so_far="the norm is right", too_little=COMM, shared=False,
+        sent, size * numbers, numbers, so_far="the norm is right", shared=False,
         advice="One number from each rank is enough, in one all-reduce.",
+        too_little="Make comm's calls, and no others.",
     )  # fmt: skip
 
 
@@ -329,17 +300,16 @@ def peak() -> Table:
 
     def walk(units: Sequence[int], ranks: int, prefetch: bool) -> int:
         """Go through the blocks of a forward pass; the root is gathered all the time."""
-        shards = sum(units) // ranks
         root, *blocks = units
-        most = shards + root
+        most = 0
         for place in range(len(blocks)):
             gathered = blocks[place : place + 1 + prefetch]
-            most = max(most, shards + root + sum(gathered))
-        return most
+            most = max(most, sum(gathered))
+        return sum(units) // ranks + root + most
 
-    def held(units: Sequence[int], ranks: int) -> int:
-        """The shards, and the root's own."""
-        return sum(units) // ranks + units[0]
+    def guess(units: Sequence[int], ranks: int, blocks: int) -> int:
+        """With so many weights of blocks gathered."""
+        return sum(units) // ranks + units[0] + blocks
 
     return numbers(
         "weights",
@@ -355,13 +325,11 @@ def peak() -> Table:
                 lambda units, ranks, prefetch: walk(units, ranks, not prefetch),
             "The two largest need not follow each other.":
                 lambda units, ranks, prefetch: (
-                    held(units, ranks) + sum(sorted(units[1:])[-2:] if prefetch
-                    else [max(units[1:], default=0)])
+                    guess(units, ranks, sum(sorted(units[1:], reverse=True)[: 1 + prefetch]))
                 ),
             "The next unit is not as large as the largest.":
                 lambda units, ranks, prefetch: (
-                    held(units, ranks) + (1 + prefetch) * max(units[1:],
-                    default=0)
+                    guess(units, ranks, (1 + prefetch) * max(units[1:], default=0))
                 ),
             "Not all units are gathered at a time.":
                 lambda units, ranks, _: sum(units) // ranks + sum(units),

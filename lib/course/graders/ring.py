@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 
 import torch
 import torch.distributed as dist
@@ -75,42 +76,45 @@ def slices(function: Callable[[int, int], Sequence[tuple[int, int]]]) -> str:
     draw = draws(8)
     for ranks in (4, 1, 3, 8, *draw.sample(range(5, 40), 3)):
         for numel in (16 * ranks, 10, 1, 0, ranks - 1, ranks + 1, 97, draw.randrange(10**5)):
-            expected = "a list of pairs (start, stop)"
-            _check_slices(ask_as(list_of(pair), expected, function, numel, ranks), numel, ranks)
+            cut = ask_as(list_of(pair), "a list of pairs (start, stop)", function, numel, ranks)
+            if why := _why_slices(cut, numel, ranks):
+                raise Wrong(f"{numel} elements on {ranks} ranks: {why}")
     return (
         "for 56 cases. Every element is in one slice, and no two slices differ by more than one "
         "element, even when there are fewer elements than ranks. Nothing had to be padded."
     )
 
 
-def _check_slices(cut: list[Range], numel: int, ranks: int) -> None:
-    case = f"{numel} elements on {ranks} ranks"
+def _why_slices(cut: list[Range], numel: int, ranks: int) -> str:
     if len(cut) != ranks:
-        raise Wrong(f"{case}: you return {len(cut)} slices, expected one for each rank.")
+        return f"you return {len(cut)} slices, expected one for each rank."
     edge = 0
     for rank, (start, stop) in enumerate(cut):
         if start != edge:
             what = "are in no slice" if start > edge else "are in two"
-            raise Wrong(f"{case}: slice {rank} starts at {start}, so some elements {what}.")
+            return f"slice {rank} starts at {start}, so some elements {what}."
         if stop < start:
-            raise Wrong(f"{case}: slice {rank} is ({start}, {stop}): it ends before it starts.")
+            return f"slice {rank} is ({start}, {stop}): it ends before it starts."
         edge = stop
     if edge < numel:
-        raise Wrong(f"{case}: the last {numel - edge} elements are in no slice; they are lost.")
+        return f"the last {numel - edge} elements are in no slice; they are lost."
     if edge > numel:
-        raise Wrong(
-            f"{case}: the last slice ends at {edge}, past the tensor; that would be padding."
-        )
+        return f"the last slice ends at {edge}, past the tensor; that would be padding."
     sizes = [stop - start for start, stop in cut]
     if max(sizes) - min(sizes) > 1:
-        raise Wrong(
-            f"{case}: sizes {sizes}. The longest sets the pace of every step: spread the rest, so "
-            "that sizes differ by one at most."
+        return (
+            f"sizes {sizes}. The longest sets the pace of every step: spread the rest, so that "
+            "sizes differ by one at most."
         )
+    return ""
+
+
+Crossing = Callable[[int, float, float], float]
+Algorithm = Callable[[int], Schedule]
 
 
 @formula
-def crossover(function: Callable[[int, float, float], float]) -> str:
+def crossover(function: Crossing) -> str:
     """Grade function(ranks, alpha, beta): the bytes at which ring and tree take the same time."""
     ways = {"the ring": algorithms.ring_all_reduce, "the tree": algorithms.tree_all_reduce}
     why = "The tree has 2 ceil(log2 N) steps of the whole tensor, the ring 2(N - 1) of an N-th."
@@ -124,12 +128,7 @@ def crossover(function: Callable[[int, float, float], float]) -> str:
 
 
 def check_crossing(
-    function: Callable[[int, float, float], float],
-    ranks: int,
-    ways: Mapping[str, Callable[[int], Schedule]],
-    *,
-    above: str,
-    why: str,
+    function: Crossing, ranks: int, ways: Mapping[str, Algorithm], *, above: str, why: str
 ) -> None:
     """Raise if two ways do not take the same time at the size function(ranks, alpha, beta).
 
@@ -138,11 +137,10 @@ def check_crossing(
     draw = draws(ranks)
     drawn = Link(draw.uniform(1e-6, 1e-4), draw.uniform(1e-11, 1e-9))
     for link in (Link(1e-5, 1e-9), Link(3e-6, 1e-11), drawn):
-        args = ranks, link.alpha, link.beta
-        size = ask_as(number, "a number of bytes", function, *args)
+        size = ask_as(number, "a number of bytes", function, ranks, link.alpha, link.beta)
         if size <= 0:
-            case = f"For {ranks} ranks you say {size:g}"
-            raise Wrong(f"{case}; expected a number of bytes above zero.")
+            said = f"For {ranks} ranks you say {size:g}"
+            raise Wrong(f"{said}; expected a number of bytes above zero.")
 
         def times(size: float, link: Link = link) -> list[float]:
             return [seconds(build(ranks), size, switch(link)) for build in ways.values()]
@@ -170,41 +168,32 @@ def ring_all_reduce(function: HandWritten) -> str:
     First between threads, for 4 ranks and for other numbers of them, on chunks whose numbers tell
     where they came from; then once on real ranks.
     """
-    first = alone(_on_threads, function)
-    note = " After the first phase rank r holds the sum of chunk r, as reduce-scatter must."
+    first, *_ = alone(lambda: [_try(function, ranks) for ranks in (4, 2, 3, 5, 1, 7)])
+    note = "After the first phase rank r holds the sum of chunk r, as reduce-scatter must."
     if first != -1:
-        note = (
-            f" Note: your rank r starts with chunk r{first:+d}; minidist's starts with chunk r-1."
-        )
-    return _on_ranks(function, 4) + note
-
-
-def _on_threads(function: HandWritten) -> int:
-    first, *_ = [_try(function, ranks) for ranks in (4, 2, 3, 5, 1, 7)]
-    return first
+        note = f"Note: your rank r starts with chunk r{first:+d}; minidist's starts with chunk r-1."
+    return f"{_on_ranks(function, 4)} {note}"
 
 
 def _try(function: HandWritten, ranks: int) -> int:
     """Try it on `ranks` threads; return which chunk, counted from its own, a rank sends first."""
     threads = Threads(ranks, most=8 * ranks)
     # Element [c, r] of a chunk counts how often rank r's chunk c is in it.
-    marks = torch.eye(ranks * ranks).view(ranks, ranks, ranks * ranks)
-    held = [[marks[chunk, rank].clone() for chunk in range(ranks)] for rank in range(ranks)]
+    held = torch.eye(ranks**2).view(ranks, ranks, ranks**2).transpose(0, 1)
     where = f"With {ranks} ranks: "
     try:
         threads.run(lambda r, exchange: function(r, ranks, list(held[r]), exchange))
     except Failed as failed:
         raise Wrong(f"{where}{failed}") from failed.error
     except Endless as endless:
-        need = 2 * (ranks - 1)
-        raise Wrong(f"{where}{endless}; it needs 2(N - 1) = {need} exchanges.") from endless
-    except Deadlock as deadlock:
-        right = replay(algorithms.ring_all_reduce(ranks))
-        _compare(where, threads.messages, right)  # if it finds the cause, the better
+        need = f"2(N - 1) = {2 * (ranks - 1)} exchanges"
+        raise Wrong(f"{where}{endless}; it needs {need}.") from endless
+    except Deadlock as deadlock:  # if comparing finds the cause, the better
+        _compare(where, threads.messages, replay(algorithms.ring_all_reduce(ranks)))
         raise Wrong(f"{where}a deadlock. {deadlock}.") from deadlock
     expected, first = _closest(threads.messages, ranks)
     _compare(where, threads.messages, expected)
-    _compare_end(where, held, ranks)
+    _compare_end(where, held)
     return first
 
 
@@ -231,12 +220,10 @@ def _closest(messages: list[Message], ranks: int) -> tuple[Replay, int]:
 def _compare(where: str, messages: list[Message], expected: Replay) -> None:
     ranks = expected.ranks
     made = {(m.step, m.rank): m for m in messages}
-    extra = min(
-        (m for m in messages if m.step >= expected.steps), default=None, key=lambda m: m[:2]
-    )
-    if extra:
+    if extra := sorted(m[:2] for m in messages if m.step >= expected.steps):
+        (_, rank), *_ = extra
         raise Wrong(
-            f"{where}rank {extra.rank} makes more than {expected.steps} exchanges. "
+            f"{where}rank {rank} makes more than {expected.steps} exchanges. "
             f"Each phase needs N - 1 = {ranks - 1}: a chunk has that many other ranks to see."
         )
     for event in sorted(expected.events):
@@ -244,38 +231,36 @@ def _compare(where: str, messages: list[Message], expected: Replay) -> None:
         message = made.get((event.step, event.src))
         if message is None:
             count = sum(rank == event.src for _, rank in made)
-            need = 2 * (ranks - 1)
-            text = f"{where}rank {event.src} made {count} of the 2(N - 1) = {need} exchanges."
+            need = f"2(N - 1) = {expected.steps} exchanges"
+            text = f"{where}rank {event.src} made {count} of the {need}."
             if count == ranks - 1:
                 text += " That is the first phase: each chunk's sum is still on one rank only."
             raise Wrong(text)
-        _compare_message(at, message, event, ranks)
+        if why := _why_message(message, event, ranks):
+            raise Wrong(f"{at} {why}")
 
 
-def _compare_message(at: str, message: Message, event: Event, ranks: int) -> None:
+def _why_message(message: Message, event: Event, ranks: int) -> str:
     if message.to != event.dst:
-        right = f"its right neighbor, rank {event.dst}"
-        raise Wrong(f"{at} sent to rank {message.to}, expected {right}.")
+        return f"sent to rank {message.to}, expected its right neighbor, rank {event.dst}."
     left = (event.src - 1) % ranks
     if message.source != left:
-        raise Wrong(f"{at} received from rank {message.source}, expected rank {left}, its left.")
-    if message.sent.numel() != ranks**2:
-        count = message.sent.numel()
-        raise Wrong(f"{at} sent {count} elements, expected the {ranks**2} of one chunk.")
+        return f"received from rank {message.source}, expected rank {left}, its left."
+    if (count := message.sent.numel()) != ranks**2:
+        return f"sent {count} elements, expected the {ranks**2} of one chunk."
     parts = _read(message.sent, ranks)
     if len(parts) != 1:
         mixed = " and ".join(str(chunk) for chunk, _ in parts) or "none"
-        raise Wrong(
-            f"{at} sent a mixture of chunks ({mixed}): what came in went to the wrong slot."
-        )
+        return f"sent a mixture of chunks ({mixed}): what came in went to the wrong slot."
     chunk, who = parts[0]
     if chunk != event.chunk:
         text = " The second phase must start with the chunk that the first phase completed here."
         why = text if event.step == ranks - 1 else ""
-        raise Wrong(f"{at} sent chunk {chunk}, expected chunk {event.chunk}.{why}")
+        return f"sent chunk {chunk}, expected chunk {event.chunk}.{why}"
     if who != event.carried:
-        raise Wrong(f"{at} sent chunk {chunk} {_parts(who)}, expected it {_parts(event.carried)}."
-                    f"{_why(who, event.carried)}")  # fmt: skip
+        why = _why(who, event.carried)
+        return f"sent chunk {chunk} {_parts(who)}, expected it {_parts(event.carried)}.{why}"
+    return ""
 
 
 def _parts(who: Contributors) -> str:
@@ -290,17 +275,16 @@ def _why(who: Contributors, expected: Contributors) -> str:
     return ""
 
 
-def _compare_end(where: str, held: list[list[torch.Tensor]], ranks: int) -> None:
-    for rank, chunks in enumerate(held):
-        for chunk, tensor in enumerate(chunks):
-            parts = _read(tensor, ranks)
-            if parts != [(chunk, tuple(range(ranks)))]:
-                who = parts[0][1] if len(parts) == 1 else ()
-                raise Wrong(
-                    f"{where}every message is right, but at the end rank {rank} holds chunk "
-                    f"{chunk} {_parts(who)}.{_why(who, tuple(range(ranks)))} "
-                    "Write into chunks[...] in place."
-                )
+def _compare_end(where: str, held: torch.Tensor) -> None:
+    ranks, everyone = len(held), tuple(range(len(held)))
+    for rank, chunk in product(everyone, everyone):
+        parts = _read(held[rank, chunk], ranks)
+        if parts != [(chunk, everyone)]:
+            who = parts[0][1] if len(parts) == 1 else ()
+            raise Wrong(
+                f"{where}every message is right, but at the end rank {rank} holds chunk {chunk} "
+                f"{_parts(who)}.{_why(who, everyone)} Write into chunks[...] in place."
+            )
 
 
 def _on_ranks(function: HandWritten, ranks: int) -> str:

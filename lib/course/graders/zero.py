@@ -7,24 +7,17 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
 import minidist
 from course.graders.averages import backward, near, why_not
+from course.graders.ddp import gradients
 from course.graders.table import Exercise, Table, numbers
 from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds, takes_memory
-from course.verdict import (
-    Grader,
-    Range,
-    Wrong,
-    draws,
-    list_of,
-    pair,
-    same_ranges,
-)
+from course.verdict import Grader, Range, Wrong, draws, list_of, pair, same_ranges
 from minidist.parallel.sharding.layouts import Flat
 
 __all__ = ["by_hand", "during_backward", "slices", "wire"]
@@ -46,37 +39,35 @@ def slices() -> Table:
     draw = draws(16)
     models += [([draw.randrange(1, 40) for _ in range(ranks)], ranks) for ranks in (3, 6, 11)]
 
-    def cut(sizes: list[int], size: int, rank: int) -> list[Range]:
-        """The rank-th slice of so many elements, as ranges of each parameter."""
-        starts = [sum(sizes[:place]) for place in range(len(sizes))]
-        edges = rank * size, (rank + 1) * size
-        spans = zip(starts, sizes, strict=True)
-        return [tuple(min(max(edge - at, 0), n) for edge in edges) for at, n in spans]  # type: ignore[misc]
+    def owned(sizes: list[int], ranks: int, rank: int) -> list[Range]:
+        return Flat([*map(torch.Size, zip(sizes))], ranks, rank).ranges()
+
+    def rounded_down(sizes: list[int], ranks: int, rank: int) -> list[Range]:
+        each = sum(sizes) // ranks
+        places = zip(accumulate(sizes, initial=-rank * each), sizes, strict=False)
+        return [(min(max(-at, 0), size), min(max(each - at, 0), size)) for at, size in places]
 
     return Table(
         cases=[(*model, rank) for model in models for rank in range(model[1])],
-        right=lambda sizes, ranks, rank: Flat([*map(torch.Size, zip(sizes))], ranks, rank).ranges(),
+        right=owned,
         told="For parameters of {} elements on {} ranks, rank {}:",
         read=list_of(pair),
         expected="a list of (start, end)",
         same=same_ranges,
         slips={
             "Rank r owns the r-th slice, counted from the front.":
-                lambda sizes, ranks, rank: cut(sizes, -(-sum(sizes) // ranks), ranks - 1 - rank),
+                lambda sizes, ranks, rank: owned(sizes, ranks, ranks - 1 - rank),
             "Ranks count from 0: rank r owns the r-th slice.":
-                lambda sizes, ranks, rank: cut(sizes, -(-sum(sizes) // ranks), rank + 1),
+                lambda sizes, ranks, rank: owned(sizes, ranks, rank + 1),
             "Round up: all slices are equally long, and the last one may hold padding.":
-                lambda sizes, ranks, rank: cut(sizes, sum(sizes) // ranks, rank),
+                rounded_down,
             "Count within the parameter: its first element is 0, and its end is its size.":
-                lambda sizes, ranks, rank: (
-                    [(at + start, at + end) for at, (start, end) in
-                    zip(accumulate(sizes, initial=0), cut(sizes, -(-sum(sizes)
-                    // ranks), rank), strict=False)]
-                ),
+                lambda sizes, ranks, rank: [
+                    (at + start, at + end) for at, (start, end) in
+                    zip(accumulate(sizes, initial=0), owned(sizes, ranks, rank), strict=False)
+                ],
             "It is the whole model that is cut, not each parameter.":
-                lambda sizes, ranks, rank: (
-                    [cut([size], -(-size // ranks), rank)[0] for size in sizes]
-                ),
+                lambda sizes, ranks, rank: [owned([size], ranks, rank)[0] for size in sizes],
         },
         otherwise=lambda found, sizes, *_: (
             "A slice has ceil(sum(sizes) / ranks) elements of the parameters laid end to end."
@@ -93,8 +84,7 @@ def slices() -> Table:
 
 
 class _Seen(NamedTuple):  # by one rank, of a learner's ZeRO-1 of one model
-    weights: list[torch.Tensor]  # flat: at the start, and after each step
-    own: list[torch.Tensor]  # its own gradient in each step
+    weights: list[Tensor]  # flat: at the start, and after each step
     sent: list[Traffic]  # in each step
     kept: int  # elements that its optimizers keep
 
@@ -106,9 +96,9 @@ def by_hand(function: Callable[[list[Parameter], Callable[..., Optimizer]], obje
     `make(tensors)` builds SGD with momentum. On real ranks with different data; the judge is one
     process on the whole batch.
     """
-    work, kinds = partial(_train, function), range(len(MODELS))
-    for kind, seen in on_worlds(work, kinds, instead="minidist's collectives"):
-        _check_weights(kind, seen)
+    work = partial(_train, function)
+    for widths, seen in on_worlds(work, MODELS, instead="minidist's collectives"):
+        _check_weights(widths, seen)
     return (
         f"{REAL}, with {len(MODELS)} models, the weights are those of one process with the whole "
         f"batch in all {STEPS} steps. Each rank keeps the moments of its slice alone, and sends in "
@@ -116,51 +106,47 @@ def by_hand(function: Callable[[list[Parameter], Callable[..., Optimizer]], obje
     )
 
 
-MODELS = ((4, 5, 4, 2), (1, 3, 1))  # widths: 59 elements, and 10, of which rank 4 of 5 has 2
+Widths = tuple[int, ...]
+# 59 elements; and 10, of which rank 4 of 5 has 2.
+MODELS: tuple[Widths, ...] = ((4, 5, 4, 2), (1, 3, 1))
 
 
-def _model(kind: int) -> nn.Sequential:
+def _model(widths: Widths, bias: bool = True) -> nn.Sequential:
     torch.manual_seed(0)
-    linears = [nn.Linear(*shape) for shape in pairwise(MODELS[kind])]
+    linears = [nn.Linear(*shape, bias=bias) for shape in pairwise(widths)]
     return nn.Sequential(*(part for linear in linears for part in (linear, nn.Tanh())))
 
 
-def _flat(model: nn.Module) -> torch.Tensor:
+def _flat(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
 
 
-def _train(function: Callable[..., Any], kind: int) -> _Seen:
-    model, made = _model(kind), list[Optimizer]()
+def _train(function: Callable[..., Any], widths: Widths) -> _Seen:
+    model, made = _model(widths), list[Optimizer]()
 
-    def make(tensors: Iterable[torch.Tensor]) -> Optimizer:
+    def make(tensors: Iterable[Tensor]) -> Optimizer:
         made.append(SGD(list(tensors), lr=RATE, momentum=0.9))
         return made[-1]
 
     step = function(list(model.parameters()), make)
     if not callable(step):
         raise Wrong(f"you return a {type(step).__name__}, expected a function that takes a step.")
-    seen = _Seen([_flat(model)], [], [], 0)
+    weights, sent = [_flat(model)], []
     for number in range(STEPS):
         model.zero_grad()
         backward(model, number, dist.get_rank(), dist.get_world_size())
-        seen.own.append(torch.cat([_grad(p).flatten() for p in model.parameters()]).clone())
         with minidist.record() as log:
             step()
-        seen.sent.append(Traffic.of(log))
-        seen.weights.append(_flat(model))
+        sent.append(Traffic.of(log))
+        weights.append(_flat(model))
     states = [kept for optimizer in made for kept in optimizer.state.values()]
     tensors = [t for kept in states for t in kept.values() if torch.is_tensor(t)]
-    return seen._replace(kept=sum(tensor.numel() for tensor in tensors))
+    return _Seen(weights, sent, sum(tensor.numel() for tensor in tensors))
 
 
-def _grad(parameter: torch.Tensor) -> torch.Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
-
-
-def _check_weights(kind: int, seen: Sequence[_Seen]) -> None:
+def _check_weights(widths: Widths, seen: Sequence[_Seen]) -> None:
     """Compare with one process, then ask whether it is ZeRO."""
-    model, ranks = _model(kind), len(seen)
+    model, ranks = _model(widths), len(seen)
     optimizer = SGD(model.parameters(), lr=RATE, momentum=0.9)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -169,7 +155,7 @@ def _check_weights(kind: int, seen: Sequence[_Seen]) -> None:
         for rank, own in enumerate(seen):
             if not near(own.weights[step + 1], _flat(model)):
                 where = f"after step {step + 1} of {STEPS} the weights of rank {rank} of {ranks}"
-                raise Wrong(f"{where} {_why_weights(seen, rank, step + 1)}")
+                raise Wrong(f"{where} {_why_weights(widths, seen, rank, step + 1)}")
     size = -(-len(_flat(model)) // ranks)
     for rank, own in enumerate(seen):
         if own.kept > size:
@@ -185,22 +171,18 @@ def _check_weights(kind: int, seen: Sequence[_Seen]) -> None:
         )  # fmt: skip
 
 
-def _why_weights(seen: Sequence[_Seen], rank: int, step: int) -> str:
+def _why_weights(widths: Widths, seen: Sequence[_Seen], rank: int, step: int) -> str:
     """What may have happened to the weights of a rank in its first wrong step."""
     found, before, ranks = seen[rank].weights[step], seen[rank].weights[step - 1], len(seen)
     if torch.equal(found, before):
         return "have not changed. Write what you gather into the parameters."
     if step > 1:
         return "are off, though they were right before. Do the moments of the last step live on?"
-    mean = torch.stack([each.own[0] for each in seen]).mean(0)
+    firsts = [gradients(_model(widths), 0, of, ranks) for of in (None, *range(ranks))]
+    mean, *own = (torch.cat([each.flatten() for each in first.values()]) for first in firsts)
     update = (before - found) / RATE
-    if why := why_not(update, mean, seen[rank].own[0], ranks):
+    if why := why_not(update, mean, own[rank], ranks):
         return f"were moved by a gradient that {why}"
-    return _why_a_slice(seen, rank, mean, update)
-
-
-def _why_a_slice(seen: Sequence[_Seen], rank: int, mean: torch.Tensor, update: torch.Tensor) -> str:
-    ranks = len(seen)
     size = -(-len(mean) // ranks)
     moved = torch.split(update, size)
     wanted = torch.split(nn.functional.pad(mean, (0, ranks * size - len(mean))), size)
@@ -211,10 +193,10 @@ def _why_a_slice(seen: Sequence[_Seen], rank: int, mean: torch.Tensor, update: t
                     f"are off in slice {place}: it was moved by the gradient of slice {other}. "
                     "Rank r must update the slice that the reduce-scatter gives it, the r-th."
                 )
-        if near(piece, torch.split(seen[place].own[0], size)[place]):
+        if near(piece, torch.split(own[place], size)[place]):
             return f"are off in slice {place}: rank {place} used its own gradient, not the mean."
-    still = [place for place, piece in enumerate(moved) if not piece.any()]
-    if near(moved[rank], wanted[rank][: len(moved[rank])]) and len(still) == ranks - 1:
+    right = near(moved[rank], wanted[rank][: len(moved[rank])])
+    if right and sum(bool(piece.any()) for piece in moved) == 1:
         return "have changed in its own slice alone. All-gather the parameters, at the end."
     if any(not torch.equal(each.weights[1], seen[0].weights[1]) for each in seen):
         return "are not those of its peers. All ranks must gather the same slices."
@@ -224,19 +206,18 @@ def _why_a_slice(seen: Sequence[_Seen], rank: int, mean: torch.Tensor, update: t
 # ---- gradients that are freed during backward ----
 
 
-class _Freed(NamedTuple):  # of what a learner's hooks do on one rank, parameter by parameter
-    slices: list[torch.Tensor]
-    own: list[list[torch.Tensor]]  # the gradients of each backward, flat
+class _Freed(NamedTuple):  # of what a learner's hooks do on one rank
+    slices: list[Tensor]  # one of each parameter
     held: int  # the most gradients that were there at once
     sent: list[Traffic]  # in each backward
 
 
 @Grader
-def during_backward(function: Callable[[list[Parameter], list[torch.Tensor]], object]) -> str:
+def during_backward(function: Callable[[list[Parameter], list[Tensor]], object]) -> str:
     """Grade function(parameters, slices): hooks that reduce each gradient and let it go.
 
     `slices[i]` must get the mean of this rank's slice of the i-th gradient added. On real ranks, in
-    two backward passes; the judge adds up the ranks' own gradients.
+    two backward passes; the judge is one process on the whole batch.
     """
     work = partial(_backwards, function)
     for _, seen in on_worlds(work, [2], instead="minidist's collectives"):
@@ -252,17 +233,17 @@ def _check_freed(seen: Sequence[_Freed]) -> None:
     ranks = len(seen)
     for rank, mine in enumerate(seen):
         for place, found in enumerate(mine.slices):
-            of_ranks = zip(*(each.own for each in seen), strict=True)
-            means = [torch.stack([own[place] for own in owns]).mean(0) for owns in of_ranks]
-            if not near(found, sum(means).chunk(ranks)[rank]):  # type: ignore[union-attr]
-                why = _why_freed(found, rank, ranks, means, [own[place] for own in mine.own])
+            first, second = _of_both(place, None, ranks)
+            if not near(found, first[rank] + second[rank]):
+                one, other = _of_both(place, rank, ranks)
+                why = _why_freed(found, rank, first, second, one[rank] + other[rank])
                 raise Wrong(f"on rank {rank} of {ranks} the slice of parameter {place} {why}")
     if (most := max(own.held for own in seen)) > 1:
         raise Wrong(
             f"the slices are right, but up to {most} of {len(seen[0].slices)} whole gradients were "
             "there at once. Set parameter.grad to None as soon as it has been reduced."
         )
-    nbytes, many = sum(each.nbytes for each in seen[0].own[0]), len(seen[0].slices)
+    nbytes, many = ranks * sum(own.nbytes for own in seen[0].slices), len(seen[0].slices)
     for sent in zip(*(own.sent for own in seen), strict=True):
         check_traffic(
             sent, (ranks - 1) * nbytes, (ranks - 1) * many, so_far="the slices are right",
@@ -271,63 +252,58 @@ def _check_freed(seen: Sequence[_Freed]) -> None:
 
 
 def _layers(ranks: int) -> nn.Sequential:
-    torch.manual_seed(0)
     widths = (6, 2 * ranks, 3, ranks, 3 * ranks)  # N divides each of the weights
-    layers = (nn.Linear(*shape, bias=False) for shape in pairwise(widths))
-    return nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())))
+    return _model(widths, bias=False)
+
+
+def _of_both(place: int, rank: int | None, ranks: int) -> list[Tensor]:
+    """A parameter's gradient in each of two backwards, with a row for each slice."""
+    model = _layers(ranks)
+    both = (list(gradients(model, step, rank, ranks).values()) for step in range(2))
+    return [each[place].view(ranks, -1) for each in both]
 
 
 def _backwards(function: Callable[..., object], many: int) -> _Freed:
-    ranks = dist.get_world_size()
-    model, alone = _layers(ranks), _layers(ranks)
-    parameters, there = list(model.parameters()), list[StorageWeakRef]()
-    seen = _Freed([torch.zeros(p.numel() // ranks) for p in parameters], [], 0, [])
-    held = [0]
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model, there, held, sent = _layers(ranks), list[StorageWeakRef](), [0], list[Traffic]()
+    parameters = list(model.parameters())
+    slices = [torch.zeros(p.numel() // ranks) for p in parameters]
 
-    def came(parameter: torch.Tensor) -> None:  # before the learner's hook on the same parameter
-        there.append(StorageWeakRef(_grad(parameter).untyped_storage()))  # type: ignore[no-untyped-call]
+    def came(parameter: Tensor) -> None:  # before the learner's hook on the same parameter
+        if parameter.grad is not None:
+            there.append(StorageWeakRef(parameter.grad.untyped_storage()))  # type: ignore[no-untyped-call]
 
-    def watch(_: torch.Tensor) -> None:  # after it
+    def watch(_: Tensor) -> None:  # after it
         held.append(sum(map(takes_memory, there)))
 
-    def hook(function: Callable[[torch.Tensor], None]) -> None:
-        for parameter in parameters:
-            parameter.register_post_accumulate_grad_hook(function)  # type: ignore[no-untyped-call]
-
-    hook(came)
-    function(parameters, seen.slices)
-    hook(watch)
-    for number in range(many):
-        generator = torch.Generator().manual_seed(10 * dist.get_rank() + number)
-        batch = torch.randn(4, 6, generator=generator) + 1
-        alone.zero_grad()
-        torch.autograd.backward((alone(batch) - 1).square().sum())
-        seen.own.append([_grad(parameter).flatten() for parameter in alone.parameters()])
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(came)  # type: ignore[no-untyped-call]
+    function(parameters, slices)
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(watch)  # type: ignore[no-untyped-call]
+    for step in range(many):
         with minidist.record() as log:
-            torch.autograd.backward((model(batch) - 1).square().sum())
-        seen.sent.append(Traffic.of(log))
-    return seen._replace(held=max(held))
+            backward(model, step, rank, ranks)
+        sent.append(Traffic.of(log))
+    return _Freed(slices, max(held), sent)
 
 
-def _why_freed(
-    found: torch.Tensor, rank: int, ranks: int, means: Sequence[Any], own: Sequence[Any]
-) -> str:
-    """Of two backwards' mean gradients, and this rank's own ones."""
-    first, second = (mean.chunk(ranks)[rank] for mean in means)
-    wanted = (means[0] + means[1]).chunk(ranks)
+def _why_freed(found: Tensor, rank: int, first: Tensor, second: Tensor, own: Tensor) -> str:
+    """Of two backwards' mean gradients, and this rank's own slice of both together."""
+    wanted = first + second
     if not found.any():
         return "is still zero. Register a hook on every parameter."
-    if why := why_not(found, wanted[rank], (own[0] + own[1]).chunk(ranks)[rank], ranks):
+    if why := why_not(found, wanted[rank], own, len(wanted)):
         return why
-    if near(found, 2 * first + second):
+    if near(found, 2 * first[rank] + second[rank]):
         return (
             "counts the first backward twice: its gradient was still there in the second. Set "
             "parameter.grad to None as soon as it has been reduced."
         )
-    if near(found, second):
+    if near(found, second[rank]):
         return "has the second backward alone: add to it, gradients accumulate."
-    for other in range(ranks):
-        if near(found, wanted[other]):
+    for other, part in enumerate(wanted):
+        if near(found, part):
             return f"is that of rank {other}: rank r keeps the r-th."
     return f"is off by up to {(found - wanted[rank]).abs().max().item():.1e}."
 
@@ -370,8 +346,7 @@ def wire() -> Table:
                 lambda way, nbytes, ranks, micro: micro * sent(way, nbytes, ranks, 1),
             "A reduce-scatter is half of an all-reduce, and the step ends without a gather.":
                 lambda way, nbytes, ranks, micro: (
-                    sent(way, nbytes, ranks, micro) * (5 / 3 if way == "ZeRO-3"
-                    else 1)
+                    sent(way, nbytes, ranks, micro) * (5 / 3 if way == "ZeRO-3" else 1)
                 ),
         },
         otherwise=lambda *_: (

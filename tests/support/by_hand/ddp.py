@@ -12,11 +12,15 @@ from torch import nn
 import minidist
 
 
-def by_hand(
-    *,
-    broadcast: Any = lambda parameter: minidist.broadcast(parameter.detach(), 0),
-    average: Any = lambda parameter: minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG),
-) -> Any:
+def from_rank_0(parameter: Any) -> None:
+    minidist.broadcast(parameter.detach(), 0)
+
+
+def average(parameter: Any) -> None:
+    minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG)
+
+
+def by_hand(*, broadcast: Any = from_rank_0, average: Any = average) -> Any:
     def my_ddp(model: nn.Module) -> None:
         for parameter in model.parameters():
             broadcast(parameter)
@@ -54,8 +58,8 @@ def in_halves(parameter: Any) -> None:
 
 
 def twice(parameter: Any) -> None:
-    for _ in range(2):
-        minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG)
+    average(parameter)
+    average(parameter)
 
 
 def by_torch(parameter: Any) -> None:
@@ -67,7 +71,7 @@ def by_torch_in_secret(parameter: Any) -> None:
     try:
         by_torch(parameter)
     except Exception:
-        minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG)
+        average(parameter)
 
 
 def broadcast_by_a_sum(parameter: Any) -> None:
@@ -78,13 +82,9 @@ def broadcast_by_a_sum(parameter: Any) -> None:
 
 def first_eight(model: nn.Module) -> None:
     for number, parameter in enumerate(model.parameters()):
-        minidist.broadcast(parameter.detach(), 0)
+        from_rank_0(parameter)
         if number < 8:
-            parameter.register_post_accumulate_grad_hook(averaged)
-
-
-def averaged(parameter: Any) -> None:
-    minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG)
+            parameter.register_post_accumulate_grad_hook(average)
 
 
 def in_another_order(turn: Any) -> Any:
@@ -98,12 +98,11 @@ def in_another_order(turn: Any) -> Any:
             seen.append(parameter)
             if len(seen) == len(parameters):
                 for each in turn(parameters):
-                    assert each.grad is not None
-                    minidist.all_reduce(each.grad, minidist.ReduceOp.AVG)
+                    average(each)
                 seen.clear()
 
         for parameter in parameters:
-            minidist.broadcast(parameter.detach(), 0)
+            from_rank_0(parameter)
             parameter.register_post_accumulate_grad_hook(collect)
 
     return my_ddp
@@ -127,13 +126,13 @@ def once(model: nn.Module) -> None:
     """The hooks are gone after the first backward."""
     handles = []
     for parameter in model.parameters():
-        minidist.broadcast(parameter.detach(), 0)
+        from_rank_0(parameter)
 
-        def average(parameter: Any, own: int = len(handles)) -> None:
-            minidist.all_reduce(parameter.grad, minidist.ReduceOp.AVG)
+        def first(parameter: Any, own: int = len(handles)) -> None:
+            average(parameter)
             handles[own].remove()
 
-        handles.append(parameter.register_post_accumulate_grad_hook(average))
+        handles.append(parameter.register_post_accumulate_grad_hook(first))
 
 
 def from_rank_0_only(model: nn.Module) -> None:
@@ -144,11 +143,11 @@ def from_rank_0_only(model: nn.Module) -> None:
 def by_tensor_hooks(model: nn.Module) -> None:
     """Another right way: the hook of a tensor returns the gradient that is to be kept."""
 
-    def average(gradient: torch.Tensor) -> torch.Tensor:
+    def hook(gradient: torch.Tensor) -> torch.Tensor:
         averaged = gradient.clone()
         minidist.all_reduce(averaged, minidist.ReduceOp.AVG)
         return averaged
 
     for parameter in model.parameters():
-        minidist.broadcast(parameter.detach(), 0)
-        parameter.register_hook(average)
+        from_rank_0(parameter)
+        parameter.register_hook(hook)
