@@ -46,7 +46,7 @@ WRONG = {
     "DDP, per parameter": [
         ("two ranks", hand.GathersEach, "together send 14,229,504 bytes .* 9,486,336 are enough"),
         ("memory", hand.KeepsCopies, "holds .* bytes at the peak of a step; .* are enough"),
-        ("memory", hand.KeepsArrays, "let the process of a rank grow by .* bytes, .* are enough"),
+        ("memory", hand.KeepsArrays, "let the process of a rank grow by .* bytes; .* are enough"),
     ],
     "DDP, flat": [
         ("mistake", hand.Sums, r"On rank \d of 2 three layers, 2 ranks, .* is off by"),

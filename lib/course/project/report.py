@@ -135,17 +135,8 @@ def _check_cost(costs: list[Cost], milestone: Milestone) -> None:
         raise Wrong(
             f"The result is right, in {costs[0].calls} calls a step; {right.calls} are enough."
         )
-    if milestone.lean and costs[0].peak > SPARE * right.peak:
-        raise Wrong(
-            f"The result is right, and a rank holds {costs[0].peak:,} bytes at the peak of a step; "
-            f"{right.peak:,} are enough. What is held longer than it is needed?"
-        )
-    if milestone.lean and costs[0].kept > SPARE_OF_PROCESS * right.kept:
-        raise Wrong(
-            f"The result is right, and some steps let the process of a rank grow by "
-            f"{costs[0].kept:,} bytes, {costs[0].peak:,} of them in tensors; {right.kept:,} are "
-            "enough. What is kept in other things than tensors?"
-        )
+    if milestone.lean:
+        _check_memory(costs[0], right)
     if costs[0].overlaps < milestone.overlap * right.overlaps:
         raise Wrong(
             f"The result is right, and {costs[0].overlaps} times in a step a call is on its way "
@@ -171,6 +162,19 @@ def _check_cost(costs: list[Cost], milestone: Milestone) -> None:
         raise Wrong(
             f"The result is right, and {sent:,} of the {least:,} bytes that it takes went through "
             "`comm`. Make its calls, and no others."
+        )
+
+
+def _check_memory(own: Cost, right: Cost) -> None:
+    if own.peak > SPARE * right.peak:
+        raise Wrong(
+            f"The result is right, and a rank holds {own.peak:,} bytes at the peak of a step; "
+            f"{right.peak:,} are enough. What is held longer than it is needed?"
+        )
+    if own.kept > SPARE_OF_PROCESS * right.kept:
+        raise Wrong(
+            f"The result is right, and some steps let the process of a rank grow by "
+            f"{own.kept:,} bytes; {right.kept:,} are enough. What is kept, and not in a tensor?"
         )
 
 
