@@ -83,12 +83,9 @@ def test_what_breaks_its_grading_is_wrong_and_leaves_nothing(how: str, tmp_path:
     results = grade_apart(folder, "ring", Limits(seconds=12, gib=8))
     (result,) = results.values()
     assert result["status"] == "wrong"
-    assert not any(str(tmp_path) in " ".join(each) for each in left())
-
-
-def left() -> list[list[str]]:
-    found = (process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"]))
-    return [each for each in found if "course.grade.one" in each]
+    commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+    left = [" ".join(each) for each in commands if "course.grade.one" in each]
+    assert not any(str(tmp_path) in each for each in left)
 
 
 def test_a_file_that_breaks_one_milestone_leaves_the_others_their_chance(tmp_path: Path) -> None:

@@ -113,9 +113,8 @@ def test_a_broken_file_costs_its_own_milestones(tmp_path: Path) -> None:
     write(tmp_path, ring="def all_reduce(:\n", ddp=lesson + "\n\nclass FlatDDP(", zero3=lesson)
     status, lines, error = graded(tmp_path)
     assert (status, error) == (1, "")
-    verdicts = [
-        line for line in lines if line.startswith(("ring: ", "DDP", "ZeRO", "FSDP", "checks: "))
-    ]
+    names = "ring: ", "DDP", "ZeRO", "FSDP", "checks: "
+    verdicts = [line for line in lines if line.startswith(names)]
     assert len(verdicts) == 11
     assert "SyntaxError" in verdicts[0]
     assert all("SyntaxError" in line for line in verdicts[1:5])
@@ -130,17 +129,14 @@ def test_one_file_is_graded_alone_and_the_status_says_how_it_went(tmp_path: Path
     assert (status, lines[-1][:7]) == (0, "1 of 1.")
     status, lines, error = graded(tmp_path, "rign")
     assert (status, lines) == (2, [])
-    assert (
-        "there is no milestone 'rign'; there are ring, ddp, zero, zero3, fsdp, checks, DDP,"
-        in error
-    )
+    known = "ring, ddp, zero, zero3, fsdp, checks, DDP,"
+    assert f"there is no milestone 'rign'; there are {known}" in error
 
 
 def optimizer_guarded() -> str:
     """The first of its class, whose `step` torch wraps then."""
-    return guarded(
-        lambda: type(minidist.ZeroOptimizer([nn.Parameter(torch.ones(3))], SGD)).__name__
-    )
+    weights = [nn.Parameter(torch.ones(3))]
+    return guarded(lambda: type(minidist.ZeroOptimizer(weights, SGD)).__name__)
 
 
 def test_the_first_optimizer_of_a_class_replaces_nothing() -> None:

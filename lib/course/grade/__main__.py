@@ -81,8 +81,7 @@ if __name__ == "__main__":
     parser.add_argument("--at-once", type=int, default=2, help="submissions at a time")
     parser.add_argument("--seconds", type=float, default=Limits.seconds, help="per task")
     parser.add_argument("--gib", type=float, default=Limits.gib, help="memory of each process")
-    drawn = secrets.randbelow(10**6)
-    parser.add_argument("--seed", type=int, default=drawn, help="of what is drawn")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="of all draws")
     asked = parser.parse_args()
     os.environ["COURSE_SEED"] = str(asked.seed)
     if not asked.folder.is_dir():

@@ -14,17 +14,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
-
 from course.grade.tasks import tasks_of
 from course.verdict import many
+from minidist.launch.process import kill_tree
 
 Result = dict[str, Any]  # status, text, seconds
 START = 120.0  # seconds more until the first task begins: torch has to be loaded
@@ -41,8 +39,7 @@ class Limits:
 def grade_apart(folder: Path, only: str, limits: Limits) -> dict[str, Result]:
     """The results of a submission's tasks whose names contain `only`."""
     with TemporaryDirectory(prefix="submission-", ignore_cleanup_errors=True) as name:
-        place = Path(name).resolve()
-        copy = place / "work"
+        copy = Path(name).resolve() / "work"
         whole = (folder / "mine").is_dir() or any(folder.rglob("*.ipynb"))  # of work/, not mine/
         target = copy if whole else copy / "mine"
         shutil.copytree(folder, target, symlinks=True)
@@ -72,51 +69,22 @@ def _run(
         env=os.environ | {"HOME": str(copy), "TMPDIR": str(copy.parent), "TQDM_DISABLE": "1"},
     )
     os.close(write)
-    begun, late = None, threading.Event()
-
-    def stop() -> None:
-        late.set()
-        kill_tree(process.pid)
-
-    with os.fdopen(read) as lines:
-        while True:
-            watch = threading.Timer(limits.seconds + (START if begun is None else 0), stop)
-            watch.start()
-            line = lines.readline()
-            watch.cancel()
-            if not line:
+    begun, rest = None, b""
+    with os.fdopen(read, "rb", buffering=0) as said:
+        while in_time := select([said], [], [], limits.seconds + (0 if begun else START))[0]:
+            if not (new := said.read(2**16)):
                 break
-            said = json.loads(line)
-            begun = said.pop("task")
-            results[begun] = said
+            *lines, rest = (rest + new).split(b"\n")
+            for result in map(json.loads, lines):
+                begun = result.pop("task")
+                results[begun] = result
     kill_tree(process.pid)
     code = process.wait()
-    if late.is_set():
+    if not in_time:
         return begun, f"did not end within {limits.seconds:g} s"
     if code < 0:
         return begun, f"was killed by {signal.Signals(-code).name}"
     return begun, f"left with exit code {code}"
-
-
-def kill_tree(pid: int) -> None:
-    """Kill a process and all that has come from it; it is stopped first, to adopt orphans."""
-    with suppress(psutil.NoSuchProcess):
-        root = psutil.Process(pid)
-        root.suspend()
-        for _ in range(100):
-            found = [p for p in root.children(recursive=True) if _runs(p)]
-            for each in found:
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()
-            if not found:
-                break
-        root.kill()
-
-
-def _runs(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    return False
 
 
 def points(results: dict[str, Result]) -> str:

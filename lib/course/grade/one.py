@@ -6,7 +6,6 @@ so that whoever reads it knows which task broke this process.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -15,7 +14,7 @@ import time
 from pathlib import Path
 
 from course.grade.tasks import tasks_of
-from minidist.launch.process import PR_SET_CHILD_SUBREAPER
+from minidist.launch.process import adopt_orphans
 
 FILE = 2**28  # bytes of the largest file that may be written
 PROCESSES = 2048  # of this user; the system does not apply it to root
@@ -24,8 +23,7 @@ PROCESSES = 2048  # of this user; the system does not apply it to root
 def main(folder: Path, said: int, memory: int, names: list[str]) -> None:
     """Grade them one after another, with at most so many bytes of address space."""
     os.set_inheritable(said, False)
-    if sys.platform == "linux":  # whatever is started stays a descendant, also as an orphan
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))
     resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES, PROCESSES))

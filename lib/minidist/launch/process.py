@@ -73,11 +73,7 @@ class ForkedProcess:
         return Died(time.monotonic(), code)
 
     def kill(self) -> None:
-        for pid in _descendants(self.pid):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        kill_tree(self.pid)
         self._process.kill()  # in case it had no group of its own yet
 
     def close(self) -> None:
@@ -118,17 +114,50 @@ def _main(
 ) -> None:
     os.setsid()  # a group of its own: Ctrl-C reaches the launcher alone; helpers end with us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server had it blocked
-    if sys.platform == "linux":  # whatever we start stays our descendant, also as an orphan
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     target(Launcher(connection, folder), *args)
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def adopt_orphans() -> None:
+    """On Linux, whatever this process starts stays its descendant, also as an orphan."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_tree(pid: int) -> None:
+    """Kill the leader of a process group with its group and all that has come from it.
+
+    The leader is only stopped until nothing else runs, so that it still adopts orphans.
+    """
+    _send(os.kill, pid, signal.SIGSTOP)
+    for _ in range(100):  # what has been started meanwhile
+        found = [each for each in _descendants(pid) if _runs(each)]
+        for each in found:
+            _send(os.kill, each, signal.SIGKILL)
+        if not found:
+            break
+    _send(os.killpg, pid, signal.SIGKILL)
+
+
+def _send(kill: Callable[[int, int], None], pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        kill(pid, number)
+
+
+def _runs(pid: int) -> bool:
+    """Whether it has not ended; a zombie has."""
     with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    return False
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    with suppress(OSError):  # it has gone
         for children in list(Path(f"/proc/{pid}/task").glob("*/children")):
-            for child in map(int, children.read_text().split()):
-                yield from _descendants(child)
-                yield child
+            with suppress(OSError):  # a thread of it has
+                for child in map(int, children.read_text().split()):
+                    yield from _descendants(child)
+                    yield child
 
 
 # ---- the server ----
