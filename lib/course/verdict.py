@@ -5,13 +5,11 @@ import math
 import os
 import re
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import update_wrapper, wraps
-from inspect import unwrap
+from functools import partial, update_wrapper, wraps
 from io import StringIO
 from numbers import Real
 from operator import index
@@ -112,11 +110,7 @@ def number(answer: object) -> float:
 
 
 def whole(answer: object) -> int:
-    """The whole number that an answer is.
-
-    Raises:
-        TypeError: it is none.
-    """
+    """The whole number that an answer is; TypeError if it is none."""
     found = number(answer)
     if found != int(found):
         raise TypeError(f"{answer!r:.80} is not a whole number")
@@ -171,8 +165,6 @@ def many(count: int, noun: str) -> str:
 
 # ---- grade ----
 
-NOT_YET = Verdict("not yet", "Write the function, then run this cell again.")
-
 
 class Grader(Generic[P]):
     """A grader made of a function that returns what it has tried, or raises Wrong.
@@ -197,7 +189,7 @@ class Grader(Generic[P]):
             self._solved = self._solved or args[0]
             return verdict
         except NotImplementedError as error:
-            return Verdict("not yet", str(error)) if error.args else NOT_YET
+            return Verdict("not yet", str(error) or "Write the function, then run this cell again.")
         except Wrong as wrong:
             return Verdict("wrong", str(wrong))
         finally:
@@ -218,14 +210,9 @@ def formula(grade: Callable[P, str]) -> Grader[P]:
 
     @wraps(grade)
     def in_a_process(*args: P.args, **kwargs: P.kwargs) -> str:
-        return alone(_unwrapped, sys.modules[grade.__module__], grade.__name__, args, kwargs)
+        return alone(partial(grade, *args, **kwargs))
 
     return Grader(in_a_process)
-
-
-def _unwrapped(module: Any, name: str, args: Any, kwargs: Any) -> str:
-    text: str = unwrap(getattr(module, name))(*args, **kwargs)
-    return text
 
 
 def alone(call: Callable[..., T], *args: Any) -> T:
@@ -258,27 +245,26 @@ def on_ranks(
     """As minidist.launch; what a learner's function raises there is a wrong answer.
 
     Args:
-        function: what each rank runs; it calls the learner's function.
-        ranks: the number of ranks.
-        args: arguments of the function.
+        function: what each rank runs, on `args`; it calls the learner's function.
         timeout: seconds until ranks that have not ended are killed; `TIMEOUT` if None.
         hints: part of a failure's text → what to add to it, beside what all have.
     """
-    usual = {"did not end": IN_ORDER, "disagree": IN_ORDER} if ranks > 1 else {}
-    known = usual | dict(hints or {})
+    several = ranks > 1
+    usual = {"did not end": IN_ORDER, "disagree": IN_ORDER} if several else {}
     try:
         return minidist.launch(function, ranks, *args, device="cpu", timeout=timeout or TIMEOUT)
     except TypeError as error:  # it cannot be pickled
         raise Wrong(f"your function cannot be sent to another process: {error}.") from error
     except minidist.RankError as error:
-        several = ranks > 1
-        if isinstance(error.__cause__, NotImplementedError):
-            raise error.__cause__ from error
-        if isinstance(error.__cause__, Wrong):
+        cause = error.__cause__
+        if isinstance(cause, NotImplementedError):
+            raise cause from error
+        if isinstance(cause, Wrong):
             where = f"On rank {error.ranks[0]} of {ranks} " if several else ""
-            raise Wrong(f"{where}{error.__cause__}") from error
+            raise Wrong(f"{where}{cause}") from error
         first = str(error).split("\n\n")[0].replace("\n", "; ")
-        fitting = dict.fromkeys(hint for part, hint in known.items() if part in first)
+        known = (usual | dict(hints or {})).items()
+        fitting = dict.fromkeys(hint for part, hint in known if part in first)
         where = f"On {ranks} real processes" if several else "the process that runs your function"
         first = first if several else first.removeprefix("rank 0 ")
         raise Wrong(f"{where} {first}{_learners_line(str(error))}.{''.join(fitting)}") from error

@@ -67,17 +67,14 @@ WRONG[grade.save] = [
     ("mistake", hand.saver(move=shutil.copyfile), "a reader finds the new file at path"),
     ("mistake", hand.saver(move=hand.removes_first), "removed first: for a moment there is none"),
     ("mistake", hand.elsewhere, "If that is another disk"),
-    (
-        "mistake",
-        hand.saver(wait=False),
-        "when rank . is back it finds the old file: rank 0 is still",
-    ),
+    ("mistake", hand.saver(wait=False),
+     "when rank . is back it finds the old file: rank 0 is still"),
     ("traffic", hand.saver(ranks=(0, 1, 2)), r"ranks \[0, 1, 2\] write"),
     ("memory", hand.saver(leave=True), "beside the file there is left model.pt.0"),
     ("constant", hand.under_one_name, "when rank 0 is back it finds the old file"),
     ("mistake", hand.after_a_while, "a rank sleeps for a fixed time"),
     ("two ranks", hand.with_rank_1, "when rank 2 is back it finds the old file"),
     ("mistake", lambda state, path: None, "when rank 0 is back it finds the old file"),
-]
+]  # fmt: skip
 
 test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

@@ -50,11 +50,8 @@ def test_what_is_wrong_to_any_table_is_refused_with_the_case(name: str, kind: st
 
 OTHERWISE: list[tuple[str, Callable[[Any], Any], str]] = [
     ("ddp.exposed", lambda right: right + 0.25, "Cut each span .*; count no second twice"),
-    (
-        "disagree.first_difference",
-        lambda right: right and (right[0] + 1, right[1]),
-        "An earlier call differs: what follows is a consequence",
-    ),
+    ("disagree.first_difference", lambda right: right and (right[0] + 1, right[1]),
+     "An earlier call differs: what follows is a consequence"),
     ("feeding.indices", lambda right: right[::-1], "Expected 3 samples, from 0 to 9"),
     ("feeding.rate", lambda right: 100 * right, "every step adds as much as the one before it"),
     ("memory.activations", lambda right: right + 99, "You are off by .* tensors of the size"),
@@ -66,7 +63,7 @@ OTHERWISE: list[tuple[str, Callable[[Any], Any], str]] = [
     ("zero.slices", lambda right: right[:1], "a range for each of the 2 parameters"),
     ("zero.slices", lambda right: [(0, 0) for _ in right], "A slice has ceil"),
     ("zero.wire", lambda right: right / 4, "Count reduce-scatters and all-gathers"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "changed", "hint"), OTHERWISE)
@@ -107,12 +104,9 @@ def test_what_is_drawn_is_always_the_same_but_with_another_seed(
 def test_the_example_for_contributors_is_an_exercise() -> None:
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
     _, section = text.split("## Add an exercise that asks for a formula")
-    names: dict[str, Any] = vars(tables) | {"draws": draws, "traffic": traffic}
-    exec(
-        section.split("```")[1].removeprefix("python"),
-        names | {"ring_all_reduce": ring_all_reduce},
-        names,
-    )
+    names: dict[str, Any] = {"ring_all_reduce": ring_all_reduce, "traffic": traffic, "draws": draws}
+    names |= vars(tables)
+    exec(section.split("```")[1].removeprefix("python"), names)
     table = names["bytes_sent"].table()
     assert table.check(table.right) == "for 7 cases: the simulator counts the same."
     for sentence, slip in table.slips.items():

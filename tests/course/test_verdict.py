@@ -129,8 +129,5 @@ def test_torch_s_own_collectives_are_refused_however_they_are_called() -> None:
             return str(wrong)
         return ""
 
-    assert (
-        on_ranks(work, 2)
-        == ["your function calls torch.distributed's all_reduce. Use `exchange` and nothing else."]
-        * 2
-    )
+    said = "your function calls torch.distributed's all_reduce. Use `exchange` and nothing else."
+    assert on_ranks(work, 2) == [said] * 2

@@ -75,33 +75,29 @@ these sizes | doubling(n)[:4] | With 64 ranks: rank 0 ends without
 type | doubling(n)[0] | expected a list of Step
 type | None | With 4 ranks: you return None; expected a list of Step
 """)
-WRONG[grade.crossing] = [
-    ("constant", lambda n, alpha, beta: 1e12, "recursive doubling is slower, .* a smaller size"),
-    ("constant", lambda n, alpha, beta: 1.0, "halving-doubling is slower, .* at a larger size"),
-    ("mistake", lambda n, alpha, beta: alpha / beta, "at a larger size"),
-    ("mistake", lambda n, alpha, beta: beta / alpha * crossing(n, 1, 1), "at a larger size"),
-    ("unit", lambda *case: crossing(*case) / 4, "at a larger size"),
-    ("mistake", lambda *case: crossing(*case, halves=1.5), "For 8 ranks"),
-    (
-        "off by one",
-        lambda n, alpha, beta: alpha / beta * math.log2(n) / (math.log2(n) - 2),
-        "at a smaller size",
-    ),
-    ("these sizes", lambda n, alpha, beta: crossing(8, alpha, beta), "For 4 ranks"),
-    ("these sizes", lambda n, *_: crossing(n, 1e-5, 1e-9), "alpha 3e-06 s"),
-    ("type", lambda n, alpha, beta: 0, "expected a number of bytes above zero"),
-    ("type", lambda *case: complex(crossing(*case)), "expected a number of bytes"),
-]
-WRONG[grade.segments] = [
-    ("constant", lambda n, size, alpha, beta: 1, "try more"),
-    ("constant", lambda n, size, alpha, beta: 16, "For 8 ranks, 1024 bytes.* try fewer"),
-    ("unit", lambda n, size, alpha, beta: size // 4 + 1, "each step would pay alpha"),
-    ("mistake", lambda n, *case: segments(n, *case) * 4, "try fewer"),
-    ("mistake", lambda n, size, alpha, beta: segments(n, size, beta, beta), "would pay alpha"),
-    ("these sizes", lambda n, size, *_: segments(n, size, 1e-5, 1e-10), "try fewer"),
-    ("two ranks", lambda n, *case: segments(2, *case), "try more"),
-    ("type", lambda n, size, alpha, beta: 0, "expected a whole number of segments, 1 or more"),
-    ("type", lambda *case: segments(*case) + 0.5, "expected a whole number of segments"),
-]
+WRONG[grade.crossing] = rows(r"""n, alpha, beta
+constant | 1e12 | recursive doubling is slower, .* a smaller size
+constant | 1.0 | halving-doubling is slower, .* at a larger size
+mistake | alpha / beta | at a larger size
+mistake | beta / alpha * crossing(n, 1, 1) | at a larger size
+unit | crossing(n, alpha, beta) / 4 | at a larger size
+mistake | crossing(n, alpha, beta, halves=1.5) | For 8 ranks
+off by one | alpha / beta * math.log2(n) / (math.log2(n) - 2) | at a smaller size
+these sizes | crossing(8, alpha, beta) | For 4 ranks
+these sizes | crossing(n, 1e-5, 1e-9) | alpha 3e-06 s
+type | 0 | expected a number of bytes above zero
+type | complex(crossing(n, alpha, beta)) | expected a number of bytes
+""")
+WRONG[grade.segments] = rows(r"""n, size, alpha, beta
+constant | 1 | try more
+constant | 16 | For 8 ranks, 1024 bytes.* try fewer
+unit | size // 4 + 1 | each step would pay alpha
+mistake | segments(n, size, alpha, beta) * 4 | try fewer
+mistake | segments(n, size, beta, beta) | would pay alpha
+these sizes | segments(n, size, 1e-5, 1e-10) | try fewer
+two ranks | segments(2, size, alpha, beta) | try more
+type | 0 | expected a whole number of segments, 1 or more
+type | segments(n, size, alpha, beta) + 0.5 | expected a whole number of segments
+""")
 
 test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

@@ -12,16 +12,17 @@ What it does not have: the optimizer's own time, other traffic, and ranks that w
 in the middle of a step. At the end of a step all ranks take the time of the latest.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from course.capstone import task
 from course.training.emulated import working
-from minidist.comm.comm import Around, Comm, Pending
+from minidist.comm.comm import Around, Comm, Pending, Start
 from minidist.comm.ours import Ours
 from minidist.comm.slowed import ALGORITHMS
 from minidist.schedule.cost import Link, price, switch
@@ -34,10 +35,10 @@ LINKS = {
 
 
 class Clock:
-    """A rank's time, and when each of its links has carried what it was given."""
+    """A rank's time, the bytes that it has sent, and when each of its links has carried them."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now, self.sent = 0.0, 0
         self.free: dict[str, float] = {}
 
     def compute(self, seconds: float) -> None:
@@ -75,12 +76,11 @@ class Way(NamedTuple):
 class Clocked(Around):
     """A `Comm` whose calls take their time on the clock, on some ways, one after the other.
 
-    They cost what rings cost, and broadcasts what a tree does; `sent` counts the bytes of a rank.
+    They cost what rings cost, and broadcasts what a tree does.
     """
 
     def __init__(self, comm: Comm, clock: Clock, *ways: Way) -> None:
         super().__init__(comm)
-        self.sent = 0
         self._clock, self._ways = clock, ways
         self._prices = {
             (way, name): price(make(way.ranks), switch(LINKS[way.link]))
@@ -88,16 +88,14 @@ class Clocked(Around):
             for name, make in ALGORITHMS.items()
         }
 
-    def around(
-        self, name: str, full: Tensor, call: Callable[[bool], Pending], async_op: bool
-    ) -> Pending:
-        """Make the call, and note when it ends."""
+    def around(self, name: str, full: Tensor, call: Start, async_op: bool) -> Pending:
+        """Make the call, and note what it sends and when it ends."""
         call(False)
         seconds = 0.0
         for way in self._ways:
             nbytes = full.nbytes * way.share
             seconds += self._prices[way, name](nbytes)
-            self.sent += round(HALVES[name] * nbytes * (way.ranks - 1) / way.ranks)
+            self._clock.sent += round(HALVES[name] * nbytes * (way.ranks - 1) / way.ranks)
         end = self._clock.carry([way.link for way in self._ways], seconds)
         work = ClockedWork(self._clock, end)
         if async_op:
@@ -122,30 +120,16 @@ class Cluster:
         if self.ranks != task.RANKS:
             raise ValueError(f"rank {self.rank}: expected {task.RANKS} ranks, got {self.ranks}")
         self.clock = Clock()
-        shape = self.ranks // task.MACHINE.per_node, task.MACHINE.per_node
-        across, node = init_device_mesh("cpu", shape).get_all_groups()
-        count = self.ranks // task.MACHINE.per_node
-        inside, between = Way("inside", task.MACHINE.per_node), Way("between", count)
-        split = between._replace(share=1 / task.MACHINE.per_node)
-        self.world = self._comm(None, inside, split)
+        local, nodes = task.MACHINE.per_node, self.ranks // task.MACHINE.per_node
+        across, node = init_device_mesh("cpu", (nodes, local)).get_all_groups()
+        inside, between = Way("inside", local), Way("between", nodes)
+        self.world = self._comm(None, inside, between._replace(share=1 / local))
         self.node = self._comm(node, inside)
         self.across = self._comm(across, between)
-        self.comms = self.world, self.node, self.across
         self.read: list[int] = []  # the numbers of the rows that this rank has read in the step
 
     def _comm(self, group: dist.ProcessGroup | None, *ways: Way) -> Clocked:
         return Clocked(Ours(group, algorithm="shared_memory", check=False), self.clock, *ways)
-
-    def begin_step(self) -> None:
-        """Count anew what is sent and read."""
-        self.read = []
-        for comm in self.comms:
-            comm.sent = 0
-
-    @property
-    def sent(self) -> int:
-        """Bytes that this rank has sent in the step."""
-        return sum(comm.sent for comm in self.comms)
 
     def rows(self, step: int, part: int, parts: int) -> Tensor:
         """Read a part of a step's rows: parts count from 0, and are equally long."""
@@ -156,15 +140,10 @@ class Cluster:
     def emulate(self, net: Any) -> None:
         """Let the layers of the GPT take their time on the clock."""
         for block in net.blocks:
-            _slow_down(block, task.BLOCK_OPERATIONS, self.clock)
-        _slow_down(net.head, 2 * net.head.weight.numel(), self.clock)
+            block.register_forward_hook(partial(self._compute, task.BLOCK_OPERATIONS))
+        net.head.register_forward_hook(partial(self._compute, 2 * net.head.weight.numel()))
 
-
-def _slow_down(layer: nn.Module, per_token: int, clock: Clock) -> None:
-    """Let a layer take its time: so many operations for each token in forward."""
-
-    def compute(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Any:
+    def _compute(self, per_token: int, _: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Any:
+        """Let a layer's forward take so many operations for each token."""
         tokens = inputs[0].shape[:-1].numel()
-        return working(output, clock.compute, tokens * per_token / task.MACHINE.flops)
-
-    layer.register_forward_hook(compute)
+        return working(output, self.clock.compute, tokens * per_token / task.MACHINE.flops)

@@ -1,8 +1,8 @@
 """A run of the capstone on a rank, and its log: a line of JSON about the run, then one a step."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from functools import partial
 from hashlib import sha256
 from importlib import import_module
@@ -30,12 +30,11 @@ Line = dict[str, Any]
 def lines(make: Any, steps: int) -> Iterator[Line]:
     """On a rank: train, and yield a line of the log for each step, the same on all ranks.
 
-    Args:
-        make: a class such as `mine.capstone.Run`.
-        steps: how many.
+    `make` is a class such as `mine.capstone.Run`.
     """
     cluster = Cluster()
-    for comm in cluster.comms:
+    clock = cluster.clock
+    for comm in (cluster.world, cluster.node, cluster.across):
         comm.all_reduce(torch.ones(LARGEST))  # buffers of messages are not counted as the run's
     task.corpus()
     meter = Meter()
@@ -43,18 +42,18 @@ def lines(make: Any, steps: int) -> Iterator[Line]:
     cluster.emulate(net)
     run = make(net, cluster)
     for step in progress(range(steps), "steps"):
-        start = cluster.clock.now
-        cluster.begin_step()
+        start, sent_before = clock.now, clock.sent
+        cluster.read = []
         if step == METERED:
             curve = meter.curve(partial(run.step, step))
             loss, held = curve.value, curve.peak
         else:
             loss, held = run.step(step), None
-        mine = float(loss), cluster.clock.now, cluster.sent, held, cluster.read
+        mine = float(loss), clock.now, clock.sent - sent_before, held, cluster.read
         everyone: list[Any] = [None] * cluster.ranks
         dist.all_gather_object(everyone, mine)
         losses, ends, sent, helds, read = map(list, zip(*everyone, strict=True))
-        cluster.clock.now = max(ends)
+        clock.now = max(ends)
         line = {"step": step, "loss": losses, "seconds": max(ends) - start, "sent": sent}
         yield line | {"held": helds if step == METERED else None, "read": read}
 
@@ -111,9 +110,8 @@ def write(module: str, log: Path | None = None) -> None:
     forecast = forecast_of(getattr(own, "FORECAST", None))
     first, aside = dist.get_rank() == 0, log.with_name(log.name + ".unfinished")
     head = {"digest": digest_of(file), "run": _runs(log) + 1, "forecast": forecast}
-    with aside.open("w") if first else nullcontext() as out:
+    with (aside if first else Path(os.devnull)).open("w") as out:
         for line in chain([head], lines(own.Run, task.STEPS)):
-            if out:
-                out.write(json.dumps(line) + "\n")
+            print(json.dumps(line), file=out)
     if first:
         aside.replace(log)

@@ -67,8 +67,8 @@ def sizes() -> Sizes:
 
 def rows(step: int, part: int, parts: int) -> Tensor:
     """A part of a step's rows, [ROWS / parts, CONTEXT + 1]."""
-    how: dict[str, Any] = {"rows": ROWS, "context": CONTEXT, "seed": SEED}
-    return rows_of(corpus()[0], step, **how, rank=part, ranks=parts)
+    ids, _ = corpus()
+    return rows_of(ids, step, rows=ROWS, context=CONTEXT, seed=SEED, rank=part, ranks=parts)
 
 
 def loss_of(net: Any, rows: Tensor) -> Tensor:

@@ -15,8 +15,6 @@ from course.capstone import task
 from course.capstone.run import METERED, Line, digest_of, file_of, first_steps, forecast_of
 from course.verdict import Grader, Wrong, on_ranks
 
-__all__ = ["capstone", "measured", "read"]
-
 SAME = 1e-3  # relative: other orders of sums change a loss by 5e-5 at most, to the last step
 WITHIN = {"held": 0.1, "sent": 0.03, "seconds": 0.1}  # of what was measured
 RERUN = {"loss": SAME, "sent": 0, "seconds": 1e-6, "held": 0.05, "read": 0}  # of the log
@@ -99,8 +97,7 @@ def measured(run: list[Line]) -> dict[str, float]:
 
 def total(run: list[Line]) -> float:
     """Seconds of a run on the cluster's clock."""
-    seconds: float = sum(line["seconds"] for line in run)
-    return seconds
+    return math.fsum(line["seconds"] for line in run)
 
 
 # ---- is it a training run of this model, on all ranks? ----
@@ -127,7 +124,6 @@ def _check_rows(run: list[Line]) -> None:
 
 
 def _check_losses(run: list[Line]) -> None:
-    """The losses are those of one process, to the end."""
     rows, first = task.rows(0, 0, 1), run[0]
     net = task.model()
     for rank, (loss, read) in enumerate(zip(first["loss"], first["read"], strict=True)):
@@ -171,7 +167,6 @@ def _check_plausible(run: list[Line]) -> None:
 
 
 def _check_budget(run: list[Line], found: Mapping[str, float]) -> None:
-    """The budget is kept."""
     budget = task.BUDGET
     if found["held"] > budget.held:
         raise Wrong(
@@ -187,7 +182,6 @@ def _check_budget(run: list[Line], found: Mapping[str, float]) -> None:
 
 
 def _check_forecast(name: str, expected: float, got: float) -> None:
-    """The forecast of a number is as close as it should be."""
     if abs(expected / got - 1) <= WITHIN[name]:
         return
     told = {"held": "A rank holds", "sent": "A rank sends", "seconds": "A step takes"}[name]

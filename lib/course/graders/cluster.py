@@ -8,8 +8,6 @@ from typing import Any
 from course.graders.table import Exercise, Table
 from course.verdict import pair
 
-__all__ = ["seat"]
-
 CLUSTERS = [[4], [1, 1], [2, 2], [4, 4], [8, 8, 8], [1, 1, 1, 1, 1], [4, 2], [1, 3], [3, 5, 1, 4]]
 Seat = tuple[int, int]  # the node, and the local rank
 
@@ -29,19 +27,17 @@ def seat() -> Table:
     return seats(
         place,
         {
-            "Ranks are dealt node by node, not in turns.": lambda rank, gpus: divmod(
-                rank, len(gpus)
-            )[::-1],
-            "The nodes need not have as many ranks as the first.": lambda rank, gpus: divmod(
-                rank, gpus[0]
-            ),
+            "Ranks are dealt node by node, not in turns.":
+                lambda rank, gpus: divmod(rank, len(gpus))[::-1],
+            "The nodes need not have as many ranks as the first.":
+                lambda rank, gpus: divmod(rank, gpus[0]),
         },
         cases=[(rank, gpus) for gpus in CLUSTERS for rank in range(sum(gpus))],
         told="For rank {}, on nodes with {} ranks,",
         solved=f"for {{cases}} ranks on {len(CLUSTERS)} clusters, even where nodes have different "
         "numbers of GPUs. torchrun works this out for you, and puts the second number into "
         "LOCAL_RANK.",
-    )
+    )  # fmt: skip
 
 
 def seats(place: Callable[..., Seat], slips: dict[str, Callable[..., Seat]], **table: Any) -> Table:

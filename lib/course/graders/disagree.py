@@ -3,28 +3,27 @@
 What is right is known because the mistake is planted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from course.graders.table import Exercise, Table
 from course.verdict import draws, whole
 
-__all__ = ["first_difference"]
-
 Call = tuple[str, tuple[int, ...]]  # its name, and its tensor's shape
 Records = list[list[Call]]  # of each rank, in its program's order
 Part = tuple[int, list[int]] | None  # the number of a call, counted from 1, and ranks
 
-USUAL: list[Call] = [
-    ("all_reduce", (4810,)),
-    ("all_reduce", (128,)),
-    ("broadcast", (10,)),
-    ("all_reduce", (4810,)),
-    ("all_reduce", (128,)),
-    ("barrier", ()),
-    ("all_reduce", (4810,)),
-    ("all_reduce", (128,)),
-]
+STEP: list[Call] = [("all_reduce", (4810,)), ("all_reduce", (128,))]
+USUAL: list[Call] = [*STEP, ("broadcast", (10,)), *STEP, ("barrier", ()), *STEP]
+
+# What a rank does in place of a call and those after it.
+MISTAKES: dict[str, Callable[[Call, list[Call]], list[Call]]] = {
+    "another call": lambda call, after: [("reduce", call[1]), *after],
+    "another shape": lambda call, after: [(call[0], (*call[1], 2)), *after],
+    "a call left out": lambda _, after: after,
+    "an early end": lambda *_: [],
+    "a call too many": lambda call, after: [("all_gather", (1,)), call, *after],
+}
 
 
 class Planted(NamedTuple):
@@ -39,25 +38,16 @@ def plant(what: str, ranks: int, odd: Sequence[int], place: int) -> Planted:
     """Let the `odd` ranks go wrong at a place, counted from 0, and be one call off from there."""
     records = [list(USUAL) for _ in range(ranks)]
     for rank in odd:
-        before, (name, shape), after = USUAL[:place], USUAL[place], USUAL[place + 1 :]
-        other: dict[str, list[Call]] = {
-            "another call": [("reduce", shape), *after],
-            "another shape": [(name, (*shape, 2)), *after],
-            "a call left out": after,
-            "an early end": [],
-            "a call too many": [("all_gather", (1,)), (name, shape), *after],
-        }
-        records[rank] = before + other[what]
-    return Planted(f"{what} on rank {', '.join(map(str, odd))} of {ranks}", records,
-                   (place + 1, sorted(odd)))  # fmt: skip
+        records[rank][place:] = MISTAKES[what](USUAL[place], USUAL[place + 1 :])
+    told = f"{what} on rank {', '.join(map(str, odd))} of {ranks}"
+    return Planted(told, records, (place + 1, sorted(odd)))
 
 
 def _cases() -> list[Planted]:
     draw = draws(4)
     cases = [Planted(f"nothing wrong on {n} ranks", [list(USUAL)] * n, None) for n in (1, 2, 5)]
     cases.append(Planted("no calls at all", [[], [], []], None))
-    kinds = "another call", "another shape", "a call left out", "an early end", "a call too many"
-    for what in kinds:
+    for what in MISTAKES:
         cases += [plant(what, 3, [1], 2), plant(what, 4, [0], 5), plant(what, 3, [2], 0)]
         ranks = draw.randrange(5, 10)
         cases.append(plant(what, ranks, draw.sample(range(ranks), 2), draw.choice((2, 5))))
@@ -84,10 +74,6 @@ def first_difference() -> Table:
         found = right(records)
         return None if found and found[0] > min(map(len, records)) else found
 
-    def from_zero(records: Records) -> Part:
-        found = right(records)
-        return found and (found[0] - 1, found[1])
-
     def others(records: Records) -> Part:
         found = right(records)
         return found and (found[0], [r for r in range(len(records)) if r not in found[1]])
@@ -101,7 +87,8 @@ def first_difference() -> Table:
         slips={
             "Compare shapes, too.": names,
             "A rank that never comes to a call differs, too.": shortest,
-            "Calls are counted from 1.": from_zero,
+            "Calls are counted from 1.":
+                lambda records: (found := right(records)) and (found[0] - 1, found[1]),
             "Those are the others: name the ranks that are few, and rank 0 may be one.": others,
         },
         otherwise=lambda answer, records: (

@@ -20,14 +20,7 @@ from course.graders.saving import save
 from course.graders.table import Exercise, Table, amount
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds
-from course.verdict import (
-    Grader,
-    Wrong,
-    list_of,
-    many,
-    number,
-    whole,
-)
+from course.verdict import Grader, Wrong, list_of, many, number, whole
 from minidist.comm.ours import Ours
 
 __all__ = ["accumulate", "indices", "rate", "save"]
@@ -66,9 +59,6 @@ def indices() -> Table:
         order = padded(shuffled(size, epoch), ranks, drop_last)
         return order[rank * len(order) // ranks : (rank + 1) * len(order) // ranks]
 
-    def uneven(size: int, ranks: int, rank: int, epoch: int, _: bool) -> list[int]:
-        return shuffled(size, epoch)[rank::ranks]
-
     return Table(
         cases=[
             (size, ranks, rank, epoch, drop_last)
@@ -84,7 +74,8 @@ def indices() -> Table:
             "That is the order of epoch 0: seed the generator with the epoch.":
                 lambda size, ranks, rank, _, drop_last: drawn(size, ranks, rank, 0, drop_last),
             "Some ranks have a sample more and would run on without their peers. Repeat the first "
-            "samples, or drop the last.": uneven,
+            "samples, or drop the last.":
+                lambda size, ranks, rank, epoch, _: shuffled(size, epoch)[rank::ranks],
             "Repeat the first samples only where none are dropped.":
                 lambda size, ranks, rank, epoch, _: drawn(size, ranks, rank, epoch, False),
             "Drop the last samples only where `drop_last` says so.":
@@ -116,7 +107,7 @@ def indices() -> Table:
 class _Step(NamedTuple):
     """What one rank has after a learner's step."""
 
-    gradients: list[torch.Tensor | None]  # of each parameter
+    gradient: torch.Tensor  # of all parameters that have one, end to end
     sent: Traffic
 
 
@@ -150,6 +141,11 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
     return (output - 1).square().mean()
 
 
+def _gradient(net: nn.Module) -> torch.Tensor:
+    found = [p.grad.flatten() for p in net.parameters() if p.grad is not None]
+    return torch.cat([torch.empty(0), *found])
+
+
 def _accumulate(function: Callable[..., object], micro: int) -> _Step:
     net, rows = _net(), list[int]()
     net.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
@@ -161,31 +157,27 @@ def _accumulate(function: Callable[..., object], micro: int) -> _Step:
             f"a forward has {max(rows)} rows, where a batch has {ROWS}: accumulation is there for "
             "batches whose activations do not fit together. Take one at a time."
         )
-    gradients = [None if p.grad is None else p.grad.clone() for p in net.parameters()]
-    return _Step(gradients, Traffic.of(log))
+    return _Step(_gradient(net), Traffic.of(log))
 
 
 def _check_accumulated(micro: int, steps: Sequence[_Step]) -> None:
     ranks, alone = len(steps), _net()
-    parameters = list(alone.parameters())
     whole = torch.cat([batch for rank in range(ranks) for batch in _batches(rank, micro)])
     torch.autograd.backward(_loss(alone(whole)))
-    size = sum(parameter.nbytes for parameter in parameters)
+    right = _gradient(alone)
     for rank, step in enumerate(steps):
         where = f"with {micro} batches on each of {ranks} ranks, rank {rank}"
-        if any(gradient is None for gradient in step.gradients):
+        if len(step.gradient) < len(right):
             raise Wrong(f"{where} has no gradient of every parameter. Call backward.")
         if step.sent.nbytes == 0:
             raise Wrong(
                 f"{where} has all-reduced nothing: its gradient is of its own batches alone. The "
                 "last backward must be outside of no_sync()."
             )
-        found = torch.cat([g.flatten() for g in step.gradients if g is not None])
-        right = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
-        if not near(found, right):
-            raise Wrong(f"{where}'s gradient {_why_accumulated(found, right, micro)}")
+        if not near(step.gradient, right):
+            raise Wrong(f"{where}'s gradient {_why_accumulated(step.gradient, right, micro)}")
     check_traffic(
-        [step.sent for step in steps], 2 * (ranks - 1) * size, 2 * (ranks - 1),
+        [step.sent for step in steps], 2 * (ranks - 1) * right.nbytes, 2 * (ranks - 1),
         so_far=f"the gradient of {micro} batches is right",
         advice="Only the last backward need talk to the other ranks: the others belong under "
         "model.no_sync().", too_little="Let the last backward of the wrapped model do it.",
@@ -226,6 +218,10 @@ def rate() -> Table:
             schedule.step()
         return float(optimizer.param_groups[0]["lr"])
 
+    def done(step: int, warmup: int) -> float:
+        """How much of the warm-up is over, from 0 to 1."""
+        return min(1, step / warmup) if warmup else 1
+
     def line(step: int, base: float, factor: float, warmup: int) -> float:
         """Without an end."""
         return base + (factor - 1) * base * step / warmup if warmup else factor * base
@@ -243,10 +239,7 @@ def rate() -> Table:
         show=amount,
         slips={
             "The first step is taken with the base rate: it is not zero.":
-                lambda step, base, factor, warmup: (
-                    factor * base * min(1, step / warmup) if warmup else factor
-                    * base
-                ),
+                lambda step, base, factor, warmup: factor * base * done(step, warmup),
             "Steps count from 0: the first has the base rate.":
                 lambda step, *run: scheduled(step + 1, *run),
             "It must not grow beyond factor * base.": line,
@@ -255,9 +248,7 @@ def rate() -> Table:
             "The rate grows with the number of ranks: it ends at factor * base.":
                 lambda _, base, *__: base,
             "Every step adds as much as the one before it; do not multiply.":
-                lambda step, base, factor, warmup: (
-                    base * factor ** min(1, step / warmup if warmup else 1)
-                ),
+                lambda step, base, factor, warmup: base * factor ** done(step, warmup),
         },
         otherwise=lambda _, step, __, ___, warmup: (
             "From step `warmup` on it is factor * base." if step >= warmup

@@ -4,8 +4,8 @@ import math
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, partial
-from itertools import islice
+from functools import cache
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,9 @@ from minidist.mapreduce.map_reduce import map_reduce
 from minidist.schedule.schedule import bounds
 from minidist.schedule.simulate import goal
 
-__all__ = ["mean_length", "owner"]
-
+Pair = tuple[Any, Any]
+Mapper = Callable[[str], Iterable[Pair]]
 Reducer = Callable[[Any, list[Any]], Any]
-Pairs = list[tuple[Any, Any]]
 MEAN_OF_MEANS = (
     " A mean of means is not the mean: a text with many words would count no more than one with "
     "few. Let the pairs carry what can be added up, and divide in the reducer alone."
@@ -41,9 +40,7 @@ def words(text: str) -> list[str]:
 
 
 @Grader
-def mean_length(
-    mapper: Callable[[str], Iterable[tuple[str, Any]]], combiner: Reducer, reducer: Reducer
-) -> str:
+def mean_length(mapper: Mapper, combiner: Reducer, reducer: Reducer) -> str:
     """Grade a job that finds the mean length of the words that begin with each letter."""
     alone(_in_one_process, mapper, combiner, reducer)
     _on_workers(mapper, combiner, reducer)
@@ -54,28 +51,25 @@ def mean_length(
     )
 
 
-def _in_one_process(mapper: Any, combiner: Reducer, reducer: Reducer) -> None:
+def _in_one_process(mapper: Mapper, combiner: Reducer, reducer: Reducer) -> None:
     for texts in (TEXTS, _drawn()):
         right, boxes = _right(texts), [_pairs(mapper, text) for text in texts]
-        _compare(right, boxes, reducer, "Without a combiner")
-        once = [_combined(combiner, box) for box in boxes]
-        _compare(right, once, reducer, "With the combiner in each map task", combiner)
-        halves = [part for box in boxes for part in (box[: len(box) // 3], box[len(box) // 3 :])]
-        again = [pair for half in halves for pair in _combined(combiner, half)]
-        twice = [_combined(combiner, again), []]
+        _compare(right, chain(*boxes), reducer, "Without a combiner")
+        once = chain(*(_reduced(combiner, box) for box in boxes))
+        _compare(right, once, reducer, "With the combiner in each map task", MEAN_OF_MEANS)
+        parts = [part for box in boxes for part in (box[: len(box) // 3], box[len(box) // 3 :])]
+        twice = _reduced(combiner, chain(*(_reduced(combiner, part) for part in parts)))
         how = "With the combiner applied to its own output"
-        _compare(right, twice, reducer, how, combiner)
+        _compare(right, twice, reducer, how, MEAN_OF_MEANS)
     _check_saving(mapper, combiner)
 
 
 def _right(texts: Sequence[str]) -> dict[str, float]:
-    lengths: dict[str, list[int]] = {}
-    for word in words(" ".join(texts)):
-        lengths.setdefault(word[0], []).append(len(word))
+    lengths = _groups((word[0], len(word)) for word in words(" ".join(texts)))
     return {letter: sum(own) / len(own) for letter, own in lengths.items()}
 
 
-def _pairs(mapper: Callable[[str], Iterable[tuple[str, Any]]], text: str) -> Pairs:
+def _pairs(mapper: Mapper, text: str) -> list[Pair]:
     most = 2 * len(words(text)) + 100
     try:
         pairs = [(key, value) for key, value in islice(_all(ask(mapper, text)), most)]
@@ -92,37 +86,30 @@ def _pairs(mapper: Callable[[str], Iterable[tuple[str, Any]]], text: str) -> Pai
 def _all(given: Any) -> Iterator[Any]:
     """What a learner's generator yields; what it raises meanwhile is a wrong answer."""
     iterator = iter(given)
-    while True:
-        try:
-            yield next(iterator)
-        except StopIteration:
-            return
-        except NotImplementedError:
-            raise
-        except Exception as error:
-            raise Wrong(f"the mapper raised {type(error).__name__}: {error}.") from error
+    try:
+        yield from iterator
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        raise Wrong(f"the mapper raised {type(error).__name__}: {error}.") from error
 
 
-def _groups(pairs: Pairs) -> dict[Any, list[Any]]:
+def _groups(pairs: Iterable[Pair]) -> dict[Any, list[Any]]:
     groups: dict[Any, list[Any]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
 
 
-def _combined(combiner: Reducer, box: Pairs) -> Pairs:
-    return [(key, ask(combiner, key, values)) for key, values in _groups(box).items()]
+def _reduced(function: Reducer, pairs: Iterable[Pair]) -> list[Pair]:
+    """What a combiner or a reducer makes of each key's values."""
+    return [(key, ask(function, key, values)) for key, values in _groups(pairs).items()]
 
 
 def _compare(
-    right: dict[str, float],
-    boxes: list[Pairs],
-    reducer: Reducer,
-    how: str,
-    combiner: Reducer | None = None,
+    right: dict[str, float], pairs: Iterable[Pair], reducer: Reducer, how: str, hint: str = ""
 ) -> None:
-    shuffled = _groups([pair for box in boxes for pair in box])
-    answer = {key: ask(reducer, key, values) for key, values in shuffled.items()}
+    answer = dict(_reduced(reducer, pairs))
     if set(answer) != set(right):
         missing = sorted(set(right) - set(answer))
         extra = sorted(map(str, set(answer) - set(right)))
@@ -131,11 +118,10 @@ def _compare(
             f"missing {missing}, not expected {extra}. Words are letters only."
         )
     for letter, mean in right.items():
-        given = answer[letter]
-        if not _is(given, mean):
+        if not _is(answer[letter], mean):
             raise Wrong(
-                f"{how}, the words with {letter!r} have a mean length of {given!r:.80}; expected "
-                f"{mean:.4g}.{MEAN_OF_MEANS if combiner else ''}"
+                f"{how}, the words with {letter!r} have a mean length of {answer[letter]!r:.80}; "
+                f"expected {mean:.4g}.{hint}"
             )
 
 
@@ -146,10 +132,10 @@ def _is(given: object, mean: float) -> bool:
         return False
 
 
-def _check_saving(mapper: Any, combiner: Reducer) -> None:
+def _check_saving(mapper: Mapper, combiner: Reducer) -> None:
     text = "an apple " * 500
     before = len(pickle.dumps([(word[0], (len(word), 1)) for word in words(text)]))
-    after = len(pickle.dumps(_combined(combiner, _pairs(mapper, text))))
+    after = len(pickle.dumps(_reduced(combiner, _pairs(mapper, text))))
     if after > before / 10:
         raise Wrong(
             f"the means are right, but for a text of 1,000 words {after:,} bytes are shuffled, of "
@@ -157,10 +143,10 @@ def _check_saving(mapper: Any, combiner: Reducer) -> None:
         )
 
 
-def _on_workers(mapper: Any, combiner: Reducer, reducer: Reducer) -> None:
-    job = partial(map_reduce, reducers=3, combiner=combiner, attempts=1, timeout=LIMIT)
+def _on_workers(mapper: Mapper, combiner: Reducer, reducer: Reducer) -> None:
+    how: dict[str, Any] = {"reducers": 3, "combiner": combiner, "attempts": 1, "timeout": LIMIT}
     try:
-        found = job(TEXTS, mapper, reducer).whole
+        found = map_reduce(TEXTS, mapper, reducer, **how).whole
     except TaskError as error:
         raise Wrong(f"On real workers: {error}") from error
     right = _right(TEXTS)

@@ -1,6 +1,7 @@
 """Graders of the lab on memory: activations, peaks, checkpoints, and how many ranks it takes."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count, product
 from typing import Any
@@ -12,8 +13,6 @@ from course.training.models import GPT
 from course.verdict import draws, whole
 from minidist.memory.activations import saved
 from minidist.memory.state import FP32, MIXED, DtypePolicy, share, state
-
-__all__ = ["activations", "checkpointed", "fewest", "peak"]
 
 GB = 10**9
 
@@ -29,12 +28,9 @@ def activations() -> Table:
         block = GPT(2, width, layers=1, heads=heads, context=time).blocks[0]
         return saved(partial(block, torch.ones(batch, time, width)), block.parameters())
 
-    def with_more(of_width: int, alone: int = 0, of_heads: int = 0) -> Any:
-        """What is kept, and more: numbers for each token, some of them times a size."""
-        return lambda batch, time, width, heads: (
-            kept(batch, time, width, heads)
-            + (4 * batch * time * (of_width * width + alone + of_heads * heads))
-        )
+    def off_by(more: Callable[[int, int, int], int]) -> Callable[..., int]:
+        """What is kept, and more(time, width, heads) numbers for each token."""
+        return lambda batch, *block: kept(batch, *block) + 4 * batch * block[0] * more(*block)
 
     return numbers(
         within=0.4,
@@ -49,22 +45,22 @@ def activations() -> Table:
                 lambda batch, time, *block: kept(batch, time, *block) / batch / time,
             "The small ones are missing: those of both LayerNorms and of attention.":
                 lambda batch, time, width, _: 4 * batch * time * 16 * width,
-            "Attention also keeps a number for each token and head.": with_more(0, of_heads=-1),
-            "There are two LayerNorms, and each keeps two numbers a token.": with_more(0, -2),
-            "A LayerNorm also keeps two numbers for each token.": with_more(0, -4),
+            "Attention also keeps a number for each token and head.":
+                off_by(lambda time, width, heads: -heads),
+            "There are two LayerNorms, and each keeps two numbers a token.": off_by(lambda *_: -2),
+            "A LayerNorm also keeps two numbers for each token.": off_by(lambda *_: -4),
             "One tensor is missing: is the block's input there, and all inputs inside?":
-                with_more(-1),
-            "One tensor too many: a sum keeps nothing, a view is no new tensor.": with_more(1),
-            "Queries, keys and values are views of one tensor: count them once.": with_more(3),
+                off_by(lambda time, width, heads: -width),
+            "One tensor too many: a sum keeps nothing, a view is no new tensor.":
+                off_by(lambda time, width, heads: width),
+            "Queries, keys and values are views of one tensor: count them once.":
+                off_by(lambda time, width, heads: 3 * width),
             "This attention never keeps its scores of all pairs.":
-                lambda batch, time, width, h: (
-                    kept(batch, time, width, h) + 4 * batch * time * h * time
-                ),
+                off_by(lambda time, width, heads: heads * time),
         },
-        otherwise=lambda answer, batch, time, width, heads: (
-            "You are off by "
-            f"{(answer - kept(batch, time, width, heads)) / (4 * batch * time * width):+.3g} "
-            "tensors of the size of the input."
+        otherwise=lambda answer, *case: (
+            f"You are off by {(answer - kept(*case)) / (4 * math.prod(case[:3])):+.3g} tensors of "
+            "the size of the input."
         ),
         solved="for {cases} blocks: autograd keeps the same, to the byte. Activations are "
         "proportional to batch and time: 16 numbers and a bit per token and feature, while the "
@@ -111,10 +107,7 @@ def peak() -> Table:
             "That is the sum of all, but they do not all live at once.":
                 lambda lives: sum(n for *_, n in lives),
             "That is what lives at the end.":
-                lambda lives: (
-                    sum(n for _, freed, n in lives if freed == max(b for _, b,
-                    _ in lives))
-                ),
+                lambda lives: sum(n for _, end, n in lives if end == max(b for _, b, _ in lives)),
         },
         solved="for {cases} lists. What does not live at the same time does not add up: a step's "
         "peak is less than the sum of its parts.",
@@ -132,9 +125,9 @@ def checkpointed() -> Table:
     chains = [(4, 1), (4, 4), (12, 1), (12, 3), (12, 4), (12, 12), (10, 4), (7, 3), (5, 9), (23, 5)]
     cases = product([*chains, (1, 1)], ((16, 1), (34, 2), (5, 5)))
 
-    def after(layers: int, every: int, passed: int) -> int:
-        """What is held after forward."""
-        return -(-layers // every) * passed
+    def held(layers: int, every: int, kept: int, passed: int, *, again: int = 0) -> int:
+        """After forward, or in backward, when so many blocks of a segment are computed again."""
+        return (-(-layers // every) - (again > 0)) * passed + again * kept
 
     return numbers(
         cases=[(*chain, *block) for chain, block in cases],
@@ -143,23 +136,17 @@ def checkpointed() -> Table:
         "input",
         slips={
             "That is without checkpoints.": lambda layers, _, kept, __: layers * kept,
-            "That is after forward. Then each segment is computed once more.":
-                lambda layers, every, _, passed: after(layers, every, passed),
+            "That is after forward. Then each segment is computed once more.": held,
             "That is a segment; the inputs of all the others wait meanwhile.":
                 lambda layers, every, kept, _: min(layers, every) * kept,
             "The segment's own input counts twice: as checkpoint, and in a block.":
-                lambda layers, every, kept, passed: _played(layers, every, kept, passed) + passed,
+                lambda *case: _played(*case) + case[-1],
             "While a segment is computed again, all its blocks keep theirs.":
-                lambda layers, every, kept, passed: after(layers, every, passed) + kept - passed,
+                lambda *case: held(*case, again=1),
             "Before backward comes to a full segment, the shorter is freed.":
-                lambda layers, every, kept, passed: (
-                    after(layers, every, passed) + min(layers, every) * kept -
-                    passed
-                ),
+                lambda layers, every, *block: held(layers, every, *block, again=min(layers, every)),
             "There are fewer blocks than that in a segment.":
-                lambda layers, every, kept, passed: (
-                    after(layers, every, passed) + every * kept - passed
-                ),
+                lambda layers, every, *block: held(layers, every, *block, again=every),
         },
         solved="for chains of 1 to 23 blocks, even where they do not divide. Few checkpoints leave "
         "a long segment to compute again, and many leave many inputs: the least is in between.",
@@ -168,16 +155,15 @@ def checkpointed() -> Table:
 
 def _played(layers: int, every: int, kept: int, passed: int) -> int:
     """The most bytes at any time: tensors are held by name, so what is shared is there once."""
-    sizes = {f"input {i}": passed for i in range(layers)}
-    sizes |= {f"inside {i}": kept - passed for i in range(layers)}
-    held = {f"input {i}" for i in range(0, layers, every)}  # after forward
-    most = sum(sizes[name] for name in held)
+    held = {f"input {i}": passed for i in range(0, layers, every)}  # after forward
+    most = sum(held.values())
     for start in reversed(range(0, layers, every)):
         blocks = range(start, min(start + every, layers))
         for i in blocks:  # once more forward
-            held |= {f"input {i}", f"inside {i}"}
-            most = max(most, sum(sizes[name] for name in held))
-        held -= {f"{part} {i}" for i in blocks for part in ("input", "inside")}
+            held |= {f"input {i}": passed, f"inside {i}": kept - passed}
+            most = max(most, sum(held.values()))
+        for i in blocks:
+            del held[f"input {i}"], held[f"inside {i}"]
     return most
 
 
@@ -201,6 +187,12 @@ def fewest() -> Table:
         least = max(1, state(size, *how).total // (limit - beside))
         return next(n for n in count(least) if needed(n, size, beside, *how) <= limit)
 
+    def in_room(ranks: Callable[..., int]) -> Callable[..., int | None]:
+        """What ranks(size, bytes that are left, *how) says; None where none are left."""
+        return lambda size, limit, beside, *how: (
+            ranks(size, limit - beside, *how) if limit > beside else None
+        )
+
     return Table(
         cases=[(n, *limit, *how) for n, limit, how in product(sizes, limits, policies)],
         right=right,
@@ -211,11 +203,7 @@ def fewest() -> Table:
         read=lambda answer: None if answer is None else whole(answer),
         expected="a whole number of ranks from 1 on, or None",
         slips={
-            "Round up.":
-                lambda size, limit, beside, *how: (
-                    max(1, state(size, *how).total // (limit - beside)) if
-                    limit > beside else None
-                ),
+            "Round up.": in_room(lambda size, room, *how: max(1, state(size, *how).total // room)),
             "What is beside the state needs room too.":
                 lambda size, limit, beside, *how: (
                     right(size, limit, 0, *how) if limit > beside else None
@@ -223,10 +211,7 @@ def fewest() -> Table:
             "There is no room for any slice, however thin.":
                 lambda size, limit, beside, *how: right(size, limit, beside, *how) or 0,
             "Only the weights were cut.":
-                lambda size, limit, beside, policy, _: (
-                    -(-size * policy.weights.itemsize // (limit - beside)) if
-                    limit > beside else None
-                ),
+                in_room(lambda size, room, policy, _: -(-size * policy.weights.itemsize // room)),
             "That is Adam's, and this optimizer keeps fewer moments.":
                 lambda size, limit, beside, policy, _: right(size, limit, beside, policy, "adam"),
         },

@@ -46,24 +46,20 @@ def save(function: Callable[[dict[str, Any], Path], object]) -> str:
 
     There is an older file at `path`. A reader may come at any moment, and must find a whole one.
     """
-    for ranks, name in ((3, "model.pt"), (2, "step 40.ckpt")):
-        _try_to_save(function, ranks, name)
+    for ranks, file in ((3, "model.pt"), (2, "step 40.ckpt")):
+        with tempfile.TemporaryDirectory() as name:
+            path, kept = Path(name, "run", file), Path(name, "kept")
+            path.parent.mkdir()
+            Path(name, "back").mkdir()
+            torch.save({"weights": torch.zeros(1000)}, path)
+            kept.hardlink_to(path)  # a reader that has opened the old file
+            saw: list[_Saw] = on_ranks(_save, ranks, function, path)
+            _check_saved(saw, path, _content(kept))
     return (
         "on 3 and on 2 real ranks, a reader found the complete old file while rank 0 wrote, and "
         "every rank found the new one after the call. A process that had opened the old file "
         "could read it to its end."
     )
-
-
-def _try_to_save(function: Callable[..., object], ranks: int, file: str) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        for folder in ("run", "back"):
-            Path(name, folder).mkdir()
-        path, kept = Path(name, "run", file), Path(name, "kept")
-        torch.save({"weights": torch.zeros(1000)}, path)
-        kept.hardlink_to(path)  # a reader that has opened the old file
-        saw: list[_Saw] = on_ranks(_save, ranks, function, path)
-        _check_saved(saw, path, _content(kept))
 
 
 def _save(function: Callable[..., object], path: Path) -> _Saw:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import update_wrapper
-from importlib import import_module
 from operator import eq
 from typing import Any
 
@@ -46,11 +45,7 @@ class Table:
     show: Callable[[Any], str] = str
 
     def check(self, function: Callable[..., object]) -> str:
-        """Ask for the answer to each case.
-
-        Raises:
-            Wrong: at the first that is not right.
-        """
+        """Ask for the answer to each case; Wrong at the first that is not right."""
         for case in self.cases:
             answer, right = self._ask(function, case), self.right(*case)
             if not self.same(answer, right):
@@ -107,14 +102,6 @@ class Exercise(Grader[[Callable[..., object]]]):
     """The grader that a table makes; it asks in a process of its own."""
 
     def __init__(self, table: Callable[[], Table]) -> None:
-        def in_a_process(function: Callable[..., object]) -> str:
-            return alone(_checked, table.__module__, table.__name__, function)
-
-        super().__init__(in_a_process)
+        super().__init__(lambda function: alone(lambda: table().check(function)))
         update_wrapper(self, table)
         self.table = table
-
-
-def _checked(module: str, name: str, function: Callable[..., object]) -> str:
-    found: Exercise = getattr(import_module(module), name)
-    return found.table().check(function)

@@ -19,13 +19,33 @@ from minidist.schedule.schedule import Schedule, Step
 from minidist.schedule.simulate import Contributors, replay, traffic
 
 COUNTS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64)  # of segments
+HINTS = {  # part of a ScheduleError → what to add
+    "written twice": "A rank exchanges with one partner in a step.",
+    "race": "Partners send at the same time, so both must reduce what comes.",
+    "": "A partner's number differs in one bit: rank ^ d.",
+}
 
 
 @formula
 def recursive_doubling(function: Callable[[int], Iterable[Step]]) -> str:
     """Grade function(ranks): the steps of recursive doubling, for a power of two of ranks."""
     for ranks in (4, 2, 8, 16, 1, 64, 128):
-        _check_doubling(function, ranks)
+        case = f"With {many(ranks, 'rank')}: "
+        steps = ask_as(_steps, "a list of Step", function, ranks, case=case)
+        try:
+            done = replay(Schedule("your schedule", "all_reduce", ranks, 1, steps.copy).check())
+        except ScheduleError as error:
+            hint = next(hint for part, hint in HINTS.items() if part in str(error))
+            raise Wrong(f"{case}{error}. {hint}") from error
+        for rank, (held,) in enumerate(done.state()):
+            if held != tuple(range(ranks)):
+                raise Wrong(f"{case}{_what_is_off(rank, held, ranks)}")
+        needs = sum(1 for _ in recursive_doubling_all_reduce(ranks))
+        if len(steps) != needs:
+            raise Wrong(
+                f"{case}the sums are right, but you take {len(steps)} steps and recursive doubling "
+                f"takes {needs}. In each step all ranks exchange, so that there is no way back."
+            )
     return (
         "For powers of two from 1 to 128 ranks every rank ends with every part exactly once, after "
         "log2 N steps. That is the fewest there can be: in one step a rank's knowledge can at most "
@@ -38,31 +58,6 @@ def _steps(answer: Any) -> list[Step]:
     if not all(isinstance(step, Step) for step in steps):
         raise TypeError
     return steps
-
-
-def _check_doubling(function: Callable[[int], Iterable[Step]], ranks: int) -> None:
-    case = f"With {many(ranks, 'rank')}: "
-    answer = ask_as(_steps, "a list of Step", function, ranks, case=case)
-    mine = Schedule("your schedule", "all_reduce", ranks, 1, lambda: answer)
-    try:
-        mine.check()
-        done = replay(mine)
-    except ScheduleError as error:
-        hint = "A partner's number differs in one bit: rank ^ d."
-        if "written twice" in str(error):
-            hint = "A rank exchanges with one partner in a step."
-        elif "race" in str(error):
-            hint = "Partners send at the same time, so both must reduce what comes."
-        raise Wrong(f"{case}{error}. {hint}") from error
-    for rank, (held,) in enumerate(done.state()):
-        if held != tuple(range(ranks)):
-            raise Wrong(f"{case}{_what_is_off(rank, held, ranks)}")
-    needs = sum(1 for _ in recursive_doubling_all_reduce(ranks))
-    if len(answer) != needs:
-        raise Wrong(
-            f"{case}the sums are right, but you take {len(answer)} steps and recursive doubling "
-            f"takes {needs}. In each step all ranks exchange, so that there is no way back."
-        )
 
 
 def _what_is_off(rank: int, held: Contributors, ranks: int) -> str:

@@ -1,5 +1,6 @@
 """Graders of the first chapter: bytes of the state, what fits, and who is where."""
 
+from functools import partial
 from itertools import product
 
 import torch
@@ -26,32 +27,28 @@ def _policies() -> list[DtypePolicy]:
 @Exercise
 def bytes_per_parameter() -> Table:
     """Grade function(policy, optimizer): bytes of the state for each parameter."""
+    one = partial(state, 1)
     return numbers(
         cases=[*product(_policies(), OPTIMIZERS)],
-        right=lambda policy, optimizer: state(1, policy, optimizer).total,
+        right=lambda *case: one(*case).total,
         told=lambda policy, optimizer: f"For {optimizer} with the policy {policy.name!r}",
         slips={
-            "Those are bits.": lambda *case: 8 * state(1, *case).total,
-            "The master weights are missing.": lambda *case: _without("master", *case),
-            "The optimizer's moments are missing.": lambda *case: _without("moments", *case),
-            "The gradients are missing.": lambda *case: _without("gradients", *case),
+            "Those are bits.": lambda *case: 8 * one(*case).total,
+            "The master weights are missing.": lambda *case: one(*case).total - one(*case).master,
+            "The optimizer's moments are missing.":
+                lambda *case: one(*case).total - one(*case).moments,
+            "The gradients are missing.": lambda *case: one(*case).total - one(*case).gradients,
             "Adam keeps two moments of each parameter.":
-                lambda policy, name: state(1, policy, "momentum" if name == "adam" else name).total,
+                lambda policy, name: one(policy, "momentum" if name == "adam" else name).total,
             "Not every part has the dtype of the weights.":
-                lambda policy, name: (2 + OPTIMIZERS[name]) * state(1, policy, name).weights,
+                lambda policy, name: (2 + OPTIMIZERS[name]) * one(policy, name).weights,
             "That is Adam's, and others keep fewer moments.":
-                lambda policy, _: state(1, policy, "adam").total,
+                lambda policy, _: one(policy, "adam").total,
         },
         solved="for {cases} pairs of a policy and an optimizer. Adam takes "
         f"{state(1, FP32).total} bytes per parameter in fp32 and {state(1, MIXED).total} in mixed "
         "precision: the master copy costs what shorter weights and gradients save.",
     )  # fmt: skip
-
-
-def _without(part: str, policy: DtypePolicy, optimizer: str) -> int:
-    """Bytes of the state for each parameter, but for a part."""
-    one = state(1, policy, optimizer)
-    return one.total - int(getattr(one, part))
 
 
 @Exercise
@@ -108,7 +105,7 @@ def seat() -> Table:
     return seats(
         divmod,
         {"Ranks are dealt node by node, not in turns.": lambda rank, _: (rank % 2, rank // 2)},
-        cases=[(rank, many) for nodes, many in clusters for rank in range(nodes * many)],
+        cases=[(rank, local) for nodes, local in clusters for rank in range(nodes * local)],
         told="For rank {}, with {} ranks on each node,",
         solved=f"for every rank of {len(clusters)} clusters, from 1 node to {max(clusters)[0]}. A "
         "rank's device is its local rank: a node with four GPUs has no cuda:4.",

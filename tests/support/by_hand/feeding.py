@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import minidist
 
@@ -30,12 +31,8 @@ def accumulate(
             with model.no_sync() if afterwards or number < quiet(many) else nullcontext():
                 (loss(model(batch)) / divide(many)).backward()
         if afterwards:
-            parameters = list(model.parameters())
-            mean = afterwards(torch.cat([p.grad.flatten() for p in parameters]))
-            for p, part in zip(
-                parameters, mean.split([p.numel() for p in parameters]), strict=True
-            ):
-                p.grad = part.view(p.shape)
+            gradients = [parameter.grad for parameter in model.parameters()]
+            vector_to_parameters(afterwards(parameters_to_vector(gradients)), gradients)
 
     return by_hand
 
