@@ -369,6 +369,11 @@ def test_outputs_hold_no_traceback_or_warning(name: str) -> None:
 
 
 @each_page
+def test_no_output_brings_what_all_pages_are_served(name: str) -> None:
+    assert not soup(HTML / name).select(".cell_output style")
+
+
+@each_page
 def test_a_page_does_not_say_where_it_was_built(name: str) -> None:
     assert str(BUILD.parent) not in (HTML / name).read_text()
 
