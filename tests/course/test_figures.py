@@ -319,9 +319,31 @@ def test_forecasts_and_measurements_are_in_place_and_the_box_is_the_budget() -> 
     (box,) = axes.patches
     assert isinstance(box, Rectangle)
     assert (box.get_xy(), box.get_width(), box.get_height()) == ((0, 0), 8, 11)
-    assert texts(axes) == ["the budget", *forecast]
+    assert set(texts(axes)) == {"the budget", *forecast}
     assert axes.get_xlim()[1] > 8
     assert axes.get_ylim()[1] > 15
+
+
+def test_names_of_rings_that_almost_touch_do_not() -> None:
+    forecast = {"ddp": (7.4, 16.0), "zero1": (7.4, 11.0), "zero2": (7.4, 10.9), "hsdp": (6.9, 10.9)}
+    (axes,) = budget((8.0, 11.0), forecast, [(6.4, 9.2)]).axes
+    named = {text.get_text(): text.get_window_extent() for text in axes.texts}
+    assert named["zero2"].y1 <= named["zero1"].y0 < named["zero1"].y1 <= named["ddp"].y0
+    assert named["hsdp"].x1 < named["zero2"].x0
+    rows = axes.transData.transform([forecast["zero1"], forecast["hsdp"]])[:, 1]
+    for name, row in zip(("zero1", "hsdp"), rows, strict=True):
+        assert named[name].y0 - named[name].height <= row <= named[name].y1, "beside its ring"
+
+
+def test_a_phase_is_named_unless_that_would_touch_the_name_before() -> None:
+    curve, look = [(0.0, 1.0), (100.0, 2.0)], {"x_label": "ms", "y_label": "MB"}
+    wide = [("forward", 0.0, 50.0), ("backward", 50.0, 100.0)]
+    (axes,) = figures.level(curve, {}, phases=wide, **look).axes
+    assert texts(axes) == ["forward", "backward"]
+    narrow = [("forward", 20.0, 22.0), ("backward", 22.0, 24.0), ("backward", 70.0, 72.0)]
+    (axes,) = figures.level(curve, {}, phases=narrow, **look).axes
+    assert texts(axes) == ["forward", "backward"]
+    assert len(axes.patches) == 3, "the one without a name has its shade"
 
 
 def test_a_block_has_a_cell_for_each_d_numbers_that_it_keeps() -> None:
@@ -348,7 +370,7 @@ def test_what_a_gpu_held_is_dots_over_the_step() -> None:
     row = {"held_bytes": 1e9, "levels": levels, "peak_bytes_of": {"backward": 6e9, "update": 7e9}}
     (axes,) = figures.step_memory({"one": {"parameters": 5.0}}, 2, measured={"one": row}).axes
     dots = axes.lines[0].get_xydata().tolist()
-    assert dots == [[0, 1], [0.5, 2], [1, 3], [1, 6], [2, 4], [3, 5], [3.25, 7]]
+    assert dots == [[0, 1], [0.5, 2], [1, 3], [1, 6], [2, 4], [3, 5], [3.375, 7]]
 
 
 def test_a_ranks_parts_lie_end_to_end_and_its_peak_is_marked() -> None:

@@ -186,7 +186,8 @@ def expect_picture(shown: Locator, played: Replay, position: int) -> None:
             marks: each((cell) => cell.querySelector("b")?.textContent ?? ""),
             received: each((cell) => cell.matches(".received")),
             arrows: texts("svg text"),
-            sentences: texts(".said li"),
+            sentences: texts(".said > ul > li"),
+            ahead: texts(".said .ahead li"),
           };
         }"""
     )
@@ -202,6 +203,7 @@ def expect_picture(shown: Locator, played: Replay, position: int) -> None:
         ],
         "arrows": ["+" if event.reduce else "=" for event in events],
         "sentences": sentences(events),
+        "ahead": [] if position else sentences(event for event in played.events if not event.step),
     }
     right = sum(sum_ == want for row in pairs for sum_, want in row)
     expect(shown.locator(".count")).to_have_text(f"{right} of {played.wanted} complete")

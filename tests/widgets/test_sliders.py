@@ -99,7 +99,7 @@ def expect_sense(figure: Locator) -> str:
     outside = """svg => [...svg.querySelectorAll("rect, text, circle")].filter((node) => {
       if (node.closest("defs")) return false;
       const [own, all] = [node, svg].map((it) => it.getBoundingClientRect());
-      return own.left < all.left - 3 || own.right > all.right + 8 || own.bottom > all.bottom + 3;
+      return own.left < all.left - 1 || own.right > all.right + 1 || own.bottom > all.bottom + 3;
     }).map((node) => node.outerHTML)"""
     for svg in figure.locator("svg").all():
         assert svg.evaluate(outside) == []
@@ -158,6 +158,26 @@ def test_limits_show_something_sensible_on_a_phone(pages: Pages) -> None:  # noq
     page = pages.open(all_of_them(), PHONE)
     expect_sense_at_the_limits(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
+
+
+CROSSED = """figure => {
+  const box = (node) => node.getBoundingClientRect();
+  const lines = [...figure.querySelectorAll("line.limit")].map(box);
+  const across = (text) => ({ x, top, bottom }) =>
+    text.left < x && x < text.right && text.top + 2 < bottom && top < text.bottom - 2;
+  return [...figure.querySelectorAll("svg text")]
+    .filter((text) => lines.some(across(box(text)))).map((text) => text.textContent);
+}"""
+
+
+@pytest.mark.parametrize("name", ["state", "alone", "overlap", "peak", "grid", "plan"])
+def test_no_line_strikes_words_out(name: str, pages: Pages) -> None:  # noqa: F811
+    figure = pages.open(html(SLIDERS[name]), PHONE).locator("figure")
+    expect(figure.locator("line.limit")).not_to_have_count(0)
+    assert figure.evaluate(CROSSED) == []
+    for slider in figure.get_by_role("slider").all():
+        slider.fill(slider.get_attribute("max") or "")
+        assert figure.evaluate(CROSSED) == []
 
 
 def test_state_in_words(desk: Page) -> None:

@@ -86,13 +86,12 @@ def level(
 ) -> Figure:
     """An amount that goes up and down in jumps; heights with a name at their dashed line's end.
 
-    `phases`: name, as in `style.PHASE`, start and end of what ran meanwhile.
+    `phases`: name, as in `style.PHASE`, start and end of what ran meanwhile; one whose name
+    would touch that of the one before has only its shade.
     """
     figure, axes = single(size=SIZE)
     for phase, start, end in phases:
         axes.axvspan(start, end, color=style.PHASE[phase], alpha=0.16, linewidth=0)
-        above: Look = {"transform": axes.get_xaxis_transform(), "ha": "center"}
-        axes.text((start + end) / 2, 1.01, phase, fontsize=LABEL, **above)
     when, amount = style.thinned([at for at, _ in curve], [height for _, height in curve])
     axes.fill_between(when, amount, step="post", color=COLORS[0], alpha=0.35, linewidth=0)
     axes.step(when, amount, where="post", color=COLORS[0], linewidth=1)
@@ -106,7 +105,22 @@ def level(
     axes.set_xlabel(x_label, fontsize=style.TITLE)
     axes.set_title(y_label, fontsize=style.TITLE, loc="left", pad=16 if phases else 6)
     style.chart(axes)
+    _name_phases(figure, axes, phases)
     return figure
+
+
+def _name_phases(figure: Figure, axes: Axes, phases: Sequence[tuple[str, float, float]]) -> None:
+    """Write the name of each phase above it, unless it would touch the one before."""
+    figure.draw_without_rendering()  # only now is it known how wide a name is
+    end_of_last = -math.inf
+    for phase, start, end in phases:
+        above: Look = {"transform": axes.get_xaxis_transform(), "ha": "center"}
+        text = axes.text((start + end) / 2, 1.01, phase, fontsize=LABEL, **above)
+        box = text.get_window_extent()
+        if box.x0 < end_of_last + box.height / 2:
+            text.remove()
+        else:
+            end_of_last = box.x1
 
 
 class Curve(NamedTuple):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -138,19 +139,31 @@ def budget(limit: Point, forecast: Mapping[str, Point], measured: Sequence[Point
     """
     figure, axes = single(size=(3.4, 3.0))
     axes.add_patch(Rectangle((0, 0), *limit, color=COLORS[2], alpha=0.15, lw=0))
-    axes.text(0.03, 0.03, "the budget", fontsize=9, color=GREY, transform=axes.transAxes)
+    axes.text(0.03, 0.03, "the budget", fontsize=style.TITLE, color=GREY, transform=axes.transAxes)
     (ring,) = axes.plot(*zip(*forecast.values(), strict=True), "o", label="forecast")
     ring.set(markersize=7, markerfacecolor="none", markeredgecolor=COLORS[0])
     (mark,) = axes.plot(*zip(*measured, strict=True), "D", label="measured")
     mark.set(markersize=4, color=COLORS[1])
-    first = min(seconds for seconds, _ in forecast.values())
-    for name, (seconds, held) in forecast.items():
-        side, start = (-7, "right") if seconds == first else (7, "left")
-        where: dict[str, Any] = {"textcoords": "offset points", "ha": start, "va": "center"}
-        axes.annotate(name, (seconds, held), (side, 1), fontsize=8, **where)
     across, up = zip(*forecast.values(), *measured, limit, strict=True)
     axes.set(xlim=(0.7 * min(across), 1.15 * max(across)), ylim=(0.7 * min(up), 1.15 * max(up)))
-    axes.set(xlabel="the run, s on the cluster's clock", ylabel="held by a rank, MB")
+    axes.set_xlabel("the run, s on the cluster's clock", fontsize=style.TITLE)
+    axes.set_ylabel("held by a rank, MB", fontsize=style.TITLE)
     style.chart(axes)
     style.legend_below(figure, 2)
+    _name_rings(figure, axes, forecast)
     return figure
+
+
+def _name_rings(figure: Figure, axes: Axes, forecast: Mapping[str, Point]) -> None:
+    """Write each strategy's name beside its ring, the fastest one's on the left; none touch."""
+    figure.draw_without_rendering()  # only now is it known how far apart rings are
+    points = 72 / figure.dpi
+    first = min(seconds for seconds, _ in forecast.values())
+    last: dict[str, float] = {}  # height of the last name on each side
+    for name, (seconds, held) in sorted(forecast.items(), key=lambda item: item[1][1]):
+        side, start = (-7, "right") if seconds == first else (7, "left")
+        ring = axes.transData.transform((seconds, held))[1] * points
+        height = max(ring, last.get(start, 0) + 1.3 * style.LABEL)
+        last[start] = height
+        where: dict[str, Any] = {"textcoords": "offset points", "ha": start, "va": "center"}
+        axes.annotate(name, (seconds, held), (side, height - ring), fontsize=style.LABEL, **where)

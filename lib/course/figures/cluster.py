@@ -100,7 +100,7 @@ def async_save() -> Figure:
     """A save during training: who does what, what the folder has, and what a restart finds."""
     rows = ["training", *rank_names(len(WRITES))]
     low, end = len(rows) + 0.25, 8.85
-    figure, axes = sketch((3.6, 2.75), (-1.35, end), (low + 1.8, -0.6))
+    figure, axes = sketch((3.6, 2.6), (-1.35, end), (low + 1.8, -0.1))
     copied = STEP + COPY
     written = copied + max(WRITES)
     renamed = written + INDEX
@@ -117,10 +117,10 @@ def async_save() -> Figure:
     for start, text in folder.items():
         axes.text(start + 0.06, low + 0.4, text, **said)
         axes.plot((start, start), (low, low + 0.8), color=GREY, lw=0.9)
-    axes.plot((renamed, renamed), (0, low + 1.75), color=COLORS[1], lw=1.3, ls="--")
+    axes.plot((renamed, renamed), (0.9, low + 1.75), color=COLORS[1], lw=1.3, ls="--")
     axes.text(renamed - 0.1, low + 1.4, "a killed run resumes at  ← step-4", ha="right", **said)
     axes.text(renamed + 0.1, low + 1.4, "step-8 →", **said)
-    axes.text(renamed, -0.1, "rename", ha="center", va="bottom", fontsize=8, color=COLORS[1])
+    axes.text(renamed + 0.15, 1.4, "rename", color=COLORS[1], **said)
     return figure
 
 

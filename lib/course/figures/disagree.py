@@ -117,9 +117,9 @@ def drift(runs: Mapping[str, Run], change: int) -> Figure:
         look: Look = {"color": COLORS[number], "ls": ("-", "--", ":")[number], "lw": 1.8}
         above.plot(run.loss, **look)
         below.plot(run.apart, **look)
-        end = len(run.apart) - 1, run.apart[-1]
-        below.annotate(name, end, (4, 0), textcoords="offset points", fontsize=8, va="center")
-        below.set_xlim(-0.5, 1.27 * end[0])  # room for the names
+        beside: Look = {"transform": below.get_yaxis_transform(), "va": "center"}
+        below.text(1.02, run.apart[-1], name, color=COLORS[number], fontsize=8, **beside)
+        below.set_xlim(-0.5, len(run.apart) - 1)
     for axes in (above, below):
         axes.axvline(change, color=GREY, linewidth=1, linestyle=":")
         axes.grid(alpha=0.3)

@@ -199,7 +199,7 @@ def bucket_sweep(record: Mapping[str, Any]) -> Figure:
     lines = {  # times, color, and where its name stands
         "no overlap": (at_the_end, 1, (12, 582)),
         "overlapped": (overlapped, 0, (62, 516)),
-        "DDP itself": (ddp, 2, (84, 462)),
+        "DDP itself": (ddp, 2, (72, 462)),
     }
     for name, (took, number, at) in lines.items():
         axes.plot(size, took, color=COLORS[number], marker=MARKERS[number], ms=3, lw=1.1)

@@ -14,6 +14,7 @@ from minidist.plots.style import GREY, PART, PART_HATCH
 
 WIDE = 3.7  # inches, of every picture here
 LOW = 0.06  # of the scale: a part that never gets higher has no name in it
+END = 3.75  # of the optimizer's step; forward takes 1, and backward 2
 
 
 def step_memory(
@@ -31,9 +32,9 @@ def step_memory(
     `panels`: title → part → its most, the lowest part first; `limit`: name and height of a line;
     `measured`: title → a row of the record "gpu", drawn as dots.
     """
-    phases = {"forward": (0.0, 1.0), "backward": (1.0, 3.0), "step": (3.0, 3.5)}
+    phases = {"forward": (0.0, 1.0), "backward": (1.0, 3.0), "step": (3.0, END)}
     up = [block / blocks for block in range(blocks + 1)]
-    when = [*up, *(1 + 2 * done for done in up), 3.0, 3.5]
+    when = [*up, *(1 + 2 * done for done in up), 3.0, END]
     shapes = {
         "parameters": [1.0] * len(when),
         "optimizer state": [1.0] * len(when),
@@ -89,7 +90,7 @@ def _seen(row: Mapping[str, Any]) -> list[tuple[float, float]]:
     points += [(done / blocks, nbytes) for done, nbytes in enumerate(forward, 1)]
     points += [(1.0, peak["backward"])]
     points += [(1 + 2 * done / blocks, nbytes) for done, nbytes in enumerate(backward, 1)]
-    points += [(3.25, peak["update"])]
+    points += [((3 + END) / 2, peak["update"])]
     return [(when, nbytes / 1e9) for when, nbytes in points]
 
 
@@ -111,15 +112,16 @@ def _name(
     amount: NDArray[np.float64],
     top: float,
 ) -> None:
-    """Write a part's name where the part is highest; in the middle, if it is so throughout."""
+    """Write a part's name in the middle of where it is highest; beside it, if it is a spike."""
     if amount.max() < LOW * top:
         return
-    throughout = amount.min() == amount.max()
-    place = len(when) // 2 if throughout else int(amount.argmax())
-    edge = 0.03 * (when[-1] - when[0])
-    x = min(max(when[place], when[0] + edge), when[-1] - edge)
-    align = "center" if throughout else "right"
-    middle = below[place] + amount[place] * (0.5 if throughout else 0.42)
+    there = [at for at, each in zip(when, amount, strict=True) if each]
+    highest = np.flatnonzero(amount == amount.max())
+    first, last = highest[0], highest[-1]
+    flat = when[last] > when[first]
+    middle = below[first] + amount[first] * (0.5 if flat else 0.42)
+    align = "center" if there[-1] > there[0] else "right"
+    x = (when[first] + when[last]) / 2
     text = axes.text(x, middle, part, ha=align, va="center", fontsize=style.LABEL)
     text.set_bbox({"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1.2})
 

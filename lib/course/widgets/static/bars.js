@@ -34,20 +34,25 @@
       const label = total > wide ? `${bytesText(total)}, off the scale` : bytesText(total);
       const fits = x(total) + 8 * label.length < right;
       let place = fits ? [x(total) + 5, y + 15, ""] : [right, y + 35, "end"];
-      const [long, line_] = [7.4 * label.length, x(limit)]; // no text on the mark's line
-      const starts = fits ? place[0] : right - long;
-      if (limit <= wide && starts < line_ + 4 && starts + long > line_ - 4) {
-        const beyond = fits && line_ + 6 + long < right;
-        place = beyond ? [line_ + 6, y + 15, ""] : [line_ - 6, y + 35, "end"];
+      const [long, mark] = [7.4 * label.length, x(limit)]; // no text on the mark
+      if (fits && limit <= wide && place[0] < mark + 4 && place[0] + long > mark - 4) {
+        place = mark + 6 + long < right ? [mark + 6, y + 15, ""] : [right, y + 35, "end"];
       }
       const [at, height_, kind] = place;
       return [text(0, y + 15, name, "strong"), ...bars, ...cut, text(at, height_, label, kind)];
     });
     const marks = limit <= wide
-      ? [line(x(limit), 18, x(limit), height, "limit"), text(Math.min(x(limit), width - 60), 12, `${bytesText(limit)} of one GPU`, "middle")]
+      ? markAt(x(limit), rows.map((_, index) => top + index * row), `${bytesText(limit)} of one GPU`, width)
       : [text(right, 12, `${bytesText(limit)} is far off to the right`, "end")];
     const patterns = Object.keys(ALL).map((part) => patternOf(figure, part));
     return { height, nodes: [svg("defs", {}, ...patterns), ...nodes, ...marks] };
+  }
+
+  // A dashed line beside each bar, but not through the words between them, and its name on top.
+  function markAt(x, bars, name, width) {
+    const half = 3.8 * name.length;
+    const lines = bars.map((y) => line(x, y - 6, x, y + 24, "limit"));
+    return [...lines, text(Math.min(Math.max(x, half), width - half), 12, name, "middle")];
   }
 
   // Hatches, as in the book's figures, so that parts differ without their colours too.
@@ -207,7 +212,7 @@
     const [top, left, right] = [bars.height + 44, 2, width - 14];
     const times = lanes.flatMap(([name, seconds, kind], row) => [
       svg("text", { x: left, y: top + row * 36 }, svg("tspan", { class: "strong" }, name), ` · ${secondsText(seconds)}`),
-      rect(left, top + row * 36 + 5, Math.max(0.5, (seconds / one.sequential) * (right - left)), 12, `phase ${kind}`),
+      rect(left, top + row * 36 + 7, Math.max(0.5, (seconds / one.sequential) * (right - left)), 12, `phase ${kind}`),
     ]);
     const head = text(left, bars.height + 18, `${data.names[of]}, with ${countText(batch * context)} tokens on a GPU:`);
     return { height: top + 5 * 36, nodes: [...bars.nodes, ...answers, head, ...times], says: planSays(found, run, sizes, hardware, batch, data.names), legend: { ...ALL, unsharded: "temporary" } };

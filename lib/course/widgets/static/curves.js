@@ -20,7 +20,7 @@
     if (!bandwidth) return word("With no bandwidth nothing ever arrives: every all-reduce takes forever.");
     const all = algorithms.flatMap((name) => [SMALLEST, LARGEST].map((size) => price(name, ranks, size, link)));
     const [low, high] = [Math.floor(Math.log10(Math.min(...all))), Math.ceil(Math.log10(Math.max(...all)))];
-    const [left, right, top, bottom] = [50, width - 10, 40, 300];
+    const [left, right, top, bottom] = [54, width - 10, 40, 300];
     const span = Math.log2(LARGEST / SMALLEST);
     const x = (size) => left + (Math.log2(size / SMALLEST) / span) * (right - left);
     const y = (seconds) => bottom - ((Math.log10(seconds) - low) / (high - low)) * (bottom - top);
@@ -31,7 +31,7 @@
     }
     for (const [power, name] of [[10, "1 KiB"], [20, "1 MiB"], [30, "1 GiB"]]) {
       grid.push(line(x(2 ** power), top, x(2 ** power), bottom, "grid"));
-      grid.push(text(x(2 ** power), bottom + 34, name, "middle"));
+      grid.push(text(x(2 ** power), bottom + 38, name, "middle"));
     }
     const points = (name) =>
       Array.from({ length: 61 }, (_, i) => SMALLEST * 2 ** ((i * span) / 60)).map(
@@ -45,7 +45,7 @@
       const name = best(ranks, Math.sqrt(end * edges[i]), link);
       const [from, to] = [x(edges[i]), x(end)];
       const room = to - from > 7.2 * name.length;
-      const label = room ? [text((from + to) / 2, bottom + 17, names[name], "middle small")] : [];
+      const label = room ? [text((from + to) / 2, bottom + 21, names[name], "middle small")] : [];
       return [rect(from, bottom + 2, to - from, 5, `band ${name}`), ...label];
     });
     const marks = seen.flatMap(({ nbytes, to }) => [
@@ -63,7 +63,7 @@
         : `${capital(names[first])} is best for tensors of every size. `) +
       `For 25 MiB ${names[winner]} takes ${secondsText(price(winner, ranks, data.mark, link))}` +
       (winner === "ring" ? "." : `, the ring ${secondsText(price("ring", ranks, data.mark, link))}.`);
-    return { height: bottom + 42, nodes: [...grid, ...bucket, ...bands, ...lines, ...marks], says, legend: names };
+    return { height: bottom + 46, nodes: [...grid, ...bucket, ...bands, ...lines, ...marks], says, legend: names };
   }
 
   // ---- a backward pass over time ----
@@ -107,8 +107,10 @@
         : `The same ${done[3].travels.length} buckets: after backward they add ${secondsText(late)} to the step, ` +
           `during it ${secondsText(hidden)}: ${Math.round(100 * (total ? 1 - hidden / total : 1))}% of the communication is hidden.`;
     const legend = { backward: "backward", communication: "all-reduce", limit: "end of backward" };
-    const end = line(x(backward), 0, x(backward), height - 18, "limit");
-    return { height, nodes: [...axis, end, ...lanes], says, legend };
+    // Not through the words between the lanes.
+    const ends = strategies.map((_, index) =>
+      line(x(backward), index * row + 20, x(backward), index * row + 56, "limit"));
+    return { height, nodes: [...axis, ...lanes, ...ends], says, legend };
   }
 
   // ---- strong against weak scaling ----
@@ -160,7 +162,7 @@
     for (const n of [1, 16, 256, 4096, 65536]) {
       grid.push(text(across(n), bottom + 17, n.toLocaleString("en"), n === 65536 ? "end" : "middle"));
     }
-    grid.push(text(0, top - 36, "efficiency"), text((side + right) / 2, bottom + 34, "ranks", "middle"));
+    grid.push(text(0, top - 42, "efficiency"), text((side + right) / 2, bottom + 34, "ranks", "middle"));
     const exposed = (name) => (n) => {
       const { allReduce, backward } = step(name, n);
       return possible[name](n) && allReduce > backward;

@@ -40,6 +40,10 @@ globalThis.minidistPlayer ??= (() => {
       return []; // of each step, the nodes that are said below its number
     }
 
+    get opening() {
+      return []; // the nodes that are said below the beginning
+    }
+
     start() {
       this.makeParts();
       this.listen();
@@ -59,10 +63,10 @@ globalThis.minidistPlayer ??= (() => {
       const probe = html("div", { class: "said probe", "aria-hidden": "true" });
       probe.style.width = `${width}px`;
       this.said.after(probe);
-      const head = this.headOf(this.steps).map((part) => part.cloneNode?.(true) ?? part);
-      const heights = longest.map((nodes) => {
+      const all = [[0, this.opening], ...longest.map((nodes) => [this.steps, nodes])];
+      const heights = all.map(([position, nodes]) => {
         const copies = nodes.map((node) => node.cloneNode(true));
-        probe.replaceChildren(html("p", {}, ...head, " ", this.aside), ...copies);
+        probe.replaceChildren(html("p", {}, ...this.headOf(position), " ", this.aside), ...copies);
         return probe.offsetHeight;
       });
       probe.remove();

@@ -235,9 +235,17 @@
       drawArrows(this.arrows, this.current, this.cells);
       const right = verdicts.flat().filter((state) => state === "right").length;
       const count = html("span", { class: "count" }, `${right} of ${this.wanted} complete`);
-      const hint = () => html("p", { class: "hint" }, "Press Play, or step with the arrow keys.");
-      const list = position ? this.sentences[position - 1][0].cloneNode(true) : hint();
-      return [[" ", count], this.steps ? [list] : []];
+      const below = position ? [this.sentences[position - 1][0].cloneNode(true)] : this.opening;
+      return [[" ", count], below];
+    }
+
+    // How to go on, and faintly what comes, in the room that it will need.
+    get opening() {
+      if (!this.steps) return [];
+      const how = "Press Play, or step with the arrow keys. The first step:";
+      const first = this.sentences[0][0].cloneNode(true);
+      const ahead = html("div", { class: "ahead", "aria-hidden": "true" }, first);
+      return [html("p", { class: "hint" }, how), ahead];
     }
 
     get sentences() {
