@@ -1,7 +1,5 @@
 """What is graded in a submission: the project's milestones, and the exercises of the labs in it."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Iterator
 from functools import cache, partial

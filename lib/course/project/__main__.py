@@ -4,8 +4,6 @@ A milestone may be named by its file: "zero" for ZeRO-1 and ZeRO-2. The exit sta
 was graded is right, 1 if something is not, 2 if there is no such milestone.
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser
 

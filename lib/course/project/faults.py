@@ -1,18 +1,15 @@
 """Training on a rank, right or with one of five faults: what the reader's test is tested on."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from operator import getitem
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from course.project.milestones import Trained, with_ddp, with_fsdp, with_zero
+from course.project.milestones import Make, Trained, with_ddp, with_fsdp, with_zero
 from course.project.parity import CAP
 from from_scratch.ddp import OverlappedDDP
 from from_scratch.fsdp import FSDP
@@ -22,7 +19,7 @@ from minidist.comm.ours import Ours
 WAYS: dict[str, Callable[..., Trained]] = {
     "DDP": partial(with_ddp, OverlappedDDP),
     "ZeRO": partial(with_zero, ZeRO2),
-    "FSDP": partial(with_fsdp(True), FSDP),
+    "FSDP": partial(with_fsdp, FSDP),
 }
 
 
@@ -62,13 +59,7 @@ FAULTS = {
 class Trainer:
     """The parts of a training loop, as the reader's test sees them."""
 
-    def __init__(
-        self,
-        way: str,
-        fault: str,
-        net: nn.Module,
-        optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
-    ) -> None:
+    def __init__(self, way: str, fault: str, net: nn.Module, optimizer: Make) -> None:
         """Wrap the model; all ranks start with rank 0's."""
         self.fault, self.comm = fault, Ours(algorithm="ring")
         own = [buffer.clone() for buffer in net.buffers()]

@@ -1,7 +1,5 @@
 """What the project's code must train: some models, each with its data."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from itertools import pairwise
@@ -79,9 +77,9 @@ class Twice(nn.Module):
         return outputs
 
 
-def draw(step: int, *shape: int) -> torch.Tensor:
-    """The batch of a step."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(step)).double()
+def draw(seed: int, *shape: int) -> torch.Tensor:
+    """Random numbers of a step, or of a rank."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
 
 
 def squares(model: Any, step: int, rows: slice) -> torch.Tensor:

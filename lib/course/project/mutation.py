@@ -1,7 +1,5 @@
 """Grade the reader's test by mutation: it passes what is right, and catches planted faults."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -34,7 +32,7 @@ def catches(package: str) -> str:
     for fault in tqdm(FAULTS, "planted faults", leave=False):
         for way in WAYS:
             failure = failed(package, RANKS, way, fault)
-            if failure and not by_assertion(failure):
+            if failure and not isinstance(_raised(failure), AssertionError):
                 raise Wrong(
                     f"under {way} with {fault} your test does not end with an AssertionError, "
                     f"which alone counts as caught. {failure}"
@@ -71,12 +69,8 @@ def failed(package: str, ranks: int, way: str, fault: str = "") -> Wrong | None:
     return None
 
 
-def by_assertion(failure: Wrong) -> bool:
-    """Whether the first rank that failed raised AssertionError."""
-    return isinstance(_raised(failure), AssertionError)
-
-
 def _raised(failure: Wrong) -> Any:
+    """What the first rank that failed raised; None if it raised nothing."""
     error = failure.__cause__
     return error.__cause__ if isinstance(error, RankError) else None
 

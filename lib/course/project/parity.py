@@ -1,16 +1,14 @@
 """Does it train as one process with the whole batch does?"""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW
 
-from course.project.milestones import Milestone, make
+from course.project.milestones import RATE, Make, Milestone, Trained
 from course.project.models import ROWS, WHY, Loss
 from course.verdict import Wrong
 from minidist.comm.ours import Ours
@@ -26,7 +24,7 @@ def check_parity(
     model_name: str,
     build: Callable[[], nn.Module],
     loss: Loss,
-    optimizer: type[Optimizer] = AdamW,
+    optimizer: Make = AdamW,
 ) -> None:
     """On a rank: train a model some steps, with rank 0's first weights and this rank's rows.
 
@@ -34,6 +32,7 @@ def check_parity(
         Wrong: the loss, or a weight, is not that of one process.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    where = f"{model_name}, {ranks} ranks"
     torch.manual_seed(3)
     net = build()
     alone = copy.deepcopy(net)
@@ -42,28 +41,22 @@ def check_parity(
         for tensor in [*net.parameters(), *buffers]:
             tensor.add_(rank)  # rank 0's must win
     trained = milestone.train(kind, net, Ours(algorithm="ring"), CAP, optimizer)
-    right_optimizer = make(optimizer, alone.parameters())
+    right = Trained(alone, optimizer(alone.parameters(), lr=RATE))
     mine = slice(rank * ROWS // ranks, (rank + 1) * ROWS // ranks)
     for step in range(STEPS):
-        value = loss(trained.model, step, mine)
-        torch.autograd.backward(value)
-        trained.synchronize()
-        trained.optimizer.step()
-        trained.optimizer.zero_grad()
-        right = loss(alone, step, slice(None))
-        torch.autograd.backward(right)
-        right_optimizer.step()
-        right_optimizer.zero_grad()
-        mean = value.detach() / ranks
+        own = loss(trained.model, step, mine)
+        trained.step(own)
+        whole = loss(alone, step, slice(None))
+        right.step(whole)
+        mean = own.detach() / ranks
         dist.all_reduce(mean)
-        where = f"{model_name}, {ranks} ranks, step {step}"
-        what = f"{where}: the mean loss of all ranks"
-        _compare(what, mean, right.detach(), WHY.get(model_name, ""))
+        what = f"{where}, step {step}: the mean loss of all ranks"
+        _compare(what, mean, whole.detach(), WHY.get(model_name, ""))
     for name, weight in trained.weights().items():
-        where = f"{model_name}, {ranks} ranks, after {STEPS} steps: {name}"
-        _compare(where, weight.detach(), alone.get_parameter(name).detach())
+        what = f"{where}, after {STEPS} steps: {name}"
+        _compare(what, weight.detach(), alone.get_parameter(name).detach())
     for name, buffer in net.named_buffers():
-        _compare(f"{model_name}, {ranks} ranks: {name}", buffer, alone.get_buffer(name))
+        _compare(f"{where}: {name}", buffer, alone.get_buffer(name))
 
 
 def _compare(what: str, found: Tensor, right: Tensor, why: str = "") -> None:

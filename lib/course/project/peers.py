@@ -1,7 +1,5 @@
 """What minidist and torch have for the same work: the project's scoreboard compares with them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +14,7 @@ from torch.futures import Future
 from torch.optim import AdamW
 
 import minidist
-from course.project.milestones import RATE, Train, Trained, nothing
+from course.project.milestones import RATE, Train, Trained
 from course.project.models import blocks
 from minidist.comm.comm import Comm, Pending
 
@@ -24,14 +22,14 @@ from minidist.comm.comm import Comm, Pending
 def minidist_ddp(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
     """DDP of minidist."""
     model = minidist.DistributedDataParallel(net, comm=comm, bucket_cap_mb=cap_mb)
-    return Trained(model, AdamW(net.parameters(), RATE), nothing, dict)
+    return Trained(model, AdamW(net.parameters(), RATE))
 
 
 def torch_ddp(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
     """DDP of torch, whose buckets go through `comm` by a communication hook."""
     model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=cap_mb)
     model.register_comm_hook(comm, lambda _, bucket: _all_reduce(comm, bucket.buffer()))
-    return Trained(model, AdamW(net.parameters(), RATE), nothing, dict)
+    return Trained(model, AdamW(net.parameters(), RATE))
 
 
 def _all_reduce(comm: Comm, flat: Tensor) -> Future[Tensor]:
@@ -52,7 +50,7 @@ def minidist_zero(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Train
     """ZeRO of minidist, with gradients sharded."""
     more: dict[str, Any] = {"stage": 2, "comm": comm, "bucket_cap_mb": cap_mb}
     optimizer = minidist.ZeroOptimizer(net.parameters(), AdamW, lr=RATE, **more)
-    return Trained(net, optimizer, nothing, dict)
+    return Trained(net, optimizer)
 
 
 def torch_zero(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
@@ -108,7 +106,7 @@ def _sharded(net: nn.Module, shard: Callable[[nn.Module], Any]) -> Trained:
     for block in reversed(blocks(net)[1:]):  # inner ones before the outer ones
         shard(block)
     model = shard(net)
-    return Trained(model, AdamW(model.parameters(), RATE), nothing, dict)
+    return Trained(model, AdamW(model.parameters(), RATE))
 
 
 PEERS: dict[str, dict[str, Train]] = {

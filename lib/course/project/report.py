@@ -1,7 +1,5 @@
 """Grade a project: which milestones are right, and what they cost beside others' code."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import secrets
@@ -17,21 +15,13 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 import minidist
 from course.pages.table import table
-from course.project.milestones import MILESTONES, Milestone, by_name, nothing
+from course.project.milestones import MILESTONES, Milestone, by_name
 from course.project.models import EITHER_ORDER, MODELS, drawn, squares
 from course.project.mutation import board, boards, catches
 from course.project.parity import check_parity
 from course.project.peers import PEERS
 from course.project.ring import check_order, check_ring
-from course.project.scores import (
-    RING_BYTES,
-    RING_LINK,
-    Cost,
-    build,
-    cost,
-    cost_and_seconds,
-    ring_cost,
-)
+from course.project.scores import Cost, cost, least_bytes, ring_model, ring_score, score
 from course.project.submission import found, mine, with_submission
 from course.sandbox.forbidden import without_wrappers
 from course.verdict import Grader, Verdict, Wrong, many, on_ranks
@@ -130,32 +120,30 @@ def _check_cost(costs: list[Cost], milestone: Milestone) -> None:
             f"The result is right, and all {COST_RANKS} ranks together send {sent:,} bytes in a "
             f"step; {least:,} are enough: {milestone.moved} (N - 1) times the model."
         )
-    right = reference(milestone)
-    if costs[0].calls > right.calls:
-        raise Wrong(
-            f"The result is right, in {costs[0].calls} calls a step; {right.calls} are enough."
-        )
+    own, right = costs[0], reference(milestone)
+    if own.calls > right.calls:
+        raise Wrong(f"The result is right, in {own.calls} calls a step; {right.calls} are enough.")
     if milestone.lean:
-        _check_memory(costs[0], right)
-    if costs[0].overlaps < milestone.overlap * right.overlaps:
+        _check_memory(own, right)
+    if own.overlaps < milestone.overlap * right.overlaps:
         raise Wrong(
-            f"The result is right, and {costs[0].overlaps} times in a step a call is on its way "
-            f"while a layer computes or another call is made; it could be {right.overlaps} times. "
+            f"The result is right, and {own.overlaps} times in a step a call is on its way while a "
+            f"layer computes or another call is made; it could be {right.overlaps} times. "
             "Make each call as early as you can, with async_op=True, and wait as late as you can."
         )
-    if costs[0].passed > right.passed:
+    if own.passed > right.passed:
         raise Wrong(
-            f"The result is right, and {many(costs[0].passed, 'time')} in a step a gather is "
+            f"The result is right, and {many(own.passed, 'time')} in a step a gather is "
             "waited for that was called after another: gather one's own unit before the next."
         )
-    if costs[0].twice > right.twice:
+    if own.twice > right.twice:
         raise Wrong(
-            f"The result is right, but a step in which a unit runs twice takes {costs[0].twice} "
+            f"The result is right, but a step in which a unit runs twice takes {own.twice} "
             f"calls; {right.twice} are enough. Gather a unit only if its weights are not there."
         )
-    if costs[0].early < milestone.overlap * right.early:
+    if own.early < milestone.overlap * right.early:
         raise Wrong(
-            f"The result is right, and {costs[0].early} of {costs[0].calls} calls are made before "
+            f"The result is right, and {own.early} of {own.calls} calls are made before "
             f"backward ends; it could be {right.early}."
         )
     if sent < least:
@@ -178,18 +166,11 @@ def _check_memory(own: Cost, right: Cost) -> None:
         )
 
 
-def least_bytes(milestone: Milestone, ranks: int) -> int:
-    """That all ranks together must send in a step: each phase moves (N - 1) times the model."""
-    weights = sum(parameter.nbytes for parameter in build().parameters())
-    return milestone.moved * (ranks - 1) * weights
-
-
 @cache
 def reference(milestone: Milestone) -> Cost:
     """What a step of `from_scratch` costs on rank 0."""
     kind = source("from_scratch", milestone.file, milestone.target)
-    first: Cost = graded(kind, COST_RANKS, cost, milestone)[0]
-    return first
+    return Cost(*graded(kind, COST_RANKS, cost, milestone)[0])
 
 
 # ---- beside others' code ----
@@ -216,43 +197,35 @@ def _packages(package: str) -> dict[str, str]:
 
 
 def _rows(milestone: Milestone, package: str) -> Iterator[list[object]]:
-    ways: dict[str, tuple[Milestone, Callable[[], Any]]] = {
-        who: (milestone, source(where, milestone.file, milestone.target))
+    ways = {
+        who: (source(where, milestone.file, milestone.target), milestone)
         for who, where in _packages(package).items()
     }
     for library, train in PEERS[milestone.file].items():
-        ways[library] = replace(milestone, train=train), nothing
-    calls_of_scratch = 0
-    for who, (how, kind) in waiting(ways.items(), "what a step costs"):
-        of_ranks = graded(kind, SCORE_RANKS, cost_and_seconds, how)
-        (calls, messages, nbytes, peak, *_), _ = of_ranks[0]
-        if who == "from_scratch":
-            calls_of_scratch = calls
-        ms = 1e3 * max(seconds for _, seconds in of_ranks)
-        yield [who, calls, messages, nbytes, peak, ms]
+        ways[library] = lambda: None, replace(milestone, train=train)
+    for who, (kind, how) in waiting(ways.items(), "what a step costs"):
+        yield _row(who, SCORE_RANKS, kind, score, how)
     phases = 2 if milestone.file == "ddp" else 1  # of a call, N - 1 messages each
-    buckets = calls_of_scratch * phases // milestone.moved
+    calls = reference(milestone).calls
+    buckets = calls * phases // milestone.moved
     messages = milestone.moved * (SCORE_RANKS - 1) * buckets
     least = least_bytes(milestone, SCORE_RANKS) // SCORE_RANKS
-    name = f"the least for {buckets} bucket{'s' * (buckets > 1)}"
-    yield [name, calls_of_scratch, messages, least, "", ""]
+    yield [f"the least for {many(buckets, 'bucket')}", calls, messages, least, "", ""]
 
 
 def _ring_rows(package: str) -> Iterator[list[object]]:
     ways = {who: source(where, "ring", "all_reduce") for who, where in _packages(package).items()}
-    ways["minidist"] = _minidists_ring
+    ways["minidist"] = lambda: partial(minidist.all_reduce, algorithm="ring", check=False)
     for who, all_reduce in waiting(ways.items(), "what an all-reduce costs"):
-        of_ranks = graded(all_reduce, RING_SCORE_RANKS, ring_cost)
-        messages, nbytes, _ = of_ranks[0]
-        yield [who, messages, nbytes, 1e3 * max(seconds for *_, seconds in of_ranks)]
-    steps = 2 * (RING_SCORE_RANKS - 1)
-    chunk = RING_BYTES // RING_SCORE_RANKS
-    ms = 1e3 * steps * (RING_LINK.alpha + RING_LINK.beta * chunk)
-    yield ["the cost model", steps, steps * chunk, ms]
+        yield _row(who, RING_SCORE_RANKS, all_reduce, ring_score)
+    *counts, seconds = ring_model(RING_SCORE_RANKS)
+    yield ["the cost model", *counts, 1e3 * seconds]
 
 
-def _minidists_ring() -> Callable[..., Any]:
-    return partial(minidist.all_reduce, algorithm="ring", check=False)
+def _row(who: str, ranks: int, kind: Callable[[], Any], *work: Any) -> list[object]:
+    """What rank 0 counts, and the milliseconds of the slowest rank."""
+    of_ranks = graded(kind, ranks, *work)
+    return [who, *of_ranks[0][0], 1e3 * max(seconds for _, seconds in of_ranks)]
 
 
 # ---- the report ----

@@ -1,7 +1,5 @@
 """The first milestone: a ring all-reduce on nothing but send and receive."""
 
-from __future__ import annotations
-
 import random
 import sys
 import time
@@ -15,14 +13,27 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course.project.models import draw
 from course.sandbox.forbidden import without_minidist, without_torch
 from course.sandbox.switchboard import Call, Part, Switchboard
 from course.verdict import Wrong, many
+from minidist.comm.slowed import SlowedWork
 from minidist.schedule.cost import Link
 
 INSTEAD = "`isend` and `irecv`, in one batch,"
 SIZE = 1003  # elements of a chunk where traffic is counted
 TOLERANCE = 1e-12  # in float64, where only the order of sums can make a difference
+
+
+class Message(NamedTuple):
+    """One that a rank sends or receives."""
+
+    sends: bool
+    peer: int
+    nbytes: int
+
+
+Batches = list[list[Message]]  # those of a list were posted together
 
 
 def check_ring(module: ModuleType, seed: int) -> dict[str, Batches]:
@@ -44,12 +55,12 @@ def _check_results(module: ModuleType, seed: int) -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     drawn = random.Random(seed).randrange(18, 200)
     for numel in (0, 1, ranks - 1, ranks, ranks + 1, 17, drawn):
-        every = [_draw(r, numel) for r in range(ranks)]
+        every = [draw(r, numel) for r in range(ranks)]
         tensor = every[rank].clone()
         module.all_reduce(tensor)
         by = f" (drawn with seed {seed})" if numel == drawn else ""
         _compare(f"all_reduce of {numel} elements{by}", tensor, torch.stack(every).sum(0))
-    tables = torch.stack([_draw(r, ranks, 3) for r in range(ranks)])
+    tables = torch.stack([draw(r, ranks, 3) for r in range(ranks)])
     mine, right = tables[rank], tables.sum(0)[rank]
     before, part, whole = mine.clone(), mine.new_empty(3), mine.new_empty(ranks, 3)
     module.reduce_scatter(part, mine)
@@ -119,10 +130,6 @@ def check_order(name: str, orders: Sequence[Batches]) -> None:
         )
 
 
-def _draw(rank: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(rank)).double()
-
-
 def _compare(what: str, found: Tensor, right: Tensor) -> None:
     if not torch.allclose(found, right, TOLERANCE, TOLERANCE):
         off = (found - right).abs().max().item()
@@ -139,31 +146,9 @@ def _shown(tensor: Tensor) -> str:
 # ---- what it costs ----
 
 
-class Message(NamedTuple):
-    """One that a rank sends or receives."""
-
-    sends: bool
-    peer: int
-    nbytes: int
-
-
-Batches = list[list[Message]]  # those of a list were posted together
-
-
 def sends(batches: Batches) -> list[int]:
     """The bytes of each message that this rank sends."""
     return [message.nbytes for batch in batches for message in batch if message.sends]
-
-
-class _Slowed(NamedTuple):
-    """A message that is done when the emulated link has carried it."""
-
-    inner: Any
-    end: float
-
-    def wait(self) -> None:
-        self.inner.wait()
-        time.sleep(max(0.0, self.end - time.monotonic()))
 
 
 @contextmanager
@@ -195,11 +180,12 @@ def recorded(link: Link | None = None) -> Iterator[Batches]:
     def noted_send(group: Any, tensors: list[Tensor], peer: int, *args: Any) -> Any:
         nonlocal free
         nbytes = note(True, tensors, peer)
-        work = send(group, tensors, peer, *args)
+        work: Any = send(group, tensors, peer, *args)
         if link is None:
             return work
-        free = max(free, time.monotonic()) + link.alpha + link.beta * nbytes
-        return _Slowed(work, free)
+        start = max(free, time.monotonic())
+        free = start + link.alpha + link.beta * nbytes
+        return SlowedWork(work, (start, free))
 
     with patch.multiple(dist.ProcessGroup, send=noted_send, recv=noted_receive):
         yield batches

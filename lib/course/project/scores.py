@@ -1,7 +1,5 @@
 """What a step of a milestone costs: calls, bytes, memory, and time on an emulated link."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import time
@@ -19,7 +17,7 @@ from course.project.milestones import Milestone, Trained, nothing
 from course.project.models import Twice, mlp
 from course.project.ring import recorded, sends
 from course.timing.travels import Awaited
-from minidist.comm.comm import Around, Comm, Pending
+from minidist.comm.comm import Around, Comm, Pending, Start
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
 from minidist.comm.slowed import Slowed
@@ -64,9 +62,7 @@ class Overlapping(Around):
         self.look()
         output.register_hook(self.look)  # type: ignore[no-untyped-call]
 
-    def around(
-        self, name: str, full: torch.Tensor, call: Callable[[bool], Pending], async_op: bool
-    ) -> Pending:
+    def around(self, name: str, full: torch.Tensor, call: Start, async_op: bool) -> Pending:
         """Make the call, and remember it until its wait."""
         self.look()
         work = call(async_op)
@@ -94,11 +90,7 @@ def step(
     trained: Trained, inputs: torch.Tensor, after_backward: Callable[[], object] = nothing
 ) -> None:
     """Train one step."""
-    torch.autograd.backward(trained.model(inputs).square().mean())
-    after_backward()
-    trained.synchronize()
-    trained.optimizer.step()
-    trained.optimizer.zero_grad()
+    trained.step(trained.model(inputs).square().mean(), after_backward)
 
 
 def traffic(
@@ -148,14 +140,13 @@ def of_the_process() -> int:
     return int(psutil.Process().memory_full_info().uss)
 
 
-def seconds(milestone: Milestone, kind: type, comm: Comm, rows: torch.Tensor) -> float:
-    """The time of the fastest step: what slows one down is other work on the machine."""
-    trained = milestone.train(kind, build(), comm, CAP)
+def fastest(work: Callable[[], object]) -> float:
+    """The seconds of the fastest round: what slows one down is other work on the machine."""
     took = []
     for _ in range(ROUNDS):
         dist.barrier()
         start = time.perf_counter()
-        step(trained, rows)
+        work()
         took.append(time.perf_counter() - start)
     return min(took)
 
@@ -172,16 +163,19 @@ def cost(kind: type, milestone: Milestone) -> Cost:
     return Cost(len(counted.calls), *sent, most, kept, seen.overlaps, early, seen.passed, twice)
 
 
-def on_slow_link(milestone: Milestone, kind: type) -> float:
-    """On a rank: the seconds of a step on the emulated link."""
+def score(kind: type, milestone: Milestone) -> tuple[tuple[int, ...], float]:
+    """On a rank: calls, messages, bytes and the peak of a step, and its seconds on the link."""
     slowed = Slowed(Ours(algorithm="shared_memory", check=False), LINK)
-    return seconds(milestone, kind, slowed, torch.ones(ROWS, WIDTH).double())
+    trained = milestone.train(kind, build(), slowed, CAP)
+    rows = torch.ones(ROWS, WIDTH).double()
+    seconds = fastest(lambda: step(trained, rows))  # first: `of_the_process` changes malloc
+    return cost(kind, milestone)[:4], seconds
 
 
-def cost_and_seconds(kind: type, milestone: Milestone) -> tuple[Cost, float]:
-    """On a rank: both; the seconds first, as malloc is another one after `of_the_process`."""
-    on_link = on_slow_link(milestone, kind)
-    return cost(kind, milestone), on_link
+def least_bytes(milestone: Milestone, ranks: int) -> int:
+    """That all ranks together must send in a step: each phase moves (N - 1) times the model."""
+    weights = sum(parameter.nbytes for parameter in build().parameters())
+    return milestone.moved * (ranks - 1) * weights
 
 
 # ---- the ring's ----
@@ -190,14 +184,20 @@ RING_BYTES = 2**20
 RING_LINK = Link(alpha=1e-3, beta=1 / 50e6)  # slow, as four ranks wake each other six times
 
 
-def ring_cost(all_reduce: Callable[[torch.Tensor], object]) -> tuple[int, int, float]:
+def ring_score(all_reduce: Callable[[torch.Tensor], object]) -> tuple[tuple[int, int], float]:
     """On a rank: messages and bytes of an all-reduce of 1 MiB, and its seconds on the link."""
-    tensor, took = torch.ones(RING_BYTES // 4), []
-    for _ in range(ROUNDS):
-        dist.barrier()
-        start = time.perf_counter()
+    tensor, sent = torch.ones(RING_BYTES // 4), list[int]()
+
+    def once() -> None:
         with recorded(RING_LINK) as batches:
             all_reduce(tensor)
-        took.append(time.perf_counter() - start)
-    sent = sends(batches)
-    return len(sent), sum(sent), min(took)
+        sent[:] = sends(batches)
+
+    seconds = fastest(once)
+    return (len(sent), sum(sent)), seconds
+
+
+def ring_model(ranks: int) -> tuple[int, int, float]:
+    """What the cost model says of the same: messages, bytes and seconds."""
+    steps, chunk = 2 * (ranks - 1), RING_BYTES // ranks
+    return steps, steps * chunk, steps * (RING_LINK.alpha + RING_LINK.beta * chunk)

@@ -20,8 +20,6 @@ All ranks start with rank 0's parameters and buffers, whatever `net` had on thei
 the model must not change while it trains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ the milestone that is graded, and no other; and what it puts in the place of the
 seen. (Somebody who wants to deceive his own machine still can.)
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re
@@ -19,6 +17,7 @@ from typing import Any, TypeVar
 
 from torch.optim import Optimizer
 
+from course.capstone.run import file_of
 from course.verdict import Wrong
 
 T = TypeVar("T")
@@ -49,10 +48,11 @@ def found(package: str, file: str, *names: str) -> Any:
         NotImplementedError: there is no such file or name yet.
         Wrong: the file is no Python, or takes what it is to be from the lesson.
     """
-    path = _path(package, file)
-    if path is None:
-        raise NotImplementedError(f"there is no {names[0]} in {package}/{file}.py.")
-    if package != LESSON and IMPORTS_LESSON.search(path.read_text()):
+    try:
+        text = file_of(f"{package}.{file}").read_text()
+    except NotImplementedError as error:
+        raise NotImplementedError(f"there is no {names[0]} in {package}/{file}.py.") from error
+    if package != LESSON and IMPORTS_LESSON.search(text):
         raise Wrong(f"your {package}/{file}.py imports {LESSON}, which is the solution.")
     try:
         module = load(package, file)
@@ -66,14 +66,6 @@ def found(package: str, file: str, *names: str) -> Any:
     return module if len(names) > 1 else getattr(module, names[0])
 
 
-def _path(package: str, file: str) -> Path | None:
-    """Where a file of the project is; None if it is not there."""
-    front = importlib.util.find_spec(package)
-    folders = front.submodule_search_locations if front else None
-    paths = (Path(folder, f"{file}.py") for folder in folders or [])
-    return next((path for path in paths if path.exists()), None)
-
-
 def with_submission(source: Callable[[], Any], work: Callable[..., T], *args: Any) -> T:
     """On a rank: work(what `source` loads, *args).
 
@@ -84,7 +76,11 @@ def with_submission(source: Callable[[], Any], work: Callable[..., T], *args: An
     try:
         return guarded(lambda: work(guarded(source), *args))
     except NotImplementedError as error:
-        raise error if error.args else NotImplementedError(_to_do(error)) from error
+        if error.args:
+            raise
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"in {'/'.join(Path(frame.filename).parts[-2:])}, line {frame.lineno}"
+        raise NotImplementedError(f"{where}, {frame.name} is still to be written.") from error
 
 
 def guarded(work: Callable[[], T]) -> T:
@@ -96,13 +92,6 @@ def guarded(work: Callable[[], T]) -> T:
         if now.get((place, name)) is not value:
             raise Wrong(f"your file replaces {place}.{name}; leave what it stands on as it is.")
     return result
-
-
-def _to_do(error: NotImplementedError) -> str:
-    """The function that a stub stands for."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    file = "/".join(Path(frame.filename).parts[-2:])
-    return f"in {file}, line {frame.lineno}, {frame.name} is still to be written."
 
 
 def _functions() -> dict[tuple[str, str], Any]:

@@ -26,6 +26,19 @@ from from_scratch.ddp import (
 from from_scratch.fsdp import FSDP, Unit
 from from_scratch.zero import FlatParameters, ZeRO1, ZeRO2
 from from_scratch.zero3 import Gather, ZeRO3
+from tests.support.by_hand.spoiled import Done
+
+
+def with_part(whole: Any, name: str, kind: type) -> Any:
+    """A class of the lesson that has parts of another class than the one of this name."""
+
+    class Changed(whole):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            with patch(f"{whole.__module__}.{name}", kind):
+                super().__init__(*args, **options)
+
+    return Changed
+
 
 # ---- ring.py: (all_reduce, reduce_scatter, all_gather) ----
 
@@ -287,11 +300,6 @@ def taken_gradients(flats: FlatParameters) -> Any:
     return flat
 
 
-class Done:
-    def wait(self) -> None:
-        pass
-
-
 class ByAllReduce(FlatParameters):
     def reduce_gradients(self, before: Any = None) -> Any:
         flat = taken_gradients(self).div_(self.comm.ranks)
@@ -300,11 +308,7 @@ class ByAllReduce(FlatParameters):
         return Done()
 
 
-class AllReduces(ZeRO1):
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        for flat in self.flats:
-            flat.__class__ = ByAllReduce
+AllReduces = with_part(ZeRO1, "FlatParameters", ByAllReduce)
 
 
 class IgnoresItsClass(ZeRO1):
@@ -313,6 +317,8 @@ class IgnoresItsClass(ZeRO1):
 
 
 class InOneGo(FlatParameters):
+    """Right: each reduce-scatter is waited for where it is called."""
+
     def reduce_gradients(self, before: Any = None) -> Any:
         flat = taken_gradients(self).div_(self.comm.ranks)
         self.shard.grad = torch.empty_like(self.shard)
@@ -320,13 +326,7 @@ class InOneGo(FlatParameters):
         return Done()
 
 
-class Blocking(ZeRO1):
-    """Right: each reduce-scatter is waited for where it is called."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        for flat in self.flats:
-            flat.__class__ = InOneGo
+Blocking = with_part(ZeRO1, "FlatParameters", InOneGo)
 
 
 class BySlices(ZeRO3):
@@ -390,15 +390,7 @@ class MinidistsZero(ZeRO1):
 # ---- fsdp.py ----
 
 
-def with_units(kind: type) -> type:
-    """An FSDP with other units."""
-
-    class Changed(FSDP):
-        def __init__(self, *args: Any) -> None:
-            with patch("from_scratch.fsdp.Unit", kind):
-                super().__init__(*args)
-
-    return Changed
+with_units = partial(with_part, FSDP, "Unit")
 
 
 class GathersWholeGradients(Unit):
