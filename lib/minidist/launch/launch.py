@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import wait
 from operator import index
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,10 +21,9 @@ import torch
 from minidist.errors import Interrupted
 from minidist.launch import pickling
 from minidist.launch import rank as rank_process
-from minidist.launch.cleanup import Interrupts, job
+from minidist.launch.cleanup import Interrupts, Job, job
 from minidist.launch.outcome import Died, Outcome, Raised, Returned
 from minidist.launch.output import Output
-from minidist.launch.process import ForkedProcess
 from minidist.launch.report import Patience, failure, hang, stacks_of, where
 
 GRACE = 0.3  # seconds that peers get to report after a failure, so that the earliest is found
@@ -81,21 +79,18 @@ def launch(
             outcomes: list[Outcome | None] = []
             try:
                 for r, on in enumerate(devices):
-                    environment = _environment(r, ranks, on)
                     outputs.append(output := Output())
                     after.callback(output.close)
-                    how = ours.folder, environment, backend, timeout
+                    how = _environment(r, ranks, on), backend, timeout
                     ours.start(rank_process.main, output.writer, *how)
                     outcomes.append(None)
                     output.writer.close()  # the rank has it now
-                _collect(outcomes, ours.processes, outputs, ours.folder, timeout)
+                _collect(ours, outcomes, outputs, timeout)
             except KeyboardInterrupt:
-                stacks = stacks_of(ours.processes, outcomes, ours.folder, patience=2)
-                raise Interrupted(
-                    "\n".join(["where the ranks stood", "", *where(stacks)])
-                ) from None
+                stood = where(stacks_of(ours, outcomes, patience=2))
+                raise Interrupted("\n".join(["where the ranks stood", "", *stood])) from None
             failed = any(isinstance(outcome, Raised | Died) for outcome in outcomes)
-            stacks = {} if failed else stacks_of(ours.processes, outcomes, ours.folder, patience=2)
+            stacks = {} if failed else stacks_of(ours, outcomes, patience=2)
         values = [each.value for each in outcomes if isinstance(each, Returned)]
         if len(values) < ranks:
             raise failure(outcomes) or hang(outcomes, stacks, timeout)
@@ -153,12 +148,9 @@ def _environment(rank: int, ranks: int, device: str) -> dict[str, str]:
 
 
 def _collect(
-    outcomes: list[Outcome | None],
-    processes: Sequence[ForkedProcess],
-    outputs: Sequence[Output],
-    folder: Path,
-    timeout: float,
+    ours: Job, outcomes: list[Outcome | None], outputs: Sequence[Output], timeout: float
 ) -> None:
+    processes = ours.processes
     patience: Patience | None = None
     start, all_begun = time.monotonic(), False
     deadline, next_print = start + rank_process.START + timeout, start + PRINT_EVERY
@@ -174,7 +166,7 @@ def _collect(
                 deadline = min(deadline, time.monotonic() + grace)
         if not all_begun and (all_begun := all(each.begun for each in processes)):
             deadline = min(deadline, time.monotonic() + timeout)
-            patience = Patience(processes, outcomes, folder, timeout)
+            patience = Patience(ours, outcomes, timeout)
         if time.monotonic() >= next_print:
             next_print += PRINT_EVERY
             _show(outputs)

@@ -43,10 +43,9 @@ class Raised:
         return text + "".join(f"\nwhich came from {cause}{calls}" for cause, calls in causes)
 
     def exception(self) -> BaseException | None:
-        if self.error is not None:
-            with suppress(Exception):
-                error: BaseException = pickling.loads(self.error)
-                return error
+        with suppress(Exception):  # also where there is none to load
+            error: BaseException = pickling.loads(self.error)
+            return error
         return None
 
 
@@ -61,9 +60,8 @@ class Died:
     def describe(self, where: str = "") -> str:
         if self.code >= 0:
             return f"left with exit code {self.code}, without returning or raising"
-        number = -self.code
-        known = number in set(signal.Signals)
-        return f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
+        names = {each.value: each.name for each in signal.Signals}
+        return f"was killed by {names.get(-self.code, f'signal {-self.code}')}"
 
 
 Outcome = Returned | Raised | Died
@@ -85,13 +83,18 @@ def outcome_of(call: Callable[[], object], file: str) -> Returned | Raised:
         when, blob = time.monotonic(), None
         with suppress(Exception):
             blob = pickling.dumps(error)
-        chain = list(_chain(error))
-        traces = [(_summary(each), _frames(each, {file, __file__})) for each in chain]
+        traces = [_trace(each, {file, __file__}) for each in _chain(error)]
         return Raised(when, traces, blob, only_echoes(error))
 
 
 def only_echoes(error: BaseException) -> bool:
-    return any(map(_is_echo, _chain(error)))
+    noise = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
+    for each in _chain(error):
+        if isinstance(each, CommunicationError | MismatchError | dist.DistError):
+            return True
+        if isinstance(each, RuntimeError) and any(words in str(each) for words in noise):
+            return True
+    return False
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -102,17 +105,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def _summary(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).strip()
-
-
-def _frames(error: BaseException, ours: set[str]) -> list[Frame]:
-    calls = traceback.extract_tb(error.__traceback__)
-    return [(c.filename, c.lineno or 0, c.name, None) for c in calls if c.filename not in ours]
-
-
-def _is_echo(error: BaseException) -> bool:
-    if isinstance(error, CommunicationError | MismatchError | dist.DistError):
-        return True
-    noise = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in noise)
+def _trace(error: BaseException, ours: set[str]) -> tuple[str, list[Frame]]:
+    summary = "".join(traceback.format_exception_only(error)).strip()
+    calls = [c for c in traceback.extract_tb(error.__traceback__) if c.filename not in ours]
+    return summary, [(c.filename, c.lineno or 0, c.name, None) for c in calls]

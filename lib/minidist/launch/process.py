@@ -89,7 +89,8 @@ class Launcher:
     """
 
     def __init__(self, connection: socket.socket, folder: Path) -> None:
-        self._socket, self._report = connection, folder / f"{os.getpid()}.report"
+        self._socket, self.folder = connection, folder
+        self._report = folder / f"{os.getpid()}.report"
         self.messages: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 

@@ -8,7 +8,6 @@ import signal
 import threading
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,30 +25,24 @@ SLACK = 5.0  # seconds a rank goes on after the deadline: its launcher tells bet
 
 
 def main(
-    launcher: Launcher,
-    output: Connection,
-    folder: Path,
-    environment: dict[str, str],
-    backend: str,
-    timeout: float,
+    launcher: Launcher, output: Connection, environ: dict[str, str], backend: str, timeout: float
 ) -> None:
     """Entry point of a rank, which its environment names. It reports once, and waits to be killed.
 
-    It must not leave by itself: its peers may still be receiving from it.
-
-    In the folder `call` is cloudpickle of (fn, args), and `RANK.stack` says where the rank hangs.
+    It must not leave by itself: its peers may still be receiving from it. In the launcher's folder
+    `call` is cloudpickle of (fn, args), and `RANK.stack` says where the rank hangs.
     """
     redirect(output)
     os.environ.clear()
-    os.environ.update(environment)
-    stacks = (folder / f"{os.environ['RANK']}.stack").open("w")
+    os.environ.update(environ)
+    stacks = (launcher.folder / f"{os.environ['RANK']}.stack").open("w")
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
-    outcome = outcome_of(lambda: _run(launcher, folder, backend, timeout), __file__)
+    outcome = outcome_of(lambda: _run(launcher, backend, timeout), __file__)
     launcher.report(outcome)
     threading.Event().wait()
 
 
-def _run(launcher: Launcher, folder: Path, backend: str, timeout: float) -> object:
+def _run(launcher: Launcher, backend: str, timeout: float) -> object:
     try:
         device = torch.device(os.environ["MINIDIST_DEVICE"])
         rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -60,13 +53,13 @@ def _run(launcher: Launcher, folder: Path, backend: str, timeout: float) -> obje
             torch.cuda.set_device(device)
         dist.init_process_group(
             backend,
-            store=FileStore(str(folder / "rendezvous"), ranks),
+            store=FileStore(str(launcher.folder / "rendezvous"), ranks),
             rank=rank,
             world_size=ranks,
             timeout=timedelta(seconds=START + timeout + SLACK),
             device_id=device if "nccl" in backend else None,
         )
-        fn, args = pickling.loads((folder / "call").read_bytes())
+        fn, args = pickling.loads((launcher.folder / "call").read_bytes())
         launcher.begin()
         value = fn(*args)
         if device.type == "cuda":

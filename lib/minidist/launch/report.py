@@ -19,9 +19,8 @@ import torch
 
 from minidist.errors import RankError, name_ranks
 from minidist.launch import rank as rank_process
+from minidist.launch.cleanup import Job
 from minidist.launch.outcome import Died, Frame, Outcome, Raised
-from minidist.launch.process import ForkedProcess
-from minidist.launch.rank import STACK_SIGNAL
 
 OURS = str(Path(__file__).parents[1])
 LIBRARIES = tuple({OURS, os.path.dirname(torch.__file__), *sysconfig.get_paths().values()})
@@ -32,10 +31,11 @@ WAKES, COMPUTES = 3, 0.05  # times and seconds in between, of a rank that is cal
 REPLY = 0.5  # seconds that the ranks have to say where they stand
 CALLER = rank_process.__file__.encode("ascii", "backslashreplace").decode()  # as faulthandler does
 
+Outcomes = Sequence[Outcome | None]  # of ranks; None: not ended yet
 Moved = tuple[int, float]  # wakes and seconds
 
 
-def failure(outcomes: Sequence[Outcome | None]) -> RankError | None:
+def failure(outcomes: Outcomes) -> RankError | None:
     """The error to raise if a rank failed.
 
     To blame is the earliest failure. An echo, such as a broken connection, is blamed only if there
@@ -48,8 +48,7 @@ def failure(outcomes: Sequence[Outcome | None]) -> RankError | None:
     outcome = failed[rank]
     if isinstance(outcome, Died):
         return RankError(f"rank {rank} {outcome.describe()}", [rank])
-    raised = {r: each for r, each in failed.items() if isinstance(each, Raised)}
-    alike = {r: each for r, each in raised.items() if each.like(outcome)}
+    alike = {r: e for r, e in failed.items() if isinstance(e, Raised) and e.like(outcome)}
     lines = [f"{name_ranks(list(alike))} raised {outcome.traces[0][0]}", ""]
     lines += where({r: each.traces[0][1] for r, each in alike.items()})
     for summary, calls in outcome.traces[1:]:
@@ -60,9 +59,7 @@ def failure(outcomes: Sequence[Outcome | None]) -> RankError | None:
     return error
 
 
-def hang(
-    outcomes: Sequence[Outcome | None], stacks: Mapping[int, Sequence[Frame]], timeout: float
-) -> RankError:
+def hang(outcomes: Outcomes, stacks: Mapping[int, Sequence[Frame]], timeout: float) -> RankError:
     hung = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
     lines = [f"{name_ranks(hung)} did not end within {timeout:g} s"]
     if done := [rank for rank in range(len(outcomes)) if rank not in hung]:
@@ -92,18 +89,13 @@ def where(stacks: Mapping[int, Sequence[Frame]]) -> list[str]:
     return lines
 
 
-def stacks_of(
-    processes: Sequence[ForkedProcess],
-    outcomes: Sequence[Outcome | None],
-    folder: Path,
-    patience: float,
-) -> dict[int, list[Frame]]:
+def stacks_of(job: Job, outcomes: Outcomes, patience: float) -> dict[int, list[Frame]]:
     """Where the ranks that have not ended stand, as far as they say within `patience` seconds."""
-    hung = {r: folder / f"{r}.stack" for r, outcome in enumerate(outcomes) if outcome is None}
+    hung = {r: job.folder / f"{r}.stack" for r, outcome in enumerate(outcomes) if outcome is None}
     said = {r: path.stat().st_size if path.exists() else 0 for r, path in hung.items()}
     for r in hung:
         with suppress(ProcessLookupError):
-            os.kill(processes[r].pid, STACK_SIGNAL)
+            os.kill(job.processes[r].pid, rank_process.STACK_SIGNAL)
     deadline = time.monotonic() + patience
     while True:
         there = {r: path.read_bytes()[said[r] :] for r, path in hung.items() if path.exists()}
@@ -122,14 +114,8 @@ class Patience:
     is in a call that others take part in. Only Linux tells that of other processes.
     """
 
-    def __init__(
-        self,
-        processes: Sequence[ForkedProcess],
-        outcomes: Sequence[Outcome | None],
-        folder: Path,
-        timeout: float,
-    ) -> None:
-        self._ranks, self._timeout = (processes, outcomes, folder), timeout
+    def __init__(self, job: Job, outcomes: Outcomes, timeout: float) -> None:
+        self._job, self._outcomes, self._timeout = job, outcomes, timeout
         self._next = time.monotonic() + QUIET - BETWEEN
         self._before: dict[int, Moved] = {}
 
@@ -138,12 +124,12 @@ class Patience:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + BETWEEN
-        pairs = zip(*self._ranks[:2], strict=True)
+        pairs = zip(self._job.processes, self._outcomes, strict=True)
         now = {each.pid: _moved(each.pid) for each, outcome in pairs if outcome is None}
         before, self._before = self._before, now
         if now.keys() != before.keys() or not all(_still(before[p], now[p]) for p in now):
             return
-        stacks = stacks_of(*self._ranks, REPLY)
+        stacks = stacks_of(self._job, self._outcomes, REPLY)
         if any(map(waits, stacks.values())):
             said = f"launch: nothing has moved for a while; after {self._timeout:g} s it is ended. "
             print("\n".join([f"{said}Where the ranks stand:", *where(stacks)]), flush=True)

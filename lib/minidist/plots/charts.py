@@ -1,7 +1,7 @@
 """Charts of a step: what is held in its phases, and what runs when."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from textwrap import fill
 from typing import Any
@@ -16,17 +16,12 @@ from minidist.plots.style import COLORS, GREY, PHASE
 from minidist.profiler.spans import COMPUTE, Span, rows
 
 BETWEEN = 0.2  # of a phase's width, for what comes between two
-UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
 
 
 def memory_curve(
-    recorded: Mapping[str, Any],
-    heights: Mapping[str, Mapping[str, float]] | None = None,
-    *,
-    unit: str = "MB",
-    bottom: float = 0,
+    recorded: Mapping[str, Any], heights: Mapping[str, Mapping[str, float]] | None = None
 ) -> Figure:
-    """Memory over the phases of a step, a panel for each recording, all on one scale of bytes.
+    """Memory over the phases of a step in MB, a panel for each recording, all on one scale.
 
     Forward, backward and optimizer are equally wide and shaded. Within them allocations stand in
     their order, not at their time: a rank that had to wait would stretch a picture of time.
@@ -34,18 +29,13 @@ def memory_curve(
     Args:
         recorded: title → curve, such as one of `minidist.memory.meter`.
         heights: title → name → bytes: dashed lines, such as what was predicted, named below.
-        unit: "GB", "MB", "kB" or "bytes".
-        bottom: bytes at which the axis begins, if not at 0; a caption says so.
     """
-    if unit not in UNITS:
-        raise ValueError(f"memory_curve: unit: expected one of {', '.join(UNITS)}, got {unit!r}")
-    scale, heights = UNITS[unit], heights or {}
-    size = 3.4, 0.4 + 1.4 * len(recorded)
-    figure, grid = style.subplots(len(recorded), 1, size=size, sharey=True)
+    panels, heights = len(recorded), heights or {}
+    figure, grid = style.subplots(panels, 1, size=(3.4, 0.4 + 1.4 * panels), sharey=True)
     colors: dict[str, str] = {}  # of dashed lines
     for axes, (title, one) in zip(grid.flat, recorded.items(), strict=True):
         at, phases = _by_phase(one)
-        x, held = style.thinned(at, [nbytes / scale for _, nbytes in one.points])
+        x, held = style.thinned(at, [nbytes / 1e6 for _, nbytes in one.points])
         for name, left, right in phases:
             axes.axvspan(left, right, color=PHASE[name], alpha=0.14, lw=0)
         axes.fill_between(x, held, step="post", color=GREY, alpha=0.3, linewidth=0)
@@ -53,13 +43,13 @@ def memory_curve(
         for name, nbytes in heights.get(title, {}).items():
             color = colors.setdefault(name, COLORS[3 + len(colors) % 4])
             look = style.DASHES[list(colors).index(name) % 3]
-            axes.axhline(nbytes / scale, color=color, linestyle=look, linewidth=1.3, label=name)
+            axes.axhline(nbytes / 1e6, color=color, linestyle=look, linewidth=1.3, label=name)
         axes.set_xticks([(left + right) / 2 for _, left, right in phases], [p[0] for p in phases])
         axes.margins(x=0)
-        style.chart(axes, labelsize=style.LABEL)
+        style.chart(axes)
         axes.tick_params(axis="x", length=0)
-        axes.set_title(f"{title}, {unit}", fontsize=style.TITLE, loc="left")
-    grid[0, 0].set_ylim(bottom=bottom / scale)
+        axes.set_title(f"{title}, MB", fontsize=style.TITLE, loc="left")
+    grid[0, 0].set_ylim(bottom=0)
     if colors:
         style.legend_below(figure, 2)
     return figure
@@ -69,7 +59,12 @@ def _by_phase(one: Any) -> tuple[list[float], list[tuple[str, float, float]]]:
     times = [when for when, _ in one.points]
     points, x = [0], [0.0]  # the edges of phases, as numbers of points and on the axis
     phases = []
-    for span in _outermost(one.spans):
+    ends: dict[str, float] = {}
+    for span in sorted(one.spans, key=lambda span: (span.start, -span.end)):
+        phase = span.lane == COMPUTE and span.name in PHASE
+        if not phase or span.end <= ends.get(span.name, -inf):  # within another one of its name
+            continue
+        ends[span.name] = span.end
         points += [bisect_left(times, span.start), bisect_left(times, span.end)]
         left = x[-1] + BETWEEN * (points[-2] > points[-3])
         x += [left, left + 1]
@@ -77,15 +72,6 @@ def _by_phase(one: Any) -> tuple[list[float], list[tuple[str, float, float]]]:
     points.append(len(times) - 1)
     x.append(x[-1] + (BETWEEN if phases else 1) * (points[-1] > points[-2]))
     return np.interp(range(len(times)), points, x).tolist(), phases
-
-
-def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
-    """The phases in order, without those within another one of their name."""
-    ends: dict[str, float] = {}
-    for span in sorted(spans, key=lambda span: (span.start, -span.end)):
-        if span.lane == COMPUTE and span.name in PHASE and span.end > ends.get(span.name, -inf):
-            ends[span.name] = span.end
-            yield span
 
 
 BAR = 0.74  # of a row's height
@@ -118,17 +104,16 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
     figure, grid = style.subplots(size=(3.4, 0.3 * (heights[-1] + 2) + 1))
     axes: Axes = grid[0, 0]
     zero, bars = min(row[0].start for row in lines), []
-    for row, height in zip(lines, heights, strict=True):
-        for *_, name, start, end in row:
-            corner, length = ((start - zero) * 1e3, height - BAR / 2), (end - start) * 1e3
-            bars.append((name, Rectangle(corner, length, BAR, **looks[_kind(name)])))
-            axes.add_patch(bars[-1][1])
     called = names or [f"rank {rank}" for rank in range(max(ranks) + 1)]
     ticks: dict[tuple[int, str], float] = {}  # a lane is named at its first row, a rank above
     titles: dict[str, float] = {}
     for row, height in zip(lines, heights, strict=True):
         ticks.setdefault((row[0].rank, fill(row[0].lane, LANE)), height)
         titles.setdefault(called[row[0].rank], height - 0.9)
+        for *_, name, start, end in row:
+            corner, length = ((start - zero) * 1e3, height - BAR / 2), (end - start) * 1e3
+            bars.append((name, Rectangle(corner, length, BAR, **looks[_kind(name)])))
+            axes.add_patch(bars[-1][1])
     axes.set_yticks(list(ticks.values()), [lane for _, lane in ticks])
     axes.set_yticks(list(titles.values()), list(titles), minor=True, fontsize=8, weight="bold")
     axes.autoscale_view()
@@ -136,7 +121,7 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
     axes.set_ylim(heights[-1] + 0.6, -1.3)
     axes.set_xlabel("milliseconds", fontsize=style.TITLE)
     axes.tick_params(axis="y", length=0, which="both")
-    style.chart(axes, labelsize=style.LABEL)
+    style.chart(axes)
     style.legend_below(figure, 3, [Patch(label=kind, **each) for kind, each in looks.items()])
     figure.draw_without_rendering()  # only now is it known how wide a bar is
     for name, bar in bars:

@@ -16,7 +16,6 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minidist.plots import style
@@ -37,27 +36,23 @@ def trace(replay: Replay) -> Figure:
     for after, axes in enumerate(grid.flat):
         if after > replay.steps:
             axes.set_axis_off()
-        else:
-            _panel(axes, replay, after)
+            continue
+        title = f"after step {after} of {replay.steps}" if after else "start"
+        axes.set_title(title, fontsize=style.TITLE)
+        changed = {(event.dst, event.chunk) for event in replay.events if event.step == after - 1}
+        for rank, chunks in enumerate(replay.state(after)):
+            for chunk, who in enumerate(chunks):
+                share = min(1.0, len(set(who)) / replay.ranks)
+                color = COLORS[2] if who == replay.goal[rank][chunk] else COLORS[0]
+                style.fill(axes, chunk, rank, color, width=share, alpha=0.35)
+                edge, width = (COLORS[1], 1.6) if (rank, chunk) in changed else (GREY, 0.5)
+                style.outline(axes, chunk, rank, edge, linewidth=width)
+                style.write(axes, chunk + 0.5, rank + 0.54, "+".join(map(str, who)))
+        axes.set_xlim(-0.05, replay.chunks + 0.05)
+        axes.set_xticks(np.arange(replay.chunks) + 0.5, [f"{c}" for c in range(replay.chunks)])
+        style.name_rows(axes, (f"rank {rank}" for rank in range(replay.ranks)))
+        style.table(axes)
     return figure
-
-
-def _panel(axes: Axes, replay: Replay, after: int) -> None:
-    title = f"after step {after} of {replay.steps}" if after else "start"
-    axes.set_title(title, fontsize=style.TITLE)
-    changed = {(event.dst, event.chunk) for event in replay.events if event.step == after - 1}
-    for rank, chunks in enumerate(replay.state(after)):
-        for chunk, who in enumerate(chunks):
-            share = min(1.0, len(set(who)) / replay.ranks)
-            color = COLORS[2] if who == replay.goal[rank][chunk] else COLORS[0]
-            style.fill(axes, chunk, rank, color, width=share, alpha=0.35)
-            edge, width = (COLORS[1], 1.6) if (rank, chunk) in changed else (GREY, 0.5)
-            style.outline(axes, chunk, rank, edge, linewidth=width)
-            style.write(axes, chunk + 0.5, rank + 0.54, "+".join(map(str, who)))
-    axes.set_xlim(-0.05, replay.chunks + 0.05)
-    axes.set_xticks(np.arange(replay.chunks) + 0.5, [f"{c}" for c in range(replay.chunks)])
-    style.name_rows(axes, (f"rank {rank}" for rank in range(replay.ranks)))
-    style.table(axes)
 
 
 # ---- step by step ----

@@ -1,7 +1,6 @@
 """What all pictures share: colours, transparent figures, bare axes, a legend below them."""
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -57,15 +56,7 @@ ALGORITHM = {
 }
 
 # Dashes of predictions, which differ without colour too.
-DASHES: tuple[Any, ...] = (
-    "--",
-    "-.",
-    ":",
-    (0, (5, 1, 1, 1, 1, 1)),
-    (0, (8, 2)),
-    (0, (1, 3)),
-    (0, (3, 3)),
-)
+DASHES: Any = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)), (0, (3, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "///", ".", "xxx", "\\\\\\", "ooo", "++")  # parts differ without colour too
 
@@ -103,12 +94,10 @@ def thinned(
     if len(across) <= 4 * most:
         return across, up
     edges = np.linspace(across[0], across[-1], most + 1)[1:-1]
-    starts = [0, *np.searchsorted(across, edges), len(across)]
     kept = set[int]()
-    for start, end in pairwise(starts):
-        if start < end:
-            piece = up[start:end]
-            kept |= {start, start + int(piece.argmin()), start + int(piece.argmax()), end - 1}
+    for piece in np.split(np.arange(len(across)), np.searchsorted(across, edges)):
+        if len(piece):
+            kept |= {piece[0], piece[up[piece].argmin()], piece[up[piece].argmax()], piece[-1]}
     order = sorted(kept)
     return across[order], up[order]
 
@@ -174,11 +163,5 @@ def legend_below(figure: Figure, columns: int, handles: Iterable[Artist] | None 
     named: dict[str, Artist] = {}
     for handle in handles:
         named.setdefault(str(handle.get_label()), handle)
-    figure.legend(
-        named.values(),
-        named,
-        loc="outside lower center",
-        ncols=columns,
-        fontsize=LABEL,
-        frameon=False,
-    )
+    look: dict[str, Any] = {"loc": "outside lower center", "fontsize": LABEL, "frameon": False}
+    figure.legend(named.values(), named, ncols=columns, **look)

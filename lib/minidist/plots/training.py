@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minidist.plots import style
@@ -21,8 +20,7 @@ def training(records: Sequence[Mapping[str, Any]]) -> Figure:
     """The records of `python -m minidist.train`, a panel for each quantity that is known."""
     known = [key for key in PANELS if any(record.get(key) is not None for record in records)]
     figure, grid = style.subplots(len(known), 1, size=(6.4, 0.6 + 1.4 * len(known)), sharex=True)
-    for number, key in enumerate(known):
-        axes: Axes = grid[number, 0]
+    for number, (key, axes) in enumerate(zip(known, grid.flat, strict=True)):
         label, unit = PANELS[key]
         there = [record for record in records if record.get(key) is not None]
         steps, values = zip(*((each["step"], each[key] / unit) for each in there), strict=True)
