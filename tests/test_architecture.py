@@ -213,7 +213,7 @@ def test_a_pure_room_never_imports_torch_distributed(module: str) -> None:
 # ---- the course stands on the library, in rooms of its own ----
 
 COURSE_FLOORS = [
-    ["hosts", "pages", "timing", "training", "verdict"],
+    ["hosts", "pages", "puzzles", "timing", "training", "verdict"],
     ["figures"],
     ["capstone", "failures", "sandbox", "widgets"],
     ["graders", "project"],

@@ -12,15 +12,15 @@ from dataclasses import asdict
 from functools import cache
 from html import escape
 from importlib.resources import files
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY
-from minidist.schedule.simulate import Event, Replay
+from minidist.plots.told import numbers, sentences
+from minidist.schedule.simulate import Replay
 
 
 def trace(replay: Replay) -> Figure:
@@ -143,41 +143,6 @@ def choice_attribute(choice: Sequence[str]) -> str:
 
 def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def numbers(replay: Replay) -> dict[str, list[Any]]:
-    """The replay once more, on numbers: what each rank holds at the start, and each event's result.
-
-    Rank r begins with a number from 1 to 9 for each chunk; None is where it holds nothing.
-    """
-    held: list[list[int | None]] = [
-        [(7 * rank + 3 * chunk) % 9 + 1 if who else None for chunk, who in enumerate(row)]
-        for rank, row in enumerate(replay.start)
-    ]
-    start, results = [row.copy() for row in held], list[int]()
-    for _, step in groupby(replay.events, key=lambda event: event.step):
-        before = [row.copy() for row in held]  # a step sends what was held before it
-        for event in step:
-            sent, own = before[event.src][event.chunk], before[event.dst][event.chunk]
-            result = (sent or 0) + (own or 0) * event.reduce
-            held[event.dst][event.chunk] = result
-            results.append(result)
-    return {"start": start, "results": results}
-
-
-def sentences(step: Iterable[Event]) -> list[str]:
-    """Say each message of one step; messages of which the same can be said share a sentence."""
-    said = []
-    for alike, events in groupby(step, key=lambda e: (e.src, e.dst, e.reduce, e.carried, e.result)):
-        src, dst, reduce, *parts = alike
-        numbers = [str(event.chunk) for event in events]
-        noun, it = ("chunk", "it") if len(numbers) == 1 else ("chunks", "them")
-        carried, result = ("+".join(map(str, who)) for who in parts)
-        said.append(
-            f"rank {src} sends {noun} {', '.join(numbers)} ({carried}) to rank {dst}, which "
-            f"{f'adds {it}' if reduce else 'overwrites its own'}: {result}"
-        )
-    return said
 
 
 def _size(replay: Replay) -> str:

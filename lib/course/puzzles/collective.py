@@ -1,0 +1,183 @@
+"""Judges a schedule: is it right, what does it cost, and what is there to draw?"""
+
+from __future__ import annotations
+
+from course.puzzles.price import moved, seconds
+from course.puzzles.programs import matched
+from course.puzzles.schedule import Fault, Play, listed, said
+from minidist.plots.told import numbers, sentences
+
+TYPE_CHECKING = False  # as `typing` has it, which a page has not
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from course.puzzles.schedule import Task
+
+    Proofs = dict[int, tuple[Play, list[str]]]
+
+MOST = 1000  # steps
+PROMISES = {
+    "all_reduce": "every rank ends with the part of every rank, once, in every chunk",
+    "reduce_scatter": "rank r ends with the part of every rank, once, in chunk r",
+    "all_gather": "every rank ends with the chunk of every rank",
+    "broadcast": "every rank ends with the tensor of rank 0",
+    "all_to_all": "every rank ends with its block from every rank",
+}
+
+
+def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
+    """The report on a function that, given the number of ranks, yields steps."""
+    proofs: Proofs = {}
+    for ranks in sorted({ranks for mark in task["marks"] for ranks in mark["ranks"]}):
+        proofs[ranks] = prove(function, task, names, ranks)
+    needed = task["marks"][0]["ranks"]
+    wrong = [ranks for ranks in needed if proofs[ranks][1]]
+    shown = wrong[0] if wrong else task["show"]
+    if shown not in proofs:
+        proofs[shown] = prove(function, task, names, shown)
+    play, says = proofs[shown]
+    if wrong:
+        says = [f"With {shown} ranks:", *says]
+    else:
+        several = listed(needed)
+        if needed == list(range(needed[0], needed[-1] + 1)):
+            several = f"{needed[0]} to {needed[-1]}"
+        says = [f"With {several} ranks {PROMISES[task['collective']]}."]
+    return {
+        "right": not wrong,
+        "says": says,
+        "marks": [marked(mark, proofs, task) for mark in task["marks"]],
+        "table": None if wrong else table(play, task),
+        "drawn": drawn(play, task),
+    }
+
+
+def prove(
+    function: Callable[..., object], task: Task, names: Task, ranks: int
+) -> tuple[Play, list[str]]:
+    """Play the schedule of so many ranks: how far it came, and sentences about what is wrong."""
+    play = Play(task["collective"], ranks, chunks_of(task, names, ranks))
+    try:
+        for messages in steps_of(function, task, ranks):
+            play.step(messages, task["one_port"])
+            if task["only_right"]:
+                check_neighbors(play)
+            if play.steps > MOST:
+                raise Fault(f"It yields more than {MOST} steps. Does its loop end?")
+    except Fault as fault:
+        return play, [str(fault)]
+    return play, play.wrong()
+
+
+def chunks_of(task: Task, names: Task, ranks: int) -> int:
+    """How many chunks a tensor has: as the task says, or where it may, the reader."""
+    chunks = names.get("chunks") if task["free"] else None
+    if callable(chunks):
+        chunks = chunks(ranks)
+    if chunks is None:
+        return int(task["chunks"][str(ranks)])
+    if not isinstance(chunks, int) or not 1 <= chunks <= MOST:
+        raise Fault(f"chunks is {chunks!r}: it has to be a number from 1 to {MOST}.")
+    return chunks
+
+
+def steps_of(function: Callable[..., object], task: Task, ranks: int) -> Iterator[object]:
+    """The steps that a function yields, or those in which the programs of all ranks meet."""
+    name = task["function"]
+    if task["judge"] == "programs":
+        return matched(function, name, ranks)
+    steps = function(ranks)
+    if not hasattr(steps, "__iter__"):
+        raise Fault(
+            f"{name}({ranks}) returns {steps!r}: it has to yield steps, lists of Send(...)."
+        )
+    return iter(steps)
+
+
+def check_neighbors(play: Play) -> None:
+    """In a ring every message goes to the right."""
+    for send in play.sent[-1] if play.sent else []:
+        if send.dst != (send.src + 1) % play.ranks:
+            raise Fault(f"Step {play.steps}: {said(send)}, which is not its right neighbor.")
+
+
+# ---- priced ----
+
+
+def measured(play: Play, column: Task, task: Task) -> float:
+    """A number about a schedule: its time on some links, or what it moves."""
+    local = play.ranks // 2 if task["two_nodes"] else 0
+    if column["metric"] == "time":
+        size = task["bytes"] / play.chunks
+        links = [(alpha, beta) for alpha, beta in column["links"]]
+        return seconds(play.sent, play.ranks, size, links, local)
+    return moved(play.sent, play.ranks, play.chunks, local)[column["metric"]]
+
+
+def shown_as(value: float, metric: str) -> str:
+    """A number with its unit: steps, tensors of G bytes, or seconds."""
+    if metric == "steps":
+        return str(round(value))
+    if metric != "time":
+        return f"{value:.3g} G"
+    for factor, unit in ((1e-3, "ms"), (1e-6, "µs")):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.3g} s"
+
+
+def marked(mark: Task, proofs: Proofs, task: Task) -> list[Any]:
+    """A star's text, and whether the reader has it."""
+    for ranks in mark["ranks"]:
+        play, wrong = proofs[ranks]
+        if wrong:
+            return [mark["says"], False]
+        if "par" in mark:
+            value, par = measured(play, mark, task), mark["par"][str(ranks)]
+            if value > par * (1 + 1e-9):
+                own, best = shown_as(value, mark["metric"]), shown_as(par, mark["metric"])
+                return [f"{mark['says']}: with {ranks} ranks {own}, par {best}", False]
+    return [mark["says"], True]
+
+
+def table(play: Play, task: Task) -> Task:
+    """The prices, beside those of others."""
+    columns = task["columns"]
+    own = [measured(play, column, task) for column in columns]
+    rows = [["yours", *own], *task["beside"].get(str(play.ranks), [])]
+    return {
+        "caption": f"{play.ranks} ranks, {task['size']}",
+        "head": ["", *(column["title"] for column in columns)],
+        "rows": [
+            [row[0], *(shown_as(v, column["metric"]) for v, column in zip(row[1:], columns))]  # noqa: B905
+            for row in rows
+        ],
+    }
+
+
+# ---- drawn ----
+
+
+def drawn(play: Play, task: Task) -> Task | None:
+    """What the stepper shows: a trace as `minidist.plots.replay` writes it, and sentences."""
+    if max(play.ranks, play.chunks) > 16:
+        return None
+    events: list[Any] = play.events
+    steps = [
+        sentences(event for event in events if event.step == number) for number in range(play.steps)
+    ]
+    replay: Any = play  # alike in what counts
+    order = ("step", "src", "dst", "chunk", "reduce", "carried", "result")
+    return {
+        "name": task["title"],
+        "ranks": play.ranks,
+        "chunks": play.chunks,
+        "steps": play.steps,
+        "start": play.start,
+        "goal": play.goal,
+        "events": [[getattr(event, name) for name in order] for event in events],
+        "phases": [],
+        "numbers": numbers(replay),
+        "said": steps,
+    }

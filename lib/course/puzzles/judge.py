@@ -1,0 +1,81 @@
+"""Runs what a reader wrote and returns a report, whatever happens."""
+
+from __future__ import annotations
+
+from course.puzzles import buckets, collective, lanes, pipeline, programs, sharded
+from course.puzzles.schedule import Fault, Send
+
+TYPE_CHECKING = False  # as `typing` has it, which a page has not
+if TYPE_CHECKING:
+    from course.puzzles.schedule import Task
+
+FILE = "<yours>"
+JUDGES = {
+    "collective": collective.judge,
+    "programs": collective.judge,
+    "buckets": buckets.judge,
+    "sharded": sharded.judge,
+    "pipeline": pipeline.judge,
+}
+GIVEN: dict[str, Task] = {
+    "collective": {"Send": Send},
+    "programs": {"send": programs.send, "recv": programs.recv},
+    "buckets": {},
+    "sharded": {
+        name: getattr(lanes, name) for name in ("gather", "forward", "backward", "free", "reduce")
+    },
+    "pipeline": {"forward": lanes.forward, "backward": lanes.backward},
+}
+
+
+class Output:
+    """What the reader's code prints, up to some pages of it."""
+
+    MOST = 20_000  # characters
+
+    def __init__(self) -> None:
+        self.text, self.more = "", 0
+
+    def print(self, *values: object, sep: str = " ", end: str = "\n", **_: object) -> None:
+        """Take the place of `print`."""
+        text = sep.join(str(value) for value in values) + end
+        kept = text[: max(0, self.MOST - len(self.text))]
+        self.text += kept
+        self.more += len(text) - len(kept)
+
+
+def run(source: str, task: Task) -> Task:
+    """Run a reader's code and judge the function that the task asks for.
+
+    The report has `right`, `says` (sentences), `marks` ([text, earned] of each star), perhaps a
+    `table`, something `drawn` or `lanes`, the `line` of an error, and what was printed.
+    """
+    output = Output()
+    names = {"__name__": "yours", "print": output.print, **GIVEN[task["judge"]]}
+    report = {"right": False, "marks": [[mark["says"], False] for mark in task["marks"]]}
+    try:
+        exec(compile(source, FILE, "exec"), names)
+        function = names.get(task["function"])
+        if not callable(function):
+            raise Fault(
+                f"There is no function {task['function']} any more. It has to keep its name."
+            )
+        report = JUDGES[task["judge"]](function, task, names)
+    except Fault as fault:
+        report["says"] = [str(fault)]
+    except SyntaxError as error:
+        report["says"], report["line"] = [f"Python cannot read it: {error.msg}."], error.lineno
+    except Exception as error:
+        report["says"] = [f"{type(error).__name__}: {str(error).split(' (warning:')[0]}"]
+        report["line"] = line_of(error)
+    return {"line": None, **report, "output": output.text, "more": output.more}
+
+
+def line_of(error: BaseException) -> int | None:
+    """The last of the reader's lines that an error came through."""
+    line, frame = None, error.__traceback__
+    while frame:
+        if frame.tb_frame.f_code.co_filename == FILE:
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return line

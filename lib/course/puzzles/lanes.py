@@ -1,0 +1,108 @@
+"""What takes its time on lanes side by side: a stream of a GPU, a link, a stage of a pipeline."""
+
+from __future__ import annotations
+
+from course.puzzles.schedule import Fault
+
+TYPE_CHECKING = False  # as `typing` has it, which a page has not
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from course.puzzles.schedule import Task
+
+
+class Lanes:
+    """Blocks on named lanes; each starts no earlier than the one before it has ended."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.blocks: dict[str, list[tuple[str, float, float, str]]] = {name: [] for name in names}
+
+    def free(self, lane: str) -> float:
+        """When the last block of a lane ends."""
+        blocks = self.blocks[lane]
+        return blocks[-1][2] if blocks else 0.0
+
+    def add(self, lane: str, kind: str, ready: float, takes: float, text: str) -> float:
+        """Put a block on a lane as soon as it is ready and the lane is free; return its end."""
+        start = max(ready, self.free(lane))
+        self.blocks[lane].append((kind, start, start + takes, text))
+        return start + takes
+
+    @property
+    def end(self) -> float:
+        """When everything is done."""
+        return max(self.free(lane) for lane in self.blocks)
+
+
+def report(work: Callable[[Lanes], str], names: list[str], task: Task) -> Task:
+    """Let `work` fill lanes; it returns why that is right, or raises a `Fault`."""
+    lanes, right = Lanes(names), True
+    try:
+        says = work(lanes)
+    except Fault as fault:
+        says, right = str(fault), False
+    marks = []
+    for mark in task["marks"]:
+        slow = right and "par" in mark and lanes.end > mark["par"] * (1 + 1e-9)
+        own = f": yours takes {lanes.end:.4g} ms, par {mark['par']:.4g}" if slow else ""
+        marks.append([mark["says"] + own, right and not slow])
+    rows = [["yours", f"{lanes.end:.4g} ms"]]
+    rows += [[name, f"{value:.4g} ms"] for name, value in task["beside"]]
+    return {
+        "right": right,
+        "says": [says],
+        "marks": marks,
+        "table": {"caption": task["size"], "head": ["", "time"], "rows": rows} if right else None,
+        "lanes": {"end": lanes.end, "rows": [[name, lanes.blocks[name]] for name in names]},
+    }
+
+
+def yielded(steps: object, name: str) -> list[object]:
+    """All that a generator yields, if it is one and comes to an end."""
+    if not hasattr(steps, "__iter__"):
+        raise Fault(f"{name}(...) returns {steps!r}: it has to yield.")
+    found: list[object] = []
+    for step in steps:
+        found.append(step)
+        if len(found) > 1000:
+            raise Fault(f"{name}(...) yields more than 1000 times. Does its loop end?")
+    return found
+
+
+def call(step: object, kinds: tuple[str, ...], below: int) -> tuple[str, int]:
+    """A step such as forward(2), if it is one of those kinds and its number is below a limit."""
+    if not (isinstance(step, tuple) and len(step) == 2 and step[0] in kinds):
+        several = f"{', '.join(f'{kind}(...)' for kind in kinds[:-1])} or {kinds[-1]}(...)"
+        raise Fault(f"It yields {step!r}: it may yield {several}.")
+    kind, number = step
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < below:
+        raise Fault(f"It yields {kind}({number!r}): there are only 0 to {below - 1}.")
+    return kind, number
+
+
+# ---- what a reader yields ----
+
+
+def gather(unit: int) -> tuple[str, int]:
+    """All-gather the parameters of a unit."""
+    return ("gather", unit)
+
+
+def forward(number: int) -> tuple[str, int]:
+    """Compute forward through a unit, or with a micro-batch."""
+    return ("forward", number)
+
+
+def backward(number: int) -> tuple[str, int]:
+    """Compute backward through a unit, or with a micro-batch."""
+    return ("backward", number)
+
+
+def free(unit: int) -> tuple[str, int]:
+    """Drop the parameters of a unit when the computation so far is done."""
+    return ("free", unit)
+
+
+def reduce(unit: int) -> tuple[str, int]:
+    """Reduce-scatter the gradients of a unit."""
+    return ("reduce", unit)

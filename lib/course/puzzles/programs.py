@@ -1,0 +1,106 @@
+"""Ranks as programs that send and receive: in which steps they meet, or why they never do."""
+
+from __future__ import annotations
+
+from course.puzzles.schedule import Fault, Send
+
+TYPE_CHECKING = False  # as `typing` has it, which a page has not
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    Call = tuple[str, int, int, bool]
+
+
+def send(dst: int, chunk: int) -> Call:
+    """A rank waits until `dst` receives the chunk."""
+    return ("send", dst, chunk, False)
+
+
+def recv(src: int, chunk: int, reduce: bool) -> Call:
+    """A rank waits until `src` sends the chunk, and adds it to its own or overwrites that."""
+    return ("recv", src, chunk, reduce)
+
+
+def matched(function: Callable[..., object], name: str, ranks: int) -> Iterator[list[Send]]:
+    """Run the programs of all ranks: in each step, those that wait for each other meet.
+
+    Large messages need no buffer: a send ends only when its receive has begun. A list of both is
+    posted at once, and its rank goes on when all of it is done.
+    """
+    programs, waits = [], []
+    for rank in range(ranks):
+        program = function(rank, ranks)
+        if not hasattr(program, "__iter__"):
+            raise Fault(f"{name}({rank}, {ranks}) returns {program!r}: it has to yield.")
+        programs.append(iter(program))
+        waits.append(_next(programs, rank, ranks))
+    while any(waits):
+        met = []
+        for rank in range(ranks):
+            for call in waits[rank]:
+                kind, other, chunk, _ = call
+                if kind == "send":
+                    for answer in waits[other]:
+                        if answer[:2] == ("recv", rank):
+                            _check(rank, other, chunk, answer)
+                            met.append((rank, other, call, answer))
+                            break
+        if not met:
+            raise Fault(_deadlock(waits))
+        messages = []
+        for src, dst, call, answer in met:
+            waits[src].remove(call)
+            waits[dst].remove(answer)
+            messages.append(Send(src, dst, call[2], answer[3]))
+        for rank in range(ranks):
+            if not waits[rank] and programs[rank] is not None:
+                waits[rank] = _next(programs, rank, ranks)
+        yield messages
+
+
+def _next(programs: list[Any], rank: int, ranks: int) -> list[Call]:
+    """What a rank waits for next; nothing when its program is over."""
+    for calls in programs[rank]:
+        batch = list(calls) if isinstance(calls, list) else [calls]
+        for call in batch:
+            if not (isinstance(call, tuple) and len(call) == 4 and call[0] in ("send", "recv")):
+                raise Fault(
+                    f"Rank {rank} yields {calls!r}: it may yield send(...), recv(...) or a list."
+                )
+            if call[1] not in range(ranks) or call[1] == rank:
+                raise Fault(
+                    f"Rank {rank} yields {call[0]} with rank {call[1]!r}, which is no other rank."
+                )
+        if batch:
+            return batch
+    programs[rank] = None
+    return []
+
+
+def _check(src: int, dst: int, chunk: int, answer: Call) -> None:
+    if chunk != answer[2]:
+        raise Fault(
+            f"Rank {src} sends chunk {chunk!r} to rank {dst}, which expects chunk {answer[2]!r}."
+        )
+
+
+def _deadlock(waits: list[list[Call]]) -> str:
+    """Who waits for whom: all around a circle, or for one that has finished."""
+    ends = {"send": "receives", "recv": "sends"}
+    for batch in waits:
+        for _, other, _, _ in batch:
+            if not waits[other]:
+                rank = waits.index(batch)
+                return (
+                    f"Rank {rank} waits until rank {other} {ends[batch[0][0]]}, which has finished."
+                )
+    chain = [next(rank for rank, batch in enumerate(waits) if batch)]
+    while waits[chain[-1]][0][1] not in chain:
+        chain.append(waits[chain[-1]][0][1])
+    circle = chain[chain.index(waits[chain[-1]][0][1]) :]
+    links = [
+        f"rank {rank} waits until rank {waits[rank][0][1]} {ends[waits[rank][0][0]]}"
+        for rank in circle
+    ]
+    return f"Deadlock: {', '.join(links)}. None of them goes on."

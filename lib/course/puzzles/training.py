@@ -1,0 +1,171 @@
+"""The puzzles about a training step: buckets, FSDP's units, a pipeline."""
+
+from typing import Any
+
+from course.puzzles.tasks import LINKS, MIB, Puzzle
+
+# (layer, when backward has its gradient in ms, MiB), in the order in which they were defined.
+LAYERS = (
+    ("embedding", 10, 24),
+    ("head", 2, 24),
+    *((f"block {number}", 9 - number, 12) for number in range(6)),
+)
+RANKS = 64
+
+
+def network() -> tuple[float, float]:
+    """What a ring over 64 ranks with a network card each takes: ms, and ms per MiB."""
+    link = LINKS["400 Gb/s InfiniBand"]
+    return 1e3 * 2 * (RANKS - 1) * link.alpha, 1e3 * 2 * (RANKS - 1) / RANKS * link.beta * MIB
+
+
+def sent(buckets: list[list[str]]) -> float:
+    """When the last of these buckets has arrived, in ms."""
+    layers = {name: (ready, size) for name, ready, size in LAYERS}
+    alpha, beta = network()
+    clock = 0.0
+    for bucket in buckets:
+        clock = max(clock, *(layers[name][0] for name in bucket))
+        clock += alpha + beta * sum(layers[name][1] for name in bucket)
+    return clock
+
+
+def buckets_task() -> dict[str, Any]:
+    """Gradients of eight layers; what DDP would do first stands beside."""
+    names = [name for name, _, _ in LAYERS]
+    alpha, beta = network()
+    ready = [name for _, name in sorted((ready, name) for name, ready, _ in LAYERS)]
+    best = [ready[:2], ready[2:5], ready[5:]]
+    return {
+        "judge": "buckets",
+        "title": "buckets",
+        "function": "buckets",
+        "layers": [*map(list, LAYERS)],
+        "alpha": alpha,
+        "beta": beta,
+        "size": "64 ranks, a ring over network cards of 400 Gb/s",
+        "marks": [
+            {"says": "every gradient travels once"},
+            {"says": "done within 14 ms", "par": 14},
+            {"says": "done as early as possible", "par": sent(best)},
+        ],
+        "beside": [
+            ["all in one", sent([names])],
+            ["each alone, the last defined first", sent([[name] for name in reversed(names)])],
+        ],
+    }
+
+
+UNITS, PLACES = 4, 2
+TAKES = {"gather": 2, "forward": 3, "backward": 6, "reduce": 4}  # ms
+
+
+def sharded_task() -> dict[str, Any]:
+    """A step of four units, of which two fit into memory unsharded."""
+    compute = UNITS * (TAKES["forward"] + TAKES["backward"])
+    least = TAKES["gather"] + compute + TAKES["reduce"]
+    return {
+        "judge": "sharded",
+        "title": "FSDP",
+        "function": "step",
+        "units": UNITS,
+        "limit": PLACES,
+        "takes": TAKES,
+        "size": "gather 2 ms, forward 3, backward 6, reduce 4",
+        "marks": [
+            {"says": "right, with two units in memory"},
+            {"says": "a step within 50 ms", "par": 50},
+            {"says": "nothing exposed but the first gather and the last reduce", "par": least},
+        ],
+        "beside": [["compute alone", compute]],
+    }
+
+
+STAGES, BATCHES, HELD = 4, 8, 4
+
+
+def pipeline_task() -> dict[str, Any]:
+    """Four stages and eight micro-batches, of which a stage can hold four."""
+    takes = {"forward": 1, "backward": 2}
+    both = sum(takes.values())
+    return {
+        "judge": "pipeline",
+        "title": "pipeline",
+        "function": "order",
+        "stages": STAGES,
+        "batches": BATCHES,
+        "limit": HELD,
+        "takes": takes,
+        "size": "forward 1 ms, backward 2",
+        "marks": [
+            {"says": "right, with at most four micro-batches held"},
+            {"says": "a step within 42 ms", "par": 2 * (BATCHES // 2 + STAGES - 1) * both},
+            {"says": "no bubble but at the ends", "par": (BATCHES + STAGES - 1) * both},
+        ],
+        "beside": [["one micro-batch after the other", BATCHES * STAGES * both]],
+    }
+
+
+PUZZLES = (
+    Puzzle(
+        "buckets",
+        "The order in which buckets leave",
+        "`layers` has (name, when its gradient is ready, its size) for each layer, as they were "
+        "defined. Yield buckets, lists of names; each costs a latency and leaves when all of it is "
+        "ready and the one before has arrived.",
+        """\
+def buckets(layers):
+    for name, ready, size in reversed(layers):
+        yield [name]
+""",
+        (
+            "The head was defined second, but its gradient is ready first: order by `ready`.",
+            "A bucket of one layer is mostly latency; but one that waits for many starts late.",
+        ),
+        buckets_task,
+    ),
+    Puzzle(
+        "fsdp",
+        "FSDP: gather, free, reduce",
+        "Four units, of which two fit into memory unsharded. Yield `gather(u)`, `forward(u)`, "
+        "`backward(u)`, `free(u)` and `reduce(u)` in the order of launching them: gathers and "
+        "reduces take turns on the network, while forward and backward compute. `free` waits for "
+        "what is being computed.",
+        """\
+def step(units):
+    for unit in range(units):
+        yield gather(unit)
+        yield forward(unit)
+        yield free(unit)
+    for unit in reversed(range(units)):
+        yield gather(unit)
+        yield backward(unit)
+        yield free(unit)
+        yield reduce(unit)
+""",
+        (
+            "Launch the gather of the next unit *before* computing this one.",
+            "The last unit of forward is the first of backward: keep it. And a reduce that is "
+            "launched before the next gather makes that wait.",
+        ),
+        sharded_task,
+    ),
+    Puzzle(
+        "pipeline",
+        "A pipeline that holds few micro-batches",
+        "Four stages, eight micro-batches; a stage can hold four between their forward and their "
+        "backward. Yield what one stage does, `forward(m)` and `backward(m)`, in order.",
+        """\
+def order(stage, stages, batches):
+    for m in range(batches):
+        yield forward(m)
+        yield backward(m)
+""",
+        (
+            "All stages should work at once: let the first do several forwards before it waits.",
+            "The last stage can alternate from the start; each stage before it needs one more "
+            "forward to begin with.",
+        ),
+        pipeline_task,
+    ),
+)

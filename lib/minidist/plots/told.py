@@ -1,0 +1,56 @@
+"""What a replayed schedule did, in numbers and words. Without imports: it runs in a page, too."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as `typing` has it, which a page has not
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from minidist.schedule.simulate import Event, Replay
+
+
+def numbers(replay: Replay) -> dict[str, list[Any]]:
+    """The replay once more, on numbers: what each rank holds at the start, and each event's result.
+
+    Rank r begins with a number from 1 to 9 for each chunk; None is where it holds nothing.
+    """
+    held: list[list[int | None]] = [
+        [(7 * rank + 3 * chunk) % 9 + 1 if who else None for chunk, who in enumerate(row)]
+        for rank, row in enumerate(replay.start)
+    ]
+    start, before, step = [row[:] for row in held], held, -1
+    results: list[int] = []
+    for event in replay.events:
+        if event.step != step:  # a step sends what was held before it
+            step, before = event.step, [row[:] for row in held]
+        sent, own = before[event.src][event.chunk], before[event.dst][event.chunk]
+        result = (sent or 0) + (own or 0) * event.reduce
+        held[event.dst][event.chunk] = result
+        results.append(result)
+    return {"start": start, "results": results}
+
+
+def sentences(step: Iterable[Event]) -> list[str]:
+    """Say each message of one step; messages of which the same can be said share a sentence."""
+    runs: list[list[Event]] = []
+    for event in step:
+        if runs and _alike(event) == _alike(runs[-1][0]):
+            runs[-1].append(event)
+        else:
+            runs.append([event])
+    said = []
+    for events in runs:
+        src, dst, reduce, *parts = _alike(events[0])
+        chunks = [str(event.chunk) for event in events]
+        noun, it = ("chunk", "it") if len(chunks) == 1 else ("chunks", "them")
+        carried, result = ("+".join(map(str, who)) for who in parts)
+        said.append(
+            f"rank {src} sends {noun} {', '.join(chunks)} ({carried}) to rank {dst}, which "
+            f"{f'adds {it}' if reduce else 'overwrites its own'}: {result}"
+        )
+    return said
+
+
+def _alike(event: Event) -> tuple[Any, ...]:
+    return event.src, event.dst, event.reduce, event.carried, event.result

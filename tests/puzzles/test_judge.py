@@ -1,0 +1,240 @@
+"""The judge in the page says what `minidist.schedule` says, of right schedules and broken ones."""
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+import pytest
+
+from course.puzzles.collective import drawn
+from course.puzzles.price import moved, seconds
+from course.puzzles.schedule import Fault, Play
+from minidist.errors import ScheduleError
+from minidist.plots.replay import numbers, sentences
+from minidist.schedule import algorithms
+from minidist.schedule import cost as library
+from minidist.schedule.schedule import Schedule, Send
+from minidist.schedule.simulate import Replay, replay, traffic
+from tests.schedule.test_proof import EVERY, options
+from tests.support.schedules import step_of
+
+FAST, SLOW = library.Link(3e-6, 1 / 450e9), library.Link(10e-6, 1 / 50e9)
+each_algorithm = pytest.mark.parametrize("algorithm", EVERY, ids=lambda each: each.__name__)
+
+
+def schedules(algorithm: Callable[..., Schedule]) -> Iterator[Schedule]:
+    """Over 2 to 16 ranks, with every option."""
+    for ranks in range(2, 17):
+        for given in options(algorithm, ranks):
+            yield algorithm(ranks, **given)
+
+
+def played(schedule: Schedule) -> Play:
+    play = Play(schedule.collective, schedule.ranks, schedule.chunks, schedule.root, schedule.by)
+    for step in schedule:
+        play.step(list(step))
+    return play
+
+
+@each_algorithm
+def test_an_algorithm_is_right_and_does_what_the_library_plays(
+    algorithm: Callable[..., Schedule],
+) -> None:
+    for schedule in schedules(algorithm):
+        own, wanted = played(schedule), replay(schedule)
+        assert own.wrong() == []
+        assert (own.start, own.goal, own.held) == tuple(
+            [list(row) for row in state] for state in (wanted.start, wanted.goal, wanted.state())
+        )
+        seen = [tuple(vars(event).values()) for event in own.events]
+        order = ("step", "src", "dst", "chunk", "reduce", "carried", "result")
+        assert [*vars(own.events[0])] == [*order] if seen else True
+        assert seen == [tuple(event) for event in wanted.events]
+
+
+@each_algorithm
+def test_an_algorithm_has_the_librarys_price(algorithm: Callable[..., Schedule]) -> None:
+    for schedule in schedules(algorithm):
+        n, chunks = schedule.ranks, schedule.chunks
+        sent = played(schedule).sent
+        for local in {0, *(size for size in range(1, n) if n % size == 0)}:
+            own = moved(sent, n, chunks, local)
+            whole = traffic(schedule, chunks, 1, local or None)
+            assert own["steps"] == whole.steps
+            assert own["sent"] * chunks == pytest.approx(whole.sent_bytes.max())
+            assert own["total"] * chunks == pytest.approx(whole.sent_bytes.sum())
+            assert own["between"] * chunks == pytest.approx(whole.between_nodes)
+            place = library.nodes(local, FAST, SLOW, rails=local) if local else library.switch(FAST)
+            links = [(link.alpha, link.beta) for link in (FAST, SLOW)]
+            for size in (4.0, 25 * 2**20):
+                wanted = library.seconds(schedule, size, place)
+                assert seconds(sent, n, size / chunks, links, local) == pytest.approx(wanted)
+
+
+TITLE = {"title": "ring all-reduce"}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_what_is_drawn_is_what_the_librarys_stepper_shows(ranks: int) -> None:
+    schedule = algorithms.ring_all_reduce(ranks)
+    wanted: Replay = replay(schedule)
+    trace = drawn(played(schedule), TITLE)
+    steps = groupby(wanted.events, key=lambda event: event.step)
+    assert trace["said"] == [sentences(step) for _, step in steps]
+    assert trace["numbers"] == numbers(wanted)
+    assert [tuple(event) for event in trace["events"]] == [tuple(each) for each in wanted.events]
+
+
+# ---- broken schedules ----
+
+
+def broken(draw: random.Random) -> tuple[Schedule, list[list[Send]]]:
+    """An algorithm, and its steps with one to three small mistakes."""
+    algorithm = draw.choice(EVERY)
+    ranks = draw.randint(2, 9)
+    schedule = algorithm(ranks, **draw.choice(options(algorithm, ranks)))
+    steps = [list(step) for step in schedule]
+    for _ in range(draw.randint(1, 3)):
+        place = draw.randrange(len(steps)) if steps else 0
+        step = steps[place] if steps and steps[place] else None
+        if step is None:
+            continue
+        at = draw.randrange(len(step))
+        kind = draw.choice(["field", "reduce", "drop", "again", "skip", "swap", "merge"])
+        if kind == "field":
+            field = draw.choice(["src", "dst", "chunk", "width"])
+            value = getattr(step[at], field) + draw.choice([-1, 1])
+            step[at] = step[at]._replace(**{field: value})
+        elif kind == "reduce":
+            step[at] = step[at]._replace(reduce=not step[at].reduce)
+        elif kind == "drop":
+            step.pop(at)
+        elif kind == "again":
+            step.append(step[at])
+        elif kind == "skip":
+            steps.pop(place)
+        elif kind == "swap":
+            steps.insert(draw.randrange(len(steps)), steps.pop(place))
+        elif place + 1 < len(steps):
+            step += steps.pop(place + 1)
+    return schedule, [step for step in steps if step]
+
+
+def library_says(schedule: Schedule, steps: list[list[Send]]) -> tuple[int | None, int]:
+    """The first step that cannot be done, if any, and how many chunks are right at the end."""
+
+    def cut(after: int) -> Schedule:
+        made = [step_of(step) for step in steps[:after]]
+        return Schedule(
+            "broken",
+            schedule.collective,
+            schedule.ranks,
+            schedule.chunks,
+            lambda: made,
+            schedule.root,
+            schedule.by,
+        )
+
+    for after in range(1, len(steps) + 1):
+        try:
+            replay(cut(after).check())
+        except ScheduleError:
+            return after, 0
+    done = replay(cut(len(steps)))
+    return None, done.wanted - done.right()
+
+
+def judge_says(schedule: Schedule, steps: list[list[Send]]) -> tuple[int | None, int, list[str]]:
+    """The same, by the judge; and its sentences."""
+    play = Play(schedule.collective, schedule.ranks, schedule.chunks, schedule.root, schedule.by)
+    for number, step in enumerate(steps, 1):
+        try:
+            play.step(step)
+        except Fault as fault:
+            named = int(str(fault).split(":")[0].removeprefix("Step "))
+            return named if named == number else None, 0, [str(fault)]
+    pairs = [
+        (have, want)
+        for held, goal in zip(play.held, play.goal, strict=True)
+        for have, want in zip(held, goal, strict=True)
+    ]
+    return None, sum(want not in (None, have) for have, want in pairs), play.wrong()
+
+
+def test_300_broken_schedules_are_judged_as_the_library_judges_them() -> None:
+    draw = random.Random(0)
+    kinds = {"fault": 0, "wrong": 0, "right": 0}
+    for _ in range(300):
+        schedule, steps = broken(draw)
+        fault, wrong, sentences_ = judge_says(schedule, steps)
+        assert (fault, wrong) == library_says(schedule, steps), (schedule.name, steps)
+        assert bool(sentences_) == bool(fault or wrong)
+        kinds["fault" if fault else "wrong" if wrong else "right"] += 1
+    assert kinds["fault"] > 100
+    assert kinds["wrong"] > 50, kinds
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        ([3], "Step 1 is 3: a step is a list of Send(...)."),
+        ([[3]], "Step 1 has 3 in it: a step is a list of Send(...)."),
+        ([[Send(0, 1.0, 0, True)]], "whose dst is 1.0, not a whole number."),
+        ([[Send(0, 1, "a", True)]], "whose chunk is 'a', not a number."),
+        ([[Send(0, 1, 0, 2)]], "whose reduce is 2, not True or False."),
+        (
+            [[Send(0, 4, 0, True)]],
+            "Step 1: rank 0 sends chunk 0 to rank 4. There is no rank 4, only 0 to 3.",
+        ),
+        (
+            [[Send(0, 1, 3, True, 2)]],
+            "rank 0 sends chunks 3 to 4 to rank 1. There is no chunk 4, only 0 to 3.",
+        ),
+        ([[Send(2, 2, 0, True)]], "Step 1: rank 2 sends chunk 0 to rank 2, itself."),
+        ([[Send(0, 1, 0, True, 0)]], "a message from rank 0 has no chunks in it."),
+        ([[Send(0, 1, 0, True), Send(2, 1, 1, True)]], "rank 1 receives two messages to add."),
+        ([[Send(0, 1, 0, True), Send(2, 1, 0, False)]], "rank 1 receives chunk 0 twice."),
+        (
+            [[Send(0, 1, 0, False), Send(1, 2, 0, True)]],
+            "rank 1 sends chunk 0 while rank 0 overwrites it.",
+        ),
+    ],
+)
+def test_a_mistake_is_said_in_a_sentence(steps: list[object], says: str) -> None:
+    play = Play("all_reduce", 4, 4)
+    with pytest.raises(Fault, match=re.escape(says)):
+        play.step(*steps)
+
+
+@pytest.mark.parametrize(
+    ("collective", "steps", "says"),
+    [
+        ("all_reduce", [[Send(0, 1, 0, True)], [Send(0, 1, 0, True)]], [
+            "Step 2: rank 0 sends chunk 0 to rank 1, which adds it, but both have the part of "
+            "rank 0 in it. So it counts twice.",
+            "Rank 0 ends without the part of rank 1 in chunk 0.",
+            "Rank 0 ends without the part of rank 1 in chunk 1.",
+            "Rank 1 ends without the part of rank 0 in chunk 1.",
+        ]),
+        ("broadcast", [[Send(0, 1, 0, False)]], ["Rank 1 never receives chunk 1."]),
+        ("all_gather", [[Send(0, 1, 0, False)]], ["Rank 0 never receives chunk 1."]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_at_the_end_is_said(
+    collective: str, steps: list[list[Send]], says: list[str]
+) -> None:
+    play = Play(collective, 2, 2)
+    for step in steps:
+        play.step(step)
+    assert play.wrong() == says
+
+
+def test_one_port_is_a_rule_that_a_task_can_set() -> None:
+    both = [Send(0, 1, 0, False), Send(0, 2, 0, False)]
+    Play("broadcast", 3, 1).step(both)
+    with pytest.raises(Fault, match="rank 0 sends two messages, and may send one"):
+        Play("broadcast", 3, 1).step(both, one_port=True)
+    twice = [Send(0, 2, 0, False), Send(1, 2, 1, False)]
+    with pytest.raises(Fault, match="rank 2 receives two messages, and may receive one"):
+        Play("all_gather", 3, 3).step(twice, one_port=True)
