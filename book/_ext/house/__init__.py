@@ -20,6 +20,7 @@ from house import (
     labs,
     light,
     online,
+    python,
     run_it,
     search_texts,
     stacks,
@@ -66,6 +67,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-skip-member", skip_field)
     app.connect("missing-reference", find_elsewhere)
     parts = (labs, lab_figures, figures_list, claims, drawn, evidence, first_uses, run_it, tables)
-    for part in (*parts, online, search_texts, downloads, light, stacks):
+    for part in (*parts, online, python, search_texts, downloads, light, stacks):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

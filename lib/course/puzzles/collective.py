@@ -29,13 +29,15 @@ PROMISES = {
 def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
     """The report on a function that, given the number of ranks, yields steps."""
     proofs: Proofs = {}
-    for ranks in sorted({ranks for mark in task["marks"] for ranks in mark["ranks"]}):
-        proofs[ranks] = prove(function, task, names, ranks)
     needed = task["marks"][0]["ranks"]
-    wrong = [ranks for ranks in needed if proofs[ranks][1]]
-    shown = wrong[0] if wrong else task["show"]
-    if shown not in proofs:
-        proofs[shown] = prove(function, task, names, shown)
+    others = sorted({ranks for mark in task["marks"] for ranks in mark["ranks"]} - {*needed})
+    shown, wrong = task["show"], False
+    for ranks in [*needed, *others, shown]:
+        if ranks not in proofs:
+            proofs[ranks] = prove(function, task, names, ranks)
+        if ranks in needed and proofs[ranks][1]:
+            shown, wrong = ranks, True
+            break
     play, says = proofs[shown]
     if wrong:
         says = [f"With {shown} ranks:", *says]
@@ -47,7 +49,7 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
     return {
         "right": not wrong,
         "says": says,
-        "marks": [marked(mark, proofs, task) for mark in task["marks"]],
+        "marks": [marked(mark, {} if wrong else proofs, task) for mark in task["marks"]],
         "table": None if wrong else table(play, task),
         "drawn": drawn(play, task),
     }
@@ -130,9 +132,9 @@ def shown_as(value: float, metric: str) -> str:
 def marked(mark: Task, proofs: Proofs, task: Task) -> list[Any]:
     """A star's text, and whether the reader has it."""
     for ranks in mark["ranks"]:
-        play, wrong = proofs[ranks]
-        if wrong:
+        if ranks not in proofs or proofs[ranks][1]:
             return [mark["says"], False]
+        play, _ = proofs[ranks]
         if "par" in mark:
             value, par = measured(play, mark, task), mark["par"][str(ranks)]
             if value > par * (1 + 1e-9):
@@ -161,7 +163,7 @@ def table(play: Play, task: Task) -> Task:
 
 def drawn(play: Play, task: Task) -> Task | None:
     """What the stepper shows: a trace as `minidist.plots.replay` writes it, and sentences."""
-    if max(play.ranks, play.chunks) > 16:
+    if not play.steps or max(play.ranks, play.chunks) > 16:
         return None
     events: list[Any] = play.events
     steps = [

@@ -9,7 +9,7 @@ TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
     from course.puzzles.schedule import Task
 
-FILE = "<yours>"
+FILE = "<string>"  # what `exec` calls it
 JUDGES = {
     "collective": collective.judge,
     "programs": collective.judge,
@@ -54,7 +54,7 @@ def run(source: str, task: Task) -> Task:
     names = {"__name__": "yours", "print": output.print, **GIVEN[task["judge"]]}
     report = {"right": False, "marks": [[mark["says"], False] for mark in task["marks"]]}
     try:
-        exec(compile(source, FILE, "exec"), names)
+        exec(source, names)
         function = names.get(task["function"])
         if not callable(function):
             raise Fault(
@@ -64,7 +64,8 @@ def run(source: str, task: Task) -> Task:
     except Fault as fault:
         report["says"] = [str(fault)]
     except SyntaxError as error:
-        report["says"], report["line"] = [f"Python cannot read it: {error.msg}."], error.lineno
+        report["says"] = [f"Python cannot read it: {error.msg}."]
+        report["line"] = indented(source) if error.msg == "unexpected indent" else error.lineno
     except Exception as error:
         report["says"] = [f"{type(error).__name__}: {str(error).split(' (warning:')[0]}"]
         report["line"] = line_of(error)
@@ -79,3 +80,16 @@ def line_of(error: BaseException) -> int | None:
             line = frame.tb_lineno
         frame = frame.tb_next
     return line
+
+
+def indented(source: str) -> int | None:
+    """The first line that is further in than the one before allows: Brython names the last one."""
+    before = ""
+    for number, line in enumerate(source.split("\n"), 1):
+        code = line.split("#")[0].rstrip()
+        if code:
+            further = len(line) - len(line.lstrip()) > len(before) - len(before.lstrip())
+            if further and not before.endswith((":", ",", "(", "[", "{")):
+                return number
+            before = code
+    return None

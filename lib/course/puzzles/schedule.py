@@ -121,8 +121,8 @@ class Play:
                 right, kind = value in (True, False), "True or False"
             else:
                 right, kind = isinstance(value, int) and not isinstance(value, bool), "a number"
-            if not right:
                 kind = "a whole number" if isinstance(value, float) else kind
+            if not right:
                 raise Fault(f"{where} has {send!r} in it, whose {name} is {value!r}, not {kind}.")
         n, chunks = self.ranks, self.chunks
         for rank in (send.src, send.dst):
@@ -152,9 +152,7 @@ class Play:
         sentences += [_lack(*place, self.chunks) for place in rest[:3]]
         more = len(found) - len(sentences)
         if more and sentences:
-            sentences.append(
-                f"So it is with {more} more: {len(found)} chunks are wrong at the end."
-            )
+            sentences.append(f"In all, {len(found)} chunks are wrong at the end.")
         return sentences
 
     def _twice(self, rank: int, chunk: int) -> str:

@@ -24,7 +24,7 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
             step.launch(kind, unit)
         step.finish()
         limit, end = task["limit"], lanes.end
-        return f"Right, with at most {limit} units in memory; the step takes {end:.4g} ms."
+        return f"Never more than {limit} units are in memory; the step takes {end:.4g} ms."
 
     return report(work, ["compute", "network"], task)
 
@@ -64,7 +64,7 @@ class Step:
         place = min(self.places)
         self.places.remove(place)
         takes, text = self.takes["gather"], f"g{unit}"
-        self.there[unit] = self.lanes.add("network", "parameters", place, takes, text)
+        self.there[unit] = self.lanes.add("network", "weights", place, takes, text)
 
     def compute(self, which: str, kind: str, unit: int) -> None:
         if not self.due or (kind, unit) != self.due[0]:

@@ -1,11 +1,13 @@
 """Things to play with in the book: pictures with sliders, and steppers. No server, no network.
 
-`static/formulas.js` holds all that a browser computes; everything else is computed here.
+`static/formulas.js` holds all that a browser computes; everything else is computed here, or by
+Python in the browser: see `editor`.
 """
 
 from course.widgets.buckets import bucket_stepper
 from course.widgets.checkpoints import checkpoint_slider
 from course.widgets.cost import curves_slider
+from course.widgets.editor import editor, stars
 from course.widgets.grid import grid_slider
 from course.widgets.memory import state_slider
 from course.widgets.overlap import overlap_slider

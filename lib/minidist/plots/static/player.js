@@ -283,5 +283,5 @@ globalThis.minidistPlayer ??= (() => {
     else buildAll();
   }
 
-  return { Player, html, svg, build };
+  return { Player, html, svg, build, buildAll };
 })();

@@ -1,0 +1,160 @@
+"""Code that readers change and run in the page: no server, no network, nothing to install.
+
+Who does what: `course.puzzles` says what is asked, as data; here that becomes HTML; `editor.js`
+shows a text box and the report; and Python in the reader's browser, which is Brython in a worker,
+writes the report. `python_script` is the file that brings it. It is loaded once a reader wants it.
+"""
+
+import json
+import re
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import NamedTuple
+
+from course.puzzles import IN_THE_PAGE
+from course.puzzles.catalog import EDITABLE, PUZZLES
+from course.puzzles.tasks import Puzzle
+from course.widgets.page import as_json
+
+EDITOR = """\
+<figure class="minidist-widget editor" id="write-{name}" data-name="{name}" data-stars="{stars}">
+<figcaption><strong>{title}</strong> <span class="goal">{goal}</span></figcaption>
+<script type="application/json">{data}</script>
+<div class="plain"><p>Where scripts may run, this can be edited here, and run.</p>
+<pre>{stub}</pre></div>
+{hints}</figure>
+"""
+FOLDED = "<details><summary>{name}</summary>{what}</details>\n"
+BOARD = """\
+<figure class="minidist-widget board-of-stars">
+<figcaption><strong>Your stars</strong></figcaption>
+<ol>
+{items}
+</ol>
+</figure>
+"""
+ITEM = '<li data-name="{name}" data-stars="{stars}"><a href="#write-{name}">{title}</a></li>'
+
+
+class Editor(NamedTuple):
+    """A function to write, with its judge. A notebook shows it; the book's pages edit it."""
+
+    puzzle: Puzzle
+
+    def __repr__(self) -> str:
+        return f"{self.puzzle.title}: {self.puzzle.goal}"
+
+    def _repr_html_(self) -> str:
+        name, title, goal, stub, hints, _ = self.puzzle
+        folded = [(f"Hint {n}", f"<p>{marked(hint)}</p>") for n, hint in enumerate(hints, 1)]
+        if self.puzzle.solution:
+            folded.append(("A solution", f"<pre>{escape(self.puzzle.solution)}</pre>"))
+        return EDITOR.format(
+            name=name,
+            stars=_stars(self.puzzle),
+            title=escape(title),
+            goal=marked(goal),
+            data=as_json({"task": self.puzzle.task(), "stub": stub}),
+            stub=escape(stub),
+            hints="".join(FOLDED.format(name=head, what=what) for head, what in folded),
+        )
+
+
+class Board(NamedTuple):
+    """All puzzles, and where scripts may run, the reader's stars."""
+
+    puzzles: tuple[Puzzle, ...]
+
+    def __repr__(self) -> str:
+        return ", ".join(puzzle.title for puzzle in self.puzzles)
+
+    def _repr_html_(self) -> str:
+        items = (
+            ITEM.format(name=each.name, stars=_stars(each), title=escape(each.title))
+            for each in self.puzzles
+        )
+        return BOARD.format(items="\n".join(items))
+
+
+def editor(name: str) -> Editor:
+    """The editor of a puzzle, or of a schedule to play with, by its name."""
+    return Editor(EDITABLE[name])
+
+
+def stars() -> Board:
+    """The puzzles, with the stars that a reader has earned."""
+    return Board((*PUZZLES.values(),))
+
+
+def _stars(puzzle: Puzzle) -> int:
+    """How many there are: none for what is only to play with."""
+    return len(puzzle.task()["marks"]) if puzzle.name in PUZZLES else 0
+
+
+def marked(text: str) -> str:
+    """Text as HTML, with `code` and *emphasis*."""
+    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", code)
+
+
+# ---- Python in the page ----
+
+# Brython takes a worker's address to pieces, and a worker made of text has none that it knows. As
+# a file it also looks for no module anywhere else.
+ADDRESS = """\
+Object.defineProperty(self, "location", { value: {
+  href: "file:///page/worker.js", origin: "null", pathname: "/page/worker.js" } });
+"""
+# What runs here may be somebody else's: it can compute, and say what it found.
+ALONE = """\
+for (const name of ["fetch", "XMLHttpRequest", "WebSocket", "WebSocketStream", "WebTransport",
+  "EventSource", "importScripts", "Worker", "BroadcastChannel", "indexedDB", "caches"]) {
+  for (let each = self; each; each = Object.getPrototypeOf(each)) delete each[name];
+}
+"""
+MAIN = """\
+from browser import self as page
+from javascript import JSON
+from course.puzzles.judge import run
+
+def answer(event):
+    source, task = JSON.parse(event.data)
+    page.postMessage(JSON.stringify(run(source, task)))
+
+page.bind("message", answer)
+page.postMessage("ready")
+"""
+
+
+@cache
+def python_script() -> str:
+    """A script that leaves the text of a worker in a variable, so that it needs no request."""
+    brython = files("brython") / "data"
+    modules = {"$timestamp": 1, **_stdlib("math", "__future__"), **_own()}
+    parts = [
+        ADDRESS,
+        (brython / "brython.js").read_text("utf-8"),
+        f"\n__BRYTHON__.use_VFS = true;\n__BRYTHON__.update_VFS({json.dumps(modules)});\n",
+        ALONE,
+        f"__BRYTHON__.runPythonSource({json.dumps(MAIN)});\n",
+    ]
+    return f"globalThis.minidistPython = {json.dumps(parts)};\n"
+
+
+def _stdlib(*names: str) -> dict[str, object]:
+    """Some of Brython's modules of the standard library."""
+    text = (files("brython") / "data" / "brython_stdlib.js").read_text("utf-8")
+    every, _ = json.JSONDecoder().raw_decode(text, text.index("{"))
+    return {name: every[name] for name in names}
+
+
+def _own() -> dict[str, object]:
+    """The judge, and what it imports; a package is empty there."""
+    packages = ("course", "course.puzzles", "minidist", "minidist.plots")
+    own: dict[str, object] = {name: [".py", "", [], 1] for name in packages}
+    modules = {("course.puzzles", name) for name in IN_THE_PAGE} | {("minidist.plots", "told")}
+    for package, name in sorted(modules):
+        source = (files(package) / f"{name}.py").read_text("utf-8")
+        own[f"{package}.{name}"] = [".py", source, []]
+    return own

@@ -1,0 +1,459 @@
+// Code that a reader edits, runs and shares. What it means, Python says: here is the text box, what
+// is kept in the browser, and a report turned into nodes.
+(() => {
+  "use strict";
+  const { html, buildAll } = globalThis.minidistPlayer;
+  const LIMIT = 2000; // ms that what a reader wrote may run
+  const KEY = "minidist.puzzles";
+  const PYTHON = document.currentScript?.src.replace(/[^/]*$/, "python.js");
+
+  // ---- what is kept: {name: {code, stars}} ----
+
+  const memory = {};
+  let forbidden = false; // or full
+
+  function all() {
+    try {
+      Object.assign(memory, JSON.parse(localStorage.getItem(KEY)));
+    } catch {
+      forbidden = true;
+    }
+    return memory;
+  }
+
+  function keep(name, values) {
+    all()[name] = { ...memory[name], ...values };
+    try {
+      localStorage.setItem(KEY, JSON.stringify(memory));
+      forbidden = false;
+    } catch {
+      forbidden = true;
+    }
+    document.dispatchEvent(new Event("minidist-kept"));
+  }
+
+  // ---- Python, in a worker ----
+
+  let python = null; // a worker, or rather the promise of one
+
+  function start() {
+    python ??= load().then(launch);
+    python.catch(() => (python = null));
+    return python;
+  }
+
+  function load() {
+    return new Promise((loaded, failed) => {
+      if (globalThis.minidistPython) return loaded();
+      const script = html("script", { src: PYTHON });
+      script.onload = loaded;
+      script.onerror = () => failed(new Error("The file that brings Python is missing: python.js."));
+      document.head.append(script);
+    });
+  }
+
+  function launch() {
+    return new Promise((ready, failed) => {
+      const address = URL.createObjectURL(new Blob(globalThis.minidistPython));
+      const worker = new Worker(address);
+      worker.onmessage = () => {
+        URL.revokeObjectURL(address);
+        ready(worker);
+      };
+      worker.onerror = ({ message }) => failed(new Error(`Python does not start here: ${message}`));
+    });
+  }
+
+  async function run(source, task, limit) {
+    const worker = await start();
+    return new Promise((done) => {
+      const stop = (why) => {
+        worker.terminate();
+        python = null;
+        start(); // so that the next run need not wait
+        done({ right: false, says: [why], marks: [], output: "", more: 0 });
+      };
+      const endless = "It ran for two seconds, and was stopped. Is there a loop that never ends?";
+      const timer = setTimeout(stop, limit, endless);
+      worker.onmessage = ({ data }) => {
+        clearTimeout(timer);
+        done(JSON.parse(data));
+      };
+      worker.onerror = ({ message }) => {
+        clearTimeout(timer);
+        stop(`Python stopped: ${message}`);
+      };
+      worker.postMessage(JSON.stringify([source, task]));
+    });
+  }
+
+  // ---- a link that carries code: #code=name.text ----
+
+  function linkTo(name, code) {
+    const bytes = new TextEncoder().encode(code);
+    const text = btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
+    const safe = text.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+    return `${location.href.split("#")[0]}#code=${name}.${safe}`;
+  }
+
+  function codeFor(name) {
+    const found = /^#code=([^.]+)\.([\w-]+)$/.exec(location.hash);
+    if (found?.[1] !== name) return null;
+    try {
+      const text = atob(found[2].replaceAll("-", "+").replaceAll("_", "/"));
+      return new TextDecoder("utf-8", { fatal: true }).decode(Uint8Array.from(text, (c) => c.charCodeAt()));
+    } catch {
+      return null;
+    }
+  }
+
+  // ---- a report, as nodes ----
+
+  function starsOf(earned, of) {
+    const text = "★".repeat(earned) + "☆".repeat(of - earned);
+    return html("span", { class: "stars", role: "img", "aria-label": `${earned} of ${of} stars` }, text);
+  }
+
+  function marksOf(marks) {
+    const item = ([text, earned]) => html("li", {}, starsOf(Number(earned), 1), ` ${text}`);
+    return html("ul", { class: "marks" }, ...marks.map(item));
+  }
+
+  // What may be wider than a phone scrolls, by keys too.
+  const scrolling = (name, ...children) =>
+    html("div", { class: "wide", role: "group", tabindex: 0, "aria-label": name }, ...children);
+
+  function tableOf({ caption, head, rows }) {
+    const heads = head.map((text) => html(text ? "th" : "td", text ? { scope: "col" } : {}, text));
+    const lines = rows.map(([name, ...values]) =>
+      html("tr", {}, html("th", { scope: "row" }, name), ...values.map((text) => html("td", {}, text))));
+    const table = html(
+      "table", {},
+      html("caption", {}, caption),
+      html("thead", {}, html("tr", {}, ...heads)),
+      html("tbody", {}, ...lines),
+    );
+    return scrolling("Prices", table);
+  }
+
+  // The figure of `minidist.plots.stepper`, which stepper.js draws.
+  function stepperOf(trace) {
+    const data = html("script", { type: "application/json" });
+    data.textContent = JSON.stringify(trace);
+    const rows = trace.said.map((said, step) => {
+      const list = html("ul", {}, ...said.map((sentence) => html("li", {}, sentence)));
+      return html("tr", {}, html("th", { scope: "row" }, step + 1), html("td", {}, list));
+    });
+    const heads = ["Step", "Messages"].map((name) => html("th", { scope: "col" }, name));
+    const table = html("table", {}, html("thead", {}, html("tr", {}, ...heads)), html("tbody", {}, ...rows));
+    const details = html("details", {}, html("summary", {}, "All steps as a table"), table);
+    const size = ` ${trace.ranks} ranks, ${trace.steps} step${trace.steps === 1 ? "" : "s"}`;
+    const caption = html("figcaption", {}, html("strong", {}, "Drawn"), size);
+    return html("figure", { class: "minidist-widget schedule" }, caption, data, details);
+  }
+
+  function lanesOf({ end, rows }) {
+    const percent = (value) => `${(100 * value) / (end || 1)}%`;
+    const nodes = rows.flatMap(([name, blocks]) => {
+      const cells = blocks.map(([kind, from, to, text]) => {
+        const style = `left: ${percent(from)}; width: ${percent(to - from)}`;
+        return html("i", { class: `${kind} held`, style, title: text }, text);
+      });
+      return [html("span", {}, name), html("span", { class: "strip" }, ...cells)];
+    });
+    const short = (value) => Number(value.toPrecision(3));
+    const said = ([name, blocks]) =>
+      `${name}: ${blocks.map(([, from, to, text]) => `${text} from ${short(from)} to ${short(to)} ms`).join(", ")}`;
+    const label = rows.map(said).join("; ");
+    return scrolling("Drawn", html("div", { class: "drawing lanes", role: "img", "aria-label": label }, ...nodes));
+  }
+
+  function outputOf({ output, more }) {
+    const rest = more ? `\n… and ${more.toLocaleString("en")} characters more` : "";
+    return [html("p", { class: "head" }, "Printed"), html("pre", { tabindex: 0 }, output + rest)];
+  }
+
+  // ---- the editor ----
+
+  const lineStart = (text, at) => text.lastIndexOf("\n", at - 1) + 1;
+
+  // As typed: what stands before and after the cursor stays, and undo works.
+  function type(box, text, from = box.selectionStart, to = box.selectionEnd) {
+    box.setSelectionRange(from, to);
+    if (!document.execCommand(text ? "insertText" : "delete", false, text)) {
+      box.setRangeText(text, from, to, "end");
+      box.dispatchEvent(new Event("input"));
+    }
+  }
+
+  function indent(box, back) {
+    const { selectionStart, selectionEnd, value } = box;
+    if (!back && selectionStart === selectionEnd) {
+      return type(box, " ".repeat(4 - ((selectionStart - lineStart(value, selectionStart)) % 4)));
+    }
+    const from = lineStart(value, selectionStart);
+    const lines = value.slice(from, selectionEnd).split("\n");
+    const changed = lines.map((line) => (back ? line.replace(/^ {1,4}/, "") : `    ${line}`)).join("\n");
+    if (changed === lines.join("\n")) return;
+    type(box, changed, from, selectionEnd);
+    box.setSelectionRange(lines.length > 1 ? from : box.selectionEnd, box.selectionEnd);
+  }
+
+  class Editor {
+    constructor(figure) {
+      this.figure = figure;
+      this.name = figure.dataset.name;
+      this.stars = Number(figure.dataset.stars);
+      Object.assign(this, JSON.parse(figure.querySelector("script").textContent)); // task, stub
+      this.plain = figure.querySelector(".plain");
+      const button = (name, act) => {
+        const made = html("button", { type: "button" }, name);
+        made.onclick = () => act.call(this);
+        return made;
+      };
+      this.controls = html("div", { class: "controls" }, button("Edit", this.edit));
+      this.earned = html("span", {});
+      figure.querySelector("figcaption strong").after(" ", this.earned);
+      this.plain.replaceWith(this.controls);
+      this.buttons = [button("Run", this.run), button("Reset", this.reset), button("Share link", this.share)];
+      this.buttons[0].classList.add("run");
+      this.showStars();
+      document.addEventListener("minidist-kept", () => this.showStars());
+      addEventListener("hashchange", () => this.receive());
+      this.receive();
+    }
+
+    get kept() {
+      return all()[this.name] ?? {};
+    }
+
+    showStars() {
+      this.earned.replaceChildren(...(this.stars ? [starsOf(this.kept.stars ?? 0, this.stars)] : []));
+    }
+
+    // Somebody else's code is shown, and waits.
+    receive() {
+      const code = codeFor(this.name);
+      if (code === null) return;
+      this.open(code);
+      this.foreign = true;
+      this.say("This code came with the link. It runs when you press Run; Reset brings yours back.");
+      this.figure.scrollIntoView();
+    }
+
+    edit() {
+      this.open(this.kept.code ?? this.stub);
+      this.box.focus();
+      start().catch((error) => this.say(error.message));
+    }
+
+    open(code) {
+      if (!this.box) this.makeParts();
+      this.box.value = code;
+      this.number();
+    }
+
+    makeParts() {
+      const keys = `keys-${this.name}`;
+      const title = this.figure.querySelector("figcaption strong").textContent;
+      this.box = html("textarea", {
+        class: "code",
+        "aria-label": `Code: ${title}`, "aria-describedby": keys,
+        spellcheck: "false", autocapitalize: "off", autocomplete: "off", wrap: "off",
+      });
+      this.gutter = html("pre", { class: "gutter", "aria-hidden": "true" });
+      this.box.oninput = () => this.typed();
+      this.box.onscroll = () => (this.gutter.scrollTop = this.box.scrollTop);
+      this.box.onkeydown = (event) => this.press(event);
+      const text = html("div", { class: "text" }, this.gutter, this.box);
+      const help = "Tab indents; Esc, then Tab, leaves the box. Ctrl+Enter runs.";
+      this.said = html("div", { class: "verdict", role: "status" });
+      this.result = html("div", { class: "result" });
+      this.controls.replaceChildren(...this.buttons, ...this.chooser);
+      this.controls.before(text, html("p", { class: "hint", id: keys }, help));
+      this.controls.after(this.said, this.result);
+    }
+
+    // For how many ranks it is drawn.
+    get chooser() {
+      const { shows, show } = this.task;
+      if (!shows) return [];
+      const options = shows.map((ranks) => html("option", ranks === show ? { selected: "" } : {}, ranks));
+      this.ranks = html("select", {}, ...options);
+      this.ranks.onchange = () => {
+        this.task.show = Number(this.ranks.value);
+        if (this.result.childElementCount) this.run();
+      };
+      return [html("label", {}, "Ranks shown ", this.ranks)];
+    }
+
+    typed() {
+      this.foreign = false;
+      this.number();
+      keep(this.name, { code: this.box.value });
+    }
+
+    number(wrong = 0) {
+      const count = this.box.value.split("\n").length;
+      const each = Array.from({ length: count }, (_, at) =>
+        html("span", at + 1 === wrong ? { class: "wrong" } : {}, at + 1));
+      this.gutter.replaceChildren(...each);
+      this.box.rows = Math.min(Math.max(count, 4), 24);
+    }
+
+    press(event) {
+      const { box } = this;
+      const { key } = event;
+      const leaving = this.leaving;
+      if (key !== "Shift") this.leaving = key === "Escape";
+      if (key === "Enter" && (event.ctrlKey || event.metaKey)) {
+        this.run();
+      } else if (key === "Tab" && !leaving) {
+        indent(box, event.shiftKey);
+      } else if (key === "Enter" && !event.isComposing) {
+        const before = box.value.slice(lineStart(box.value, box.selectionStart), box.selectionStart);
+        type(box, `\n${/^ */.exec(before)[0]}${/:\s*(#.*)?$/.test(before) ? "    " : ""}`);
+      } else {
+        return;
+      }
+      event.preventDefault();
+    }
+
+    reset() {
+      const code = this.foreign ? (this.kept.code ?? this.stub) : this.stub;
+      this.open(code);
+      if (!this.foreign) keep(this.name, { code: undefined });
+      this.foreign = false;
+      this.say("");
+      this.result.replaceChildren();
+    }
+
+    share() {
+      const link = linkTo(this.name, this.box.value);
+      const field = html("input", { type: "text", readonly: "", "aria-label": "Link to this code" });
+      field.value = link;
+      const copied = html("span", {}, "A link to this code:");
+      this.said.replaceChildren(copied, field);
+      field.select();
+      navigator.clipboard?.writeText(link).then(() => (copied.textContent = "Copied:"), () => {});
+    }
+
+    say(...nodes) {
+      this.said.replaceChildren(...nodes);
+    }
+
+    async run() {
+      if (this.running) return;
+      this.running = true;
+      this.number();
+      this.say("Running …");
+      this.result.replaceChildren();
+      try {
+        const limit = Number(this.figure.dataset.limit) || LIMIT;
+        this.show(await run(this.box.value, this.task, limit));
+      } catch (error) {
+        this.say(error.message);
+      }
+      this.running = false;
+    }
+
+    show(report) {
+      const earned = report.marks.filter(([, each]) => each).length;
+      if (this.stars && report.right && !this.foreign && earned > (this.kept.stars ?? 0)) {
+        keep(this.name, { code: this.box.value, stars: earned });
+      }
+      const kind = report.right ? "right" : "wrong";
+      const head = html("strong", { class: kind }, report.right ? "✓ Right. " : "✗ Not yet. ");
+      const sentences = report.says.map((text) => html("p", {}, text));
+      sentences[0].prepend(head, ...this.place(report.line));
+      const lost = forbidden ? [html("p", {}, "This browser keeps nothing here: share or export what you want to keep.")] : [];
+      this.say(...sentences, ...(this.stars && report.marks.length ? [marksOf(report.marks)] : []), ...lost);
+      this.result.replaceChildren(
+        ...(report.table ? [tableOf(report.table)] : []),
+        ...(report.drawn ? [stepperOf(report.drawn)] : []),
+        ...(report.lanes ? [lanesOf(report.lanes)] : []),
+        ...(report.output ? outputOf(report) : []),
+      );
+      buildAll();
+    }
+
+    // The line of an error, marked, and a button that leads there.
+    place(line) {
+      if (!line) return [];
+      this.number(line);
+      const to = html("button", { type: "button", class: "line" }, `Line ${line}`);
+      to.onclick = () => {
+        const lines = this.box.value.split("\n");
+        const from = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
+        this.box.focus();
+        this.box.setSelectionRange(from, from + (lines[line - 1] ?? "").length);
+      };
+      return [to, " "];
+    }
+  }
+
+  // ---- all stars of a page ----
+
+  function board(figure) {
+    const items = [...figure.querySelectorAll("li")];
+    const total = html("span", { role: "status" });
+    const file = html("input", { type: "file", accept: ".json,application/json", "aria-label": "File with stars" });
+    const write = html("button", { type: "button" }, "Export");
+    const read = html("button", { type: "button" }, "Import");
+    const marks = items.map((item) => {
+      const mark = html("span", {});
+      item.append(" ", mark);
+      return mark;
+    });
+    const show = () => {
+      const kept = all();
+      let sum = 0;
+      let most = 0;
+      items.forEach(({ dataset }, at) => {
+        const earned = Math.min(kept[dataset.name]?.stars ?? 0, Number(dataset.stars));
+        marks[at].replaceChildren(starsOf(earned, Number(dataset.stars)));
+        sum += earned;
+        most += Number(dataset.stars);
+      });
+      total.textContent = `${sum} of ${most}`;
+    };
+    write.onclick = () => {
+      const blob = new Blob([JSON.stringify(all(), null, 1)], { type: "application/json" });
+      const link = html("a", { href: URL.createObjectURL(blob), download: "stars.json" });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    };
+    read.onclick = () => file.click();
+    file.hidden = true;
+    file.onchange = async () => {
+      try {
+        receive(JSON.parse(await file.files[0].text()), items);
+      } catch {
+        total.textContent = "That is not a file with stars.";
+      }
+      file.value = "";
+    };
+    figure.querySelector("strong").after(" ", total);
+    figure.append(html("div", { class: "controls" }, write, read, file));
+    document.addEventListener("minidist-kept", show);
+    show();
+  }
+
+  // Of each puzzle the better result stays.
+  function receive(given, items) {
+    for (const { dataset } of items) {
+      const { code, stars } = given[dataset.name] ?? {};
+      if (typeof code !== "string" || !Number.isInteger(stars)) continue;
+      if (stars > (all()[dataset.name]?.stars ?? 0)) keep(dataset.name, { code, stars });
+    }
+  }
+
+  const once = (kind, make) => {
+    for (const figure of document.querySelectorAll(`.minidist-widget.${kind}:not([data-ready])`)) {
+      figure.dataset.ready = "";
+      make(figure);
+    }
+  };
+  once("editor", (figure) => new Editor(figure));
+  once("board-of-stars", board);
+})();

@@ -1,0 +1,168 @@
+"""Each puzzle: what it begins with, our solution, and wrong answers with their diagnosis."""
+
+import ast
+import json
+import random
+import re
+from itertools import combinations, pairwise
+from typing import Any
+
+import pytest
+
+from course.puzzles import collectives, training
+from course.puzzles.catalog import EDITABLE, PUZZLES
+from course.puzzles.judge import Output, run
+from course.puzzles.tasks import LINKS, Puzzle
+from course.widgets.cost import KNOWN
+from tests.puzzles.answers import STUBS, WRONG
+from tools.work import ROOT
+
+each_puzzle = pytest.mark.parametrize("name", PUZZLES)
+LOOP = "def all_reduce(ranks):\n    while True:\n        yield []\n"
+
+
+def task_of(name: str) -> Any:
+    """As a page has it."""
+    return json.loads(json.dumps(EDITABLE[name].task()))
+
+
+def judged(name: str, code: str) -> Any:
+    return run(code, task_of(name))
+
+
+def earned(report: Any) -> int:
+    return sum(each for _, each in report["marks"])
+
+
+def test_there_are_twelve_and_each_has_hints_wrong_answers_and_three_stars() -> None:
+    assert len(PUZZLES) == 12 == len(WRONG) == len(STUBS)
+    for name, puzzle in PUZZLES.items():
+        assert puzzle.hints
+        assert puzzle.solution
+        assert len(WRONG[name]) >= 4
+        assert len(task_of(name)["marks"]) == 3
+
+
+@each_puzzle
+def test_the_solution_has_all_stars(name: str) -> None:
+    report = judged(name, PUZZLES[name].solution)
+    assert report["right"]
+    assert earned(report) == 3, report["marks"]
+
+
+@each_puzzle
+def test_what_it_begins_with_is_not_the_solution(name: str) -> None:
+    report = judged(name, PUZZLES[name].stub)
+    says, stars = STUBS[name]
+    assert says in " ".join(report["says"])
+    assert (earned(report), report["right"]) == (stars, stars > 0)
+
+
+@each_puzzle
+def test_a_wrong_answer_has_its_diagnosis(name: str) -> None:
+    for code, says in WRONG[name]:
+        report = judged(name, code)
+        assert not report["right"], code
+        assert says in " ".join(report["says"]), code
+        assert earned(report) == 0
+
+
+@pytest.mark.parametrize("name", [each.name for each in collectives.TO_PLAY])
+def test_what_is_to_play_with_runs(name: str) -> None:
+    report = judged(name, EDITABLE[name].stub)
+    assert report["right"]
+    assert report["drawn"]["ranks"] == 4
+    assert [row[0] for row in report["table"]["rows"]] == ["yours", "the ring", "at least"]
+
+
+def test_the_ring_to_play_with_is_the_chapters() -> None:
+    cells = re.findall(
+        r"```\{code-cell\} ipython3\n(.*?)```", (ROOT / "book/ring.md").read_text(), re.S
+    )
+    (chapter,) = (cell for cell in cells if cell.startswith("def ring("))
+    theirs, ours = ast.parse(chapter).body[0], ast.parse(EDITABLE["ring"].stub).body[0]
+    assert ast.dump(theirs) == ast.dump(ours)
+
+
+def test_links_have_the_names_of_the_sliders() -> None:
+    assert {1 / link.beta: name for name, link in LINKS.items()}.items() <= {**KNOWN}.items()
+
+
+def test_who_may_says_how_many_chunks_there_are() -> None:
+    code = "chunks = {}\ndef ring(ranks):\n    yield [Send(r, r ^ 1, 0, True, 3) for r in (0, 1)]\n"
+    assert "ends without" in judged("ring", code.format("lambda ranks: 3"))["says"][1]
+    assert "There is no chunk 2" in judged("ring", code.format(2))["says"][1]
+    assert judged("ring", code.format("'a'"))["says"] == [
+        "chunks is 'a': it has to be a number from 1 to 1000."
+    ]
+    assert (
+        "There is no chunk 2"
+        in judged("all_reduce", code.format(3).replace("ring", "all_reduce"))["says"][1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "says", "line"),
+    [
+        ("def ring(ranks)\n    yield []\n", "Python cannot read it: expected ':'.", 1),
+        ("def ring(ranks):\n    yield [Sent(0)]\n", "NameError: name 'Sent' is not defined", 2),
+        ("def ring(ranks):\n    return f(ranks)\n\ndef f(n):\n    return [][n]\n", "IndexError", 5),
+        ("def f(n):\n    for t in (\n        1,\n    ):\n        yield []\n         x = 1\ny = 2\n",
+         "Python cannot read it: unexpected indent.", 6),
+        ("  x = 1\ny = 2\n", "Python cannot read it: unexpected indent.", 1),
+        ("import nothing\n", "ModuleNotFoundError: No module named 'nothing'", 1),
+        ("x = 1 / 0\n", "ZeroDivisionError", 1),
+        ("def ring(ranks):\n    yield [Send(0)]\n", "TypeError", 2),
+        (LOOP.replace("all_reduce", "ring").replace("[]", "[Send(0, 1, 0, False)]"),
+         "It yields more than 1000 steps. Does its loop end?", None),
+    ],
+)  # fmt: skip
+def test_an_error_is_shown_with_its_line(code: str, says: str, line: int | None) -> None:
+    report = judged("ring", code)
+    assert says in " ".join(report["says"])
+    assert report["line"] == line
+
+
+def test_what_is_printed_is_kept_up_to_a_limit() -> None:
+    report = judged("ring", EDITABLE["ring"].stub + "print('a', 1, sep='-')\nprint()\n")
+    assert (report["output"], report["more"]) == ("a-1\n\n", 0)
+    report = judged("ring", "print('x' * 10_000_000)\n")
+    assert report["output"] == "x" * Output.MOST
+    assert report["more"] == 10_000_001 - Output.MOST
+
+
+# ---- pars ----
+
+
+def test_no_buckets_are_done_earlier_than_par() -> None:
+    """Of all that leave in the order in which they are ready; another order only waits longer."""
+    ready = [name for _, name in sorted((ready, name) for name, ready, _ in training.LAYERS)]
+    ends = []
+    for cuts in (c for n in range(len(ready)) for c in combinations(range(1, len(ready)), n)):
+        edges = pairwise((0, *cuts, len(ready)))
+        ends.append(training.sent([ready[low:high] for low, high in edges]))
+    marks = task_of("buckets")["marks"]
+    assert min(ends) == pytest.approx(marks[2]["par"])
+    assert sorted(ends)[1] <= marks[1]["par"]
+    draw = random.Random(0)
+    for _ in range(2000):
+        order = draw.sample(ready, len(ready))
+        cuts = sorted(draw.sample(range(1, len(ready)), draw.randint(0, len(ready) - 1)))
+        split = [order[low:high] for low, high in pairwise((0, *cuts, len(ready)))]
+        assert training.sent(split) >= marks[2]["par"] - 1e-9
+
+
+def test_the_judge_of_buckets_has_our_clock() -> None:
+    report = judged("buckets", PUZZLES["buckets"].stub)
+    name, seconds = report["table"]["rows"][2]
+    assert name == "each alone, the last defined first"
+    assert report["table"]["rows"][0][1] == seconds
+
+
+def test_a_handout_has_no_solution(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tools.handout import LEFT_OUT
+
+    assert "lib/course/puzzles/answers/" in LEFT_OUT
+    missing = PUZZLES["broadcast"]._replace(name="not-there")
+    assert isinstance(missing, Puzzle)
+    assert missing.solution == ""
