@@ -51,7 +51,7 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
         "says": says,
         "marks": [marked(mark, {} if wrong else proofs, task) for mark in task["marks"]],
         "table": None if wrong else table(play, task),
-        "drawn": drawn(play, task),
+        "drawn": drawn(play),
     }
 
 
@@ -161,7 +161,7 @@ def table(play: Play, task: Task) -> Task:
 # ---- drawn ----
 
 
-def drawn(play: Play, task: Task) -> Task | None:
+def drawn(play: Play) -> Task | None:
     """What the stepper shows: a trace as `minidist.plots.replay` writes it, and sentences."""
     if not play.steps or max(play.ranks, play.chunks) > 16:
         return None
@@ -172,7 +172,6 @@ def drawn(play: Play, task: Task) -> Task | None:
     replay: Any = play  # alike in what counts
     order = ("step", "src", "dst", "chunk", "reduce", "carried", "result")
     return {
-        "name": task["title"],
         "ranks": play.ranks,
         "chunks": play.chunks,
         "steps": play.steps,

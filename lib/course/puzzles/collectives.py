@@ -88,7 +88,7 @@ TO_PLAY = (
         RING,
         (),
         lambda: collective_task(
-            "all_reduce", "ring", "ring", [mark("", range(2, 9))], one_port=False, free=True
+            "all_reduce", "ring", [mark("", range(2, 9))], one_port=False, free=True
         ),
     ),
     Puzzle(
@@ -98,7 +98,6 @@ TO_PLAY = (
         DOUBLING,
         (),
         lambda: collective_task(
-            "all_reduce",
             "all_reduce",
             "all_reduce",
             [mark("", (2, 4, 8))],
@@ -122,9 +121,7 @@ def broadcast(ranks):
             "After the first step two ranks have the tensor. Who can send in the second?",
             "Before a step of distance d, ranks 0 to d − 1 have it; rank r sends to r + d.",
         ),
-        lambda: collective_task(
-            "broadcast", "broadcast", "broadcast", broadcast_marks(), lambda n: 1
-        ),
+        lambda: collective_task("broadcast", "broadcast", broadcast_marks(), lambda n: 1),
     ),
     Puzzle(
         "all_gather",
@@ -140,9 +137,7 @@ def all_gather(ranks):
             "Only the first step is right. Which chunk has rank r not yet passed on after it?",
             "A rank passes on what it has just received.",
         ),
-        lambda: collective_task(
-            "all_gather", "all_gather", "all_gather", half_a_ring(), only_right=True
-        ),
+        lambda: collective_task("all_gather", "all_gather", half_a_ring(), only_right=True),
     ),
     Puzzle(
         "reduce_scatter",
@@ -157,9 +152,7 @@ def reduce_scatter(ranks):
             "In a step every rank can send one chunk and receive one.",
             "In step t, rank r can send straight to rank r + t. Which chunk does that rank want?",
         ),
-        lambda: collective_task(
-            "reduce_scatter", "reduce_scatter", "reduce_scatter", half_a_ring()
-        ),
+        lambda: collective_task("reduce_scatter", "reduce_scatter", half_a_ring()),
     ),
     Puzzle(
         "all_reduce",
@@ -176,7 +169,7 @@ def all_reduce(ranks):
             "The steps are few enough, but rank 0 does all the work. Let rank r add up chunk r.",
             "You have solved both halves already: a reduce-scatter, then an all-gather.",
         ),
-        lambda: collective_task("all_reduce", "all_reduce", "all_reduce", ring_marks()),
+        lambda: collective_task("all_reduce", "all_reduce", ring_marks()),
     ),
     Puzzle(
         "log_steps",
@@ -191,7 +184,7 @@ def all_reduce(ranks):
             "Two steps do for four ranks. `distance` has to go on: 4, 8, … below N.",
             "With six ranks, two can give their tensors to a neighbor first, and wait.",
         ),
-        lambda: collective_task("all_reduce", "all_reduce", "all_reduce", log_marks(), lambda n: 1),
+        lambda: collective_task("all_reduce", "all_reduce", log_marks(), lambda n: 1),
     ),
     Puzzle(
         "all_to_all",
@@ -206,8 +199,9 @@ def all_to_all(ranks):
             "Let all ranks send at once, each to another one.",
             "In step t, rank r sends to rank (r + t) mod N.",
         ),
-        lambda: collective_task(
-            "all_to_all", "all_to_all", "all_to_all", all_to_all_marks(), lambda n: n * n
+        lambda: (
+            collective_task("all_to_all", "all_to_all", all_to_all_marks(), lambda n: n * n)
+            | {"size": "all blocks together: G = 25 MiB"}
         ),
     ),
     Puzzle(
@@ -221,7 +215,7 @@ def all_to_all(ranks):
             "Then rank r and its partner in the other node exchange what they own: 2/N of the "
             "tensor, which they can halve again.",
         ),
-        lambda: two_nodes_task("all_reduce", "all_reduce"),
+        lambda: two_nodes_task("all_reduce"),
     ),
     Puzzle(
         "adds_twice",
@@ -239,7 +233,7 @@ def ring(ranks):
             "Step through it: in which step is a sum complete, and what happens to it next?",
             "A complete sum is copied, not added.",
         ),
-        lambda: collective_task("all_reduce", "ring", "ring", ring_marks()),
+        lambda: collective_task("all_reduce", "ring", ring_marks()),
     ),
     Puzzle(
         "deadlock",
@@ -257,6 +251,6 @@ def ring(rank, ranks):
             "If even ranks begin with `recv` and odd ones with `send`, each meets its partner.",
             "`yield [send(…), recv(…)]` posts both at once, as `batch_isend_irecv` does.",
         ),
-        lambda: collective_task("all_reduce", "ring", "ring", program_marks(), judge="programs"),
+        lambda: collective_task("all_reduce", "ring", program_marks(), judge="programs"),
     ),
 )

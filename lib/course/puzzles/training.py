@@ -38,7 +38,6 @@ def buckets_task() -> dict[str, Any]:
     best = [ready[:2], ready[2:5], ready[5:]]
     return {
         "judge": "buckets",
-        "title": "buckets",
         "function": "buckets",
         "layers": [*map(list, LAYERS)],
         "alpha": alpha,
@@ -66,7 +65,6 @@ def sharded_task() -> dict[str, Any]:
     least = TAKES["gather"] + compute + TAKES["reduce"]
     return {
         "judge": "sharded",
-        "title": "FSDP",
         "function": "step",
         "units": UNITS,
         "limit": PLACES,
@@ -90,7 +88,6 @@ def pipeline_task() -> dict[str, Any]:
     both = sum(takes.values())
     return {
         "judge": "pipeline",
-        "title": "pipeline",
         "function": "order",
         "stages": STAGES,
         "batches": BATCHES,

@@ -205,7 +205,6 @@
       this.name = figure.dataset.name;
       this.stars = Number(figure.dataset.stars);
       Object.assign(this, JSON.parse(figure.querySelector("script").textContent)); // task, stub
-      this.plain = figure.querySelector(".plain");
       const button = (name, act) => {
         const made = html("button", { type: "button" }, name);
         made.onclick = () => act.call(this);
@@ -214,7 +213,7 @@
       this.controls = html("div", { class: "controls" }, button("Edit", this.edit));
       this.earned = html("span", {});
       figure.querySelector("figcaption strong").after(" ", this.earned);
-      this.plain.replaceWith(this.controls);
+      figure.querySelector(".plain").before(this.controls);
       this.buttons = [button("Run", this.run), button("Reset", this.reset), button("Share link", this.share)];
       this.buttons[0].classList.add("run");
       this.showStars();
