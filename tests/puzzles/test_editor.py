@@ -1,10 +1,12 @@
 """The editor in a browser: Python that runs in the page, and all that can go wrong there."""
 
+import importlib
 import json
 import re
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from course.widgets.editor import python_script
 from tests.puzzles.answers import STUBS, WRONG
 from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
 from tests.support.pages import PHONE
+from tools.work import ROOT
 
 # A machine that is busy with other tests may take longer than a reader's.
 PATIENT = 'data-limit="60000"'
@@ -443,6 +446,14 @@ def test_axe_finds_nothing_and_a_phone_needs_no_sideways_scrolling(theme: str, s
     figure(page, "fsdp").get_by_text("A solution").click()
     found = Axe().run(page, options={"preload": False})  # it would read the styles again
     assert found.violations_count == 0, found.generate_report()
+
+
+def test_the_book_has_the_file_that_brings_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "book" / "_ext")
+    importlib.import_module("house.python").write(SimpleNamespace(outdir=tmp_path))
+    assert (tmp_path / "_static" / "python.js").read_text() == python_script()
 
 
 def test_a_terminal_gets_a_line() -> None:

@@ -61,7 +61,7 @@ def program_marks() -> list[Any]:
 
 RING = """\
 def ring(ranks):
-    for first, reduce in ((-1, True), (0, False)):  # reduce-scatter, then all-gather
+    for first, reduce in ((-1, True), (0, False)):  # add, then copy
         for t in range(ranks - 1):
             yield [
                 Send(rank, (rank + 1) % ranks, (rank + first - t) % ranks, reduce)
@@ -70,7 +70,7 @@ def ring(ranks):
 """
 
 DOUBLING = """\
-chunks = 1  # the full tensor in every message; without this line, as many as ranks
+chunks = 1  # without this line, as many as ranks
 
 
 def all_reduce(ranks):  # so far only for 2, 4 and 8

@@ -21,7 +21,7 @@ EDITOR = """\
 <figure class="minidist-widget editor" id="write-{name}" data-name="{name}" data-stars="{stars}">
 <figcaption><strong>{title}</strong> <span class="goal">{goal}</span></figcaption>
 <script type="application/json">{data}</script>
-<div class="plain"><p>Where scripts may run, this can be edited here, and run.</p>
+<div class="plain"><p>The book's page, where scripts may run, lets you edit this and run it.</p>
 <pre>{stub}</pre></div>
 {hints}</figure>
 """
