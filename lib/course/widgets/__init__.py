@@ -9,6 +9,7 @@ from course.widgets.checkpoints import checkpoint_slider
 from course.widgets.cost import curves_slider
 from course.widgets.editor import editor, stars
 from course.widgets.grid import grid_slider
+from course.widgets.guess import guess, guesses
 from course.widgets.memory import state_slider
 from course.widgets.overlap import overlap_slider
 from course.widgets.peak import peak_slider
