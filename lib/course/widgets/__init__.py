@@ -14,6 +14,7 @@ from course.widgets.memory import state_slider
 from course.widgets.overlap import overlap_slider
 from course.widgets.peak import peak_slider
 from course.widgets.plan import plan_slider
+from course.widgets.progress import progress
 from course.widgets.sampler import sampler_stepper
 from course.widgets.scaling import scaling_slider
 from course.widgets.stages import zero_stepper
