@@ -18,7 +18,12 @@ from course.puzzles.judge import run
 from course.widgets import editor, stars
 from course.widgets.editor import python_script
 from tests.puzzles.answers import STUBS, WRONG
-from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
+from tests.support.browser import (  # noqa: F401 (a fixture)
+    FORBIDDEN,
+    FULL,
+    browser,
+    new_page,
+)
 from tests.support.pages import PHONE
 from tools.work import ROOT
 
@@ -282,11 +287,6 @@ def test_ten_megabytes_of_output_are_cut(site: Site) -> None:
     expect(printed).to_have_count(0)
 
 
-FULL = (
-    """Storage.prototype.setItem = () => { throw new DOMException("", "QuotaExceededError"); };"""
-)
-FORBIDDEN = """Object.defineProperty(window, "localStorage", {
-  get() { throw new DOMException("", "SecurityError"); } });"""
 SPOILED = 'localStorage.setItem("minidist.puzzles", "{not json");'
 
 

@@ -15,6 +15,13 @@ from tools.chromium import FLAGS, HOW_TO_INSTALL, PATIENCE, find_chromium
 
 expect.set_options(timeout=PATIENCE)
 
+# Scripts for `add_init_script`: a browser that has no room left, or keeps nothing for pages.
+FULL = (
+    """Storage.prototype.setItem = () => { throw new DOMException("", "QuotaExceededError"); };"""
+)
+FORBIDDEN = """Object.defineProperty(window, "localStorage", {
+  get() { throw new DOMException("", "SecurityError"); } });"""
+
 
 def new_page(browser: Browser | BrowserContext, **options: Any) -> Page:
     page = browser.new_page(**options)

@@ -10,7 +10,11 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from course.widgets import guess, guesses
-from tests.support.browser import browser  # noqa: F401 (a fixture)
+from tests.support.browser import (  # noqa: F401 (a fixture)
+    FORBIDDEN,
+    FULL,
+    browser,
+)
 from tests.support.pages import PHONE, Pages
 
 MEMORY = guess("memory", "How much memory for `x` < 1?", answer=51.2, unit="GB")
@@ -18,11 +22,6 @@ BYTES = guess("bytes", "How many bytes?", answer=1789.6)
 WINNER = guess("winner", "Which wins?", answer="tree", choices=("ring", "tree"))
 STYLES = ("widget.css", "widgets.css", "guess.css")
 SCRIPTS = ("player.js", "guess.js")
-FORBIDDEN = """Object.defineProperty(window, "localStorage", {
-  get() { throw new DOMException("", "SecurityError"); } });"""
-FULL = (
-    """Storage.prototype.setItem = () => { throw new DOMException("", "QuotaExceededError"); };"""
-)
 
 
 class Site:

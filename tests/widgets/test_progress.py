@@ -13,7 +13,12 @@ from course.pages.path import path
 from course.project.report import TARGETS
 from course.verdict import Verdict
 from course.widgets import progress
-from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
+from tests.support.browser import (  # noqa: F401 (a fixture)
+    FORBIDDEN,
+    FULL,
+    browser,
+    new_page,
+)
 from tests.support.pages import PHONE
 
 CHAPTERS = path()
@@ -32,11 +37,6 @@ PAGE = """\
 <nav class="bd-docs-nav" aria-label="Main"><ul>{contents}</ul></nav>
 <main><article class="bd-article"><h1>A page</h1>{body}</article></main></body></html>
 """
-FULL = (
-    """Storage.prototype.setItem = () => { throw new DOMException("", "QuotaExceededError"); };"""
-)
-FORBIDDEN = """Object.defineProperty(window, "localStorage", {
-  get() { throw new DOMException("", "SecurityError"); } });"""
 SPOILED = ["{not json", "null", "3", '"text"', "[1]", '{"done": 1}', '{"done": ["x"]}']
 REPORT = """\
 ring: Correct for all three collectives, on 1 to 5 ranks.

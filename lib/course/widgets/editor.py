@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from course.puzzles import IN_THE_PAGE
-from course.puzzles.catalog import EDITABLE, PUZZLES
+from course.puzzles.catalog import EDITABLE, PUZZLES, stars_of
 from course.puzzles.tasks import Puzzle
 from course.widgets.page import as_json
 
@@ -52,7 +52,7 @@ class Editor(NamedTuple):
             folded.append(("A solution", f"<pre>{escape(self.puzzle.solution)}</pre>"))
         return EDITOR.format(
             name=name,
-            stars=_stars(self.puzzle),
+            stars=stars_of(self.puzzle),
             title=escape(title),
             goal=marked(goal),
             data=as_json({"task": self.puzzle.task(), "stub": stub}),
@@ -71,7 +71,7 @@ class Board(NamedTuple):
 
     def _repr_html_(self) -> str:
         items = (
-            ITEM.format(name=each.name, stars=_stars(each), title=escape(each.title))
+            ITEM.format(name=each.name, stars=stars_of(each), title=escape(each.title))
             for each in self.puzzles
         )
         return BOARD.format(items="\n".join(items))
@@ -85,11 +85,6 @@ def editor(name: str) -> Editor:
 def stars() -> Board:
     """The puzzles, with the stars that a reader has earned."""
     return Board((*PUZZLES.values(),))
-
-
-def _stars(puzzle: Puzzle) -> int:
-    """How many there are: none for what is only to play with."""
-    return len(puzzle.task()["marks"]) if puzzle.name in PUZZLES else 0
 
 
 def marked(text: str) -> str:

@@ -8,7 +8,7 @@ from html import escape
 from IPython.display import HTML
 
 from course.pages.path import ROOT, path
-from course.puzzles.catalog import PUZZLES
+from course.puzzles.catalog import PUZZLES, stars_of
 
 LISTS = """\
 <div class="minidist-widget your-progress" data-stars="{stars}">
@@ -44,7 +44,7 @@ def progress(targets: Mapping[str, tuple[str, str]]) -> HTML:
         "Exercises done": [_page(f"notebooks/{lab.name}", lab.title) for lab in labs],
         "Project": [_item(name, chapter_of[file], name) for name, (file, _) in targets.items()],
     }
-    stars = {name: len(puzzle.task()["marks"]) for name, puzzle in PUZZLES.items()}
+    stars = {name: stars_of(puzzle) for name, puzzle in PUZZLES.items()}
     shown = (LIST.format(name=name, items="".join(items)) for name, items in lists.items())
     data, most = escape(json.dumps(stars)), sum(stars.values())
     text = LISTS.format(stars=data, most=most, lists="\n".join(shown))
