@@ -19,6 +19,7 @@ from benchmarks.cases import (
     plan,
     ring,
     small_job,
+    split,
     zero,
 )
 from benchmarks.checks import collectives as checked_collectives
@@ -48,6 +49,7 @@ GPU_SECTIONS = [
     Section("several GPUs", multi_gpu.measure, 60),
     Section("copy bandwidth", copy_bandwidth.measure, 15),
     Section("small job", small_job.measure, 75),
+    Section("split layers", split.measure, 30),
     Section("collectives", collectives.measure, 55),
     Section("ddp", ddp.measure, 45),
     Section("zero", zero.measure, 45),

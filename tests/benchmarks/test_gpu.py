@@ -20,7 +20,7 @@ import torch.distributed as dist
 import benchmarks.harness.record
 import minidist
 from benchmarks import __main__ as command
-from benchmarks.cases import small_job
+from benchmarks.cases import small_job, split
 from benchmarks.checks import collectives as correct
 from benchmarks.checks import copy_bandwidth, multi_gpu, stream_order
 from benchmarks.harness import training, turns
@@ -59,6 +59,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Row:
         patch.setattr(command, "run", lambda *sections: run(*sections, total=8000))
         patch.setattr(small_job, "MEMORY", tuple(map(tiny, small_job.MEMORY)))
         patch.setattr(small_job, "RATES", tuple(map(tiny, small_job.RATES)))
+        patch.setattr(split, "JOB", split.Job(64, 112, 16, 8, 128))
         status = command.run_sections(SMALL)
     found: Row = json.loads((folder / "gpu.json").read_text())
     assert status == 0, found["rows"]
@@ -151,6 +152,38 @@ def test_a_job_s_memory_is_recorded_part_by_part_and_its_time_beside_the_plan(wr
         assert row["ms_factor"] == pytest.approx(row["predicted_ms"] / middle, rel=2e-3)
     rates = rows_of(written, "small job", "rate")
     assert all(0 < row["tflops"] < row["planned_tflops"] for row in rates)
+
+
+def test_parts_of_a_layer_are_timed_beside_the_whole(written: Row) -> None:
+    for what, ways in (
+        ("tensor", [(ranks,) for ranks in split.RANKS]),
+        ("micro batch", [(sequences,) for sequences in split.MICRO_BATCHES]),
+        ("expert", [(1, 256), (4, 64), (16, 16), (64, 4)]),
+    ):
+        rows = rows_of(written, "split layers", what)
+        keys = [key for key in rows[0] if key in ("ranks", "sequences", "experts", "rows")]
+        assert [tuple(row[key] for key in keys) for row in rows] == ways
+        assert rows[0]["ratio"] == 1
+    whole, *blocks = rows_of(written, "split layers", "attention")
+    assert (whole["queries"], whole["keys"], whole["ratio"]) == (128, 128, 1)
+    assert [(row["queries"], row["keys"]) for row in blocks] == [
+        (16, 16),
+        (16, 16),
+        (16, 8),
+        (8, 16),
+    ]
+    below = blocks[1]  # 16 * 16 of 128 * 129 / 2 pairs of a query and a key
+    share = 16 * 16 / (128 * 129 / 2)
+    assert below["ratio"] == pytest.approx(below["ms"][1] / whole["ms"][1] / share, rel=2e-3)
+
+
+def test_parts_of_a_layer_are_as_large_as_they_say() -> None:
+    """All ranks' parts have the weights of the whole, and the norms once each."""
+    job = split.Job(64, 112, 16, 8, 128)
+    norms = sum(p.numel() for p in split.Part(job, 1).parameters() if p.dim() == 1)
+    sizes = [sum(p.numel() for p in split.Part(job, ranks).parameters()) for ranks in split.RANKS]
+    for ranks, size in zip(split.RANKS, sizes, strict=True):
+        assert ranks * (size - norms) == sizes[0] - norms
 
 
 def test_a_gpu_that_is_too_small_is_recorded_as_such() -> None:
