@@ -43,10 +43,10 @@ CASES: dict[str, tuple[Measure, Scope]] = {
 }
 CASE_SECONDS = 2 * 60 * 60  # for a launch that hangs; it takes a few minutes
 GPU_SECTIONS = [
-    Section("environment", environment.measure, 20),
+    Section("environment", environment.measure, 10),
     Section("correctness", checked_collectives.measure, 60),
-    Section("stream order", stream_order.measure, 30),
-    Section("several GPUs", multi_gpu.measure, 60),
+    Section("stream order", stream_order.measure, 25),
+    Section("several GPUs", multi_gpu.measure, 45),
     Section("copy bandwidth", copy_bandwidth.measure, 15),
     Section("small job", small_job.measure, 75),
     Section("split layers", split.measure, 30),

@@ -3,10 +3,11 @@
 Splitting makes matrices narrower, batches smaller and blocks of attention shorter, and a GPU needs
 large ones. What is measured is forward and backward of a block of Llama 3.1 8B in bf16: its part
 when N ranks split its width; on micro-batches; attention by blocks, as in ring attention; and a
-mixture of experts, one after the other. Nothing is sent.
+mixture of experts. Nothing is sent.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -26,18 +27,19 @@ REPEATS = Repeats(calls=3, rounds=7)
 
 
 class Job(NamedTuple):
-    """A block, and the tokens of a sequence; an expert is `1 / 7` as wide as the block's own."""
+    """A block, the tokens of a batch, and of a long sequence; experts are 1/7 as wide."""
 
     width: int = 4096
     hidden: int = 14_336
     heads: int = 32
     kv_heads: int = 8
     tokens: int = 8192
+    sequence: int = 32_768
 
 
 JOB = Job()
 RANKS = (1, 2, 4, 8)
-MICRO_BATCHES = (8, 4, 2, 1)  # of a sixteenth of the sequence each
+MICRO_BATCHES = (8, 4, 2, 1)  # of a sixteenth of the tokens each
 EXPERTS = (1, 4, 16, 64)  # on one rank; each token goes to two
 
 
@@ -50,20 +52,26 @@ def measure(scope: Scope, clock: Clock) -> Iterator[Row]:
 def on_rank(job: Job) -> list[Row]:
     """On the only rank."""
     rows = []
-    for what in (tensor, micro_batch, attention, expert):
-        for row in what(job):
-            rows.append({"what": what.__name__.replace("_", " "), **row})
-            free()
+    with minidist.device():
+        for what in (tensor, micro_batch, attention, expert):
+            for row in what(job):
+                rows.append({"what": what.__name__.replace("_", " "), **row})
+                free()
     return rows
 
 
 def tensor(job: Job) -> Iterator[Row]:
-    """A rank's columns and rows of the block, with its heads, as `ranks` split it."""
+    """A rank's columns and rows of the block, with its heads; its tokens of what lies between.
+
+    Without `sequence_parallel` each rank computes the norms and sums of all tokens.
+    """
     first = 0.0
-    for ranks in RANKS:
-        ms = trained(Part(job, ranks), tokens(job, job.tokens))
+    for split_tokens, ranks in ((False, 1), *product((False, True), RANKS[1:])):
+        share = job.tokens // (ranks if split_tokens else 1)
+        ms = trained(Part(job, ranks, split_tokens), tokens(job, share))
         first = first or ms[1]
-        yield {"ranks": ranks, "ms": ms, "ratio": digits(ms[1] * ranks / first)}
+        row = {"ranks": ranks, "sequence_parallel": split_tokens, "ms": ms}
+        yield row | {"ratio": digits(ms[1] * ranks / first)}
 
 
 def micro_batch(job: Job) -> Iterator[Row]:
@@ -77,9 +85,9 @@ def micro_batch(job: Job) -> Iterator[Row]:
 
 def attention(job: Job) -> Iterator[Row]:
     """The whole causal triangle, and the blocks of which ranks make it up in a ring."""
-    ranks, share = RANKS[-1], job.tokens // RANKS[-1]
+    ranks, share = RANKS[-1], job.sequence // RANKS[-1]
     lengths = {
-        "whole": (job.tokens, job.tokens),
+        "whole": (job.sequence, job.sequence),
         "diagonal": (share, share),
         "below it": (share, share),
         "half of the keys": (share, share // 2),
@@ -91,59 +99,64 @@ def attention(job: Job) -> Iterator[Row]:
         ms = attended(job, queries, keys, causal)
         first = first or ms[1]
         pairs = queries * (queries + 1) / 2 if causal else queries * keys
-        part = pairs / (job.tokens * (job.tokens + 1) / 2)  # of the work of the whole
+        part = pairs / (job.sequence * (job.sequence + 1) / 2)  # of the work of the whole
         row = {"block": block, "ranks": ranks, "queries": queries, "keys": keys, "ms": ms}
         yield row | {"ratio": digits(ms[1] / (part * first))}
 
 
 def expert(job: Job) -> Iterator[Row]:
-    """As many rows for all experts together; more of them have fewer each."""
+    """As many rows for all experts together: one expert after the other, and in one call."""
     first = 0.0
-    for experts in EXPERTS:
+    for experts, together in ((1, False), *product(EXPERTS[1:], (False, True))):
         rows = 2 * job.tokens // experts
-        layer = nn.ModuleList(Expert(job.width, job.hidden // 7) for _ in range(experts))
-        ms = trained(OneByOne(layer), tokens(job, 2 * job.tokens))
+        layer = Experts(experts, job.width, job.hidden // 7, together)
+        ms = trained(layer, tokens(job, rows, experts))
         first = first or ms[1]
-        yield {"experts": experts, "rows": rows, "ms": ms, "ratio": digits(ms[1] / first)}
+        row = {"experts": experts, "together": together, "rows": rows, "ms": ms}
+        yield row | {"ratio": digits(ms[1] / first)}
 
 
 class Part(LlamaBlock):
-    """What a rank computes of a block: columns of the first matrices, rows of the second."""
+    """What a rank computes of a block: columns of the first matrices, rows of the second.
 
-    def __init__(self, job: Job, ranks: int) -> None:
+    `split_tokens`: it is given its part of the tokens, and returns the same. Copies and cuts stand
+    for the all-gathers and reduce-scatters, and take as much of its memory's time.
+    """
+
+    def __init__(self, job: Job, ranks: int, split_tokens: bool = False) -> None:
         super().__init__(job.width, job.hidden // ranks, job.heads, job.kv_heads)
         heads, shared = job.heads // ranks, max(1, job.kv_heads // ranks)
         self.heads = heads, shared, shared
         size = job.width // job.heads
         self.qkv = nn.ModuleList(nn.Linear(job.width, n * size, bias=False) for n in self.heads)
         self.out = nn.Linear(heads * size, job.width, bias=False)
+        if split_tokens:
+            for norm in (self.norm, self.mlp_norm):
+                norm.register_forward_hook(lambda _, inputs, y: y.repeat(1, ranks, 1))
+            for last in (self.out, self.down):
+                last.register_forward_hook(lambda _, inputs, y: y.chunk(ranks, dim=1)[0])
 
 
-class Expert(nn.Module):
-    """A narrow feed-forward block."""
+class Experts(nn.Module):
+    """Narrow feed-forward blocks, each for as many rows."""
 
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, experts: int, width: int, hidden: int, together: bool) -> None:
         super().__init__()
-        self.gate, self.up = nn.Linear(width, hidden), nn.Linear(width, hidden)
-        self.down = nn.Linear(hidden, width)
+        self.together = together
+        shapes = (width, hidden), (width, hidden), (hidden, width)
+        self.weights = nn.ParameterList(torch.randn(experts, *each) for each in shapes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[rows, width] to the same."""
-        out: Tensor = self.down(silu(self.gate(x)) * self.up(x))
-        return out
+        """[experts, rows, width] to the same."""
+        if self.together:
+            return swiglu(x, *self.weights)
+        each = zip(x, *(weight.unbind() for weight in self.weights), strict=True)
+        return torch.stack([swiglu(*one) for one in each])
 
 
-class OneByOne(nn.Module):
-    """Each expert on its equal part of the rows."""
-
-    def __init__(self, experts: nn.ModuleList) -> None:
-        super().__init__()
-        self.experts = experts
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[1, rows, width] to the same."""
-        parts = zip(self.experts, x[0].chunk(len(self.experts)), strict=True)
-        return torch.cat([expert(part) for expert, part in parts])[None]
+def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """A Llama's feed-forward block; of several experts if there is a dimension for them."""
+    return (silu(x @ gate) * (x @ up)) @ down
 
 
 def tokens(job: Job, length: int, batch: int = 1) -> Tensor:
@@ -152,8 +165,8 @@ def tokens(job: Job, length: int, batch: int = 1) -> Tensor:
 
 
 def normal(*shape: int) -> Tensor:
-    """Random bf16 on this rank's device."""
-    return torch.randn(*shape, device=minidist.device(), dtype=torch.bfloat16)
+    """Random numbers in bf16."""
+    return torch.randn(*shape, dtype=torch.bfloat16)
 
 
 def trained(layer: nn.Module, x: Tensor) -> list[float]:

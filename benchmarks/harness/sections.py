@@ -41,7 +41,7 @@ Measure = Callable[[Scope, Clock], Iterator[Row]]
 class Section(NamedTuple):
     """`measure` yields rows; when it raises, those before the error are kept.
 
-    `seconds`: the most that it may take.
+    `seconds`: the most that it may take, besides what those before it have left.
     """
 
     name: str
@@ -77,9 +77,10 @@ def run(
     """All rows, each with its section's name, and the names of the sections that failed."""
     rows: list[Row] = []
     failed = []
-    end = now() + total
+    start, due = now(), 0.0
     for name, measure, seconds in sections:
-        seconds = min(seconds, max(0.0, end - now()))
+        due = min(due + seconds, total)
+        seconds = max(0.0, due - (now() - start))
         say(f"{name}: at most {seconds:.0f} s ...")
         before, error = len(rows), None
         try:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,7 +60,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Row:
         patch.setattr(command, "run", lambda *sections: run(*sections, total=8000))
         patch.setattr(small_job, "MEMORY", tuple(map(tiny, small_job.MEMORY)))
         patch.setattr(small_job, "RATES", tuple(map(tiny, small_job.RATES)))
-        patch.setattr(split, "JOB", split.Job(64, 112, 16, 8, 128))
+        patch.setattr(split, "JOB", TINY)
         status = command.run_sections(SMALL)
     found: Row = json.loads((folder / "gpu.json").read_text())
     assert status == 0, found["rows"]
@@ -71,6 +72,7 @@ def tiny(run: small_job.Run) -> small_job.Run:
     return run._replace(shape=shape, tokens=run.tokens // 64)
 
 
+TINY = split.Job(64, 112, 16, 8, 128, 128)
 SECTIONS = list(command.GPU_SECTIONS)
 
 
@@ -155,14 +157,13 @@ def test_a_job_s_memory_is_recorded_part_by_part_and_its_time_beside_the_plan(wr
 
 
 def test_parts_of_a_layer_are_timed_beside_the_whole(written: Row) -> None:
-    for what, ways in (
-        ("tensor", [(ranks,) for ranks in split.RANKS]),
-        ("micro batch", [(sequences,) for sequences in split.MICRO_BATCHES]),
-        ("expert", [(1, 256), (4, 64), (16, 16), (64, 4)]),
+    for what, keys, ways in (
+        ("tensor", ("ranks", "sequence_parallel"), product(split.RANKS, (False, True))),
+        ("micro batch", ("sequences",), product(split.MICRO_BATCHES)),
+        ("expert", ("experts", "together"), product(split.EXPERTS, (False, True))),
     ):
         rows = rows_of(written, "split layers", what)
-        keys = [key for key in rows[0] if key in ("ranks", "sequences", "experts", "rows")]
-        assert [tuple(row[key] for key in keys) for row in rows] == ways
+        assert {tuple(row[key] for key in keys) for row in rows} == {*ways} - {(1, True)}
         assert rows[0]["ratio"] == 1
     whole, *blocks = rows_of(written, "split layers", "attention")
     assert (whole["queries"], whole["keys"], whole["ratio"]) == (128, 128, 1)
@@ -172,18 +173,27 @@ def test_parts_of_a_layer_are_timed_beside_the_whole(written: Row) -> None:
         (16, 8),
         (8, 16),
     ]
-    below = blocks[1]  # 16 * 16 of 128 * 129 / 2 pairs of a query and a key
-    share = 16 * 16 / (128 * 129 / 2)
+    below, share = blocks[1], 16 * 16 / (128 * 129 / 2)  # of the pairs of a query and a key
     assert below["ratio"] == pytest.approx(below["ms"][1] / whole["ms"][1] / share, rel=2e-3)
 
 
 def test_parts_of_a_layer_are_as_large_as_they_say() -> None:
     """All ranks' parts have the weights of the whole, and the norms once each."""
-    job = split.Job(64, 112, 16, 8, 128)
-    norms = sum(p.numel() for p in split.Part(job, 1).parameters() if p.dim() == 1)
-    sizes = [sum(p.numel() for p in split.Part(job, ranks).parameters()) for ranks in split.RANKS]
+    norms = sum(p.numel() for p in split.Part(TINY, 1).parameters() if p.dim() == 1)
+    sizes = [sum(p.numel() for p in split.Part(TINY, ranks).parameters()) for ranks in split.RANKS]
     for ranks, size in zip(split.RANKS, sizes, strict=True):
         assert ranks * (size - norms) == sizes[0] - norms
+    part, x = split.Part(TINY, 4, split_tokens=True), torch.randn(1, 32, 64)
+    assert part(x).shape == x.shape
+    assert part.norm(x).shape == (1, 128, 64), "matrices see all tokens"
+
+
+def test_experts_together_compute_what_they_do_one_by_one() -> None:
+    torch.manual_seed(0)
+    layer, x = split.Experts(4, 8, 6, together=True), torch.randn(4, 3, 8)
+    together = layer(x)
+    layer.together = False
+    torch.testing.assert_close(layer(x), together)
 
 
 def test_a_gpu_that_is_too_small_is_recorded_as_such() -> None:

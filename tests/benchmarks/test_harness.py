@@ -77,7 +77,9 @@ def test_a_failed_section_is_recorded_with_what_it_found_before_and_the_next_one
     assert "first: FAILED: RuntimeError: of the section" in capsys.readouterr().out
 
 
-def test_each_section_gets_its_time_as_long_as_there_is_some() -> None:
+def test_each_section_gets_its_time_and_what_is_left_of_those_before_as_long_as_there_is_some() -> (
+    None
+):
     at, given = [100.0], []
 
     def takes(seconds: float) -> Callable[[Scope, Clock], Iterator[Row]]:
@@ -90,7 +92,7 @@ def test_each_section_gets_its_time_as_long_as_there_is_some() -> None:
 
     sections = [Section("a", takes(30), 50), Section("b", takes(65), 50), Section("c", takes(0), 9)]
     rows, failed = run(sections, SMALL, lambda _: None, total=99, now=lambda: at[0])
-    assert given == [50, 50]
+    assert given == [50, 99 - 30]
     assert failed == ["c"], f"{99 - 30 - 65} s are too few to begin it"
     assert rows[-1]["error"].startswith("TimeoutError: not begun")
     assert LEAST > 99 - 30 - 65
