@@ -58,7 +58,7 @@ def interval(call: Call, calls: int) -> Interval:
 
 def max_over_ranks(value: float) -> float:
     """The largest value of any rank, on every rank; no rank returns before all have called."""
-    box = torch.tensor([value], dtype=torch.float64)  # on the CPU, over Gloo, in every setup
+    box = torch.tensor([value], dtype=torch.float64, device="cpu")  # over Gloo, in every setup
     dist.all_reduce(box, dist.ReduceOp.MAX)
     return box.item()
 
