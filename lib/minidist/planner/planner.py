@@ -15,6 +15,7 @@ from minidist.memory.state import AUTOCAST, DtypePolicy, Strategy, state
 from minidist.planner.hardware import ACCELERATORS, Accelerator
 from minidist.planner.measured import AllReduceTimes
 from minidist.planner.sizes import Sizes, above_zero, check_sizes
+from minidist.planner.split import Split, check_split
 from minidist.planner.step import Memory, Phases, TrainingStep, into_nodes, total, with_overlap
 from minidist.schedule.checks import amount, whole_number
 
@@ -36,6 +37,7 @@ class Forecast:
     compute: float  #: seconds of forward and backward at the rate that training reaches
     memory_traffic: float  #: seconds of reading weights, and writing gradients and new weights
     communication: float  #: seconds
+    bubble: float  #: seconds of waiting for other stages of a pipeline
     sequential: float  #: seconds of a step if nothing overlaps
     overlapped: float  #: seconds of a step if communication overlaps as the strategy has it
     tokens_per_second: float  #: of all ranks, from `overlapped`
@@ -91,8 +93,16 @@ def plan(
     foreach: bool = True,
     fused_loss: bool = False,
     all_reduce: AllReduceTimes | None = None,
+    tensor: int = 1,
+    pipeline: int = 1,
+    micro_batches: int = 1,
+    interleaved: int = 1,
 ) -> Plan:
     """Predict a training step under every strategy, and recommend one.
+
+    A model may be split first, by width and by depth; then the strategies are of the replicas, each
+    of `tensor * pipeline` ranks. Those that gather weights in forward would do so for each
+    micro-batch again, and are left out of a pipeline.
 
     Args:
         model: its sizes, or the bare module; that may be on the meta device.
@@ -109,6 +119,10 @@ def plan(
         foreach: as in AdamW, whose default it is on a GPU.
         fused_loss: whether one kernel takes logits to their loss and makes their gradients.
         all_reduce: as measured; it counts where all of its `ranks` talk, instead of the links.
+        tensor: ranks that split each layer. They fill nodes first.
+        pipeline: ranks that split the blocks.
+        micro_batches: of a replica in a step, each of `batch` samples.
+        interleaved: stages of each rank of a pipeline.
 
     Raises ValueError or TypeError that names the argument.
     """
@@ -128,13 +142,21 @@ def plan(
     above_zero("bucket_cap_mb", bucket_cap_mb)
     if amount("checkpointing", checkpointing + 0) > 1:  # True + 0 is 1
         raise ValueError(f"checkpointing: expected a share from 0 to 1, got {checkpointing!r}")
-    local, nodes = into_nodes(ranks, gpu.per_node)
+    split = Split(tensor, pipeline, micro_batches, interleaved)
+    check_split(split, model, ranks)
+    beside = max(1, gpu.per_node // tensor)  # replicas in a node
+    local, nodes = into_nodes(ranks // split.ranks, beside)
     step = TrainingStep(
-        model, gpu, local, nodes, batch, policy, optimizer, float(checkpointing), bucket_cap_mb,
-        gradient_as_bucket_view, foreach, fused_loss, all_reduce,
+        split.part(model), gpu, local, nodes, batch * micro_batches, policy, optimizer,
+        float(checkpointing), bucket_cap_mb, gradient_as_bucket_view, foreach, fused_loss,
+        all_reduce, split,
     )  # fmt: skip
-    hybrid = step.nodes > 1 and step.local == gpu.per_node > 1
-    strategies = [each for each in Strategy if each != Strategy.HSDP or hybrid]
+    hybrid = step.nodes > 1 and step.local == beside > 1
+    strategies = [
+        each
+        for each in Strategy
+        if (each != Strategy.HSDP or hybrid) and (each.stage < 3 or pipeline == 1)
+    ]
     forecasts = {each.value: forecast(step, each) for each in strategies}
     forecasts["single"] = forecast(replace(step, local=1, nodes=1), Strategy.SINGLE)
     best = _best(forecasts)
@@ -165,7 +187,8 @@ def forecast(step: TrainingStep, strategy: Strategy) -> Forecast:
     """What the step takes under a strategy."""
     memory, costs = step.memory(strategy), step.traffic(strategy)
     computes, moves = step.operations(), step.memory_traffic(strategy)
-    sent = total(costs)
+    within, micro_batches = step.tensor_parallel(), step.split.micro_batches
+    sent = total((*costs, within, step.borders()))
     alone = Phases(*map(max, computes, moves))  # a GPU computes while it reads and writes
     pieces = step.pieces(strategy)
     overlapped = (
@@ -173,9 +196,11 @@ def forecast(step: TrainingStep, strategy: Strategy) -> Forecast:
         + with_overlap(alone.backward, costs[1].seconds, pieces)
         + alone.update
         + costs[2].seconds
+        + within.seconds
     )
+    bubble = step.split.bubble * (alone.forward + alone.backward + within.seconds)
     limit = ROOM * step.gpu.memory
-    free, one = limit - memory.always, memory.activations / step.batch
+    free, one = limit - memory.always, memory.activations / (step.batch / micro_batches)
     parts = {name: nbytes for name, nbytes in memory._asdict().items() if name != "at_begin"}
     return Forecast(
         memory=parts,
@@ -187,9 +212,10 @@ def forecast(step: TrainingStep, strategy: Strategy) -> Forecast:
         compute=sum(computes),
         memory_traffic=sum(moves),
         communication=sent.seconds,
-        sequential=sum(alone) + sent.seconds,
-        overlapped=overlapped,
-        tokens_per_second=step.ranks * step.batch * step.sizes.tokens / overlapped,
+        bubble=bubble,
+        sequential=sum(alone) + sent.seconds + bubble,
+        overlapped=overlapped + bubble,
+        tokens_per_second=step.ranks * step.batch * step.sizes.tokens / (overlapped + bubble),
     )
 
 
@@ -234,13 +260,17 @@ def _reasons(
     reasons.append(
         f"What binds is {found.binds}: a step computes for {_seconds(found.compute)}, moves memory "
         f"for {_seconds(found.memory_traffic)} and communicates for "
-        f"{_seconds(found.communication)}; with overlap it takes {_seconds(found.overlapped)}."
+        f"{_seconds(found.communication)}; with overlap"
+        + f" and a bubble of {_seconds(found.bubble)}" * (found.bubble > 0)
+        + f" it takes {_seconds(found.overlapped)}."
     )
     return tuple(reasons)
 
 
 def _what_would_help(step: TrainingStep) -> list[str]:
     """With what full sharding would fit; if with nothing, what to split besides."""
+    if step.split.ranks > 1:
+        return ["Split it further, by `tensor` or `pipeline`, or checkpoint more blocks."]
     alone = replace(step, batch=1)
     again = replace(alone, checkpointing=1.0)
     found: list[str] = []

@@ -31,6 +31,7 @@ from minidist.parallel.sharding.partition import MIB
 from minidist.planner.hardware import Accelerator
 from minidist.planner.measured import AllReduceTimes
 from minidist.planner.sizes import Sizes
+from minidist.planner.split import WHOLE, Split
 from minidist.schedule.cost import Link
 
 ALL, NODE, NODES = "all ranks", "ranks of a node", "nodes"
@@ -144,6 +145,7 @@ class TrainingStep:
     foreach: bool = True
     fused_loss: bool = False
     all_reduce: AllReduceTimes | None = None  #: as measured over the ranks
+    split: Split = WHOLE  #: of the model whose part `sizes` are
 
     @property
     def ranks(self) -> int:
@@ -248,8 +250,27 @@ class TrainingStep:
 
     def operations(self) -> Phases:
         """Seconds of computing; backward does twice the operations of forward."""
-        forward = self.batch * self.sizes.operations / self.gpu.rate(self.sizes.width)
+        rate = self.gpu.rate(self.sizes.width * self.split.tensor)  # of the whole model
+        forward = self.batch * self.sizes.operations / rate
         return Phases(forward, (2 + self.checkpointing) * forward, 0.0)
+
+    def tensor_parallel(self) -> Cost:
+        """Activations: before and after each half of a block an all-gather or a reduce-scatter."""
+        ranks, gpu = self.split.tensor, self.gpu
+        near = Link(gpu.nvlink_latency, 1 / gpu.nvlink)
+        link = near if ranks <= gpu.per_node else Link(gpu.network_latency, 1 / gpu.network)
+        halves = 4 * (2 + self.checkpointing) * self.sizes.units  # forward, backward, forward again
+        tokens, width = self.batch * self.sizes.tokens, self.sizes.width * ranks
+        nbytes = halves * tokens * width * self.policy.computes.itemsize
+        return ring(nbytes, ranks, link, round(halves * self.split.micro_batches))
+
+    def borders(self) -> Cost:
+        """Bytes that a rank of a pipeline sends: activations and gradients of each stage."""
+        if self.split.pipeline == 1:
+            return Cost()
+        messages = 2 * self.split.interleaved * self.split.micro_batches
+        numbers = 2 * self.split.interleaved * self.batch * self.sizes.tokens * self.sizes.width
+        return Cost(0.0, numbers * self.policy.computes.itemsize, messages)
 
     def memory_traffic(self, strategy: Strategy) -> Phases:
         """Seconds of reading weights, writing gradients, and the optimizer's reads and writes.

@@ -1,0 +1,130 @@
+"""Plans of models that are split by width and by depth before data parallelism."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from minidist.memory.state import AUTOCAST
+from minidist.planner.hardware import H100
+from minidist.planner.jobs import LARGE, MEDIUM
+from minidist.planner.planner import Forecast, plan
+from minidist.planner.split import Split
+
+LLAMA: dict[str, Any] = {"tensor": 8, "pipeline": 16, "micro_batches": 16}
+GRID = tuple(LLAMA.values())
+
+
+def forecasts(model: Any = LARGE, gpus: int = 16_384, **how: Any) -> dict[str, Forecast]:
+    return plan(model, "H100", gpus, **how).forecasts
+
+
+def test_a_model_that_is_not_split_is_planned_as_it_is() -> None:
+    assert Split().part(LARGE) == LARGE
+    assert (Split().bubble, Split().held, Split().ranks) == (0, 1, 1)
+    assert forecasts(MEDIUM, 16)["fsdp"].bubble == 0
+
+
+@pytest.mark.parametrize("interleaved", [1, 2, 8])
+def test_llamas_grid_takes_what_its_bubble_and_its_activations_add(interleaved: int) -> None:
+    split = Split(*GRID, interleaved)
+    found = forecasts(**LLAMA, interleaved=interleaved)["zero2"]
+    tokens, layers = 16 * 8192, LARGE.units // 16
+    node = 16 * tokens * LARGE.width * layers * 7 / 8  # 4 all-reduces of bf16 per block
+    assert found.compute == pytest.approx(3 * 16 * LARGE.operations / 128 / H100.rate(LARGE.width))
+    within = node / H100.nvlink
+    assert found.bubble == pytest.approx(15 / 16 / interleaved * (found.compute + within), rel=0.02)
+    replicas = 8 * LARGE.parameters / 128 * 127 / 128  # fp32 gradients and weights, over the cards
+    border = 4 * interleaved * tokens * LARGE.width / 8
+    assert found.sent == pytest.approx(node + replicas + border, rel=1e-3)
+    assert split.ranks * found.memory["weights"] == pytest.approx(4 * LARGE.parameters, rel=1e-6)
+
+
+def test_llamas_step_is_a_tenth_longer_than_published_and_its_state_fits() -> None:
+    """41% of the peak on 16,384 GPUs, of 6 operations per parameter and token."""
+    found = forecasts(**LLAMA, interleaved=8)["zero2"]
+    step = 6 * LARGE.parameters * 16 * 128 * 8192 / 16_384 / (0.41 * H100.flops)
+    assert found.overlapped / step == pytest.approx(1.10, abs=0.01)
+    assert sum(found.memory[part] for part in ("weights", "gradients", "optimizer")) < 20e9
+    assert not found.fits, "a block that keeps all of what autocast makes"
+    assert forecasts(**LLAMA, interleaved=8, checkpointing=True)["zero2"].fits
+    alone = forecasts(checkpointing=True)
+    assert not any(each.fits for each in alone.values()), "data parallelism alone"
+
+
+def test_activations_are_those_of_the_micro_batches_in_flight() -> None:
+    """As many as there are ranks, of a rank's own blocks; interleaved one rank's stages more."""
+    one = LARGE.activations / 8 / 16  # of a rank's blocks and one micro-batch
+    for micro_batches, interleaved, held in ((4, 1, 4), (16, 1, 16), (64, 1, 16), (64, 8, 17.875)):
+        split = Split(8, 16, micro_batches, interleaved)
+        assert split.held == held
+        assert micro_batches * split.part(LARGE).activations == pytest.approx(held * one)
+    many, few = (forecasts(**LLAMA | {"micro_batches": m})["zero1"].peak for m in (64, 16))
+    assert many == pytest.approx(few, rel=1e-6)
+
+
+def test_tensor_parallelism_splits_activations_and_the_state_of_a_rank() -> None:
+    """Twice as many GPUs for as many replicas: each holds half, and computes half."""
+    whole, half = (forecasts(MEDIUM, 16 * t, tensor=t)["fsdp"] for t in (1, 2))
+    assert 2 * half.memory["activations"] == pytest.approx(whole.memory["activations"])
+    assert 2 * half.memory["weights"] == pytest.approx(whole.memory["weights"], rel=1e-6)
+    assert half.compute == pytest.approx(whole.compute / 2)
+
+
+def test_tensor_groups_fill_nodes_and_cross_them_if_they_are_larger() -> None:
+    """Then their activations go over the network cards: nine times the time."""
+    near, far = (forecasts(LARGE, 256, tensor=t)["single"].communication for t in (8, 16))
+    assert far / near == pytest.approx(9 * (15 / 16) / (7 / 8), rel=0.05)
+    replicas = forecasts(MEDIUM, 16, tensor=8)["ddp"]  # two of them, one on each node
+    tensor = 16 * 8192 * MEDIUM.width * MEDIUM.units * 7 / 8
+    assert replicas.sent == pytest.approx(tensor + 4 * MEDIUM.parameters / 8, rel=1e-3)
+
+
+def test_a_batch_fits_up_to_the_largest_one() -> None:
+    how: dict[str, Any] = {"tensor": 8, "pipeline": 4, "micro_batches": 8, "checkpointing": True}
+    largest = forecasts(MEDIUM, 64, **how)["ddp"].largest_batch
+    fits = [forecasts(MEDIUM, 64, **how, batch=largest + n)["ddp"].fits for n in (0, 1)]
+    assert fits == [True, False]
+
+
+def test_what_gathers_for_every_micro_batch_is_left_out_of_a_pipeline() -> None:
+    assert list(forecasts(MEDIUM, 64, pipeline=4, micro_batches=8)) == [
+        "single", "ddp", "zero1", "zero2",
+    ]  # fmt: skip
+    assert {"fsdp", "hsdp"} < set(forecasts(MEDIUM, 64, tensor=4))
+
+
+def test_a_plan_names_the_bubble_and_says_what_helps() -> None:
+    told = str(plan(LARGE, "H100", 16_384, **LLAMA, checkpointing=True))
+    assert "and a bubble of" in told
+    assert "bubble" not in str(plan(MEDIUM, "H100", 64))
+    told = str(plan(LARGE, "H100", 64, tensor=8))
+    assert "Nothing fits" in told
+    assert "Split it further, by `tensor` or `pipeline`" in told
+
+
+def test_every_field_of_a_forecast_is_finite_and_none_is_negative() -> None:
+    for found in forecasts(**LLAMA, policy=AUTOCAST).values():
+        for field in fields(found):
+            value = getattr(found, field.name)
+            values = value.values() if isinstance(value, dict) else [value]
+            assert all(0 <= each < 1e30 for each in values)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"tensor": 0}, "tensor must be at least 1, got 0"),
+    ({"pipeline": 2.5}, "pipeline: expected a whole number, got 2.5"),
+    ({"ranks": 100}, r"ranks: expected a multiple of tensor \* pipeline = 128, got 100"),
+    ({"ranks": 3 * 16, "tensor": 3}, "tensor: expected a divisor of .* width 16384, got 3"),
+    ({"interleaved": 9}, "pipeline: expected at most 128 stages, .* got 144"),
+    ({"pipeline": 1}, "micro_batches: expected 1 without a pipeline, got 16"),
+    ({"pipeline": 1, "micro_batches": 1, "interleaved": 2}, "interleaved: expected 1 without"),
+    ({"interleaved": 2, "micro_batches": 24}, "multiple of the pipeline's 16 ranks, .* got 24"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD, ids=[next(iter(w)) for w, _ in BAD])
+def test_a_model_that_cannot_be_split_so_is_refused(wrong: dict[str, Any], message: str) -> None:
+    how: dict[str, Any] = {"ranks": 16_384, **LLAMA, **wrong}
+    with pytest.raises((ValueError, TypeError), match=message):
+        plan(LARGE, "H100", how.pop("ranks"), **how)
