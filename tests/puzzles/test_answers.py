@@ -43,6 +43,11 @@ def test_there_are_twelve_and_each_has_hints_wrong_answers_and_three_stars() -> 
         assert len(task_of(name)["marks"]) == 3
 
 
+def test_a_task_is_computed_once_however_often_a_page_asks() -> None:
+    for puzzle in EDITABLE.values():
+        assert puzzle.task() is puzzle.task()
+
+
 @each_puzzle
 def test_the_solution_has_all_stars(name: str) -> None:
     report = judged(name, PUZZLES[name].solution)
