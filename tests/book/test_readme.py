@@ -71,6 +71,13 @@ def test_make_targets_exist(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
+def test_pages_that_are_named_exist() -> None:
+    named = {*re.findall(r"(?<!\*)\*([A-Z][\w ]+)\*(?!\*)", README)}
+    pages = [page.read_text() for page in (ROOT / "book").glob("*.md")]
+    assert {"Puzzles", "Your progress"} <= named
+    assert named <= {re.findall(r"^# (.+)", page, re.MULTILINE)[0] for page in pages}
+
+
 def test_paths_in_the_map_exist() -> None:
     paths = re.findall(r"^\| `([^`]+)` \|", MAP, re.MULTILINE)
     assert {"book/", "lib/minidist/", "tools/"} <= {*paths}
