@@ -3,99 +3,41 @@
 import importlib
 import json
 import re
-from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from course.puzzles.catalog import EDITABLE, PUZZLES
 from course.puzzles.judge import run
 from course.widgets import editor, stars
 from course.widgets.editor import python_script
 from tests.puzzles.answers import STUBS, WRONG
-from tests.support.browser import (  # noqa: F401 (a fixture)
-    FORBIDDEN,
-    FULL,
-    browser,
-    new_page,
+from tests.support.browser import FORBIDDEN, FULL, browser  # noqa: F401 (a fixture)
+from tests.support.pages import (  # noqa: F401 (a fixture)
+    PHONE,
+    SCRIPTS,
+    STYLES,
+    Pages,
+    site_of_the_book,
 )
-from tests.support.pages import PHONE
 from tools.work import ROOT
 
 # A machine that is busy with other tests may take longer than a reader's.
 PATIENT = 'data-limit="60000"'
-SERVED = """\
-<!doctype html><html lang="en" data-theme="{theme}"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width"><title>A page</title>
-{styles}{scripts}</head>
-<body style="margin: 0; color-scheme: {theme}; background: Canvas; color: CanvasText">
-<main><h1>A page</h1>
-{body}</main></body></html>
-"""
-STYLES, SCRIPTS = (
-    ("widget.css", "widgets.css", "editor.css"),
-    ("player.js", "stepper.js", "editor.js"),
-)
 
 
-class Site:
-    """A folder as the book has it, and pages of it in a browser."""
-
-    def __init__(self, browser: Browser, folder: Path) -> None:  # noqa: F811
-        self.browser, self.folder = browser, folder
-        self.errors: list[str] = []
-        self.requests: list[str] = []
-        if (folder / "python.js").exists():
-            return
-        for package in ("minidist.plots", "course.widgets"):
-            for file in (files(package) / "static").iterdir():
-                (folder / file.name).write_text(file.read_text("utf-8"))
-        (folder / "python.js").write_text(python_script())
-
-    def open(
-        self,
-        *names: str,
-        theme: str = "light",
-        hash_: str = "",
-        before: str = "",
-        limit: str = PATIENT,
-    ) -> Page:
-        """A page with these editors, or with the board of stars too."""
-        parts = [(editor(name) if name != "stars" else stars())._repr_html_() for name in names]
-        body = "".join(parts).replace("data-stars", f"{limit} data-stars")
-        styles = "".join(f'<link rel="stylesheet" href="{name}">' for name in STYLES)
-        scripts = "".join(f'<script defer src="{name}"></script>' for name in SCRIPTS)
-        (self.folder / "page.html").write_text(
-            SERVED.format(theme=theme, styles=styles, scripts=scripts, body=body)
-        )
-        page = new_page(self.browser, reduced_motion="reduce")
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
-        page.on("request", lambda request: self.requests.append(request.url))
-        if before:
-            page.add_init_script(before)
-        page.goto((self.folder / "page.html").as_uri() + hash_)
-        return page
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("site")
-
-
-@pytest.fixture
-def site(browser: Browser, folder: Path) -> Iterator[Site]:  # noqa: F811
-    site = Site(browser, folder)
-    yield site
-    for context in browser.contexts:
-        context.close()
-    assert site.errors == []
-    assert {url.split(":")[0] for url in site.requests} <= {"file", "blob"}
+def opened(
+    site: Pages, *names: str, limit: str = PATIENT, fragment: str = "", **options: Any
+) -> Page:
+    """A page with these editors, or with the board of stars too."""
+    (site.folder / "_static" / "python.js").write_text(python_script())
+    parts = [(editor(name) if name != "stars" else stars())._repr_html_() for name in names]
+    body = "".join(parts).replace("data-stars", f"{limit} data-stars")
+    return site.open(body, fragment=fragment, **options)
 
 
 def figure(page: Page, name: str) -> Locator:
@@ -141,7 +83,7 @@ IN_A_WORKER = """async (calls) => {
 
 
 @pytest.mark.parametrize("name", EDITABLE)
-def test_the_browser_reports_what_python_reports(name: str, site: Site) -> None:
+def test_the_browser_reports_what_python_reports(name: str, site: Pages) -> None:
     """Every answer: ours, the one it begins with, and the wrong ones."""
     puzzle = EDITABLE[name]
     task = json.loads(json.dumps(puzzle.task()))
@@ -150,16 +92,16 @@ def test_the_browser_reports_what_python_reports(name: str, site: Site) -> None:
         puzzle.solution or puzzle.stub,
         *(code for code, _ in WRONG.get(name, [])),
     ]
-    page = site.open()
-    page.add_script_tag(path=site.folder / "python.js")
+    page = opened(site)
+    page.add_script_tag(path=site.folder / "_static" / "python.js")
     seen = page.evaluate(IN_A_WORKER, [[code, task] for code in codes])
     for code, report in zip(codes, seen, strict=True):
         assert report == json.loads(json.dumps(run(code, task))), code
 
 
 @pytest.mark.parametrize("name", PUZZLES)
-def test_a_puzzle_is_solved_in_the_page_and_the_stars_stay(name: str, site: Site) -> None:
-    page = site.open(name)
+def test_a_puzzle_is_solved_in_the_page_and_the_stars_stay(name: str, site: Pages) -> None:
+    page = opened(site, name)
     shown = edit(page, name)
     says, earned = STUBS[name]
     expect(ran(shown)).to_contain_text(says)
@@ -173,23 +115,18 @@ def test_a_puzzle_is_solved_in_the_page_and_the_stars_stay(name: str, site: Site
     expect(shown.locator("textarea")).to_have_value(PUZZLES[name].solution)
 
 
-def test_nothing_is_loaded_before_a_reader_edits_and_python_only_once(site: Site) -> None:
-    page = site.open("broadcast", "ring")
+def test_nothing_is_loaded_before_a_reader_edits_and_python_only_once(site: Pages) -> None:
+    page = opened(site, "broadcast", "ring")
     loaded = [Path(url).name for url in site.requests]
     assert sorted(loaded) == sorted(["page.html", *STYLES, *SCRIPTS])
     ran(edit(page, "broadcast"))
     ran(edit(page, "ring"))
     later = [url for url in site.requests if url.startswith("file:")][len(loaded) :]
-    assert [Path(url).name for url in later] == ["python.js"]
+    assert sorted(Path(url).name for url in later) == ["editor.css", "editor.js", "python.js"]
 
 
-def test_what_pages_carry_that_nobody_edits_is_small() -> None:
-    static = files("course.widgets") / "static"
-    assert sum(len((static / f"editor.{kind}").read_bytes()) for kind in ("js", "css")) < 30_000
-
-
-def test_a_schedule_is_priced_and_drawn_for_as_many_ranks_as_one_likes(site: Site) -> None:
-    page = site.open("ring")
+def test_a_schedule_is_priced_and_drawn_for_as_many_ranks_as_one_likes(site: Pages) -> None:
+    page = opened(site, "ring")
     shown = edit(page, "ring")
     ran(shown)
     table = shown.get_by_role("group", name="Prices").get_by_role("row")
@@ -204,17 +141,17 @@ def test_a_schedule_is_priced_and_drawn_for_as_many_ranks_as_one_likes(site: Sit
     expect(shown.get_by_role("group", name="Prices")).to_contain_text("8 ranks")
 
 
-def test_a_schedule_that_fails_is_drawn_until_there(site: Site) -> None:
+def test_a_schedule_that_fails_is_drawn_until_there(site: Pages) -> None:
     code = EDITABLE["ring"].stub.replace("(0, False)", "(0, True)")
-    shown = edit(site.open("ring"), "ring", code)
+    shown = edit(opened(site, "ring"), "ring", code)
     expect(ran(shown)).to_contain_text("So it counts twice")
     slider = shown.get_by_label("Step", exact=True)
     slider.press("End")
     expect(shown.get_by_role("img", name="a rank is counted twice").first).to_be_visible()
 
 
-def test_lanes_are_drawn_and_said(site: Site) -> None:
-    shown = edit(site.open("fsdp"), "fsdp", PUZZLES["fsdp"].solution)
+def test_lanes_are_drawn_and_said(site: Pages) -> None:
+    shown = edit(opened(site, "fsdp"), "fsdp", PUZZLES["fsdp"].solution)
     ran(shown)
     lanes = shown.locator(".lanes")
     assert "compute: F0 from 2 to 5 ms, F1 from 5 to 8 ms" in (
@@ -228,9 +165,11 @@ def test_lanes_are_drawn_and_said(site: Site) -> None:
 # ---- what goes wrong ----
 
 
-def test_an_endless_loop_is_stopped_and_the_next_run_is_as_ever(site: Site) -> None:
+def test_an_endless_loop_is_stopped_and_the_next_run_is_as_ever(site: Pages) -> None:
     code = EDITABLE["ring"].stub
-    shown = edit(site.open("ring", limit='data-limit="2000"'), "ring", code + "while True: pass\n")
+    shown = edit(
+        opened(site, "ring", limit='data-limit="2000"'), "ring", code + "while True: pass\n"
+    )
     expect(ran(shown)).to_contain_text("It ran for two seconds, and was stopped.")
     shown.evaluate("figure => { figure.dataset.limit = 60000; }")
     shown.locator("textarea").fill(code)
@@ -248,8 +187,8 @@ def test_an_endless_loop_is_stopped_and_the_next_run_is_as_ever(site: Site) -> N
         ("from math import log\nlog('x')\n", "TypeError", 2),
     ],
 )
-def test_an_error_is_shown_at_its_line(code: str, says: str, line: int, site: Site) -> None:
-    page = site.open("ring")
+def test_an_error_is_shown_at_its_line(code: str, says: str, line: int, site: Pages) -> None:
+    page = opened(site, "ring")
     shown = edit(page, "ring", code)
     expect(ran(shown)).to_contain_text(says)
     expect(shown.locator(".gutter .wrong")).to_have_text(str(line))
@@ -270,15 +209,15 @@ def test_an_error_is_shown_at_its_line(code: str, says: str, line: int, site: Si
         "from browser import self\nself.WebSocket.new('wss://example.org')\n",
     ],
 )
-def test_what_runs_reaches_nothing_outside(code: str, site: Site) -> None:
-    shown = edit(site.open("ring"), "ring", code)
+def test_what_runs_reaches_nothing_outside(code: str, site: Pages) -> None:
+    shown = edit(opened(site, "ring"), "ring", code)
     expect(ran(shown)).to_contain_text("Not yet")
     expect(shown.locator(".gutter .wrong")).to_have_count(1)
 
 
-def test_ten_megabytes_of_output_are_cut(site: Site) -> None:
+def test_ten_megabytes_of_output_are_cut(site: Pages) -> None:
     code = "line = 'x' * 999\nfor _ in range(10_000):\n    print(line)\n"
-    shown = edit(site.open("ring"), "ring", code + EDITABLE["ring"].stub)
+    shown = edit(opened(site, "ring"), "ring", code + EDITABLE["ring"].stub)
     expect(ran(shown)).to_contain_text("Right.")
     printed = shown.locator(".result > pre")
     expect(printed).to_contain_text("… and 9,980,000 characters more")
@@ -291,33 +230,39 @@ SPOILED = 'localStorage.setItem("minidist.puzzles", "{not json");'
 
 
 @pytest.mark.parametrize("before", [FULL, FORBIDDEN], ids=["full", "forbidden"])
-def test_it_works_where_nothing_can_be_kept_and_says_so(before: str, site: Site) -> None:
-    page = site.open("broadcast", "stars", before=before)
+def test_it_works_where_nothing_can_be_kept_and_says_so(before: str, site: Pages) -> None:
+    page = opened(site, "broadcast", "stars", before=before)
     shown = edit(page, "broadcast", PUZZLES["broadcast"].solution)
     expect(ran(shown)).to_contain_text("This browser keeps nothing here")
     expect(page.locator(".board-of-stars")).to_contain_text("3 of 36")
 
 
-def test_what_is_kept_may_be_spoiled(site: Site) -> None:
-    page = site.open("broadcast", "stars", before=SPOILED)
+def test_what_is_kept_may_be_spoiled(site: Pages) -> None:
+    page = opened(site, "broadcast", "stars", before=SPOILED)
     expect(page.locator(".board-of-stars")).to_contain_text("0 of 36")
     expect(ran(edit(page, "broadcast"))).to_contain_text("Right.")
 
 
-def test_a_missing_file_is_said(site: Site) -> None:
-    (site.folder / "python.js").unlink()
-    page = site.open("broadcast")
+@pytest.mark.parametrize("missing", ["python.js", "editor.js", "editor.css"])
+def test_a_missing_file_is_said_and_can_be_loaded_later(missing: str, site: Pages) -> None:
+    page = opened(site, "broadcast")
+    file = site.folder / "_static" / missing
+    file.rename(file.with_suffix(".away"))
     shown = edit(page, "broadcast")
-    expect(shown.locator(".verdict")).to_contain_text("python.js")
-    assert any("ERR_FILE_NOT_FOUND" in error for error in site.errors)
+    expect(shown.get_by_role("status")).to_contain_text(f"does not load: {missing}.")
+    assert all("ERR_FILE_NOT_FOUND" in error for error in site.errors)
     site.errors.clear()
+    file.with_suffix(".away").rename(file)
+    if missing != "python.js":
+        button(shown, "Edit").click()
+    expect(ran(shown)).to_contain_text("Right.")
 
 
 # ---- what is kept, and sent ----
 
 
-def test_what_one_wrote_stays_and_can_be_reset(site: Site) -> None:
-    page = site.open("ring")
+def test_what_one_wrote_stays_and_can_be_reset(site: Pages) -> None:
+    page = opened(site, "ring")
     shown = edit(page, "ring", "# mine\n")
     page.reload()
     edit(page, "ring")
@@ -329,14 +274,15 @@ def test_what_one_wrote_stays_and_can_be_reset(site: Site) -> None:
     expect(shown.locator("textarea")).to_have_value(EDITABLE["ring"].stub)
 
 
-def test_a_link_of_someone_else_shows_its_code_and_runs_when_told_to(site: Site) -> None:
+def test_a_link_of_someone_else_shows_its_code_and_runs_when_told_to(site: Pages) -> None:
     code = "# für dich: ⌈log₂ N⌉ \U0001f600\n" + PUZZLES["broadcast"].solution
-    shown = edit(site.open("broadcast"), "broadcast", code)
+    shown = edit(opened(site, "broadcast"), "broadcast", code)
     button(shown, "Share link").click()
     link = shown.get_by_label("Link to this code").input_value()
     assert re.fullmatch(r"file:///.*/page\.html#code=broadcast\.[\w-]+", link)
+    shown.page.context.close()
     site.requests.clear()
-    page = site.open("broadcast", "ring", hash_="#" + link.split("#")[1])
+    page = opened(site, "broadcast", "ring", fragment="#" + link.split("#")[1])
     shown = figure(page, "broadcast")
     expect(shown.locator("textarea")).to_have_value(code)
     expect(shown.locator(".verdict")).to_contain_text("It runs when you press Run")
@@ -349,39 +295,21 @@ def test_a_link_of_someone_else_shows_its_code_and_runs_when_told_to(site: Site)
 
 
 @pytest.mark.parametrize(
-    "hash_", ["#code=broadcast.%%%", "#code=broadcast._w", "#code=other.AAAA", "#x"]
+    "fragment", ["#code=broadcast.%%%", "#code=broadcast._w", "#code=other.AAAA", "#x"]
 )
-def test_a_link_that_means_nothing_does_nothing(hash_: str, site: Site) -> None:
-    page = site.open("broadcast", hash_=hash_)
+def test_a_link_that_means_nothing_does_nothing(fragment: str, site: Pages) -> None:
+    page = opened(site, "broadcast", fragment=fragment)
     expect(button(figure(page, "broadcast"), "Edit")).to_be_visible()
 
 
-def test_stars_are_shown_exported_and_imported(site: Site, tmp_path: Path) -> None:
-    page = site.open("broadcast", "stars")
+def test_all_stars_are_shown_at_once(site: Pages) -> None:
+    page = opened(site, "broadcast", "stars")
     board = page.locator(".board-of-stars")
     expect(board.get_by_role("listitem")).to_have_count(12)
     expect(board).to_contain_text("0 of 36")
     ran(edit(page, "broadcast", PUZZLES["broadcast"].solution))
     expect(board).to_contain_text("3 of 36")
-    with page.expect_download() as download:
-        button(board, "Export").click()
-    download.value.save_as(tmp_path / "stars.json")
-    kept = json.loads((tmp_path / "stars.json").read_text())
-    assert kept == {"broadcast": {"code": PUZZLES["broadcast"].solution, "stars": 3}}
-    page.context.close()
-    page = site.open("broadcast", "stars")  # another browser
-    board = page.locator(".board-of-stars")
-    expect(board).to_contain_text("0 of 36")
-    read = board.get_by_label("File with stars")
-    read.set_input_files(tmp_path / "stars.json")
-    expect(board).to_contain_text("3 of 36")
-    edit(page, "broadcast")
-    box = figure(page, "broadcast").locator("textarea")
-    expect(box).to_have_value(PUZZLES["broadcast"].solution)
-    for text in ("no json", "null", '{"broadcast": 3}', '{"ring": {"code": 1, "stars": "x"}}'):
-        (tmp_path / "bad.json").write_text(text)
-        read.set_input_files(tmp_path / "bad.json")
-    expect(box).to_have_value(PUZZLES["broadcast"].solution)
+    expect(board.get_by_role("img", name="3 of 3 stars")).to_be_visible()
     board.get_by_role("link", name="All-to-all").click()
     assert page.url.endswith("#write-all_to_all")
 
@@ -389,8 +317,8 @@ def test_stars_are_shown_exported_and_imported(site: Site, tmp_path: Path) -> No
 # ---- who uses it ----
 
 
-def test_the_keyboard_is_enough(site: Site) -> None:
-    page = site.open("ring")
+def test_the_keyboard_is_enough(site: Pages) -> None:
+    page = opened(site, "ring")
     shown = figure(page, "ring")
     button(shown, "Edit").focus()
     page.keyboard.press("Enter")
@@ -423,18 +351,16 @@ def test_the_keyboard_is_enough(site: Site) -> None:
     expect(box).not_to_be_focused()
 
 
-def test_without_a_script_it_can_be_read(browser: Browser, site: Site) -> None:  # noqa: F811
-    site.open("broadcast")
-    page = new_page(browser, java_script_enabled=False)
-    page.goto((site.folder / "page.html").as_uri())
+def test_without_a_script_it_can_be_read(site: Pages) -> None:
+    page = opened(site, "broadcast", java_script_enabled=False)
     expect(page.locator(".plain pre")).to_have_text(PUZZLES["broadcast"].stub)
     page.get_by_text("A solution").click()
     expect(page.get_by_text("distance *= 2")).to_be_visible()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_and_a_phone_needs_no_sideways_scrolling(theme: str, site: Site) -> None:
-    page = site.open("all_reduce", "fsdp", "ring", "stars", theme=theme)
+def test_axe_finds_nothing_and_a_phone_needs_no_sideways_scrolling(theme: str, site: Pages) -> None:
+    page = opened(site, "all_reduce", "fsdp", "ring", "stars", theme=theme)
     page.set_viewport_size({"width": PHONE, "height": 800})
     ran(edit(page, "all_reduce"))
     ran(edit(page, "fsdp"))

@@ -1,8 +1,9 @@
 """Code that readers change and run in the page: no server, no network, nothing to install.
 
-Who does what: `course.puzzles` says what is asked, as data; here that becomes HTML; `editor.js`
-shows a text box and the report; and Python in the reader's browser, which is Brython in a worker,
-writes the report. `python_script` is the file that brings it. It is loaded once a reader wants it.
+Who does what: `course.puzzles` says what is asked, as data; here that becomes HTML; `puzzles.js`
+shows stars and a button; `editor.js` shows a text box and the report; and Python in the reader's
+browser, which is Brython in a worker, writes the report. `python_script` is the file that brings
+it. It and the editor are loaded once a reader presses the button.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""All that a reader can have done; `progress.js` ticks it, here and in the contents of pages."""
+"""All that a reader can have done, to tick; `progress.js` shows the ticks in the contents."""
 
 import json
 import re

@@ -1,55 +1,20 @@
-// Code that a reader edits, runs and shares. What it means, Python says: here is the text box, what
-// is kept in the browser, and a report turned into nodes.
+// Code that a reader edits, runs and shares. What it means, Python says: here is the text box, and
+// a report turned into nodes. `puzzles.js` loads this once a reader wants to edit.
 (() => {
   "use strict";
   const { html, buildAll } = globalThis.minidistPlayer;
+  const { kept, keep, lost, load } = globalThis.minidistKept;
+  const { starsOf } = globalThis.minidistPuzzles;
   const LIMIT = 2000; // ms that what a reader wrote may run
-  const KEY = "minidist.puzzles";
-  const PYTHON = document.currentScript?.src.replace(/[^/]*$/, "python.js");
-
-  // ---- what is kept: {name: {code, stars}} ----
-
-  const memory = {};
-  let forbidden = false; // or full
-
-  function all() {
-    try {
-      Object.assign(memory, JSON.parse(localStorage.getItem(KEY)));
-    } catch {
-      forbidden = true;
-    }
-    return memory;
-  }
-
-  function keep(name, values) {
-    all()[name] = { ...memory[name], ...values };
-    try {
-      localStorage.setItem(KEY, JSON.stringify(memory));
-      forbidden = false;
-    } catch {
-      forbidden = true;
-    }
-    document.dispatchEvent(new Event("minidist-kept"));
-  }
 
   // ---- Python, in a worker ----
 
   let python = null; // a worker, or rather the promise of one
 
   function start() {
-    python ??= load().then(launch);
+    python ??= load("python.js").then(launch);
     python.catch(() => (python = null));
     return python;
-  }
-
-  function load() {
-    return new Promise((loaded, failed) => {
-      if (globalThis.minidistPython) return loaded();
-      const script = html("script", { src: PYTHON });
-      script.onload = loaded;
-      script.onerror = () => failed(new Error("The file that brings Python is missing: python.js."));
-      document.head.append(script);
-    });
   }
 
   function launch() {
@@ -108,11 +73,6 @@
   }
 
   // ---- a report, as nodes ----
-
-  function starsOf(earned, of) {
-    const text = "★".repeat(earned) + "☆".repeat(of - earned);
-    return html("span", { class: "stars", role: "img", "aria-label": `${earned} of ${of} stars` }, text);
-  }
 
   function marksOf(marks) {
     const item = ([text, earned]) => html("li", {}, starsOf(Number(earned), 1), ` ${text}`);
@@ -200,8 +160,8 @@
   }
 
   class Editor {
-    constructor(figure) {
-      this.figure = figure;
+    constructor(figure, controls) {
+      Object.assign(this, { figure, controls });
       this.name = figure.dataset.name;
       this.stars = Number(figure.dataset.stars);
       Object.assign(this, JSON.parse(figure.querySelector("script").textContent)); // task, stub
@@ -210,24 +170,16 @@
         made.onclick = () => act.call(this);
         return made;
       };
-      this.controls = html("div", { class: "controls" }, button("Edit", this.edit));
-      this.earned = html("span", {});
-      figure.querySelector("figcaption strong").after(" ", this.earned);
-      figure.querySelector(".plain").before(this.controls);
       this.buttons = [button("Run", this.run), button("Reset", this.reset), button("Share link", this.share)];
       this.buttons[0].classList.add("run");
-      this.showStars();
-      document.addEventListener("minidist-kept", () => this.showStars());
-      addEventListener("hashchange", () => this.receive());
-      this.receive();
     }
 
     get kept() {
-      return all()[this.name] ?? {};
+      return kept("puzzles")[this.name] ?? {};
     }
 
-    showStars() {
-      this.earned.replaceChildren(...(this.stars ? [starsOf(this.kept.stars ?? 0, this.stars)] : []));
+    keep(values) {
+      keep("puzzles", { [this.name]: { ...this.kept, ...values } });
     }
 
     // Somebody else's code is shown, and waits.
@@ -289,7 +241,7 @@
     typed() {
       this.foreign = false;
       this.number();
-      keep(this.name, { code: this.box.value });
+      this.keep({ code: this.box.value });
     }
 
     number(wrong = 0) {
@@ -321,7 +273,7 @@
     reset() {
       const code = this.foreign ? (this.kept.code ?? this.stub) : this.stub;
       this.open(code);
-      if (!this.foreign) keep(this.name, { code: undefined });
+      if (!this.foreign) this.keep({ code: undefined });
       this.foreign = false;
       this.say("");
       this.result.replaceChildren();
@@ -359,14 +311,14 @@
     show(report) {
       const earned = report.marks.filter(([, each]) => each).length;
       if (this.stars && report.right && !this.foreign && earned > (this.kept.stars ?? 0)) {
-        keep(this.name, { code: this.box.value, stars: earned });
+        this.keep({ code: this.box.value, stars: earned });
       }
       const kind = report.right ? "right" : "wrong";
       const head = html("strong", { class: kind }, report.right ? "✓ Right. " : "✗ Not yet. ");
       const sentences = report.says.map((text) => html("p", {}, text));
       sentences[0].prepend(head, ...this.place(report.line));
-      const lost = forbidden ? [html("p", {}, "This browser keeps nothing here: share or export what you want to keep.")] : [];
-      this.say(...sentences, ...(this.stars && report.marks.length ? [marksOf(report.marks)] : []), ...lost);
+      const marks = this.stars && report.marks.length ? [marksOf(report.marks)] : [];
+      this.say(...sentences, ...marks, lost());
       this.result.replaceChildren(
         ...(report.table ? [tableOf(report.table)] : []),
         ...(report.drawn ? [stepperOf(report.drawn)] : []),
@@ -391,68 +343,5 @@
     }
   }
 
-  // ---- all stars of a page ----
-
-  function board(figure) {
-    const items = [...figure.querySelectorAll("li")];
-    const total = html("span", { role: "status" });
-    const file = html("input", { type: "file", accept: ".json,application/json", "aria-label": "File with stars" });
-    const write = html("button", { type: "button" }, "Export");
-    const read = html("button", { type: "button" }, "Import");
-    const marks = items.map((item) => {
-      const mark = html("span", {});
-      item.append(" ", mark);
-      return mark;
-    });
-    const show = () => {
-      const kept = all();
-      let sum = 0;
-      let most = 0;
-      items.forEach(({ dataset }, at) => {
-        const earned = Math.min(kept[dataset.name]?.stars ?? 0, Number(dataset.stars));
-        marks[at].replaceChildren(starsOf(earned, Number(dataset.stars)));
-        sum += earned;
-        most += Number(dataset.stars);
-      });
-      total.textContent = `${sum} of ${most}`;
-    };
-    write.onclick = () => {
-      const blob = new Blob([JSON.stringify(all(), null, 1)], { type: "application/json" });
-      const link = html("a", { href: URL.createObjectURL(blob), download: "stars.json" });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-    };
-    read.onclick = () => file.click();
-    file.hidden = true;
-    file.onchange = async () => {
-      try {
-        receive(JSON.parse(await file.files[0].text()), items);
-      } catch {
-        total.textContent = "That is not a file with stars.";
-      }
-      file.value = "";
-    };
-    figure.querySelector("strong").after(" ", total);
-    figure.append(html("div", { class: "controls" }, write, read, file));
-    document.addEventListener("minidist-kept", show);
-    show();
-  }
-
-  // Of each puzzle the better result stays.
-  function receive(given, items) {
-    for (const { dataset } of items) {
-      const { code, stars } = given[dataset.name] ?? {};
-      if (typeof code !== "string" || !Number.isInteger(stars)) continue;
-      if (stars > (all()[dataset.name]?.stars ?? 0)) keep(dataset.name, { code, stars });
-    }
-  }
-
-  const once = (kind, make) => {
-    for (const figure of document.querySelectorAll(`.minidist-widget.${kind}:not([data-ready])`)) {
-      figure.dataset.ready = "";
-      make(figure);
-    }
-  };
-  once("editor", (figure) => new Editor(figure));
-  once("board-of-stars", board);
+  globalThis.minidistEditor = (...parts) => new Editor(...parts);
 })();

@@ -2,38 +2,8 @@
 (() => {
   "use strict";
   const { html } = globalThis.minidistPlayer;
-  const KEY = "minidist.guesses";
+  const { kept, keep, lost, whenKept } = globalThis.minidistKept;
   const button = (name, onclick) => Object.assign(html("button", { type: "button" }, name), { onclick });
-
-  // ---- what is kept: {name: {question, page, guess, says}}, with a ratio or with `right` ----
-
-  let memory = {};
-  let forbidden = false; // or full
-
-  function all() {
-    try {
-      if (!forbidden) memory = { ...JSON.parse(localStorage.getItem(KEY)) };
-    } catch {
-      forbidden = true;
-    }
-    return memory;
-  }
-
-  function keep(change) {
-    change(all());
-    try {
-      localStorage.setItem(KEY, JSON.stringify(memory));
-      forbidden = false;
-    } catch {
-      forbidden = true;
-    }
-    document.dispatchEvent(new Event("minidist-guessed"));
-  }
-
-  function whenKept(show) {
-    document.addEventListener("minidist-guessed", show);
-    show();
-  }
 
   // ---- one question ----
 
@@ -63,13 +33,13 @@
     const details = figure.querySelector("details");
     const said = html("p", { role: "status" });
     const again = button("Clear my guess", () => {
-      keep((kept) => delete kept[name]);
+      keep("guesses", { [name]: undefined });
       form.querySelector("input, button").focus();
     });
 
     function take(guess) {
       const page = location.pathname.split("/").pop();
-      keep((kept) => (kept[name] = { question, page, ...compare(guess, data) }));
+      keep("guesses", { [name]: { question, page, ...compare(guess, data) } });
       again.focus();
     }
 
@@ -85,13 +55,12 @@
     };
     details.before(form, said, again);
     figure.dataset.ready = "";
-    whenKept(() => {
-      const guess = all()[name]?.guess; // the page may have another answer now than then
+    whenKept("guesses", () => {
+      const guess = kept("guesses")[name]?.guess; // the page may have another answer now than then
       const made = picks.length ? choices.includes(guess) : guess > 0;
       form.hidden = details.hidden = made;
       again.hidden = !made;
-      const lost = forbidden ? " This browser keeps it only while you stay on the page." : "";
-      said.textContent = made ? compare(guess, data).says + lost : "";
+      said.textContent = made ? `${compare(guess, data).says} ${lost()}` : "";
     });
   }
 
@@ -125,15 +94,17 @@
     const total = html("span", { role: "status" });
     const marks = Object.entries(SCALE).map(([text, ratio]) => html("i", { style: at(ratio) }, text));
     const list = html("ol");
-    const clear = button("Clear all", () => keep((kept) => Object.keys(kept).forEach((name) => delete kept[name])));
+    const clear = button("Clear all", () => {
+      keep("guesses", Object.fromEntries(Object.keys(kept("guesses")).map((name) => [name])));
+    });
     const part = html("div", {}, html("div", { class: "ends" }, strip(...marks)), list, clear);
     plain.textContent = "None yet: the chapters ask.";
     figure.querySelector("strong").after(" ", total);
     figure.append(part);
-    whenKept(() => {
-      const rows = Object.entries(all()).filter(([, kept]) => kept?.says);
+    whenKept("guesses", () => {
+      const rows = Object.entries(kept("guesses")).filter(([, each]) => each?.says);
       list.replaceChildren(...rows.map(rowOf));
-      total.textContent = sumOf(rows.map(([, kept]) => kept));
+      total.textContent = sumOf(rows.map(([, each]) => each));
       plain.hidden = rows.length > 0;
       part.hidden = !rows.length;
     });
