@@ -1,7 +1,9 @@
 """What labs measure with: steps in turns, travels of units, memory, and emulated layers."""
 
+import math
 import time
 from functools import partial
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 
 import minidist
-from course.timing import lanes, travels, turns
+from course.timing import lanes, travels, turns, waiting
 from course.timing.turns import Round
 from course.training import metered
 from course.training.emulated import OnDevice, slow_down
@@ -17,6 +19,8 @@ from from_scratch.fsdp import FSDP
 from minidist import Ours
 from minidist.profiler.spans import Span
 from minidist.profiler.timeline import mark
+from minidist.schedule.algorithms import halving_doubling_all_reduce, ring_all_reduce
+from minidist.schedule.cost import Link, price, switch
 
 
 def run() -> dict[str, list[Round]]:
@@ -177,6 +181,77 @@ def test_a_step_of_fsdp_on_two_lanes_by_hand() -> None:
     ]
     kept = lanes.fsdp_step([1, 1], 1, 1, link, link, keep=True)
     assert [s.name for s in kept if s.lane == "all-gather"] == ["all-gather 0", "all-gather 1"]
+
+
+def test_units_are_gathered_as_far_ahead_as_asked_and_take_memory_from_then_on() -> None:
+    units, link = [1] * 4, per_byte(1.0)
+
+    def step(forward: int, backward: int) -> tuple[list[Span], list[lanes.Held]]:
+        spans = lanes.fsdp_step(units, 2, 1, link, link, prefetch=(forward, backward))
+        return spans, lanes.held(spans, units)
+
+    for ahead in range(3):
+        _, held = step(ahead, ahead)
+        assert max(now.weights for now in held) == lanes.SHARD * (1 + ahead)
+        assert held[-1][1:] == (0, 0)
+        assert not any(now.gradients for now in held if now.start < 4 * 4), "in forward"
+    assert step(1, 1)[0] == lanes.fsdp_step(units, 2, 1, link, link)
+    assert step(0, 0)[0] == lanes.fsdp_step(units, 2, 1, link, link, prefetch=False)
+    none, first, second, both = (
+        lanes.took(step(*ahead)[0]) for ahead in ((0, 0), (1, 0), (0, 1), (1, 1))
+    )
+    assert both < first < none
+    assert both < second < none
+    assert first - both == pytest.approx(none - second), "each pass gains by itself"
+
+
+def test_memory_by_hand() -> None:
+    """As in the step above: 2 s for a gather, 2 and 4 s of compute, 4 s for a reduce-scatter."""
+    spans = lanes.fsdp_step([1, 1], 1, 1, per_byte(1.0), per_byte(1.0), prefetch=False)
+    assert [tuple(now) for now in lanes.held(spans, [1, 1])] == [
+        (0, 2, 0),  # unit 0, on its way; from 4 on unit 1; from 8 on unit 1 again
+        (10, 2, 4),  # it computes backward
+        (14, 0, 4),
+        (18, 2, 0),  # its gradients have left, and unit 0 may come
+        (20, 2, 4),
+        (24, 0, 4),
+        (28, 0, 0),
+    ]
+
+
+# ---- ranks that wait ----
+
+RING = ring_all_reduce(4)
+
+
+def test_ranks_that_start_together_take_what_the_schedule_costs() -> None:
+    for ranks, schedule in product((2, 3, 4, 7), (ring_all_reduce, halving_doubling_all_reduce)):
+        whole = schedule(ranks)
+        done = waiting.simulate(whole, [5.0] * ranks, 1.0)
+        steps = price(whole, switch(Link(1.0, 0.0)))(0)
+        assert max(own[-1].end for own in done) == 5 + steps
+    assert not any(each.awaits is not None for own in done for each in own if ranks == 4)
+
+
+def test_a_late_rank_makes_all_late_and_waits_for_none() -> None:
+    done = waiting.simulate(RING, [0, 0, 30, 0], 1.0)
+    assert {own[-1].end for own in done} == {36}
+    awaits = [
+        [(each.awaits, each.start) for each in own if each.awaits is not None] for own in done
+    ]
+    assert awaits == [[(3, 1)], [(2, 1)], [], [(2, 1)]]
+    for own in done:
+        for one, after in pairwise(own):
+            assert one.end <= after.start
+
+
+def test_a_dead_rank_stops_its_neighbors_and_they_theirs() -> None:
+    done = waiting.simulate(ring_all_reduce(6), [0.0] * 6, 1.0, dies=(2, 3))
+    last = [own[-1] for own in done]
+    assert [(each.awaits, each.start) for each in last] == [
+        (1, 5), (2, 4), (None, 2), (2, 4), (3, 5), (4, 5)
+    ]  # fmt: skip
+    assert [each.end for each in last] == [math.inf] * 2 + [3] + [math.inf] * 3
 
 
 def test_with_enough_tokens_a_step_is_hardly_longer_than_its_compute() -> None:
