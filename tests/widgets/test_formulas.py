@@ -13,10 +13,11 @@ import torch
 from playwright.sync_api import Browser, Page
 
 from course.widgets import grid_slider, plan_slider, scaling
+from course.widgets.borders import between
 from course.widgets.checkpoints import best_interval, lost, rule_of_thumb
 from course.widgets.grid import grid
 from course.widgets.memory import POLICIES, bytes_each
-from course.widgets.overlap import STRATEGIES, backward, gradient_bytes
+from course.widgets.overlap import STRATEGIES, backward, gradient_bytes, send
 from course.widgets.peak import peak, shape
 from course.widgets.plan import MODELS
 from minidist.memory.predict import STRATEGIES as WRAPPERS
@@ -27,7 +28,11 @@ from minidist.planner.hardware import ACCELERATORS, H100
 from minidist.planner.jobs import SMALL
 from minidist.planner.planner import ROOM, plan
 from minidist.planner.sizes import Sizes
-from minidist.schedule.algorithms import ALL_REDUCE, ring_all_reduce
+from minidist.schedule.algorithms import (
+    ALL_REDUCE,
+    halving_doubling_all_reduce,
+    ring_all_reduce,
+)
 from minidist.schedule.cost import Link, price, switch
 from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
 
@@ -170,6 +175,22 @@ def test_a_backward_pass_is_that_of_the_simulation(formulas: Page, strategy: str
             yield [sizes, per_byte, strategy, cap, ranks, link], wanted
 
     compare(formulas, "overlap", cases())
+
+
+def test_buckets_between_borders_travel_as_in_the_simulation(formulas: Page) -> None:
+    draw, link = random.Random(8), {"alpha": 1e-5, "beta": 1e-9}
+
+    def cases() -> Iterator[tuple[list[Any], Any]]:
+        for sizes, per_byte, _, ranks, *_ in models():
+            borders = [draw.randint(0, len(sizes)) for _ in range(draw.randint(0, 6))]
+            buckets = between(len(sizes), borders)
+            assert asked(formulas, "between", [[sizes, borders]]) == [buckets]
+            seconds = price(halving_doubling_all_reduce(ranks), switch(Link(**link)))
+            done = send(buckets, sizes, per_byte, seconds)
+            call = [buckets, sizes, per_byte, True, "halving_doubling", ranks, link]
+            yield call, (done.end, done.travels, done.exposed)
+
+    compare(formulas, "send", cases())
 
 
 def test_the_gradients_of_the_small_job_are_all_there() -> None:

@@ -9,13 +9,11 @@ from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
 from course.widgets import (
-    bucket_stepper,
     sampler_stepper,
     unit_stepper,
     waits_stepper,
     zero_stepper,
 )
-from course.widgets.buckets import CAPS, LAYERS, WAYS
 from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, drawing
 from course.widgets.recording import RANKS
 from course.widgets.sampler import CALLS, ENDS, SAMPLES
@@ -151,23 +149,6 @@ def test_a_unit_lives_as_fsdp_lets_it() -> None:
     assert sorted({*phases}, key=phases.index) == ["forward", "backward", "step"]
 
 
-def test_buckets_leave_when_they_may() -> None:
-    steppers = bucket_stepper().steppers
-    early, late = (steppers[way, "25 MiB"] for way in WAYS)
-    assert [
-        len(cells(steppers["as soon as it is full", f"{cap} MiB"].frames[0])) for cap in CAPS
-    ] == [4, 6, 2]
-    for stepper in (early, late):
-        layers = [c for row in cells(stepper.frames[-1]).values() for c in row[0][0]]
-        assert layers == ["done"] * LAYERS
-    backward = [f for f in early.frames if f.phase == "backward"]
-    assert any("leaves" in frame.says for frame in backward[:3])
-    leaves = [f for f in late.frames if "leaves" in f.says]
-    assert "backward is over" in leaves[0].says
-    waits = [float(re.findall(r"([\d.]+) ms after", s.frames[-1].says)[0]) for s in (early, late)]
-    assert waits[0] < waits[1]
-
-
 def order(epoch: int) -> list[int]:
     """The sampler's documented order: a permutation by seed and epoch."""
     return torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(epoch)).tolist()
@@ -247,7 +228,7 @@ def test_each_stage_can_be_chosen_and_played(pages: Pages) -> None:  # noqa: F81
 
 
 def test_axe_finds_nothing_after_use_at_night(pages: Pages) -> None:  # noqa: F811
-    several = (bucket_stepper(), sampler_stepper(), waits_stepper(), zero_stepper())
+    several = (sampler_stepper(), waits_stepper(), zero_stepper())
     first = (FramesChoice(each.labels, dict([*each.steppers.items()][:1])) for each in several)
     steppers = (unit_stepper(), *first)
     page = pages.open("".join(each._repr_html_() for each in steppers), PHONE, "dark")

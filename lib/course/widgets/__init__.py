@@ -4,7 +4,7 @@
 Python in the browser: see `editor`.
 """
 
-from course.widgets.buckets import bucket_stepper
+from course.widgets.borders import borders_slider
 from course.widgets.checkpoints import checkpoint_slider
 from course.widgets.cost import curves_slider
 from course.widgets.editor import editor, stars
@@ -14,10 +14,12 @@ from course.widgets.memory import state_slider
 from course.widgets.overlap import overlap_slider
 from course.widgets.peak import peak_slider
 from course.widgets.plan import plan_slider
+from course.widgets.prefetch import prefetch_slider
 from course.widgets.progress import progress
 from course.widgets.sampler import sampler_stepper
 from course.widgets.scaling import scaling_slider
 from course.widgets.stages import zero_stepper
+from course.widgets.straggler import straggler_slider
 from course.widgets.traced import trace_stepper
 from course.widgets.units import unit_stepper
 from course.widgets.waits import waits_stepper

@@ -58,10 +58,22 @@ def backward(
     whole = sum(sizes)
     limits = {"naive": (0, 0), "flat": (whole, whole)}.get(strategy, (min(first, cap), cap))
     buckets = assign(sizes, *limits)
+    return send(buckets, sizes, per_byte, seconds, early=strategy == "overlapped")
+
+
+def send(
+    buckets: list[list[int]],
+    sizes: Sequence[int],
+    per_byte: float,
+    seconds: Callable[[float], float],
+    *,
+    early: bool = True,
+) -> Backward:
+    """Simulate one backward pass with these buckets: as `backward` does with its own."""
     ready = [*accumulate(per_byte * size for size in reversed(sizes))][::-1]
     free, travels = 0.0, list[tuple[float, float]]()
     for bucket in buckets:
-        full = max(ready[index] for index in bucket) if strategy == "overlapped" else ready[0]
+        full = max(ready[index] for index in bucket) if early else ready[0]
         start = max(free, full)
         free = start + seconds(sum(sizes[index] for index in bucket))
         travels.append((start, free))

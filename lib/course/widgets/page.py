@@ -17,12 +17,13 @@ SLIDER = """\
 <figure class="minidist-widget slider" data-widget="{kind}">
 <figcaption><strong>{title}</strong></figcaption>
 <script type="application/json">{data}</script>
-<p>Here is a picture with sliders where scripts may run.</p>
+{still}
 </figure>
 {assets}"""
 
 
-SCRIPTS = ("formulas.js", "sliders.js", "bars.js", "curves.js")
+NOTHING = "<p>Here is a picture with sliders where scripts may run.</p>"
+SCRIPTS = ("formulas.js", "sliders.js", "bars.js", "curves.js", "timelines.js")
 
 
 class Control(NamedTuple):
@@ -60,10 +61,11 @@ def choice(name: str, label: str, names: Iterable[str], start: str) -> Control:
 class Slider(NamedTuple):
     """A picture with controls. A notebook shows it; a terminal gets one line."""
 
-    kind: str  #: which picture `bars.js` or `curves.js` draws
+    kind: str  #: which picture `bars.js`, `curves.js` or `timelines.js` draws
     title: str
     controls: Sequence[Control]
     data: Mapping[str, object]
+    still: str = NOTHING  #: what is there without a script, such as a picture of `timeline.still`
 
     def __repr__(self) -> str:
         start = (f"{each.label.lower()} {each.texts[each.place]}" for each in self.controls)
@@ -75,6 +77,7 @@ class Slider(NamedTuple):
             kind=self.kind,
             title=escape(self.title),
             data=as_json({**self.data, "controls": controls}),
+            still=self.still,
             assets=assets(*SCRIPTS),
         )
 

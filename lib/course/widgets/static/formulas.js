@@ -89,6 +89,19 @@ globalThis.minidistFormulas ??= (() => {
   // perByte: seconds that backward takes for a byte of gradients.
   function overlap(sizes, perByte, strategy, cap, ranks, link) {
     const [buckets, early] = STRATEGIES[strategy](sizes, cap);
+    return send(buckets, sizes, perByte, early, "ring", ranks, link);
+  }
+
+  // The buckets between borders; each border: how many gradients backward has made before it.
+  function between(sizes, borders) {
+    const edges = [0, ...[...borders].sort((a, b) => a - b), sizes.length];
+    const last = sizes.length - 1;
+    const buckets = edges.slice(1).map((end, i) =>
+      Array.from({ length: end - edges[i] }, (_, place) => last - edges[i] - place));
+    return buckets.filter((bucket) => bucket.length);
+  }
+
+  function send(buckets, sizes, perByte, early, algorithm, ranks, link) {
     const ready = [];
     let backward = 0;
     for (let index = sizes.length - 1; index >= 0; index -= 1) {
@@ -100,7 +113,7 @@ globalThis.minidistFormulas ??= (() => {
       const full = early ? Math.max(...bucket.map((index) => ready[index])) : backward;
       const start = Math.max(free, full);
       const nbytes = bucket.reduce((sum, index) => sum + sizes[index], 0);
-      free = start + price("ring", ranks, nbytes, link);
+      free = start + price(algorithm, ranks, nbytes, link);
       return [start, free];
     });
     return { backward, travels, exposed: Math.max(0, free - backward) };
@@ -285,7 +298,7 @@ globalThis.minidistFormulas ??= (() => {
   const algorithms = Object.keys(COUNTS);
   const strategies = Object.keys(STRATEGIES);
   return Object.freeze({
-    stateBytes, price, best, crossings, assign, overlap, stepTime, peakBytes, gridStep, lostShares,
+    stateBytes, price, best, crossings, assign, overlap, between, send, stepTime, peakBytes, gridStep, lostShares,
     bestInterval, plan, recommended,
     algorithms, strategies,
   });

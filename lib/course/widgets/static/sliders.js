@@ -1,5 +1,5 @@
 // Pictures with sliders: what stands in a figure's JSON sets the controls, formulas.js computes, and
-// bars.js and curves.js draw. Harmless when loaded twice: the first copy stays, and a figure is built
+// bars.js, curves.js and timelines.js draw. Harmless when loaded twice: the first copy stays, and a figure is built
 // once.
 globalThis.minidistSliders ??= (() => {
   "use strict";
@@ -47,7 +47,7 @@ globalThis.minidistSliders ??= (() => {
   // ---- a figure ----
 
   // How each kind of picture is drawn: (values, data, width, name of the figure) → its height, its
-  // nodes, what is said below, and the legend.
+  // nodes, what is said below, and the legend; or, in place of the first two, one node of HTML.
   const kinds = {};
 
   class Slider {
@@ -60,7 +60,8 @@ globalThis.minidistSliders ??= (() => {
       this.legend = html("p", { class: "legend" });
       this.said = html("p", { class: "said", role: "status" });
       const controls = html("div", { class: "knobs" }, ...this.data.controls.map((c) => this.knob(c)));
-      figure.querySelector("p").replaceWith(controls, this.picture, this.legend, this.said);
+      if (this.data.borders) controls.append(this.borders(this.data.borders));
+      figure.querySelector(".still, p").replaceWith(controls, this.picture, this.legend, this.said);
       figure.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
       new ResizeObserver(() => this.draw()).observe(figure);
       this.draw();
@@ -85,23 +86,57 @@ globalThis.minidistSliders ??= (() => {
       return html("label", {}, head, input);
     }
 
+    // Several thumbs on one track: borders between the gradients in the order in which backward makes
+    // them. A border's value is how many gradients come before it; its place, how many bytes.
+    borders({ name, label, about, page, start }) {
+      const sizes = this.data.sizes.flatMap(([times, each]) => Array(times).fill(each).flat());
+      this.data.gradients = sizes;
+      const stops = [0];
+      for (const size of [...sizes].reverse()) stops.push(stops.at(-1) + size);
+      const places = (this.values[name] = [...start]);
+      const inputs = start.map((place, i) => {
+        const range = { type: "range", min: 0, max: stops.at(-1), step: "any" };
+        const input = html("input", { ...range, "aria-label": `${label} ${i + 1} of ${start.length}` });
+        const put = (at) => {
+          places[i] = Math.min(Math.max(at, 0), sizes.length);
+          input.value = stops[places[i]];
+          const words = `after ${places[i]} of ${sizes.length} gradients, ${bytesText(stops[places[i]])}`;
+          input.setAttribute("aria-valuetext", words);
+        };
+        put(place);
+        input.addEventListener("input", () => {
+          const away = (at) => Math.abs(stops[at] - Number(input.value));
+          put([...stops.keys()].reduce((one, other) => (away(other) < away(one) ? other : one)));
+          this.draw();
+        });
+        const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowDown: -1, ArrowUp: 1, PageDown: -page, PageUp: page };
+        input.addEventListener("keydown", (event) => {
+          if (!(event.key in steps)) return;
+          event.preventDefault();
+          put(places[i] + steps[event.key]);
+          this.draw();
+        });
+        return input;
+      });
+      return html("div", { class: "borders" }, html("span", { class: "what" }, about), ...inputs);
+    }
+
     draw() {
       const width = Math.min(this.figure.clientWidth - 12, 680);
       if (width <= 0) return; // not to be seen
       const draw = kinds[this.figure.dataset.widget];
-      const { height, nodes, says, legend } = draw(this.values, this.data, width, this.name);
+      const { height, nodes, node, says, legend } = draw(this.values, this.data, width, this.name);
+      const drawn = node ?? (height && svg("svg", { width, height }, ...nodes));
       const title = this.figure.querySelector("figcaption").textContent;
       const label = { role: "img", "aria-label": `${title}. ${says}` };
-      this.picture.classList.toggle("past", !height);
-      if (height) {
-        this.picture.replaceChildren(svg("svg", { ...label, width, height }, ...nodes));
+      this.picture.classList.toggle("past", !drawn);
+      if (drawn) this.picture.replaceChildren(drawn);
+      const shown = this.picture.firstChild; // or the last one, faint, so that the page stays still
+      if (shown) for (const [name, value] of Object.entries(label)) shown.setAttribute(name, value);
+      if (drawn) {
         const items = Object.entries(legend).map(([kind, words]) =>
           html("span", {}, html("i", { class: kind }), words));
         this.legend.replaceChildren(...items);
-      } else {
-        // There is nothing to draw: the last picture stays, faint, so that the page stays still.
-        const last = this.picture.firstChild;
-        if (last) for (const [name, value] of Object.entries(label)) last.setAttribute(name, value);
       }
       if (this.said.textContent !== says) this.said.textContent = says;
     }
