@@ -1,0 +1,270 @@
+"""A pipeline as data: what each rank computes, with which micro-batch, in which order.
+
+A model is cut into stages, one after the other; of N ranks, rank s % N has stage s. An order lists
+the work of every rank. `replay` proves it and says when each piece runs; from that follow its
+picture, its bubble, and the sequence that `from_scratch.pipeline` runs between real ranks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from minidist.errors import ScheduleError
+from minidist.schedule.checks import whole_number
+
+
+class Work(NamedTuple):
+    """One stage computes with one micro-batch.
+
+    `kind` is "F" for forward and "B" for backward; or backward comes in two pieces, "I" for the
+    gradient of the stage's input, which the stage before waits for, and "W" for those of weights.
+    """
+
+    kind: str
+    stage: int
+    micro: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.stage}, {self.micro})"
+
+
+Order = Sequence[Sequence[Work]]  # of each rank
+TAKES = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+
+
+# ---- orders ----
+
+
+def gpipe(ranks: int, micro: int) -> Order:
+    """All forward passes, then all backward passes. Huang et al., *GPipe* (2019)."""
+    _check_sizes(ranks, micro)
+    return [[Work(kind, rank, m) for kind in "FB" for m in range(micro)] for rank in range(ranks)]
+
+
+def one_f_one_b(ranks: int, micro: int) -> Order:
+    """Forward until the first gradient is back, then one forward and one backward in turn.
+
+    Narayanan et al., *PipeDream* (2019), and with a flush after each batch, as here, *Efficient
+    Large-Scale Language Model Training on GPU Clusters Using Megatron-LM* (2021).
+    """
+    _check_sizes(ranks, micro)
+    return [
+        in_turns(_works("F", rank, micro), _works("B", rank, micro), ahead=ranks - 1 - rank)
+        for rank in range(ranks)
+    ]
+
+
+def interleaved(ranks: int, micro: int, chunks: int) -> Order:
+    """1F1B in which each rank has several stages, its chunks of the model.
+
+    It works through N micro-batches with one chunk, then through the same with the next. Narayanan
+    et al. (2021), section 2.2.
+    """
+    _check_sizes(ranks, micro)
+    whole_number("chunks", chunks, 1)
+    if micro % ranks:
+        raise ScheduleError(
+            f"{micro} micro-batches do not divide into rounds of {ranks}, one for each rank"
+        )
+
+    def works(kind: str, rank: int) -> Iterator[Work]:
+        for first in range(0, micro, ranks):
+            for chunk in range(chunks)[:: 1 if kind == "F" else -1]:
+                for m in range(first, first + ranks):
+                    yield Work(kind, chunk * ranks + rank, m)
+
+    return [
+        in_turns(
+            [*works("F", rank)],
+            [*works("B", rank)],
+            ahead=2 * (ranks - 1 - rank) + (chunks - 1) * ranks,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def zero_bubble(ranks: int, micro: int) -> Order:
+    """1F1B that fills its bubble with gradients of weights, for which nobody waits: ZB-H1.
+
+    Rank r puts those of r micro-batches off. Qi et al., *Zero Bubble Pipeline Parallelism* (2023).
+    """
+    _check_sizes(ranks, micro)
+    order = []
+    for rank in range(ranks):
+        works: list[Work] = []
+        for work in one_f_one_b(ranks, micro)[rank]:
+            if work.kind == "F":
+                works.append(work)
+                continue
+            works.append(Work("I", rank, work.micro))
+            if work.micro >= rank:
+                works.append(Work("W", rank, work.micro - rank))
+        works += [Work("W", rank, m) for m in range(max(0, micro - rank), micro)]
+        order.append(works)
+    return order
+
+
+def in_turns(forward: Sequence[Work], backward: Sequence[Work], ahead: int) -> list[Work]:
+    """So many forward passes ahead, then one forward and one backward in turn."""
+    ahead = min(ahead, len(forward))
+    steady = chain.from_iterable(zip(forward[ahead:], backward, strict=False))
+    return [*forward[:ahead], *steady, *backward[len(forward) - ahead :]]
+
+
+def _works(kind: str, stage: int, micro: int) -> list[Work]:
+    return [Work(kind, stage, m) for m in range(micro)]
+
+
+def _check_sizes(ranks: int, micro: int) -> None:
+    whole_number("ranks", ranks, 1)
+    whole_number("micro", micro, 1)
+
+
+# ---- what an order says ----
+
+
+class Pass(NamedTuple):
+    """A piece of work in time."""
+
+    work: Work
+    rank: int
+    start: float
+    end: float
+
+
+def stages_of(order: Order) -> int:
+    """How many stages the model is cut into."""
+    return 1 + max(work.stage for works in order for work in works)
+
+
+def follows(work: Work, stages: int) -> int | None:
+    """The stage that waits for what this work makes, if one does."""
+    to = {"F": work.stage + 1, "W": -1}.get(work.kind, work.stage - 1)
+    return to if 0 <= to < stages else None
+
+
+def needs(work: Work, stages: int) -> list[Work]:
+    """What has to be done before; where two are given, one of them: backward in one piece or two.
+
+    The first stage needs nothing, the last its own forward.
+    """
+    kind, stage, micro = work
+    if kind == "F":
+        return [Work("F", stage - 1, micro)] if stage else []
+    if kind == "W":
+        return [Work("I", stage, micro)]
+    if stage == stages - 1:
+        return [Work("F", stage, micro)]
+    return [Work("B", stage + 1, micro), Work("I", stage + 1, micro)]
+
+
+def check(order: Order) -> None:
+    """Raise ScheduleError unless each stage does all its work once, on its own rank."""
+    micros = {work.micro for works in order for work in works}
+    stages, ranks = stages_of(order), len(order)
+    for rank, works in enumerate(order):
+        seen: set[Work] = set()
+        for work in works:
+            if work.kind not in TAKES or work.stage % ranks != rank:
+                raise ScheduleError(f"rank {rank}: {work} is no work of a stage of its own")
+            before = {"W": "I", "B": "F", "I": "F"}.get(work.kind)
+            if work in seen:
+                raise ScheduleError(f"rank {rank} does {work} twice")
+            if before and Work(before, *work[1:]) not in seen:
+                raise ScheduleError(f"rank {rank} does {work} before {before}{str(work)[1:]}")
+            seen.add(work)
+        for stage in range(rank, stages, ranks):
+            for micro in sorted(micros):
+                kinds = "".join(k for k in "FBIW" if (k, stage, micro) in seen)
+                if kinds not in ("FB", "FIW"):
+                    missing = "F" if "F" not in kinds else "W" if "I" in kinds else "B"
+                    if kinds.startswith("FB"):
+                        what = f"does {Work('B', stage, micro)}, and backward once more in pieces"
+                    else:
+                        what = f"never does {Work(missing, stage, micro)}"
+                    raise ScheduleError(f"rank {rank} {what}")
+
+
+def replay(order: Order, takes: Mapping[str, float] = TAKES, hop: float = 0.0) -> list[Pass]:
+    """When each rank does what: in its order, as soon as what it needs is there.
+
+    Args:
+        order: the work of each rank.
+        takes: how long a piece of each kind takes.
+        hop: how long what one rank has made is on its way to another.
+
+    Returns:
+        All work, in the order in which it ends.
+
+    Raises:
+        ScheduleError: work is missing, or ranks wait for each other; it says who waits for what.
+    """
+    check(order)
+    stages, ranks = stages_of(order), len(order)
+    at, free, ends = [0] * ranks, [0.0] * ranks, dict[Work, float]()
+    passes: list[Pass] = []
+    while len(passes) < sum(map(len, order)):
+        before = len(passes)
+        for rank, works in enumerate(order):
+            while at[rank] < len(works):
+                work = works[at[rank]]
+                needed = needs(work, stages)
+                done = [each for each in needed if each in ends]
+                if needed and not done:
+                    break
+                arrived = max(
+                    (ends[each] + (hop if each.stage % ranks != rank else 0) for each in done),
+                    default=0.0,
+                )
+                start = max(free[rank], arrived)
+                ends[work] = free[rank] = start + takes[work.kind]
+                passes.append(Pass(work, rank, start, ends[work]))
+                at[rank] += 1
+        if len(passes) == before:
+            raise ScheduleError(f"nobody can go on: {_waits(order, at)}")
+    return sorted(passes, key=lambda each: (each.end, each.rank))
+
+
+def _waits(order: Order, at: Sequence[int]) -> str:
+    """Who waits for what, where nobody can go on."""
+    stages, ranks = stages_of(order), len(order)
+    heads = {rank: works[at[rank]] for rank, works in enumerate(order) if at[rank] < len(works)}
+    return ", ".join(
+        f"rank {rank} waits with {work} for {needs(work, stages)[0]} of rank "
+        f"{needs(work, stages)[0].stage % ranks}"
+        for rank, work in heads.items()
+    )
+
+
+def sequence(order: Order) -> list[Work]:
+    """All ranks' work in one list, each piece after what it needs."""
+    return [each.work for each in replay(order)]
+
+
+def most_held(order: Order) -> list[int]:
+    """Of each rank the most micro-batches that are between forward and the end of backward.
+
+    With several stages on a rank it counts a micro-batch once for each.
+    """
+    most = []
+    for works in order:
+        held, peak = 0, 0
+        for work in works:
+            held += {"F": 1, "B": -1, "W": -1}.get(work.kind, 0)
+            peak = max(peak, held)
+        most.append(peak)
+    return most
+
+
+def messages(order: Order) -> int:
+    """How many messages pass between ranks: activations forward, gradients backward."""
+    stages, ranks = stages_of(order), len(order)
+    to = [(work, follows(work, stages)) for works in order for work in works]
+    return sum(next is not None and next % ranks != work.stage % ranks for work, next in to)
+
+
+def bubble(passes: Sequence[Pass]) -> float:
+    """The share of the time in which ranks wait."""
+    ranks = 1 + max(each.rank for each in passes)
+    busy = sum(each.end - each.start for each in passes)
+    return 1 - busy / (ranks * max(each.end for each in passes))
