@@ -23,7 +23,8 @@ from torch.optim import SGD
 import minidist
 from course.sandbox.ranks import exchange
 from course.sandbox.switchboard import Deadlock
-from from_scratch import ddp, fsdp, ring, zero, zero3
+from from_scratch import ddp, fsdp, pipeline, ring, zero, zero3
+from minidist.schedule.pipeline import gpipe, interleaved, one_f_one_b, sequence, stages_of
 from tests.scripts.test_training import start
 from tests.support.nccl import on_nccl
 from tests.support.nccl.gpu import Unordered
@@ -278,6 +279,20 @@ def lesson_ring(_: Any, device: torch.device) -> Numbers:
     return [tensor]
 
 
+def lesson_pipeline(_: Any, device: torch.device) -> Numbers:
+    """The gradients of this rank's stages, in three orders."""
+    found = Numbers()
+    ranks, draw = dist.get_world_size(), torch.Generator().manual_seed(0)
+    x = torch.randn(16, 6, generator=draw).to(device)
+    for order in (gpipe(ranks, 8), one_f_one_b(ranks, 8), interleaved(ranks, 8, 2)):
+        torch.manual_seed(0)
+        layers = nn.Sequential(*(nn.Linear(6, 6) for _ in range(8))).to(device)
+        wrapped = pipeline.Pipeline(layers, stages_of(order), torch.empty(2, 6, device=device))
+        wrapped.step(sequence(order), x, x, nn.functional.mse_loss)
+        found += [p.grad for p in wrapped.parameters() if p.grad is not None]
+    return found
+
+
 def our_collectives(_: Any, device: torch.device) -> Numbers:
     """By each algorithm, at once and on its way, and the other calls."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
@@ -352,7 +367,7 @@ OURS = partial(minidist.Ours, algorithm="ring")
 LESSON = [
     *map(lesson_ddp, (ddp.PerParameterDDP, ddp.FlatDDP, ddp.BucketedDDP, ddp.OverlappedDDP)),
     *map(lesson_zero, (zero.ZeRO1, zero.ZeRO2)),
-    *(lesson_zero3, lesson_fsdp, lesson_ring),
+    *(lesson_zero3, lesson_fsdp, lesson_ring, lesson_pipeline),
 ]
 LIBRARY = [torch_ddp, torch_fsdp2, our_ddp, our_zero2, our_fsdp, our_hsdp, our_collectives]
 LABS = [lab_ring, lab_ddp, lab_zero, lab_zero2, lab_unit, lab_norm]

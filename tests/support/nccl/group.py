@@ -48,11 +48,11 @@ def unpack(wire: Wire) -> torch.Tensor:
 
 
 def fill(outputs: Tensors, values: Tensors) -> None:
-    """Write flat values into tensors that have as many elements."""
+    """Write flat values into tensors that have as many elements; autograd does not see it."""
     if len(outputs) != len(values):
         values = torch.cat(list(values)).split_with_sizes([each.numel() for each in outputs])
     for output, value in zip(outputs, values, strict=True):
-        output.detach().copy_(value.view(output.shape))
+        output.data.copy_(value.view(output.shape))
 
 
 def reduction(op: Any) -> tuple[Combine, Any]:

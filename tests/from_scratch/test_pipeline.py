@@ -1,0 +1,239 @@
+"""A pipeline computes the gradients of one process, in any order, and moves what it must."""
+
+import random
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+from torch.nn.functional import mse_loss
+
+from course.project.ring import recorded
+from from_scratch.pipeline import Pipeline
+from minidist import RankError, launch
+from minidist.schedule.pipeline import (
+    Order,
+    Work,
+    gpipe,
+    interleaved,
+    messages,
+    most_held,
+    one_f_one_b,
+    sequence,
+    stages_of,
+)
+
+LAYERS, SAMPLES, WIDE = 24, 24, 5  # what up to 4 ranks, 8 stages and 8 micro-batches divide
+ORDERS: dict[str, Callable[[int], Order]] = {
+    "GPipe": lambda ranks: gpipe(ranks, 8),
+    "1F1B": lambda ranks: one_f_one_b(ranks, 8),
+    "1F1B, one micro-batch": lambda ranks: one_f_one_b(ranks, 1),
+    "1F1B, fewer than ranks": lambda ranks: one_f_one_b(ranks, 2),
+    "interleaved": lambda ranks: interleaved(ranks, 2 * ranks, 2),
+}
+
+
+class Layer(nn.Linear):
+    """Residual, so that neither activations nor gradients fade on their way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + super().forward(x).tanh() / 4
+
+
+def network() -> nn.Sequential:
+    """Layers that all differ."""
+    torch.manual_seed(2)
+    return nn.Sequential(*(Layer(WIDE, WIDE) for _ in range(LAYERS)))
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(3)
+    return torch.randn(SAMPLES, WIDE, generator=draw), torch.randn(SAMPLES, WIDE, generator=draw)
+
+
+def border(micro: int) -> Tensor:
+    return torch.empty(SAMPLES // micro, WIDE)
+
+
+def by_one_process() -> tuple[float, list[Tensor]]:
+    net, (x, y) = network(), batch()
+    loss: Any = mse_loss(net(x), y)
+    loss.backward()
+    return loss.item(), gradients(net)
+
+
+def gradients(net: nn.Module) -> list[Tensor]:
+    """Of all layers; of those that are on another rank, nothing."""
+    return [torch.empty(0) if p.grad is None else p.grad for p in net.parameters()]
+
+
+def piped(works: Sequence[Work]) -> tuple[Any, list[Tensor], list[tuple[int, int, int]]]:
+    """The loss, the gradients on this rank, and the messages from it: to whom, what, bytes."""
+    micro, stages = 1 + max(m for *_, m in works), 1 + max(stage for _, stage, _ in works)
+    net, (x, y) = network(), batch()
+    pipeline = Pipeline(net, stages, border(micro))
+    with recorded() as calls:
+        loss = pipeline.step(works, x, y, mse_loss)
+    assert [pipeline.held, pipeline.arriving] == [{}, {}]
+    sent = [(dist.get_rank(), each.peer, each.nbytes) for [each] in calls if each.sends]
+    return loss, gradients(net), sent
+
+
+def in_any_order(stages: int, micro: int, seed: int) -> list[Work]:
+    """All work, each piece after what it needs, and nothing else to go by."""
+    draw, done = random.Random(seed), list[Work]()
+    left = [Work(kind, s, m) for kind in "FB" for s in range(stages) for m in range(micro)]
+
+    def can_go(work: Work) -> bool:
+        kind, stage, m = work
+        if kind == "F":
+            return not stage or ("F", stage - 1, m) in done
+        ready = stage == stages - 1 or ("B", stage + 1, m) in done
+        return ready and ("F", stage, m) in done
+
+    while left:
+        done.append(draw.choice([work for work in left if can_go(work)]))
+        left.remove(done[-1])
+    return done
+
+
+def all_piped(every: list[list[Work]]) -> list[Any]:
+    return [piped(works) for works in every]
+
+
+@cache
+def ran(ranks: int) -> dict[str, Any]:
+    """What each rank has to say of each order, and of some that have none."""
+    every = {name: sequence(order(ranks)) for name, order in ORDERS.items()}
+    every |= {f"any, {seed}": in_any_order(2 * ranks, 4, seed) for seed in range(3)}
+    of_orders = zip(*launch(all_piped, ranks, [*every.values()]), strict=True)
+    return dict(zip(every, of_orders, strict=True))
+
+
+def close(found: Tensor, right: Tensor) -> bool:
+    """To a millionth of the largest."""
+    return bool((found - right).abs().max() <= 1e-6 * right.abs().max())
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_every_order_gives_the_gradients_of_one_process(ranks: int) -> None:
+    loss, right = by_one_process()
+    for name, of_ranks in ran(ranks).items():
+        losses, found, _ = zip(*of_ranks, strict=True)
+        assert [each is None for each in losses] == [True] * (ranks - 1) + [False], name
+        assert losses[-1].item() == pytest.approx(loss, rel=1e-6), name
+        for number, (grads, one) in enumerate(zip(zip(*found, strict=True), right, strict=True)):
+            (own,) = (each for each in grads if each.numel())  # on one rank
+            assert close(own, one), (name, number)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_the_messages_are_those_of_the_order(ranks: int) -> None:
+    """One for each border and micro-batch, forward and back, and of their size."""
+    for name, make in ORDERS.items():
+        order, sent = make(ranks), [each for *_, own in ran(ranks)[name] for each in own]
+        stages = stages_of(order)
+        micro = len(order[0]) * ranks // (2 * stages)
+        expected = {
+            (src, dst, border(micro).nbytes)
+            for src in range(ranks)
+            for dst in ((src + 1) % ranks, (src - 1) % ranks)
+            if src != dst and (stages > ranks or abs(src - dst) == 1)
+        }
+        assert len(sent) == messages(order) == (2 * (stages - 1) * micro if ranks > 1 else 0)
+        assert set(sent) == expected
+
+
+def held(order: Order) -> int:
+    """The most micro-batches of which this rank keeps a graph at once."""
+    micro = 8
+    net, (x, y), most = network(), batch(), 0
+    pipeline = Pipeline(net, stages_of(order), border(micro))
+
+    def note(*_: Any) -> None:
+        nonlocal most
+        most = max(most, 1 + len(pipeline.held))  # with the one that comes
+
+    for module in pipeline.modules.values():
+        module.register_forward_hook(note)
+    pipeline.step(sequence(order), x, y, mse_loss)
+    return most
+
+
+def test_no_rank_holds_more_than_its_order_says() -> None:
+    for order in (gpipe(4, 8), one_f_one_b(4, 8), interleaved(4, 8, 2)):
+        assert launch(held, 4, order) == most_held(order)
+    assert most_held(one_f_one_b(4, 8)) == [4, 3, 2, 1]
+
+
+# ---- beside torch's own ----
+
+TORCH: dict[Any, tuple[Order, int]] = {
+    ScheduleGPipe: (gpipe(4, 8), 1),
+    Schedule1F1B: (one_f_one_b(4, 8), 1),
+    ScheduleInterleaved1F1B: (interleaved(4, 8, 2), 2),
+}
+
+
+def by_torch(schedule: Any, chunks: int) -> list[Tensor]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    net, (x, y), size = network(), batch(), LAYERS // (ranks * chunks)
+    stages = [
+        PipelineStage(net[s * size : (s + 1) * size], s, ranks * chunks, torch.device("cpu"))
+        for s in range(rank, ranks * chunks, ranks)
+    ]
+    runs = schedule(stages if chunks > 1 else stages[0], 8, loss_fn=mse_loss)
+    given, wanted = [x] if rank == 0 else [], {"target": y} if rank == ranks - 1 else {}
+    runs.step(*given, **wanted)
+    return gradients(net)
+
+
+def both() -> list[tuple[list[Tensor], list[Tensor]]]:
+    return [
+        (piped(sequence(order))[1], by_torch(schedule, chunks))
+        for schedule, (order, chunks) in TORCH.items()
+    ]
+
+
+def test_gradients_are_those_of_torchs_schedules() -> None:
+    for of_rank in launch(both, 4):
+        for ours, theirs in of_rank:
+            for own, other in zip(ours, theirs, strict=True):
+                assert own.shape == other.shape
+                assert not own.numel() or close(own, other)
+
+
+# ---- what it refuses ----
+
+
+def refused(layers: int, stages: int, works: Sequence[Work], samples: int) -> None:
+    net = nn.Sequential(*(nn.Linear(WIDE, WIDE) for _ in range(layers)))
+    x = torch.ones(samples, WIDE)
+    Pipeline(net, stages, torch.empty(2, WIDE)).step(works, x, x, mse_loss)
+
+
+REFUSED = {
+    "10 layers, 4 stages and 2 ranks: each has to divide the one before": (10, 4, one_f_one_b, 4),
+    "12 layers, 3 stages and 2 ranks: each has to divide the one before": (12, 3, one_f_one_b, 4),
+    "the order is for 2 stages, the model has 4": (12, 4, one_f_one_b, 4),
+    "5 samples do not divide into 2 micro-batches": (12, 2, one_f_one_b, 5),
+    "1 samples do not divide into 2 micro-batches": (12, 2, one_f_one_b, 1),
+    "[3, 5] is no border, which is [2, 5]": (12, 2, one_f_one_b, 6),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_does_not_fit_is_refused_in_a_sentence(text: str) -> None:
+    layers, stages, order, samples = REFUSED[text]
+    with pytest.raises(RankError) as caught:
+        launch(refused, 2, layers, stages, sequence(order(2, 2)), samples, timeout=20)
+    assert text in str(caught.value)
