@@ -10,12 +10,14 @@ from minidist.errors import ScheduleError
 from minidist.schedule.pipeline import (
     Order,
     Work,
+    blocked,
     bubble,
     gpipe,
     interleaved,
     messages,
     most_held,
     one_f_one_b,
+    program,
     replay,
     sequence,
     zero_bubble,
@@ -107,6 +109,25 @@ def test_an_order_that_is_no_pipelines_is_refused_with_who_waits_for_whom(text: 
     with pytest.raises(ScheduleError) as caught:
         replay([[Work(*work) for work in works] for works in WRONG[text]])
     assert str(caught.value) == text
+
+
+def test_with_blocking_sends_gpipe_comes_through_and_1f1b_does_not() -> None:
+    assert [blocked(gpipe(ranks, 8)) for ranks in (1, 2, 4)] == [""] * 3
+    assert blocked(one_f_one_b(1, 8)) == blocked(one_f_one_b(4, 1)) == ""
+    assert blocked(one_f_one_b(2, 2)) == (
+        "rank 0 sends F(0, 1) to rank 1, rank 1 sends B(1, 0) to rank 0"
+    )
+    for order in (one_f_one_b(4, 8), interleaved(4, 8, 2), zero_bubble(4, 8)):
+        assert " sends " in blocked(order)
+
+
+@pytest.mark.parametrize("order", [gpipe(3, 4), interleaved(3, 6, 2), zero_bubble(3, 4)])
+def test_a_program_has_a_receive_for_each_send(order: Order) -> None:
+    calls = [(rank, call) for rank in range(3) for call in program(order, rank)]
+    sent = [(rank, call.peer, call.work) for rank, call in calls if call.sends]
+    received = [(call.peer, rank, call.work) for rank, call in calls if not call.sends]
+    assert sorted(sent) == sorted(received)
+    assert len(sent) == messages(order) == len({*sent})
 
 
 def test_sizes_that_no_order_has_are_refused() -> None:

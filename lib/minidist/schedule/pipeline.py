@@ -241,6 +241,47 @@ def sequence(order: Order) -> list[Work]:
     return [each.work for each in replay(order)]
 
 
+class Call(NamedTuple):
+    """A rank sends what `work` has made to rank `peer`, or receives it from there."""
+
+    sends: bool
+    peer: int
+    work: Work
+
+    def __str__(self) -> str:
+        verb, word = ("sends", "to") if self.sends else ("receives", "from")
+        return f"{verb} {self.work} {word} rank {self.peer}"
+
+
+def program(order: Order, rank: int) -> list[Call]:
+    """The messages of a rank, one for one in the order of its work."""
+    stages, ranks, calls = stages_of(order), len(order), list[Call]()
+    kinds = {work.kind for works in order for work in works}
+    for work in order[rank]:
+        needed = [each for each in needs(work, stages) if each.kind in kinds]
+        calls += [Call(False, w.stage % ranks, w) for w in needed if w.stage % ranks != rank]
+        to = follows(work, stages)
+        calls += [Call(True, to % ranks, work)] if to is not None and to % ranks != rank else []
+    return calls
+
+
+def blocked(order: Order) -> str:
+    """Who waits for whom if a send waits until its message is received; "" if all come through."""
+    calls = [program(order, rank) for rank in range(len(order))]
+    at = [0] * len(order)
+    while heads := {rank: own[at[rank]] for rank, own in enumerate(calls) if at[rank] < len(own)}:
+        met = [
+            (rank, call.peer)
+            for rank, call in heads.items()
+            if call.sends and heads.get(call.peer) == Call(False, rank, call.work)
+        ]
+        if not met:
+            return ", ".join(f"rank {rank} {call}" for rank, call in heads.items())
+        for rank in met[0]:
+            at[rank] += 1
+    return ""
+
+
 def most_held(order: Order) -> list[int]:
     """Of each rank the most micro-batches that are between forward and the end of backward.
 
