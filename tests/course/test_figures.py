@@ -1,7 +1,6 @@
 """Charts and sketches of the book: what is drawn is what was handed in."""
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +11,17 @@ from matplotlib.patches import Rectangle
 
 from course import figures
 from course.figures import Curve, budget, curves
-from course.figures.beyond import SCHEDULES, SPLITS, bubble, most_held, pipelined
+from course.figures.beyond import SPLITS
 from course.figures.choosing import parts_at_peak
 from course.figures.ddp import BINS
+from course.figures.pipelines import order_of
 from course.figures.zero import LAYERS, lay_out
 from minidist.memory.state import MIXED, share, state
 from minidist.planner.hardware import H100, PCIE_5
 from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
 from minidist.plots.style import ALGORITHM, COLORS
+from minidist.schedule.pipeline import gpipe, one_f_one_b, replay, zero_bubble
 from tests.support.figures import boxes, texts
 
 
@@ -225,31 +226,22 @@ def test_each_kind_splits_tokens_or_weights(
     assert sorted(text.get_text() for text in right.texts) == sorted(weights)
 
 
-@pytest.mark.parametrize("order", SCHEDULES.values(), ids=[*SCHEDULES])
-@pytest.mark.parametrize(("stages", "micro"), [(4, 3), (4, 8), (3, 1), (1, 4)])
-def test_a_pipeline_s_stage_does_one_thing_at_a_time_and_after_its_neighbour(
-    stages: int, micro: int, order: Any
-) -> None:
-    passes = pipelined(stages, micro, order)
-    ends = {(p.kind, p.stage, p.micro): p.end for p in passes}
-    assert len(ends) == len(passes) == 2 * stages * micro
-    for kind, stage, m, start in ((p.kind, p.stage, p.micro, p.start) for p in passes):
-        before = stage - 1 if kind == "forward" else stage + 1
-        assert ends.get((kind, before, m), 0) <= start
-        assert kind == "forward" or ends["forward", stage, m] <= start
-    for stage in range(stages):
-        own = sorted((p.start, p.end) for p in passes if p.stage == stage)
-        assert all(one[1] <= other[0] for one, other in pairwise(own))
-    assert max(ends.values()) == 3 * (stages + micro - 1), "both have the same bubble"
-    assert bubble(passes) == pytest.approx((stages - 1) / (micro + stages - 1))
+# ---- pipelines ----
 
 
-def test_1f1b_holds_fewer_micro_batches_than_gpipe() -> None:
-    held = {name: most_held(pipelined(4, 8, order)) for name, order in SCHEDULES.items()}
-    assert held == {"GPipe": [8] * 4, "1F1B": [4, 3, 2, 1]}
-    first, second = figures.pipelines(4, 8).axes
-    assert len(first.patches) == len(second.patches) == 2 * 4 * 8
-    assert [text.get_text() for text in second.texts[-4:]] == [f"holds {n}" for n in (4, 3, 2, 1)]
+def test_a_pipeline_is_drawn_as_it_is_replayed_and_says_what_it_holds() -> None:
+    orders = {"GPipe": gpipe(4, 8), "1F1B": one_f_one_b(4, 8), "zero bubble": zero_bubble(4, 8)}
+    panels = {name: replay(order) for name, order in orders.items()}
+    assert [order_of(passes) for passes in panels.values()] == [*orders.values()]
+    held = [8] * 4, [4, 3, 2, 1], [4] * 4
+    for axes, passes, most in zip(
+        figures.pipelines(panels).axes, panels.values(), held, strict=True
+    ):
+        drawn = [(patch.get_x(), patch.get_y(), patch.get_width()) for patch in axes.patches]
+        assert drawn == [(p.start, p.rank, p.end - p.start) for p in passes]
+        texts = [text.get_text() for text in axes.texts]
+        assert texts[-4:] == [f"holds {n}" for n in most]
+        assert texts[: len(passes)] == [str(p.work.micro) for p in passes]
 
 
 # ---- choosing ----

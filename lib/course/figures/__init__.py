@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 
 from course.figures.algorithms import double_tree, floors, pipeline, rounds
-from course.figures.beyond import pipelines, splits
+from course.figures.beyond import splits
 from course.figures.charts import Curve, curves, grouped_bars, level, stacked_bars
 from course.figures.choosing import Rung, budget, foretold, ladder, parts_at_peak, roofline
 from course.figures.cluster import Life, async_save, lives, seats
@@ -36,6 +36,7 @@ from course.figures.gpus import (
 )
 from course.figures.map_reduce import after_a_death, map_shuffle_reduce, step_as_reduce
 from course.figures.memory import GPT2_BLOCK, block_memory, rank_memory, step_memory
+from course.figures.pipelines import pipelines
 from course.figures.ring import chunk_tour, link_lanes, readings, ring_circle
 from course.figures.traces import ddp_trace, dualpipe_trace, no_overlap_trace
 from course.figures.which import byte_ticks, one_memory, ring_path, winners
