@@ -9,17 +9,20 @@ from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
 from course.widgets import (
+    pipeline_stepper,
     sampler_stepper,
     unit_stepper,
     waits_stepper,
     zero_stepper,
 )
 from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, drawing
+from course.widgets.pipeline import ORDERS
 from course.widgets.recording import RANKS
 from course.widgets.sampler import CALLS, ENDS, SAMPLES
 from course.widgets.stages import STAGES
 from course.widgets.units import RANK, UNITS
 from course.widgets.waits import BUGS, stuck_at
+from minidist.schedule.pipeline import most_held
 from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import PHONE, Pages, pages  # noqa: F401 (a fixture)
 
@@ -186,6 +189,20 @@ def test_ranks_get_stuck_at_the_first_call_that_differs() -> None:
         assert len(held) == {None: 0, 2: 3, 4: 2, 1: 3}[stuck_at(BUGS[bug])]
 
 
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_pipeline_does_all_its_work_and_holds_what_the_order_says(name: str) -> None:
+    order, frames = ORDERS[name], pipeline_stepper().steppers[(name,)].frames
+    rows = [cells(frame) for frame in frames]
+    done = [strip.count("held") for [[strip]] in rows[-1].values()]
+    assert done == [len(works) for works in order]
+    assert [strip for [[strip]] in rows[0].values()] == [[""]] * 3
+    held = [[int(row.split()[-1]) for row in each] for each in rows]
+    assert [max(each) for each in zip(*held, strict=True)] == most_held(order)
+    waits = {"GPipe": 25, "1F1B": 25, "interleaved, two chunks": 14, "zero bubble": 10}[name]
+    assert frames[-1].says.endswith(f"A rank has waited {waits}% of the time.")
+    assert any("Rank 2 waits for rank 1: forward 0" in frame.says for frame in frames)
+
+
 # ---- what is written and played ----
 
 
@@ -228,7 +245,7 @@ def test_each_stage_can_be_chosen_and_played(pages: Pages) -> None:  # noqa: F81
 
 
 def test_axe_finds_nothing_after_use_at_night(pages: Pages) -> None:  # noqa: F811
-    several = (sampler_stepper(), waits_stepper(), zero_stepper())
+    several = (pipeline_stepper(), sampler_stepper(), waits_stepper(), zero_stepper())
     first = (FramesChoice(each.labels, dict([*each.steppers.items()][:1])) for each in several)
     steppers = (unit_stepper(), *first)
     page = pages.open("".join(each._repr_html_() for each in steppers), PHONE, "dark")

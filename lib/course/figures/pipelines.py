@@ -33,7 +33,7 @@ def pipelines(panels: Mapping[str, Sequence[Pass]]) -> Figure:
         order = order_of(passes)
         for work, rank, start, until in passes:
             look = LOOKS[work.kind], CHUNKS[work.stage // len(order) % len(CHUNKS)]
-            text = str(work.micro) if until - start >= 0.02 * end else ""
+            text = str(work.micro) if until - start >= 0.025 * end else ""
             box(axes, start, rank, until - start, 0.9, text, face=look, linewidth=0.5, fontsize=6.5)
         for rank, most in enumerate(most_held(order)):
             axes.text(1.015 * end, rank + 0.45, f"holds {most}", va="center", fontsize=LABEL)

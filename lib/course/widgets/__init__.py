@@ -13,6 +13,7 @@ from course.widgets.guess import guess, guesses
 from course.widgets.memory import state_slider
 from course.widgets.overlap import overlap_slider
 from course.widgets.peak import peak_slider
+from course.widgets.pipeline import pipeline_stepper
 from course.widgets.plan import plan_slider
 from course.widgets.prefetch import prefetch_slider
 from course.widgets.progress import progress
