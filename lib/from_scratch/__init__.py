@@ -1,4 +1,4 @@
-"""The lesson: the ring, DDP, ZeRO and FSDP, each in one short file, on torch and a `Comm`.
+"""The lesson: the ring, DDP, ZeRO, FSDP, a pipeline, each in a short file, on torch and a `Comm`.
 
 `minidist.Ours()` and `minidist.Native()` are such a `Comm`. The files leave out what real use
 needs, and refuse it with a sentence; this is where `minidist` does it:

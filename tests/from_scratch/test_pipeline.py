@@ -169,6 +169,7 @@ def held(order: Order) -> int:
     return most
 
 
+@pytest.mark.claim("G1")
 def test_no_rank_holds_more_than_its_order_says() -> None:
     for order in (gpipe(4, 8), one_f_one_b(4, 8), interleaved(4, 8, 2)):
         assert launch(held, 4, order) == most_held(order)

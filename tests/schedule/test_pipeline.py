@@ -26,6 +26,7 @@ from minidist.schedule.pipeline import (
 SIZES = [(ranks, micro) for ranks in (1, 2, 3, 4, 7, 16) for micro in (1, 2, 3, 8, 32)]
 
 
+@pytest.mark.claim("G1")
 @pytest.mark.parametrize(("ranks", "micro"), SIZES)
 def test_the_bubble_of_gpipe_and_of_1f1b_is_the_formulas(ranks: int, micro: int) -> None:
     for order in (gpipe(ranks, micro), one_f_one_b(ranks, micro)):

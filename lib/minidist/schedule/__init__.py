@@ -9,6 +9,8 @@ overwrites; each algorithm is stated once, as a function that returns one. Every
 
 So what a page draws is what runs and what is priced. Nothing here imports torch.distributed.
 
+`pipeline` does the same for a model in stages: which rank computes what when, as data.
+
 To read in this order: `schedule`, `algorithms.ring`, `simulate`, `cost`, `program`; then any of
 `algorithms` (`direct`, `tree`, `doubling`, `pipeline`).
 """
