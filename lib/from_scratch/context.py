@@ -45,7 +45,7 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, kv: Tensor) -> Tensor:
         out, lse = torch.zeros_like(q), torch.full_like(q[..., :1], -torch.inf)
-        for _, block, pairs in around(kv):
+        for block, pairs in around(kv):
             for i, j, future in pairs:
                 s = q[i] @ block[j, 0].mT + future
                 more = s.logsumexp(-1, keepdim=True)
@@ -58,7 +58,7 @@ class RingAttention(torch.autograd.Function):
         q, kv, out, lse = ctx.saved_tensors
         dq, own, others = (torch.zeros_like(each) for each in (q, kv, kv))
         inner = (gradient * out).sum(-1, keepdim=True)
-        for step, block, pairs in around(kv):
+        for step, (block, pairs) in enumerate(around(kv)):
             dkv = others if step else own
             for i, j, future in pairs:
                 p = (q[i] @ block[j, 0].mT + future - lse[i]).exp()  # of all keys, not these
@@ -72,15 +72,15 @@ class RingAttention(torch.autograd.Function):
         return dq, own + others
 
 
-def around(kv: Tensor) -> Iterator[tuple[int, Tensor, list[tuple[int, int, Any]]]]:
-    """Each step, the block that is here, and which of our pieces see which of it, up to where."""
+def around(kv: Tensor) -> Iterator[tuple[Tensor, list[tuple[int, int, Any]]]]:
+    """Each block in turn, and which of our pieces see which of it, up to where."""
     rank, ranks, zigzag = dist.get_rank(), dist.get_world_size(), len(kv) == 2
     mine = [*enumerate(pieces(rank, ranks, zigzag))]
     future = kv.new_full((kv.shape[-2], kv.shape[-2]), -torch.inf).triu(1)
     for step in range(ranks):
         arriving, works = send_right(kv) if step < ranks - 1 else (kv, [])
         both = product(mine, enumerate(pieces((rank - step) % ranks, ranks, zigzag)))
-        yield step, kv, [(i, j, future if a == b else 0) for (i, a), (j, b) in both if b <= a]
+        yield kv, [(i, j, future if a == b else 0) for (i, a), (j, b) in both if b <= a]
         for work in works:
             work.wait()
         kv = arriving

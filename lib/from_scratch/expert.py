@@ -71,7 +71,7 @@ class Experts(nn.Module):
         gate, choice = (each.flatten() for each in probability.topk(self.top_k))
         token = torch.arange(len(x), device=x.device).repeat_interleave(self.top_k)
         chosen = one_hot(choice, probability.shape[1])
-        place = chosen.cumsum(0).gather(1, choice[:, None])[:, 0]  # in its expert's queue, from 1
+        place = chosen.cumsum(0).gather(1, choice[:, None])[:, 0]  # in its queue, from 1
         self.balance = balance(probability, chosen)
 
         order = choice.argsort(stable=True)  # by expert, and so by rank

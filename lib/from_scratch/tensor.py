@@ -62,10 +62,10 @@ class Paired(torch.autograd.Function):
 
 
 class SplitBlock(nn.Module):
-    """A rank's part of a block, from its full weights; with `sequence`, of its own tokens only."""
+    """A rank's part of a block; with `sequence`, its own tokens come in and go out."""
 
     def __init__(
-        self, columns: list[Tensor], inner: Any, rows: Tensor, comm: Comm, sequence: bool = False
+        self, columns: Any, inner: Any, rows: Tensor, comm: Comm, sequence: bool = False
     ) -> None:
         super().__init__()
         self.columns = ParameterList(shard(weight, 0, comm) for weight in columns)

@@ -16,7 +16,7 @@ RANKS = 4
 
 def split_block() -> Figure:
     """The two matrices of a feed-forward block, cut by columns and by rows, on four ranks."""
-    figure, axes = sketch((WIDE, 2.35), (0, 14.6), (9.2, -0.4), margin=0.0)
+    figure, axes = sketch((WIDE, 2.1), (-0.1, 14.6), (7.9, -0.3), margin=0.0)
     _matrix(axes, (0, 1.0), (2, 2), "x")
     _sign(axes, 2.5, 2.0, "·")
     _matrix(axes, (3, 1.0), (4, 2), "A", columns=True)
@@ -27,10 +27,10 @@ def split_block() -> Figure:
     _matrix(axes, (5, 4.6), (2, 3), "B", rows=True)
     _sign(axes, 7.75, 6.1, "=")
     for rank in range(RANKS):
-        box(axes, 8.5 + 1.5 * rank, 5.5, 1.2, 1.2, str(rank), face=(RANK[rank], 0.5))
+        box(axes, 8.5 + 1.6 * rank, 5.5, 1.1, 1.2, str(rank), face=(RANK[rank], 0.5))
         if rank:
-            _sign(axes, 8.35 + 1.5 * rank, 6.1, "+")
-    axes.text(11.35, 7.3, "an all-reduce adds them", ha="center", fontsize=LABEL)
+            _sign(axes, 8.25 + 1.6 * rank, 6.1, "+")
+    axes.text(11.45, 7.3, "an all-reduce adds them", ha="center", fontsize=LABEL)
     return figure
 
 
