@@ -104,26 +104,21 @@ def _check_block(tokens: int, seen: Sequence[_Seen]) -> None:
     a, b = (each.requires_grad_() for each in _weights(ranks))
     x, direction = _drawn(3, tokens, WIDTH).requires_grad_(), _drawn(4, tokens, WIDTH)
     right = (x @ a).relu() @ b
-    torch.autograd.backward(x + right, direction)
-    assert x.grad is not None
-    assert a.grad is not None
-    assert b.grad is not None
+    dx, da, db = torch.autograd.grad(x + right, (x, a, b), direction)
     for rank, own in enumerate(seen):
-        parts = {"its columns of A": a.grad.chunk(ranks, 1)[rank]}
-        parts["its rows of B"] = b.grad.chunk(ranks)[rank]
+        parts = {"its columns of A": da.chunk(ranks, 1)[rank]}
+        parts["its rows of B"] = db.chunk(ranks)[rank]
         summand = (x @ a.chunk(ranks, 1)[rank]).relu() @ b.chunk(ranks)[rank]
         if why := _why_output(own.output, right, summand, ranks):
             raise Wrong(f"on rank {rank} of {ranks} the output {why}")
         for name, part in parts.items():
             if why := _why_weights(own.gradients[name], part, ranks):
                 raise Wrong(f"on rank {rank} of {ranks} the output is right, but the {name}: {why}")
-        if why := _why_input(own.gradients["x"], x.grad, direction, ranks):
+        if why := _why_input(own.gradients["x"], dx, direction, ranks):
             raise Wrong(f"on rank {rank} of {ranks} the gradient of the input {why}")
         if own.changed:
-            raise Wrong(
-                f"the results are right, but {own.changed} changes the tensor that it is given, "
-                "which others may still need. Sum a clone."
-            )
+            why = f"{own.changed} changes the tensor that it is given. Sum a clone."
+            raise Wrong(f"the results are right, but {why}")
     check_traffic(
         [own.sent for own in seen], 4 * (ranks - 1) * x.nbytes, 4 * (ranks - 1),
         so_far="all gradients are right",
@@ -207,9 +202,6 @@ BY = {
 def seeds() -> Table:
     """Grade function(use, groups, size): each rank's seed, on `groups` tensor groups of `size`."""
 
-    def right(use: str, groups: int, size: int) -> list[int]:
-        return BY[use](groups, size)
-
     def same(found: list[int], wanted: list[int]) -> bool:
         """Whether the same ranks have equal seeds."""
         alike = len(set(zip(found, wanted, strict=False)))
@@ -221,7 +213,7 @@ def seeds() -> Table:
 
     return Table(
         cases=[(use, *grid) for grid in [(2, 4), (4, 2), (1, 3), (3, 1), (2, 2)] for use in BY],
-        right=right,
+        right=lambda use, groups, size: BY[use](groups, size),
         told="For {}, on {} tensor groups of {} ranks,",
         read=list_of(whole),
         expected="a list with a seed for each rank",
@@ -360,27 +352,19 @@ def received() -> Table:
         drawn = [draw.choices(*popular, k=tokens) for _ in range(ranks)]
         cases += [(drawn, ranks * each, capacity), (drawn, ranks * each, tokens)]
 
-    def taken(choices: list[list[int]], capacity: float) -> list[Counter[int]]:
-        counts = [Counter(own) for own in choices]
-        return [Counter({e: min(n, int(capacity)) for e, n in own.items()}) for own in counts]
+    def taken(choices: list[list[int]], most: float) -> list[Counter[int]]:
+        return [Counter({e: min(own.count(e), int(most)) for e in own}) for own in choices]
 
     def totals(choices: list[list[int]], experts: int, capacity: float) -> list[int]:
         every = sum(taken(choices, capacity), Counter[int]())
         return [every[expert] for expert in range(experts)]
 
+    def by_rank(ranks: int, every: list[int]) -> list[int]:
+        each = len(every) // ranks
+        return [sum(every[start : start + each]) for start in range(0, len(every), each)]
+
     def right(choices: list[list[int]], experts: int, capacity: float) -> list[int]:
-        each = experts // len(choices)
-        every = totals(choices, experts, capacity)
-        return [sum(every[start : start + each]) for start in range(0, experts, each)]
-
-    def in_turn(choices: list[list[int]], experts: int, capacity: float) -> list[int]:
-        every, ranks = totals(choices, experts, capacity), len(choices)
-        return [sum(every[rank::ranks]) for rank in range(ranks)]
-
-    def together(choices: list[list[int]], experts: int, capacity: int) -> list[int]:
-        each, every = experts // len(choices), totals(choices, experts, 1e9)
-        few = [min(count, capacity) for count in every]
-        return [sum(few[start : start + each]) for start in range(0, experts, each)]
+        return by_rank(len(choices), totals(choices, experts, capacity))
 
     return Table(
         cases=cases,
@@ -395,13 +379,17 @@ def received() -> Table:
             "An expert takes no more than `capacity` of a rank's tokens; the others are dropped.":
                 lambda choices, experts, _: right(choices, experts, 1e9),
             "The capacity holds for each rank and expert: a rank cannot know how many others send.":
-                together,
+                lambda choices, experts, capacity: by_rank(
+                    len(choices), [min(n, capacity) for n in totals(choices, experts, 1e9)]
+                ),
             "That is what each rank sends; count by where the tokens go.":
-                lambda choices, _, capacity: [
-                    own.total() for own in taken(choices, capacity)
-                ],
+                lambda choices, _, most: [own.total() for own in taken(choices, most)],
             "That is for each expert; a rank has experts / ranks of them.": totals,
-            "Experts are not dealt in turn: rank 0 has the first experts / ranks of them.": in_turn,
+            "Experts are not dealt in turn: rank 0 has the first experts / ranks of them.":
+                lambda choices, *case: [
+                    sum(totals(choices, *case)[rank :: len(choices)])
+                    for rank in range(len(choices))
+                ],
         },
         otherwise=lambda found, choices, *_: (
             "" if len(found) == len(choices) else f"Expected {len(choices)} numbers, one per rank."
