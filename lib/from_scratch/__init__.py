@@ -1,4 +1,4 @@
-"""The lesson: the ring, DDP, ZeRO, FSDP, a pipeline, each in a short file, on torch and a `Comm`.
+"""The lesson: the ring, DDP, ZeRO, FSDP, a pipeline, and what splits a layer, on a `Comm`.
 
 `minidist.Ours()` and `minidist.Native()` are such a `Comm`. The files leave out what real use
 needs, and refuse it with a sentence; this is where `minidist` does it:
@@ -15,6 +15,8 @@ activation checkpointing, several outputs of units  `parallel.fsdp.unit`
 `no_sync`, waiting for gradients automatically      `parallel.autograd.backward`
 buffers that change from step to step               `parallel.ddp.ddp`
 reporting where ranks disagree                      `comm.agreement`, `parallel.checks`
+biases, dropout and caches in split layers          torch's `parallelize_module`
+attention in fused kernels, other masks             torch's `context_parallel`
 ==================================================  ============================================
 """
 

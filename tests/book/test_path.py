@@ -103,7 +103,7 @@ def test_the_page_for_instructors_has_an_aim_for_each_chapter_and_a_table_for_ea
 
 
 def test_every_file_of_the_project_is_somebodys_homework() -> None:
-    (line,) = re.findall(r"^PROJECT = (.+)$", TEACHING.read_text(), re.MULTILINE)
-    files = yaml.safe_load(line)
+    (found,) = re.findall(r"^PROJECT = (\{.+?\})$", TEACHING.read_text(), re.MULTILINE | re.DOTALL)
+    files = yaml.safe_load(found)
     assert sorted(file for each in files.values() for file in each) == sorted(LESSON)
     assert {*files} <= {chapter.page for chapter in PATH if chapter.labs}

@@ -23,7 +23,7 @@ from torch.optim import SGD
 import minidist
 from course.sandbox.ranks import exchange
 from course.sandbox.switchboard import Deadlock
-from from_scratch import ddp, fsdp, pipeline, ring, zero, zero3
+from from_scratch import context, ddp, expert, fsdp, pipeline, ring, tensor, zero, zero3
 from minidist.schedule.pipeline import gpipe, interleaved, one_f_one_b, sequence, stages_of
 from tests.scripts.test_training import start
 from tests.support.nccl import on_nccl
@@ -363,11 +363,45 @@ def lab_norm(_: Any, device: torch.device) -> Numbers:
     return [solution("fsdp_experiments", "norm")(gradients, OURS())]
 
 
+def lesson_tensor(sequence: bool) -> Way:
+    def way(net: nn.Module, device: torch.device) -> Numbers:
+        up, down = (torch.linspace(-1, 1, 32, device=device).view(8, 4) for _ in range(2))
+        block = tensor.SplitBlock([up], torch.relu, down.T, OURS(), sequence).to(device)
+        x = torch.arange(16.0, device=device).view(4, 4).requires_grad_()
+        block(x).square().sum().backward()
+        return [x.grad, *(each.grad for each in block.parameters())]
+
+    return way
+
+
+def lesson_context(zigzag: bool) -> Way:
+    def way(_: nn.Module, device: torch.device) -> Numbers:
+        full = (torch.randn(3, 16, 2, generator=torch.Generator().manual_seed(4))).to(device)
+        qkv = [context.split(each, zigzag).requires_grad_() for each in full]
+        found = context.attention(*qkv, zigzag=zigzag)
+        found.square().sum().backward()
+        return [found, *(each.grad for each in qkv)]
+
+    return way
+
+
+def lesson_experts(_: nn.Module, device: torch.device) -> Numbers:
+    torch.manual_seed(4)
+    router, experts = nn.Linear(4, 8), [nn.Linear(4, 4) for _ in range(8)]
+    layer = expert.Experts(router, experts, OURS(), top_k=2, capacity=3).to(device)
+    x = torch.randn(8, 4).to(device).requires_grad_()
+    layer(x).square().sum().backward()
+    return [x.grad, *(each.grad for each in layer.parameters())]
+
+
 OURS = partial(minidist.Ours, algorithm="ring")
 LESSON = [
     *map(lesson_ddp, (ddp.PerParameterDDP, ddp.FlatDDP, ddp.BucketedDDP, ddp.OverlappedDDP)),
     *map(lesson_zero, (zero.ZeRO1, zero.ZeRO2)),
     *(lesson_zero3, lesson_fsdp, lesson_ring, lesson_pipeline),
+    *map(lesson_tensor, (False, True)),
+    *map(lesson_context, (False, True)),
+    lesson_experts,
 ]
 LIBRARY = [torch_ddp, torch_fsdp2, our_ddp, our_zero2, our_fsdp, our_hsdp, our_collectives]
 LABS = [lab_ring, lab_ddp, lab_zero, lab_zero2, lab_unit, lab_norm]

@@ -1,6 +1,7 @@
 """Steppers through pictures: what was recorded, what Python writes, and what a browser plays."""
 
 import re
+from itertools import chain, pairwise
 
 import pytest
 import torch
@@ -9,12 +10,14 @@ from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
 from course.widgets import (
+    attention_stepper,
     pipeline_stepper,
     sampler_stepper,
     unit_stepper,
     waits_stepper,
     zero_stepper,
 )
+from course.widgets.context import eighths
 from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, drawing
 from course.widgets.pipeline import ORDERS
 from course.widgets.recording import RANKS
@@ -255,3 +258,24 @@ def test_axe_finds_nothing_after_use_at_night(pages: Pages) -> None:  # noqa: F8
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE
+
+
+# ---- ring attention ----
+
+
+@pytest.mark.parametrize(("layout", "pairs"), [("in order", [3, 7, 11, 15]), ("zigzag", [9] * 4)])
+def test_ring_attention_computes_what_a_token_may_see_once(layout: str, pairs: list[int]) -> None:
+    stepper = attention_stepper().steppers[(layout,)]
+    assert len(stepper.frames) == 1 + 4
+    last = cells(stepper.frames[-1])
+    seen = {}
+    for rank, (_, scores) in enumerate(last.values()):
+        assert sum(look != "" for strip in scores for look in strip) == pairs[rank]
+        for eighth, strip in zip(eighths(rank, layout == "zigzag"), scores, strict=True):
+            seen[eighth] = [look != "" for look in strip]
+    assert seen == {query: [key <= query for key in range(8)] for query in range(8)}
+    for before, after in pairwise(stepper.frames):  # what has been computed stays
+        for old, new in zip(cells(before).values(), cells(after).values(), strict=True):
+            both = zip(chain(*old[1]), chain(*new[1]), strict=True)
+            assert all(now == "done" for was, now in both if was)
+    assert bool(says(stepper, ".*must wait")) == (layout == "in order")

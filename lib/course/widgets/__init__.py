@@ -6,6 +6,7 @@ Python in the browser: see `editor`.
 
 from course.widgets.borders import borders_slider
 from course.widgets.checkpoints import checkpoint_slider
+from course.widgets.context import attention_stepper
 from course.widgets.cost import curves_slider
 from course.widgets.editor import editor, stars
 from course.widgets.grid import grid_slider

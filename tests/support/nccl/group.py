@@ -52,7 +52,7 @@ def fill(outputs: Tensors, values: Tensors) -> None:
     if len(outputs) != len(values):
         values = torch.cat(list(values)).split_with_sizes([each.numel() for each in outputs])
     for output, value in zip(outputs, values, strict=True):
-        output.data.copy_(value.view(output.shape))
+        output.data.copy_(value.view(output.shape))  # unseen by autograd, as a GPU writes
 
 
 def reduction(op: Any) -> tuple[Combine, Any]:

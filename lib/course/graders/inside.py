@@ -1,0 +1,399 @@
+"""Graders of the lab inside a layer: two autograd functions, seeds, merging, and the dispatch."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise, product
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from course.graders.averages import near
+from course.graders.table import Exercise, Table
+from course.sandbox.ranks import AT_THE_END, REAL, Traffic, check_traffic, on_worlds
+from course.verdict import Grader, Wrong, ask_as, draws, formula, list_of, whole
+from from_scratch.tensor import shard
+from minidist.collectives.tensor import barrier
+from minidist.comm.comm import Comm
+from minidist.comm.counted import Counted
+from minidist.comm.ours import Ours
+
+__all__ = ["merge", "received", "seeds", "split"]
+
+
+def _drawn(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# ---- tensor parallelism by hand ----
+
+
+class _Seen(NamedTuple):
+    """What one rank has seen of a learner's two functions."""
+
+    output: Tensor
+    gradients: dict[str, Tensor | None]  # of the input, and of this rank's parts of the weights
+    changed: str  # which input is not as it was, or ""
+    sent: Traffic
+
+
+WIDTH = 6
+Two = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+
+
+@Grader
+def split(function: Callable[[Comm], Two]) -> str:
+    """Grade function(comm), which returns copy and reduce, the two ends of a split block.
+
+    On real ranks, with a feed-forward block; the judge is one process with the full weights.
+    """
+    tokens = 4, draws(61).randrange(5, 12)
+    for count, seen in on_worlds(partial(_run, function), tokens, instead="comm", hints=AT_THE_END):
+        _check_block(count, seen)
+    return (
+        f"{REAL}, with two numbers of tokens, output and gradients are those of the full block in "
+        "one process. A rank takes part in one all-reduce in forward and one in backward. Each of "
+        "your functions is the other one's transpose: one sums in forward, the other in backward."
+    )
+
+
+def _weights(ranks: int) -> tuple[Tensor, Tensor]:
+    """The first matrix and the second, [inputs, outputs]."""
+    return _drawn(1, WIDTH, 2 * ranks), _drawn(2, 2 * ranks, WIDTH)
+
+
+def _run(function: Callable[[Comm], Two], tokens: int) -> _Seen:
+    comm = Counted(Ours(algorithm="ring"))
+    found: Any = function(comm)
+    if not isinstance(found, tuple | list) or len(found) != 2 or not all(map(callable, found)):
+        raise Wrong(
+            f"you return {found!r:.80}; expected two functions of a tensor, copy and reduce."
+        )
+    copy, reduce = found
+    first, second = _weights(comm.ranks)
+    a, b = shard(first, 1, comm), shard(second, 0, comm)
+    x = _drawn(3, tokens, WIDTH).requires_grad_()
+    entered = copy(x)
+    _look("copy", entered, x)
+    summand = (entered @ a).relu() @ b
+    before = summand.detach().clone()
+    output = reduce(summand)
+    _look("reduce", output, summand)
+    kept = {
+        "copy": torch.equal(x, _drawn(3, tokens, WIDTH)),
+        "reduce": torch.equal(summand, before),
+    }
+    torch.autograd.backward(x + output, _drawn(4, tokens, WIDTH))
+    barrier()  # who has made fewer calls meets the others here, and is told
+    gradients = {"x": x.grad, "its columns of A": a.grad, "its rows of B": b.grad}
+    changed = next((name for name, same in kept.items() if not same), "")
+    return _Seen(output.detach().clone(), gradients, changed, Traffic.of_comm(comm))
+
+
+def _look(name: str, found: object, given: Tensor) -> None:
+    if not isinstance(found, Tensor) or found.shape != given.shape:
+        shown = list(found.shape) if isinstance(found, Tensor) else f"{found!r:.60}"
+        raise Wrong(f"{name} returns {shown}, expected a tensor of shape {list(given.shape)}.")
+    if not found.requires_grad:
+        raise Wrong(f"what {name} returns has no graph: it must be an autograd function's `apply`.")
+
+
+def _check_block(tokens: int, seen: Sequence[_Seen]) -> None:
+    ranks = len(seen)
+    a, b = (each.requires_grad_() for each in _weights(ranks))
+    x, direction = _drawn(3, tokens, WIDTH).requires_grad_(), _drawn(4, tokens, WIDTH)
+    right = (x @ a).relu() @ b
+    dx, da, db = torch.autograd.grad(x + right, (x, a, b), direction)
+    for rank, own in enumerate(seen):
+        parts = {"its columns of A": da.chunk(ranks, 1)[rank]}
+        parts["its rows of B"] = db.chunk(ranks)[rank]
+        summand = (x @ a.chunk(ranks, 1)[rank]).relu() @ b.chunk(ranks)[rank]
+        if why := _why_output(own.output, right, summand, ranks):
+            raise Wrong(f"on rank {rank} of {ranks} the output {why}")
+        for name, part in parts.items():
+            if why := _why_weights(own.gradients[name], part, ranks):
+                raise Wrong(f"on rank {rank} of {ranks} the output is right, but the {name}: {why}")
+        if why := _why_input(own.gradients["x"], dx, direction, ranks):
+            raise Wrong(f"on rank {rank} of {ranks} the gradient of the input {why}")
+        if own.changed:
+            why = f"{own.changed} changes the tensor that it is given. Sum a clone."
+            raise Wrong(f"the results are right, but {why}")
+    check_traffic(
+        [own.sent for own in seen], 4 * (ranks - 1) * x.nbytes, 4 * (ranks - 1),
+        so_far="all gradients are right",
+        advice="One all-reduce in forward and one in backward are enough.",
+        too_little="Call comm's collectives.",
+    )  # fmt: skip
+
+
+def _why_output(found: Tensor, right: Tensor, summand: Tensor, ranks: int) -> str:
+    if near(found, right):
+        return ""
+    if near(found, summand):
+        return "is this rank's summand alone: reduce must add up all ranks' in forward."
+    if near(found, ranks * right):
+        return (
+            f"is {ranks} times too large: all ranks have the same input, so copy sends nothing in "
+            "forward."
+        )
+    if near(found * ranks, right):
+        return "is the mean of the ranks' summands; the output is their sum."
+    return (
+        f"is off by up to {(found - right).abs().max().item():.1e}: it is the sum of all summands."
+    )
+
+
+def _why_weights(found: Tensor | None, right: Tensor, ranks: int) -> str:
+    if found is None:
+        return "it has no gradient. Return one from reduce's backward."
+    if near(found, right):
+        return ""
+    if near(found, ranks * right):
+        return (
+            f"its gradient is {ranks} times too large. The gradient that reaches reduce is the "
+            "same on all ranks: hand it on as it is."
+        )
+    if near(found * ranks, right):
+        return "its gradient was divided. The derivative of a sum by a summand is 1."
+    return f"its gradient is off by up to {(found - right).abs().max().item():.1e}."
+
+
+def _why_input(found: Tensor | None, right: Tensor, direction: Tensor, ranks: int) -> str:
+    if found is not None and near(found, right):
+        return ""
+    if found is None or near(found, direction):
+        return "lacks what comes through the block. Return a gradient from copy's backward."
+    if near((found - direction) * ranks, right - direction):
+        return "holds the mean of what the ranks found; the ranks' parts add up."
+    return (
+        "is not that of the full block. Each rank has the part that came through its own hidden "
+        "units; in backward copy must add up all ranks'."
+    )
+
+
+# ---- which seed each rank takes ----
+
+HAVE, PARTS = "a weight that all ranks have", "the shards of a weight"
+BETWEEN, INSIDE = "dropout between blocks", "dropout inside a split block"
+TOKENS = "dropout between blocks, split by tokens"
+Seeds = Callable[[str, int, int], Any]
+
+
+def _by(data: bool, tensor: bool) -> Callable[[int, int], list[int]]:
+    """Seeds that differ by data-parallel rank, by tensor-parallel rank, by both or by neither."""
+
+    def of(groups: int, size: int) -> list[int]:
+        return [d * data * size + t * tensor for d, t in product(range(groups), range(size))]
+
+    return of
+
+
+BY = {
+    HAVE: _by(False, False),
+    PARTS: _by(False, True),
+    BETWEEN: _by(True, False),
+    INSIDE: _by(True, True),
+    TOKENS: _by(True, True),
+}
+
+
+@Exercise
+def seeds() -> Table:
+    """Grade function(use, groups, size): each rank's seed, on `groups` tensor groups of `size`."""
+
+    def same(found: list[int], wanted: list[int]) -> bool:
+        """Whether the same ranks have equal seeds."""
+        alike = len(set(zip(found, wanted, strict=False)))
+        return len(found) == len(wanted) and alike == len(set(found)) == len(set(wanted))
+
+    def but(*uses: str, data: bool, tensor: bool) -> Seeds:
+        """Right, except in these uses."""
+        return lambda use, *grid: (_by(data, tensor) if use in uses else BY[use])(*grid)
+
+    return Table(
+        cases=[(use, *grid) for grid in [(2, 4), (4, 2), (1, 3), (3, 1), (2, 2)] for use in BY],
+        right=lambda use, groups, size: BY[use](groups, size),
+        told="For {}, on {} tensor groups of {} ranks,",
+        read=list_of(whole),
+        expected="a list with a seed for each rank",
+        same=same,
+        slips={
+            "With one seed for all ranks, the shards of a weight are copies of each other, and all "
+            "mask the same units. SmolLM3 was restarted for that after a trillion tokens.":
+                lambda _, groups, size: groups * size * [7],
+            "With a seed for each rank, not even the weights that all ranks have are alike.":
+                lambda _, groups, size: list(range(groups * size)),
+            "The shards of a weight are its parts: drawn alike, they are one part, N times.":
+                but(PARTS, data=False, tensor=False),
+            "Tensor groups are replicas of each other: rank t has the same shard in each of them.":
+                but(PARTS, data=True, tensor=True),
+            "Between blocks all ranks of a tensor group have the same activations, and must mask "
+            "the same ones.": but(BETWEEN, data=True, tensor=True),
+            "Each tensor group has other samples, so its masks should be others, too.":
+                but(BETWEEN, data=False, tensor=False),
+            "Inside a block each rank has hidden units of its own, and samples of its group.":
+                but(INSIDE, data=True, tensor=False),
+            "Split by tokens, each rank has activations of its own even between blocks.":
+                but(TOKENS, data=True, tensor=False),
+        },
+        otherwise=lambda found, use, groups, size: (
+            "What counts is which ranks have equal seeds: those that must draw the same."
+            if len(found) == groups * size
+            else f"Expected {groups * size} seeds, one for each rank, group by group."
+        ),
+        solved="for all {cases} cases. Equal seeds where ranks hold the same thing, different ones "
+        "where they hold different parts.",
+    )  # fmt: skip
+
+
+# ---- two blocks of keys ----
+
+Pair = tuple[Tensor, Tensor]
+
+
+def _attention(scores: Tensor, values: Tensor) -> Pair:
+    if not values.shape[-2]:
+        empty = torch.zeros(*scores.shape[:-1], values.shape[-1]).double()
+        return empty, torch.full((*scores.shape[:-1], 1), -torch.inf).double()
+    return scores.softmax(-1) @ values, scores.logsumexp(-1, keepdim=True)
+
+
+MERGES = {  # scale of the scores, and where the keys are cut
+    "two blocks of four keys": (1.0, (4,)),
+    "blocks of one key and of seven": (1.0, (1,)),
+    "three blocks, one after the other": (3.0, (2, 5)),
+    "scores of up to some thousand": (1000.0, (3,)),
+    "a block that no query sees": (1.0, (0,)),
+}
+
+
+@formula
+def merge(function: Callable[[Tensor, Tensor, Tensor, Tensor], Pair]) -> str:
+    """Grade function(out, lse, more, more_lse): attention to two blocks of keys, made of each's.
+
+    The judge is softmax over all keys.
+    """
+    for name, (scale, cuts) in MERGES.items():
+        scores, values = scale * _drawn(71, 2, 5, 8), _drawn(72, 2, 8, 3)
+        edges = [0, *cuts, 8]
+        blocks = [
+            _attention(scores[..., start:end], values[..., start:end, :])
+            for start, end in pairwise(edges)
+        ]
+        merged, seen = blocks[0], edges[1]
+        for block, end in zip(blocks[1:], edges[2:], strict=True):
+            given = [each.clone() for each in (*merged, *block)]
+            found = ask_as(_pair, "out and lse, two tensors", lambda _, g=given: function(*g), name)
+            if not all(map(torch.equal, given, (*merged, *block))):
+                raise Wrong(f"for {name}: what you are given is changed; make new tensors.")
+            right = _attention(scores[..., :end], values[..., :end, :])
+            if why := _why_merge(found, right, merged, block, (seen, end - seen)):
+                raise Wrong(f"for {name}: {why}")
+            merged, seen = found, end
+    return (
+        f"for {len(MERGES)} cases: the merged attention is softmax over all keys, even with scores "
+        "of several thousand and with a block of which nothing is seen. Because lse is merged too, "
+        "any number of blocks can follow, in any order."
+    )
+
+
+def _pair(answer: Any) -> Pair:
+    out, lse = answer
+    if not (isinstance(out, Tensor) and isinstance(lse, Tensor)):
+        raise TypeError
+    return out, lse
+
+
+def _why_merge(found: Pair, right: Pair, one: Pair, other: Pair, keys: tuple[int, int]) -> str:
+    for name, each, wanted in zip(("out", "lse"), found, right, strict=True):
+        if each.shape != wanted.shape:
+            return f"{name} has shape {list(each.shape)}, expected {list(wanted.shape)}."
+        if not each.isfinite().all():
+            return (
+                f"{name} is not finite. exp overflows from about 700 on, and there may be nothing "
+                "in a block: take the exponential of differences from the merged lse."
+            )
+    (out, lse), wanted, (a, b) = found, right[0], (one[0], other[0])
+    share = (one[1] - right[1]).exp()
+    known = {
+        "is the mean of both. A block whose scores are larger counts more.": (a + b) / 2,
+        "is the sum of both: the two weights must add up to 1.": a + b,
+        "is weighted by the numbers of keys; weigh by the sums of their exponentials, exp(lse).":
+            (keys[0] * a + keys[1] * b) / sum(keys),
+        "has the two weights swapped.": (1 - share) * a + share * b,
+    }  # fmt: skip
+    if not near(out, wanted):
+        fitting = [why for why, wrong in known.items() if near(out, wrong)]
+        return f"out {(fitting or ['is not softmax over all keys.'])[0]}"
+    if near(lse, right[1]):
+        return ""
+    if near(lse, torch.maximum(one[1], other[1])):
+        return "out is right, but lse is the larger of both. It is log(exp(a) + exp(b))."
+    return (
+        "out is right, but lse is not that of all keys, log(exp(a) + exp(b)): a third block would "
+        "be merged wrongly."
+    )
+
+
+# ---- the dispatch ----
+
+
+@Exercise
+def received() -> Table:
+    """Grade function(choices, experts, capacity): how many tokens each rank receives.
+
+    choices[r] has the expert of each token of rank r; rank r has an equal part of the experts, in
+    order; of each rank's tokens, an expert takes at most `capacity`.
+    """
+    draw, cases = draws(63), []
+    for ranks, each, tokens, capacity in [(2, 2, 6, 2), (4, 1, 8, 3), (3, 2, 9, 2), (1, 3, 7, 2)]:
+        popular = range(ranks * each), [3] + (ranks * each - 1) * [1]
+        drawn = [draw.choices(*popular, k=tokens) for _ in range(ranks)]
+        cases += [(drawn, ranks * each, capacity), (drawn, ranks * each, tokens)]
+
+    def taken(choices: list[list[int]], most: float) -> list[Counter[int]]:
+        return [Counter({e: min(own.count(e), int(most)) for e in own}) for own in choices]
+
+    def totals(choices: list[list[int]], experts: int, capacity: float) -> list[int]:
+        every = sum(taken(choices, capacity), Counter[int]())
+        return [every[expert] for expert in range(experts)]
+
+    def by_rank(ranks: int, every: list[int]) -> list[int]:
+        each = len(every) // ranks
+        return [sum(every[start : start + each]) for start in range(0, len(every), each)]
+
+    def right(choices: list[list[int]], experts: int, capacity: float) -> list[int]:
+        return by_rank(len(choices), totals(choices, experts, capacity))
+
+    return Table(
+        cases=cases,
+        right=right,
+        told=lambda choices, experts, capacity: (
+            f"For choices {choices}, {experts} experts and a capacity of {capacity},"
+        ),
+        read=list_of(whole),
+        expected="a list with a number of tokens for each rank",
+        same=lambda found, wanted: found == wanted,
+        slips={
+            "An expert takes no more than `capacity` of a rank's tokens; the others are dropped.":
+                lambda choices, experts, _: right(choices, experts, 1e9),
+            "The capacity holds for each rank and expert: a rank cannot know how many others send.":
+                lambda choices, experts, capacity: by_rank(
+                    len(choices), [min(n, capacity) for n in totals(choices, experts, 1e9)]
+                ),
+            "That is what each rank sends; count by where the tokens go.":
+                lambda choices, _, most: [own.total() for own in taken(choices, most)],
+            "That is for each expert; a rank has experts / ranks of them.": totals,
+            "Experts are not dealt in turn: rank 0 has the first experts / ranks of them.":
+                lambda choices, *case: [
+                    sum(totals(choices, *case)[rank :: len(choices)])
+                    for rank in range(len(choices))
+                ],
+        },
+        otherwise=lambda found, choices, *_: (
+            "" if len(found) == len(choices) else f"Expected {len(choices)} numbers, one per rank."
+        ),
+        solved="for all {cases} cases, with and without tokens that are dropped. The rank with the "
+        "popular expert has most to do, and all others wait for it; a capacity bounds that.",
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+"""Causal ring attention, step by step: which keys and values are where, and who has work."""
+
+from collections.abc import Iterator
+
+from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, Rows, drawing
+from from_scratch.context import pieces
+
+RANKS = 4
+EIGHTHS = 2 * RANKS  # of the sequence; in order, a rank has two that follow each other
+LAYOUTS = {"in order": False, "zigzag": True}
+LOOKS = {"held": "here, or computed now", "done": "computed before", "": "not here, or not seen"}
+BLOCKS = ["its own block", "its left neighbor's", "the block from two to its left"]
+BLOCKS += ["its right neighbor's block, which has gone around"]
+Pair = tuple[int, int]  # an eighth of the queries, and one of the keys that it sees
+
+
+def attention_stepper() -> FramesChoice:
+    """Four ranks with a quarter of a sequence each, in order or in a zigzag."""
+    title = f"Causal ring attention on {RANKS} ranks"
+    several = {
+        (name,): FramesStepper(title, [*_frames(zigzag)], LOOKS) for name, zigzag in LAYOUTS.items()
+    }
+    return FramesChoice(("Layout",), several)
+
+
+def eighths(rank: int, zigzag: bool) -> list[int]:
+    """The eighths of the sequence that a rank has."""
+    if zigzag:
+        return pieces(rank, RANKS, zigzag)
+    return [2 * piece + half for piece in pieces(rank, RANKS, zigzag) for half in (0, 1)]
+
+
+def computed(rank: int, step: int, zigzag: bool) -> list[Pair]:
+    """What a rank computes in a step, which counts from 0."""
+    here = eighths((rank - step) % RANKS, zigzag)
+    return [(query, key) for query in eighths(rank, zigzag) for key in here if key <= query]
+
+
+def _frames(zigzag: bool) -> Iterator[Frame]:
+    yield Frame(
+        _picture(-1, zigzag),
+        "Each rank has the queries, keys and values of two eighths of the sequence.",
+    )
+    for step in range(RANKS):
+        counts = [len(computed(rank, step, zigzag)) for rank in range(RANKS)]
+        idle = [str(rank) for rank, count in enumerate(counts) if not count]
+        if len(idle) == 1:
+            does = f"Rank {idle[0]} may see nothing of it, and must wait."
+        elif idle:
+            all_but_last = ", ".join(idle[:-1])
+            does = f"Ranks {all_but_last} and {idle[-1]} may see nothing of it, and must wait."
+        else:
+            does = f"All have equally much to do: {counts[0]} pairs of eighths."
+        yield Frame(_picture(step, zigzag), f"Each rank has {BLOCKS[step]}. {does}")
+
+
+def _picture(step: int, zigzag: bool) -> str:
+    rows: Rows = {}
+    said = []
+    for rank in range(RANKS):
+        here = eighths((rank - max(step, 0)) % RANKS, zigzag)
+        now = set(computed(rank, step, zigzag)) if step >= 0 else set[Pair]()
+        past = {pair for each in range(max(step, 0)) for pair in computed(rank, each, zigzag)}
+        block = [Cell("activations", "held" if key in here else "") for key in range(EIGHTHS)]
+        seen = [
+            [Cell("samples", _look((query, key), now, past)) for key in range(EIGHTHS)]
+            for query in eighths(rank, zigzag)
+        ]
+        total = sum(len(computed(rank, each, zigzag)) for each in range(RANKS))
+        count = f"{len(now | past)} of {total}"
+        rows[f"rank {rank}"] = [[block], seen, count]
+        said.append(f"Rank {rank} has computed {count} pairs.")
+    return drawing(["keys and values", "scores of its queries", "pairs"], rows, " ".join(said))
+
+
+def _look(pair: Pair, now: set[Pair], past: set[Pair]) -> str:
+    return "held" if pair in now else "done" if pair in past else ""

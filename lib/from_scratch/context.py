@@ -1,0 +1,100 @@
+"""Ring attention: a sequence is split among the ranks; keys and values go around a ring.
+
+In each step a rank's queries attend to the block of keys and values that is here, and what they
+find is merged, while the block travels on (Liu et al., 2023). As no token sees a later one, the
+last rank has the most to do; with `zigzag` rank r has pieces r and 2N - 1 - r, all equally much::
+
+    out = attention(*(split(each) for each in (q, k, v)))  # [..., tokens, width of a head]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def pieces(rank: int, ranks: int, zigzag: bool) -> list[int]:
+    """The pieces of the sequence that a rank has, in order."""
+    return [rank, 2 * ranks - 1 - rank] if zigzag else [rank]
+
+
+def split(full: Tensor, zigzag: bool = False) -> Tensor:
+    """This rank's tokens."""
+    mine = pieces(dist.get_rank(), dist.get_world_size(), zigzag)
+    count = dist.get_world_size() * len(mine)
+    if full.shape[-2] % count:
+        raise ValueError(f"{full.shape[-2]} tokens cannot be split into {count} equal pieces")
+    return torch.cat([full.chunk(count, -2)[piece] for piece in mine], -2)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, zigzag: bool = False) -> Tensor:
+    """Causal attention of this rank's queries to the keys and values of all ranks."""
+    own = [x.unflatten(-2, (1 + zigzag, -1)).movedim(-3, 0) for x in (q, k, v)]  # by piece
+    found: Tensor = RingAttention.apply(own[0] * q.shape[-1] ** -0.5, torch.stack(own[1:], 1))
+    return found.movedim(0, -3).flatten(-3, -2)
+
+
+class RingAttention(torch.autograd.Function):
+    """Blocks go around in forward, and in backward once more, followed by their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, kv: Tensor) -> Tensor:
+        out, lse = torch.zeros_like(q), torch.full_like(q[..., :1], -torch.inf)
+        for block, pairs in around(kv):
+            for i, j, future in pairs:
+                s = q[i] @ block[j, 0].mT + future
+                more = s.logsumexp(-1, keepdim=True)
+                out[i], lse[i] = merge(out[i], lse[i], (s - more).exp() @ block[j, 1], more)
+        ctx.save_for_backward(q, kv, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        q, kv, out, lse = ctx.saved_tensors
+        dq, own, others = (torch.zeros_like(each) for each in (q, kv, kv))
+        inner = (gradient * out).sum(-1, keepdim=True)
+        for step, (block, pairs) in enumerate(around(kv)):
+            dkv = others if step else own
+            for i, j, future in pairs:
+                p = (q[i] @ block[j, 0].mT + future - lse[i]).exp()  # of all keys, not these
+                ds = p * (gradient[i] @ block[j, 1].mT - inner[i])
+                dq[i] += ds @ block[j, 0]
+                dkv[j] += torch.stack([ds.mT @ q[i], p.mT @ gradient[i]])
+            if step:  # they follow their block, and come home in the last step
+                others, works = send_right(others)
+                for work in works:
+                    work.wait()
+        return dq, own + others
+
+
+def around(kv: Tensor) -> Iterator[tuple[Tensor, list[tuple[int, int, Any]]]]:
+    """Each block in turn, and which of our pieces see which of it, up to where."""
+    rank, ranks, zigzag = dist.get_rank(), dist.get_world_size(), len(kv) == 2
+    mine = [*enumerate(pieces(rank, ranks, zigzag))]
+    future = kv.new_full((kv.shape[-2], kv.shape[-2]), -torch.inf).triu(1)
+    for step in range(ranks):
+        arriving, works = send_right(kv) if step < ranks - 1 else (kv, [])
+        both = product(mine, enumerate(pieces((rank - step) % ranks, ranks, zigzag)))
+        yield kv, [(i, j, future if a == b else 0) for (i, a), (j, b) in both if b <= a]
+        for work in works:
+            work.wait()
+        kv = arriving
+
+
+def merge(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Two attentions to different keys, weighted by the sums of their exponentials."""
+    both = torch.logaddexp(lse, more_lse)
+    return (lse - both).exp() * out + (more_lse - both).exp() * more, both
+
+
+def send_right(tensor: Tensor) -> tuple[Tensor, list[dist.Work]]:
+    """Start to send it; where the left neighbor's arrives, and what to wait for."""
+    rank, ranks, arriving = dist.get_rank(), dist.get_world_size(), torch.empty_like(tensor)
+    send = dist.P2POp(dist.isend, tensor, (rank + 1) % ranks)
+    receive = dist.P2POp(dist.irecv, arriving, (rank - 1) % ranks)
+    return arriving, dist.batch_isend_irecv([send, receive])

@@ -1,0 +1,100 @@
+"""A mixture of experts: each rank has some experts, and tokens travel to theirs and back.
+
+A router, which all ranks have, picks `top_k` experts for each token. An all-to-all tells how many
+tokens come from where, a second one brings them, and a third one takes the results home, where
+they are added up, weighted by the router. Backward goes both ways again::
+
+    layer = Experts(router, experts, comm, top_k=2, capacity=40)
+    loss = loss_of(layer(x)) + 0.01 * layer.balance
+
+Lepikhin et al., *GShard* (2020); Fedus et al., *Switch Transformers* (2022), section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from from_scratch import Comm
+
+Exchange = Callable[..., Any]  # as torch's all_to_all_single
+
+
+class Travel(torch.autograd.Function):
+    """Rows go to other ranks, so many to each; in backward their gradients come back."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, give: list[int], take: list[int], way: Exchange) -> Tensor:
+        ctx.back = take, give, way
+        arrived = rows.new_empty(sum(take), *rows.shape[1:])
+        way(arrived, rows.contiguous(), take, give)
+        return arrived
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return Travel.apply(gradient, *ctx.back), None, None, None
+
+
+class Experts(nn.Module):
+    """Made of all experts, of which it keeps a rank's. Tokens are [tokens, width].
+
+    At most `capacity` of a rank's tokens go to one expert; those that come later are dropped, and
+    get zeros. The gradient of an expert is a sum over the ranks, where DDP makes means.
+    """
+
+    def __init__(
+        self,
+        router: nn.Linear,
+        experts: Sequence[nn.Module],
+        comm: Comm,
+        top_k: int = 1,
+        capacity: int | None = None,
+        exchange: Exchange = dist.all_to_all_single,
+    ) -> None:
+        super().__init__()
+        if len(experts) % comm.ranks or not experts:
+            raise ValueError(
+                f"{len(experts)} experts cannot be spread evenly over {comm.ranks} ranks"
+            )
+        each = len(experts) // comm.ranks
+        self.router, self.exchange, self.ranks = router, exchange, comm.ranks
+        self.experts = nn.ModuleList(experts[comm.rank * each : (comm.rank + 1) * each])
+        self.top_k, self.capacity = top_k, capacity
+
+    def forward(self, x: Tensor) -> Tensor:
+        probability = self.router(x).softmax(-1)
+        gate, choice = (each.flatten() for each in probability.topk(self.top_k))
+        token = torch.arange(len(x), device=x.device).repeat_interleave(self.top_k)
+        chosen = one_hot(choice, probability.shape[1])
+        place = chosen.cumsum(0).gather(1, choice[:, None])[:, 0]  # in its queue, from 1
+        self.balance = balance(probability, chosen)
+
+        order = choice.argsort(stable=True)  # by expert, and so by rank
+        order = order[place[order] <= (self.capacity or len(choice))]
+        counts = choice[order].bincount(minlength=probability.shape[1])
+        coming = torch.empty_like(counts)
+        self.exchange(coming, counts)  # for each rank, and each of our experts
+        give, take = (each.view(self.ranks, -1).sum(1).tolist() for each in (counts, coming))
+
+        here = Travel.apply(x[token[order]], give, take, self.exchange)
+        home = Travel.apply(self.compute(here, coming), take, give, self.exchange)
+        return torch.zeros_like(x).index_add(0, token[order], gate[order, None] * home)
+
+    def compute(self, rows: Tensor, coming: Tensor) -> Tensor:
+        """What our experts make of the rows, which come by rank, and from each by expert."""
+        expert = torch.arange(len(self.experts), device=rows.device).repeat(self.ranks)
+        order = expert.repeat_interleave(coming).argsort(stable=True)
+        parts = rows[order].split(coming.view(self.ranks, -1).sum(0).tolist())
+        made = [expert(part) for expert, part in zip(self.experts, parts, strict=True)]
+        return torch.cat(made)[order.argsort()]
+
+
+def balance(probability: Tensor, chosen: Tensor) -> Tensor:
+    """The loss that keeps experts equally busy: 1 if they are, more if not."""
+    share = chosen.to(probability.dtype).mean(0)
+    return probability.shape[1] * (share * probability.mean(0)).sum()

@@ -1,0 +1,407 @@
+"""from_scratch inside a layer: tensor and context parallelism, and experts.
+
+Each is compared with one process that has all tokens and all weights, and what it sends with the
+table of the chapter *Beyond data parallelism*.
+"""
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+import minidist
+from course.project.ring import recorded, sends
+from from_scratch.context import attention, merge, pieces, split
+from from_scratch.expert import Experts, balance
+from from_scratch.tensor import SplitBlock, all_reduce, attend, reduce_scatter, same, shard
+from minidist.comm.counted import CountedCall
+
+RANKS = [1, 2, 3, 4]
+TOKENS, WIDTH, HEAD, EXPERTS = 48, 24, 2, 12  # 1 to 4 ranks divide them
+TOLERANCE = 1e-6
+
+
+def rel(found: Tensor | None, right: Tensor | None) -> float:
+    """The largest error over the largest number."""
+    assert found is not None
+    assert right is not None
+    assert found.shape == right.shape
+    return ((found - right).abs().max() / right.abs().max().clamp(min=1e-12)).item()
+
+
+def ring() -> minidist.Counted:
+    return minidist.Counted(minidist.Ours(algorithm="ring"))
+
+
+# ---- tensor parallelism ----
+
+
+class Layer(nn.Module):
+    """Attention and a feed-forward block, without biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        self.up = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
+        self.down = nn.Linear(4 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.o(attend(HEAD, self.q(x), self.k(x), self.v(x)))
+        return x + self.down(gelu(self.up(x)))
+
+    def blocks(self, comm: Any, sequence: bool = False) -> list[SplitBlock]:
+        qkv = [self.q.weight, self.k.weight, self.v.weight]
+        inner = partial(attend, HEAD)
+        return [
+            SplitBlock(qkv, inner, self.o.weight, comm, sequence),
+            SplitBlock([self.up.weight], gelu, self.down.weight, comm, sequence),
+        ]
+
+
+def drawn(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def tensor_errors(sequence: bool) -> dict[str, float]:
+    """Of output and gradients, against one process."""
+    comm, layer = ring(), Layer()
+    every, direction = drawn(TOKENS, 2, WIDTH), drawn(TOKENS, 2, WIDTH, seed=2)
+
+    def cut(full: Tensor) -> Tensor:
+        return full.chunk(comm.ranks)[comm.rank] if sequence else full
+
+    x = every.clone().requires_grad_()
+    right = layer(x)
+    right.backward(direction)
+    own = cut(every).clone().requires_grad_()
+    blocks, found = layer.blocks(comm, sequence), own
+    for block in blocks:
+        found = found + block(found)
+    found.backward(cut(direction))
+    errors = {"output": rel(found, cut(right)), "input": rel(own.grad, cut(x.grad))}  # type: ignore[arg-type]
+    names = [[layer.q, layer.k, layer.v, layer.o], [layer.up, layer.down]]
+    for block, layers in zip(blocks, names, strict=True):
+        weights = [*block.columns, block.rows]
+        for place, (weight, full) in enumerate(zip(weights, layers, strict=True)):
+            part = shard(full.weight.grad, int(place == len(layers) - 1), comm)  # type: ignore[arg-type]
+            errors[f"{place} of {len(layers)}"] = rel(weight.grad, part)
+    return errors
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_split_layers_are_the_full_ones(ranks: int, sequence: bool) -> None:
+    for errors in minidist.launch(tensor_errors, ranks, sequence):
+        assert len(errors) == 2 + 6
+        assert max(errors.values()) < TOLERANCE, errors
+
+
+def beside_torch(sequence: bool) -> list[float]:
+    """Output and gradients of the feed-forward block, ours against `parallelize_module`'s."""
+    comm, layer = ring(), Layer()
+    every, direction = drawn(TOKENS, WIDTH), drawn(TOKENS, WIDTH, seed=2)
+    ours = layer.blocks(comm, sequence)[1]
+
+    class MLP(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.up, self.down = nn.Identity(), deepcopy(layer.up), deepcopy(layer.down)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.down(gelu(self.up(self.norm(x))))  # type: ignore[no-any-return]
+
+    tokens: dict[str, Any] = {"input_layouts": Shard(0)} if sequence else {}
+    whole: dict[str, Any] = {"output_layouts": Shard(0)} if sequence else {}
+    plan = {"up": ColwiseParallel(**tokens), "down": RowwiseParallel(**whole)}
+    if sequence:
+        plan["norm"] = SequenceParallel(use_local_output=True)  # type: ignore[assignment]
+    mesh = init_device_mesh("cpu", (comm.ranks,))
+    theirs = parallelize_module(MLP(), mesh, plan)  # type: ignore[arg-type]
+
+    inputs, outputs = [], []
+    for model in (ours, theirs):
+        own = every.chunk(comm.ranks)[comm.rank] if sequence else every
+        inputs.append(own.clone().requires_grad_())
+        outputs.append(model(inputs[-1]))
+        outputs[-1].backward(direction.chunk(comm.ranks)[comm.rank] if sequence else direction)
+    up, down = (each.weight.grad.to_local() for each in (theirs.up, theirs.down))  # type: ignore[union-attr, operator]
+    return [
+        rel(*outputs),
+        rel(*(each.grad for each in inputs)),
+        rel(ours.columns[0].grad, up),
+        rel(ours.rows.grad, down),
+    ]
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_they_are_torchs_parallelize_module(ranks: int, sequence: bool) -> None:
+    for errors in minidist.launch(beside_torch, ranks, sequence):
+        assert max(errors) < TOLERANCE, errors
+
+
+def tensor_traffic(sequence: bool) -> tuple[int, list[CountedCall]]:
+    """What a rank sends for a layer in bf16, forward and backward."""
+    comm, layer = ring(), Layer().bfloat16()
+    own = TOKENS // comm.ranks if sequence else TOKENS
+    x = torch.ones(own, WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    for block in layer.blocks(comm, sequence):
+        x = x + block(x)
+    x.sum().backward()
+    return comm.bytes_sent, comm.calls
+
+
+@pytest.mark.claim("H1")
+@pytest.mark.parametrize("ranks", RANKS)
+def test_tensor_parallelism_sends_what_the_map_says(ranks: int) -> None:
+    nbytes = 2 * TOKENS * WIDTH
+    for sent, calls in minidist.launch(tensor_traffic, ranks, False):
+        assert sent == 16 * TOKENS * WIDTH * (ranks - 1) // ranks
+        assert calls == 4 * [CountedCall("all_reduce", nbytes)]
+
+
+@pytest.mark.claim("H2")
+@pytest.mark.parametrize("ranks", RANKS)
+def test_sequence_parallelism_sends_the_same_bytes(ranks: int) -> None:
+    nbytes = 2 * TOKENS * WIDTH
+    for sent, calls in minidist.launch(tensor_traffic, ranks, True):
+        assert sent == 16 * TOKENS * WIDTH * (ranks - 1) // ranks
+        names = 4 * ["all_gather", "reduce_scatter"]
+        assert calls == [CountedCall(name, nbytes) for name in names]
+
+
+# ---- context parallelism ----
+
+
+def context_errors(zigzag: bool) -> list[float]:
+    """Of output and gradients, against full attention."""
+    every = [drawn(2, 3, TOKENS, 4, seed=seed).requires_grad_() for seed in range(3)]
+    direction = drawn(2, 3, TOKENS, 4, seed=4)
+    right = scaled_dot_product_attention(*every, is_causal=True)
+    right.backward(direction)
+    own = [split(each.detach(), zigzag).requires_grad_() for each in every]
+    found = attention(*own, zigzag=zigzag)
+    found.backward(split(direction, zigzag))
+    gradients = (rel(mine.grad, split(full.grad, zigzag)) for mine, full in zip(own, every))  # type: ignore[arg-type] # noqa: B905
+    return [rel(found, split(right, zigzag)), *gradients]
+
+
+@pytest.mark.parametrize("zigzag", [False, True])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_ring_attention_is_full_attention(ranks: int, zigzag: bool) -> None:
+    for errors in minidist.launch(context_errors, ranks, zigzag):
+        assert max(errors) < TOLERANCE, errors
+
+
+def test_blocks_are_merged_where_exponentials_overflow_or_nothing_is_seen() -> None:
+    scores, values = 1000 * drawn(5, 8).double(), drawn(8, 3, seed=2).double()
+
+    def of(start: int, end: int) -> tuple[Tensor, Tensor]:
+        part = scores[:, start:end]
+        return part.softmax(-1) @ values[start:end], part.logsumexp(-1, keepdim=True)
+
+    nothing = torch.zeros(5, 3).double(), torch.full((5, 1), -torch.inf).double()
+    out, lse = merge(*merge(*nothing, *of(0, 3)), *of(3, 8))
+    torch.testing.assert_close((out, lse), of(0, 8))
+
+
+def context_traffic() -> tuple[list[int], list[int]]:
+    """Bytes of the messages of forward and of backward, in bf16; all heads together are WIDTH."""
+    shape = (WIDTH // HEAD, TOKENS, HEAD)
+    qkv = [torch.ones(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    with recorded() as there:
+        out = attention(*qkv)
+    with recorded() as back:
+        out.sum().backward()
+    assert all([message.sends for message in batch] == [True, False] for batch in there + back)
+    return sends(there), sends(back)
+
+
+@pytest.mark.claim("H3")
+@pytest.mark.parametrize("ranks", RANKS)
+def test_context_parallelism_sends_what_the_map_says(ranks: int) -> None:
+    block = 2 * 2 * TOKENS * WIDTH  # keys and values of a rank's tokens
+    for there, back in minidist.launch(context_traffic, ranks):
+        assert there == (ranks - 1) * [block]
+        assert back == 2 * (ranks - 1) * [block]
+        assert sum(there + back) == 12 * TOKENS * WIDTH * (ranks - 1)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_zigzag_gives_each_rank_as_many_pairs_of_pieces(ranks: int) -> None:
+    def pairs(rank: int, zigzag: bool) -> int:
+        return sum(piece + 1 for piece in pieces(rank, ranks, zigzag))
+
+    assert [pairs(rank, False) for rank in range(ranks)] == list(range(1, ranks + 1))
+    assert [pairs(rank, True) for rank in range(ranks)] == ranks * [2 * ranks + 1]
+    both = [piece for rank in range(ranks) for piece in pieces(rank, ranks, True)]
+    assert sorted(both) == list(range(2 * ranks))
+
+
+# ---- experts ----
+
+
+def mixture() -> tuple[nn.Linear, list[nn.Module]]:
+    torch.manual_seed(0)
+    router = nn.Linear(WIDTH, EXPERTS, bias=False)
+    return router, [
+        nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, WIDTH)) for _ in range(EXPERTS)
+    ]
+
+
+def dense(x: Tensor, router: nn.Linear, experts: Iterable[nn.Module], top_k: int, most: int) -> Any:
+    """A loop over tokens in one process; each expert takes the first `most` of a rank's tokens."""
+    gates, choices = router(x).softmax(-1).topk(top_k)
+    taken, rows = [0] * EXPERTS, []
+    for token, of_token, chosen in zip(x, gates, choices.tolist(), strict=True):
+        row = torch.zeros(WIDTH)
+        for gate, number in zip(of_token, chosen, strict=True):
+            taken[number] += 1
+            if taken[number] <= most:
+                row = row + gate * list(experts)[number](token)
+        rows.append(row)
+    return torch.stack(rows)
+
+
+def expert_errors(top_k: int, capacity: int | None) -> list[float]:
+    """Of output and gradients; each rank has tokens of its own."""
+    comm, (router, experts) = ring(), mixture()
+    every = [drawn(TOKENS, WIDTH, seed=rank).requires_grad_() for rank in range(comm.ranks)]
+    most = capacity or TOKENS * top_k
+    rights = [dense(x, router, experts, top_k, most) for x in every]
+    torch.stack(rights).square().sum().backward()
+
+    mine = deepcopy((router, experts))
+    layer = Experts(*mine, comm, top_k, capacity)
+    layer.zero_grad()
+    x = every[comm.rank].detach().clone().requires_grad_()
+    found = layer(x)
+    found.square().sum().backward()
+    dist.all_reduce(layer.router.weight.grad)
+    each = EXPERTS // comm.ranks
+    own = experts[comm.rank * each : (comm.rank + 1) * each]
+    both = zip(layer.experts.parameters(), nn.ModuleList(own).parameters(), strict=True)
+    return [
+        rel(found, rights[comm.rank]),
+        rel(x.grad, every[comm.rank].grad),
+        rel(layer.router.weight.grad, router.weight.grad),
+        *(rel(ours.grad, full.grad) for ours, full in both if full.grad is not None),
+    ]
+
+
+@pytest.mark.parametrize(("top_k", "capacity"), [(1, None), (2, None), (2, 5)])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_experts_are_a_dense_loop(ranks: int, top_k: int, capacity: int | None) -> None:
+    for errors in minidist.launch(expert_errors, ranks, top_k, capacity):
+        assert len(errors) > 3
+        assert max(errors) < TOLERANCE, errors
+
+
+def expert_traffic(top_k: int) -> tuple[int, int]:
+    """Bytes of counts and of tokens in bf16, where each expert gets equally many of a rank's."""
+    logs = []
+
+    def exchange(output: Tensor, input: Tensor, *sizes: Any) -> None:
+        with minidist.record() as log:
+            minidist.all_to_all_single(output, input, *sizes)
+        logs.append((input.dtype, sum(message.nbytes for message in log)))
+
+    router, experts = mixture()
+    with torch.no_grad():  # token t chooses experts t and t + 1
+        router.weight.zero_()[:, :EXPERTS] = torch.eye(EXPERTS)
+    x = torch.zeros(TOKENS, WIDTH)
+    for place in range(2):
+        x[range(TOKENS), (torch.arange(TOKENS) + place) % EXPERTS] = 2 - place
+    layer = Experts(router, experts, ring(), top_k, exchange=exchange).bfloat16()
+    layer(x.bfloat16().requires_grad_()).sum().backward()
+    tokens = [nbytes for dtype, nbytes in logs if dtype == torch.bfloat16]
+    assert len(tokens) == len(logs) - 1 == 4
+    return sum(nbytes for _, nbytes in logs) - sum(tokens), sum(tokens)
+
+
+@pytest.mark.claim("H4")
+@pytest.mark.parametrize("top_k", [1, 2])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_experts_send_what_the_map_says(ranks: int, top_k: int) -> None:
+    for counts, tokens in minidist.launch(expert_traffic, ranks, top_k):
+        assert tokens == 8 * top_k * TOKENS * WIDTH * (ranks - 1) // ranks
+        assert counts == 8 * EXPERTS * (ranks - 1) // ranks  # an int64 for each expert
+
+
+def test_the_balance_is_one_if_all_experts_are_equally_busy() -> None:
+    even = torch.full((EXPERTS, EXPERTS), 1 / EXPERTS)
+    chosen = torch.eye(EXPERTS)
+    assert balance(even, chosen).item() == pytest.approx(1)
+    collapsed = torch.zeros(EXPERTS, EXPERTS)
+    collapsed[:, 3] = 1
+    assert balance(collapsed, collapsed).item() == pytest.approx(EXPERTS)
+
+
+# ---- what is refused ----
+
+
+def refusals(calls: dict[str, Callable[[Any], Any]]) -> dict[str, str]:
+    found = {}
+    for sentence, call in calls.items():
+        try:
+            call(ring())
+            found[sentence] = "nothing"
+        except ValueError as error:
+            found[sentence] = str(error)
+    return found
+
+
+def block(comm: Any, outputs: int, inputs: int, sequence: bool = False) -> SplitBlock:
+    weights = [torch.ones(outputs, 4)], gelu, torch.ones(4, inputs)
+    return SplitBlock(*weights, comm, sequence)
+
+
+def heads_of_4(comm: Any) -> Tensor:
+    return SplitBlock(3 * [torch.ones(18, 4)], partial(attend, 4), torch.ones(4, 18), comm)(  # type: ignore[no-any-return]
+        torch.ones(2, 4)
+    )
+
+
+REFUSED: dict[str, Callable[[Any], Any]] = {
+    "16 columns cannot be split evenly among 3 ranks": lambda comm: block(comm, 16, 16),
+    "16 rows cannot be split evenly among 3 ranks": lambda comm: block(comm, 15, 16),
+    "a rank's 6 columns are no whole number of heads of 4": heads_of_4,
+    "8 tokens cannot be split evenly among 3 ranks":
+        lambda comm: reduce_scatter(torch.ones(8, 4), comm),
+    "8 tokens cannot be split into 3 equal pieces": lambda _: split(torch.ones(8, 4)),
+    "9 tokens cannot be split into 6 equal pieces": lambda _: split(torch.ones(9, 4), zigzag=True),
+    "2 experts cannot be spread evenly over 3 ranks":
+        lambda comm: Experts(nn.Linear(4, 2), [nn.Identity()] * 2, comm),
+    "4 experts cannot be spread evenly over 3 ranks":
+        lambda comm: Experts(nn.Linear(4, 4), [nn.Identity()] * 4, comm),
+}  # fmt: skip
+
+
+def test_what_does_not_split_is_refused_in_a_sentence() -> None:
+    for found in minidist.launch(refusals, 3, REFUSED):
+        assert found == {sentence: sentence for sentence in REFUSED}
+
+
+def untouched() -> bool:
+    x = torch.ones(3)
+    all_reduce(x, ring())
+    return x.tolist() == [1, 1, 1] and same(x, ring()).data_ptr() == x.data_ptr()
+
+
+def test_an_all_reduce_inside_a_graph_leaves_its_input_as_it_was() -> None:
+    assert minidist.launch(untouched, 2) == [True, True]
