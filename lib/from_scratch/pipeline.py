@@ -23,20 +23,22 @@ Work = tuple[str, int, int]  # kind, stage, micro-batch
 
 
 class Pipeline:
-    """This rank's stages of a model; stage s is on rank s % N.
+    """This rank's stages of a model; stage s is on rank s % N of the group, or of all.
 
     `border` is a tensor like those that pass from one stage to the next, the same at each border.
     """
 
-    def __init__(self, layers: nn.Sequential, stages: int, border: Tensor) -> None:
-        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+    def __init__(
+        self, layers: nn.Sequential, stages: int, border: Tensor, group: Any = None
+    ) -> None:
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         if len(layers) % stages or stages % self.ranks:
             text = f"{len(layers)} layers, {stages} stages and {self.ranks} ranks"
             raise ValueError(f"{text}: each has to divide the one before")
         size = len(layers) // stages
         own = range(self.rank, stages, self.ranks)
         self.modules = {s: layers[s * size : (s + 1) * size] for s in own}
-        self.last, self.border = stages - 1, border
+        self.last, self.border, self.group = stages - 1, border, group
         self.held: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # from forward to backward
         self.arriving: dict[Work, tuple[Tensor, Any]] = {}  # what a piece of work needs
         self.leaving: list[tuple[Tensor, Any]] = []
@@ -80,10 +82,10 @@ class Pipeline:
         if src == dst == self.rank:
             self.arriving[work] = made, None
         elif src == self.rank:
-            self.leaving.append((made, dist.isend(made, dst)))
+            self.leaving.append((made, dist.isend(made, group=self.group, group_dst=dst)))
         elif dst == self.rank:
             buffer = torch.empty_like(self.border)
-            self.arriving[work] = buffer, dist.irecv(buffer, src)
+            self.arriving[work] = buffer, dist.irecv(buffer, group=self.group, group_src=src)
 
     def received(self, work: Work) -> Tensor:
         """What a piece of work needs, once it is here."""

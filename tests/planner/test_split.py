@@ -10,6 +10,7 @@ from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, MEDIUM
 from minidist.planner.planner import Forecast, plan
 from minidist.planner.split import Split
+from minidist.schedule.pipeline import bubble, interleaved, most_held, one_f_one_b, replay
 
 LLAMA: dict[str, Any] = {"tensor": 8, "pipeline": 16, "micro_batches": 16}
 GRID = tuple(LLAMA.values())
@@ -61,6 +62,22 @@ def test_activations_are_those_of_the_micro_batches_in_flight() -> None:
         assert micro_batches * split.part(LARGE).activations == pytest.approx(held * one)
     many, few = (forecasts(**LLAMA | {"micro_batches": m})["zero1"].peak for m in (64, 16))
     assert many == pytest.approx(few, rel=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_bubble_and_held_activations_are_those_of_the_orders(
+    ranks: int, rounds: int, chunks: int
+) -> None:
+    if ranks == 1 < rounds * chunks:
+        return  # no pipeline
+    micro = ranks * rounds
+    order = interleaved(ranks, micro, chunks) if chunks > 1 else one_f_one_b(ranks, micro)
+    split = Split(1, ranks, micro, chunks)
+    waits = split.bubble / (1 + split.bubble)  # of the step, as an order's is
+    assert bubble(replay(order)) == pytest.approx(waits)
+    assert most_held(order)[0] / chunks == pytest.approx(split.held)
 
 
 def test_tensor_parallelism_splits_activations_and_the_state_of_a_rank() -> None:

@@ -16,6 +16,7 @@ from course.figures.collectives import (
     waiting,
 )
 from course.figures.ddp import Travel, bucket_timeline, ddp_step, gradients
+from course.figures.dimensions import who_talks
 from course.figures.disagree import Run, batch_memory, disagreements, drift, last_calls
 from course.figures.feeding import (
     batch_shares,
