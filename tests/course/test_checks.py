@@ -163,10 +163,10 @@ WRONG = {
         "class Differs(AssertionError):\n    pass\n\n\ndef check(make):\n    raise Differs('so')\n",
         r"right DDP.*raised AssertionError: so \(checks.py, line 6, in check\)",
     ),
-    "never fails": ("def check(make):\n    return 'fine'\n", "fails on none of 15 planted faults"),
+    "never fails": ("def check(make):\n    return 'fine'\n", "fails on none of 5 planted faults"),
     "catches everything": (
         f"{REFERENCE}{CALLED}    try:\n        really(make)\n    except:\n        pass\n",
-        "fails on none of 15 planted faults. It fails by raising AssertionError",
+        "fails on none of 5 planted faults. It fails by raising AssertionError",
     ),
     "raises another error": (
         f"{REFERENCE}{CALLED}    try:\n        really(make)\n"
@@ -191,6 +191,8 @@ def test_a_wrong_test_is_told_so(
 ) -> None:
     text, diagnosis = WRONG[kind]
     monkeypatch.setattr(mutation, "TIMEOUT", 4 if text is HANGS else mutation.TIMEOUT)
+    if "on none" in diagnosis:  # they pass every way, so one will do
+        monkeypatch.setattr(mutation, "WAYS", {"DDP": WAYS["DDP"]})
     hand_in(tmp_path, text, monkeypatch)
     says(diagnosis, report.grade("checks"))
 

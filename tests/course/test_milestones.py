@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+import torch
 import torch.distributed as dist
 
+from course.project import scores
 from course.project.milestones import MILESTONES, Milestone
 from course.project.models import MODELS
 from course.project.parity import check_parity
 from course.project.report import _check_cost, source
-from course.project.scores import Cost, cost
+from course.project.scores import WIDTH, Cost, cost, memory
 from course.verdict import Wrong
 from minidist import launch
 from tests.support.by_hand.spoiled import COSTS, RESULTS, spoiled
@@ -19,7 +22,10 @@ RANKS = 3
 
 
 def on_a_rank(milestone: Milestone) -> tuple[dict[str, str], dict[str, Cost]]:
-    """What parity says to each way to spoil results, and what each way to waste costs."""
+    """What parity says to each way to spoil results, and what each way to waste costs.
+
+    Measured is what a way wastes, traffic or memory; the other is that of the right one.
+    """
     kind = source("from_scratch", milestone.file, milestone.target)()
     said = {}
     for name, spoil in RESULTS.items():
@@ -30,9 +36,15 @@ def on_a_rank(milestone: Milestone) -> tuple[dict[str, str], dict[str, Cost]]:
         except Wrong as error:
             said[name] = str(error)
         dist.barrier()
-    costs = {"right": cost(kind, milestone)}
+    costs = {"right": (right := cost(kind, milestone))}
     for name, spoil in COSTS.items():
-        costs[name] = cost(kind, replace(milestone, train=spoiled(milestone.train, spoil)))
+        wrong = replace(milestone, train=spoiled(milestone.train, spoil))
+        if name in ("keeps", "hoards"):
+            peak, kept = memory(wrong, kind, torch.ones(1, WIDTH).double())
+            costs[name] = right._replace(peak=peak, kept=kept)
+        else:
+            with patch.object(scores, "memory", return_value=(right.peak, right.kept)):
+                costs[name] = cost(kind, wrong)
     return said, costs
 
 
