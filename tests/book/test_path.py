@@ -1,6 +1,7 @@
 """The path on the landing page, and the page for instructors that is made from it."""
 
 import re
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -37,9 +38,15 @@ def test_the_path_is_the_table_of_contents() -> None:
     assert cards == numbered()
 
 
+@cache
+def titles() -> dict[str, str]:
+    """Of all pages, which are read for it."""
+    return Book(ROOT).titles
+
+
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
 def test_a_lab_has_its_own_title_there(lab: Lab) -> None:
-    assert lab.title == Book(ROOT).titles[f"notebooks/{lab.name}"]
+    assert lab.title == titles()[f"notebooks/{lab.name}"]
 
 
 def test_times_are_what_the_rule_says_to_five_minutes() -> None:
