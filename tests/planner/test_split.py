@@ -56,8 +56,8 @@ def test_llamas_step_is_a_tenth_longer_than_published_and_its_state_fits() -> No
 def test_activations_are_those_of_the_micro_batches_in_flight() -> None:
     """As many as there are ranks, of a rank's own blocks; interleaved one rank's stages more."""
     one = LARGE.activations / 8 / 16  # of a rank's blocks and one micro-batch
-    for micro_batches, interleaved, held in ((4, 1, 4), (16, 1, 16), (64, 1, 16), (64, 8, 17.875)):
-        split = Split(8, 16, micro_batches, interleaved)
+    for micro_batches, stages, held in ((4, 1, 4), (16, 1, 16), (64, 1, 16), (64, 8, 17.875)):
+        split = Split(8, 16, micro_batches, stages)
         assert split.held == held
         assert micro_batches * split.part(LARGE).activations == pytest.approx(held * one)
     many, few = (forecasts(**LLAMA | {"micro_batches": m})["zero1"].peak for m in (64, 16))

@@ -1,6 +1,7 @@
 """Who talks to whom on a mesh of three dimensions, from what each rank has sent."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,7 +12,11 @@ from minidist.plots import style
 from minidist.plots.style import COLORS, RANK, TITLE
 
 Sent = Mapping[str, Mapping[int, int]]  # by dimension, bytes to each rank
-LINES = {"data": (COLORS[1], "-"), "pipeline": (COLORS[2], "--"), "tensor": (COLORS[0], ":")}
+LINES: dict[str, tuple[str, Any]] = {
+    "data": (COLORS[1], "-"),
+    "pipeline": (COLORS[2], "--"),
+    "tensor": (COLORS[0], ":"),
+}
 ACROSS, DOWN, APART, SLANT, RADIUS = 1.5, 1.7, 2.2, 0.35, 0.26
 
 

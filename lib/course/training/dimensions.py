@@ -139,8 +139,8 @@ def _step(optimizer: torch.optim.Optimizer, backward: Any) -> float:
 
 
 def _whole(model: Any, x: Tensor, y: Tensor) -> Tensor:
-    loss: Any = mse_loss(model(x), y)
-    loss.backward()
+    loss: Tensor = mse_loss(model(x), y)
+    torch.autograd.backward(loss)
     return loss.detach()
 
 
@@ -151,9 +151,10 @@ def _mine(full: Tensor, mesh: DeviceMesh) -> Tensor:
 
 def _split_network(mesh: DeviceMesh) -> nn.Sequential:
     """With this rank's part of each layer."""
-    net = network()
+    net, comm = network(), comm_of(mesh, "tensor")
     for block in net:
-        block.split(comm_of(mesh, "tensor"))
+        assert isinstance(block, Block)
+        block.split(comm)
     return net
 
 
