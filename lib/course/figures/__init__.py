@@ -34,6 +34,7 @@ from course.figures.gpus import (
     kernel_waits,
     memory_by_formula,
 )
+from course.figures.keep_going import outer_path, presence, when_ranks_talk
 from course.figures.map_reduce import after_a_death, map_shuffle_reduce, step_as_reduce
 from course.figures.memory import GPT2_BLOCK, block_memory, rank_memory, step_memory
 from course.figures.ring import chunk_tour, link_lanes, readings, ring_circle

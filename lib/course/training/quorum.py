@@ -90,6 +90,8 @@ class Quorum:
                     self._end_round()
         except (asyncio.IncompleteReadError, ConnectionError, UnpicklingError):
             pass  # it is dead, or was left behind, or speaks another language
+        except asyncio.CancelledError:
+            pass  # the quorum ends
         finally:
             writer.transport.abort()
             for group in (self._members, self._newcomers):
