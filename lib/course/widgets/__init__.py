@@ -15,6 +15,7 @@ from course.widgets.overlap import overlap_slider
 from course.widgets.peak import peak_slider
 from course.widgets.plan import plan_slider
 from course.widgets.progress import progress
+from course.widgets.rounds import rounds_stepper
 from course.widgets.sampler import sampler_stepper
 from course.widgets.scaling import scaling_slider
 from course.widgets.stages import zero_stepper
