@@ -1,5 +1,7 @@
 """The lesson: the ring, DDP, ZeRO and FSDP, each in one short file, on torch and a `Comm`.
 
+Beyond them, `local_sgd` has local SGD and DiLoCo.
+
 `minidist.Ours()` and `minidist.Native()` are such a `Comm`. The files leave out what real use
 needs, and refuse it with a sentence; this is where `minidist` does it:
 
