@@ -46,6 +46,7 @@ def those_of_one_process(run: Run, weights: dict[int, torch.Tensor]) -> None:
         assert torch.equal(found, right), worker
 
 
+@pytest.mark.claim("H2")
 def test_those_who_are_killed_cost_their_own_steps_and_come_back() -> None:
     with running(SMALL, 3) as run:
         run.until(everyone)
@@ -66,6 +67,7 @@ def outcome(run: Run, worker: int) -> Any:
     return found
 
 
+@pytest.mark.claim("H2")
 def test_one_that_hangs_is_left_behind_and_a_state_that_nobody_has_is_missed() -> None:
     with running(SMALL, 3, patience=3) as run:
         run.until(everyone)

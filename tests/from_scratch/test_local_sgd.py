@@ -137,6 +137,7 @@ def beside_ddp() -> dict[str, list[Tensor]]:
     return found
 
 
+@pytest.mark.claim("H1")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_one_step_to_a_round_is_ddp_where_the_inner_optimizer_is_linear(ranks: int) -> None:
     for found in launch(beside_ddp, ranks):
