@@ -15,6 +15,7 @@ from benchmarks.cases import (
     ddp,
     fsdp,
     launch,
+    local_sgd,
     memory_limit,
     plan,
     ring,
@@ -40,6 +41,7 @@ CASES: dict[str, tuple[Measure, Scope]] = {
     "fsdp": (fsdp.measure, Scope(TWO_AND_FOUR, widths=(32, 64, 128, 256), batches=(1, 2, 4, 8))),
     "plan": (plan.measure, Scope(TWO_AND_FOUR, rounds=9, widths=(64, 128, 256), tries=1)),
     "limit": (memory_limit.measure, Scope((Setup(4),))),
+    "local_sgd": (local_sgd.measure, Scope((Setup(4),), rounds=10, width=64)),
 }
 CASE_SECONDS = 2 * 60 * 60  # for a launch that hangs; it takes a few minutes
 GPU_SECTIONS = [

@@ -22,7 +22,7 @@ from tools.readable import KERNEL, Book, Built, notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "work"
-LESSON = ("ring", "ddp", "zero", "zero3", "fsdp", "tensor", "context", "expert")
+LESSON = ("ring", "ddp", "zero", "zero3", "fsdp", "tensor", "context", "expert", "local_sgd")
 
 
 def digest(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The lesson: the ring, DDP, ZeRO, FSDP, a pipeline, and what splits a layer, on a `Comm`.
+"""The lesson: the ring, DDP, ZeRO, FSDP; a pipeline, split layers and local SGD; on a `Comm`.
 
 `minidist.Ours()` and `minidist.Native()` are such a `Comm`. The files leave out what real use
 needs, and refuse it with a sentence; this is where `minidist` does it:

@@ -8,7 +8,7 @@ import torch
 
 import minidist
 from benchmarks import __main__ as command
-from benchmarks.cases import launch, plan, ring
+from benchmarks.cases import launch, local_sgd, plan, ring
 from benchmarks.cases import memory_limit as limit
 from benchmarks.harness import turns
 from benchmarks.harness.record import Row
@@ -64,6 +64,16 @@ def test_a_plan_is_recorded_beside_what_is_measured() -> None:
         assert (row["sent_bytes"] > 0) == (row["way"] != "single")
         assert row["ms"] > 0 < row["predicted_ms"]
         assert row["peak_bytes"] > 0 < row["predicted_peak_bytes"]
+
+
+def test_losses_are_recorded_over_what_a_rank_has_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_sgd, "STEPS", 4)
+    monkeypatch.setattr(local_sgd, "WAYS", [("DDP", 1, (1.0, 0.0)), ("DiLoCo", 2, (0.7, 0.9))])
+    ddp, rounds = rows_of(local_sgd.measure)
+    assert ddp["steps"] == rounds["steps"] == [0, 4, 8]
+    assert ddp["sent_bytes"] == [0, *(4 * n * ddp["parameters"] for n in (4, 8))]
+    assert [2 * sent for sent in rounds["sent_bytes"]] == ddp["sent_bytes"]
+    assert ddp["loss"][0] == rounds["loss"][0] > max(ddp["loss"][-1], rounds["loss"][-1])
 
 
 # The limit

@@ -166,6 +166,21 @@ def test_the_more_is_sharded_the_larger_a_model_fits() -> None:
         assert 0.75 * row["predicted_layers"] <= row["layers"] <= row["predicted_layers"] + 1
 
 
+def test_rounds_send_less_and_make_less_of_a_sample() -> None:
+    rows = rows_of("local_sgd", "curve")
+    plain = {row["every"]: row for row in rows if row["way"] in ("DDP", "averages")}
+    assert [*plain] == [1, 10, 100]
+    for every, row in plain.items():
+        assert row["steps"] == list(range(0, 1001, 100))
+        sent = 2 * 3 / 4 * 4 * row["parameters"] * 1000 / every
+        assert row["sent_bytes"][-1] == pytest.approx(sent, rel=1e-3)
+        assert row["loss"][0] > 4 > row["loss"][-1]
+    ends = [row["loss"][-1] for row in plain.values()]
+    assert ends == sorted(ends)
+    diloco = [(row["every"], row["outer"]) for row in rows if row["way"] == "DiLoCo"]
+    assert sorted(diloco) == [(n, [0.7, m]) for n in (10, 100) for m in (0.5, 0.9)]
+
+
 def test_plans_have_the_bytes_exactly_and_the_memory_nearly() -> None:
     rows = rows_of("plan", "plan")
     ways = ["single", "ddp", "zero1", "zero2", "fsdp"]

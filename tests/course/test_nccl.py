@@ -23,7 +23,18 @@ from torch.optim import SGD
 import minidist
 from course.sandbox.ranks import exchange
 from course.sandbox.switchboard import Deadlock
-from from_scratch import context, ddp, expert, fsdp, pipeline, ring, tensor, zero, zero3
+from from_scratch import (
+    context,
+    ddp,
+    expert,
+    fsdp,
+    local_sgd,
+    pipeline,
+    ring,
+    tensor,
+    zero,
+    zero3,
+)
 from minidist.schedule.pipeline import gpipe, interleaved, one_f_one_b, sequence, stages_of
 from tests.scripts.test_training import start
 from tests.support.nccl import on_nccl
@@ -273,6 +284,12 @@ def lesson_fsdp(model: Any, device: torch.device) -> Numbers:
     return wrapped.shards
 
 
+def lesson_local_sgd(version: Any) -> Way:
+    return lambda model, device: trained(
+        model, device, version(SGD(model.parameters(), 0.1), OURS(), every=2)
+    )
+
+
 def lesson_ring(_: Any, device: torch.device) -> Numbers:
     tensor = torch.arange(10.0, device=device) * dist.get_rank()
     ring.all_reduce(tensor)
@@ -398,6 +415,7 @@ OURS = partial(minidist.Ours, algorithm="ring")
 LESSON = [
     *map(lesson_ddp, (ddp.PerParameterDDP, ddp.FlatDDP, ddp.BucketedDDP, ddp.OverlappedDDP)),
     *map(lesson_zero, (zero.ZeRO1, zero.ZeRO2)),
+    *map(lesson_local_sgd, (local_sgd.LocalSGD, local_sgd.DiLoCo)),
     *(lesson_zero3, lesson_fsdp, lesson_ring, lesson_pipeline),
     *map(lesson_tensor, (False, True)),
     *map(lesson_context, (False, True)),

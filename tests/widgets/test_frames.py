@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from course.widgets import (
     attention_stepper,
     pipeline_stepper,
+    rounds_stepper,
     sampler_stepper,
     unit_stepper,
     waits_stepper,
@@ -21,6 +22,7 @@ from course.widgets.context import eighths
 from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, drawing
 from course.widgets.pipeline import ORDERS
 from course.widgets.recording import RANKS
+from course.widgets.rounds import EVERY, moments
 from course.widgets.sampler import CALLS, ENDS, SAMPLES
 from course.widgets.stages import STAGES
 from course.widgets.units import RANK, UNITS
@@ -234,6 +236,19 @@ def test_frames_are_played_with_the_stepper_s_keys(pages: Pages) -> None:  # noq
     expect(page.get_by_role("slider", name="Step")).to_have_value("1")
 
 
+def test_a_sum_has_the_changes_of_the_living_members_and_no_others() -> None:
+    seen = list(moments())
+    assert len(rounds_stepper().frames) == len(seen)
+    sums = [now for now in seen if now.changes and now.moving]
+    assert [now.phase for now in sums] == ["round 1", "round 2", "round 3"]
+    for now in sums:
+        members = [n for n, each in enumerate(now.workers) if each.weights is not None]
+        assert [*now.changes] == [*now.moving] == members
+        assert all(now.workers[n].steps == EVERY for n in members)
+    rounds = [{each.weights for each in now.workers} - {None} for now in sums]
+    assert rounds == [{0}, {1}, {2}], "each begins where the one before has ended"
+
+
 def test_each_stage_can_be_chosen_and_played(pages: Pages) -> None:  # noqa: F811
     page = pages.open(zero_stepper()._repr_html_(), PHONE)
     expect(page.get_by_label("Strategy")).to_have_count(1)
@@ -250,7 +265,7 @@ def test_each_stage_can_be_chosen_and_played(pages: Pages) -> None:  # noqa: F81
 def test_axe_finds_nothing_after_use_at_night(pages: Pages) -> None:  # noqa: F811
     several = (pipeline_stepper(), sampler_stepper(), waits_stepper(), zero_stepper())
     first = (FramesChoice(each.labels, dict([*each.steppers.items()][:1])) for each in several)
-    steppers = (unit_stepper(), *first)
+    steppers = (unit_stepper(), rounds_stepper(), *first)
     page = pages.open("".join(each._repr_html_() for each in steppers), PHONE, "dark")
     for figure in page.locator("figure:visible").all():
         figure.get_by_role("slider").fill("5")

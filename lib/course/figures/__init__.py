@@ -36,6 +36,7 @@ from course.figures.gpus import (
     memory_by_formula,
 )
 from course.figures.inside import balance, causal_blocks, dispatch, losses, split_block
+from course.figures.keep_going import outer_path, presence, when_ranks_talk
 from course.figures.map_reduce import after_a_death, map_shuffle_reduce, step_as_reduce
 from course.figures.memory import GPT2_BLOCK, block_memory, rank_memory, step_memory
 from course.figures.pipelines import pipelines

@@ -18,6 +18,7 @@ from course.widgets.pipeline import pipeline_stepper
 from course.widgets.plan import plan_slider
 from course.widgets.prefetch import prefetch_slider
 from course.widgets.progress import progress
+from course.widgets.rounds import rounds_stepper
 from course.widgets.sampler import sampler_stepper
 from course.widgets.scaling import scaling_slider
 from course.widgets.stages import zero_stepper

@@ -1,0 +1,234 @@
+"""A quorum: training rounds that go on with whoever is there.
+
+Workers train by `from_scratch.local_sgd.DiLoCo`, and send their changes to one process, the
+`Quorum`, which adds up those that have come. So one process decides who was in a round, and nobody
+can see it differently. That a worker has died it learns from the connection, which the kernel
+closes; one that hangs it leaves behind after `patience` seconds. It knows nothing of the model: a
+newcomer is given the state of a living member.
+
+Over slow links this is how federated averaging works (McMahan et al., 2017). torchft sends the
+changes by an all-reduce instead, in a new process group for each quorum; then members have to agree
+after it whether it has worked for all of them.
+"""
+
+import asyncio
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from from_scratch.local_sgd import DiLoCo
+
+LENGTH = 8  # bytes before each message that say how long it is
+Message = dict[str, Any]
+
+
+class Round(NamedTuple):
+    """Whose changes are in a round, when it ended, by `time.monotonic()`, and if it is the last."""
+
+    members: list[int]
+    end: float
+    last: bool
+
+
+class Quorum:
+    """Sums the changes of a round over those who send theirs. Runs in a thread, inside `with`.
+
+    Args:
+        path: of the socket at which workers find it.
+        begin: the number of workers to wait for before the first round.
+        patience: seconds that a round goes on after the first change has come; who is later is
+            left behind, and may come back as a newcomer.
+        after_round: called after each round, in the quorum's thread.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        begin: int,
+        patience: float = 30,
+        after_round: Callable[[Round], object] = lambda _: None,
+    ) -> None:
+        self._begin, self._patience, self._after_round = begin, patience, after_round
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(path))
+        self._done, self._last = 0, False  # rounds; whether the next one is the last
+        self._members: dict[int, asyncio.StreamWriter] = {}
+        self._newcomers: dict[int, asyncio.StreamWriter] = {}
+        self._changes: dict[int, Tensor] = {}  # of the members that have sent theirs
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def finish(self) -> None:
+        """Let the next round be the last."""
+        self._last = True
+
+    # ---- what happens ----
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Listen to one worker for as long as it lives."""
+        worker = -1
+        try:
+            worker = (await _receive(reader))["join"]
+            if stale := self._members.pop(worker, None):
+                stale.transport.abort()  # its process has been replaced
+            self._newcomers[worker] = writer
+            self._found()
+            while True:
+                message = await _receive(reader)
+                if "state" in message:
+                    self._admit(message)
+                elif self._members.get(worker) is writer:
+                    self._changes[worker] = message["change"]
+                    self._end_round()
+        except (asyncio.IncompleteReadError, ConnectionError, UnpicklingError):
+            pass  # it is dead, or was left behind, or speaks another language
+        except asyncio.CancelledError:
+            pass  # the quorum ends
+        finally:
+            writer.transport.abort()
+            for group in (self._members, self._newcomers):
+                if group.get(worker) is writer:
+                    del group[worker]
+            self._found()
+            self._end_round()  # perhaps it was the one that the others were waiting for
+
+    def _found(self) -> None:
+        """If there is no member, the first newcomer becomes one, unless a state would be lost."""
+        if self._members:
+            return
+        self._changes.clear()
+        if self._done:
+            for writer in self._newcomers.values():
+                writer.transport.abort()
+        elif len(self._newcomers) >= self._begin:
+            self._begin = 1
+            first = min(self._newcomers)
+            self._members[first] = self._newcomers.pop(first)
+            self._members[first].write(_framed({"first": True}))
+
+    def _admit(self, state: Message) -> None:
+        """Pass on a member's state to all newcomers, who are members from this round on."""
+        framed = _framed(state)
+        for writer in self._newcomers.values():
+            writer.write(framed)
+        self._members |= self._newcomers
+        self._newcomers.clear()
+
+    def _end_round(self) -> None:
+        """Send the sum to all members, if none of them is missing."""
+        if not self._changes:
+            return
+        if not self._deadline:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(self._patience, self._leave_behind)
+        if not self._members.keys() <= self._changes.keys():
+            return
+        who = sorted(self._changes)
+        total, last = reduce(torch.add, [self._changes[worker] for worker in who]), self._last
+        donor = min(self._members) if self._newcomers and not last else None
+        for member, writer in self._members.items():
+            asked = member == donor
+            writer.write(_framed({"sum": total, "ranks": len(who), "ask": asked, "last": last}))
+        self._changes.clear()
+        self._deadline.cancel()
+        self._deadline = None
+        self._done += 1
+        self._after_round(Round(who, time.monotonic(), last))
+
+    def _leave_behind(self) -> None:
+        for worker in self._members.keys() - self._changes.keys():
+            self._members[worker].transport.abort()
+
+    # ---- its thread ----
+
+    def __enter__(self) -> Self:
+        ready = threading.Event()
+        self._thread = threading.Thread(target=asyncio.run, args=[self._listen(ready)])
+        self._thread.start()
+        ready.wait()
+        return self
+
+    async def _listen(self, ready: threading.Event) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_unix_server(self._serve, sock=self._socket)
+        ready.set()
+        await self._stop.wait()
+        server.close()
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+
+class Member:
+    """A worker's place in the quorum, and the `Comm` of its DiLoCo.
+
+    After each all-reduce `ranks` says how many changes are in the sum, and `last` whether training
+    is over. ConnectionError: the quorum has left this worker behind, or is gone itself.
+    """
+
+    def __init__(self, path: Path, worker: int) -> None:
+        self.rank, self.ranks, self.last, self._asked = worker, 0, False, False
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(str(path))
+        self._stream = self._socket.makefile("rb")
+        self._send({"join": worker})
+
+    def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> None:
+        """Do nothing: `join` is what makes replicas alike."""
+
+    def join(self, optimizer: DiLoCo) -> None:
+        """Wait until a member gives its state, unless this is the first one."""
+        message = self._receive()
+        if "state" in message:
+            optimizer.load_state_dict(message["state"])
+        self._asked = "first" in message
+        self.share(optimizer)
+
+    def all_reduce(self, tensor: Tensor, async_op: bool = False) -> None:
+        """Sum a tensor over those who are in this round."""
+        self._send({"change": tensor})
+        message = self._receive()
+        tensor.copy_(message["sum"])
+        self.ranks, self._asked, self.last = message["ranks"], message["ask"], message["last"]
+
+    def share(self, optimizer: DiLoCo) -> None:
+        """Give this member's state to the newcomers, if the quorum has asked for it."""
+        if self._asked:
+            self._send({"state": optimizer.state_dict()})
+            self._asked = False
+
+    def _send(self, message: Message) -> None:
+        self._socket.sendall(_framed(message))
+
+    def _receive(self) -> Message:
+        length = int.from_bytes(self._stream.read(LENGTH))
+        body = self._stream.read(length)
+        if not length or len(body) < length:
+            raise ConnectionError(f"worker {self.rank}: the quorum has closed the connection")
+        return _opened(body)
+
+
+def _framed(message: Message) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(message, buffer)
+    body = buffer.getvalue()
+    return len(body).to_bytes(LENGTH) + body
+
+
+def _opened(body: bytes) -> Message:
+    message: Message = torch.load(io.BytesIO(body), weights_only=True)  # runs no code
+    return message
+
+
+async def _receive(reader: asyncio.StreamReader) -> Message:
+    length = await reader.readexactly(LENGTH)
+    return _opened(await reader.readexactly(int.from_bytes(length)))

@@ -1,0 +1,96 @@
+"""Local SGD and DiLoCo: ranks step by themselves, and average only after every H steps.
+
+Under DDP ranks talk in every step. Here each steps on its own gradients, and after H steps the
+ranks average how far they have come: H times fewer bytes, for replicas that drift apart between::
+
+    inner = torch.optim.AdamW(net.parameters())
+    optimizer = DiLoCo(inner, comm, every=100)
+    loss_of(net(x), y).backward()
+    optimizer.step()  # sends nothing, except each hundredth time
+    optimizer.zero_grad()
+
+What only the inner optimizer knows, such as Adam's moments, and buffers stay each rank's own.
+Stich, *Local SGD converges fast and communicates little* (2019), algorithm 1; Douillard et al.,
+*DiLoCo* (2023), algorithm 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.optim import SGD, Optimizer
+
+from from_scratch import Comm
+
+
+class LocalSGD:
+    """Plain averaging: after every `every` steps all ranks go on from the mean of their weights."""
+
+    def __init__(self, inner: Optimizer, comm: Comm, every: int) -> None:
+        if every < 1:
+            raise ValueError(f"every: expected a number of steps from 1 on, got {every}")
+        self.inner, self.comm, self.every, self.steps = inner, comm, every, 0
+        held = [parameter for group in inner.param_groups for parameter in group["params"]]
+        if len({(parameter.dtype, parameter.device) for parameter in held}) > 1:
+            raise ValueError("parameters of several dtypes or devices do not fit in one tensor")
+        for parameter in held:
+            comm.broadcast(parameter.detach())  # all replicas start as rank 0's
+        self.parameters: list[Parameter] = [p for p in held if p.requires_grad]
+
+    def step(self) -> None:
+        """Step on this rank's own gradients; at the end of a round, synchronize."""
+        self.inner.step()
+        self.steps += 1
+        if self.steps % self.every == 0:
+            self.synchronize()
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        self.inner.zero_grad()
+
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        """Average the weights over the ranks."""
+        flat = parameters_to_vector(self.parameters)
+        self.comm.all_reduce(flat)
+        vector_to_parameters(flat / self.comm.ranks, self.parameters)
+
+
+class DiLoCo(LocalSGD):
+    """The mean change in a round is taken for a gradient, on which an outer optimizer steps.
+
+    It is SGD with Nesterov's momentum. With `lr` 1 and `momentum` 0 it is plain averaging.
+    """
+
+    def __init__(
+        self, inner: Optimizer, comm: Comm, every: int, lr: float = 0.7, momentum: float = 0.9
+    ) -> None:
+        super().__init__(inner, comm, every)
+        self.start = Parameter(parameters_to_vector(self.parameters).detach())  # of the round
+        self.outer = SGD([self.start], lr, momentum, nesterov=momentum > 0)
+
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        """Take an outer step from where the round began; the next one begins there on all ranks."""
+        gradient = self.start - parameters_to_vector(self.parameters)  # uphill, as gradients point
+        self.comm.all_reduce(gradient)
+        self.start.grad = gradient / self.comm.ranks
+        self.outer.step()
+        self.outer.zero_grad()
+        vector_to_parameters(self.start.clone(), self.parameters)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a rank needs to join at the end of a round."""
+        outer = self.outer.state_dict()
+        return {"start": self.start.detach(), "outer": outer, "steps": self.steps}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Join where another rank is. The inner optimizer's state stays this rank's own."""
+        self.start.copy_(state["start"])
+        self.outer.load_state_dict(state["outer"])
+        self.steps = state["steps"]
+        vector_to_parameters(self.start.clone(), self.parameters)

@@ -1,0 +1,64 @@
+"""The exercises of the lab on local SGD: other right ways, and a round's rule beside real ones."""
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+import torch
+
+from course.graders import keep_going as grade
+from course.training.quorum import Member, Quorum, Round
+from tests.course.test_quorum import State
+
+
+def with_arrays(start, replicas, velocity, lr, momentum):  # type: ignore[no-untyped-def]
+    change = np.array(start) - np.mean(replicas, axis=0)
+    velocity = momentum * np.array(velocity) + change
+    return np.array(start) - lr * (change + momentum * velocity), velocity
+
+
+def in_one_formula(parameters: int, ranks: int, every: int, batch: int) -> float:
+    return 8 * parameters * (ranks - 1) / ranks / (every * batch)
+
+
+def test_another_right_way_is_right_too() -> None:
+    assert grade.outer_step(with_arrays)
+    assert grade.bytes_per_sample(in_one_formula)
+
+
+def complete(members: list[int], events: list[grade.Event], patience: float) -> bool:
+    """Whether no one is late, and someone is there at the end to take the sum."""
+    dead = {worker for _, worker, what in events if what == "dies"}
+    on_time = grade.present(members, events, patience) == grade.present(members, events, 1e9)
+    return on_time and bool({*members} - dead)
+
+
+CASES = [case for case in grade.in_the_round.table().cases if complete(*case)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_real_round_has_those_whom_the_rule_names(case: tuple, tmp_path: Path) -> None:  # type: ignore[type-arg]
+    members, events, _ = case
+    ended: SimpleQueue[Round] = SimpleQueue()
+    path = tmp_path / "q"
+    with Quorum(path, len(members), after_round=ended.put), ThreadPoolExecutor() as pool:
+        there = {worker: Member(path, worker) for worker in members}
+        list(pool.map(lambda each: each.join(State(0)), there.values()))
+        newcomers = []
+        for _, worker, what in events:
+            if what == "arrives":
+                there[worker]._send({"change": torch.ones(1)})
+            elif what == "dies":
+                there[worker]._socket.shutdown(socket.SHUT_RDWR)
+            else:
+                newcomers.append(Member(path, worker))
+        assert ended.get(timeout=60).members == grade.present(*case)
+
+
+def test_the_cases_have_what_the_rule_is_about() -> None:
+    assert len(CASES) >= 15
+    cases = grade.in_the_round.table().cases
+    assert sum(not complete(*case) for case in cases) >= 5
