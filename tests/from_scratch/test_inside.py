@@ -103,6 +103,7 @@ def tensor_errors(sequence: bool) -> dict[str, float]:
     return errors
 
 
+@pytest.mark.claim("H1")
 @pytest.mark.parametrize("sequence", [False, True])
 @pytest.mark.parametrize("ranks", RANKS)
 def test_split_layers_are_the_full_ones(ranks: int, sequence: bool) -> None:
@@ -148,6 +149,7 @@ def beside_torch(sequence: bool) -> list[float]:
     ]
 
 
+@pytest.mark.claim("H1")
 @pytest.mark.parametrize("sequence", [False, True])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_they_are_torchs_parallelize_module(ranks: int, sequence: bool) -> None:
@@ -185,6 +187,29 @@ def test_sequence_parallelism_sends_the_same_bytes(ranks: int) -> None:
         assert calls == [CountedCall(name, nbytes) for name in names]
 
 
+def trained_shards(own_seed: bool) -> Tensor:
+    """A rank's columns after some steps; its shards were drawn with a seed of its own, or not."""
+    comm = ring()
+    block = SplitBlock([torch.zeros(8, WIDTH)], gelu, torch.zeros(WIDTH, 8), comm)
+    for place, weight in enumerate(block.parameters()):
+        weight.data = drawn(*weight.shape, seed=10 * place + own_seed * comm.rank)
+    optimizer = torch.optim.Adam(block.parameters(), 0.1)
+    for step in range(5):
+        x = drawn(16, WIDTH, seed=step)
+        (block(x) - x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return block.columns[0].detach()
+
+
+@pytest.mark.claim("H5")
+def test_shards_that_are_drawn_from_one_seed_stay_copies() -> None:
+    one, other = minidist.launch(trained_shards, 2, False)
+    assert torch.equal(one, other)
+    one, other = minidist.launch(trained_shards, 2, True)
+    assert not torch.isclose(one, other).any()
+
+
 # ---- context parallelism ----
 
 
@@ -201,6 +226,7 @@ def context_errors(zigzag: bool) -> list[float]:
     return [rel(found, split(right, zigzag)), *gradients]
 
 
+@pytest.mark.claim("H3")
 @pytest.mark.parametrize("zigzag", [False, True])
 @pytest.mark.parametrize("ranks", RANKS)
 def test_ring_attention_is_full_attention(ranks: int, zigzag: bool) -> None:
@@ -304,6 +330,7 @@ def expert_errors(top_k: int, capacity: int | None) -> list[float]:
     ]
 
 
+@pytest.mark.claim("H4")
 @pytest.mark.parametrize(("top_k", "capacity"), [(1, None), (2, None), (2, 5)])
 @pytest.mark.parametrize("ranks", RANKS)
 def test_experts_are_a_dense_loop(ranks: int, top_k: int, capacity: int | None) -> None:
@@ -350,6 +377,29 @@ def test_the_balance_is_one_if_all_experts_are_equally_busy() -> None:
     collapsed = torch.zeros(EXPERTS, EXPERTS)
     collapsed[:, 3] = 1
     assert balance(collapsed, collapsed).item() == pytest.approx(EXPERTS)
+
+
+def gradient_of_unused(weight: float) -> tuple[float, float]:
+    """Of an expert without tokens, and how the router's bias towards it would change."""
+    router, experts = mixture()
+    router = nn.Linear(WIDTH, EXPERTS)
+    with torch.no_grad():
+        router.bias[3] = -9.0
+    layer = Experts(router, experts, ring())
+    (layer(drawn(TOKENS, WIDTH) / 10).square().mean() + weight * layer.balance).backward()
+    assert layer.router.bias.grad is not None
+    unused = sum(each.grad.abs().sum().item() for each in layer.experts[3].parameters())  # type: ignore[union-attr]
+    return unused, layer.router.bias.grad[3].item()
+
+
+@pytest.mark.claim("H6")
+def test_the_balance_alone_moves_a_router_towards_an_expert_without_tokens() -> None:
+    ((unused, towards),) = minidist.launch(gradient_of_unused, 1, 0.0)
+    assert unused == 0
+    alone = towards
+    ((unused, towards),) = minidist.launch(gradient_of_unused, 1, 1.0)
+    assert unused == 0
+    assert towards < min(0, 2 * alone)  # a step down the gradient raises the bias
 
 
 # ---- what is refused ----
