@@ -375,6 +375,14 @@ def lab_unit(_: Any, device: torch.device) -> Numbers:
     return seen
 
 
+def lab_split(_: Any, device: torch.device) -> Numbers:
+    copy, reduce = solution("inside", "split")(OURS())
+    x = torch.arange(6.0, device=device).requires_grad_()
+    y = reduce(copy(x) * (dist.get_rank() + 1))
+    y.square().sum().backward()
+    return [y, x.grad]
+
+
 def lab_norm(_: Any, device: torch.device) -> Numbers:
     gradients = [torch.ones(3, device=device) * dist.get_rank(), None]
     return [solution("fsdp_experiments", "norm")(gradients, OURS())]
@@ -422,7 +430,7 @@ LESSON = [
     lesson_experts,
 ]
 LIBRARY = [torch_ddp, torch_fsdp2, our_ddp, our_zero2, our_fsdp, our_hsdp, our_collectives]
-LABS = [lab_ring, lab_ddp, lab_zero, lab_zero2, lab_unit, lab_norm]
+LABS = [lab_ring, lab_ddp, lab_zero, lab_zero2, lab_unit, lab_split, lab_norm]
 
 
 def numbers(ways: list[Way], place: str) -> list[Numbers]:
