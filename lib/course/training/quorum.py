@@ -1,4 +1,4 @@
-"""A quorum: training rounds that go on with whoever is there.
+"""A quorum: training rounds that go on with the workers that are there.
 
 Workers train by `from_scratch.local_sgd.DiLoCo`, and send their changes to one process, the
 `Quorum`, which adds up those that have come. So one process decides who was in a round, and nobody
@@ -45,8 +45,8 @@ class Quorum:
     Args:
         path: of the socket at which workers find it.
         begin: the number of workers to wait for before the first round.
-        patience: seconds that a round goes on after the first change has come; who is later is
-            left behind, and may come back as a newcomer.
+        patience: seconds that a round goes on after the first change has come; a member that is
+            later is left behind, and may come back as a newcomer.
         after_round: called after each round, in the quorum's thread.
     """
 
