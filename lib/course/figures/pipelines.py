@@ -28,14 +28,14 @@ def pipelines(panels: Mapping[str, Sequence[Pass]]) -> Figure:
     """A panel for each: a row per rank, the number of each micro-batch, and the most it holds."""
     ranks = [len(order_of(passes)) for passes in panels.values()]
     end = max(each.end for passes in panels.values() for each in passes)
-    figure, several = stacked(panels, (3.75, sum(0.24 * each + 0.42 for each in ranks)))
+    figure, several = stacked(panels, (3.5, sum(0.24 * each + 0.42 for each in ranks)))
     for axes, passes in several:
         order = order_of(passes)
         for work, rank, start, until in passes:
             look = LOOKS[work.kind], CHUNKS[work.stage // len(order) % len(CHUNKS)]
             text = str(work.micro) if until - start >= 0.025 * end else ""
-            box(axes, start, rank, until - start, 0.9, text, face=look, linewidth=0.5, fontsize=6.5)
+            box(axes, start, rank, until - start, 0.9, text, face=look, linewidth=0.5)
         for rank, most in enumerate(most_held(order)):
             axes.text(1.015 * end, rank + 0.45, f"holds {most}", va="center", fontsize=LABEL)
-        table_rows(axes, rank_names(len(order)), 1.17 * end, left=0, offset=0.45)
+        table_rows(axes, rank_names(len(order)), 1.22 * end, left=0, offset=0.45)
     return figure
