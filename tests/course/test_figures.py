@@ -418,3 +418,29 @@ def test_lives_lie_on_the_run_and_what_is_done_twice_is_hatched() -> None:
     twice = sorted(patch.get_x() + 0.5 for patch in below.patches if patch.get_width() == 1)
     assert twice == [6, 7, 8]
     assert len(below.lines) == 1, "one cross"
+
+
+# ---- keep going ----
+
+
+def test_a_worker_has_a_cell_for_each_round_that_it_was_in_and_marks_for_its_death() -> None:
+    rounds, events = [[0, 1], [1], [1], [0, 1]], {(2, 0): "killed", (3, 0): "started"}
+    above, below = figures.presence(rounds, events, [4, 3, 2, 1], [4, 2, 1, 0]).axes
+    cells = sorted((patch.get_y(), patch.get_x()) for patch in below.patches)
+    assert cells == [(0.1, 0.5), (0.1, 3.5), *((1.1, n + 0.5) for n in range(4))]
+    marks = {(*line.get_xydata()[0],): line.get_marker() for line in below.lines}
+    assert marks == {(2, 0.5): "x", (3, 0.5): "|"}
+    assert [[*line.get_ydata()] for line in above.lines] == [[4, 2, 1, 0], [4, 3, 2, 1]]
+
+
+def test_each_round_begins_for_all_ranks_where_the_one_before_has_met() -> None:
+    (axes,) = figures.outer_path([[1, 2, 5, 6], [3, 4, 7, 8]], [0, 3, 7], 2, 9).axes
+    paths = [[*line.get_ydata()] for line in axes.lines]
+    assert paths == [[0, 1, 2], [3, 5, 6], [0, 3, 4], [3, 7, 8], [0, 3, 7], [9, 9]]
+
+
+def test_ddp_talks_after_each_step_and_rounds_after_the_last_of_each() -> None:
+    (axes,) = figures.when_ranks_talk(every=2, rounds=2, talk=1).axes
+    steps = [text.get_text() for text in axes.texts if text.get_text().isdigit()]
+    assert steps.count("1") == 4, "two ranks, two ways"
+    assert len(axes.patches) > len(steps)
