@@ -59,7 +59,8 @@ class Pipeline:
             made, to = None, stage + 1 if kind == "F" else stage - 1
             if stage in self.modules and kind == "F":
                 given = self.received(("F", stage, m)).requires_grad_() if stage else xs[m]
-                out = self.modules[stage](given)
+                module = self.modules[stage]
+                out = module(given)
                 if stage == last:
                     out = loss_of(out, ys[m]) / micro
                     losses.append(out.detach())

@@ -300,6 +300,8 @@ def test_a_plan_is_that_of_minidist(formulas: Page) -> None:
         )
         calls.append([*sent])
     wanted = [{name: asdict(f) for name, f in found.forecasts.items()} for found in plans]
+    bubbles = {each.pop("bubble") for forecasts in wanted for each in forecasts.values()}
+    assert bubbles == {0}, "the page plans without pipelines"
     compare(formulas, "plan", zip(calls, wanted, strict=True))
     assert {found.best for found in plans} == {None, *plans[-1].forecasts, "hsdp"}
     seen = asked(formulas, "plan", calls)
