@@ -2,11 +2,10 @@
 
 [Note: split] `tensor` ranks share each matrix and, in the sequence-parallel form, each activation.
 `pipeline` ranks have some of the blocks each, in `interleaved` stages; embedding and head weigh
-about as much as a block each. With 1F1B the first rank holds the activations of as many
-micro-batches as there are ranks, and interleaved up to twice as many stages' as it would need. The
-logits are counted on every rank, though the last alone has them. The bubble is
-(p - 1) / (m v) of the time in which a rank computes. Borders send while the next micro-batch
-computes, so they cost bytes and no time.
+about as much as a block each. Under 1F1B the first rank holds the activations of p micro-batches,
+and of at most (p - 1) / v more if stages are interleaved. The logits are counted on every rank,
+though only the last has them. The bubble is (p - 1) / (m v) of the time in which a rank computes.
+Borders send while the next micro-batch computes, so they cost bytes and no time.
 
 Shoeybi et al. (2019), *Megatron-LM*; Korthikanti et al. (2023), sections 4 and 5; Narayanan et al.
 (2021), section 2.

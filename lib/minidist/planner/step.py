@@ -265,7 +265,7 @@ class TrainingStep:
         return ring(nbytes, ranks, link, round(halves * self.split.micro_batches))
 
     def borders(self) -> Cost:
-        """Bytes that a rank of a pipeline sends: activations and gradients of each stage."""
+        """What a rank inside a pipeline sends: each stage's activations, and gradients."""
         if self.split.pipeline == 1:
             return Cost()
         messages = 2 * self.split.interleaved * self.split.micro_batches
