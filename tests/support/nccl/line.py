@@ -37,6 +37,7 @@ def serve(ranks: int) -> tuple[str, Callable[[], None]]:
                 board.end(rank)
 
     def close() -> None:
+        accepting.join()  # which starts the others
         for thread in hearing:
             thread.join()
 
@@ -50,7 +51,8 @@ def serve(ranks: int) -> tuple[str, Callable[[], None]]:
     hearing = [
         threading.Thread(target=hear, args=(rank,), name=OURS, daemon=True) for rank in range(ranks)
     ]
-    threading.Thread(target=accept, name=OURS, daemon=True).start()
+    accepting = threading.Thread(target=accept, name=OURS, daemon=True)
+    accepting.start()
     return str(listener.address), close
 
 
