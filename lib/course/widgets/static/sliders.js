@@ -63,7 +63,7 @@ globalThis.minidistSliders ??= (() => {
       if (this.data.borders) controls.append(this.borders(this.data.borders));
       figure.querySelector(".still, p").replaceWith(controls, this.picture, this.legend, this.said);
       figure.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
-      new ResizeObserver(() => this.draw()).observe(figure);
+      new ResizeObserver(() => this.width !== this.room && this.draw()).observe(figure);
       this.draw();
     }
 
@@ -121,8 +121,12 @@ globalThis.minidistSliders ??= (() => {
       return html("div", { class: "borders" }, html("span", { class: "what" }, about), ...inputs);
     }
 
+    get room() {
+      return Math.min(this.figure.clientWidth - 12, 680);
+    }
+
     draw() {
-      const width = Math.min(this.figure.clientWidth - 12, 680);
+      const width = (this.width = this.room);
       if (width <= 0) return; // not to be seen
       const draw = kinds[this.figure.dataset.widget];
       const { height, nodes, node, says, legend } = draw(this.values, this.data, width, this.name);
