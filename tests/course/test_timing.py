@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import minidist
+from course.project.ring import Batches, Message, recorded
 from course.timing import lanes, travels, turns, waiting
 from course.timing.turns import Round
 from course.training import metered
@@ -264,3 +266,31 @@ def test_with_enough_tokens_a_step_is_hardly_longer_than_its_compute() -> None:
         assert late > ahead
     few = lanes.took(lanes.fsdp_step(units, 0.1, 1, link, link))
     assert 8 * sum(units) <= few < 8.3 * sum(units), "the network sets the pace: 8 bytes each"
+
+
+ALPHA, BETA = 0.01, 0.005  # of the emulated link: seconds per message, and per byte
+
+
+def over_a_link() -> tuple[list[float], list[float], Batches]:
+    """Of two messages from rank 0 to rank 1: what they carry, when each is there, what is noted."""
+    tensors = [torch.ones(1, dtype=torch.int8), torch.full((2,), 2, dtype=torch.int8)]
+    dist.barrier()
+    moments = [time.monotonic()]
+    with recorded(Link(ALPHA, BETA)) as batches:
+        post = dist.irecv if dist.get_rank() else dist.isend
+        works = [post(tensor, 1 - dist.get_rank()) for tensor in tensors]
+        for work in works:
+            work.wait()
+            moments.append(time.monotonic())
+    assert all(work.is_completed() for work in works)
+    return [tensor.sum().item() for tensor in tensors], moments, batches
+
+
+def test_messages_follow_one_another_on_an_emulated_link() -> None:
+    (sent, leave, sends), (received, arrive, receives) = minidist.launch(over_a_link, 2)
+    assert received == sent == [1, 4]
+    for moments in (leave, arrive):
+        assert moments[1] - leave[0] >= ALPHA + BETA
+        assert moments[2] - leave[0] >= 2 * ALPHA + 3 * BETA
+    assert sends == [[Message(True, 1, 1)], [Message(True, 1, 2)]]
+    assert receives == [[Message(False, 0, 1)], [Message(False, 0, 2)]]

@@ -4,6 +4,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ from course.project.models import draw
 from course.sandbox.forbidden import without_minidist, without_torch
 from course.sandbox.switchboard import Call, Part, Switchboard
 from course.verdict import Wrong, many
-from minidist.comm.slowed import SlowedWork
 from minidist.schedule.cost import Link
 
 INSTEAD = "`isend` and `irecv`, in one batch,"
@@ -151,11 +151,25 @@ def sends(batches: Batches) -> list[int]:
     return [message.nbytes for batch in batches for message in batch if message.sends]
 
 
+class Sent(NamedTuple):
+    """A message on an emulated link, with what callers use of a `Work`."""
+
+    future: Future[Any]
+
+    def wait(self) -> bool:
+        """Wait until it has been received, and raise what went wrong."""
+        return bool(self.future.result().wait())
+
+    def is_completed(self) -> bool:
+        """Whether it has been received."""
+        return self.future.done() and bool(self.future.result().is_completed())
+
+
 @contextmanager
 def recorded(link: Link | None = None) -> Iterator[Batches]:
     """Within it note the messages of this rank, which go over an emulated link if there is one.
 
-    On the link a rank's messages follow one another, and each takes α + βn.
+    On the link a rank's messages follow one another, and each arrives after α + βn.
     """
     batches: Batches = []
     frames: list[FrameType | None] = []  # of batch_isend_irecv, one for each batch
@@ -180,12 +194,17 @@ def recorded(link: Link | None = None) -> Iterator[Batches]:
     def noted_send(group: Any, tensors: list[Tensor], peer: int, *args: Any) -> Any:
         nonlocal free
         nbytes = note(True, tensors, peer)
-        work: Any = send(group, tensors, peer, *args)
         if link is None:
-            return work
-        start = max(free, time.monotonic())
-        free = start + link.alpha + link.beta * nbytes
-        return SlowedWork(work, (start, free))
+            return send(group, tensors, peer, *args)
+        free = max(free, time.monotonic()) + link.alpha + link.beta * nbytes
+        return Sent(wire.submit(send_at, free, group, tensors, peer, *args))
 
-    with patch.multiple(dist.ProcessGroup, send=noted_send, recv=noted_receive):
+    def send_at(moment: float, *args: Any) -> Any:
+        time.sleep(max(0.0, moment - time.monotonic()))
+        return send(*args)
+
+    with (
+        ThreadPoolExecutor(1) as wire,
+        patch.multiple(dist.ProcessGroup, send=noted_send, recv=noted_receive),
+    ):
         yield batches
