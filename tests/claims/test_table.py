@@ -15,7 +15,7 @@ sys.path.append(str(ROOT / "book" / "_ext"))
 from house.evidence import pieces  # noqa: E402
 
 CLAIMS = load()
-SIZES = {"A": 8, "B": 10, "C": 17, "D": 11, "E": 10, "F": 8, "G": 1, "H": 6, "I": 2}
+SIZES = {"A": 8, "B": 10, "C": 17, "D": 11, "E": 11, "F": 8, "G": 2, "H": 6, "I": 2}
 IDS = [f"{letter}{number + 1}" for letter, size in SIZES.items() for number in range(size)]
 PAIRS = [(claim, evidence) for claim in CLAIMS for evidence in claim.evidence]
 

@@ -86,6 +86,7 @@ def units() -> list[int]:
     return [unit.buffer.nbytes for unit in model.units]
 
 
+@pytest.mark.claim("E11")
 @pytest.mark.parametrize("way", ["FSDP", "FSDP, prefetch"])
 def test_fsdp(way: str) -> None:
     sizes = launch(units, 3)[0]

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -50,6 +51,7 @@ def by_hand(
     return {name: gradient.float() for name, gradient in total.items()}
 
 
+@pytest.mark.claim("E11")
 def test_low_precision_is_used_and_sent_and_full_precision_is_kept() -> None:
     """2 ranks, so that the order of adding does not matter: equal in every bit."""
 

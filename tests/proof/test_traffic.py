@@ -106,7 +106,7 @@ for _way in FSDP:
     ]
 
 
-@pytest.mark.claim("C11", "C5", "D8")
+@pytest.mark.claim("C11", "C5", "D8", "E11")
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_bytes_on_the_wire_are_the_formula_s(ranks: int) -> None:
     rows = [row for row in ROWS if ranks == 3 or row.micro == 1]
