@@ -143,26 +143,33 @@ def test_a_change_that_has_arrived_counts_and_half_a_change_does_not(tmp_path: P
     assert [ended.get().members for _ in range(2)] == [[1, 2, 3], [1]]
 
 
+def newcomer(quorum: Quorum, path: Path, number: int) -> Any:
+    """A worker that the quorum has noticed."""
+    member = worker(path, number)
+    while number not in quorum._newcomers:
+        time.sleep(0.01)
+    return member
+
+
 def test_a_newcomer_gets_the_state_of_a_member_and_waits_for_no_one_who_has_died(
     tmp_path: Path,
 ) -> None:
-    with Quorum(tmp_path / "q", 2) as quorum, ThreadPoolExecutor() as pool:
-        (one, two), _ = meet(tmp_path / "q", 1, 2)
-        new, state = worker(tmp_path / "q", 3), State(3)
+    path = tmp_path / "q"
+    with ThreadPoolExecutor() as pool, Quorum(path, 2) as quorum:
+        (one, two), _ = meet(path, 1, 2)
+        new, state = newcomer(quorum, path, 3), State(3)
         joined = pool.submit(new.join, state)
-        while not one._asked:  # the first of the members is asked, as soon as 3 is there
-            assert a_round(one, two) == [(5, 2)] * 2
-        assert not two._asked
+        assert a_round(one, two) == [(5, 2)] * 2
+        assert [one._asked, two._asked] == [True, False]
         one._socket.shutdown(socket.SHUT_RDWR)  # without an answer
-        while not two._asked:
-            a_round(two)
+        assert a_round(two) == [(3, 1)]
+        assert two._asked
         two.share(State(7))
         joined.result(timeout=60)
         assert state.value == 7
         assert a_round(two, new) == [(7, 2)] * 2
-        again = worker(tmp_path / "q", 3)  # in place of one whose connection still stands
-        while not two._asked:
-            a_round(two)
+        again = newcomer(quorum, path, 3)  # in place of one whose connection still stands
+        assert a_round(two) == [(3, 1)]
         two.share(State(8))
         again.join(state)
         assert a_round(two, again) == [(7, 2)] * 2
