@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils import vector_to_parameters
 
 import minidist
 from benchmarks import __main__ as command
@@ -15,6 +16,8 @@ from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, Measure
 from benchmarks.harness.setups import Scope, Setup
 from course.pages.recorded import RESULTS
+from course.training.curves import learned, loss_of
+from course.training.rounds import Work, replayed
 
 MIB = 1 << 20
 
@@ -74,6 +77,20 @@ def test_losses_are_recorded_over_what_a_rank_has_sent(monkeypatch: pytest.Monke
     assert ddp["sent_bytes"] == [0, *(4 * n * ddp["parameters"] for n in (4, 8))]
     assert [2 * sent for sent in rounds["sent_bytes"]] == ddp["sent_bytes"]
     assert ddp["loss"][0] == rounds["loss"][0] > max(ddp["loss"][-1], rounds["loss"][-1])
+
+
+def test_a_curve_is_that_of_one_process_that_plays_all_ranks() -> None:
+    work = Work(width=16, every=2, outer=(0.7, 0.5))
+    (_, *points), _ = minidist.launch(learned, 2, work, "DiLoCo", 6, 2)
+    model, right = work.model(), []
+    for weights in replayed(work, [[0, 1]] * 3):
+        vector_to_parameters(weights, model.parameters())
+        right.append(loss_of(work, model))
+    assert [point.loss for point in points] == pytest.approx(right, rel=1e-6)
+    plain = work._replace(outer=(1.0, 0.0))
+    both = [minidist.launch(learned, 2, plain, way, 6, 2)[0] for way in ("averages", "DiLoCo")]
+    losses = [[point.loss for point in each] for each in both]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 # The limit

@@ -30,6 +30,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def test_each_worker_reads_samples_of_its_own() -> None:
+    model = SMALL.model()
+    losses = {SMALL.loss(model, worker, step).item() for worker in (0, 1) for step in (0, 1)}
+    assert len(losses) == 4
+
+
 def everyone(ended: Round) -> bool:
     return len(ended.members) == 3
 

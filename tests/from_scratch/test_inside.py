@@ -376,6 +376,7 @@ def test_the_balance_is_one_if_all_experts_are_equally_busy() -> None:
     assert balance(even, chosen).item() == pytest.approx(1)
     collapsed = torch.zeros(EXPERTS, EXPERTS)
     collapsed[:, 3] = 1
+    assert balance(collapsed, chosen).item() == pytest.approx(1)
     assert balance(collapsed, collapsed).item() == pytest.approx(EXPERTS)
 
 

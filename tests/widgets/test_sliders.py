@@ -279,7 +279,7 @@ def test_a_grid_in_words(desk: Page) -> None:
     said = expect_sense(figure)
     assert "128 replicas of 128 GPUs, 16 sequences each" in said
     assert "tensor traffic takes longest, 11% of compute. The bubble is 10%" in said
-    assert "With what nothing hides, a step takes 6.03 s" in said
+    assert "With what nothing hides, a step takes 6.09 s" in said
     assert "takes 8 × 16 = 128 GPUs, and there are only 1" in turn(figure, "GPUs", 0)
     turn(figure, "Tensor", 0)
     assert "nobody to send to" in turn(figure, "Pipeline", 0)

@@ -1,4 +1,10 @@
-"""GPUs in a grid: replicas of a model, each split by width (tensor) and by depth (pipeline)."""
+"""GPUs in a grid: replicas of a model, each split by width (tensor) and by depth (pipeline).
+
+State, bytes and seconds are those of `minidist.plan` without latency and without attention's own
+operations. Two more differences: replicas in several nodes talk at the rate of a node's network
+cards, where the planner adds what they send inside; and a stage may have a fraction of a block,
+where the planner counts the whole ones of the first rank.
+"""
 
 from typing import NamedTuple
 
@@ -54,7 +60,7 @@ def grid(
         * (replicas - 1)
         / replicas,  # 2 + 2 + 4 bytes if sharded
         "tensor": 16 * tokens * width * blocks / pipeline * (tensor - 1) / tensor,
-        "pipeline": 4 * tokens * width if pipeline > 1 else 0.0,
+        "pipeline": 4 * chunks * tokens * width / tensor if pipeline > 1 else 0.0,
     }
     beside = min(replicas, max(1, NODE // tensor))  # replicas in a node
     rates = {
@@ -63,11 +69,9 @@ def grid(
         "pipeline": H100.network,
     }
     compute = 6 * parameters * sequences * LENGTH / gpus / H100.rate(max(1, round(width)))
-    seconds = {
-        "compute": compute,
-        "bubble": compute * (pipeline - 1) / micro / chunks,
-        **{name: sent[name] / rate for name, rate in rates.items()},
-    }
+    takes = {name: sent[name] / rate for name, rate in rates.items()}
+    bubble = (compute + takes["tensor"]) * (pipeline - 1) / micro / chunks
+    seconds = {"compute": compute, "bubble": bubble, **takes}
     return Grid(replicas, micro, share(own, replicas, stage), sent, seconds)
 
 

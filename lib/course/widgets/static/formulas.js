@@ -163,7 +163,7 @@ globalThis.minidistFormulas ??= (() => {
     const sent = {
       data: own * others(replicas) * (each.gradients + (stage === 3 ? 2 * each.compute : each.gradients)),
       tensor: (16 * tokens * width * others(tensor) * blocks) / pipeline,
-      pipeline: pipeline > 1 ? 4 * tokens * width : 0,
+      pipeline: pipeline > 1 ? (4 * chunks * tokens * width) / tensor : 0,
     };
     const beside = Math.min(replicas, Math.max(1, gpu.node / tensor)); // replicas in a node
     const seconds = {
@@ -173,7 +173,7 @@ globalThis.minidistFormulas ??= (() => {
       tensor: sent.tensor / (tensor > gpu.node ? gpu.network : gpu.nvlink),
       pipeline: sent.pipeline / gpu.network,
     };
-    seconds.bubble = (seconds.compute * (pipeline - 1)) / micro / chunks;
+    seconds.bubble = ((seconds.compute + seconds.tensor) * (pipeline - 1)) / micro / chunks;
     const late = Math.max(0, seconds.data - (2 / 3) * seconds.compute); // than backward
     const step = seconds.compute + seconds.bubble + seconds.tensor + late;
     return { replicas, micro, held, sent, seconds, step };
