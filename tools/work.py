@@ -22,7 +22,10 @@ from tools.readable import KERNEL, Book, Built, notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "work"
-LESSON = ("ring", "ddp", "zero", "zero3", "fsdp", "tensor", "context", "expert", "local_sgd")
+LESSON = (
+    *("ring", "ddp", "zero", "zero3", "fsdp"),
+    *("pipeline", "tensor", "context", "expert", "local_sgd"),
+)
 
 
 def digest(data: bytes) -> str:
@@ -57,9 +60,9 @@ def contents(titles: Iterable[tuple[str, str]]) -> bytes:
             "",
             *lines,
             "",
-            "The ring, DDP, ZeRO and FSDP that you write yourself belong in `mine/`, and so does "
-            "their test. `make grade`, in a terminal in the course's folder, grades them, and "
-            "`make grade ONLY=ddp` one file.",
+            "What you write yourself belongs in `mine/`: the ring, DDP, ZeRO, FSDP and their test, "
+            "a pipeline, split layers, local SGD. In a terminal in the course's folder, "
+            "`make grade` grades all of it, and `make grade ONLY=ddp` one file.",
         ]
     )
     cells = [nbformat.v4.new_markdown_cell(text, id="contents")]

@@ -27,7 +27,10 @@ from from_scratch import Comm
 
 
 class LocalSGD:
-    """Plain averaging: after every `every` steps all ranks go on from the mean of their weights."""
+    """Plain averaging: after every `every` steps all ranks go on from the mean of their weights.
+
+    All replicas start from rank 0's weights.
+    """
 
     def __init__(self, inner: Optimizer, comm: Comm, every: int) -> None:
         if every < 1:

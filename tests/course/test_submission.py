@@ -113,13 +113,13 @@ def test_a_broken_file_costs_its_own_milestones(tmp_path: Path) -> None:
     write(tmp_path, ring="def all_reduce(:\n", ddp=lesson + "\n\nclass FlatDDP(", zero3=lesson)
     status, lines, error = graded(tmp_path)
     assert (status, error) == (1, "")
-    names = "ring: ", "DDP", "ZeRO", "FSDP", "checks: "
+    names = tuple(f"{name}: " for name in report.TARGETS)
     verdicts = [line for line in lines if line.startswith(names)]
-    assert len(verdicts) == 11
+    assert len(verdicts) == 16
     assert "SyntaxError" in verdicts[0]
     assert all("SyntaxError" in line for line in verdicts[1:5])
     assert verdicts[5] == "ZeRO-1: Not yet. There is no ZeRO1 in mine/zero.py."
-    assert lines[-1].startswith("0 of 11. Next: ring. In mine/ring.py mend all_reduce, ")
+    assert lines[-1].startswith("0 of 16. Next: ring. In mine/ring.py mend all_reduce, ")
 
 
 def test_one_file_is_graded_alone_and_the_status_says_how_it_went(tmp_path: Path) -> None:
@@ -129,7 +129,9 @@ def test_one_file_is_graded_alone_and_the_status_says_how_it_went(tmp_path: Path
     assert (status, lines[-1][:7]) == (0, "1 of 1.")
     status, lines, error = graded(tmp_path, "rign")
     assert (status, lines) == (2, [])
-    known = "ring, ddp, zero, zero3, fsdp, checks, DDP,"
+    known = (
+        "ring, ddp, zero, zero3, fsdp, pipeline, tensor, context, expert, local_sgd, checks, DDP,"
+    )
     assert f"there is no milestone 'rign'; there are {known}" in error
 
 

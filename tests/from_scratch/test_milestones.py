@@ -6,7 +6,15 @@ import pytest
 
 from course.project import report
 from course.project.milestones import MILESTONES, Milestone
-from course.project.report import ring, trains
+from course.project.report import ring, scenarios, trains
+from course.project.scenarios import SCENARIOS
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenarios(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RANKS", (1, 3))  # a lab's scoreboard tries it on four
+    verdict = scenarios("from_scratch", name)
+    assert verdict, verdict
 
 
 def test_ring() -> None:

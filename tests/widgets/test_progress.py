@@ -151,7 +151,12 @@ def test_the_list_has_all_there_is_and_counts_it(reader: Reader) -> None:
 
 def test_each_milestone_belongs_to_the_chapter_that_sets_it() -> None:
     text = progress(TARGETS).data
-    for name, page in (("ring", "ring"), ("DDP, flat", "ddp"), ("ZeRO-3", "zero")):
+    for name, page in (
+        ("ring", "ring"),
+        ("DDP, flat", "ddp"),
+        ("ZeRO-3", "zero"),
+        ("experts", "inside"),
+    ):
         assert f'value="{name}" data-page="book/{page}"' in text
     assert 'value="checks" data-page="book/testing"' in text
 

@@ -1,1 +1,1 @@
-"""The project: the reader writes the ring, DDP, ZeRO and FSDP, and is graded and scored."""
+"""The project: the reader writes the lesson's files, and is graded and scored."""

@@ -51,15 +51,15 @@ def check_parity(
         mean = own.detach() / ranks
         dist.all_reduce(mean)
         what = f"{where}, step {step}: the mean loss of all ranks"
-        _compare(what, mean, whole.detach(), WHY.get(model_name, ""))
+        compare(what, mean, whole.detach(), WHY.get(model_name, ""))
     for name, weight in trained.weights().items():
         what = f"{where}, after {STEPS} steps: {name}"
-        _compare(what, weight.detach(), alone.get_parameter(name).detach())
+        compare(what, weight.detach(), alone.get_parameter(name).detach())
     for name, buffer in net.named_buffers():
-        _compare(f"{where}: {name}", buffer, alone.get_buffer(name))
+        compare(f"{where}: {name}", buffer, alone.get_buffer(name))
 
 
-def _compare(what: str, found: Tensor, right: Tensor, why: str = "") -> None:
+def compare(what: str, found: Tensor, right: Tensor, why: str = "") -> None:
     if found.shape != right.shape:
         raise Wrong(f"{what} has shape {list(found.shape)}, expected {list(right.shape)}.")
     if not torch.allclose(found, right, TOLERANCE, TOLERANCE):

@@ -21,6 +21,7 @@ from course.project.mutation import board, boards, catches
 from course.project.parity import check_parity
 from course.project.peers import PEERS
 from course.project.ring import check_order, check_ring
+from course.project.scenarios import SCENARIOS, check_scenarios
 from course.project.scores import Cost, cost, least_bytes, ring_model, ring_score, score
 from course.project.submission import found, mine, with_submission
 from course.sandbox.forbidden import without_wrappers
@@ -38,18 +39,22 @@ TIMEOUT = 30.0
 waiting = partial(tqdm, leave=False)  # a bar on stderr: a grader catches what is printed
 HINTS = {"NoneType": " Is it the gradient of a frozen parameter?"}
 HEAD = ["code of", "calls", "messages", "bytes sent", "bytes at the peak", "ms on the link"]
-RING_HEAD = ["code of", "messages", "bytes sent", "ms on the link"]
+SENT_HEAD = ["code of", "messages", "bytes sent"]
+RING_HEAD = [*SENT_HEAD, "ms on the link"]
 
 
 TARGETS = {  # name → in which file, and what to write there
     "ring": ("ring", f"{', '.join(RING[:2])} and {RING[2]}"),
     **{each.name: (each.file, each.target) for each in MILESTONES},
+    **{name: (each.file, " and ".join(each.names)) for name, each in SCENARIOS.items()},
     "checks": ("checks", "check"),
 }
 
 
 def grade(name: str, package: str = "mine") -> Verdict:
     """Grade "ring", "checks", or the milestone of this name, as it stands in a package."""
+    if name in SCENARIOS:
+        return scenarios(package, name)
     others = {"ring": ring, "checks": catches}
     return others[name](package) if name in others else trains(package, by_name(name))
 
@@ -75,6 +80,21 @@ def ring(package: str) -> str:
     return (
         f"for all three collectives, on {RANKS[0]} to {RANKS[-1]} ranks, in N - 1 messages a "
         "phase, of a chunk each: fewer bytes are not possible."
+    )
+
+
+@Grader
+def scenarios(package: str, name: str) -> str:
+    """Grade a milestone by its scenarios: what comes out, and what each rank sends."""
+    todo, seed = SCENARIOS[name], new_seed()
+    written = source(package, todo.file, *todo.names)
+    for ranks in waiting(RANKS, f"{name}, on 1 to 5 ranks"):
+        of_ranks = graded(written, ranks, check_scenarios, name, seed)
+        for case in todo.cases:
+            check_order(f"{name} ({case})", [sent[case].batches for sent in of_ranks])
+    return (
+        f"for {', '.join(todo.cases)}: on {RANKS[0]} to {RANKS[-1]} ranks, what comes out is that "
+        "of one process with the whole batch, and no rank sends more than it has to."
     )
 
 
@@ -186,6 +206,8 @@ def scoreboard(name: str, package: str = "mine") -> Markdown:
     try:
         if name == "ring":
             return table(RING_HEAD, _ring_rows(package))
+        if name in SCENARIOS:
+            return table(SENT_HEAD, _sent_rows(name, package))
         return table(HEAD, _rows(by_name(name), package))
     except (NotImplementedError, Wrong) as error:
         return Markdown(f"No scoreboard: {error}")  # type: ignore[no-untyped-call]
@@ -220,6 +242,14 @@ def _ring_rows(package: str) -> Iterator[list[object]]:
         yield _row(who, RING_SCORE_RANKS, all_reduce, ring_score)
     *counts, seconds = ring_model(RING_SCORE_RANKS)
     yield ["the cost model", *counts, 1e3 * seconds]
+
+
+def _sent_rows(name: str, package: str) -> Iterator[list[object]]:
+    todo = SCENARIOS[name]
+    for who, where in waiting(_packages(package).items(), "what the scenarios send"):
+        written = source(where, todo.file, *todo.names)
+        sent = graded(written, RING_SCORE_RANKS, check_scenarios, name, 0)[0].values()
+        yield [who, sum(each.messages for each in sent), sum(each.nbytes for each in sent)]
 
 
 def _row(who: str, ranks: int, kind: Callable[[], Any], *work: Any) -> list[object]:

@@ -122,11 +122,11 @@ def check_order(name: str, orders: Sequence[Batches]) -> None:
             board.stuck(rank, answered[rank], heard=answered[rank])
         else:
             board.end(rank)
-    if why := "".join(errors):
+    if why := next(filter(None, errors), ""):
         raise Wrong(
             f"{name} is right over Gloo and would hang on GPUs. Under NCCL, calls run in the order "
             f"in which they are posted, and a send ends only with its receive. So {why}. Post both "
-            "in one batch: `dist.batch_isend_irecv`."
+            "in one batch, `dist.batch_isend_irecv`, or in one order on all ranks."
         )
 
 
