@@ -61,7 +61,7 @@ WRONG = {
     part = all_reduce(x, comm).chunk(comm.ranks)[comm.rank]
     | split sequences, 2 ranks: the results are right, and this rank sends
 """,
-    "ring attention": r"""
+    "context parallelism": r"""
 1 | .triu(1) => .triu(2) | pieces in order, 1 rank: the output is off by
 1 | * q.shape[-1] ** -0.5 =>  | pieces in order, 1 rank: the output is off by
 1 | (lse - both).exp() * out + (more_lse - both).exp() * more => (out + more) / 2 | output is off
@@ -79,7 +79,7 @@ WRONG = {
     | this rank sends 6 messages and ([\d,]+) bytes; 3 and \1 are enough
 2 | dist.batch_isend_irecv([send, receive]) =>
     [each.op(each.tensor, each.peer) for each in (send, receive)]
-    | ring attention \(pieces in order\) is right over Gloo and would hang on GPUs
+    | context parallelism \(pieces in order\) is right over Gloo and would hang on GPUs
 2 | dist.batch_isend_irecv([send, receive]) => dist.all_gather([arriving, arriving], tensor)
     | calls torch.distributed's all_gather. Use `isend` and `irecv` and nothing else
 2 | dist.batch_isend_irecv([send, receive]) => __import__("minidist").all_gather_into_tensor(
@@ -206,11 +206,13 @@ def test_a_stub_is_no_mistake_yet(
 
 
 def test_ranks_that_hang_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    silent = lesson("ring attention").replace("[send, receive])", "[send, receive][rank == 0 :])")
+    silent = lesson("context parallelism").replace(
+        "[send, receive])", "[send, receive][rank == 0 :])"
+    )
     for timeout in (3, 10, 60):  # on a busy machine ranks may take a while to begin
         monkeypatch.setattr(report, "TIMEOUT", timeout)
         (place := tmp_path / str(timeout)).mkdir()
-        verdict = graded("ring attention", 2, silent, place, monkeypatch)
+        verdict = graded("context parallelism", 2, silent, place, monkeypatch)
         if "context.py" in verdict.text:
             break
     says(r"did not end within .*\(context.py, line .*\).*the same calls", verdict)

@@ -250,7 +250,7 @@ SCENARIOS = {
         tensor,
         {"full sequences": (False,), "split sequences": (True,)},
     ),
-    "ring attention": Scenarios(
+    "context parallelism": Scenarios(
         "context",
         ("split", "attention"),
         MESSAGES,
