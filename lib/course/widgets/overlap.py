@@ -96,6 +96,12 @@ def overlap_slider() -> Slider:
     return Slider("overlap", "One backward pass under four strategies", controls, data)
 
 
+def bucket_bytes(cap: float) -> list[int]:
+    """Of each bucket that DDP makes of them: since it splits no tensor, most are larger."""
+    sizes = gradient_bytes()
+    return [sum(sizes[index] for index in bucket) for bucket in assign(sizes, MIB, cap)]
+
+
 def gradient_bytes() -> tuple[int, ...]:
     """Of each parameter of the job `SMALL`."""
     width, shared, hidden = SMALL.width, 1024, 8192
