@@ -22,7 +22,7 @@ from torch.optim import SGD
 
 import minidist
 from course.sandbox.ranks import exchange
-from course.sandbox.switchboard import Deadlock
+from course.sandbox.switchboard import Call, Deadlock, Part, Switchboard
 from from_scratch import (
     context,
     ddp,
@@ -164,6 +164,39 @@ REFUSED: dict[str, tuple[Callable[[], Any], int, type[Exception], str]] = {
     "missing rank": (missing_rank, 3, Deadlock, "waits for rank 0, which has ended: all_reduce("),
     "without waiting": (without_waiting, 2, Unordered, "writes: wait() for it first"),
 }
+
+
+def posted(*posts: tuple[int, Call]) -> list[tuple[int, str]]:
+    """Whom a switchboard of four ranks answers, and with which error."""
+    answers: list[tuple[int, str]] = []
+    board = Switchboard(4, lambda rank, _, error, __: answers.append((rank, error)))
+    for rank, call in posts:
+        board.post(rank, call)
+    return answers
+
+
+def around(rank: int) -> Call:
+    """A step of a ring of four."""
+    parts = [Part((rank + 1) % 4), Part((rank - 1) % 4, sends=False)]
+    return Call(0, "group", "batch_isend_irecv", parts=parts)
+
+
+def test_a_rank_may_be_at_a_collective_while_others_finish_messages() -> None:
+    together = Call(1, "group", "all_reduce", range(4))
+
+    def first() -> list[tuple[int, Call]]:
+        return [*((rank, around(rank)) for rank in (0, 1, 2)), (1, together)]
+
+    assert posted(*first()) == [(1, "")], "ranks 0 and 2 wait for rank 3"
+    answers = posted(*first(), (3, around(3)), *((rank, together) for rank in (0, 2, 3)))
+    assert sorted(answers) == [(rank, "") for rank in range(4) for _ in range(2)]
+
+
+def test_a_rank_at_a_collective_does_not_let_another_wait_for_its_messages() -> None:
+    together = Call(1, "group", "all_reduce", range(4))
+    (one, error), (other, _) = posted((0, together), (1, around(1)))
+    assert {one, other} == {0, 1}
+    assert "ranks 0 and 1 do not make the calls of their group in the same order" in error
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -85,14 +85,15 @@ class Switchboard:
             return self._deliver(queues, rank, head)
         heads = {other: queues[other][0] for other in head.ranks if queues.get(other)}
         for other, call in heads.items():
-            if call.parts or call.sign != head.sign:
+            waits = any(part.peer == rank and not part.done for part in call.parts)
+            if waits or (call.sign != head.sign and not call.parts):
                 self._fail(
                     f"ranks {rank} and {other} do not make the calls of their group in the same "
                     f"order: rank {rank} calls {head.name}, rank {other} {call.name}"
                 )
                 return False
-        if len(heads) < len(head.ranks):
-            return False
+        if len(heads) < len(head.ranks) or any(call.parts for call in heads.values()):
+            return False  # messages that others are still to send or receive come first
         payloads = [heads[other].payload for other in head.ranks]
         for other in heads:
             self._answer(other, queues[other].popleft(), payloads)
@@ -158,4 +159,4 @@ class Switchboard:
         if head.parts:
             return next(part.peer for part in head.parts if not part.done)
         queues = self._queues[head.channel]
-        return next(other for other in head.ranks if not queues.get(other))
+        return next(r for r in head.ranks if not queues.get(r) or queues[r][0].parts)
