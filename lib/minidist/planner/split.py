@@ -5,7 +5,8 @@
 about as much as a block each. Under 1F1B the first rank holds the activations of p micro-batches,
 and of at most (p - 1) / v more if stages are interleaved. The logits are counted on every rank,
 though only the last has them. The bubble is (p - 1) / (m v) of the time in which a rank computes.
-Borders send while the next micro-batch computes, so they cost bytes and no time.
+Borders cost bytes and no time, as if each sent while the next micro-batch computes; where a rank
+has none left to compute, as with m = p, a step takes a little longer than is said here.
 
 Shoeybi et al. (2019), *Megatron-LM*; Korthikanti et al. (2023), sections 4 and 5; Narayanan et al.
 (2021), section 2.
