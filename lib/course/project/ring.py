@@ -151,7 +151,7 @@ def sends(batches: Batches) -> list[int]:
     return [message.nbytes for batch in batches for message in batch if message.sends]
 
 
-class Sent(NamedTuple):
+class OnLink(NamedTuple):
     """A message on an emulated link, with what callers use of a `Work`."""
 
     future: Future[Any]
@@ -197,7 +197,7 @@ def recorded(link: Link | None = None) -> Iterator[Batches]:
         if link is None:
             return send(group, tensors, peer, *args)
         free = max(free, time.monotonic()) + link.alpha + link.beta * nbytes
-        return Sent(wire.submit(send_at, free, group, tensors, peer, *args))
+        return OnLink(wire.submit(send_at, free, group, tensors, peer, *args))
 
     def send_at(moment: float, *args: Any) -> Any:
         time.sleep(max(0.0, moment - time.monotonic()))
