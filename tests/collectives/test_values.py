@@ -22,7 +22,7 @@ from minidist.collectives.shared_memory import collectives as in_memory
 from minidist.schedule import algorithms
 from minidist.schedule.algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, SEGMENT, segments
 from minidist.schedule.schedule import Schedule, bounds
-from minidist.schedule.simulate import traffic
+from minidist.schedule.traffic import traffic
 from tests.support.collectives import DTYPES, NO_MEANING, OPS, bytes_of, data, reduced, same
 
 WORLDS = [1, 2, 3, 4, 5, 8]

@@ -10,7 +10,7 @@ from course.figures import before_after
 from minidist.plots.style import RANK
 from minidist.schedule import algorithms
 from minidist.schedule.schedule import Schedule
-from minidist.schedule.simulate import replay
+from minidist.schedule.traffic import replay
 from tests.support.figures import boxes
 
 ALL = tuple(range(4))

@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 from minidist import DistributedDataParallel, launch
 from minidist.parallel.ddp.bucket import Bucket, build_buckets
-from minidist.parallel.sharding.partition import assign
+from minidist.schedule.buckets import assign
 from tests.support.training import mlp, numbers
 
 

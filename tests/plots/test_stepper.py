@@ -8,7 +8,8 @@ from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from playwright.sync_api import Locator, Page, expect
 
-from minidist.plots.replay import assets, numbers, sentences, stepper
+from minidist.plots.replay import assets, stepper
+from minidist.plots.told import numbers, sentences
 from minidist.schedule.algorithms import (
     hierarchical_all_reduce,
     recursive_doubling_all_reduce,
@@ -16,24 +17,16 @@ from minidist.schedule.algorithms import (
     ring_all_reduce,
     tree_all_reduce,
 )
-from minidist.schedule.simulate import Contributors, Event, Replay, replay
+from minidist.schedule.replay import Contributors, Event, Replay
+from minidist.schedule.schedule import Send
+from minidist.schedule.traffic import replay
 from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import DESK, PHONE, Pages, pages  # noqa: F401 (a fixture)
 
 # Rank 0's part comes to rank 1 twice: the second time by way of rank 2.
-TWICE = Replay(
-    "a faulty one",
-    ranks=3,
-    chunks=1,
-    steps=3,
-    start=(((0,),), ((1,),), ((2,),)),
-    goal=(((0, 1, 2),),) * 3,
-    events=(
-        Event(0, 0, 1, 0, True, (0,), (0, 1)),
-        Event(1, 0, 2, 0, True, (0,), (0, 2)),
-        Event(2, 2, 1, 0, True, (0, 2), (0, 0, 1, 2)),
-    ),
-)
+TWICE = Replay("all_reduce", ranks=3, chunks=1, name="a faulty one")
+for src, dst in ((0, 1), (0, 2), (2, 1)):
+    TWICE.step([Send(src, dst, 0, True)])
 RING, TREE = replay(ring_all_reduce(4)), replay(tree_all_reduce(8))
 REPLAYS = {
     "ring of 12": replay(ring_all_reduce(12)),
@@ -60,15 +53,16 @@ def parse(text: str) -> BeautifulSoup:
 
 @each_replay
 def test_the_trace_is_the_replay_and_the_table_names_every_message(played: Replay) -> None:
-    def tuples(value: object) -> object:
-        return tuple(map(tuples, value)) if isinstance(value, list) else value
-
     soup = parse(html(played))
     trace = json.loads(soup.find("script", type="application/json").string)
-    back = {name: tuples(value) for name, value in trace.items()}
-    events = tuple(Event(*event) for event in back.pop("events"))
-    assert back.pop("numbers") == numbers(played)
-    assert Replay(**back, events=events) == played
+    for name in ("name", "ranks", "chunks", "steps"):
+        assert trace[name] == getattr(played, name)
+    for name in ("start", "goal", "phases"):
+        assert trace[name] == json.loads(json.dumps(getattr(played, name)))
+    assert trace["events"] == [
+        [e.step, e.src, e.dst, e.chunk, e.reduce, [*e.carried], [*e.result]] for e in played.events
+    ]
+    assert trace["numbers"] == numbers(played)
     rows = soup.select("tbody tr")
     assert [row.th.text for row in rows] == [str(k + 1) for k in range(played.steps)]
     for event in played.events:
@@ -89,7 +83,7 @@ def test_a_sentence_says_what_was_sent_and_what_is_held_then() -> None:
 
 def test_a_name_cannot_break_out() -> None:
     name = '</script><script>document.title = "broken"</script><b>&'
-    soup = parse(html(Replay(name, 1, 1, 0, (((0,),),), (((0,),),), ())))
+    soup = parse(html(Replay("all_reduce", 1, 1, name=name)))
     assert json.loads(soup.find("script", type="application/json").string)["name"] == name
     assert soup.figcaption.strong.text == name
     assert not soup.find("b")

@@ -1,21 +1,18 @@
-"""The judge in the page says what `minidist.schedule` says, of right schedules and broken ones."""
+"""What the puzzles' judge says of broken schedules, and its prices."""
 
 import random
 import re
 from collections.abc import Callable, Iterator
-from itertools import groupby
+from dataclasses import replace
 
 import pytest
 
-from course.puzzles.collective import drawn
 from course.puzzles.price import moved, seconds
-from course.puzzles.schedule import Fault, Play
 from minidist.errors import ScheduleError
-from minidist.plots.replay import numbers, sentences
-from minidist.schedule import algorithms
 from minidist.schedule import cost as library
+from minidist.schedule.replay import Fault, Replay
 from minidist.schedule.schedule import Schedule, Send
-from minidist.schedule.simulate import Replay, replay, traffic
+from minidist.schedule.traffic import replay, traffic
 from tests.schedule.test_proof import EVERY, options
 from tests.support.schedules import step_of
 
@@ -30,34 +27,11 @@ def schedules(algorithm: Callable[..., Schedule], most: int | None = None) -> It
             yield algorithm(ranks, **given)
 
 
-def played(schedule: Schedule) -> Play:
-    play = Play(schedule.collective, schedule.ranks, schedule.chunks, schedule.root, schedule.by)
-    for step in schedule:
-        play.step(list(step))
-    return play
-
-
-@each_algorithm
-def test_an_algorithm_is_right_and_does_what_the_library_plays(
-    algorithm: Callable[..., Schedule],
-) -> None:
-    for schedule in schedules(algorithm):
-        own, wanted = played(schedule), replay(schedule)
-        assert own.wrong() == []
-        assert (own.start, own.goal, own.held) == tuple(
-            [list(row) for row in state] for state in (wanted.start, wanted.goal, wanted.state())
-        )
-        seen = [tuple(vars(event).values()) for event in own.events]
-        order = ("step", "src", "dst", "chunk", "reduce", "carried", "result")
-        assert [*vars(own.events[0])] == [*order] if seen else True
-        assert seen == [tuple(event) for event in wanted.events]
-
-
 @each_algorithm
 def test_an_algorithm_has_the_librarys_price(algorithm: Callable[..., Schedule]) -> None:
     for schedule in schedules(algorithm, most=2):
         n, chunks = schedule.ranks, schedule.chunks
-        sent = played(schedule).sent
+        sent = replay(schedule).sent
         for local in {0, *(size for size in range(1, n) if n % size == 0)}:
             own = moved(sent, n, chunks, local)
             whole = traffic(schedule, chunks, 1, local or None)
@@ -70,17 +44,6 @@ def test_an_algorithm_has_the_librarys_price(algorithm: Callable[..., Schedule])
             for size in (4.0, 25 * 2**20):
                 wanted = library.seconds(schedule, size, place)
                 assert seconds(sent, n, size / chunks, links, local) == pytest.approx(wanted)
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
-def test_what_is_drawn_is_what_the_librarys_stepper_shows(ranks: int) -> None:
-    schedule = algorithms.ring_all_reduce(ranks)
-    wanted: Replay = replay(schedule)
-    trace = drawn(played(schedule))
-    steps = groupby(wanted.events, key=lambda event: event.step)
-    assert trace["said"] == [sentences(step) for _, step in steps]
-    assert trace["numbers"] == numbers(wanted)
-    assert [tuple(event) for event in trace["events"]] == [tuple(each) for each in wanted.events]
 
 
 # ---- broken schedules ----
@@ -118,56 +81,39 @@ def broken(draw: random.Random) -> tuple[Schedule, list[list[Send]]]:
     return schedule, [step for step in steps if step]
 
 
-def library_says(schedule: Schedule, steps: list[list[Send]]) -> tuple[int | None, int]:
-    """The first step that cannot be done, if any, and how many chunks are right at the end."""
-
-    def cut(after: int) -> Schedule:
-        made = [step_of(step) for step in steps[:after]]
-        return Schedule(
-            "broken",
-            schedule.collective,
-            schedule.ranks,
-            schedule.chunks,
-            lambda: made,
-            schedule.root,
-            schedule.by,
-        )
-
+def array_check(schedule: Schedule, steps: list[list[Send]]) -> int | None:
+    """The first step that `Schedule.check` refuses, or that needs what is not there."""
     for after in range(1, len(steps) + 1):
+        made = [step_of(step) for step in steps[:after]]
+        cut = replace(schedule, name="broken", make_steps=lambda made=made: made, phases=())
         try:
-            replay(cut(after).check())
+            replay(cut.check())
         except ScheduleError:
-            return after, 0
-    done = replay(cut(len(steps)))
-    return None, done.wanted - done.right()
+            return after
+    return None
 
 
-def judge_says(schedule: Schedule, steps: list[list[Send]]) -> tuple[int | None, int, list[str]]:
-    """The same, by the judge; and its sentences."""
-    play = Play(schedule.collective, schedule.ranks, schedule.chunks, schedule.root, schedule.by)
-    for number, step in enumerate(steps, 1):
-        try:
-            play.step(step)
-        except Fault as fault:
-            named = int(str(fault).split(":")[0].removeprefix("Step "))
-            return named if named == number else None, 0, [str(fault)]
-    pairs = [
-        (have, want)
-        for held, goal in zip(play.held, play.goal, strict=True)
-        for have, want in zip(held, goal, strict=True)
-    ]
-    return None, sum(want not in (None, have) for have, want in pairs), play.wrong()
-
-
-def test_300_broken_schedules_are_judged_as_the_library_judges_them() -> None:
+def test_300_broken_schedules_are_refused_where_the_check_on_arrays_refuses_them() -> None:
     draw = random.Random(0)
     kinds = {"fault": 0, "wrong": 0, "right": 0}
     for _ in range(300):
         schedule, steps = broken(draw)
-        fault, wrong, sentences_ = judge_says(schedule, steps)
-        assert (fault, wrong) == library_says(schedule, steps), (schedule.name, steps)
-        assert bool(sentences_) == bool(fault or wrong)
-        kinds["fault" if fault else "wrong" if wrong else "right"] += 1
+        done = Replay(
+            schedule.collective, schedule.ranks, schedule.chunks, schedule.root, schedule.by
+        )
+        fault = None
+        try:
+            for step in steps:
+                done.check(step)
+                done.step(step)
+        except Fault as found:
+            fault = int(str(found).split(":")[0].removeprefix("Step "))
+        assert fault == array_check(schedule, steps), (schedule.name, steps)
+        ends = zip(done.state(), done.goal, strict=True)
+        off = sum(b not in (None, a) for row, want in ends for a, b in zip(row, want, strict=True))
+        assert done.wanted - done.right() == off
+        assert bool(done.wrong()) == bool(off)
+        kinds["fault" if fault else "wrong" if off else "right"] += 1
     assert kinds["fault"] > 100
     assert kinds["wrong"] > 50, kinds
 
@@ -199,9 +145,8 @@ def test_300_broken_schedules_are_judged_as_the_library_judges_them() -> None:
     ],
 )
 def test_a_mistake_is_said_in_a_sentence(steps: list[object], says: str) -> None:
-    play = Play("all_reduce", 4, 4)
     with pytest.raises(Fault, match=re.escape(says)):
-        play.step(*steps)
+        Replay("all_reduce", 4, 4).check(*steps)
 
 
 @pytest.mark.parametrize(
@@ -221,17 +166,17 @@ def test_a_mistake_is_said_in_a_sentence(steps: list[object], says: str) -> None
 def test_what_is_wrong_at_the_end_is_said(
     collective: str, steps: list[list[Send]], says: list[str]
 ) -> None:
-    play = Play(collective, 2, 2)
+    done = Replay(collective, 2, 2)
     for step in steps:
-        play.step(step)
-    assert play.wrong() == says
+        done.step(step)
+    assert done.wrong() == says
 
 
 def test_one_port_is_a_rule_that_a_task_can_set() -> None:
     both = [Send(0, 1, 0, False), Send(0, 2, 0, False)]
-    Play("broadcast", 3, 1).step(both)
+    Replay("broadcast", 3, 1).check(both)
     with pytest.raises(Fault, match="rank 0 sends two messages, and may send one"):
-        Play("broadcast", 3, 1).step(both, one_port=True)
+        Replay("broadcast", 3, 1).check(both, one_port=True)
     twice = [Send(0, 2, 0, False), Send(1, 2, 1, False)]
     with pytest.raises(Fault, match="rank 2 receives two messages, and may receive one"):
-        Play("all_gather", 3, 3).step(twice, one_port=True)
+        Replay("all_gather", 3, 3).check(twice, one_port=True)

@@ -11,7 +11,7 @@ from minidist.errors import ScheduleError
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, seconds, switch
 from minidist.schedule.schedule import Schedule, spread
-from minidist.schedule.simulate import replay, traffic
+from minidist.schedule.traffic import replay, traffic
 from tests.support.schedules import step_of
 
 EVERY: list[Callable[..., Schedule]] = [

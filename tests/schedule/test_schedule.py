@@ -13,8 +13,9 @@ from minidist.schedule import algorithms
 from minidist.schedule.checks import whole_number
 from minidist.schedule.cost import Link, nodes, price, seconds, shared, switch
 from minidist.schedule.program import program
+from minidist.schedule.replay import goal, start
 from minidist.schedule.schedule import Collective, Schedule, Send, Step, bounds
-from minidist.schedule.simulate import goal, replay, start, traffic
+from minidist.schedule.traffic import replay, traffic
 from tests.support.schedules import step_of
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from minidist.schedule import algorithms
 from minidist.schedule.schedule import Schedule
-from minidist.schedule.simulate import Traffic, traffic
+from minidist.schedule.traffic import Traffic, traffic
 from tests.schedule.test_proof import EVERY
 
 RANKS = range(1, 34)

@@ -26,6 +26,7 @@ from minidist.comm.comm import Around, Comm, Pending, Start
 from minidist.comm.ours import Ours
 from minidist.comm.slowed import ALGORITHMS
 from minidist.schedule.cost import Link, price, switch
+from minidist.schedule.lanes import Lanes
 
 HALVES = {"broadcast": 1, "all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 LINKS = {
@@ -38,8 +39,7 @@ class Clock:
     """A rank's time, the bytes that it has sent, and when each of its links has carried them."""
 
     def __init__(self) -> None:
-        self.now, self.sent = 0.0, 0
-        self.free: dict[str, float] = {}
+        self.now, self.sent, self.links = 0.0, 0, Lanes()
 
     def compute(self, seconds: float) -> None:
         """Let the rank compute."""
@@ -47,9 +47,8 @@ class Clock:
 
     def carry(self, links: Sequence[str], seconds: float) -> float:
         """Give something to links that it needs all at once; when it will be there."""
-        end = max([self.now, *(self.free.get(each, 0.0) for each in links)]) + seconds
-        self.free.update(dict.fromkeys(links, end))
-        return end
+        start = max([self.now, *(self.links.free(each) for each in links)])
+        return max(self.links.do(each, "carry", start, seconds) for each in links)
 
 
 class ClockedWork(NamedTuple):

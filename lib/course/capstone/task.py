@@ -19,8 +19,8 @@ STEPS = 34  # of the run
 RATE = 1e-3  # AdamW's learning rate: with twice as much, rounding alone can change late losses
 SEED = 0  # of the first weights and of the rows
 
-# Of a block's forward for a token: those of its matrices, then those of attention.
-BLOCK_OPERATIONS = 24 * WIDTH**2 + 4 * CONTEXT * WIDTH
+# Of a block's forward for a token: those of its matrices, then those of causal attention.
+BLOCK_OPERATIONS = 24 * WIDTH**2 + 2 * CONTEXT * WIDTH
 
 
 class Budget(NamedTuple):

@@ -1,7 +1,6 @@
 """Pictures of ZeRO: who holds which part of the state, the flat layout, and a step."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import torch
 from matplotlib.axes import Axes
@@ -14,6 +13,7 @@ from minidist.memory.state import DtypePolicy, share, state
 from minidist.parallel.sharding.layouts import Flat
 from minidist.plots import style
 from minidist.plots.style import GREY, PHASE, RANK
+from minidist.schedule.lanes import Span, Work, end, spans
 
 WIDE = 3.7  # inches, of every picture here
 PARTS = {"parameters": "weights", "gradients": "gradients", "optimizer state": "optimizer"}
@@ -73,126 +73,103 @@ def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:
 
 LAYERS, RANKS = 3, 4
 FORWARD, BACKWARD, MESSAGE, UPDATE = 1, 2, 1, 2  # how long each takes for a layer; UPDATE: for all
-COMPUTE, NETWORK = 0, 1  # lanes
+LANES = COMPUTE, NETWORK = "compute", "network"
+SHORT = {"forward": "F", "backward": "B", "reduce-scatter": "R", "all-gather": "A"}
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 MOMENTS = 2  # times a layer's weights
 
 
-class Box(NamedTuple):
-    """Something that runs or travels."""
-
-    lane: int
-    kind: str  # of PHASE
-    layer: int | None
-    start: float
-    end: float
-
-
-class Step:
-    """A step that is being laid out; each lane does one thing after another."""
-
-    def __init__(self, stage: int) -> None:
-        self.boxes: list[Box] = []
-        self.free = [0.0, 0.0]  # when each lane is
-        part = 1 / RANKS
-        self.held = {
-            "parameters": LAYERS * (part if stage == 3 else 1),
-            "gradients": 0.0,
-            "optimizer state": MOMENTS * LAYERS * (part if stage else 1),
-        }
-        self.changes: list[tuple[float, str, float]] = []
-
-    def add(
-        self, kind: str, layer: int | None, takes: float, after: float = 0, **change: float
-    ) -> float:
-        """Begin when the lane is free and not before `after`; at the end a part changes."""
-        lane = NETWORK if kind in ("reduce-scatter", "all-gather") else COMPUTE
-        start = max(self.free[lane], after)
-        self.free[lane] = end = start + takes
-        self.boxes.append(Box(lane, kind, layer, start, end))
-        self.changes += [(end, part, amount) for part, amount in change.items()]
-        return end
-
-    def curve(self) -> list[tuple[float, dict[str, float]]]:
-        """(Time, what is held from then on), in layers' weights."""
-        now, points = dict(self.held), {0.0: dict(self.held)}
-        for when, part, amount in sorted(self.changes, key=lambda change: change[0]):
-            now[part] += amount
-            points[when] = dict(now)
-        points[max(self.free)] = dict(now)
-        return [*points.items()]
-
-
-def lay_out(stage: int) -> Step:
+def step_works(stage: int) -> list[Work]:
     """The plain form of each stage: a bucket for each layer, nothing gathered ahead."""
-    step, part, drop = Step(stage), 1 / RANKS, 1 / RANKS - 1
-    for layer in range(1, LAYERS + 1):
-        ready = _gathered(step, layer) if stage == 3 else 0.0
-        step.add("forward", layer, FORWARD, ready, **({"parameters": -1} if stage == 3 else {}))
-    for layer in range(LAYERS, 0, -1):
-        ready = _gathered(step, layer) if stage == 3 else 0.0
-        change: dict[str, float] = {"gradients": 1, **({"parameters": -1} if stage == 3 else {})}
-        done = step.add("backward", layer, BACKWARD, ready, **change)
+    works, last = list[Work](), dict[str, list[int]]()  # lane → the place of its last work
+
+    def add(kind: str, takes: float, after: list[int], layer: int = 0) -> list[int]:
+        lane, text = (NETWORK if "-" in kind else COMPUTE), f"{SHORT[kind]}{layer}" if layer else ""
+        works.append(Work(lane, kind, takes, after, text))
+        last[lane] = [len(works) - 1]
+        return last[lane]
+
+    layers = range(1, LAYERS + 1)
+    for layer in layers:
+        there = add("all-gather", MESSAGE, last.get(COMPUTE, []), layer) if stage == 3 else []
+        add("forward", FORWARD, there, layer)
+    for layer in layers[::-1]:
+        there = add("all-gather", MESSAGE, last[COMPUTE], layer) if stage == 3 else []
+        done = add("backward", BACKWARD, there, layer)
         if stage != 1:
-            change = {"gradients": drop} if stage else {}
-            step.add("reduce-scatter", layer, MESSAGE, done, **change)
+            done = add("reduce-scatter", MESSAGE, done, layer)
         if stage == 0:
-            step.add("all-gather", layer, MESSAGE)
-    for layer in range(LAYERS, 0, -1) if stage == 1 else ():
-        step.add("reduce-scatter", layer, MESSAGE, step.free[COMPUTE], gradients=drop)
-    left = -LAYERS * (part if stage else 1)
-    share = UPDATE * (part if stage else 1)
-    done = step.add("optimizer", None, share, step.free[NETWORK], gradients=left)
-    for layer in range(1, LAYERS + 1) if stage in (1, 2) else ():
-        step.add("all-gather", layer, MESSAGE, done)
-    return step
+            add("all-gather", MESSAGE, done, layer)
+    for layer in layers[::-1] if stage == 1 else ():
+        add("reduce-scatter", MESSAGE, last[COMPUTE], layer)
+    done = add("optimizer", UPDATE / RANKS if stage else UPDATE, last[NETWORK])
+    for layer in layers if stage in (1, 2) else ():
+        add("all-gather", MESSAGE, done, layer)
+    return works
 
 
-def _gathered(step: Step, layer: int) -> float:
-    """Gather a layer's weights, which are not there before the layer needs them."""
-    start = max(step.free)
-    step.changes.append((start, "parameters", 1))
-    return step.add("all-gather", layer, MESSAGE, step.free[COMPUTE])
+Held = list[tuple[float, dict[str, float]]]
+
+
+def held_in(stage: int, step: list[Span]) -> Held:
+    """(Time, what is held from then on) in layers' weights; a gather takes memory as it starts."""
+    part = 1 / RANKS if stage else 1
+    weights = part if stage == 3 else 1
+    now = {
+        "parameters": LAYERS * weights,
+        "gradients": 0.0,
+        "optimizer state": MOMENTS * LAYERS * part,
+    }
+    gradients = {"backward": 1, "reduce-scatter": part - 1, "optimizer": -LAYERS * part}
+    changes = list[tuple[float, str, float]]()
+    for span in step:
+        if change := gradients.get(span.kind):
+            changes.append((span.end, "gradients", change))
+        if stage == 3 and span.kind == "all-gather":
+            changes.append((span.start, "parameters", 1))
+        if stage == 3 and span.kind in ("forward", "backward"):
+            changes.append((span.end, "parameters", -1))
+    points = {0.0: dict(now)}
+    for when, name, amount in sorted(changes):
+        now[name] += amount
+        points[when] = dict(now)
+    points[end(step)] = now
+    return [*points.items()]
 
 
 def zero_step(stages: Iterable[int]) -> Figure:
     """A step on one of four ranks: lanes for compute and network, and what is held below them."""
-    chosen = list(stages)
+    chosen, steps = list(stages), [spans(step_works(stage)) for stage in range(len(STAGES))]
     size = WIDE, 1.25 * len(chosen) + 0.6
     figure, grid = style.subplots(2 * len(chosen), 1, size=size, sharex=True)
-    length = max(max(lay_out(stage).free) for stage in range(len(STAGES)))
     for number, stage in enumerate(chosen):
-        step, (lanes, memory) = lay_out(stage), grid[2 * number : 2 * number + 2, 0]
-        _lanes(lanes, step)
-        _memory(memory, step)
+        lanes, memory = grid[2 * number : 2 * number + 2, 0]
+        _lanes(lanes, steps[stage])
+        _memory(memory, held_in(stage, steps[stage]))
         lanes.set_title(STAGES[stage], fontsize=style.TITLE, loc="left")
-    grid[0, 0].set_xlim(0, length + 1)
+    grid[0, 0].set_xlim(0, max(map(end, steps)) + 1)
     grid[-1, 0].set_xlabel("time", fontsize=style.LABEL)
-    legend = [Patch(label=part, linewidth=0.4, **part_look(part)) for part in lay_out(0).held]
+    legend = [Patch(label=part, linewidth=0.4, **part_look(part)) for part in PARTS]
     style.legend_below(figure, 3, legend)
     return figure
 
 
-SHORT = {"forward": "F", "backward": "B", "reduce-scatter": "R", "all-gather": "A"}
-
-
-def _lanes(axes: Axes, step: Step) -> None:
-    for each in step.boxes:
-        face, name = (PHASE[each.kind], 0.5), f"{SHORT.get(each.kind)}{each.layer}"
-        text, width = name if each.layer else "", each.end - each.start
-        box(axes, each.start, each.lane, width, 0.9, text, face=face, linewidth=0.5)
-        if not each.layer:
-            style.write(axes, each.end + 0.7, each.lane + 0.47, "opt")
-    style.name_rows(axes, ("compute", "network"), 0.45)
+def _lanes(axes: Axes, step: list[Span]) -> None:
+    for each in step:
+        row, width, face = LANES.index(each.lane), each.end - each.start, (PHASE[each.kind], 0.5)
+        box(axes, each.start, row, width, 0.9, each.text, face=face, linewidth=0.5)
+        if each.kind == "optimizer":
+            style.write(axes, each.end + 0.7, row + 0.47, "opt")
+    style.name_rows(axes, LANES, 0.45)
     axes.set_xticks([])
     style.table(axes)
 
 
-def _memory(axes: Axes, step: Step) -> None:
-    when = [time for time, _ in step.curve()]
+def _memory(axes: Axes, held: Held) -> None:
+    when = [time for time, _ in held]
     bottom = [0.0] * len(when)
     for part in ("parameters", "optimizer state", "gradients"):
-        top = [low + held[part] for low, (_, held) in zip(bottom, step.curve(), strict=True)]
+        top = [low + parts[part] for low, (_, parts) in zip(bottom, held, strict=True)]
         look = {"linewidth": 0.4, "alpha": 0.7, **part_look(part)}
         axes.fill_between(when, bottom, top, step="post", **look)
         bottom = top

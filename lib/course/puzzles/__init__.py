@@ -5,14 +5,19 @@ a function. `judge.run` gives one the other and returns a *report*: data that a 
 modules named here import only one another, so that they run under Brython in a browser, too.
 """
 
+from typing import Any
+
+Task = dict[str, Any]  # what the page brings: see `tasks`
 IN_THE_PAGE = (
-    "schedule",
-    "price",
-    "programs",
-    "collective",
-    "lanes",
-    "buckets",
-    "sharded",
-    "pipeline",
-    "judge",
+    "minidist.schedule.replay",
+    "minidist.schedule.lanes",
+    "minidist.plots.told",
+    "course.puzzles.price",
+    "course.puzzles.programs",
+    "course.puzzles.collective",
+    "course.puzzles.lanes",
+    "course.puzzles.buckets",
+    "course.puzzles.sharded",
+    "course.puzzles.pipeline",
+    "course.puzzles.judge",
 )

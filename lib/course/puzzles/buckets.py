@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from course.puzzles.lanes import Lanes, report, yielded
-from course.puzzles.schedule import Fault, listed
+from course.puzzles.lanes import report, yielded
+from minidist.schedule.lanes import Lanes, end
+from minidist.schedule.replay import Fault, listing
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-    from course.puzzles.schedule import Task
+    from course.puzzles import Task
+
+    Layers = Mapping[str, tuple[float, float]]  # when a gradient is ready in ms, and its MiB
 
 
 def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
@@ -20,7 +23,7 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
         clock = 0.0
         for name in sorted(layers, key=lambda name: layers[name][0]):
             takes = layers[name][0] - clock
-            clock = lanes.add("backward", "backward", clock, takes, name)
+            clock = lanes.do("backward", "backward", clock, takes, name)
         sent: list[str] = []
         given = [(name, *layers[name]) for name in layers]
         for bucket in yielded(function(given), task["function"]):
@@ -32,12 +35,17 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
                 if name in sent:
                     raise Fault(f"The gradient of {name!r} travels twice.")
                 sent.append(name)
-            ready = max(layers[name][0] for name in bucket)
-            takes = task["alpha"] + task["beta"] * sum(layers[name][1] for name in bucket)
-            lanes.add("network", "communication", ready, takes, " + ".join(bucket))
+            send(lanes, bucket, layers, task)
         left = [name for name in layers if name not in sent]
         if left:
-            raise Fault(f"The gradient of {listed(left)} never travels.")
-        return f"Every gradient travels once; the last has arrived after {lanes.end:.4g} ms."
+            raise Fault(f"The gradient of {listing(left)} never travels.")
+        return f"Every gradient travels once; the last has arrived after {end(lanes.spans):.4g} ms."
 
     return report(work, ["backward", "network"], task)
+
+
+def send(lanes: Lanes, bucket: Sequence[str], layers: Layers, link: Task) -> float:
+    """Send a bucket once all of it is ready; return when it has arrived, in ms."""
+    ready = max([layers[name][0] for name in bucket])
+    takes = link["alpha"] + link["beta"] * sum([layers[name][1] for name in bucket])
+    return lanes.do("network", "communication", ready, takes, " + ".join(bucket))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from course.puzzles.price import moved, seconds
 from course.puzzles.programs import matched
-from course.puzzles.schedule import Fault, Play, listed, said
-from minidist.plots.told import numbers, sentences
+from minidist.plots.told import sentences, trace
+from minidist.schedule.replay import Fault, Replay, listing, words
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from course.puzzles.schedule import Task
+    from course.puzzles import Task
 
-    Proofs = dict[int, tuple[Play, list[str]]]
+    Proofs = dict[int, tuple[Replay, list[str]]]
 
 MOST = 1000  # steps
 PROMISES = {
@@ -38,11 +38,11 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
         if ranks in needed and proofs[ranks][1]:
             shown, wrong = ranks, True
             break
-    play, says = proofs[shown]
+    replay, says = proofs[shown]
     if wrong:
         says = [f"With {shown} ranks:", *says]
     else:
-        several = listed(needed)
+        several = listing(needed)
         if needed == list(range(needed[0], needed[-1] + 1)):
             several = f"{needed[0]} to {needed[-1]}"
         says = [f"With {several} ranks {PROMISES[task['collective']]}."]
@@ -50,26 +50,27 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
         "right": not wrong,
         "says": says,
         "marks": [marked(mark, {} if wrong else proofs, task) for mark in task["marks"]],
-        "table": None if wrong else table(play, task),
-        "drawn": drawn(play),
+        "table": None if wrong else table(replay, task),
+        "drawn": drawn(replay),
     }
 
 
 def prove(
     function: Callable[..., object], task: Task, names: Task, ranks: int
-) -> tuple[Play, list[str]]:
-    """Play the schedule of so many ranks: how far it came, and sentences about what is wrong."""
-    play = Play(task["collective"], ranks, chunks_of(task, names, ranks))
+) -> tuple[Replay, list[str]]:
+    """Replay the schedule of so many ranks: how far it came, and sentences about what is wrong."""
+    replay = Replay(task["collective"], ranks, chunks_of(task, names, ranks))
     try:
         for messages in steps_of(function, task, ranks):
-            play.step(messages, task["one_port"])
+            replay.check(messages, task["one_port"])
+            replay.step(messages)
             if task["only_right"]:
-                check_neighbors(play)
-            if play.steps > MOST:
+                check_neighbors(replay)
+            if replay.steps > MOST:
                 raise Fault(f"It yields more than {MOST} steps. Does its loop end?")
     except Fault as fault:
-        return play, [str(fault)]
-    return play, play.wrong()
+        return replay, [str(fault)]
+    return replay, replay.wrong()
 
 
 def chunks_of(task: Task, names: Task, ranks: int) -> int:
@@ -97,24 +98,24 @@ def steps_of(function: Callable[..., object], task: Task, ranks: int) -> Iterato
     return iter(steps)
 
 
-def check_neighbors(play: Play) -> None:
+def check_neighbors(replay: Replay) -> None:
     """In a ring every message goes to the right."""
-    for send in play.sent[-1] if play.sent else []:
-        if send.dst != (send.src + 1) % play.ranks:
-            raise Fault(f"Step {play.steps}: {said(send)}, which is not its right neighbor.")
+    for send in replay.sent[-1] if replay.sent else []:
+        if send.dst != (send.src + 1) % replay.ranks:
+            raise Fault(f"Step {replay.steps}: {words(send)}, which is not its right neighbor.")
 
 
 # ---- priced ----
 
 
-def measured(play: Play, column: Task, task: Task) -> float:
+def measured(replay: Replay, column: Task, task: Task) -> float:
     """A number about a schedule: its time on some links, or what it moves."""
-    local = play.ranks // 2 if task["two_nodes"] else 0
+    local = replay.ranks // 2 if task["two_nodes"] else 0
     if column["metric"] == "time":
-        size = task["bytes"] / play.chunks
+        size = task["bytes"] / replay.chunks
         links = [(alpha, beta) for alpha, beta in column["links"]]
-        return seconds(play.sent, play.ranks, size, links, local)
-    return moved(play.sent, play.ranks, play.chunks, local)[column["metric"]]
+        return seconds(replay.sent, replay.ranks, size, links, local)
+    return moved(replay.sent, replay.ranks, replay.chunks, local)[column["metric"]]
 
 
 def shown_as(value: float, metric: str) -> str:
@@ -134,22 +135,22 @@ def marked(mark: Task, proofs: Proofs, task: Task) -> list[Any]:
     for ranks in mark["ranks"]:
         if ranks not in proofs or proofs[ranks][1]:
             return [mark["says"], False]
-        play, _ = proofs[ranks]
+        replay, _ = proofs[ranks]
         if "par" in mark:
-            value, par = measured(play, mark, task), mark["par"][str(ranks)]
+            value, par = measured(replay, mark, task), mark["par"][str(ranks)]
             if value > par * (1 + 1e-9):
                 own, best = shown_as(value, mark["metric"]), shown_as(par, mark["metric"])
                 return [f"{mark['says']}: with {ranks} ranks {own}, par {best}", False]
     return [mark["says"], True]
 
 
-def table(play: Play, task: Task) -> Task:
+def table(replay: Replay, task: Task) -> Task:
     """The prices, beside those of others."""
     columns = task["columns"]
-    own = [measured(play, column, task) for column in columns]
-    rows = [["yours", *own], *task["beside"].get(str(play.ranks), [])]
+    own = [measured(replay, column, task) for column in columns]
+    rows = [["yours", *own], *task["beside"].get(str(replay.ranks), [])]
     return {
-        "caption": f"{play.ranks} ranks, {task['size']}",
+        "caption": f"{replay.ranks} ranks, {task['size']}",
         "head": ["", *(column["title"] for column in columns)],
         "rows": [
             [row[0], *(shown_as(v, column["metric"]) for v, column in zip(row[1:], columns))]  # noqa: B905
@@ -161,24 +162,10 @@ def table(play: Play, task: Task) -> Task:
 # ---- drawn ----
 
 
-def drawn(play: Play) -> Task | None:
-    """What the stepper shows: a trace as `minidist.plots.replay` writes it, and sentences."""
-    if not play.steps or max(play.ranks, play.chunks) > 16:
+def drawn(replay: Replay) -> Task | None:
+    """What the stepper shows: the trace of a replay, and a sentence for each of its messages."""
+    if not replay.steps or max(replay.ranks, replay.chunks) > 16:
         return None
-    events: list[Any] = play.events
-    steps = [
-        sentences(event for event in events if event.step == number) for number in range(play.steps)
-    ]
-    replay: Any = play  # alike in what counts
-    order = ("step", "src", "dst", "chunk", "reduce", "carried", "result")
-    return {
-        "ranks": play.ranks,
-        "chunks": play.chunks,
-        "steps": play.steps,
-        "start": play.start,
-        "goal": play.goal,
-        "events": [[getattr(event, name) for name in order] for event in events],
-        "phases": [],
-        "numbers": numbers(replay),
-        "said": steps,
-    }
+    steps = range(replay.steps)
+    says = [sentences([each for each in replay.events if each.step == step]) for step in steps]
+    return {**trace(replay), "said": says}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from course.puzzles import buckets, collective, lanes, pipeline, programs, sharded
-from course.puzzles.schedule import Fault, Send
+from minidist.schedule.replay import Fault
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
-    from course.puzzles.schedule import Task
+    from course.puzzles import Task
 
 FILE = "<string>"  # what `exec` calls it
 JUDGES = {
@@ -18,7 +18,7 @@ JUDGES = {
     "pipeline": pipeline.judge,
 }
 GIVEN: dict[str, Task] = {
-    "collective": {"Send": Send},
+    "collective": {"Send": programs.Send},
     "programs": {"send": programs.send, "recv": programs.recv},
     "buckets": {},
     "sharded": {

@@ -1,59 +1,39 @@
-"""What takes its time on lanes side by side: a stream of a GPU, a link, a stage of a pipeline."""
+"""The report on work on lanes, and the calls that a reader yields as such work."""
 
 from __future__ import annotations
 
-from course.puzzles.schedule import Fault
+from minidist.schedule.lanes import Lanes, end
+from minidist.schedule.replay import Fault
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from course.puzzles.schedule import Task
-
-
-class Lanes:
-    """Blocks on named lanes; each starts no earlier than the one before it has ended."""
-
-    def __init__(self, names: list[str]) -> None:
-        self.blocks: dict[str, list[tuple[str, float, float, str]]] = {name: [] for name in names}
-
-    def free(self, lane: str) -> float:
-        """When the last block of a lane ends."""
-        blocks = self.blocks[lane]
-        return blocks[-1][2] if blocks else 0.0
-
-    def add(self, lane: str, kind: str, ready: float, takes: float, text: str) -> float:
-        """Put a block on a lane as soon as it is ready and the lane is free; return its end."""
-        start = max(ready, self.free(lane))
-        self.blocks[lane].append((kind, start, start + takes, text))
-        return start + takes
-
-    @property
-    def end(self) -> float:
-        """When everything is done."""
-        return max(self.free(lane) for lane in self.blocks)
+    from course.puzzles import Task
 
 
 def report(work: Callable[[Lanes], str], names: list[str], task: Task) -> Task:
     """Let `work` fill lanes; it returns why that is right, or raises a `Fault`."""
-    lanes, right = Lanes(names), True
+    lanes, right = Lanes(), True
     try:
         says = work(lanes)
     except Fault as fault:
         says, right = str(fault), False
-    marks = []
+    takes, marks, rows = end(lanes.spans), [], []
     for mark in task["marks"]:
-        slow = right and "par" in mark and lanes.end > mark["par"] * (1 + 1e-9)
-        own = f": yours takes {lanes.end:.4g} ms, par {mark['par']:.4g}" if slow else ""
+        slow = right and "par" in mark and takes > mark["par"] * (1 + 1e-9)
+        own = f": yours takes {takes:.4g} ms, par {mark['par']:.4g}" if slow else ""
         marks.append([mark["says"] + own, right and not slow])
-    rows = [["yours", f"{lanes.end:.4g} ms"]]
-    rows += [[name, f"{value:.4g} ms"] for name, value in task["beside"]]
+    for name in names:
+        of_lane = [span for span in lanes.spans if span.lane == name]
+        rows.append([name, [[span.kind, span.start, span.end, span.text] for span in of_lane]])
+    times = [[name, f"{ms:.4g} ms"] for name, ms in [["yours", takes], *task["beside"]]]
     return {
         "right": right,
         "says": [says],
         "marks": marks,
-        "table": {"caption": task["size"], "head": ["", "time"], "rows": rows} if right else None,
-        "lanes": {"end": lanes.end, "rows": [[name, lanes.blocks[name]] for name in names]},
+        "table": {"caption": task["size"], "head": ["", "time"], "rows": times} if right else None,
+        "lanes": {"end": takes, "rows": rows},
     }
 
 

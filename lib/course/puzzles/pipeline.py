@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from course.puzzles.lanes import Lanes, call, report, yielded
-from course.puzzles.schedule import Fault, listed
+from math import inf
+
+from course.puzzles.lanes import call, report, yielded
+from minidist.schedule.lanes import Work, end, spans, waits
+from minidist.schedule.replay import Fault, listing
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from course.puzzles.schedule import Task
+    from course.puzzles import Task
+    from minidist.schedule.lanes import Lanes
+
+    Pass = tuple[str, int, int]  # forward or backward, stage, micro-batch
 
 
 def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
@@ -22,38 +28,37 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
             steps = yielded(function(stage, stages, batches), task["function"])
             orders.append([call(step, ("forward", "backward"), batches) for step in steps])
             _check_order(stage, orders[stage], task)
-        done: dict[tuple[str, int, int], float] = {}
-        at = [0] * stages
-        while any(at[stage] < len(orders[stage]) for stage in range(stages)):
-            moved = False
-            for stage in range(stages):
-                while at[stage] < len(orders[stage]):
-                    kind, batch = orders[stage][at[stage]]
-                    needs = _needs(kind, stage, batch, stages)
-                    if needs and needs not in done:
-                        break
-                    ready = done[needs] if needs else 0.0
-                    text = f"{'F' if kind == 'forward' else 'B'}{batch}"
-                    takes = task["takes"][kind]
-                    lane = f"stage {stage}"
-                    done[kind, stage, batch] = lanes.add(lane, kind, ready, takes, text)
-                    at[stage] += 1
-                    moved = True
-            if not moved:
-                raise Fault(_stuck(orders, at, stages))
+        passes = [(kind, stage, m) for stage in range(stages) for kind, m in orders[stage]]
+        works = [_work(each, passes, task) for each in passes]
+        found = spans(works)
+        lanes.spans += [span for span in found if span.start < inf]
+        stuck = [(passes[first], passes[needed]) for first, needed in waits(works, found)]
+        if stuck:
+            raise Fault(f"Deadlock: {', '.join([_wait(*each) for each in stuck])}.")
         return (
             f"Every micro-batch passes every stage, and none holds more than {task['limit']}; "
-            f"the step takes {lanes.end:.4g} ms."
+            f"the step takes {end(found):.4g} ms."
         )
 
     return report(work, [f"stage {stage}" for stage in range(stages)], task)
 
 
-def _needs(kind: str, stage: int, batch: int, stages: int) -> tuple[str, int, int] | None:
-    """What has to be done before, on another stage or this one: (kind, stage, batch)."""
+def _work(each: Pass, passes: list[Pass], task: Task) -> Work:
+    """A pass as work on the lane of its stage, after what has to be done before."""
+    kind, stage, batch = each
     if kind == "forward":
-        return ("forward", stage - 1, batch) if stage else None
-    return ("backward", stage + 1, batch) if stage < stages - 1 else ("forward", stage, batch)
+        needs = (kind, stage - 1, batch)
+    elif stage < task["stages"] - 1:
+        needs = (kind, stage + 1, batch)
+    else:
+        needs = ("forward", stage, batch)
+    after = [passes.index(needs)] if needs in passes else []  # nothing before the first stage
+    text = f"{'F' if kind == 'forward' else 'B'}{batch}"
+    return Work(f"stage {stage}", kind, task["takes"][kind], after, text)
+
+
+def _wait(first: Pass, needed: Pass) -> str:
+    return f"stage {first[1]} waits for {needed[0]}({needed[2]}) of stage {needed[1]}"
 
 
 def _check_order(stage: int, order: list[tuple[str, int]], task: Task) -> None:
@@ -66,7 +71,7 @@ def _check_order(stage: int, order: list[tuple[str, int]], task: Task) -> None:
             raise Fault(f"Stage {stage} does backward({batch}) before forward({batch}).")
         if kind == "forward" and len(held) == task["limit"]:
             raise Fault(
-                f"Stage {stage} holds micro-batches {listed(held)} when forward({batch}) comes: "
+                f"Stage {stage} holds micro-batches {listing(held)} when forward({batch}) comes: "
                 f"there is room for {task['limit']}."
             )
         if kind == "forward":
@@ -77,14 +82,3 @@ def _check_order(stage: int, order: list[tuple[str, int]], task: Task) -> None:
         left = [batch for batch in range(task["batches"]) if (kind, batch) not in order]
         if left:
             raise Fault(f"Stage {stage} never does {kind}({left[0]}).")
-
-
-def _stuck(orders: list[list[tuple[str, int]]], at: list[int], stages: int) -> str:
-    """Who waits for what, where nobody can go on."""
-    waits = []
-    for stage in range(stages):
-        if at[stage] < len(orders[stage]):
-            kind, batch = orders[stage][at[stage]]
-            other = (_needs(kind, stage, batch, stages) or ("", stage, 0))[1]
-            waits.append(f"stage {stage} waits for {kind}({batch}) of stage {other}")
-    return f"Deadlock: {', '.join(waits)}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
-    from course.puzzles.schedule import Send
+    from course.puzzles.programs import Send
 
 
 def moved(steps: list[list[Send]], ranks: int, chunks: int, local: int = 0) -> dict[str, float]:

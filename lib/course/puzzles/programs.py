@@ -1,8 +1,8 @@
-"""Ranks as programs that send and receive: in which steps they meet, or why they never do."""
+"""The messages that readers write; and programs of ranks: where they meet, or why they never do."""
 
 from __future__ import annotations
 
-from course.puzzles.schedule import Fault, Send
+from minidist.schedule.replay import Fault
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     Call = tuple[str, int, int, bool]
+
+
+class Send:
+    """One message: `width` chunks from `chunk` on, added to or written over the receiver's own."""
+
+    def __init__(self, src: int, dst: int, chunk: int, reduce: bool, width: int = 1) -> None:
+        self.src, self.dst, self.chunk, self.reduce, self.width = src, dst, chunk, reduce, width
+
+    def __repr__(self) -> str:
+        return f"Send({self.src}, {self.dst}, {self.chunk}, {self.reduce}, {self.width})"
 
 
 def send(dst: int, chunk: int) -> Call:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from course.puzzles.lanes import Lanes, call, report, yielded
-from course.puzzles.schedule import Fault, listed
+from course.puzzles.lanes import call, report, yielded
+from minidist.schedule.lanes import Lanes, end
+from minidist.schedule.replay import Fault, listing
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from course.puzzles.schedule import Task
+    from course.puzzles import Task
 
 KINDS = ("gather", "forward", "free", "backward", "reduce")
 
@@ -23,8 +24,8 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
             kind, unit = call(each, KINDS, task["units"])
             step.launch(kind, unit)
         step.finish()
-        limit, end = task["limit"], lanes.end
-        return f"Never more than {limit} units are in memory; the step takes {end:.4g} ms."
+        limit, takes = task["limit"], end(lanes.spans)
+        return f"Never more than {limit} units are in memory; the step takes {takes:.4g} ms."
 
     return report(work, ["compute", "network"], task)
 
@@ -59,12 +60,12 @@ class Step:
         if unit in self.there:
             raise Fault(f"{which}: unit {unit} is in memory already.")
         if not self.places:
-            held = listed(sorted(self.there), "unit")
+            held = listing(sorted(self.there), "unit")
             raise Fault(f"{which}: there is room for {self.limit}, and {held} are there.")
         place = min(self.places)
         self.places.remove(place)
         takes, text = self.takes["gather"], f"g{unit}"
-        self.there[unit] = self.lanes.add("network", "weights", place, takes, text)
+        self.there[unit] = self.lanes.do("network", "weights", place, takes, text)
 
     def compute(self, which: str, kind: str, unit: int) -> None:
         if not self.due or (kind, unit) != self.due[0]:
@@ -75,7 +76,7 @@ class Step:
         self.due.pop(0)
         text = f"{'F' if kind == 'forward' else 'B'}{unit}"
         ready, takes = self.there[unit], self.takes[kind]
-        self.done[kind, unit] = self.lanes.add("compute", kind, ready, takes, text)
+        self.done[kind, unit] = self.lanes.do("compute", kind, ready, takes, text)
 
     def reduce(self, which: str, unit: int) -> None:
         if ("backward", unit) not in self.done:
@@ -83,7 +84,7 @@ class Step:
         if ("reduce", unit) in self.done:
             raise Fault(f"{which}: its gradients have been reduced already.")
         ready, takes = self.done["backward", unit], self.takes["reduce"]
-        self.done["reduce", unit] = self.lanes.add("network", "gradients", ready, takes, f"r{unit}")
+        self.done["reduce", unit] = self.lanes.do("network", "gradients", ready, takes, f"r{unit}")
 
     def finish(self) -> None:
         """All is computed, all gradients are reduced, and memory is free."""
@@ -91,6 +92,6 @@ class Step:
             raise Fault(f"The step ends without {self.due[0][0]}({self.due[0][1]}).")
         left = [unit for unit in range(self.units) if ("reduce", unit) not in self.done]
         if left:
-            raise Fault(f"The gradients of {listed(left, 'unit')} are never reduced.")
+            raise Fault(f"The gradients of {listing(left, 'unit')} are never reduced.")
         if self.there:
-            raise Fault(f"At the end {listed(sorted(self.there), 'unit')} should be free again.")
+            raise Fault(f"At the end {listing(sorted(self.there), 'unit')} should be free again.")

@@ -9,7 +9,7 @@ from minidist.planner.hardware import H100, NETWORK_LATENCY, NVLINK_LATENCY
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, nodes, seconds, switch
 from minidist.schedule.schedule import Algorithm, Schedule
-from minidist.schedule.simulate import traffic
+from minidist.schedule.traffic import traffic
 
 MIB = 2**20
 BUCKET = 25 * MIB  # what DDP sends at once

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from course.puzzles.buckets import send
 from course.puzzles.tasks import LINKS, MIB, Puzzle
+from minidist.schedule.lanes import Lanes
 
 # (layer, when backward has its gradient in ms, MiB), in the order in which they were defined.
 LAYERS = (
@@ -13,44 +15,38 @@ LAYERS = (
 RANKS = 64
 
 
-def network() -> tuple[float, float]:
-    """What a ring over 64 ranks with a network card each takes: ms, and ms per MiB."""
-    link = LINKS["400 Gb/s InfiniBand"]
-    return 1e3 * 2 * (RANKS - 1) * link.alpha, 1e3 * 2 * (RANKS - 1) / RANKS * link.beta * MIB
+def network() -> dict[str, float]:
+    """Times of a ring over 64 ranks with a network card each: in ms, and in ms per MiB."""
+    link, sends = LINKS["400 Gb/s InfiniBand"], 2 * (RANKS - 1)
+    return {"alpha": 1e3 * sends * link.alpha, "beta": 1e3 * sends / RANKS * link.beta * MIB}
 
 
-def sent(buckets: list[list[str]]) -> float:
+def arrival(buckets: list[list[str]]) -> float:
     """When the last of these buckets has arrived, in ms."""
     layers = {name: (ready, size) for name, ready, size in LAYERS}
-    alpha, beta = network()
-    clock = 0.0
-    for bucket in buckets:
-        clock = max(clock, *(layers[name][0] for name in bucket))
-        clock += alpha + beta * sum(layers[name][1] for name in bucket)
-    return clock
+    lanes = Lanes()
+    return [send(lanes, bucket, layers, network()) for bucket in buckets][-1]
 
 
 def buckets_task() -> dict[str, Any]:
     """Gradients of eight layers; what DDP would do first stands beside."""
     names = [name for name, _, _ in LAYERS]
-    alpha, beta = network()
     ready = [name for _, name in sorted((ready, name) for name, ready, _ in LAYERS)]
     best = [ready[:2], ready[2:5], ready[5:]]
     return {
         "judge": "buckets",
         "function": "buckets",
         "layers": [*map(list, LAYERS)],
-        "alpha": alpha,
-        "beta": beta,
+        **network(),
         "size": "64 ranks, a ring over network cards of 400 Gb/s",
         "marks": [
             {"says": "every gradient travels once"},
             {"says": "done within 14 ms", "par": 14},
-            {"says": "done as early as possible", "par": sent(best)},
+            {"says": "done as early as possible", "par": arrival(best)},
         ],
         "beside": [
-            ["all in one", sent([names])],
-            ["each alone, the last defined first", sent([[name] for name in reversed(names)])],
+            ["all in one", arrival([names])],
+            ["each alone, the last defined first", arrival([[name] for name in reversed(names)])],
         ],
     }
 

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
-from minidist.schedule.schedule import Schedule, Send
+from minidist.schedule.lanes import Work, spans
+from minidist.schedule.schedule import Schedule
 
 FOREVER = math.inf
 
@@ -31,23 +33,30 @@ def simulate(
         seconds: what a message takes.
         dies: a rank, and the step before which it does.
     """
-    at, done = [*starts], list[list[Activity]]([] for _ in starts)
+    works = [Work(f"rank {rank}", "compute", start, []) for rank, start in enumerate(starts)]
+    last = [*range(schedule.ranks)]  # the places of what each rank does before the step
+    turns = list[tuple[int, int, list[int], list[int]]]()
     for number, step in enumerate(schedule):
         if dies and dies[1] == number:
-            at[dies[0]] = FOREVER
-        came = [*at]
+            last[dies[0]] = len(works)
+            works.append(Work(f"rank {dies[0]}", "dead", FOREVER, []))
+        came = [*last]
         for rank in range(schedule.ranks):
-            messages = sorted(_message(send, came, rank) for send in step if rank in send[:2])
-            for begin, _, peer in messages:
-                if begin > at[rank]:
-                    done[rank].append(Activity(number, at[rank], begin, peer))
-                if (end := begin + seconds) > at[rank] and begin < FOREVER:
-                    done[rank].append(Activity(number, max(begin, at[rank]), end))
-                at[rank] = max(at[rank], end)
+            sent = [(True, send.dst) for send in step if send.src == rank]
+            received = [(False, send.src) for send in step if send.dst == rank]
+            if peers := [peer for _, peer in sorted(sent + received)]:
+                turns.append((number, rank, peers, came))
+                last[rank] = len(works)
+                after = [came[peer] for peer in peers]
+                works.append(Work(f"rank {rank}", "messages", seconds, after))
+    ends, done = [span.end for span in spans(works)], list[list[Activity]]([] for _ in starts)
+    for number, rank, peers, came in turns:
+        at = ends[came[rank]]
+        begins = [(max(at, ends[came[peer]]), peer) for peer in peers]
+        for begin, peer in sorted(begins, key=itemgetter(0)):
+            if begin > at:
+                done[rank].append(Activity(number, at, begin, peer))
+            if (end := begin + seconds) > at and begin < FOREVER:
+                done[rank].append(Activity(number, max(begin, at), end))
+            at = max(at, end)
     return done
-
-
-def _message(send: Send, came: Sequence[float], rank: int) -> tuple[float, bool, int]:
-    """When it begins, whether this rank sends it, and the rank at the other end."""
-    sends = send.src == rank
-    return max(came[send.src], came[send.dst]), sends, send.dst if sends else send.src

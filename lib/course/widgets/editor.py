@@ -147,10 +147,10 @@ def _stdlib(*names: str) -> dict[str, object]:
 
 def _own() -> dict[str, object]:
     """The judge, and what it imports; a package is empty there."""
-    packages = ("course", "course.puzzles", "minidist", "minidist.plots")
-    own: dict[str, object] = {name: [".py", "", [], 1] for name in packages}
-    modules = {("course.puzzles", name) for name in IN_THE_PAGE} | {("minidist.plots", "told")}
-    for package, name in sorted(modules):
-        source = (files(package) / f"{name}.py").read_text("utf-8")
-        own[f"{package}.{name}"] = [".py", source, []]
+    packages = {name.rpartition(".")[0] for name in IN_THE_PAGE}
+    packages |= {name.rpartition(".")[0] for name in packages}
+    own: dict[str, object] = {name: [".py", "", [], 1] for name in sorted(packages)}
+    for name in IN_THE_PAGE:
+        package, _, module = name.rpartition(".")
+        own[name] = [".py", (files(package) / f"{module}.py").read_text("utf-8"), []]
     return own

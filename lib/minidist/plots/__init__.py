@@ -1,6 +1,6 @@
 """Pictures. Each takes data that a run or a simulation produced and returns a matplotlib figure.
 
-Nothing here knows an algorithm: what is drawn is what `simulate`, `cost` or a run put in.
+Nothing here knows an algorithm: what is drawn is what a replay, a price or a run put in.
 """
 
 from minidist.plots.charts import gantt, memory_curve

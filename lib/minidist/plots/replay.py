@@ -8,7 +8,6 @@ there to read, as a table.
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -17,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minidist.plots import style
+from minidist.plots import style, told
 from minidist.plots.style import COLORS, GREY
-from minidist.plots.told import numbers, sentences
-from minidist.schedule.simulate import Replay
+from minidist.plots.told import sentences
+from minidist.schedule.replay import Replay
 
 
 def trace(replay: Replay) -> Figure:
@@ -123,7 +122,7 @@ def _figure(replay: Replay, choice: Sequence[str] = ()) -> str:
         name=escape(replay.name),
         size=_size(replay),
         # Without a "<", so that no name can end the script element that holds it.
-        trace=_json(asdict(replay) | {"numbers": numbers(replay)}).replace("<", "\\u003c"),
+        trace=_json(told.trace(replay)).replace("<", "\\u003c"),
         rows="\n".join(_row(replay, number) for number in range(replay.steps)),
         open=" open" if not choice else "",
     )

@@ -7,7 +7,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from minidist.schedule.simulate import Event, Replay
+    from minidist.schedule.replay import Event, Replay
+
+
+def trace(replay: Replay) -> dict[str, Any]:
+    """All of a replay as data, from which `static/stepper.js` makes its picture."""
+    own = ("name", "ranks", "chunks", "steps", "start", "goal")
+    of_event = ("step", "src", "dst", "chunk", "reduce", "carried", "result")
+    return {
+        **{name: getattr(replay, name) for name in own},
+        "events": [[getattr(event, name) for name in of_event] for event in replay.events],
+        "phases": replay.phases,
+        "numbers": numbers(replay),
+    }
 
 
 def numbers(replay: Replay) -> dict[str, list[Any]]:

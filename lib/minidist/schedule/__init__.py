@@ -3,7 +3,8 @@
 A schedule says who sends which chunk to whom in which step, and whether the receiver adds or
 overwrites; each algorithm is stated once, as a function that returns one. Everything else reads it:
 
-- `simulate` *replays* it in one process: pictures, proofs, and the traffic of every rank;
+- `traffic` *replays* it in one process: pictures, proofs, and the bytes of every rank. `replay` has
+  the symbolic part, which the puzzles in the book's pages use too;
 - `cost` *prices* it on a topology: seconds by latency, bandwidth and contention;
 - `program` takes out one rank's part, which `minidist.collectives` *runs* between real ranks.
 
@@ -11,6 +12,6 @@ So what a page draws is what runs and what is priced. Nothing here imports torch
 
 `pipeline` does the same for a model in stages: which rank computes what when, as data.
 
-To read in this order: `schedule`, `algorithms.ring`, `simulate`, `cost`, `program`; then any of
-`algorithms` (`direct`, `tree`, `doubling`, `pipeline`).
+To read in this order: `schedule`, `algorithms.ring`, `replay`, `traffic`, `cost`, `program`; then
+any of `algorithms` (`direct`, `tree`, `doubling`, `pipeline`).
 """

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from minidist.errors import ScheduleError
+from minidist.schedule import lanes
 from minidist.schedule.checks import whole_number
 
 
@@ -201,39 +202,23 @@ def replay(order: Order, takes: Mapping[str, float] = TAKES, hop: float = 0.0) -
     """
     check(order)
     stages, ranks = stages_of(order), len(order)
-    at, free, ends = [0] * ranks, [0.0] * ranks, dict[Work, float]()
-    passes: list[Pass] = []
-    while len(passes) < sum(map(len, order)):
-        before = len(passes)
-        for rank, works in enumerate(order):
-            while at[rank] < len(works):
-                work = works[at[rank]]
-                needed = needs(work, stages)
-                done = [each for each in needed if each in ends]
-                if needed and not done:
-                    break
-                arrived = max(
-                    (ends[each] + (hop if each.stage % ranks != rank else 0) for each in done),
-                    default=0.0,
-                )
-                start = max(free[rank], arrived)
-                ends[work] = free[rank] = start + takes[work.kind]
-                passes.append(Pass(work, rank, start, ends[work]))
-                at[rank] += 1
-        if len(passes) == before:
-            raise ScheduleError(f"nobody can go on: {_waits(order, at)}")
+    works = [work for of_rank in order for work in of_rank]
+    places = {work: place for place, work in enumerate(works)}
+    queued = list[lanes.Work]()
+    for work in works:
+        rank, seconds = work.stage % ranks, takes[work.kind]
+        after = [places[each] for each in needs(work, stages) if each in places]
+        far = any(works[place].stage % ranks != rank for place in after)
+        queued.append(lanes.Work(f"rank {rank}", work.kind, seconds, after, "", hop if far else 0))
+    spans = lanes.spans(queued)
+    if waits := [
+        f"{queued[head].lane} waits with {works[head]} for {works[other]} of {queued[other].lane}"
+        for head, other in lanes.waits(queued, spans)
+    ]:
+        raise ScheduleError(f"nobody can go on: {', '.join(waits)}")
+    timed = zip(works, spans, strict=True)
+    passes = [Pass(work, work.stage % ranks, span.start, span.end) for work, span in timed]
     return sorted(passes, key=lambda each: (each.end, each.rank))
-
-
-def _waits(order: Order, at: Sequence[int]) -> str:
-    """Who waits for what, where nobody can go on."""
-    stages, ranks = stages_of(order), len(order)
-    heads = {rank: works[at[rank]] for rank, works in enumerate(order) if at[rank] < len(works)}
-    return ", ".join(
-        f"rank {rank} waits with {work} for {needs(work, stages)[0]} of rank "
-        f"{needs(work, stages)[0].stage % ranks}"
-        for rank, work in heads.items()
-    )
 
 
 def sequence(order: Order) -> list[Work]:
@@ -256,9 +241,9 @@ class Call(NamedTuple):
 def program(order: Order, rank: int) -> list[Call]:
     """The messages of a rank, one for one in the order of its work."""
     stages, ranks, calls = stages_of(order), len(order), list[Call]()
-    kinds = {work.kind for works in order for work in works}
+    done = {work for works in order for work in works}
     for work in order[rank]:
-        needed = [each for each in needs(work, stages) if each.kind in kinds]
+        needed = [each for each in needs(work, stages) if each in done]
         calls += [Call(False, w.stage % ranks, w) for w in needed if w.stage % ranks != rank]
         to = follows(work, stages)
         calls += [Call(True, to % ranks, work)] if to is not None and to % ranks != rank else []
@@ -266,20 +251,20 @@ def program(order: Order, rank: int) -> list[Call]:
 
 
 def blocked(order: Order) -> str:
-    """Who waits for whom if a send waits until its message is received; "" if all come through."""
-    calls = [program(order, rank) for rank in range(len(order))]
-    at = [0] * len(order)
-    while heads := {rank: own[at[rank]] for rank, own in enumerate(calls) if at[rank] < len(own)}:
-        met = [
-            (rank, call.peer)
-            for rank, call in heads.items()
-            if call.sends and heads.get(call.peer) == Call(False, rank, call.work)
-        ]
-        if not met:
-            return ", ".join(f"rank {rank} {call}" for rank, call in heads.items())
-        for rank in met[0]:
-            at[rank] += 1
-    return ""
+    """Who waits for whom if a send waits until its message is received; "" if all come through.
+
+    A rank comes to each of its calls, and goes on when its peer has come to the other end.
+    """
+    check(order)
+    calls = [(rank, call) for rank in range(len(order)) for call in program(order, rank)]
+    places = {each: place for place, each in enumerate(calls)}
+    queued = list[lanes.Work]()
+    for rank, call in calls:
+        other = places[call.peer, Call(not call.sends, rank, call.work)]
+        queued.append(lanes.Work(f"rank {rank}", "comes", 0, []))
+        queued.append(lanes.Work(f"rank {rank}", str(call), 0, [2 * other]))
+    waits = lanes.waits(queued, lanes.spans(queued))
+    return ", ".join(f"{queued[head].lane} {queued[head].kind}" for head, _ in waits)
 
 
 def most_held(order: Order) -> list[int]:

@@ -86,7 +86,7 @@ class Schedule:
     """
 
     name: str
-    collective: Collective  #: what it promises; see `simulate.start` and `goal`
+    collective: Collective  #: what it promises; see `replay.start` and `goal`
     ranks: int
     chunks: int
     make_steps: Callable[[], Iterable[Step]]  #: afresh each time; empty steps are left out

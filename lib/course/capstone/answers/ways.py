@@ -45,6 +45,7 @@ WAYS: dict[str, Callable[[Any, Cluster], Any]] = {
     "ddp": partial(Run, ddp),
     "zero1": partial(Run, partial(zero, 1)),
     "zero2": partial(Run, partial(zero, 2)),
+    "fsdp_kept": partial(Run, partial(fsdp, False)),
     "fsdp": partial(Run, partial(fsdp, True)),
     "hsdp": hybrid.Run,
 }

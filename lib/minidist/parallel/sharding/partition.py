@@ -11,27 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch.nn import Parameter
 
+from minidist.schedule.buckets import assign
+
 MIB = 1 << 20
 Named = tuple[str, Parameter]
-
-
-def assign(nbytes: Sequence[int], first: float, cap: float) -> list[list[int]]:
-    """Which gradients share a bucket, as `torch.nn.parallel.DistributedDataParallel` does it.
-
-    Gradients arrive from the last layer to the first, so buckets are filled from the end: the first
-    one until it holds at least `first` bytes, so that communication begins early, each later one
-    until it holds `cap`. `nbytes` is in the order in which forward uses the parameters. Returned
-    are indexes into it: `assign([4, 4, 4, 4], 4, 8)` is `[[3], [2, 1], [0]]`.
-    """
-    buckets: list[list[int]] = [[]]
-    held = 0
-    for index in reversed(range(len(nbytes))):
-        if buckets[-1] and held >= (first if len(buckets) == 1 else cap):
-            buckets.append([])
-            held = 0
-        buckets[-1].append(index)
-        held += nbytes[index]
-    return buckets
 
 
 def alike(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
