@@ -145,7 +145,7 @@ def _cpu_history(step: Callable[[], Any]) -> tuple[Points, Any]:
         events = json.loads(path.read_text())["traceEvents"]
     memory = [event["args"] | event for event in events if event["name"] == "[memory]"]
     changes = [event for event in memory if event["Device Type"] == CPU_TYPE]
-    changes.sort(key=lambda event: event["Ev Idx"])
+    changes.sort(key=lambda event: (event["ts"], event["Ev Idx"]))  # threads have numbers apart
     frees = changes[1 : 2 * PROBES : 2]
     zero = min(now - free["ts"] / 1e6 for now, free in zip(probed, frees, strict=True))
     points = [(zero + e["ts"] / 1e6, e["Total Allocated"]) for e in changes]

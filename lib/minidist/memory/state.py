@@ -5,12 +5,14 @@ count them in the same parts.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
 from torch import nn
 
+from minidist.formulas import memory as formulas
+from minidist.formulas.inputs import Each
 from minidist.schedule.checks import amount, whole_number
 
 
@@ -21,12 +23,14 @@ class Strategy(StrEnum):
     DDP = "ddp"
     ZERO1 = "zero1"
     ZERO2 = "zero2"
+    FSDP_KEPT = "fsdp_kept"  #: with `reshard_after_forward=False`
     FSDP = "fsdp"
     HSDP = "hsdp"
 
     @property
     def stage(self) -> int:
-        return {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2}.get(self, 3)
+        """Stage of ZeRO that shards the same parts of the state."""
+        return formulas.STAGES[self]
 
 
 @dataclass(frozen=True)
@@ -89,17 +93,27 @@ def state(parameters: int, policy: DtypePolicy = FP32, optimizer: str = "adam") 
     Args:
         optimizer: "sgd", "momentum" (SGD with momentum) or "adam" (Adam and AdamW).
     """
-    moments = moments_of(optimizer)
     if amount("state: parameters", parameters) % 1:
         raise ValueError(f"state: parameters must be whole and >= 0, got {parameters!r}")
+    return _parts(formulas.state(int(parameters), bytes_each(policy, optimizer), 1, 0))
+
+
+def bytes_each(policy: DtypePolicy = FP32, optimizer: str = "adam", foreach: bool = True) -> Each:
+    """Bytes of one parameter, as formulas read them; `foreach`: as in AdamW."""
+    moments = moments_of(optimizer)
     check_policy(policy)
-    count = int(parameters)
-    return StateBytes(
-        weights=count * policy.weights.itemsize,
-        gradients=count * policy.gradients.itemsize,
-        master=count * policy.master.itemsize if policy.master else 0,
-        moments=count * policy.moments.itemsize * moments,
+    return Each(
+        weights=policy.weights.itemsize,
+        gradients=policy.gradients.itemsize,
+        master=policy.master.itemsize if policy.master else 0,
+        moments=policy.moments.itemsize * moments,
+        compute=policy.computes.itemsize,
+        update=policy.moments.itemsize if foreach and optimizer == "adam" else 0,
     )
+
+
+def _parts(found: dict[str, int]) -> StateBytes:
+    return StateBytes(found["weights"], found["gradients"], found["master"], found["moments"])
 
 
 def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
@@ -115,9 +129,8 @@ def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
         raise TypeError(f"share: model: expected what state() returns, got {model!r}")
     if whole_number("ranks", ranks) < 1 or whole_number("stage", stage) not in range(4):
         raise ValueError(f"share: expected ranks >= 1 and a stage 0 to 3, got {ranks} and {stage}")
-    from_stage = {"master": 1, "moments": 1, "gradients": 2, "weights": 3}
-    sharded = [part for part, first in from_stage.items() if stage >= first]
-    return replace(model, **{part: -(-getattr(model, part) // ranks) for part in sharded})
+    each = Each(model.weights, model.gradients, model.master, model.moments, 0, 0)
+    return _parts(formulas.state(1, each, ranks, stage))
 
 
 def check_policy(policy: object) -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from minidist.formulas import links
 from minidist.schedule.checks import whole_number
 
 
@@ -26,7 +25,5 @@ class AllReduceTimes:
             raise ValueError("points: expected (bytes, seconds) above 0, each size once, in order")
 
     def seconds(self, nbytes: float) -> float:
-        """What an all-reduce of so many bytes takes."""
-        sizes, times = zip(*self.points, strict=True)
-        found = np.interp(np.log(max(nbytes, 1.0)), np.log(sizes), np.log(times))
-        return float(np.exp(found) * max(1.0, nbytes / sizes[-1]))
+        """Seconds of an all-reduce of so many bytes."""
+        return links.measured(self.points, nbytes)

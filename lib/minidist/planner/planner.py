@@ -1,6 +1,6 @@
 """My model, my GPUs: what do I run, how large a batch, how fast? Arithmetic in closed form.
 
-`Sizes` says what the model is, `Accelerator` what it runs on, and `TrainingStep` has the formulas.
+`Sizes` says what the model is, `Accelerator` what it runs on; the prices are `minidist.formulas`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from textwrap import fill
 
 from torch import Tensor, nn
 
-from minidist.memory.state import AUTOCAST, DtypePolicy, Strategy, state
-from minidist.planner.hardware import ACCELERATORS, Accelerator
+from minidist.formulas import nccl
+from minidist.formulas import step as formulas
+from minidist.formulas.inputs import TrainingStep
+from minidist.formulas.memory import memory
+from minidist.memory.state import AUTOCAST, DtypePolicy, bytes_each
+from minidist.planner.hardware import ACCELERATORS, ASSUMED, Accelerator
 from minidist.planner.measured import AllReduceTimes
 from minidist.planner.sizes import Sizes, above_zero, check_sizes
 from minidist.planner.split import Split, check_split
-from minidist.planner.step import Memory, Phases, TrainingStep, into_nodes, total, with_overlap
 from minidist.schedule.checks import amount, whole_number
 
 WIDTH = 80  # of a printed line
@@ -28,18 +31,19 @@ ROOM = 0.9  # of a GPU's memory: what fragments, and CUDA and NCCL themselves, n
 class Forecast:
     """What a rank would hold, send and take in a step under one strategy."""
 
-    memory: dict[str, float]  #: bytes by part; they are never there all at once
+    memory: dict[str, float]  #: bytes by part, as `formulas.memory` has them
     peak: float  #: the most bytes at a time
     fits: bool  #: whether that is no more than `ROOM` of what the hardware has
     largest_batch: int  #: samples of a micro-batch that would fit, 0 if not even one does
     sent: float  #: bytes that a rank sends
-    messages: int  #: in which it sends them
+    messages: int  #: in which it sends them, if rings do
     compute: float  #: seconds of forward and backward at the rate that training reaches
     memory_traffic: float  #: seconds of reading weights, and writing gradients and new weights
-    communication: float  #: seconds
+    communication: float  #: seconds, one collective after the other
     bubble: float  #: seconds of waiting for other stages of a pipeline
     sequential: float  #: seconds of a step if nothing overlaps
     overlapped: float  #: seconds of a step if communication overlaps as the strategy has it
+    exposed: float  #: seconds of communication that nothing hides
     tokens_per_second: float  #: of all ranks, from `overlapped`
 
     @property
@@ -66,13 +70,13 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [
-            f"{'':7}{'peak':>10}{'fits':>6}{'batch':>7}{'sent':>11}{'step':>10}{'tokens/s':>12}"
+            f"{'':9}{'peak':>9}{'fits':>6}{'batch':>7}{'sent':>10}{'step':>10}{'tokens/s':>12}"
             "  binds"
         ]
         for name, each in self.forecasts.items():
             lines.append(
-                f"{name:7}{_bytes(each.peak):>10}{'yes' if each.fits else 'no':>6}"
-                f"{each.largest_batch:>7,}{_bytes(each.sent):>11}{_seconds(each.overlapped):>10}"
+                f"{name:9}{_bytes(each.peak):>9}{'yes' if each.fits else 'no':>6}"
+                f"{each.largest_batch:>7,}{_bytes(each.sent):>10}{_seconds(each.overlapped):>10}"
                 f"{each.tokens_per_second:>12,.0f}  {each.binds}"
             )
         return "\n".join([*lines, *(fill(each, WIDTH) for each in self.reasons)])
@@ -130,7 +134,7 @@ def plan(
     whole_number("batch", batch, 1)
     if not isinstance(policy, DtypePolicy):
         raise ValueError(f"policy: expected a DtypePolicy, such as MIXED, got {policy!r}")
-    state(1, policy, optimizer)  # raises if the optimizer is unknown
+    each = bytes_each(policy, optimizer, foreach)  # raises if the optimizer is unknown
     gpu = _accelerator(hardware)
     if isinstance(model, nn.Module):
         if sample is None:
@@ -145,22 +149,21 @@ def plan(
     split = Split(tensor, pipeline, micro_batches, interleaved)
     check_split(split, model, ranks)
     beside = max(1, gpu.per_node // tensor)  # replicas in a node
-    local, nodes = into_nodes(ranks // split.ranks, beside)
+    replicas = ranks // split.ranks
+    local, nodes = formulas.into_nodes(replicas, beside)
     step = TrainingStep(
-        split.part(model), gpu, local, nodes, batch * micro_batches, policy, optimizer,
-        float(checkpointing), bucket_cap_mb, gradient_as_bucket_view, foreach, fused_loss,
-        all_reduce, split,
+        split.part(model), gpu, each, local, nodes, batch * micro_batches, float(checkpointing),
+        bucket_cap_mb, gradient_as_bucket_view, fused_loss,
+        all_reduce.points if all_reduce and all_reduce.ranks == replicas else (),
+        *split, ROOM * gpu.memory,
     )  # fmt: skip
-    hybrid = step.nodes > 1 and step.local == beside > 1
-    strategies = [
-        each
-        for each in Strategy
-        if (each != Strategy.HSDP or hybrid) and (each.stage < 3 or pipeline == 1)
-    ]
-    forecasts = {each.value: forecast(step, each) for each in strategies}
-    forecasts["single"] = forecast(replace(step, local=1, nodes=1), Strategy.SINGLE)
-    best = _best(forecasts)
-    return Plan(gpu, ranks, batch, forecasts, best, _reasons(forecasts, best, step))
+    names = formulas.names_of(pipeline, local, nodes, beside)
+    forecasts = {name: forecast(step, name) for name in names}
+    best = formulas.recommended(
+        {name: vars(each) for name, each in forecasts.items()},
+        formulas.rungs(pipeline), step.limit, CLOSE,
+    )  # fmt: skip
+    return Plan(gpu, ranks, batch, forecasts, best or None, _reasons(forecasts, best, step))
 
 
 def _accelerator(hardware: Accelerator | str) -> Accelerator:
@@ -169,12 +172,17 @@ def _accelerator(hardware: Accelerator | str) -> Accelerator:
     if not isinstance(gpu, Accelerator):
         known = ", ".join(ACCELERATORS)
         raise ValueError(f"hardware: expected an Accelerator or one of {known}, got {hardware!r}")
-    for name in ("flops", "memory", "bandwidth", "nvlink", "network", "utilization"):
+    for name in ("flops", "memory", "bandwidth", "nvlink", "network", "utilization", "attention"):
         above_zero(f"hardware.{name}", getattr(gpu, name))
-    if gpu.utilization > 1:
-        raise ValueError(f"hardware.utilization: expected at most 1, got {gpu.utilization}")
+    for name in ("utilization", "attention"):
+        if getattr(gpu, name) > 1:
+            got = getattr(gpu, name)
+            raise ValueError(f"hardware.{name}: expected at most 1, got {got}")
     whole_number("hardware.per_node", gpu.per_node, 1)
     amount("hardware.half_width", gpu.half_width)
+    if gpu.generation and gpu.generation not in nccl.LL_LIMIT_IN_NODE:
+        known = ", ".join(nccl.LL_LIMIT_IN_NODE)
+        raise ValueError(f"hardware.generation: expected one of {known}, got {gpu.generation!r}")
     amount("hardware.nvlink_latency", gpu.nvlink_latency)
     amount("hardware.network_latency", gpu.network_latency)
     return gpu
@@ -183,59 +191,23 @@ def _accelerator(hardware: Accelerator | str) -> Accelerator:
 # ---- the formulas together ----
 
 
-def forecast(step: TrainingStep, strategy: Strategy) -> Forecast:
-    """What the step takes under a strategy."""
-    memory, costs = step.memory(strategy), step.traffic(strategy)
-    computes, moves = step.operations(), step.memory_traffic(strategy)
-    within, micro_batches = step.tensor_parallel(), step.split.micro_batches
-    sent = total((*costs, within, step.borders()))
-    alone = Phases(*map(max, computes, moves))  # a GPU computes while it reads and writes
-    pieces = step.pieces(strategy)
-    overlapped = (
-        with_overlap(alone.forward, costs[0].seconds, pieces)
-        + with_overlap(alone.backward, costs[1].seconds, pieces)
-        + alone.update
-        + costs[2].seconds
-        + within.seconds
-    )
-    bubble = step.split.bubble * (alone.forward + alone.backward + within.seconds)
-    limit = ROOM * step.gpu.memory
-    free, one = limit - memory.always, memory.activations / (step.batch / micro_batches)
-    parts = {name: nbytes for name, nbytes in memory._asdict().items() if name != "at_begin"}
-    return Forecast(
-        memory=parts,
-        peak=memory.peak,
-        fits=memory.peak <= limit,
-        largest_batch=max(0, int((free - memory.at_begin) / one)) if memory.ends <= free else 0,
-        sent=sent.sent,
-        messages=sent.messages,
-        compute=sum(computes),
-        memory_traffic=sum(moves),
-        communication=sent.seconds,
-        bubble=bubble,
-        sequential=sum(alone) + sent.seconds + bubble,
-        overlapped=overlapped + bubble,
-        tokens_per_second=step.ranks * step.batch * step.sizes.tokens / (overlapped + bubble),
-    )
+def forecast(step: TrainingStep, strategy: str) -> Forecast:
+    """What the step takes under a strategy; `single` is one rank alone."""
+    if strategy == "single":
+        step = replace(step, local=1, nodes=1)
+    found = formulas.forecast(step, strategy)
+    found["messages"] = round(found["messages"])
+    return Forecast(memory=memory(step, strategy), fits=found["peak"] <= step.limit, **found)
 
 
 # ---- what to run ----
 
 
-def _best(forecasts: dict[str, Forecast]) -> str | None:
-    """The simplest strategy that fits and is close to the fastest of those."""
-    rates = {name: each.tokens_per_second for name, each in forecasts.items() if each.fits}
-    enough = CLOSE * max(rates.values(), default=0.0)
-    return next((name for name, rate in rates.items() if rate >= enough), None)
-
-
-def _reasons(
-    forecasts: dict[str, Forecast], best: str | None, step: TrainingStep
-) -> tuple[str, ...]:
+def _reasons(forecasts: dict[str, Forecast], best: str, step: TrainingStep) -> tuple[str, ...]:
     """Sentences that say why, with numbers."""
-    limit, name = ROOM * step.gpu.memory, step.gpu.name
+    limit, name = step.limit, step.gpu.name
     room = f"the {_bytes(limit)} that it may take, {ROOM:.0%} of each {name}"
-    if best is None:
+    if not best:
         least = min(forecasts, key=lambda each: forecasts[each].peak)
         peak = forecasts[least].peak
         return (
@@ -248,10 +220,11 @@ def _reasons(
     if big := [each for each in names if not forecasts[each].fits]:
         needs = ", ".join(f"{each} {_bytes(forecasts[each].peak)}" for each in big)
         reasons.append(f"Too large for {room}: {needs}.")
-    slow = [each for each in names[: names.index(best)] if forecasts[each].fits]
+    rungs = [each for each in formulas.rungs(step.pipeline) if each in names]
+    slow = [each for each in rungs[: rungs.index(best)] if forecasts[each].fits]
     for each in slow:
-        rate = found.tokens_per_second / forecasts[each].tokens_per_second
-        reasons.append(f"{each} fits, but {best} is {rate:.2f} times as fast.")
+        rate = forecasts[each].tokens_per_second / found.tokens_per_second
+        reasons.append(f"{each} fits, but reaches only {rate:.0%} of the speed of {best}.")
     reasons.append(
         f"{best}: the simplest that fits and is within {1 - CLOSE:.0%} of the fastest, with "
         f"{found.tokens_per_second:,.0f} tokens/s and {_bytes(found.peak)} of {_bytes(limit)}; "
@@ -264,12 +237,14 @@ def _reasons(
         + f" and a bubble of {_seconds(found.bubble)}" * (found.bubble > 0)
         + f" it takes {_seconds(found.overlapped)}."
     )
+    if name in ASSUMED:
+        reasons.append(f"The rate at which a {name} computes is assumed: no run was at hand.")
     return tuple(reasons)
 
 
 def _what_would_help(step: TrainingStep) -> list[str]:
     """With what full sharding would fit; if with nothing, what to split besides."""
-    if step.split.ranks > 1:
+    if step.tensor * step.pipeline > 1:
         return ["Split it further, by `tensor` or `pipeline`, or checkpoint more blocks."]
     alone = replace(step, batch=1)
     again = replace(alone, checkpointing=1.0)
@@ -279,15 +254,15 @@ def _what_would_help(step: TrainingStep) -> list[str]:
         (" with a micro-batch of 1", alone),
         (" with a micro-batch of 1 and checkpointing", again),
     ):
-        times = _times(each.memory(Strategy.FSDP), ROOM * step.gpu.memory)
+        times = _times(memory(each, "fsdp"), step.limit)
         if times <= 1:
             return [*found, f"fsdp fits on these ranks{how}."]
         if math.isfinite(times):
             found.append(f"fsdp fits on {math.ceil(times * step.ranks):,} ranks{how}.")
     if found:
         return found
-    memory = again.memory(Strategy.FSDP)
-    need = max(memory.at_begin + memory.activations, memory.unsharded)
+    held = memory(again, "fsdp")
+    need = max(held["begins"] + held["activations"], held["ends"])
     return [
         f"More ranks do not help: one block unsharded and the activations of one sample, with "
         f"checkpointing, take {_bytes(need)}, and data parallelism shards neither. Tensor "
@@ -295,13 +270,13 @@ def _what_would_help(step: TrainingStep) -> list[str]:
     ]
 
 
-def _times(memory: Memory, limit: float) -> float:
+def _times(held: dict[str, float], limit: float) -> float:
     """How many times as many ranks must share the state for it to fit; infinity if none do."""
-    begin, end = limit - memory.at_begin - memory.activations, limit - memory.unsharded
+    begin, end = limit - held["begins"] - held["activations"], limit - held["ends"]
     if begin <= 0 or end <= 0:
         return math.inf
-    held = memory.always + memory.gradients
-    return max(memory.always / begin, held / end, (held + memory.update) / limit)
+    sharded = held["always"] + held["gradients"]
+    return max(held["always"] / begin, sharded / end, (sharded + held["update"]) / limit)
 
 
 def _bytes(number: float) -> str:

@@ -5,65 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from minidist.formulas import models
+from minidist.formulas.inputs import Shape
 from minidist.memory.activations import expected, saved
 from minidist.schedule.checks import amount, whole_number
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs
 
 
-class Sizes(NamedTuple):
-    """Sizes of a model; those of activations are in elements, and per sample."""
-
-    parameters: int  #: of the whole model
-    units: int  #: equal blocks, which FSDP shards one at a time
-    largest_unit: int  #: parameters of one of them
-    operations: float  #: of the forward pass of one sample
-    activations: float  #: that the forward pass keeps, without the loss
-    activations_checkpointed: float  #: the same if each block keeps only its input
-    outputs: float  #: of which a loss is computed, such as logits
-    width: int  #: numbers of a token between two blocks
-    tokens: int = 1  #: of a sample
-    stream: float = 0.0  #: what autocast keeps besides: norms' inputs in fp32, outputs repeatedly
+class Sizes(Shape):
+    """Sizes of a model, counted or in closed form; see `Shape` for the fields."""
 
     @property
     def rest(self) -> int:
         """Parameters outside the blocks, such as an embedding, which FSDP's outermost unit has."""
-        return self.parameters - self.units * self.largest_unit
+        return models.root(self)
 
     @classmethod
     def gpt(cls, layers: int, width: int, vocabulary: int, context: int) -> Sizes:
-        """Sizes of a GPT whose head is its embedding's matrix, such as the one in `train`.
-
-        A block has 12 width² weights and keeps 16 width numbers of each token; a weight means one
-        multiplication and one addition for each token. Attention multiplies twice by the context.
-        """
-        names = ("layers", "width", "vocabulary", "context")
-        for name, number in zip(names, (layers, width, vocabulary, context), strict=True):
-            whole_number(name, number, 1)
-        unit = 12 * width**2 + 13 * width
-        entries, block = layers * width, 15 * width  # the blocks' inputs, and what else one keeps
-        ends = 2 * width  # the last LayerNorm's and the head's inputs
-        attention = 4 * context * width
-        return cls(
-            parameters=layers * unit + (vocabulary + context + 2) * width,
-            units=layers,
-            largest_unit=unit,
-            operations=context * (layers * (24 * width**2 + attention) + 2 * vocabulary * width),
-            activations=context * (entries + layers * block + ends),
-            activations_checkpointed=context * (entries + block + ends),
-            outputs=context * vocabulary,
-            width=width,
-            tokens=context,
-            stream=context * (2 * layers + 1) * width,
-        )
+        """Sizes of a GPT whose head is its embedding's matrix: see `models.gpt`."""
+        shape = {"layers": layers, "width": width, "vocabulary": vocabulary, "context": context}
+        return cls._in_closed_form(models.gpt, shape)
 
     @classmethod
     def llama(
@@ -77,34 +49,19 @@ class Sizes(NamedTuple):
         context: int,
         tied: bool = False,
     ) -> Sizes:
-        """Sizes of a Llama: RMSNorm, grouped queries, SwiGLU, and `tied` if head and embedding are.
+        """Sizes of a Llama, `tied` if head and embedding are: see `models.llama`."""
+        shape = {
+            "layers": layers, "width": width, "hidden": hidden, "heads": heads,
+            "kv_heads": kv_heads, "vocabulary": vocabulary, "context": context,
+        }  # fmt: skip
+        return cls._in_closed_form(partial(models.llama, tied=tied), shape)
 
-        Of each token a block keeps two inputs of norms and what they make of it, queries, keys and
-        values, attention's output, and four times the hidden numbers: two products, the SiLU of one
-        and what they make together. Autocast converts a norm's output for each of the five matrices
-        that read one, and backward needs each copy.
-        """
-        shape = (layers, width, hidden, heads, kv_heads, vocabulary, context)
-        names = ("layers", "width", "hidden", "heads", "kv_heads", "vocabulary", "context")
-        for name, number in zip(names, shape, strict=True):
+    @classmethod
+    def _in_closed_form(cls, formula: Callable[..., Any], shape: Mapping[str, int]) -> Sizes:
+        for name, number in shape.items():
             whole_number(name, number, 1)
-        shared = width // heads * kv_heads  # the width of keys, and of values
-        matrices = 2 * width * (width + shared) + 3 * width * hidden
-        unit, ends = matrices + 2 * width, 2 * width
-        entries, block = layers * width, 5 * width + 2 * shared + 4 * hidden
-        attention = 4 * context * width
-        return cls(
-            parameters=layers * unit + (2 - tied) * vocabulary * width + width,
-            units=layers,
-            largest_unit=unit,
-            operations=context * (layers * (2 * matrices + attention) + 2 * vocabulary * width),
-            activations=context * (entries + layers * block + ends),
-            activations_checkpointed=context * (entries + block + ends),
-            outputs=context * vocabulary,
-            width=width,
-            tokens=context,
-            stream=context * (5 * layers + 1) * width,
-        )
+        found: dict[str, Any] = formula(**shape)
+        return cls(**found | {name: tuple(found[name]) for name in ("before", "block", "after")})
 
     @classmethod
     def of(cls, module: nn.Module, sample: Tensor, units: Sequence[str] = ()) -> Sizes:
@@ -123,20 +80,27 @@ class Sizes(NamedTuple):
         matrices = [parameter for parameter in module.parameters() if parameter.ndim > 1]
         inputs: dict[str, Inputs] = {}
         given: Inputs = (sample.to("meta"),), {}
-        with FlopCounterMode(display=False) as counter, _noting(module, names, inputs):
+        masked = _Masked()
+        with FlopCounterMode(display=False) as counter, masked, _noting(module, names, inputs):
             output = functional_call(module, _on_meta(module), *given)
         kept = _kept(module, given)
         again = [_kept(module.get_submodule(name), each) for name, each in inputs.items()]
+        operations = counter.get_total_flops() - masked.operations
+        before, block, after = _in_order(module, names)
         return cls(
             parameters=everything,
             units=max(1, len(names)),
             largest_unit=max(inside, default=everything),
-            operations=counter.get_total_flops() / len(sample),
+            operations=operations / len(sample),
             activations=kept / len(sample),
             activations_checkpointed=(kept - sum(again) + max(again, default=0)) / len(sample),
             outputs=_first(output).numel() / len(sample),
             width=max((min(len(p), p.numel() // len(p)) for p in matrices), default=1),
             tokens=1 if sample.is_floating_point() else math.prod(sample.shape[1:]),
+            attention=masked.operations / len(sample),
+            before=before,
+            block=block,
+            after=after,
         )
 
 
@@ -145,8 +109,11 @@ def check_sizes(sizes: Sizes) -> None:
     for name, number in sizes._asdict().items():
         if name in ("parameters", "units", "largest_unit", "width", "tokens"):
             whole_number(f"sizes.{name}", number, 1)
-        elif name == "stream":
-            amount("sizes.stream", number)
+        elif name in ("before", "block", "after"):
+            for count in number:
+                whole_number(f"sizes.{name}", count, 1)
+        elif name in ("stream", "attention", "head"):
+            amount(f"sizes.{name}", number)
         else:
             above_zero(f"sizes.{name}", number)
     if sizes.units * sizes.largest_unit > sizes.parameters:
@@ -208,6 +175,42 @@ def _on_meta(module: nn.Module) -> dict[str, Tensor]:
         name: torch.empty_like(each, device="meta", requires_grad=each.requires_grad)
         for name, each in tensors.items()
     }
+
+
+def _in_order(
+    module: nn.Module, names: Sequence[str]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Elements of each parameter before the blocks, in the largest of them, and after them."""
+    if not names:
+        return (), tuple(parameter.numel() for parameter in module.parameters()), ()
+    blocks = {name: [p.numel() for p in module.get_submodule(name).parameters()] for name in names}
+    inside = [
+        any(name.startswith(f"{block}.") for block in names)
+        for name, _ in module.named_parameters()
+    ]
+    counts = [parameter.numel() for parameter in module.parameters()]
+    first = inside.index(True) if True in inside else len(inside)
+    outside = [(place, count) for place, count in enumerate(counts) if not inside[place]]
+    before = tuple(count for place, count in outside if place < first)
+    after = tuple(count for place, count in outside if place > first)
+    return before, tuple(max(blocks.values(), key=sum)), after
+
+
+class _Masked(TorchFunctionMode):
+    """Counts the operations of causal attention that a mask makes superfluous: half of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0.0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is nn.functional.scaled_dot_product_attention and (kwargs or {}).get("is_causal"):
+            query, key, value = args[:3]
+            rows = query.shape[:-1].numel() * key.shape[-2]
+            self.operations += rows * (query.shape[-1] + value.shape[-1])
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

@@ -92,10 +92,14 @@ def zero(net: GPT, options: Options, device: torch.device, stage: int) -> Wrappe
     return Wrapped(net, optimizer, optimizer.no_sync, parts, state, [comm], loaded=gather)
 
 
-def fsdp(net: GPT, options: Options, device: torch.device) -> Wrapped:
-    """Each rank has 1/N of everything; a block's weights are gathered when it runs."""
+def fsdp(net: GPT, options: Options, device: torch.device, kept: bool = False) -> Wrapped:
+    """Each rank has 1/N of everything; a block's weights are gathered when it runs.
+
+    `kept`: and stay until backward has used them.
+    """
     comm = counted()
-    return sharded(net, options, partial(fully_shard, comm=comm), [comm])
+    how = partial(fully_shard, comm=comm, reshard_after_forward=not kept)
+    return sharded(net, options, how, [comm])
 
 
 def hsdp(net: GPT, options: Options, device: torch.device) -> Wrapped:
@@ -164,6 +168,7 @@ WRAP: dict[str, Callable[[GPT, Options, torch.device], Wrapped]] = {
     Strategy.DDP: ddp,
     Strategy.ZERO1: partial(zero, stage=1),
     Strategy.ZERO2: partial(zero, stage=2),
+    Strategy.FSDP_KEPT: partial(fsdp, kept=True),
     Strategy.FSDP: fsdp,
     Strategy.HSDP: hsdp,
     "torch-ddp": torch_ddp,

@@ -1,0 +1,183 @@
+"""Parameters, operations and activations of a model, in closed form.
+
+[Note: one clock] A token's forward takes 2 operations per parameter that multiplies (the head does,
+the embedding's lookup does not) and, for causal attention, 2 * layers * sequence * width; backward
+takes twice that, and a recomputed block its forward once more. Matrices run at a share of the peak
+that grows with the model's width, attention at a share of that: `effort` counts its operations as
+many times as it is slower. The shares are fitted to published steps under this very count.
+"""
+
+from __future__ import annotations
+
+import math
+
+TYPE_CHECKING = False  # as `typing` has it, which a page has not
+if TYPE_CHECKING:
+    from typing import Any
+
+    from minidist.formulas.inputs import Shape
+
+
+def gpt(layers: int, width: int, vocabulary: int, context: int) -> dict[str, Any]:
+    """Fields of `Sizes` for a GPT whose head is its embedding's matrix, such as the one in `train`.
+
+    A block has 12 width² weights and keeps 16 width numbers of each token.
+    """
+    square = width * width
+    block = [width, width, 3 * square, 3 * width, square, width]
+    block += [width, width, 4 * square, 4 * width, 4 * square, width]
+    inner = 15 * width  # numbers of a token that a block keeps, beside its input
+    before, after = [vocabulary * width, context * width], [width, width]
+    stream = (2 * layers + 1) * width
+    return _sizes(
+        layers, width, vocabulary, context, before, block, after, inner, 24 * square, stream
+    )
+
+
+def llama(
+    layers: int,
+    width: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    vocabulary: int,
+    context: int,
+    tied: bool,
+) -> dict[str, Any]:
+    """Fields of `Sizes` for a Llama: RMSNorm, grouped queries, SwiGLU.
+
+    Of each token a block keeps two inputs of norms and what they make of it, queries, keys and
+    values, attention's output, and four times the hidden numbers: two products, the SiLU of one
+    and what they make together. Autocast converts a norm's output for each of the five matrices
+    that read one, and backward needs each copy.
+    """
+    shared = width // heads * kv_heads  # the width of keys, and of values
+    square, up = width * width, width * hidden
+    block = [square, width * shared, width * shared, square, up, up, up, width, width]
+    inner = 5 * width + 2 * shared + 4 * hidden
+    after = [width] if tied else [width, vocabulary * width]
+    products = 4 * width * (width + shared) + 6 * up
+    stream = (5 * layers + 1) * width
+    before = [vocabulary * width]
+    return _sizes(layers, width, vocabulary, context, before, block, after, inner, products, stream)
+
+
+def _sizes(
+    layers: int,
+    width: int,
+    vocabulary: int,
+    context: int,
+    before: list[int],
+    block: list[int],
+    after: list[int],
+    inner: int,
+    products: int,
+    stream: int,
+) -> dict[str, Any]:
+    """Fields of `Sizes`; `products`: operations of a token in a block's matrices."""
+    entries, ends, head = layers * width, 2 * width, 2 * vocabulary * width
+    attention = layers * 2 * context * width
+    return {
+        "parameters": sum(before) + layers * sum(block) + sum(after),
+        "units": layers,
+        "largest_unit": sum(block),
+        "operations": context * (layers * products + attention + head),
+        "activations": context * (entries + layers * inner + ends),
+        "activations_checkpointed": context * (entries + inner + ends),
+        "outputs": context * vocabulary,
+        "width": width,
+        "tokens": context,
+        "stream": context * stream,
+        "attention": context * attention,
+        "head": context * head,
+        "before": before,
+        "block": block,
+        "after": after,
+    }
+
+
+def part(
+    sizes: Shape, tensor: int, pipeline: int, micro_batches: int, interleaved: int
+) -> dict[str, Any]:
+    """Fields of `Sizes` of the first rank's part of a model split by width and by depth.
+
+    Its activations are an average over the micro-batches: see [Note: split] in `planner.split`.
+    """
+    each = 1 / tensor / micro_batches
+    kept = held(pipeline, micro_batches, interleaved) / pipeline
+    entries = sizes.tokens * sizes.width * sizes.units  # which checkpoints keep of all blocks
+    again = entries * kept + max(0, sizes.activations_checkpointed - entries)
+    return {
+        "parameters": math.ceil(sizes.parameters / (tensor * pipeline)),
+        "units": max(1, sizes.units // pipeline),
+        "largest_unit": sizes.largest_unit // tensor,
+        "operations": sizes.operations / (tensor * pipeline),
+        "activations": sizes.activations * kept * each,
+        "activations_checkpointed": again * each,
+        "outputs": sizes.outputs * each,
+        "width": sizes.width // tensor,
+        "tokens": sizes.tokens,
+        "stream": sizes.stream * kept * each,
+        "attention": sizes.attention / (tensor * pipeline),
+        "head": sizes.head / (tensor * pipeline),
+        "before": sizes.before,
+        "block": sizes.block,
+        "after": sizes.after,
+    }
+
+
+def held(pipeline: int, micro_batches: int, interleaved: int) -> float:
+    """Micro-batches whose activations the first rank holds at a time, of its own blocks."""
+    warm_up = pipeline - 1 if interleaved > 1 else 0
+    return min(micro_batches, (pipeline * interleaved + warm_up) / interleaved)
+
+
+def bubble(pipeline: int, micro_batches: int, interleaved: int) -> float:
+    """How long a rank waits, as a share of the time in which it computes."""
+    return (pipeline - 1) / (micro_batches * interleaved)
+
+
+def root(sizes: Shape) -> int:
+    """Parameters outside the blocks, such as embedding and head, which FSDP's root has."""
+    return sizes.parameters - sizes.units * sizes.largest_unit
+
+
+# ---- in the order in which gradients become ready ----
+
+
+def tensors(sizes: Shape) -> list[int]:
+    """Elements of each parameter, in the order in which forward uses them."""
+    found = list(sizes.before)
+    for _ in range(sizes.units):
+        found += list(sizes.block)
+    return found + list(sizes.after)
+
+
+def scale(sizes: Shape) -> float:
+    """Parameters of this part of a model for each element of `tensors`."""
+    return sizes.parameters / sum(tensors(sizes))
+
+
+def effort(sizes: Shape, attention: float) -> float:
+    """Operations of a sample's forward, attention's as if they were slower matrices'.
+
+    `attention`: the part of the matrices' rate that it reaches.
+    """
+    return sizes.operations - sizes.attention + sizes.attention / attention
+
+
+def ready(sizes: Shape, attention: float) -> list[float]:
+    """When backward has made each gradient of `tensors`, as a share of its time.
+
+    The head comes first, then block after block, and the embedding's gradient last, tied or not.
+    `attention`: as in `effort`.
+    """
+    head = sizes.head / effort(sizes, attention)
+    clock, found = head, [head for _ in sizes.after]
+    block, share = sum(sizes.block), (1 - head) / sizes.units
+    for _ in range(sizes.units):
+        for place in range(len(sizes.block)):
+            clock += share * sizes.block[len(sizes.block) - 1 - place] / block
+            found.append(clock)
+    found += [1.0 for _ in sizes.before]
+    return [found[len(found) - 1 - place] for place in range(len(found))]

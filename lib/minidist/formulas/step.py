@@ -1,0 +1,345 @@
+"""A training step as work on lanes: what it sends, and what it takes.
+
+A step computes, reads and writes memory, and communicates; what of that is exposed, its work on
+lanes says. A collective takes what NCCL's cost model gives at line rate, or what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+
+from minidist.formulas.links import HALVES, collective, priced
+from minidist.formulas.memory import STAGES, bucket_bytes, buckets, memory, shards
+from minidist.formulas.models import bubble, effort, ready, root
+from minidist.schedule.lanes import Work, end, spans
+from minidist.schedule.steps import COMPUTE, NETWORK, Unit, bucketed, sharded
+
+TYPE_CHECKING = False  # as `typing` has it, which a page has not
+if TYPE_CHECKING:
+    from typing import Any
+
+    from minidist.formulas.inputs import Gpu, TrainingStep
+    from minidist.schedule import lanes, steps
+
+
+# The ladder of PyTorch's strategies, the simplest first, and ZeRO's stages beside it.
+LADDER = ["single", "ddp", "fsdp_kept", "fsdp", "hsdp"]
+# What is sent, as (collective, what, over whom): in forward, in backward, and after it, when
+# nothing hides it. ZeRO-1 averages gradients in the optimizer's step.
+REDUCE = ["reduce_scatter", "gradients", "ranks"]
+GATHER = ["all_gather", "weights", "ranks"]
+SENDS: dict[str, list[list[list[str]]]] = {
+    "single": [[], [], []],
+    "ddp": [[], [["all_reduce", "gradients", "ranks"]], []],
+    "zero1": [[], [], [REDUCE, GATHER]],
+    "zero2": [[], [REDUCE], [GATHER]],
+    "fsdp_kept": [[GATHER], [REDUCE], []],
+    "fsdp": [[GATHER], [GATHER, REDUCE], []],
+    "hsdp": [
+        [["all_gather", "weights", "node"]],
+        [
+            ["all_gather", "weights", "node"],
+            ["reduce_scatter", "gradients", "node"],
+            ["all_reduce", "gradients", "nodes"],
+        ],
+        [],
+    ],
+}
+
+
+# ---- compute ----
+
+
+def rate(gpu: Gpu, width: float) -> float:
+    """FLOPs per second of the matrices of such a width, while nothing waits for the network."""
+    return gpu.flops * gpu.utilization * width / (width + gpu.half_width)
+
+
+def compute(step: TrainingStep) -> list[float]:
+    """Seconds of forward, of backward, and of the update, which computes next to nothing."""
+    speed = rate(step.gpu, step.sizes.width * step.tensor)
+    forward = step.batch * effort(step.sizes, step.gpu.attention) / speed
+    return [forward, (2 + step.checkpointing) * forward, 0.0]
+
+
+def compute_parts(step: TrainingStep) -> dict[str, float]:
+    """Seconds of forward and backward in the blocks' matrices, in attention and in the head."""
+    sizes, passes = step.sizes, (3 + step.checkpointing) * step.batch
+    passes /= rate(step.gpu, sizes.width * step.tensor)
+    return {
+        "matrices": passes * (sizes.operations - sizes.attention - sizes.head),
+        "attention": passes * sizes.attention / step.gpu.attention,
+        "head": passes * sizes.head,
+    }
+
+
+def mfu(step: TrainingStep, seconds: float) -> float:
+    """Model FLOPs utilization of a step of so many `seconds`, as others publish it.
+
+    It counts attention in full, though half of it is masked, and recomputation not at all:
+    Chowdhery et al. (2022), "PaLM", appendix B.
+    """
+    needed = 3 * step.batch * (step.sizes.operations + step.sizes.attention)
+    return needed / seconds / step.gpu.flops
+
+
+def memory_traffic(step: TrainingStep, strategy: str) -> list[float]:
+    """Seconds of reading weights, writing gradients, and the optimizer's reads and writes.
+
+    It reads a gradient, reads and writes what it updates and its moments, and writes the weights,
+    if they are another copy.
+    """
+    each, count, stage = step.each, step.sizes.parameters, STAGES[strategy]
+    weights, gradients = nbytes(step, strategy, "weights"), nbytes(step, strategy, "gradients")
+    updated = 2 * each.master + each.weights if each.master > 0 else 2 * each.weights
+    moved = count * (each.gradients + 2 * each.moments + updated)
+    mine = shards(step, strategy) if stage > 0 else 1
+    again = 1 + step.checkpointing
+    return [
+        weights / step.gpu.bandwidth,
+        (again * weights + gradients) / step.gpu.bandwidth,
+        moved / mine / step.gpu.bandwidth,
+    ]
+
+
+def phases(step: TrainingStep, strategy: str) -> list[float]:
+    """Seconds of forward, backward and update alone: a GPU computes while it reads and writes."""
+    computes, moves = compute(step), memory_traffic(step, strategy)
+    return [max(computes[phase], moves[phase]) for phase in range(3)]
+
+
+# ---- communication ----
+
+
+def nbytes(step: TrainingStep, strategy: str, what: str) -> float:
+    """Bytes of all weights or gradients, as they are sent: FSDP gathers in the compute dtype."""
+    each = step.each
+    if what == "gradients":
+        return step.sizes.parameters * each.gradients
+    return step.sizes.parameters * (each.compute if STAGES[strategy] == 3 else each.weights)
+
+
+def ranks_of(step: TrainingStep, over: str) -> int:
+    """How many ranks take part."""
+    counts = {"ranks": step.local * step.nodes, "node": step.local, "nodes": step.nodes}
+    return counts[over]
+
+
+def traffic(step: TrainingStep, strategy: str) -> list[float]:
+    """Bytes that a rank sends, and in how many messages if rings carry them; the model's split too.
+
+    Tensor parallelism: an all-gather or a reduce-scatter of activations before and after each half
+    of a layer. A pipeline: each stage's activations, and their gradients.
+    """
+    pieces = len(buckets(step, strategy))
+    if STAGES[strategy] == 3:
+        pieces = step.sizes.units + (1 if root(step.sizes) > 0 else 0)
+    sent, messages = 0.0, 0.0
+    for phase in SENDS[strategy]:
+        for name, what, over in phase:
+            ranks = ranks_of(step, over)
+            size = nbytes(step, strategy, what) / (step.local if over == "nodes" else 1)
+            sent += HALVES[name] * size * (ranks - 1) / ranks
+            messages += HALVES[name] * pieces * (ranks - 1)
+    calls, call = tensor_calls(step)
+    sent += calls * call * (step.tensor - 1) / step.tensor
+    messages += calls * (step.tensor - 1)
+    if step.pipeline > 1:
+        numbers = 2 * step.interleaved * step.batch * step.sizes.tokens * step.sizes.width
+        sent += numbers * step.each.compute
+        messages += 2 * step.interleaved * step.micro_batches
+    return [sent, messages]
+
+
+def tensor_calls(step: TrainingStep) -> list[float]:
+    """Collectives of tensor parallelism in a step, and the bytes of each."""
+    if step.tensor == 1:
+        return [0, 0.0]
+    sizes = step.sizes
+    calls = round(4 * (2 + step.checkpointing) * sizes.units * step.micro_batches)
+    tokens = step.batch / step.micro_batches * sizes.tokens
+    return [calls, tokens * sizes.width * step.tensor * step.each.compute]
+
+
+def tensor_parallel(step: TrainingStep) -> float:
+    """Seconds of tensor parallelism's collectives, which nothing hides."""
+    calls, size = tensor_calls(step)
+    local = min(step.tensor, step.gpu.per_node)
+    return calls * priced("all_gather", size, math.ceil(step.tensor / local), local, step.gpu)
+
+
+# ---- a step ----
+
+
+def works(step: TrainingStep, strategy: str) -> list[lanes.Work]:
+    """All that a rank does in a step, on lanes; without tensor parallelism and bubbles.
+
+    FSDP gathers one unit ahead, in forward as in backward.
+    """
+    forward, backward, update = phases(step, strategy)
+    if STAGES[strategy] == 3:
+        outside, blocks = units(step, strategy)
+        found = sharded(outside, blocks, [1, 1], strategy == "fsdp_kept")
+        found.append(Work(COMPUTE, "update", update, _last(found)))
+        return found
+    found = [Work(COMPUTE, "forward", forward, [])]
+    during, later = SENDS[strategy][1], SENDS[strategy][2]
+    if len(during) > 0:
+        name = during[0][0]
+        made = [share * backward for share in ready(step.sizes, step.gpu.attention)]
+        takes = [collective(step, name, size) for size in bucket_bytes(step, strategy)]
+        for work in bucketed(made, buckets(step, strategy), takes, name.replace("_", "-")):
+            work.after = [place + 1 for place in work.after]
+            found.append(work)
+    else:
+        found.append(Work(COMPUTE, "backward", backward, []))
+    if len(later) > 1:
+        _one_by_one(step, found, "reduce_scatter", step.each.gradients)
+    found.append(Work(COMPUTE, "update", update, _last(found)))
+    if len(later) > 0:
+        _one_by_one(step, found, "all_gather", step.each.weights)
+    return found
+
+
+def _last(found: list[lanes.Work]) -> list[int]:
+    """Place of the last work of each lane."""
+    last: dict[str, int] = {}
+    for place, work in enumerate(found):
+        last[work.lane] = place
+    return [last[lane] for lane in last]
+
+
+def _one_by_one(step: TrainingStep, found: list[lanes.Work], name: str, each: int) -> None:
+    """Add a collective for each bucket, of so many bytes per parameter, after all that is there."""
+    after = _last(found)
+    for size in bucket_bytes(step, "zero1"):
+        takes = collective(step, name, size / step.each.gradients * each)
+        found.append(Work(NETWORK, name.replace("_", "-"), takes, after))
+
+
+def units(step: TrainingStep, strategy: str) -> tuple[steps.Unit | None, list[steps.Unit]]:
+    """The root under FSDP, None if there is nothing in it, and the blocks, with their seconds."""
+    forward, backward, _ = phases(step, strategy)
+    sizes, each = step.sizes, step.each
+    over = "node" if strategy == "hsdp" else "ranks"
+    head = sizes.head / effort(sizes, step.gpu.attention)
+
+    def unit(parameters: float, share: float) -> Unit:
+        across = 0.0
+        if strategy == "hsdp":
+            across = collective(step, "all_reduce", parameters * each.gradients, "nodes")
+        return Unit(
+            forward * share,
+            backward * share,
+            collective(step, "all_gather", parameters * each.compute, over),
+            collective(step, "reduce_scatter", parameters * each.gradients, over),
+            across,
+        )
+
+    block = unit(sizes.largest_unit, (1 - head) / sizes.units)
+    outside = unit(root(sizes), head) if root(sizes) > 0 else None
+    return outside, [block for _ in range(sizes.units)]
+
+
+def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
+    """Seconds, bytes and messages of a step, and the tokens per second of all ranks.
+
+    Returns compute (forward and backward), memory_traffic, communication (one collective after
+    the other), bubble (of a pipeline), sequential (nothing overlaps), overlapped (as the lanes
+    say), exposed (what of communication nothing hides), sent, messages, tokens_per_second; and of
+    memory the peak and the largest_batch of a micro-batch that fits `step.limit`.
+    """
+    alone, parts = sum(phases(step, strategy)), works(step, strategy)
+    within = tensor_parallel(step)
+    communication, ran = within, spans(parts)
+    for work in parts:
+        communication += work.takes if work.lane != COMPUTE else 0.0
+    computing = alone - phases(step, strategy)[2]
+    waits = bubble(step.pipeline, step.micro_batches, step.interleaved) * (computing + within)
+    overlapped = end(ran) + within + waits
+    bytes_and_messages, held_now = traffic(step, strategy), memory(step, strategy)
+    free = step.limit - held_now["always"]
+    one = held_now["activations"] / (step.batch / step.micro_batches)
+    finish = held_now["gradients"] + max(held_now["ends"], held_now["update"])
+    room = math.floor((free - held_now["begins"]) / one) if finish <= free else 0
+    tokens = step.local * step.nodes * step.batch * step.sizes.tokens
+    return {
+        "peak": held_now["peak"],
+        "largest_batch": max(0, room),
+        "sent": bytes_and_messages[0],
+        "messages": bytes_and_messages[1],
+        "compute": sum(compute(step)),
+        "memory_traffic": sum(memory_traffic(step, strategy)),
+        "communication": communication,
+        "bubble": waits,
+        "sequential": alone + communication + waits,
+        "overlapped": overlapped,
+        "exposed": overlapped - alone - waits,
+        "tokens_per_second": tokens / overlapped,
+    }
+
+
+def rungs(pipeline: int) -> list[str]:
+    """Strategies to recommend, the simplest first: PyTorch's ladder, and of ZeRO in a pipeline."""
+    return LADDER if pipeline == 1 else ["single", "ddp", "zero1", "zero2"]
+
+
+def recommended(
+    found: dict[str, dict[str, float]], names: list[str], limit: float, close: float
+) -> str:
+    """The first of `names` that fits into `limit` and is `close` to the fastest; "" if none."""
+    fits = [name for name in names if name in found and found[name]["peak"] <= limit]
+    fastest = 0.0
+    for name in fits:
+        fastest = max(fastest, found[name]["tokens_per_second"])
+    for name in fits:
+        if found[name]["tokens_per_second"] >= close * fastest:
+            return name
+    return ""
+
+
+def tokens_to_hide(
+    sent: float, work: float, speed: float, bandwidth: float, latency: float, piece: float
+) -> float:
+    """Tokens per GPU and step with which a pass of a dense transformer hides its communication.
+
+    They are T = (W / K) F / B, and latency F / (K parameters) more: while W bytes per parameter
+    travel, the GPU does K operations per token and parameter.
+
+    Args:
+        sent: W, bytes per parameter: forward under FSDP 2, backward 6; DDP's backward 8; all times
+            (N - 1) / N.
+        work: K, operations per parameter and token.
+        speed: F, operations per second, as `rate` gives them.
+        bandwidth: B, bytes per second of a node.
+        latency: seconds of the collectives of one piece.
+        piece: parameters of a unit or a bucket.
+    """
+    return sent / work * speed / bandwidth + latency * speed / (work * piece)
+
+
+def into_nodes(ranks: int, per_node: int) -> list[int]:
+    """Ranks of a node, and nodes.
+
+    A node that is not full breaks the rings of a hierarchy. Then smaller groups, of which every
+    node has a whole number, count as nodes.
+    """
+    local = ranks
+    if ranks > per_node:
+        local, rest = per_node, ranks
+        while rest % local > 0:
+            local, rest = rest % local, local
+    return [local, ranks // local]
+
+
+def names_of(pipeline: int, local: int, nodes: int, full: int) -> list[str]:
+    """Strategies that a place allows: hybrid sharding wants several full nodes of `full` ranks.
+
+    Those that gather weights for each micro-batch are left out of a pipeline.
+    """
+    names = ["single", "ddp", "zero1", "zero2"]
+    if pipeline == 1:
+        names += ["fsdp_kept", "fsdp"]
+        if nodes > 1 and local == full and local > 1:
+            names.append("hsdp")
+    return names
