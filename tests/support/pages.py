@@ -8,6 +8,8 @@ import pytest
 import yaml
 from playwright.sync_api import Browser, BrowserContext, Page
 
+from course.widgets.compiled import script
+from course.widgets.page import COMPILED
 from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
 from tools.work import ROOT
 
@@ -93,6 +95,7 @@ def site_of_the_book(browser: Browser, tmp_path: Path) -> Iterator[Pages]:  # no
     static = tmp_path / "_static"
     for source in BOOK["html_static_path"]:
         copytree(ROOT / source, static, dirs_exist_ok=True)
+    (static / COMPILED).write_text(script())
     styles = (f'<link rel="stylesheet" href="{static.as_uri()}/{name}">' for name in STYLES)
     scripts = (f'<script defer src="{static.as_uri()}/{name}"></script>' for name in SCRIPTS)
     site = Pages(browser, tmp_path, "".join((*styles, *scripts)))

@@ -147,11 +147,14 @@ def test_a_unit_lives_as_fsdp_lets_it() -> None:
         rows = [row for name, row in cells(frame).items() if name != "in all"]
         weights = [row[0][0] for row in rows]
         shards = sum(bool(look) for row in rows for column in row for look in column[0])
-        assert f"{shards} shards take memory" in frame.picture
+        gathered = sum(strip != own(RANK) for strip in weights)  # beside a shard that stays
+        assert f"{shards + gathered} shards take memory" in frame.picture
         assert all(strip[RANK] == "held" for strip in weights)
-        assert sum(strip != own(RANK) for strip in weights) <= 2
+        assert gathered <= 2
         if re.match("Unit . is unsharded", frame.says):
             assert weights[int(frame.says[5])] == ALL
+    first = [re.findall(r"(\d+) shards", frame.picture)[0] for frame in stepper.frames[:5]]
+    assert first == ["3", "7", "11", "11", "7"], "1, 5 and 5 of a unit, as in the chapter's figure"
     assert "At most 2 units" in stepper.frames[-1].says
     phases = [frame.phase for frame in stepper.frames[1:]]
     assert sorted({*phases}, key=phases.index) == ["forward", "backward", "step"]

@@ -8,6 +8,7 @@ from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from course.pages.price import ask, step_of
 from course.widgets import (
     checkpoint_slider,
     curves_slider,
@@ -19,14 +20,11 @@ from course.widgets import (
     state_slider,
 )
 from course.widgets.checkpoints import YEAR, best_interval, lost, time_text
-from course.widgets.memory import POLICIES
 from course.widgets.page import SCRIPTS, Slider, assets, nbytes_text, seconds_text
-from course.widgets.peak import peak
-from course.widgets.scaling import BEGIN, LENGTH, RANKS, step
+from minidist.formulas.memory import memory
 from minidist.planner.hardware import H100
-from minidist.planner.jobs import SMALL
-from minidist.planner.planner import ROOM, plan
-from minidist.schedule.cost import Link
+from minidist.planner.jobs import LARGE, SMALL
+from minidist.planner.planner import plan
 from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import PHONE, Pages, pages  # noqa: F401 (a fixture)
 
@@ -207,12 +205,13 @@ def test_bars_are_as_long_as_the_parts_are_large(desk: Page) -> None:
     ddp, zero3 = found[:3], found[9:]
     assert ddp[0] == pytest.approx(ddp[1]) == pytest.approx(ddp[2] / 2)
     assert zero3 == pytest.approx([each / 8 for each in ddp])
-    own = peak(int(3.2e9), *POLICIES["autocast, Adam"], 4096, checkpoints=False)
-    state = [own.weights, own.optimizer]
-    parts = [*state, own.activations, own.cast, *state, own.gradients, own.update]
+    parts = memory(step_of("small", 1, 2048), "single")
+    base = [parts["weights"], parts["optimizer"]]
+    bars = [*base, 0, parts["activations"], parts["begins"]]
+    bars += [*base, parts["gradients"], parts["update"]]
     found = widths(fresh(desk, "peak"))
-    scale = found[0] / parts[0]
-    assert found == pytest.approx([scale * part for part in parts])
+    scale = found[0] / bars[0]
+    assert found == pytest.approx([scale * part for part in bars])
 
 
 def test_curves_in_words(desk: Page) -> None:
@@ -224,82 +223,87 @@ def test_curves_in_words(desk: Page) -> None:
     expect(figure.locator(".picture.past svg")).to_have_count(1)  # the last one, faint
 
 
-def test_overlap_in_words(desk: Page) -> None:
+def test_overlap_starts_as_the_table_of_its_chapter(desk: Page) -> None:
     figure = fresh(desk, "overlap")
-    assert "% of the communication is hidden" in expect_sense(figure)
-    assert "never ends" in turn(figure, "Bandwidth", 0)
-    assert "nobody to average with" in turn(figure, "Ranks", 0)
+    exposed = {n: seconds_text(ask("exposed", gpus=n, tokens=4096)) for n in (16, 64)}
+    said = expect_sense(figure)
+    assert "The same 141 buckets" in said
+    assert f"during it {exposed[16]}: 91% of the communication is hidden" in said
+    assert f"during it {exposed[64]}" in turn(figure, "GPUs", 3)
+    assert f"during it {exposed[64]}" not in turn(figure, "Network", "100 Gb/s per GPU")
 
 
-def test_scaling_in_words(desk: Page) -> None:
+def test_scaling_starts_as_the_figure_of_its_chapter(desk: Page) -> None:
     figure = fresh(desk, "scaling")
     said = expect_sense(figure)
-    link, flops = Link(10e-6, 1 / H100.node_network), H100.rate(SMALL.width)
-
-    def outlasts(ranks: int) -> bool:
-        own = step(BEGIN * 32 / ranks * LENGTH, ranks, flops, link)
-        return own.all_reduce > own.backward
-
-    first = next(ranks for ranks in RANKS if outlasts(ranks))
-    assert f"from {first} ranks on in strong scaling and never in weak" in said
-    kept, grows = (
-        step(tokens, 1, flops, link).seconds / step(tokens, 256, flops, link).seconds
-        for tokens in (BEGIN * 32 / 256 * LENGTH, 32 * LENGTH)
-    )
+    own = {"gpus": 256, "sequence": 256}
+    alone = ask("step", gpus=1, tokens=2**18, sequence=256) / 256
+    kept = alone / ask("step", tokens=1024, **own)
+    grows = ask("step", gpus=1, tokens=4096, sequence=256) / ask("step", tokens=4096, **own)
     assert f"{100 * kept:.3g}% if the batch is kept and {100 * grows:.3g}% if it grows" in said
-    expect(figure.locator(".limit")).to_have_count(1)
+    assert "from 64 ranks on in strong scaling and from 64 ranks on in weak" in said
+    assert "and never in weak" in turn(figure, "Sequences", 6)
     assert "2 ranks on in weak" in turn(figure, "Sequences", 0)
-    assert "16 sequences are not enough" in turn(figure, "Ranks", -1)
-    assert "never arrive" in turn(figure, "Bandwidth", 0)
+    assert "64 sequences are not enough" in turn(figure, "Ranks", -1)
     assert "nobody to average with" in turn(figure, "Ranks", 0)
 
 
-def test_peak_in_words(desk: Page) -> None:
+def test_peak_starts_as_the_figure_of_its_chapter(desk: Page) -> None:
     figure = fresh(desk, "peak")
 
-    def fit(checkpoints: bool) -> int:
-        how = POLICIES["autocast, Adam"]
-        needed = (peak(int(3.2e9), *how, n * 4096, checkpoints).total for n in range(100))
-        return sum(each <= ROOM * H100.memory for each in needed) - 1  # none fits too
+    def fit(**how: float) -> int:
+        return int(ask("largest_batch", strategy="single", gpus=1, tokens=2048, **how))
 
-    most = fit(checkpoints=False)
-    assert f"Up to {most} sequence" in expect_sense(figure)
-    assert "into 77.3 GB, 90% of the GPU" in expect_sense(figure)
-    assert f"Only {most} sequence" in turn(figure, "Sequences", 3)
+    most = fit()
+    peak = ask("peak", strategy="single", gpus=1, tokens=2048)
+    said = expect_sense(figure)
+    assert f"The peak is {nbytes_text(peak)}, in the update. Up to {most} sequences fit" in said
+    assert "into 77.3 GB, 90% of the GPU" in said
+    assert f"Only {most} sequences" in turn(figure, "Sequences", 4)
     turn(figure, "Sequences", 0)
     said = turn(figure, "Checkpoints", "every block")
-    assert f"in the update. Up to {fit(checkpoints=True)} sequences fit" in said
+    assert f"in the update. Up to {fit(checkpointing=1.0)} sequences fit" in said
     assert "Not even one sequence" in turn(figure, "Tokens", -1)
     assert "state alone does not fit" in turn(figure, "GPU", "24 GB")
     assert "nothing to train" in turn(figure, "Parameters", 0)
 
 
-def test_a_grid_in_words(desk: Page) -> None:
+def test_a_grid_starts_as_the_plan_of_its_chapter(desk: Page) -> None:
     figure = fresh(desk, "grid")
+    split = {"tensor": 8, "pipeline": 16, "micro_batches": 16, "interleaved": 8}
+    own = plan(LARGE, H100, 16_384, **split).forecasts["zero2"]
     said = expect_sense(figure)
     assert "128 replicas of 128 GPUs, 16 sequences each" in said
-    assert "tensor traffic takes longest, 11% of compute. The bubble is 10%" in said
-    assert "With what nothing hides, a step takes 6.09 s" in said
-    assert "takes 8 × 16 = 128 GPUs, and there are only 1" in turn(figure, "GPUs", 0)
+    assert f"The peak of {nbytes_text(own.peak)} does not fit into 77.3 GB" in said
+    assert f"The bubble is {own.bubble / own.overlapped:.0%}" in said
+    assert f"A step takes {seconds_text(own.overlapped)}" in said
+    again = plan(LARGE, H100, 16_384, **split, checkpointing=1.0).forecasts["zero2"]
+    said = turn(figure, "Checkpoints", "every block")
+    assert f"The peak of {nbytes_text(again.peak)} fits into 77.3 GB" in said
+    assert "multiple of tensor * pipeline = 128, got 1." in turn(figure, "GPUs", 0)
     turn(figure, "Tensor", 0)
-    assert "nobody to send to" in turn(figure, "Pipeline", 0)
+    assert "No replica and no layer" in turn(figure, "Pipeline", 0)
     assert "14,336 replicas would have nothing to do" in turn(figure, "GPUs", 14)
-    turn(figure, "Pipeline", 4)
-    assert "8 blocks cannot be split into 128 pieces" in turn(figure, "Parameters", 1)
+    turn(figure, "Between", "FSDP")
+    assert "take ZeRO" in turn(figure, "Pipeline", 4)
+    turn(figure, "Between", "DDP")
+    assert "expected at most 10 stages" in turn(figure, "Parameters", 1)
     assert "nothing to hold" in turn(figure, "Parameters", 0)
 
 
 def test_a_plan_in_words(desk: Page) -> None:
     figure = fresh(desk, "plan")
     own = plan(SMALL, "H100", 8)
-    assert own.best == "zero2"
-    most = own.forecasts["zero2"].largest_batch
+    assert own.best == "fsdp_kept"
+    most = own.forecasts["fsdp_kept"].largest_batch
     said = expect_sense(figure)
-    assert "Run ZeRO-2: the simplest that fits into 77.3 GB" in said
+    assert "Run FSDP, weights kept: the simplest that fits into 77.3 GB" in said
     assert f"Up to {most} sequence fits on a GPU. Compute binds" in said
     picture = figure.locator(".picture")
-    for name in ("zero1", "zero2", "fsdp"):
-        expect(picture).to_contain_text(f"{own.forecasts[name].tokens_per_second:,.0f} tokens/s")
+    for name, each in own.forecasts.items():
+        if each.fits:
+            expect(picture).to_contain_text(f"{each.tokens_per_second:,.0f} tokens/s")
+        assert nbytes_text(each.peak) in picture.inner_text(), name
     expect(picture).not_to_contain_text("hybrid")
     turn(figure, "Network", "10 Gb/s per GPU")
     assert "The network binds" in turn(figure, "GPUs", 7)

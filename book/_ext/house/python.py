@@ -1,4 +1,4 @@
-"""The file with which a page runs Python, beside the pages: they load nothing from elsewhere."""
+"""What pages run of Python, as files beside them: they load nothing from elsewhere."""
 
 from pathlib import Path
 
@@ -6,11 +6,14 @@ from sphinx.application import Sphinx
 
 
 def write(app: Sphinx) -> None:
+    from course.widgets.compiled import script
     from course.widgets.editor import python_script
+    from course.widgets.page import COMPILED
 
     folder = Path(app.outdir, "_static")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "python.js").write_text(python_script(), "utf-8")
+    for name, text in (("python.js", python_script()), (COMPILED, script())):
+        (folder / name).write_text(text, "utf-8")
 
 
 def setup(app: Sphinx) -> None:

@@ -1,7 +1,7 @@
 """Things to play with in the book: pictures with sliders, and steppers. No server, no network.
 
-`static/formulas.js` holds all that a browser computes; everything else is computed here, or by
-Python in the browser: see `editor`.
+What sliders compute in a browser is the library's Python: see `compiled`. Everything else is
+computed here, or by Python in the browser: see `editor`.
 """
 
 from course.widgets.borders import borders_slider

@@ -2,57 +2,56 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
-from course.widgets.overlap import PER_TOKEN, Backward, backward, gradient_bytes, send
+from course.pages.price import step_of
+from course.widgets.in_page import between, bordered, during, gradient_bytes
+from course.widgets.memory import own
 from course.widgets.page import Slider, control, seconds_text
 from course.widgets.timeline import Bar, Lane, Marks, milliseconds, still
-from minidist.parallel.sharding.partition import MIB
-from minidist.planner.hardware import H100, NETWORK_LATENCY
-from minidist.planner.jobs import SMALL
-from minidist.schedule.algorithms import ALL_REDUCE
-from minidist.schedule.cost import Link, price, switch
+from minidist.formulas.inputs import TrainingStep
+from minidist.formulas.links import collective
+from minidist.formulas.memory import buckets
+from minidist.planner.hardware import H100
+from minidist.planner.jobs import SHAPES
 
-GPUS, ALGORITHM = 16, "halving_doubling"
-LINK = Link(NETWORK_LATENCY, 1 / H100.node_network)
+GPUS = 16
 TOKENS = (1024, 2048, 4096, 8192)  # on each GPU
 BEGIN = 4096
 LEGEND = {"backward": "backward", "communication": "all-reduce"}
-all_reduce = price(ALL_REDUCE[ALGORITHM](GPUS), switch(LINK))  # of so many bytes, in seconds
 ABOUT = "Buckets, in GB; the last block first"
 FEW = 20  # buckets that can be told apart
 
 
 def borders_slider() -> Slider:
     """The small job's gradients, in the order in which backward makes them, in six buckets."""
-    sizes = gradient_bytes()
-    first, *rest, last = sizes
-    block = rest[: len(rest) // SMALL.units]
-    start = [round(len(sizes) * part / 6) for part in range(1, 6)]
-    best = {tokens: best_borders(sizes, tokens) for tokens in TOKENS}
-    axes = {tokens: axis(sizes, tokens) for tokens in TOKENS}
-    own = {"name": "borders", "label": "Border", "about": ABOUT, "page": len(block), "start": start}
+    steps = {tokens: step_of("small", GPUS, tokens) for tokens in TOKENS}
+    shown = steps[BEGIN]
+    count = len(gradient_bytes(shown))
+    start = [round(count * part / 6) for part in range(1, 6)]
+    best = {tokens: best_borders(step) for tokens, step in steps.items()}
+    axes = {tokens: axis(step) for tokens, step in steps.items()}
+    thumbs = {"name": "borders", "label": "Border", "about": ABOUT, "start": start}
     data = {
-        "sizes": [[1, [first]], [SMALL.units, block], [1, [last]]],
-        "borders": own,
-        "perToken": PER_TOKEN,
-        "cap": 25 * MIB,
+        "borders": {**thumbs, "page": len(shown.sizes.block)},
         "few": FEW,
-        "algorithm": ALGORITHM,
         "gpus": GPUS,
-        "link": {"alpha": LINK.alpha, "beta": LINK.beta},
+        "model": SHAPES["small"],
+        "gpu": H100._asdict(),
+        "each": own(),
         "best": best,
-        "axes": axes,
+        "axes": {tokens: [most, [at for at, _ in marks]] for tokens, (most, marks) in axes.items()},
         "legend": LEGEND,
-    }
+    }  # fmt: skip
     ways = {
-        "your buckets": sent(sizes, start, BEGIN),
-        "DDP, 25 MiB": backward(sizes, BEGIN * PER_TOKEN, "overlapped", 25 * MIB, all_reduce),
-        "best possible": sent(sizes, best[BEGIN], BEGIN),
+        "your buckets": bordered(shown, start),
+        "DDP, 25 MiB": during(shown, buckets(shown)),
+        "best possible": bordered(shown, best[BEGIN]),
     }
     most, marks = axes[BEGIN]
-    lanes = [*_row(sizes, block, start, most)]
+    lanes = [*_row(shown, ways["your buckets"]["nbytes"], most)]
     lanes += [lane for name, done in ways.items() for lane in _way(name, done)]
     picture = still(lanes, most, marks, LEGEND, _says(*ways.values()))
     title = f"The small job's gradients on {GPUS} GPUs"
@@ -60,82 +59,83 @@ def borders_slider() -> Slider:
     return Slider("borders", title, controls, data, picture)
 
 
-def axis(sizes: Sequence[int], tokens: int) -> tuple[float, Marks]:
+def axis(step: TrainingStep) -> tuple[float, Marks]:
     """How many milliseconds it has, enough for an all-reduce after backward, and its marks."""
-    most = 1e3 * sent(sizes, [], tokens).travels[-1][1]
+    most = round(1e3 * bordered(step, [])["travels"][-1][1], 1)
     return most, milliseconds(most, 20 if most < 100 else 50 if most < 250 else 100)
 
 
-def between(count: int, borders: Sequence[int]) -> list[list[int]]:
-    """Buckets of indexes, the last parameter first; each border: how many come before it."""
-    edges = [0, *sorted(borders), count]
-    buckets = [[count - 1 - place for place in range(*pair)] for pair in pairwise(edges)]
-    return [bucket for bucket in buckets if bucket]
-
-
-def sent(sizes: Sequence[int], borders: Sequence[int], tokens: int) -> Backward:
-    """A backward pass with these borders."""
-    return send(between(len(sizes), borders), sizes, tokens * PER_TOKEN, all_reduce)
-
-
-def best_borders(sizes: Sequence[int], tokens: int) -> list[int]:
+def best_borders(step: TrainingStep) -> list[int]:
     """The fewest borders with which the last all-reduce ends as early as with any.
 
     For each number of buckets: how early the first so many gradients can have travelled in them,
     which is best if those before the last bucket have travelled as early as they can.
     """
-    made = np.cumsum([0, *reversed(sizes)])  # bytes
-    ready = tokens * PER_TOKEN * made
-    latency = all_reduce(0)
-    moved = all_reduce(made[-1]) - latency
-    ends, froms = np.where(made > 0, np.inf, 0.0), []
-    finals = list[float]()
-    while len(finals) < 2 or finals[-1] < finals[-2]:
-        start = np.maximum(ends[None, :], ready[:, None])
-        after = start + latency + moved * (made[:, None] - made[None, :]) / made[-1]
-        after[np.triu_indices(len(made))] = np.inf
+    sizes = gradient_bytes(step)
+    made = [0.0, *during(step, between(len(sizes), [*range(len(sizes))]))["full"][: len(sizes)]]
+    takes, ready = _prices(step, sizes), np.array(made)
+    early = np.zeros(len(made))  # the ends if any number of buckets is allowed
+    for place in range(1, len(made)):
+        early[place] = (np.maximum(early[:place], ready[place]) + takes[place, :place]).min()
+    ends, froms = np.where(np.arange(len(made)) > 0, np.inf, 0.0), []
+    while not ends[-1] <= early[-1] + 1e-12:
+        after = np.maximum(ends[None, :], ready[:, None]) + takes
         froms.append(after.argmin(axis=1))
         ends = after.min(axis=1)
-        finals.append(float(ends[-1]))
-    places, borders = len(sizes), []
-    for origin in reversed(froms[: 1 + int(np.argmin(finals))]):
-        places = int(origin[places])
-        borders.append(places)
+    place, borders = len(sizes), list[int]()
+    for origin in reversed(froms):
+        place = int(origin[place])
+        borders.append(place)
     return borders[:-1][::-1]
 
 
-def _row(
-    sizes: Sequence[int], block: Sequence[int], borders: Sequence[int], most: float
-) -> Iterator[Lane]:
+def _prices(step: TrainingStep, sizes: Sequence[float]) -> Any:
+    """Seconds of an all-reduce of the gradients from one border to another, infinite backwards."""
+    sums = [0, *accumulate(round(size) for size in reversed(sizes))]
+    known: dict[int, float] = {}
+    found = np.full((len(sums), len(sums)), np.inf)
+    for end in range(1, len(sums)):
+        for start in range(end):
+            nbytes = sums[end] - sums[start]
+            if nbytes not in known:
+                known[nbytes] = collective(step, "all_reduce", nbytes)
+            found[end, start] = known[nbytes]
+    return found
+
+
+def _row(step: TrainingStep, yours: Sequence[float], most: float) -> Iterator[Lane]:
     """The gradients themselves, blocks above and buckets below, over the whole width."""
-    each = most / sum(sizes)
-    ends = [0, sizes[-1], *(sizes[-1] + sum(block) * n for n in range(1, SMALL.units + 1))]
-    ends.append(sum(sizes))
-    parts = [Bar(each * a, each * b) for a, b in pairwise(ends)]
+    sizes = gradient_bytes(step)
+    each, (first, last) = most / sum(sizes), (len(step.sizes.before), len(step.sizes.after))
+    block = len(step.sizes.block)
+    ends = [0, *range(last, len(sizes) - first + 1, block), len(sizes)]
+    edges = [0.0, *accumulate(reversed(sizes))]
+    parts = [Bar(each * edges[a], each * edges[b]) for a, b in pairwise(ends)]
     yield Lane("gradients", "GB per bucket, the last block first", parts, "thin blocks")
-    buckets = [sum(sizes[index] for index in own) for own in between(len(sizes), borders)]
-    edges = pairwise([0, *accumulate(buckets)])
-    yield Lane(
-        "", "", [Bar(each * a, each * b, text=f"{(b - a) / 1e9:.1f}") for a, b in edges], "buckets"
-    )
+    bars = [Bar(each * a, each * b, text=f"{(b - a) / 1e9:.1f}") for a, b in _edges(yours)]
+    yield Lane("", "", bars, "buckets")
 
 
-def _way(name: str, done: Backward) -> Iterator[Lane]:
+def _edges(nbytes: Sequence[float]) -> Iterator[tuple[float, float]]:
+    return pairwise([0.0, *accumulate(nbytes)])
+
+
+def _way(name: str, done: dict[str, Any]) -> Iterator[Lane]:
     """Backward, divided by buckets if they are few, and the all-reduces."""
-    count = len(done.buckets)
-    note = f"{count} all-reduce{'s' * (count > 1)} · {seconds_text(done.exposed)} exposed"
-    full = [0.0, *(1e3 * max(done.ready[index] for index in own) for own in done.buckets)]
-    parts = pairwise(full) if count <= FEW else [(0.0, 1e3 * done.end)]
+    count = len(done["travels"])
+    note = f"{count} all-reduce{'s' * (count > 1)} · {seconds_text(done['exposed'])} exposed"
+    full = done["full"][:count] if count <= FEW else [done["backward"]]
+    parts = pairwise([0.0, *(1e3 * end for end in full)])
     yield Lane(name, note, [Bar(*part) for part in parts], "thin backward")
-    travels = [Bar(1e3 * start, 1e3 * end) for start, end in done.travels]
+    travels = [Bar(1e3 * start, 1e3 * end) for start, end in done["travels"]]
     kind = "thin communication" if count <= FEW else "thin communication dense"
     yield Lane("", "", travels, kind)
 
 
-def _says(yours: Backward, ddp: Backward, best: Backward) -> str:
-    """What the optimizer waits for after backward."""
+def _says(yours: dict[str, Any], ddp: dict[str, Any], best: dict[str, Any]) -> str:
+    """How long the optimizer waits after backward."""
+    late = [seconds_text(each["exposed"]) for each in (yours, ddp, best)]
     return (
-        f"After backward the optimizer waits {seconds_text(yours.exposed)} for your "
-        f"{len(yours.buckets)} buckets, {seconds_text(ddp.exposed)} for DDP's {len(ddp.buckets)}, "
-        f"and {seconds_text(best.exposed)} at best."
+        f"After backward the optimizer waits {late[0]} for your {len(yours['travels'])} buckets, "
+        f"{late[1]} for DDP's {len(ddp['travels'])}, and {late[2]} at best."
     )

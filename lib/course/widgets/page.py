@@ -11,6 +11,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from course.widgets.compiled import script
+from minidist.planner.hardware import ACCELERATORS, ASSUMED
 from minidist.plots import replay
 
 SLIDER = """\
@@ -23,7 +25,8 @@ SLIDER = """\
 
 
 NOTHING = "<p>Here is a picture with sliders where scripts may run.</p>"
-SCRIPTS = ("formulas.js", "sliders.js", "bars.js", "curves.js", "timelines.js")
+COMPILED = "compiled.js"  # which `compiled` makes of the library
+SCRIPTS = (COMPILED, "sliders.js", "bars.js", "curves.js", "timelines.js")
 
 
 class Control(NamedTuple):
@@ -91,7 +94,8 @@ def as_json(data: object) -> str:
 def _scripts(names: tuple[str, ...]) -> str:
     static = files("course.widgets") / "static"
     css = (static / "widgets.css").read_text("utf-8")
-    scripts = (f"<script>\n{(static / name).read_text('utf-8')}</script>\n" for name in names)
+    texts = (script() if name == COMPILED else (static / name).read_text("utf-8") for name in names)
+    scripts = (f"<script>\n{text}</script>\n" for text in texts)
     return replay.assets() + f"<style>\n{css}</style>\n" + "".join(scripts)
 
 
@@ -127,6 +131,18 @@ def scaled(value: float, unit: str, scale: Sequence[tuple[float, str]]) -> str:
 def nbytes_text(nbytes: float) -> str:
     """Bytes in powers of ten, as GPUs' memories are sold."""
     return scaled(nbytes, "B", [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")])
+
+
+def gpus() -> Control:
+    """GPUs to choose from; where no run was at hand, the rate is marked as assumed."""
+    texts = [f"{n}, rate assumed" * (g.name in ASSUMED) or n for n, g in ACCELERATORS.items()]
+    return Control("gpu", "GPU", [*ACCELERATORS], texts, "H100", choose=True)
+
+
+def card(start: float) -> Control:
+    """A list of network cards, each of one GPU, by bytes per second; `start`: one of them."""
+    cards = {gbits / 8 * 1e9: f"{gbits} Gb/s per GPU" for gbits in (10, 50, 100, 200, 400, 800)}
+    return Control("card", "Network card", [*cards], [*cards.values()], start, choose=True)
 
 
 def seconds_text(seconds: float) -> str:

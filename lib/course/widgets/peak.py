@@ -1,63 +1,23 @@
 """The most memory that one GPU needs in a training step, activations included."""
 
-import math
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from course.widgets.memory import AUTOCAST_ADAM, POLICIES, bytes_each, count_text, update_bytes
+from course.widgets.memory import AUTOCAST_ADAM, POLICIES, count_text, each
 from course.widgets.page import Control, Slider, choice, control, stops
-from minidist.memory.state import DtypePolicy, state
 from minidist.planner.hardware import ACCELERATORS, GIB, H100
+from minidist.planner.jobs import SHAPES, sized
 from minidist.planner.planner import ROOM
 
-VOCABULARY = 128_256
-ASPECT = 128  # width of a model in multiples of its blocks, as in GPT-3
-KEPT = 16  # numbers that a block keeps of each token, in multiples of its width
-SIZES = [0, *map(int, stops(8, 13, (1, 2, 3.2, 5, 8)))]
+SHARES = {"none": 0.0, "every second block": 0.5, "every block": 1.0}  # of blocks with a checkpoint
 
 
-class Peak(NamedTuple):
-    """Bytes of each part of a step; those of forward and of the update are never there together."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: float
-    cast: int  #: copies of the weights, until backward has used them
-    update: int  #: what the optimizer needs while it updates
-
-    @property
-    def total(self) -> float:
-        """The most at a time: all activations and no gradients yet, or the other way round."""
-        ends = self.gradients + self.update
-        return self.weights + self.optimizer + max(ends, self.cast + self.activations)
-
-
-def shape(parameters: int) -> tuple[int, float]:
-    """Blocks and width of a GPT with so many parameters, which are 12 width² in a block."""
-    if not parameters:
-        return 0, 0.0
-    blocks = max(1, round((parameters / 12) ** (1 / 3) / ASPECT ** (2 / 3)))
-    return blocks, math.sqrt(parameters / 12 / blocks)
-
-
-def peak(
-    parameters: int, policy: DtypePolicy, optimizer: str, tokens: int, checkpoints: bool
-) -> Peak:
-    """Predict the peak of a step of a GPT on so many tokens.
-
-    At the beginning of backward there are what all blocks have kept, under autocast what norms read
-    in fp32, and of each logit itself and in fp32 its log-probability and the gradient of that. With
-    a checkpoint at every block, which keeps its input alone, a block is computed again when the
-    logits are gone.
-    """
-    held, used = state(parameters, policy, optimizer), policy.computes.itemsize
-    wider = max(0, policy.weights.itemsize - used)
-    blocks, width = shape(parameters)
-    block, logits = KEPT * width * used + 2 * width * wider, VOCABULARY * (used + 8)
-    inputs = blocks * width * (used + wider)
-    kept = inputs + max(block, logits) if checkpoints else blocks * block + logits
-    cast, update = parameters * used if wider else 0, parameters * update_bytes(policy, optimizer)
-    return Peak(held.weights, held.gradients, held.optimizer, tokens * kept, cast, update)
+def sizes(start: str) -> Control:
+    """A slider over models: the jobs in their shapes, and GPTs of other sizes."""
+    jobs: dict[int, Sequence[object]] = {sized(name).parameters: SHAPES[name] for name in SHAPES}
+    found = jobs | {count: [count] for count in (0, *map(int, stops(8, 13, (1, 2, 5))))}
+    texts = [f"{count_text(count)}{', Llama' * (count in jobs)}" for count in sorted(found)]
+    values = [found[count] for count in sorted(found)]
+    return Control("model", "Parameters", values, texts, SHAPES[start])
 
 
 def peak_slider() -> Slider:
@@ -68,13 +28,13 @@ def peak_slider() -> Slider:
         for gpu in ACCELERATORS.values()
     }
     controls = [
-        control("parameters", "Parameters", SIZES, int(3.2e9), count_text),
-        control("sequences", "Sequences", counts, 1),
-        control("length", "Tokens of a sequence", lengths, 4096),
+        sizes("small"),
+        control("batch", "Sequences", counts, 1),
+        control("tokens", "Tokens of a sequence", lengths, 2048),
         choice("policy", "Dtypes and optimizer", POLICIES, AUTOCAST_ADAM),
-        choice("checkpoints", "Checkpoints", ("none", "every block"), "none"),
-        Control("limit", "GPU", [*memories], [*memories.values()], H100.memory, choose=True),
+        choice("checkpoints", "Checkpoints", SHARES, "none"),
+        Control("memory", "GPU", [*memories], [*memories.values()], H100.memory, choose=True),
     ]
     title = "What one GPU holds when backward begins, and in the update"
-    shapes = {size: shape(size) for size in SIZES}
-    return Slider("peak", title, controls, {"room": ROOM, "each": bytes_each(), "shapes": shapes})
+    data = {"room": ROOM, "each": each(), "shares": SHARES, "gpu": H100._asdict()}
+    return Slider("peak", title, controls, data)

@@ -1,27 +1,26 @@
 """FSDP's prefetch: what computes and gathers, and what that takes in memory, over the same time."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
-from course.timing.lanes import GRADIENT, SHARD, fsdp_step, held, took
+from course.pages.price import step_of
 from course.widgets.page import Slider, choice, control
 from course.widgets.timeline import Bar, Lane, milliseconds, still
-from minidist.planner.hardware import H100, NETWORK_LATENCY
-from minidist.planner.jobs import MEDIUM
-from minidist.profiler.spans import Span
-from minidist.schedule.algorithms import ring_all_gather, ring_reduce_scatter
-from minidist.schedule.cost import Link, price, switch
+from minidist.formulas.inputs import TrainingStep
+from minidist.formulas.models import root
+from minidist.formulas.step import units
+from minidist.schedule.lanes import Span, busy, end, spans
+from minidist.schedule.steps import COMPUTE, NETWORK, sharded
 
-NODES, TOKENS, UNITS = 16, 2048, 4
-UNIT = MEDIUM.units // UNITS * MEDIUM.largest_unit  # parameters
-GB = [SHARD * UNIT / 1e9, GRADIENT * UNIT / 1e9]  # of a unit: its weights, its gradients
+GPUS, TOKENS, UNITS = 128, 2048, 4
 AHEAD = {  # units, in forward and in backward
     "no prefetch": (0, 0),
     "in forward": (1, 0),
     "in backward": (0, 1),
     "in both, one unit ahead": (1, 1),
     "in both, two units ahead": (2, 2),
-    "in both, three units ahead": (3, 3),
 }
 BEGIN = "in both, one unit ahead"
 LEGEND = {
@@ -38,8 +37,9 @@ STEP = 5  # milliseconds, of the slider
 
 
 def prefetch_slider() -> Slider:
-    """The medium model's blocks in four units, through forward and backward of one step."""
-    records = {name: Record.of(step(ahead)) for name, ahead in AHEAD.items()}
+    """The medium model's blocks in four units, and its root, through forward and backward."""
+    step = fewer_units()
+    records = {name: Record.of(lanes(step, ahead), step) for name, ahead in AHEAD.items()}
     most = max(each.took for each in records.values())
     largest = max(each.peak for each in records.values())
     marks, times = milliseconds(most, 100), [*range(0, int(most) + 2 * STEP, STEP)]
@@ -50,76 +50,115 @@ def prefetch_slider() -> Slider:
     data = {
         "records": {name: [*each] for name, each in records.items()},
         "kinds": KINDS,
-        "unit": GB,
         "most": most,
         "largest": largest,
         "ticks": marks,
         "legend": LEGEND,
     }
-    title = f"{MEDIUM.units} blocks in {UNITS} units, {TOKENS:,} tokens per GPU"
+    blocks = step_of("medium", GPUS, TOKENS).sizes.units
+    title = f"{blocks} blocks in {UNITS} units and a root, {TOKENS:,} tokens per GPU"
     shown = records[BEGIN]
     picture = still(_lanes(shown, largest), most, marks, LEGEND, shown.says)
     return Slider("prefetch", title, controls, data, picture)
 
 
-def step(ahead: tuple[int, int]) -> list[Span]:
-    """Forward and backward of the medium model's blocks on 16 nodes of H100s."""
-    link = switch(Link(NETWORK_LATENCY, 1 / H100.node_network))  # between nodes
-    gather, scatter = (price(half(NODES), link) for half in (ring_all_gather, ring_reduce_scatter))
-    rate = H100.rate(MEDIUM.width)
-    return fsdp_step([UNIT] * UNITS, TOKENS, rate, gather, scatter, prefetch=ahead)
+def fewer_units() -> TrainingStep:
+    """A step of the medium job on 16 nodes of H100s, with several blocks in each unit."""
+    step = step_of("medium", GPUS, TOKENS)
+    blocks = step.sizes.units // UNITS
+    sizes = step.sizes._replace(units=UNITS, largest_unit=blocks * step.sizes.largest_unit)
+    return replace(step, sizes=sizes)
+
+
+def lanes(step: TrainingStep, ahead: tuple[int, int]) -> list[Span]:
+    """Forward and backward, with so many units gathered before their turn in each."""
+    outside, blocks = units(step, "fsdp")
+    return spans(sharded(outside, blocks, [*ahead]))
+
+
+class Held(NamedTuple):
+    """From some second on: bytes of unsharded weights, and of unsharded gradients."""
+
+    start: float
+    weights: float
+    gradients: float
+
+
+def held(found: Sequence[Span], step: TrainingStep) -> list[Held]:
+    """What a rank holds beside its shards, whenever that changes.
+
+    A unit's weights take memory from the beginning of their all-gather until the unit has computed,
+    the root's until all of backward has; gradients from the moment at which backward begins to
+    make them, until the end of their reduce-scatter.
+    """
+    changes = list[Held]()
+    last = max(span.end for span in found if span.lane == COMPUTE)
+    for span in found:
+        whole = span.text == "root"
+        parameters = root(step.sizes) if whole else step.sizes.largest_unit
+        weights, gradients = step.each.compute * parameters, step.each.gradients * parameters
+        if span.kind == "all-gather":
+            changes.append(Held(span.start, weights, 0))
+        elif span.kind == "reduce-scatter":
+            changes.append(Held(span.end, 0, -gradients))
+        elif span.kind == "backward":
+            changes.append(Held(last if whole else span.end, -weights, 0))
+            changes.append(Held(span.start, 0, gradients))
+        elif not whole:
+            changes.append(Held(span.end, -weights, 0))
+    states, now = list[Held](), Held(0.0, 0.0, 0.0)
+    for start, group in groupby(sorted(changes), key=lambda change: change.start):
+        _, weights, gradients = map(sum, zip(*group, strict=True))
+        if weights or gradients:
+            now = Held(start, now.weights + weights, now.gradients + gradients)
+            states.append(now)
+    return states
 
 
 class Record(NamedTuple):
-    """What a browser draws of a step, in milliseconds."""
+    """A step as a browser draws it, in milliseconds and gigabytes."""
 
     took: float
-    lanes: list[list[float]]  #: of the GPU and the network: start, end, kind, unit of each span
-    held: list[list[float]]  #: from when on the weights and gradients of how many units are there
+    lanes: list[list[float | str]]  #: of GPU and network: start, end, kind, unit of each span
+    held: list[list[float]]  #: from when on there are how many GB of weights, and of gradients
     says: str
 
     @property
     def peak(self) -> float:
         """Gigabytes that are unsharded at most."""
-        return max(weights * GB[0] + gradients * GB[1] for _, weights, gradients in self.held)
+        return max(weights + gradients for _, weights, gradients in self.held)
 
     @classmethod
-    def of(cls, spans: Sequence[Span]) -> "Record":
+    def of(cls, found: Sequence[Span], step: TrainingStep) -> "Record":
         """To the tenth."""
-        lanes: list[list[float]] = [[], []]
-        for span in sorted(spans, key=lambda span: span.start):
-            kind, unit = span.name.split()
-            number = KINDS.index(kind)
-            lanes[number > 1] += [_tenths(1e3 * span.start), _tenths(1e3 * span.end)]
-            lanes[number > 1] += [number, int(unit)]
+        numbers: dict[str, list[float | str]] = {COMPUTE: [], NETWORK: []}
+        for span in sorted(found, key=lambda span: span.start):
+            times = [round(1e3 * span.start, 1), round(1e3 * span.end, 1)]
+            unit = int(span.text) if span.text.isdecimal() else span.text
+            numbers[span.lane] += [*times, KINDS.index(span.kind), unit]
         now = [
-            [_tenths(1e3 * at), round(weights / 1e9 / GB[0]), round(gradients / 1e9 / GB[1])]
-            for at, weights, gradients in held(spans, [UNIT] * UNITS)
+            [round(1e3 * at, 1), round(weights / 1e9, 1), round(gradients / 1e9, 1)]
+            for at, weights, gradients in held(found, step)
         ]
-        most = max(weights + gradients for _, weights, gradients in held(spans, [UNIT] * UNITS))
-        compute = sum(span.end - span.start for span in spans if span.lane == "compute")
+        took, compute = end([*found]), busy([*found], COMPUTE)
+        most = max(weights + gradients for _, weights, gradients in held(found, step))
         says = (
-            f"The step takes {1e3 * took(spans):.0f} ms, {took(spans) / compute:.2f} times its "
-            f"compute; at most {most / 1e9:.3g} GB are unsharded."
+            f"The step takes {1e3 * took:.0f} ms, {took / compute:.2f} times its compute; at most "
+            f"{most / 1e9:.3g} GB are unsharded."
         )
-        return cls(_tenths(1e3 * took(spans)), lanes, now, says)
-
-
-def _tenths(value: float) -> float:
-    return round(value, 1)
+        return cls(round(1e3 * took, 1), [*numbers.values()], now, says)
 
 
 def _lanes(record: Record, largest: float) -> Iterator[Lane]:
     """The GPU and the network, and below them the memory."""
     for name, numbers in zip(("GPU", "network"), record.lanes, strict=True):
-        spans = [numbers[at : at + 4] for at in range(0, len(numbers), 4)]
-        bars = [Bar(start, end, CLASSES[int(k)], f"{unit}") for start, end, k, unit in spans]
+        fours = (numbers[at : at + 4] for at in range(0, len(numbers), 4))
+        bars = [Bar(float(a), float(b), CLASSES[int(k)], str(unit)) for a, b, k, unit in fours]
         yield Lane(name, "", bars)
     ends = [*(at for at, *_ in record.held[1:]), record.took]
     bars = []
-    for (start, units, reduced), end in zip(record.held, ends, strict=True):
-        weights, gradients = units * GB[0], reduced * GB[1]
+    for (start, weights, gradients), until in zip(record.held, ends, strict=True):
         low, high = weights / largest, (weights + gradients) / largest
-        bars += [Bar(start, end, "weights", low=0, high=low)] if weights else []
-        bars += [Bar(start, end, "gradients", low=low, high=high)] if gradients else []
+        bars += [Bar(start, until, "weights", low=0, high=low)] if weights else []
+        bars += [Bar(start, until, "gradients", low=low, high=high)] if gradients else []
     yield Lane("memory", f"0 to {largest:.3g} GB", bars, "tall")

@@ -12,11 +12,11 @@ from from_scratch.fsdp import FSDP
 
 UNITS = 3
 RANK = 1  # the one that is shown
-SHARDS = {"": 0, "own": 1}  # that take memory; all of them do if they are there or on their way
+SHARDS = {"": 0, "own": 1}  # that take memory; if all are there, or coming, RANKS
 LOOKS = {"held": "in memory", "moving": "on its way", "": "not there"}
 SAYS = {
     "start": f"Between steps rank {RANK} holds its shard of every unit, and nothing else.",
-    "all_gather": "The all-gather of unit {n} begins{why}.",
+    "all_gather": "The all-gather of unit {n} begins{why}; its own shard stays, beside all four.",
     "forward": "Unit {n} is unsharded, and computes its part of forward.",
     "gradient": "Unit {n} is unsharded again and computes its part of backward: its full gradient "
     "is there.",
@@ -54,6 +54,7 @@ def _frames(notes: list[Note]) -> Iterator[Frame]:
             for n, (weight, gradient) in enumerate(zip(weights, note.gradients, strict=True))
         }
         held = sum(SHARDS.get(how, RANKS) for how in (*weights, *note.gradients))
+        held += UNITS - weights.count("own")  # the shard stays beside the gathered weights
         rows["in all"] = [f"{held} shards take memory", ""]
         heads, words = ("weights", "gradients"), _description(weights, note.gradients)
         says = SAYS[note.what].format(n=note.layer, why=why, most=most)

@@ -2,13 +2,17 @@
 // a plan.
 (() => {
   "use strict";
-  const { stateBytes, peakBytes, gridStep, plan, recommended } = globalThis.minidistFormulas;
-  const { svg, text, line, rect, bytesText, secondsText, countText, listed, word, show } = globalThis.minidistSliders;
+  const { state } = globalThis.minidistModules["minidist.formulas.memory"];
+  const {
+    advised, alone, dimensions, largest, planned, shape, total: sum, whole,
+  } = globalThis.minidistModules["course.widgets.in_page"];
+  const { mfu } = globalThis.minidistModules["minidist.formulas.step"];
+  const { of_split } = globalThis.minidistModules["minidist.formulas.refusals"];
+  const { svg, text, line, rect, bytesText, secondsText, countText, capital, listed, word, show } = globalThis.minidistSliders;
 
   const STATE = { weights: "parameters", gradients: "gradients", optimizer: "optimizer state" };
   const PARTS = { ...STATE, activations: "activations" };
   const ALL = { ...PARTS, unsharded: "unsharded" };
-  const sum = (parts) => Object.values(parts).reduce((all, each) => all + each, 0);
   const many = (count) => count.toLocaleString("en");
 
   // Stacked bars with a mark at what a GPU has; rows: [name, bytes of each part].
@@ -70,14 +74,13 @@
     return svg("pattern", attributes, ...shapes[part]);
   }
 
-  const only = (held) => Object.fromEntries(Object.keys(STATE).map((part) => [part, held[part]]));
-
   // ---- the state of a model, per rank ----
 
   function drawState({ parameters, ranks = 1, policy }, data, width, figure) {
-    const held = data.stages.map((_, stage) => stateBytes(parameters, data.each[policy], ranks, stage));
+    const held = data.stages.map((_, stage) => state(parameters, data.each[policy], ranks, stage));
     const [most, limit] = [Math.max(...held.map(({ total }) => total)), data.limit];
-    const rows = held.map((each, stage) => [data.stages[stage], only(each)]);
+    const rows = held.map(({ weights, gradients, total }, stage) =>
+      [data.stages[stage], { weights, gradients, optimizer: total - weights - gradients }]);
     const fits = data.stages.filter((_, stage) => held[stage].total <= limit);
     const what = `${bytesText(limit)}`;
     const says = !parameters
@@ -97,114 +100,106 @@
 
   // ---- the peak of a step on one GPU ----
 
-  function drawPeak({ parameters, sequences, length, policy, checkpoints, limit }, data, width, figure) {
-    if (!parameters) return word("A model without parameters has nothing to train, and holds 0 bytes.");
-    const shape = data.shapes[parameters];
-    const at = (count) => peakBytes(parameters, shape, data.each[policy], count * length, checkpoints === "every block");
-    const { weights, gradients, optimizer, activations, cast, update, peak } = at(sequences);
-    const bars = [
-      ["after forward", { weights, optimizer, activations, unsharded: cast }],
-      ["in the update", { weights, optimizer, gradients, unsharded: update }],
-    ];
-    const room = data.room * limit;
-    const least = weights + optimizer + gradients + update;
-    const most = Math.floor((room - weights - optimizer - cast) / at(1).activations);
+  const blocksOf = (model) => (model.length > 1 ? model : shape(model[0]));
+  const plural = (count, one) => `${many(count)} ${one}${count > 1 ? "s" : ""}`;
+
+  function drawPeak({ model, batch, tokens, policy, checkpoints, memory }, data, width, figure) {
+    if (!model[0]) return word("A model without parameters has nothing to train, and holds 0 bytes.");
+    const [blocks, wide] = blocksOf(model);
+    const room = data.room * memory;
+    const { peak, moments, memory: held, largest_batch: most } =
+      alone(model, tokens, data.gpu, data.each[policy], batch, data.shares[checkpoints], room);
+    const bars = [["backward begins", moments[0]], ["in the update", moments[1]]];
     const what = `${bytesText(room)}, ${100 * data.room}% of the GPU`;
-    const when = activations + cast > gradients + update ? "when backward begins" : "in the update";
-    const says = `${shape[0]} block${shape[0] > 1 ? "s" : ""}, ${many(Math.round(shape[1]))} wide. ` +
+    const when = sum(moments[0]) > sum(moments[1]) ? "when backward begins" : "in the update";
+    const says = `${plural(blocks, "block")}, ${many(wide)} wide. ` +
       `The peak is ${bytesText(peak)}, ${when}. ` +
-      (least > room
+      (sum(moments[1]) > room
         ? `The state alone does not fit into ${what}, however small the batch.`
         : most < 1
           ? `Not even one sequence fits into ${what}.`
-          : `${peak > room ? "Only" : "Up to"} ${many(most)} sequence${most > 1 ? "s fit" : " fits"} into ${what}.`);
+          : `${peak > room ? "Only" : "Up to"} ${plural(most, "sequence")} ${most > 1 ? "fit" : "fits"} into ${what}.`);
     const legend = { ...PARTS, unsharded: "temporary copies" };
-    return { ...stacked(bars, limit, width, figure, 112), says, legend };
+    return { ...stacked(bars, memory, width, figure, 112), says, legend };
   }
 
   // ---- a grid of GPUs ----
 
-  const LINES = {
-    compute: "compute", bubble: "bubble", data: "data", tensor: "tensor", pipeline: "pipeline",
-  };
+  // Why there is no such grid, in a sentence.
+  function unlike({ model, gpus, tensor, pipeline, interleaved, sequences, strategy }, { length, names }) {
+    const replicas = gpus / (tensor * pipeline);
+    const [own, stages] = pipeline > 1 ? [sequences / replicas, interleaved] : [1, 1];
+    if (replicas > sequences) return `${many(replicas)} replicas, but only ${plural(sequences, "sequence")} in a batch: ${many(replicas - sequences)} replicas would have nothing to do.`;
+    if (pipeline > 1 && strategy.startsWith("fsdp")) return `${names[strategy]} would gather the weights for each micro-batch of a pipeline again: take ZeRO.`;
+    return of_split(whole(model, length), gpus, tensor, pipeline, own, stages);
+  }
 
-  function drawGrid({ parameters, gpus, tensor, pipeline, chunks, sequences, stage }, data, width, figure) {
-    const blocks = data.shapes[parameters][0];
-    const group = tensor * pipeline;
-    if (!parameters) return word("A model without parameters has nothing to hold and nothing to send.");
-    if (group > gpus) return word(`One replica takes ${tensor} × ${pipeline} = ${many(group)} GPUs, and there are only ${many(gpus)}.`);
-    const pieces = pipeline > 1 ? pipeline * chunks : 1; // embedding and head may stand for blocks
-    if (pieces > blocks + 2) return word(`A model of ${blocks} block${blocks > 1 ? "s" : ""} cannot be split into ${pieces} pieces.`);
-    const replicas = gpus / group;
-    if (replicas > sequences) return word(`${many(replicas)} replicas, but only ${many(sequences)} sequence${sequences > 1 ? "s" : ""} in a batch: ${many(replicas - sequences)} replicas would have nothing to do.`);
-    const places = [gpus, tensor, pipeline, chunks];
-    const { held, sent, seconds, step, micro } = gridStep(
-      parameters, data.shapes[parameters], data.each, data.stages.indexOf(stage), places,
-      [sequences, data.length], { ...data.gpu, flops: data.flops[parameters] });
-    const bars = stacked([["holds", only(held)]], data.gpu.memory, width, figure, 58);
+  function drawGrid(values, data, width, figure) {
+    const { model, gpus, tensor, pipeline, interleaved, sequences, strategy, checkpoints } = values;
+    if (!model[0]) return word("A model without parameters has nothing to hold and nothing to send.");
+    const why = unlike(values, data);
+    if (why) return word(`${capital(why)}.`.replace("..", "."));
+    const replicas = gpus / (tensor * pipeline);
+    const own = sequences / replicas;
+    const [batch, split] = pipeline > 1 ? [1, [tensor, pipeline, own, interleaved]] : [own, [tensor, 1, 1, 1]];
+    const limit = data.room * data.gpu.memory;
+    const again = data.shares[checkpoints];
+    const found = planned(model, data.length, data.gpu, data.each, gpus, batch, again, limit, split, strategy);
+    const { peak, fits, overlapped: step } = found[strategy];
+    const { sent, seconds } = dimensions(found, strategy);
+    const bars = stacked([["holds", largest(found[strategy].memory)]], limit, width, figure, 58);
+    const ranks = { data: replicas, tensor, pipeline };
     const [left, right, row, top] = [2, width - 14, 40, bars.height + 8];
     const longest = Math.max(...Object.values(seconds));
-    const lanes = Object.entries(LINES).flatMap(([kind, name], index) => {
-      const y = top + index * row;
-      const ranks = { data: replicas, tensor, pipeline }[kind];
-      const words = ranks === undefined ? secondsText(seconds[kind])
-        : ranks === 1 ? "nothing to send"
-          : `sends ${bytesText(sent[kind])}, ${secondsText(seconds[kind])}`;
-      const head = svg("tspan", { class: "strong" }, ranks ? `${name} ${many(ranks)}` : name);
-      const wide = (seconds[kind] / longest) * (right - left);
+    const lanes = ["compute", "bubble", "data", "tensor", "pipeline"].flatMap((kind, index) => {
+      const [y, count, takes] = [top + index * row, ranks[kind], seconds[kind] ?? 0];
+      const words = count === undefined ? secondsText(takes)
+        : count === 1 ? "nothing to send"
+          : `sends ${bytesText(sent[kind])}, ${kind === "pipeline" ? "while it computes" : secondsText(takes)}`;
+      const head = svg("tspan", { class: "strong" }, count ? `${kind} ${many(count)}` : kind);
       return [
         svg("text", { x: left, y: y + 14 }, head, ` · ${words}`),
-        rect(left, y + 20, Math.max(wide, seconds[kind] ? 0.5 : 0), 12, `phase ${kind in sent ? "communication" : kind}`),
+        rect(left, y + 20, Math.max((takes / longest) * (right - left), takes ? 0.5 : 0), 12, `phase ${count ? "communication" : kind}`),
       ];
     });
-    const limit = bytesText(data.gpu.memory);
-    const names = Object.keys(sent);
-    const slow = names.reduce((one, other) => (seconds[other] > seconds[one] ? other : one));
-    const lost = Math.round((100 * seconds.bubble) / step);
-    const says = `${many(replicas)} replica${replicas > 1 ? "s" : ""} of ${many(group)} GPU${group > 1 ? "s" : ""}, ` +
-      `${many(micro)} sequence${micro > 1 ? "s" : ""} each. ` +
-      `State of ${bytesText(held.total)} ${held.total > data.gpu.memory ? "does not fit" : "fits"} into ${limit}. ` +
-      (gpus === 1 ? "One GPU has nobody to send to. "
+    const slow = seconds.tensor > seconds.data ? "tensor" : "data";
+    const percent = (part, whole) => `${Math.round((100 * part) / whole)}%`;
+    const says = `${plural(replicas, "replica")} of ${plural(tensor * pipeline, "GPU")}, ${plural(own, "sequence")} each. ` +
+      `The peak of ${bytesText(peak)} ${fits ? "fits" : "does not fit"} into ${bytesText(limit)}. ` +
+      (replicas === 1 && tensor === 1 ? "No replica and no layer sends anything. "
         : seconds[slow] > seconds.compute ? `The ${slow} traffic takes longer than compute. `
-          : `The ${slow} traffic takes longest, ${Math.round((100 * seconds[slow]) / seconds.compute)}% of compute. `) +
-      (pipeline > 1 ? `The bubble is ${lost}% of the time. ` : "") +
-      `With what nothing hides, a step takes ${secondsText(step)}.`;
-    return { height: top + 5 * row, nodes: [...bars.nodes, ...lanes], says, legend: STATE };
+          : `The ${slow} traffic takes longest, ${percent(seconds[slow], seconds.compute)} of compute. `) +
+      (pipeline > 1 ? `The bubble is ${percent(seconds.bubble, step)} of the time. ` : "") +
+      `A step takes ${secondsText(step)}.`;
+    return { height: top + 5 * row, nodes: [...bars.nodes, ...lanes], says, legend: { ...ALL, unsharded: "temporary" } };
   }
 
   // ---- a plan: each strategy in turn, the simplest first ----
 
-  // The parts that are there when most is: as backward begins, or afterwards.
-  function atPeak({ peak, memory: { weights, gradients, optimizer, buckets, activations } }) {
-    const begins = peak - weights - optimizer - buckets - activations;
-    const parts = begins >= 0 ? { gradients: buckets, activations } : { gradients: buckets + gradients };
-    const rest = peak - weights - optimizer - Object.values(parts).reduce((all, each) => all + each);
-    return { weights, optimizer, ...parts, unsharded: Math.max(0, rest) };
-  }
-
+  const SHORT = { fsdp_kept: "FSDP kept" }; // beside a bar
   const share = (part, whole) => `${Math.round((100 * part) / whole)}%`;
 
-  function drawPlan({ model, ranks, batch, context, gpu, card, policy, checkpoints, shown }, data, width, figure) {
-    const hardware = { ...data.gpus[gpu], network: card, room: data.room };
-    const sizes = data.sizes[model][context];
-    const found = plan(
-      data.strategies, sizes, hardware, ranks, batch, data.each[policy], data.shares[checkpoints]);
-    const [run, names] = [recommended(found, data.close), Object.keys(found)];
-    const fastest = Math.max(...names.map((name) => (found[name].fits ? found[name].tokensPerSecond : 0)));
+  function drawPlan({ model, ranks, batch, tokens, gpu, card, policy, checkpoints, shown }, data, width, figure) {
+    const hardware = { ...data.gpus[gpu], network: card };
+    const limit = data.room * hardware.memory;
+    const again = data.shares[checkpoints];
+    const found = planned(model, tokens, hardware, data.each[policy], ranks, batch, again, limit, [1, 1, 1, 1]);
+    const [run, names] = [advised(found, 1, limit, data.close), Object.keys(found)];
+    const fastest = Math.max(...names.map((name) => (found[name].fits ? found[name].tokens_per_second : 0)));
     const bars = stacked(
-      names.map((name) => [data.names[name], atPeak(found[name])]), data.room * hardware.memory, width, figure, 66);
+      names.map((name) => [SHORT[name] ?? data.names[name], largest(found[name].memory)]), limit, width, figure, 78);
     const answers = names.map((name, row) => {
-      const { fits, tokensPerSecond } = found[name];
+      const { fits, tokens_per_second: rate } = found[name];
       const words = fits
-        ? `${many(Math.round(tokensPerSecond))} tokens/s (${share(tokensPerSecond, fastest)})`
+        ? `${many(Math.round(rate))} tokens/s (${share(rate, fastest)})`
         : "does not fit";
-      return text(66, 26 + row * 46 + 34, name === run ? `${words}: run this` : words, name === run ? "strong small" : "small");
+      return text(78, 26 + row * 46 + 34, name === run ? `${words}: run this` : words, name === run ? "strong small" : "small");
     });
-    const of = found[shown] ? shown : run ?? names.at(-1);
+    const of = found[shown] ? shown : run || names.at(-1);
     const one = found[of];
     const lanes = [
       ["compute", one.compute, "compute"],
-      ["memory traffic", one.memoryTraffic, "compute"],
+      ["memory traffic", one.memory_traffic, "compute"],
       ["network", one.communication, "communication"],
       ["a step, with overlap", one.overlapped, "backward"],
       ["a step, without overlap", one.sequential, "bubble"],
@@ -214,27 +209,26 @@
       svg("text", { x: left, y: top + row * 36 }, svg("tspan", { class: "strong" }, name), ` · ${secondsText(seconds)}`),
       rect(left, top + row * 36 + 7, Math.max(0.5, (seconds / one.sequential) * (right - left)), 12, `phase ${kind}`),
     ]);
-    const head = text(left, bars.height + 18, `${data.names[of]}, with ${countText(batch * context)} tokens on a GPU:`);
-    return { height: top + 5 * 36, nodes: [...bars.nodes, ...answers, head, ...times], says: planSays(found, run, sizes, hardware, batch, data.names), legend: { ...ALL, unsharded: "temporary" } };
+    const head = text(left, bars.height + 18, `${data.names[of]}, with ${countText(batch * tokens)} tokens on a GPU:`);
+    return { height: top + 5 * 36, nodes: [...bars.nodes, ...answers, head, ...times], says: planSays(found, run, limit, hardware, batch, data.names), legend: { ...ALL, unsharded: "temporary" } };
   }
 
-  function planSays(found, run, sizes, gpu, batch, names) {
-    const memory = bytesText(gpu.room * gpu.memory);
+  function planSays(found, run, limit, gpu, batch, names) {
+    const room = bytesText(limit);
     if (!run) {
       const least = Object.keys(found).reduce((a, b) => (found[b].peak < found[a].peak ? b : a));
       const { peak, memory: { activations } } = found[least];
-      const help = activations / batch > gpu.room * gpu.memory
+      const help = activations / batch > limit
         ? "The activations of one sequence alone are too much: set checkpoints, or split the sequence."
         : activations > gpu.memory / 2 ? "Take fewer sequences, or set checkpoints." : "Take more GPUs.";
-      return `Nothing fits: ${names[least]} needs least, ${bytesText(peak)} of ${memory}. ${help}`;
+      return `Nothing fits: ${names[least]} needs least, ${bytesText(peak)} of ${room}. ${help}`;
     }
-    const { largestBatch, compute, memoryTraffic, communication, overlapped } = found[run];
-    const times = { Compute: compute, "Memory bandwidth": memoryTraffic, "The network": communication };
+    const { step, largest_batch: most, compute, memory_traffic: memory, communication, overlapped } = found[run];
+    const times = { Compute: compute, "Memory bandwidth": memory, "The network": communication };
     const binds = Object.keys(times).reduce((a, b) => (times[b] > times[a] ? b : a));
-    const mfu = (3 * sizes.operations * batch) / (overlapped * gpu.flops);
-    return `Run ${names[run]}: the simplest that fits into ${memory} and reaches 95% of the fastest. ` +
-      `Up to ${many(largestBatch)} sequence${largestBatch > 1 ? "s" : ""} fit${largestBatch > 1 ? "" : "s"} on a GPU. ` +
-      `${binds} binds, and the step reaches ${Math.round(100 * mfu)}% of the peak (MFU).`;
+    return `Run ${names[run]}: the simplest that fits into ${room} and reaches 95% of the fastest. ` +
+      `Up to ${plural(most, "sequence")} ${most > 1 ? "fit" : "fits"} on a GPU. ` +
+      `${binds} binds, and the step reaches ${Math.round(100 * mfu(step, overlapped))}% of the peak (MFU).`;
   }
 
   show({ state: drawState, peak: drawPeak, grid: drawGrid, plan: drawPlan });

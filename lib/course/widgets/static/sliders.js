@@ -1,5 +1,5 @@
-// Pictures with sliders: what stands in a figure's JSON sets the controls, formulas.js computes, and
-// bars.js, curves.js and timelines.js draw. Harmless when loaded twice: the first copy stays, and a figure is built
+// Pictures with sliders: what stands in a figure's JSON sets the controls, the library's Python, as
+// compiled.js, computes, and bars.js, curves.js and timelines.js draw. Harmless when loaded twice: the first copy stays, and a figure is built
 // once.
 globalThis.minidistSliders ??= (() => {
   "use strict";
@@ -89,8 +89,7 @@ globalThis.minidistSliders ??= (() => {
     // Several thumbs on one track: borders between the gradients in the order in which backward makes
     // them. A border's value is how many gradients come before it; its place, how many bytes.
     borders({ name, label, about, page, start }) {
-      const sizes = this.data.sizes.flatMap(([times, each]) => Array(times).fill(each).flat());
-      this.data.gradients = sizes;
+      const sizes = gradient_bytes(step(this.data, this.values));
       const stops = [0];
       for (const size of [...sizes].reverse()) stops.push(stops.at(-1) + size);
       const places = (this.values[name] = [...start]);
@@ -161,10 +160,15 @@ globalThis.minidistSliders ??= (() => {
     else buildAll();
   }
 
+  // The step of training that a figure is about.
+  const { training, gradient_bytes } = globalThis.minidistModules["course.widgets.in_page"];
+  const step = ({ model, gpu, each, gpus }, { tokens, cap, card = gpu.network, ranks = gpus }) =>
+    training(model, tokens, { ...gpu, network: card }, each, ranks, cap);
+
   // A clear word in place of a picture.
   const word = (says) => ({ height: 0, nodes: [], says, legend: {} });
 
   return {
-    html, svg, text, line, rect, bytesText, sizeText, secondsText, tickText, countText, capital, listed, ticks, word, show,
+    html, svg, text, line, rect, bytesText, sizeText, secondsText, tickText, countText, capital, listed, ticks, word, step, show,
   };
 })();

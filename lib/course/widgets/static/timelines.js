@@ -1,10 +1,11 @@
 // Lanes over time that a reader changes: a rank that is late or dies, borders between buckets, and
-// FSDP's prefetch. What happens in them Python has simulated, or formulas.js does; the HTML is that
-// of course.widgets.timeline.
+// FSDP's prefetch. What happens in them Python has simulated, or does in the page; the HTML is that of
+// course.widgets.timeline.
 (() => {
   "use strict";
-  const { between, send, assign } = globalThis.minidistFormulas;
-  const { html, secondsText, listed, show } = globalThis.minidistSliders;
+  const { bordered, during, gradient_bytes } = globalThis.minidistModules["course.widgets.in_page"];
+  const { buckets } = globalThis.minidistModules["minidist.formulas.memory"];
+  const { html, secondsText, listed, step, show } = globalThis.minidistSliders;
 
   // In percent, to two digits, without zeros around them.
   const share = (part, whole) =>
@@ -80,46 +81,50 @@
   // ---- borders between buckets ----
 
   function drawBorders({ tokens, borders }, data) {
-    const { gradients: sizes, perToken, algorithm, gpus, link } = data;
+    const now = step(data, { tokens });
     const [most, marks] = data.axes[tokens];
-    const sent = (buckets) => send(buckets, sizes, tokens * perToken, true, algorithm, gpus, link);
-    const bytes = (bucket) => bucket.reduce((sum, index) => sum + sizes[index], 0);
-    const yours = between(sizes, borders);
     const ways = {
-      "your buckets": yours,
-      "DDP, 25 MiB": assign(sizes, 2 ** 20, data.cap),
-      "best possible": between(sizes, data.best[tokens]),
+      "your buckets": bordered(now, borders),
+      "DDP, 25 MiB": during(now, buckets(now)),
+      "best possible": bordered(now, data.best[tokens]),
     };
 
     // The gradients over the whole width: blocks above, buckets below.
+    const sizes = [...gradient_bytes(now)].reverse();
+    const sum = (all) => all.reduce((one, other) => one + other, 0);
     const inOrder = (all) => {
+      const each = most / sum(sizes);
       let at = 0;
-      const each = most / bytes([...sizes.keys()]);
       return all.map((nbytes) => [each * at, each * (at += nbytes), nbytes]);
     };
-    const total = (all) => all.reduce((sum, size) => sum + size, 0);
-    const blocks = data.sizes.flatMap(([times, each]) => Array(times).fill(total(each))).reverse();
+    const { before, block, after } = now.sizes;
+    const last = sizes.length - before.length;
+    const ends = [0];
+    for (let end = after.length; end <= last; end += block.length) ends.push(end);
+    ends.push(sizes.length);
+    const blocks = ends.slice(1).map((end, i) => sum(sizes.slice(ends[i], end)));
     const all = [
       ["gradients", "GB per bucket, the last block first", "thin blocks",
        inOrder(blocks).map(([start, end]) => [start, end])],
-      ["", "", "buckets", inOrder(yours.map(bytes)).map(([start, end, nbytes]) => [start, end, "", (nbytes / 1e9).toFixed(1)])],
+      ["", "", "buckets", inOrder(ways["your buckets"].nbytes)
+        .map(([start, end, nbytes]) => [start, end, "", (nbytes / 1e9).toFixed(1)])],
     ];
 
-    const late = Object.entries(ways).map(([name, buckets]) => {
-      const { backward, travels, exposed } = sent(buckets);
-      const [count, few] = [buckets.length, buckets.length <= data.few];
+    const late = Object.entries(ways).map(([name, { backward, travels, full, exposed }]) => {
+      const [count, few] = [travels.length, travels.length <= data.few];
       const note = `${count} all-reduce${count > 1 ? "s" : ""} · ${secondsText(exposed)} exposed`;
-      const ends = [0, ...inOrder(buckets.map(bytes)).map(([, end]) => (end / most) * 1e3 * backward)];
-      const parts = few ? ends.slice(1).map((end, i) => [ends[i], end]) : [[0, 1e3 * backward]];
-      all.push([name, note, "thin backward", parts]);
+      const parts = few ? full.slice(0, count).map((end, i) => [i ? full[i - 1] : 0, end]) : [[0, backward]];
+      all.push([name, note, "thin backward", parts.map(([start, end]) => [1e3 * start, 1e3 * end])]);
       const bars = travels.map(([start, end]) => [1e3 * start, 1e3 * end]);
       all.push(["", "", `thin communication${few ? "" : " dense"}`, bars]);
       return secondsText(exposed);
     });
+    const many = Object.values(ways).map(({ travels }) => travels.length);
     const says =
-      `After backward the optimizer waits ${late[0]} for your ${yours.length} buckets, ` +
-      `${late[1]} for DDP's ${ways["DDP, 25 MiB"].length}, and ${late[2]} at best.`;
-    return { node: lanes(all, most, marks), says, legend: data.legend };
+      `After backward the optimizer waits ${late[0]} for your ${many[0]} buckets, ` +
+      `${late[1]} for DDP's ${many[1]}, and ${late[2]} at best.`;
+    const axis = marks.map((at) => [at, `${at} ms`]);
+    return { node: lanes(all, most, axis), says, legend: data.legend };
   }
 
   // ---- FSDP's prefetch ----
@@ -131,9 +136,9 @@
       name, "", "",
       inFours(spans[i]).map(([start, end, kind, unit]) => [start, end, kinds[kind], `${unit}`]),
     ]);
-    const { largest, unit } = data;
-    const bars = held.flatMap(([start, units, reduced], i) => {
-      const [end, weights, gradients] = [held[i + 1]?.[0] ?? took, units * unit[0], reduced * unit[1]];
+    const { largest } = data;
+    const bars = held.flatMap(([start, weights, gradients], i) => {
+      const end = held[i + 1]?.[0] ?? took;
       const [low, high] = [weights / largest, (weights + gradients) / largest];
       return [
         ...(weights ? [[start, end, "weights", "", 0, low]] : []),
@@ -144,11 +149,12 @@
 
     const at = (numbers) => inFours(numbers).find(([start, end]) => start <= time && time < end);
     const [span, moves] = spans.map(at);
-    const [, units, reduced] = held.findLast(([start]) => start <= time);
+    const [, weights, gradients] = held.findLast(([start]) => start <= time);
+    const of = ([, , kind, unit]) => `${data.kinds[kind]} of ${unit === "root" ? "the root" : `unit ${unit}`}`;
     const now = [
-      `the GPU ${span ? `computes ${data.kinds[span[2]]} of unit ${span[3]}` : "waits"}`,
-      `the network ${moves ? `does the ${data.kinds[moves[2]]} of unit ${moves[3]}` : "is idle"}`,
-      `${(units * unit[0] + reduced * unit[1]).toFixed(1)} GB are unsharded`,
+      `the GPU ${span ? `computes ${of(span)}` : "waits"}`,
+      `the network ${moves ? `does the ${of(moves)}` : "is idle"}`,
+      `${(weights + gradients).toFixed(1)} GB are unsharded`,
     ];
     const says = `${time < took ? `At ${time} ms ${listed(now)}` : `At ${time} ms the step is over`}. ${summary}`;
     return { node: pointed(lanes(all, data.most, data.ticks), time, data), says, legend: data.legend };

@@ -1,0 +1,366 @@
+"""Which step a slider's controls describe, and what only sliders ask of it.
+
+Runs in the page, as the library's formulas do: `compiled` says how. Bytes and seconds throughout.
+"""
+
+from __future__ import annotations
+
+import math
+
+from course.timing.backward import WAYS, backward, by_way
+from minidist.formulas.inputs import TrainingStep
+from minidist.formulas.memory import memory
+from minidist.formulas.models import gpt, llama, part, scale, tensors
+from minidist.formulas.step import (
+    forecast,
+    into_nodes,
+    names_of,
+    phases,
+    recommended,
+    rungs,
+    tensor_calls,
+    tensor_parallel,
+    traffic,
+    works,
+)
+from minidist.schedule.lanes import busy, end, spans
+from minidist.schedule.steps import COMPUTE, NETWORK
+
+TYPE_CHECKING = False  # as `typing` has it, which a page has not
+if TYPE_CHECKING:
+    from typing import Any
+
+    from minidist.formulas.inputs import Each, Gpu
+
+VOCABULARY = 128256
+ASPECT = 128  # width of a GPT in multiples of its blocks, as in GPT-3
+SEQUENCE = 8192  # tokens, if a rank has as many
+
+
+class Fields:
+    """A record with these fields, as `Shape` is one."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        for name in values:
+            setattr(self, name, values[name])
+
+
+# ---- models ----
+
+
+def shape(parameters: float) -> list[int]:
+    """Blocks and width of a GPT with about so many parameters, and rotary positions.
+
+    A block has 12 width² + 13 width of them; the width is a multiple of 64.
+    """
+    blocks = max(1, round((parameters / 12) ** (1 / 3) / ASPECT ** (2 / 3)))
+    square, line = 12 * blocks, 13 * blocks + 2 + VOCABULARY
+    root = math.sqrt(line * line + 4 * square * parameters)
+    return [blocks, 64 * max(1, round((root - line) / (2 * square) / 64))]
+
+
+def sized(model: list[Any], tokens: int) -> dict[str, Any]:
+    """Fields of `Sizes` with such sequences: of a Llama's shape, or of a GPT's [parameters]."""
+    if len(model) > 1:
+        layers, width, hidden, heads, kv_heads, vocabulary, tied = model
+        return llama(layers, width, hidden, heads, kv_heads, vocabulary, tokens, tied)
+    blocks, wide = shape(model[0])
+    found = gpt(blocks, wide, VOCABULARY, tokens)
+    found["before"] = [VOCABULARY * wide]
+    found["parameters"] -= tokens * wide
+    return found
+
+
+def whole(model: list[Any], tokens: int) -> Any:
+    """Sizes of a model, with such sequences."""
+    return Fields(sized(model, tokens))
+
+
+def training(
+    model: list[Any], tokens: int, gpu: Gpu, each: Each, ranks: int, cap: float = 25.0
+) -> TrainingStep:
+    """A step in which each rank has so many tokens, in sequences of 8,192 or in a shorter one.
+
+    `cap`: MiB of DDP's buckets.
+    """
+    sequence = min(tokens, SEQUENCE)
+    return of_sequences(model, sequence, tokens // sequence, gpu, each, ranks, cap)
+
+
+def of_sequences(
+    model: list[Any], tokens: int, batch: int, gpu: Gpu, each: Each, ranks: int, cap: float = 25.0
+) -> TrainingStep:
+    """A step of `batch` sequences per rank, each of so many tokens."""
+    local, nodes = into_nodes(ranks, gpu.per_node)
+    return TrainingStep(whole(model, tokens), gpu, each, local, nodes, batch, 0.0, cap)
+
+
+# ---- plans ----
+
+
+def planned(
+    model: list[Any],
+    tokens: int,
+    gpu: Gpu,
+    each: Each,
+    ranks: int,
+    batch: int,
+    again: float,
+    limit: float,
+    split: list[int],
+    only: str = "",
+) -> dict[str, Any]:
+    """Steps of a model under each strategy that `split` allows, or `only` one, and their forecasts.
+
+    Args:
+        again: the share of blocks that compute forward twice.
+        limit: bytes of a GPU that may be used.
+        split: tensor, pipeline, micro-batches, stages of a rank; `batch` is of a micro-batch.
+    """  # fmt: skip
+    tensor, pipeline, micro, interleaved = split
+    sizes: Any = Fields(part(whole(model, tokens), tensor, pipeline, micro, interleaved))
+    beside = max(1, gpu.per_node // tensor)  # replicas in a node
+    local, nodes = into_nodes(ranks // (tensor * pipeline), beside)
+    found: dict[str, Any] = {}
+    for name in names_of(pipeline, local, nodes, beside) if only == "" else [only]:
+        alone = name == "single"
+        step = TrainingStep(
+            sizes, gpu, each, 1 if alone else local, 1 if alone else nodes, batch * micro, again,
+            25, False, False, [], tensor, pipeline, micro, interleaved, limit,
+        )  # fmt: skip
+        found[name] = forecast(step, name)
+        found[name]["step"] = step
+        found[name]["memory"] = memory(step, name)
+        found[name]["fits"] = found[name]["peak"] <= limit
+    return found
+
+
+def advised(found: dict[str, Any], pipeline: int, limit: float, close: float) -> str:
+    """The strategy to run, of those that are planned; "" if nothing fits."""
+    return recommended(found, rungs(pipeline), limit, close)
+
+
+def moments(held: dict[str, float]) -> list[dict[str, float]]:
+    """Parts of what a rank holds when backward begins, and in the update; see `memory`."""
+    base = {"weights": held["weights"], "optimizer": held["optimizer"]}
+    first = base.copy()
+    first["gradients"] = held["buckets"]
+    first["activations"] = held["activations"]
+    first["unsharded"] = held["begins"]
+    base["gradients"] = held["buckets"] + held["gradients"]
+    base["unsharded"] = max(held["ends"], held["update"])
+    return [first, base]
+
+
+def largest(held: dict[str, float]) -> dict[str, float]:
+    """Parts of what a rank holds when it holds most."""
+    first, last = moments(held)
+    return first if total(first) >= total(last) else last
+
+
+def total(parts: dict[str, float]) -> float:
+    """Bytes of all parts."""
+    return sum([parts[name] for name in parts])
+
+
+def alone(
+    model: list[Any], tokens: int, gpu: Gpu, each: Each, batch: int, again: float, limit: float
+) -> dict[str, Any]:
+    """One GPU: its forecast, and what it holds when backward begins and in the update."""
+    split = [1, 1, 1, 1]
+    plans = planned(model, tokens, gpu, each, 1, batch, again, limit, split, "single")
+    found: dict[str, Any] = plans["single"]
+    found["moments"] = moments(found["memory"])
+    return found
+
+
+def dimensions(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """Seconds of each part of a planned step in a grid, and the bytes that each dimension sends."""
+    step: TrainingStep = found[name]["step"]
+    calls, size = tensor_calls(step)
+    tensor = calls * size * (step.tensor - 1) / step.tensor
+    data = _sent(step, name)
+    takes = [work.takes for work in works(step, name) if work.lane != COMPUTE]
+    return {
+        "sent": {"data": data, "tensor": tensor, "pipeline": found[name]["sent"] - data - tensor},
+        "seconds": {
+            "compute": found[name]["compute"],
+            "bubble": found[name]["bubble"],
+            "data": sum(takes),
+            "tensor": tensor_parallel(step),
+        },
+    }
+
+
+def _sent(step: TrainingStep, name: str) -> float:
+    """Bytes that a rank sends to other replicas."""
+    replica = TrainingStep(
+        step.sizes, step.gpu, step.each, step.local, step.nodes, step.batch, step.checkpointing
+    )
+    return traffic(replica, name)[0]
+
+
+# ---- backward under DDP ----
+
+
+def between(count: int, borders: list[int]) -> list[list[int]]:
+    """Buckets of so many gradients, the last one first; each border: how many come before it."""
+    edges, found = [0] + _sorted(borders) + [count], []  # noqa: RUF005
+    for place in range(len(edges) - 1):
+        bucket = [count - 1 - index for index in range(edges[place], edges[place + 1])]
+        if len(bucket) > 0:
+            found.append(bucket)
+    return found
+
+
+def _sorted(numbers: list[int]) -> list[int]:
+    found: list[int] = []
+    for number in numbers:
+        before = [each for each in found if each <= number]
+        found = before + [number] + [each for each in found if each > number]
+    return found
+
+
+def bordered(step: TrainingStep, borders: list[int]) -> dict[str, Any]:
+    """Backward with these borders between buckets."""
+    return during(step, between(len(tensors(step.sizes)), borders))
+
+
+def during(step: TrainingStep, buckets: list[list[int]]) -> dict[str, Any]:
+    """Backward with these buckets, each of which leaves when it is full."""
+    return _travels(backward(step, buckets, True))
+
+
+def gradient_bytes(step: TrainingStep) -> list[float]:
+    """Bytes of each gradient, in the order in which forward uses the parameters."""
+    each = scale(step.sizes) * step.each.gradients
+    return [each * count for count in tensors(step.sizes)]
+
+
+def ways(step: TrainingStep) -> list[dict[str, Any]]:
+    """Backward under each of `WAYS`."""
+    return [_travels(by_way(step, way)) for way in WAYS]
+
+
+def _travels(found: dict[str, Any]) -> dict[str, Any]:
+    """The same, with start and end of each all-reduce, and the share of them that is hidden."""
+    sent = [span for span in found["spans"] if span.lane == NETWORK]
+    takes = busy(found["spans"], NETWORK)
+    found["travels"] = [[span.start, span.end] for span in sent]
+    found["full"] = [span.end for span in found["spans"] if span.lane == COMPUTE]
+    found["hidden"] = 1 - found["exposed"] / takes if takes > 0 else 1.0
+    return found
+
+
+# ---- scaling ----
+
+
+def scaled(
+    model: list[Any], tokens: int, batch: int, gpu: Gpu, each: Each, ranks: int, together: int
+) -> dict[str, float]:
+    """A step of DDP in which each rank has `batch` sequences: its parts, and its efficiency.
+
+    Efficiency is beside one rank whose steps have so many sequences `together`.
+    """
+    step = of_sequences(model, tokens, batch, gpu, each, ranks)
+    alone = sum(phases(of_sequences(model, tokens, together, gpu, each, 1), "ddp"))
+    found, takes = spans(works(step, "ddp")), phases(step, "ddp")
+    return {
+        "forward": takes[0],
+        "backward": takes[1],
+        "update": takes[2],
+        "communication": busy(found, NETWORK),
+        "seconds": end(found),
+        "efficiency": alone / together * batch / end(found),
+        "starts": min([span.start for span in found if span.lane == NETWORK]),
+        "ends": max([span.end for span in found if span.lane == NETWORK]),
+    }
+
+
+# ---- prices of schedules ----
+
+
+def price(counts: list[float], nbytes: float, alpha: float, bandwidth: float) -> float:
+    """Seconds of a schedule on a switch: `counts` of messages that follow each other, and tensors.
+
+    `alpha`: seconds per message; `bandwidth`: bytes per second, 1 / β.
+    """
+    return counts[0] * alpha + counts[1] * nbytes / bandwidth
+
+
+def best(counts: dict[str, list[float]], nbytes: float, alpha: float, bandwidth: float) -> str:
+    """The schedule that takes least."""
+    found = ""
+    for name in counts:
+        takes = price(counts[name], nbytes, alpha, bandwidth)
+        if found == "" or takes < price(counts[found], nbytes, alpha, bandwidth):
+            found = name
+    return found
+
+
+def crossings(counts: dict[str, list[float]], alpha: float, bandwidth: float) -> list[list[Any]]:
+    """Sizes at which another schedule becomes the best, as [bytes, from, to], smallest first."""
+    now = best(counts, 0.0, 1.0, 1.0)
+    found: list[list[Any]] = []
+    for name in counts:  # of those with the fewest messages the one with the fewest bytes
+        if counts[name][0] == counts[now][0] and counts[name][1] < counts[now][1]:
+            now = name
+    while True:
+        then, least = "", math.inf
+        for name in counts:
+            fewer, more = counts[now][1] - counts[name][1], counts[name][0] - counts[now][0]
+            if fewer > 0:
+                at = more * alpha / fewer * bandwidth
+                if at < least or (at == least and counts[name][1] < counts[then][1]):
+                    then, least = name, at
+        if then == "":
+            return found
+        found.append([least, now, then])
+        now = then
+
+
+# ---- failures and checkpoints: Daly's model (2006) ----
+
+
+class Lost:
+    """The shares of a run's time that train nothing new.
+
+    Attributes:
+        saving: of checkpoints.
+        again: waiting for the restart, and doing again what was not saved.
+        total: all of it.
+    """
+
+    def __init__(self, saving: float, again: float) -> None:
+        self.saving, self.again, self.total = saving, again, saving + again
+
+
+def lost(interval: float, save: float, mtbf: float, restart: float) -> Lost:
+    """What is lost when failures come at random, on average one in `mtbf` seconds on all ranks.
+
+    `interval`: seconds of training from save to save, which takes `save` seconds; `restart`:
+    seconds from a failure until training goes on.
+    """
+    exponent = (interval + save) / mtbf
+    if restart / mtbf + exponent > 700:  # it would never get that far
+        return Lost(0.0, 1.0)
+    took = mtbf * math.exp(restart / mtbf) * math.expm1(exponent)
+    saving = save / took
+    return Lost(saving, 1 - interval / took - saving)
+
+
+def best_interval(save: float, mtbf: float) -> float:
+    """The interval that loses least: where (1 - x) e^x = e^(-save/mtbf), for x = interval/mtbf."""
+    low, high, goal = 0.0, 1.0, math.exp(-save / mtbf)
+    for _ in range(60):
+        middle = (low + high) / 2
+        if (1 - middle) * math.exp(middle) > goal:
+            low = middle
+        else:
+            high = middle
+    return mtbf * low
+
+
+def rule_of_thumb(save: float, mtbf: float) -> float:
+    """Young's first-order answer (1974): sqrt(2 * save * mtbf)."""
+    return math.sqrt(2 * save * mtbf)
