@@ -1,4 +1,5 @@
-"""`python -m benchmarks [CASE ...]` on the CPU; `python -m benchmarks gpu` on this host's GPUs.
+"""`python -m benchmarks [CASE ...]` on the CPU; `python -m benchmarks gpu` on this host's GPUs,
+and `python -m benchmarks gpu rates` for the section that takes four minutes alone.
 
 To measure something more, write a module with a `measure(scope, clock)` that yields rows, and add
 it to `CASES` or to `GPU_SECTIONS`.
@@ -18,6 +19,7 @@ from benchmarks.cases import (
     local_sgd,
     memory_limit,
     plan,
+    rates,
     ring,
     small_job,
     split,
@@ -57,18 +59,22 @@ GPU_SECTIONS = [
     Section("zero", zero.measure, 45),
     Section("fsdp", fsdp.measure, 45),
 ]
+GPU_RECORDS = {
+    "gpu": GPU_SECTIONS,
+    "gpu_rates": [GPU_SECTIONS[0], Section("rates", rates.measure, 240)],
+}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure and record; the exit status."""
-    if list(arguments) == ["gpu"]:
+    if (name := "_".join(arguments)) in GPU_RECORDS:
         gpus = torch.cuda.device_count()
         if not gpus:
             print("no CUDA device: nothing to measure")
             return 2
-        return run_sections(on_gpus(gpus))
+        return run_sections(on_gpus(gpus), name)
     if unknown := sorted(set(arguments) - set(CASES)):
-        print(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}, or gpu alone")
+        print(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}, or gpu, or gpu rates")
         return 2
     for name in arguments or CASES:
         measure, scope = CASES[name]
@@ -81,12 +87,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def run_sections(scope: Scope) -> int:
-    """All sections, in one record; the exit status: 1 if a section failed, or 0."""
+def run_sections(scope: Scope, name: str = "gpu") -> int:
+    """All sections of a record; the exit status: 1 if a section failed, or 0."""
     start = time.monotonic()
-    rows, failed = run(GPU_SECTIONS, scope)
+    rows, failed = run(GPU_RECORDS[name], scope)
     took = {"section": "command", "seconds": round(time.monotonic() - start, 1), "failed": failed}
-    path = record("gpu", [*rows, took], "python -m benchmarks.gpu")
+    path = record(name, [*rows, took], f"python -m benchmarks.{name.replace('_', ' ')}")
     for row in rows:
         if "skipped" in row:
             print(f"skipped: {row['review']} {row['check']}: {row['skipped']}")

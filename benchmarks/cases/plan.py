@@ -134,13 +134,15 @@ class Machine:
         }
 
     def on(self, name: str) -> Accelerator:
-        """This machine with one of the links, as a plan wants it; all of the rate is used."""
+        """This machine with one of the links, as a plan wants it; all of the rate is used.
+
+        It is of no generation whose NCCL is known: collectives take what rings take on the link.
+        """
         link = EMULATED if name == "emulated" else self.link
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         speed, late = 1 / link.beta, link.alpha
         gpu = Accelerator("a core", self.training, memory, self.bandwidth, speed, speed)
-        gpu = gpu._replace(utilization=1.0, half_width=0)
-        return gpu._replace(nvlink_latency=late, network_latency=late)
+        return gpu._replace(utilization=1.0, nvlink_latency=late, network_latency=late)
 
 
 def rates(config: Config, ranks: int, times: dict[Config, Seconds], scope: Scope) -> Machine:

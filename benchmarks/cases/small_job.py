@@ -163,7 +163,7 @@ class Llama(nn.Module):
     def __init__(self, shape: Shape, checkpointed: bool) -> None:
         super().__init__()
         self.token = nn.Embedding(shape.vocabulary, shape.width)
-        self.blocks = nn.ModuleList(_block(shape, checkpointed) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(block_of(shape, checkpointed) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.width)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -175,7 +175,8 @@ class Llama(nn.Module):
         return cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
 
-def _block(shape: Shape, checkpointed: bool) -> LlamaBlock:
+def block_of(shape: Shape, checkpointed: bool) -> LlamaBlock:
+    """A Llama's block with the norms that it has."""
     block = LlamaBlock(shape.width, shape.hidden, shape.heads, shape.kv_heads)
     block.norm, block.mlp_norm = nn.RMSNorm(shape.width), nn.RMSNorm(shape.width)
     if checkpointed:

@@ -30,7 +30,8 @@ def rows_of(measure: Measure) -> list[Row]:
 
 
 def test_every_case_of_the_command_has_a_record_of_its_name() -> None:
-    assert {path.stem for path in RESULTS.glob("*.json")} - {"gpu"} == set(command.CASES)
+    names = {path.stem for path in RESULTS.glob("*.json")}
+    assert {name for name in names if not name.startswith("gpu")} == set(command.CASES)
     assert command.main(["no such case"]) == 2
 
 

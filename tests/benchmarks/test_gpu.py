@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ import torch.distributed as dist
 import benchmarks.harness.record
 import minidist
 from benchmarks import __main__ as command
-from benchmarks.cases import small_job, split
+from benchmarks.cases import rates, small_job, split
 from benchmarks.checks import collectives as correct
 from benchmarks.checks import copy_bandwidth, multi_gpu, stream_order
 from benchmarks.harness import training, turns
@@ -56,7 +57,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Row:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(benchmarks.harness.record, "RESULTS", folder)
         longer = [section._replace(seconds=1000) for section in SECTIONS]  # for a busy machine
-        patch.setattr(command, "GPU_SECTIONS", longer)
+        patch.setitem(command.GPU_RECORDS, "gpu", longer)
         patch.setattr(command, "run", lambda *sections: run(*sections, total=8000))
         patch.setattr(small_job, "MEMORY", tuple(map(tiny, small_job.MEMORY)))
         patch.setattr(small_job, "RATES", tuple(map(tiny, small_job.RATES)))
@@ -313,6 +314,118 @@ def test_memory_is_measured_and_predicted_in_every_setup(written: Row, section: 
             assert 0.95 < row["held_bytes"] / row["predicted_held_bytes"] < 1.4
 
 
+# F of a block, a section that is asked for by name
+
+BLOCK = small_job.Shape(1, 32, 64, 4, 2, 100)
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    """Rows of the section alone, with a block that a CPU can train."""
+    folder = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(benchmarks.harness.record, "RESULTS", folder)
+        for name, value in (("BLOCKS", (BLOCK,)), ("TOKENS", (16, 32)), ("WAYS", WAYS_OF_BLOCKS)):
+            monkey.setattr(rates, name, value)
+        status = command.run_sections(SMALL, "gpu_rates")
+    found: Row = json.loads((folder / "gpu_rates.json").read_text())
+    assert status == 0, found["rows"]
+    assert found["command"] == "python -m benchmarks.gpu rates"
+    assert [row["section"] for row in found["rows"][::9]] == ["environment", "command"]
+    return rows_of(found, "rates")
+
+
+WAYS_OF_BLOCKS = ("bf16, compiled", "autocast")
+
+
+def test_a_block_s_matrices_and_attention_have_each_their_rate(blocks: list[Row]) -> None:
+    assert [(row["way"], row["checkpointed"], row["tokens"]) for row in blocks] == [
+        *product(WAYS_OF_BLOCKS, (False, True), (16, 32))
+    ]
+    block = small_job.block_of(BLOCK, False)
+    products = 2 * sum(p.numel() for p in block.parameters() if p.dim() == 2)  # of a token
+    for row in blocks:
+        passes, tokens = (4 if row["checkpointed"] else 3), row["tokens"]
+        pairs = 2 * tokens * BLOCK.width  # of a token: half of those that no mask hides
+        for part, parts in product(small_job.PARTS, ("ms", "without_attention_ms")):
+            low, middle, high = row[parts][part]
+            assert 0 < low <= middle <= high
+        took, rest = (
+            sum(row[parts][part][1] for part in ("forward", "backward")) / 1e3
+            for parts in ("ms", "without_attention_ms")
+        )
+        done = 1e-12 * passes * tokens
+        assert row["tflops"] == pytest.approx(done * (products + pairs) / took, rel=2e-3)
+        assert row["matrices_tflops"] == pytest.approx(done * products / rest, rel=2e-3)
+        if took > 1.1 * rest:  # or rounding shows
+            attention = row["attention_tflops"]
+            assert attention == pytest.approx(done * pairs / (took - rest), rel=0.05)
+            assert row["attention"] == pytest.approx(attention / row["matrices_tflops"], rel=2e-3)
+        assert row["planned_tflops"] > row["tflops"]
+
+
+def test_blocks_are_those_of_the_jobs() -> None:
+    for shape, job in zip(rates.BLOCKS, (jobs.SMALL, jobs.MEDIUM, jobs.LARGE), strict=True):
+        with torch.device("meta"):
+            block = small_job.block_of(shape, False)
+        assert sum(p.numel() for p in block.parameters()) == job.largest_unit
+        assert shape.width == job.width
+    _, section = command.GPU_RECORDS["gpu_rates"]
+    assert (section.name, section.seconds) == ("rates", 240), "four minutes"
+
+
+def test_a_sum_takes_attention_s_place_and_all_weights_have_gradients() -> None:
+    query, key = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
+    right = query + 3 * key.repeat_interleave(2, 1)  # each two heads share a key and a value
+    torch.testing.assert_close(rates.summed(query, key, 2 * key, is_causal=True), right)
+    block = small_job.block_of(BLOCK, False)
+    with patch("course.training.models.scaled_dot_product_attention", rates.summed):
+        block(torch.randn(1, 16, 32)).sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in block.parameters())
+
+
+def on_a_small_gpu(runs: list[small_job.Run], seconds: float, path: str) -> None:
+    def times(run: small_job.Run, seconds: float) -> Any:
+        if run.tokens > 16:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried\nmore")
+        raise ValueError("odd\nmore")
+
+    with patch.object(rates, "times", times):
+        rates.on_rank(runs, seconds, path)
+
+
+def test_a_block_without_memory_or_time_is_a_row_and_one_that_fails_fails_the_section(
+    tmp_path: Path,
+) -> None:
+    runs = [small_job.Run("bf16", BLOCK, tokens) for tokens in (16, 32)]
+    with pytest.raises(minidist.RankError, match="1 of 2 runs failed"):
+        minidist.launch(on_a_small_gpu, 1, runs, 60, str(tmp_path / "rows"), device="cpu")
+    minidist.launch(on_a_small_gpu, 1, runs[1:], 0, str(tmp_path / "rows"), device="cpu")
+    odd, full, late = map(json.loads, (tmp_path / "rows").read_text().splitlines())
+    assert (odd["tokens"], odd["error"]) == (16, "ValueError: odd")
+    assert (full["tokens"], full["out_of_memory"]) == (32, "CUDA out of memory. Tried")
+    assert (late["tokens"], late["no_time"]) == (32, "the 0 s of this section are over")
+
+
+def test_rows_of_blocks_outlive_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(_: Setup, fn: Any, runs: Any, seconds: float, path: str, timeout: float) -> None:
+        assert (len(runs), len(set(runs))) == (72, 72)
+        assert 0 < seconds < timeout <= 240
+        Path(path).write_text('{"width": 3072}\n')
+        raise minidist.RankError("rank 0 was killed", [0])
+
+    monkeypatch.setattr(Setup, "launch", launch)
+    rows: list[Row] = []
+    with pytest.raises(minidist.RankError, match="killed"):
+        rows.extend(rates.measure(on_gpus(1), Clock(240)))
+    assert rows == [{"width": 3072}]
+
+
+def test_a_section_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["gpu", "rate"]) == 2
+    assert capsys.readouterr().out.startswith("unknown: gpu, rate; there are ")
+
+
 # On a machine that has torch and numpy alone
 
 ALONE = """
@@ -493,3 +606,30 @@ def test_times_on_a_gpu_are_those_of_events_around_all_calls(
     monkeypatch.setattr(minidist, "device", lambda: torch.device("cuda:0"))
     assert turns.interval(lambda: log.append("call"), 3) == (0.0, pytest.approx(0.006))
     assert log == ["event", "call", "call", "call", "event", "wait"]
+
+
+def test_parts_of_a_step_are_timed_by_events_between_them_and_the_host_waits_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = len(log)
+            log.append("event")
+
+        def synchronize(self) -> None:
+            log.append("wait")
+
+        def elapsed_time(self, end: "Event") -> float:
+            return 1e3 * (end.at - self.at)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(minidist, "device", lambda: torch.device("cuda:0"))
+    parts = {"forward": lambda: log.append("f"), "backward": lambda: log.extend("bb")}
+    found = turns.in_order(parts, 2)
+    assert found.intervals == {"forward": [(0, 2), (5, 7)], "backward": [(2, 5), (7, 10)]}
+    assert log == ["event", *("f", "event", "b", "b", "event") * 2, "wait"]

@@ -66,7 +66,7 @@ def test_a_failed_section_is_recorded_with_what_it_found_before_and_the_next_one
 
     monkeypatch.setattr(benchmarks.harness.record, "RESULTS", tmp_path)
     sections = [Section("first", breaks, 60), Section("second", works, 60)]
-    monkeypatch.setattr(command, "GPU_SECTIONS", sections)
+    monkeypatch.setitem(command.GPU_RECORDS, "gpu", sections)
     assert command.run_sections(SMALL) == 1
     found, error, after, took = json.loads((tmp_path / "gpu.json").read_text())["rows"]
     assert found == {"section": "first", "found": 1}

@@ -39,7 +39,7 @@ def by_way(name: str, what: str, ranks: int) -> dict[str, Row]:
 def test_the_page_names_every_case_that_can_be_recorded() -> None:
     page = (RESULTS.parents[1] / "book" / "results.md").read_text()
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == [*CASES]
-    assert {*NAMES} - {"gpu"} == {*CASES}
+    assert {name for name in NAMES if not name.startswith("gpu")} == {*CASES}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,142 @@
+"""F of a Llama's block on one GPU: of its matrices, and of causal attention, apart.
+
+A block of each of the book's jobs trains alone, on one sequence: forward, backward, and AdamW in
+one launch. It trains again with a sum in place of attention, which also reads queries, keys and
+values; what is saved is attention's time. Operations are counted as a plan counts them: backward
+twice those of forward, and a recomputed block its forward once more, of which torch leaves out the
+last product unless the block is compiled.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import minidist
+from benchmarks.cases.small_job import PARTS, Run, Shape, accelerator, block_of, tried
+from benchmarks.harness import turns
+from benchmarks.harness.record import Row
+from benchmarks.harness.sections import Clock
+from benchmarks.harness.setups import Scope, Setup
+from course.training import models
+from minidist.planner.jobs import SHAPES
+
+BLOCKS = tuple(Shape(1, *shape[1:6]) for shape in SHAPES.values())
+TOKENS = (2048, 8192, 32_768)
+WAYS = ("bf16, compiled", "autocast, compiled", "bf16", "autocast")  # time may run out in the last
+LEAST, MOST = 2, 7  # rounds in which the parts are timed
+START = 15  # seconds for a process to begin and to end
+
+
+def measure(scope: Scope, clock: Clock) -> Iterator[Row]:
+    """A row for each run, also if it found no memory or no time; they outlive a crash."""
+    each = product(BLOCKS, WAYS, (False, True), TOKENS)
+    runs = [Run(way, shape, tokens, 1, again) for shape, way, again, tokens in each]
+    alone, seconds = Setup(1, scope.device), clock.left()
+    with NamedTemporaryFile("r") as rows:
+        try:
+            alone.launch(on_rank, runs, seconds - START, rows.name, timeout=seconds)
+        finally:
+            yield from map(json.loads, rows)
+
+
+def on_rank(runs: list[Run], seconds: float, path: str) -> None:
+    """On the only rank: each run, one after the other, and a line for each.
+
+    Raises:
+        RuntimeError: some failed, but not for want of memory or time.
+    """
+    clock, failed = Clock(seconds), 0
+    for done, run in enumerate(runs):
+        if run[:2] != runs[done - 1][:2]:  # another way or shape
+            torch.compiler.reset()  # it keeps few versions of a function
+        row: Row = {"what": "block", "way": run.way, "width": run.shape.width}
+        row |= {"tokens": run.tokens, "checkpointed": run.checkpointed}
+        try:
+            row |= tried(run, partial(rate, clock, len(runs) - done))
+        except TimeoutError as error:
+            row["no_time"] = str(error)
+        except Exception as error:
+            row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+            failed += 1
+        with Path(path).open("a") as lines:
+            print(json.dumps(row), file=lines)
+    if failed:
+        raise RuntimeError(f"{failed} of {len(runs)} runs failed")
+
+
+def rate(clock: Clock, parts: int, run: Run) -> Row:
+    """Operations per second within a share of the time: of all, of matrices and of attention."""
+    seconds = clock.left() / parts / 2
+    whole = times(run, seconds)
+    with patch.object(models, "scaled_dot_product_attention", summed):
+        without = times(run, seconds)
+    took, rest = (sum(each[part][1] for part in PARTS[:2]) for each in (whole, without))
+    sizes, gpu, passes = run.shape.sizes(run.tokens), accelerator(), 3 + run.checkpointed
+    attention = passes * sizes.attention
+    matrices = passes * (sizes.operations - sizes.head) - attention
+    speed = attention / (took - rest) if took > rest else 0.0  # too short to be seen
+    return {
+        "ms": {part: turns.milliseconds(whole[part]) for part in PARTS},
+        "without_attention_ms": {part: turns.milliseconds(without[part]) for part in PARTS},
+        "tflops": turns.digits(1e-12 * (matrices + attention) / took),
+        "matrices_tflops": turns.digits(1e-12 * matrices / rest),
+        "attention_tflops": turns.digits(1e-12 * speed),
+        "attention": turns.digits(speed * rest / matrices),
+        "planned_tflops": turns.digits(1e-12 * gpu.rate(run.shape.width)),
+        "planned_attention": gpu.attention,
+    }
+
+
+def times(run: Run, seconds: float) -> dict[str, list[float]]:
+    """Quartiles of each part of a step, in about so many seconds."""
+    parts = parts_of(run)
+    turns.in_order(parts, 1)  # compiles, and lays out the optimizer's state
+    trial = turns.in_order(parts, 1).intervals.values()
+    rounds = int(seconds / sum(end - start for ((start, end),) in trial))
+    return turns.quartiles([turns.in_order(parts, max(LEAST, min(MOST, rounds)))])
+
+
+def summed(query: Tensor, key: Tensor, value: Tensor, **_: bool) -> Tensor:
+    """Sum of each query, its key and its value, in attention's shape."""
+    groups = query.unflatten(1, (key.shape[1], -1))
+    return (groups + (key + value).unsqueeze(2)).flatten(1, 2)
+
+
+def parts_of(run: Run) -> dict[str, turns.Call]:
+    """Parts of a step of one block, to be called in this order."""
+    device, half = minidist.device(), run.way.startswith("bf16")
+    dtype = torch.bfloat16 if half else torch.float32
+    with device:
+        block: Any = block_of(run.shape, checkpointed=False).to(dtype)
+        x, gradient = torch.randn(2, 1, run.tokens, run.shape.width, dtype=dtype).unbind()
+    x.requires_grad_()
+    optimizer = torch.optim.AdamW(block.parameters(), lr=1e-4, fused=True)
+    if "compiled" in run.way:  # once for all lengths; a CPU may have no compiler
+        backend = "inductor" if device.type == "cuda" else "eager"
+        block = torch.compile(block, dynamic=True, backend=backend)
+    if run.checkpointed:
+        block = partial(checkpoint, block, use_reentrant=False)
+    outputs: list[Tensor] = []
+
+    def forward() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=not half):
+            outputs.append(block(x))
+
+    def backward() -> None:
+        outputs.pop().backward(gradient)
+
+    def update() -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+        x.grad = None
+
+    return {"forward": forward, "backward": backward, "update": update}
