@@ -11,6 +11,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from course.puzzles import IN_THE_PAGE
+from course.widgets.compiled import MODULES as MODULES_OF_SLIDERS
 from tests.mutants.__main__ import mutated
 from tests.mutants.faults import MUTANTS
 
@@ -63,7 +65,7 @@ DISTRIBUTED = re.compile(r"torch\.distributed\b|torch\._C\._distributed")
 FLOORS = [
     ["errors"],
     ["schedule", "profiler", "launch"],
-    ["diagnose"],
+    ["diagnose", "formulas"],
     ["collectives", "mapreduce"],
     ["comm"],
     ["parallel.sharding", "parallel.autograd", "parallel.checks", "parallel.holders"],
@@ -71,7 +73,10 @@ FLOORS = [
     ["parallel.full_model", "plots", "planner"],
     ["train"],
 ]
-PURE = ["schedule", "parallel.sharding", "memory.state", "memory.predict", "plots", "planner"]
+PURE = [
+    "schedule", "formulas", "parallel.sharding", "memory.state", "memory.predict", "plots",
+    "planner",
+]  # fmt: skip
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
@@ -128,7 +133,7 @@ ROOMS = [m for m in sorted(PATHS) if m != "minidist.parallel"]
 # Files that a reader opens at most, the module itself included.
 CLOSURES = {
     "minidist.launch.launch": 9,
-    "minidist.memory.predict": 8,
+    "minidist.memory.predict": 9,
     "minidist.parallel.ddp.reducer": 9,
     "minidist.parallel.zero.slices": 10,
     "minidist.parallel.fsdp.unit": 9,
@@ -208,6 +213,35 @@ def test_a_pure_room_never_imports_torch_distributed(module: str) -> None:
         if any(map(DISTRIBUTED.match, dotted_names(PATHS[name].read_text())))
     ]
     assert speakers == []
+
+
+# ---- what also runs in a page of the book ----
+
+CORES = ("schedule.replay", "schedule.buckets", "schedule.lanes", "schedule.steps", "formulas")
+INPUTS = "minidist.formulas.inputs"  # the records that Python hands to the formulas
+
+
+def test_what_runs_in_the_page_imports_nothing_but_math_and_its_like() -> None:
+    """Types may come from anywhere: a page never looks under `TYPE_CHECKING`."""
+    paths = PATHS | {module_name(path): path for path in COURSE}
+    names = [n for n in PATHS if f"{n}.".startswith(tuple(f"minidist.{core}." for core in CORES))]
+    page = {*names, *IN_THE_PAGE, *MODULES_OF_SLIDERS} - {INPUTS}
+    assert {"minidist.schedule.replay", "minidist.schedule.lanes"} <= page
+    found = []
+    for name in sorted(page):
+        tree = ast.parse(paths[name].read_text())
+        tree.body = [
+            node for node in tree.body
+            if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        ]  # fmt: skip
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found += [(name, alias.name) for alias in node.names if alias.name != "math"]
+            elif isinstance(node, ast.ImportFrom) and node.module not in ("__future__", "math"):
+                whole = {f"{node.module}.{alias.name}" for alias in node.names}
+                if node.module not in page | {INPUTS} and not whole <= page:
+                    found.append((name, node.module or ""))
+    assert found == []
 
 
 # ---- the course stands on the library, in rooms of its own ----

@@ -29,6 +29,7 @@ from tools.execute import run_all
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "_build"
 INDEX = BUILD / "html" / "index.html"
+PRICES = BUILD / "prices"  # what pages have asked of the formulas: see course.pages.price
 EXECUTED_WITH = BUILD / "executed-with"  # the inputs that the results in the cache belong to
 RENDERED_FROM = BUILD / "rendered-from"  # the inputs of the last build that ended well
 
@@ -134,7 +135,9 @@ def main() -> int:
         print("Nothing changed since the book was built.")
     else:
         discard(executed_with)
-        with patch.dict(os.environ, MINIDIST_BOOK="1"):  # all pages are served the scripts
+        PRICES.mkdir(exist_ok=True)
+        served = {"MINIDIST_BOOK": "1", "MINIDIST_PRICES": str(PRICES)}  # scripts, to all pages
+        with patch.dict(os.environ, served):
             status = int(run_all()) or render()
         if fingerprints()[0] != executed_with:  # nobody knows what the results were made from
             EXECUTED_WITH.unlink(missing_ok=True)

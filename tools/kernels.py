@@ -94,6 +94,10 @@ class KernelManager(AsyncKernelManager):
         return await super()._async_pre_start_kernel(**kwargs)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    os.environ["MINIDIST_PAGE"] = item.path.stem  # a page's questions are noted under its name
+
+
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["TQDM_DISABLE"] = "1"  # the book shows what a cell leaves, not how far it was
     get_context("forkserver").set_forkserver_preload(IMPORTED)

@@ -7,7 +7,7 @@ import matplotlib
 
 from minidist import plots
 from minidist.schedule.algorithms import ring_all_reduce
-from minidist.schedule.simulate import replay
+from minidist.schedule.traffic import replay
 
 PICTURE = Path(__file__).parent.parent / ".github" / "ring.svg"
 PAUSE, ROUNDS = 1.2, 3  # seconds between two steps; after so many rounds all of them stay

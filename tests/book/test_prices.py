@@ -1,12 +1,17 @@
 """Every page, lab, widget and script prices one cluster, three jobs and one rate of computing.
 
 What they are stands in `minidist.planner.hardware` and `minidist.planner.jobs`. Published facts may
-name other models and machines; where they do, it is listed here.
+name other models and machines; where they do, it is listed here. What a step takes is asked of
+`course.pages.price.ask`, which notes questions and answers while the book is built.
 """
 
+import ast
+import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -31,9 +36,10 @@ ALLOWED = {
     ("book/choosing.md", "70 B parameters are 140 GB"): "the exercise with a bug",
     ("book/choosing.md", "16 * 70e9"): "its solution",
     ("book/cluster.md", "asynchronous checkpoint of a 7 B model"): "published",
+    ("book/fsdp.md", "one_nic = step"): "an exercise about nodes with one card",
     ("book/gpus.md", "Llama of 70 billion parameters"): "published",
     ("book/hardware.md", "ETHERNET_100"): "the table of links",
-    ("book/zero.md", "ETHERNET_100"): "a slower network, compared by name",
+    ("lib/course/pages/sharded.py", "ETHERNET_100"): "a slower network, compared by name",
     ("lib/course/widgets/cost.py", "ETHERNET_100"): "the name of a rate on a slider",
     ("lib/course/widgets/plan.py", "Llama 3.1 70B"): "a calculator for the reader's own model",
     ("lib/course/widgets/memory.py", "7 billion, for instance"): "how numbers are written",
@@ -80,3 +86,133 @@ def test_what_is_allowed_is_still_there() -> None:
 )
 def test_the_rules_see_what_they_should(line: str) -> None:
     assert any(re.search(pattern, line) for pattern in RULES.values())
+
+
+# ---- one question, one answer ----
+
+NOTES = ROOT / "_build" / "prices"
+
+
+def notes() -> list[dict[str, Any]]:
+    """What pages have asked while the book was built."""
+    found = [
+        json.loads(line)
+        for path in sorted(NOTES.glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    assert found, "`make book` notes what its pages ask"
+    return found
+
+
+def by_question() -> dict[str, dict[str, set[float]]]:
+    """Question → page → its answers."""
+    asked: dict[str, dict[str, set[float]]] = defaultdict(lambda: defaultdict(set))
+    for note in notes():
+        page, answer = note.pop("page"), note.pop("answer")
+        asked[json.dumps(note, sort_keys=True)][page].add(answer)
+    return asked
+
+
+def test_a_question_has_one_answer_wherever_it_is_asked() -> None:
+    several = {
+        question: {page: sorted(answers) for page, answers in pages.items()}
+        for question, pages in by_question().items()
+        if len(set().union(*pages.values())) > 1
+    }
+    assert several == {}
+
+
+def test_pages_share_questions() -> None:
+    asked = by_question()
+    assert len({page for pages in asked.values() for page in pages}) >= 15
+    assert sum(len(pages) > 1 for pages in asked.values()) >= 10
+
+
+# ---- no page multiplies a rate itself ----
+
+RATES = {"flops", "nvlink", "network", "node_network", "bandwidth", "rate"}
+MULTIPLIES = (ast.Mult, ast.Div, ast.FloorDiv)
+DESCRIBES = ("_replace", "Link")
+# Page and expression → why.
+RATED = {
+    ("book/beyond.md", "0.41 * H100.flops"): "a published MFU, held against the formula's",
+    ("book/choosing.md", "6300 * needed / H100.flops"): "the MFU of a reader's own run",
+    ("book/disagree.md", "nbytes / H100.bandwidth"): "reading weights, in no step",
+}
+
+
+def arithmetic(source: str) -> Iterator[str]:
+    """Where code multiplies or divides by a rate; a machine's rate that is changed does not count.
+
+    `H100._replace(network=H100.network / 32)` describes a machine, `Link(1e-5, 1 / H100.network)`
+    is a link of a schedule.
+    """
+    tree = ast.parse(source)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    described = [call for call in calls if ast.unparse(call.func).split(".")[-1] in DESCRIBES]
+    free = {inner for call in described for inner in ast.walk(call)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, MULTIPLIES) or node in free:
+            continue
+        if any(map(is_rate, (node.left, node.right))) and not in_units(node):
+            yield ast.unparse(node)
+
+
+def is_rate(node: ast.expr) -> bool:
+    node = node.func if isinstance(node, ast.Call) else node
+    return isinstance(node, ast.Attribute) and node.attr in RATES
+
+
+def in_units(node: ast.BinOp) -> bool:
+    """Whether a rate is written in other units, or as a multiple of another one."""
+    units = ("1e+9", "1000000000.0", "1000000000000.0", "GB", "100", "link")
+    return all(is_rate(each) or ast.unparse(each) in units for each in (node.left, node.right))
+
+
+def code(path: Path) -> Iterator[str]:
+    """The cells of a page or a lab, without magics."""
+    text = path.read_text()
+    if path.suffix == ".ipynb":
+        cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    else:
+        cells = re.findall(r"```\{code-cell\}.*?\n((?:.*\n)*?)```", text)
+    for cell in cells:
+        lines = cell.splitlines()
+        while lines and (lines[0].startswith((":", "---")) or not lines[0]):
+            header = lines.pop(0)
+            if header == "---":
+                lines = lines[lines.index("---") + 1 :]
+        yield "\n".join(line for line in lines if not line.startswith(("%", "!")))
+
+
+def test_no_page_multiplies_a_rate() -> None:
+    found = []
+    for path in PAGES:
+        name = path.relative_to(ROOT).as_posix()
+        if name == "book/hardware.md":
+            continue  # it is about rates
+        allowed = [words for file, words in RATED if file == name]
+        found += [
+            f"{name}: {each}"
+            for cell in code(path)
+            for each in arithmetic(cell)
+            if each not in allowed
+        ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("6 * P * T / H100.rate(width)", 1),
+        ("wire = 8 * P / H100.node_network", 1),
+        ("x = gpu.flops * 2", 1),
+        ("x = nbytes / gpu.nvlink", 1),
+        ("print(gpu.network / 1e9, gpu.bandwidth / gpu.network)", 0),
+        ("H100._replace(network=H100.network / 32)", 0),
+        ("switch(Link(1e-5, 1 / H100.network))", 0),
+        ("ask('backward', 'small') * 1e3", 0),
+    ],
+)
+def test_the_scan_sees_what_it_should(line: str, seen: int) -> None:
+    assert len([*arithmetic(line)]) == seen

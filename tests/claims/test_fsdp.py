@@ -22,7 +22,7 @@ from minidist.memory.state import held
 from minidist.parallel.fsdp.fully_shard import units
 from minidist.parallel.fsdp.unit import ShardedState
 from minidist.schedule.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from minidist.schedule.simulate import traffic
+from minidist.schedule.traffic import traffic
 from tests.support.training import bytes_of_flags
 
 VOCAB, LAYERS = 12, 4

@@ -9,9 +9,12 @@ import torch
 import torch.distributed as dist
 
 import minidist
+from course.pages.price import ask
 from minidist.mapreduce.map_reduce import map_reduce
+from minidist.schedule import algorithms
+from minidist.schedule.replay import goal
 from minidist.schedule.schedule import bounds
-from minidist.schedule.simulate import goal
+from minidist.schedule.traffic import traffic
 from tests.support.collectives import data, same
 
 
@@ -62,3 +65,30 @@ def test_the_shuffle_whose_key_is_the_chunk_is_reduce_scatter() -> None:
 
 def mapper_of(rank: int, ranks: int) -> list[tuple[int, torch.Tensor]]:
     return in_chunks(data(rank, 12 * ranks), ranks)
+
+
+@pytest.mark.claim("A4")
+@pytest.mark.parametrize(("gpus", "nodes"), [(16, 2), (64, 8)])
+def test_without_a_ring_each_rank_s_parts_leave_its_node_one_by_one(gpus: int, nodes: int) -> None:
+    gradients = 4 * 3_212_749_824  # of the small model, bytes
+
+    def out_of_a_node(half: Any) -> float:
+        """Tensors that leave a node."""
+        return traffic(half, gpus, itemsize=1, local=8).between_nodes / gpus / nodes
+
+    direct = out_of_a_node(algorithms.direct_reduce_scatter(gpus))
+    assert direct == 8 * (gpus - 8) / gpus
+    assert out_of_a_node(algorithms.ring_reduce_scatter(gpus)) == (gpus - 1) / gpus
+    assert ask("direct", gpus=gpus) == pytest.approx(2 * direct * gradients / 400e9)
+    into = algorithms.naive_broadcast(gpus).backwards("into the root", "reduce", reduce=True)
+    from_others = traffic(into, 1, itemsize=1, local=8).between_nodes
+    assert from_others == gpus - 8
+    assert ask("one_reducer", gpus=gpus) == pytest.approx(2 * from_others * gradients / 50e9)
+
+
+@pytest.mark.claim("A4")
+def test_a_reducer_on_every_rank_of_64_takes_seven_times_as_long_as_a_ring() -> None:
+    assert ask("one_reducer", gpus=64) == pytest.approx(28.79, abs=0.005)
+    assert ask("direct", gpus=64) == pytest.approx(0.450, abs=0.0005)
+    assert ask("all_reduce", gpus=64) == pytest.approx(0.0641, abs=0.0001)
+    assert ask("direct", gpus=8) == pytest.approx(2 * 7 / 8 * 4 * 3_212_749_824 / 450e9)

@@ -14,7 +14,7 @@ from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, nodes, seconds
 from minidist.schedule.program import program
 from minidist.schedule.schedule import Schedule
-from minidist.schedule.simulate import replay
+from minidist.schedule.traffic import replay
 
 
 def ring_from(first: int, second: int, ranks: int = 4) -> Schedule:
@@ -151,3 +151,16 @@ def test_fp16_overflows_when_summed_first_and_vanishes_when_divided_first_as_in_
         assert gone == [0, 0]
 
     minidist.launch(run, 4, device="cpu")
+
+
+@pytest.mark.claim("B10")
+@pytest.mark.parametrize(("ranks", "off"), [(8, 0.0032), (64, 0.0076), (1024, 0.188)])
+def test_a_sum_in_bf16_rounds_at_each_addition(ranks: int, off: float) -> None:
+    parts = 1 + torch.randn(ranks, 5000, generator=torch.Generator().manual_seed(1))
+    summed = torch.zeros(5000, dtype=torch.bfloat16)
+    for part in parts:  # as a chunk of a ring goes from rank to rank
+        summed += part.bfloat16()
+    exact = parts.double().sum(0)
+    error = float((summed - exact).norm() / exact.norm())
+    assert error == pytest.approx(off, rel=0.05)
+    assert float((parts.sum(0) - exact).norm() / exact.norm()) < 1e-6, "in fp32"

@@ -15,12 +15,13 @@ from course.figures.beyond import SPLITS
 from course.figures.choosing import parts_at_peak
 from course.figures.ddp import BINS
 from course.figures.pipelines import order_of
-from course.figures.zero import LAYERS, lay_out
+from course.figures.zero import LAYERS, held_in, step_works
 from minidist.memory.state import MIXED, share, state
 from minidist.planner.hardware import H100, PCIE_5
 from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
 from minidist.plots.style import ALGORITHM, COLORS
+from minidist.schedule.lanes import spans
 from minidist.schedule.pipeline import gpipe, one_f_one_b, replay, zero_bubble
 from tests.support.figures import boxes, texts
 
@@ -182,23 +183,22 @@ def test_the_flat_layout_pads_to_equal_shards() -> None:
 def test_a_step_sends_the_stage_s_units_and_ends_with_what_it_began(
     stage: int, units: int, peak: float
 ) -> None:
-    step = lay_out(stage)
-    messages = [box for box in step.boxes if box.lane]
-    curve = step.curve()
+    step = spans(step_works(stage))
+    messages = [span for span in step if span.lane == "network"]
+    curve = held_in(stage, step)
     assert len(messages) == units * LAYERS
     assert curve[-1][1] == pytest.approx(curve[0][1])
     assert max(sum(held.values()) for _, held in curve) == pytest.approx(peak)
-    for lane in (0, 1):
-        own = sorted(box for box in step.boxes if box.lane == lane)
-        own.sort(key=lambda box: box.start)
+    for lane in ("compute", "network"):
+        own = sorted((span for span in step if span.lane == lane), key=lambda span: span.start)
         assert all(one.end <= other.start for one, other in pairwise(own))
 
 
 def test_stage_3_gathers_twice_and_holds_one_layer_s_weights_at_a_time() -> None:
-    step = lay_out(3)
-    kinds = [box.kind for box in step.boxes if box.lane]
+    step = spans(step_works(3))
+    kinds = [span.kind for span in step if span.lane == "network"]
     assert (kinds.count("all-gather"), kinds.count("reduce-scatter")) == (2 * LAYERS, LAYERS)
-    held = [held["parameters"] for _, held in step.curve()]
+    held = [held["parameters"] for _, held in held_in(3, step)]
     assert (max(held), held[-1]) == (LAYERS / 4 + 1, LAYERS / 4)
     assert len(figures.zero_step([1, 3]).axes) == 4
 

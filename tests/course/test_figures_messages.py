@@ -12,7 +12,7 @@ from course.figures.algorithms import edges, ink, level
 from course.figures.ring import lanes, place
 from minidist.plots.style import RANK
 from minidist.schedule import algorithms
-from minidist.schedule.simulate import replay
+from minidist.schedule.traffic import replay
 from tests.support.figures import arrows, boxes, texts
 
 SCATTER = algorithms.direct_reduce_scatter(4)

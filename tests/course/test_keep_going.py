@@ -1,5 +1,6 @@
 """The exercises of the lab on local SGD: other right ways, and a round's rule beside real ones."""
 
+import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from course.graders import keep_going as grade
+from course.pages.price import ask
 from course.training.quorum import Member, Quorum, Round
 from tests.course.test_quorum import State
 
@@ -62,3 +64,20 @@ def test_the_cases_have_what_the_rule_is_about() -> None:
     assert len(CASES) >= 15
     cases = grade.in_the_round.table().cases
     assert sum(not complete(*case) for case in cases) >= 5
+
+
+def test_long_rounds_win_samples_per_second_and_lose_the_way_to_a_loss() -> None:
+    """Two buildings against one: H = 100 is 1.7 times as fast, and needs 4 times the samples."""
+    record = Path(__file__).parents[2] / "benchmarks" / "results" / "local_sgd.json"
+    runs = json.loads(record.read_text())["rows"]
+    ddp = next(run for run in runs if run["way"] == "DDP")
+    needed = {}
+    for every in (10, 100):
+        best = min(run["loss"][-1] for run in runs if run["every"] == every)
+        steps = np.interp(-best, -np.array(ddp["loss"]), ddp["steps"])
+        needed[every] = ddp["steps"][-1] / steps
+    assert needed == pytest.approx({10: 1.42, 100: 4.04}, abs=0.02)
+    compute, line = ask("compute"), 12.851e9 / 1.25e9  # the 10 Gb/s between the buildings
+    faster = 2 * compute / (compute + line / 100)
+    assert faster == pytest.approx(1.68, abs=0.02)
+    assert needed[100] / faster > 2

@@ -4,7 +4,7 @@ import pytest
 
 from minidist.schedule import algorithms as a
 from minidist.schedule.schedule import Schedule, Step
-from minidist.schedule.simulate import replay, traffic
+from minidist.schedule.traffic import replay, traffic
 
 RANKS = range(2, 18)
 

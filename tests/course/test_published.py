@@ -11,10 +11,12 @@ from matplotlib.figure import Figure
 
 from course import figures
 from course.pages import published as module
+from course.pages.foretold import GPUS, links, one_rate, throughput
 from course.pages.published import curve, named, published
 from course.timing.fits import at_size, bus_bandwidth, errors, fitted, through_ends, two_lines
 from course.widgets import trace_stepper
-from minidist.parallel.sharding.partition import MIB, assign
+from minidist.parallel.sharding.partition import MIB
+from minidist.schedule.buckets import assign
 from tests.support.figures import texts
 
 NAMES = sorted(path.stem for path in module.PUBLISHED.glob("*.json"))
@@ -94,6 +96,24 @@ def test_one_line_is_off_by_two_in_the_middle_and_right_at_both_ends() -> None:
         assert -0.66 < min(middle) < -0.5, name
         assert max(abs(e) for size, e in wrong.items() if size < 64 or size > 2**31) < 0.09, name
         assert max(map(abs, errors(two_lines(rows), rows))) < 0.27, name
+
+
+def test_attention_s_own_share_halves_the_error_of_one_rate_for_everything() -> None:
+    assert {name: gpu.attention for name, gpu in GPUS.items()} == {
+        "h100_80gb": 0.35, "a100_80gb": 0.54, "a100_40gb": 0.54,
+    }  # fmt: skip
+    errors = sorted(abs(1 - run.ratio) for run in throughput())
+    assert errors[104] == pytest.approx(0.045, abs=0.002)
+    assert one_rate() == pytest.approx(0.092, abs=0.003)
+    assert min(map(one_rate, (400.0, 600.0, 1000.0, 1200.0))) > one_rate(), "it is fitted"
+
+
+def test_line_rate_is_near_the_published_curves_and_half_of_the_time_on_64() -> None:
+    found = links()
+    assert sorted(found) == [8, 16, 32, 64]
+    assert all(len(ratios) == 6 for ratios in found.values()), "1 to 32 MiB"
+    assert max(abs(1 - ratio) for ratio in found[8]) < 0.11
+    assert 0.5 < min(found[64]) == min(map(min, found.values())) < 0.52
 
 
 def lanes(figure: Figure, panel: int) -> dict[int, list[tuple[float, float]]]:

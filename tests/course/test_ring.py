@@ -1,6 +1,7 @@
-"""The graders of the lab on the ring: wrong answers."""
+"""The ring: its prices by hand, and wrong answers for the graders of its lab."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -11,10 +12,15 @@ import torch
 import torch.distributed as dist
 
 import minidist  # noqa: F401, in a table
+from course.figures import gpus as drawn
 from course.graders import ring as grade
+from course.pages.price import ask, step_of
+from course.pages.published import curve
 from course.sandbox.switchboard import Deadlock
 from course.sandbox.threads import Exchange, Threads
+from course.timing.fits import at_size, through_ends
 from course.verdict import Grader, Verdict
+from minidist.formulas.memory import bucket_bytes
 from tests.course.verdicts import diagnosed, reader
 
 
@@ -184,6 +190,37 @@ def test_numbers_of_other_types_are_right() -> None:
     assert grade.slices(lambda *case: np.array(slices(*case)))
     assert grade.crossover(lambda *case: torch.tensor(crossover(*case)).double())
     assert grade.crossover(lambda *case: math.floor(crossover(*case))), "rounded to whole bytes"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "at_line_rate", "as_published"),
+    [(8, 50.0, 46.6), (16, 60.4, 51.4), (32, 62.6, 68.1), (64, 64.1, 78.9)],
+)
+def test_sums_of_the_small_model(gpus: int, at_line_rate: float, as_published: float) -> None:
+    least = 2 * (gpus - 1) / gpus * 4 * 3_212_749_824 / (450e9 if gpus == 8 else 400e9)
+    line_rate, published = (ask("all_reduce", gpus=gpus, tariff=t) for t in TARIFFS)
+    assert least < line_rate < 1.015 * least, "a ring's bytes, and its latency"
+    assert (1e3 * line_rate, 1e3 * published) == pytest.approx(
+        (at_line_rate, as_published), abs=0.1
+    )
+
+
+TARIFFS = "line rate", "published"
+
+
+def test_most_buckets_of_the_small_model_are_as_large_as_the_mark_in_the_figure() -> None:
+    mebibytes = Counter(round(size / 2**20) for size in bucket_bytes(step_of("small", 8, 8192)))
+    assert mebibytes == {96: 84, 60: 28, 36: 28, 1503: 1}
+    assert drawn.MARK == 96 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio"), [("h100-1x8-nvls", 0.82), ("h100-2x8-ib", 0.69), ("a100-1x8-nvlink", 0.79)]
+)
+def test_one_line_is_off_by_a_quarter_for_most_buckets(name: str, ratio: float) -> None:
+    rows = curve(name)["rows"]
+    found = through_ends(rows)(drawn.MARK) / at_size(rows, drawn.MARK)
+    assert found == pytest.approx(ratio, abs=0.005)
 
 
 rows = reader(globals())

@@ -14,7 +14,7 @@ from course.graders import table as tables
 from course.graders.table import Table
 from course.verdict import Wrong, draws
 from minidist.schedule.algorithms import ring_all_reduce
-from minidist.schedule.simulate import traffic
+from minidist.schedule.traffic import traffic
 from tests.course.verdicts import by_table, wrong_to_any
 
 TABLES = {f"{each.__module__}.{each.__name__}": each.table() for each in by_table()}

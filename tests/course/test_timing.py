@@ -13,7 +13,7 @@ from torch import nn
 
 import minidist
 from course.project.ring import Batches, Message, recorded
-from course.timing import lanes, travels, turns, waiting
+from course.timing import travels, turns, waiting
 from course.timing.turns import Round
 from course.training import metered
 from course.training.emulated import OnDevice, slow_down
@@ -155,72 +155,6 @@ def test_memory_is_that_of_rank_0_without_the_rehearsal() -> None:
     assert (curve.start, curve.end) == (4 * 2500, 4 * 3500)
 
 
-# ---- two lanes ----
-
-
-def per_byte(seconds: float) -> Any:
-    return lambda nbytes: seconds * nbytes
-
-
-def test_a_step_of_fsdp_on_two_lanes_by_hand() -> None:
-    """Units of one parameter, one token, one operation per second, 1 s for a byte's travel."""
-    link = per_byte(1.0)
-    spans = lanes.fsdp_step([1, 1], 1, 1, link, link, prefetch=False)
-    compute = [(s.name, s.start, s.end) for s in spans if s.lane == "compute"]
-    assert compute == [
-        ("forward 0", 2, 4),  # 2 bytes have to arrive first
-        ("forward 1", 6, 8),
-        ("backward 1", 10, 14),
-        ("backward 0", 20, 24),  # behind the gradients of unit 1, 4 bytes, and its own weights
-    ]
-    assert lanes.took(spans) == 28, "the last gradients travel alone"
-    ahead = lanes.fsdp_step([1, 1], 1, 1, link, link)
-    assert [(s.name, s.start) for s in ahead if s.lane == "compute"] == [
-        ("forward 0", 2),
-        ("forward 1", 4),
-        ("backward 1", 8),
-        ("backward 0", 12),
-    ]
-    kept = lanes.fsdp_step([1, 1], 1, 1, link, link, keep=True)
-    assert [s.name for s in kept if s.lane == "all-gather"] == ["all-gather 0", "all-gather 1"]
-
-
-def test_units_are_gathered_as_far_ahead_as_asked_and_take_memory_from_then_on() -> None:
-    units, link = [1] * 4, per_byte(1.0)
-
-    def step(forward: int, backward: int) -> tuple[list[Span], list[lanes.Held]]:
-        spans = lanes.fsdp_step(units, 2, 1, link, link, prefetch=(forward, backward))
-        return spans, lanes.held(spans, units)
-
-    for ahead in range(3):
-        _, held = step(ahead, ahead)
-        assert max(now.weights for now in held) == lanes.SHARD * (1 + ahead)
-        assert held[-1][1:] == (0, 0)
-        assert not any(now.gradients for now in held if now.start < 4 * 4), "in forward"
-    assert step(1, 1)[0] == lanes.fsdp_step(units, 2, 1, link, link)
-    assert step(0, 0)[0] == lanes.fsdp_step(units, 2, 1, link, link, prefetch=False)
-    none, first, second, both = (
-        lanes.took(step(*ahead)[0]) for ahead in ((0, 0), (1, 0), (0, 1), (1, 1))
-    )
-    assert both < first < none
-    assert both < second < none
-    assert first - both == pytest.approx(none - second), "each pass gains by itself"
-
-
-def test_memory_by_hand() -> None:
-    """As in the step above: 2 s for a gather, 2 and 4 s of compute, 4 s for a reduce-scatter."""
-    spans = lanes.fsdp_step([1, 1], 1, 1, per_byte(1.0), per_byte(1.0), prefetch=False)
-    assert [tuple(now) for now in lanes.held(spans, [1, 1])] == [
-        (0, 2, 0),  # unit 0, on its way; from 4 on unit 1; from 8 on unit 1 again
-        (10, 2, 4),  # it computes backward
-        (14, 0, 4),
-        (18, 2, 0),  # its gradients have left, and unit 0 may come
-        (20, 2, 4),
-        (24, 0, 4),
-        (28, 0, 0),
-    ]
-
-
 # ---- ranks that wait ----
 
 RING = ring_all_reduce(4)
@@ -254,18 +188,6 @@ def test_a_dead_rank_stops_its_neighbors_and_they_theirs() -> None:
         (1, 5), (2, 4), (None, 2), (2, 4), (3, 5), (4, 5)
     ]  # fmt: skip
     assert [each.end for each in last] == [math.inf] * 2 + [3] + [math.inf] * 3
-
-
-def test_with_enough_tokens_a_step_is_hardly_longer_than_its_compute() -> None:
-    units, link = [1.0] * 32, per_byte(1.0)
-    for tokens, longest in ((1.5, 1.05), (15, 1.01)):  # (2 + 4) / 4 tokens hide backward
-        alone = 6 * tokens * sum(units)
-        ahead = lanes.took(lanes.fsdp_step(units, tokens, 1, link, link))
-        late = lanes.took(lanes.fsdp_step(units, tokens, 1, link, link, prefetch=False))
-        assert alone < ahead < longest * alone
-        assert late > ahead
-    few = lanes.took(lanes.fsdp_step(units, 0.1, 1, link, link))
-    assert 8 * sum(units) <= few < 8.3 * sum(units), "the network sets the pace: 8 bytes each"
 
 
 ALPHA, BETA = 0.01, 0.005  # of the emulated link: seconds per message, and per byte

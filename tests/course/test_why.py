@@ -1,10 +1,12 @@
-"""Graders of the first chapter: numbers of other types."""
+"""The first chapter: numbers of other types for its graders, and its prices by hand."""
 
 from typing import Any
 
 import numpy as np
+import pytest
 
 from course.graders import why as grade
+from course.pages.price import ask
 from minidist.memory.state import OPTIMIZERS
 
 
@@ -18,3 +20,31 @@ def test_numbers_of_other_types_are_right() -> None:
     assert grade.largest(lambda size, _, *how: np.int64(size // sized(*how)))
     assert grade.bytes_per_parameter(lambda *case: np.float32(sized(*case)))
     assert grade.seat(lambda rank, n: np.array(divmod(rank, n)))
+
+
+@pytest.mark.parametrize(
+    ("job", "gigabytes"), [("small", 51.4), ("medium", 128.5), ("large", 6494)]
+)
+def test_the_state_is_that_of_the_page_on_rates(job: str, gigabytes: float) -> None:
+    found = ask("state", job, gpus=1, strategy="single") / 1e9
+    assert found == pytest.approx(gigabytes, rel=5e-4)
+
+
+def test_a_sequence_of_the_medium_model_by_hand() -> None:
+    rate = 0.56 * 989e12 * 4096 / (4096 + 560)
+    matrices = 6 * (8_030_261_248 - 128_256 * 4096)  # the lookup multiplies nothing
+    attention = 3 * 2 * 32 * 8192 * 4096  # causal
+    seconds = 8192 * (matrices + attention / 0.35) / rate
+    assert ask("compute", "medium", gpus=1, strategy="single") == pytest.approx(seconds, rel=1e-3)
+    assert seconds * 160e9 / 8192 / 86_400 == pytest.approx(241, abs=1)
+
+
+def test_communication_of_a_million_tokens_takes_longer_from_81_nodes_on() -> None:
+    whole = ask("compute", gpus=1, tokens=2**20, sequence=1024, strategy="single")
+    assert ask("compute", gpus=1024, tokens=1024, sequence=1024) == pytest.approx(whole / 1024)
+    slower = [
+        8 * nodes
+        for nodes in range(2, 129)
+        if ask("all_reduce", gpus=8 * nodes) > whole / (8 * nodes)
+    ]
+    assert slower == list(range(648, 1025, 8))

@@ -73,7 +73,8 @@ def floors(
     axes.axvline(least_steps, color=GREY, ls="--", lw=1)
     axes.axhline(least_sent, color=GREY, ls="--", lw=1)
     for number, (name, point) in enumerate(counted.items()):
-        axes.plot(*point, MARKERS[number % 7], color=style.color_of(name), markersize=8)
+        color = style.color_of(name.removeprefix("binomial "))
+        axes.plot(*point, MARKERS[number % 7], color=color, markersize=8)
         place = places.get(name, (8, 0))
         look: Look = {"fontsize": 9, "ha": "left" if place[0] >= 0 else "right", "va": "center"}
         axes.annotate(name, point, place, textcoords="offset points", **look)

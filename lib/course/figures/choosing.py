@@ -18,8 +18,7 @@ def parts_at_peak(found: Forecast, unit: float = 1e9) -> dict[str, float]:
     """The parts that are there when most is: as backward begins, or as it ends."""
     held = found.memory
     parts = {"parameters": held["weights"], "optimizer state": held["optimizer"]}
-    always = sum(parts.values()) + held["buckets"]
-    ends = always + held["gradients"] + max(held["unsharded"], held["update"])
+    ends = held["always"] + held["gradients"] + max(held["ends"], held["update"])
     if found.peak <= ends:
         parts |= {"gradients": held["buckets"] + held["gradients"]}
     else:

@@ -11,7 +11,7 @@ from course.figures.algorithms import dot
 from course.figures.boxes import box, names_left, rank_names, stacked, stripes, table_rows
 from minidist.plots import style
 from minidist.plots.style import COLORS, RANK, WORK
-from minidist.schedule.simulate import Contributors, Replay, State
+from minidist.schedule.replay import Contributors, Replay, State
 
 
 def before_after(replays: Mapping[str, Replay]) -> Figure:

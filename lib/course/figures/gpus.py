@@ -18,7 +18,7 @@ from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, HATCHES, LABEL, MARKERS, PART, PHASE, TITLE
 
 BETWEEN = 256 * 2**10, 32 * 2**20  # sizes at which one line is off by about 2
-MARK = 25 * 2**20  # the size of DDP's bucket
+MARK = 96 * 2**20  # the size of most of DDP's buckets in the small job
 
 
 def all_reduce_curves(
@@ -54,7 +54,7 @@ def all_reduce_curves(
     below.set_xticks(list(ticks), list(ticks.values()))
     below.set_xlabel("bytes in the tensor", fontsize=TITLE)
     top: Look = {"transform": above.get_xaxis_transform(), "va": "bottom"}
-    above.text(MARK, 1.0, "25 MiB", fontsize=LABEL, **top)
+    above.text(MARK, 1.0, "96 MiB", fontsize=LABEL, **top)
     handles: list[Any] = above.get_legend_handles_labels()[0]
     for name, dashes in (("one line, α + βn", "--"), ("two lines", ":"))[: 1 + both]:
         handles.append(Line2D([], [], color=DARK, ls=dashes, lw=1.1, label=name))

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from course.figures.boxes import box, names_left, sketch
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, PHASE, RANK
-from minidist.schedule.simulate import Replay
+from minidist.schedule.replay import Replay
 
 WIDE, GAP = 1.0, 0.1  # of a map task, and between two
 SLOT, BOX = 0.26, 1.1  # heights of a slot for a reducer, and of a task

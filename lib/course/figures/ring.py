@@ -13,7 +13,7 @@ from matplotlib.patheffects import withStroke
 from course.figures.boxes import Look, Point, arrow, box, single, stacked
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, RANK
-from minidist.schedule.simulate import Event, Replay
+from minidist.schedule.replay import Event, Replay
 
 REACH = 1.78, 1.92  # of a panel, from its middle to its edges; an inch has two units
 

@@ -49,16 +49,16 @@ def _regions(
     marks: Sequence[float],
 ) -> None:
     index = np.array([[names.index(name) for name in rows[ranks]] for ranks in rows])
-    colors = ListedColormap([style.color_of(name) for name in names])
+    colors = ListedColormap([style.color_of(name.removeprefix("binomial ")) for name in names])
     look: Look = {"cmap": colors, "vmin": -0.5, "vmax": len(names) - 0.5, "alpha": 0.55}
     look |= {"rasterized": True}  # or seams show between the cells
     axes.pcolormesh(sizes, np.arange(len(rows)), index, shading="nearest", **look)
     for which in np.unique(index):  # its name, in the middle of its wide rows, where most room is
         wide = (index == which).sum(axis=1)
-        rows_of = np.flatnonzero(wide > 0.8 * wide.max())
-        row = int(rows_of[len(rows_of) // 2])
+        rows_of = np.flatnonzero(wide > 0.7 * wide.max())
+        row = int(rows_of[(len(rows_of) - 1) // 2])
         place = np.flatnonzero(index[row] == which)
-        if len(place) > len(sizes) / 6:
+        if len(place) > len(sizes) / 7:
             ends = sorted([sizes[place[0]], sizes[place[-1]], *marks])
             ends = [end for end in ends if sizes[place[0]] <= end <= sizes[place[-1]]]
             low, high = max(pairwise(ends), key=lambda pair: pair[1] / pair[0])

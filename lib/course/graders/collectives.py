@@ -14,8 +14,9 @@ from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import AT_THE_END, Traffic
 from course.verdict import Grader, Wrong, ask, formula, on_ranks
 from minidist.schedule import algorithms
+from minidist.schedule.replay import Contributors, Replay, goal, start
 from minidist.schedule.schedule import Collective, Schedule
-from minidist.schedule.simulate import Contributors, Replay, goal, replay, start
+from minidist.schedule.traffic import replay
 
 __all__ = ["all_gather", "names", "pictures", "reduce_scatter"]
 

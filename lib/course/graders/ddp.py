@@ -13,7 +13,7 @@ from course.graders.averages import backward, near, why_not
 from course.graders.table import Exercise, Table, numbers
 from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds
 from course.verdict import Grader, Wrong, ask_as, draws, formula, list_of, number, whole
-from minidist.parallel.sharding.partition import assign
+from minidist.schedule.buckets import assign
 
 __all__ = ["buckets", "by_hand", "exposed", "factors"]
 

@@ -8,7 +8,7 @@ import torch
 from course.graders.table import Exercise, Table, numbers
 from course.verdict import draws, list_of, number, whole
 from minidist.schedule.algorithms import ring_all_reduce
-from minidist.schedule.simulate import traffic
+from minidist.schedule.traffic import traffic
 
 Vector = list[float]
 

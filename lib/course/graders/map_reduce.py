@@ -14,8 +14,8 @@ from course.graders.table import Exercise, Table
 from course.verdict import LIMIT, Grader, Wrong, alone, ask, draws, number, whole
 from minidist.errors import TaskError
 from minidist.mapreduce.map_reduce import map_reduce
+from minidist.schedule.replay import goal
 from minidist.schedule.schedule import bounds
-from minidist.schedule.simulate import goal
 
 Pair = tuple[Any, Any]
 Mapper = Callable[[str], Iterable[Pair]]

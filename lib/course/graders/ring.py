@@ -28,8 +28,9 @@ from course.verdict import (
 )
 from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, seconds, switch
+from minidist.schedule.replay import Contributors, Event, Replay
 from minidist.schedule.schedule import Schedule
-from minidist.schedule.simulate import Contributors, Event, Replay, replay, traffic
+from minidist.schedule.traffic import replay, traffic
 
 __all__ = ["bytes_sent", "crossover", "ring_all_reduce", "slices"]
 
@@ -226,7 +227,7 @@ def _compare(where: str, messages: list[Message], expected: Replay) -> None:
             f"{where}rank {rank} makes more than {expected.steps} exchanges. "
             f"Each phase needs N - 1 = {ranks - 1}: a chunk has that many other ranks to see."
         )
-    for event in sorted(expected.events):
+    for event in sorted(expected.events, key=lambda event: (event.step, event.src)):
         at = f"{where}step {event.step + 1} of {expected.steps}: rank {event.src}"
         message = made.get((event.step, event.src))
         if message is None:

@@ -15,8 +15,9 @@ from minidist.schedule.algorithms import (
     ring_all_reduce,
 )
 from minidist.schedule.cost import Link, seconds, switch
+from minidist.schedule.replay import Contributors
 from minidist.schedule.schedule import Schedule, Step
-from minidist.schedule.simulate import Contributors, replay, traffic
+from minidist.schedule.traffic import replay, traffic
 
 COUNTS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64)  # of segments
 HINTS = {  # part of a ScheduleError → what to add

@@ -317,6 +317,7 @@ UNITS: dict[str, Callable[[int], int]] = {
     "ZeRO-1": lambda _: 2,
     "ZeRO-2": lambda micro: micro + 1,  # a reduce-scatter in each backward
     "ZeRO-3": lambda micro: 3 * micro,  # and two all-gathers
+    "ZeRO-3, weights kept": lambda micro: 2 * micro,  # one: they stay until backward
 }
 
 

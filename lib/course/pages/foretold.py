@@ -1,11 +1,14 @@
-"""What `plan` foretells of training runs on GPUs that others have published."""
+"""Predictions of `plan` beside training runs on GPUs that others have published."""
 
+from collections.abc import Mapping
 from statistics import median
 from typing import Any, NamedTuple
 
+from course.pages.price import PUBLISHED, curve_of
 from course.pages.published import named, published
+from minidist.formulas import nccl
 from minidist.memory.state import AUTOCAST
-from minidist.planner.hardware import A100, GIB, H100
+from minidist.planner.hardware import A100, GIB, H100, Accelerator
 from minidist.planner.jobs import MEDIUM
 from minidist.planner.planner import Forecast, plan
 from minidist.planner.sizes import Sizes
@@ -28,7 +31,7 @@ FSDP = "fsdp"
 
 
 class Run(NamedTuple):
-    """A published run, and what `plan` says of it: tokens per second and GPU, or GiB of a GPU."""
+    """A published run and its prediction: tokens per second and GPU, or GiB of a GPU."""
 
     name: str
     gpu: str
@@ -45,13 +48,16 @@ class Run(NamedTuple):
         return self.predicted / self.published
 
 
-def throughput() -> list[Run]:
-    """The 209 bf16 runs of llm-foundry: MPT under FSDP, with a fused loss, as is its default."""
+def throughput(gpus: Mapping[str, Accelerator] = GPUS) -> list[Run]:
+    """The 209 bf16 runs of llm-foundry: MPT under FSDP, with a fused loss, as is its default.
+
+    `gpus`: their rates.
+    """
     record, runs = published("throughput"), []
     for row in named(record["columns"], record["rows"]):
         if row["precision"] == "amp_fp8":
             continue
-        sizes, gpu = Sizes.gpt(*MPT[row["model"]], 50_368, row["sequence"]), GPUS[row["gpu"]]
+        sizes, gpu = Sizes.gpt(*MPT[row["model"]], 50_368, row["sequence"]), gpus[row["gpu"]]
         assert sizes.parameters == row["parameters"]
         found = plan(
             sizes, gpu, row["gpus"], batch=row["micro_batch"],
@@ -62,6 +68,32 @@ def throughput() -> list[Run]:
         ran = row["gpus"], sizes.width, row["micro_batch"], each, row["tokens_per_s_per_gpu"]
         runs.append(Run(name, row["gpu"], *ran, found))
     return runs
+
+
+def one_rate(half_width: float = 800.0) -> float:
+    """Median error of the 209 if attention is as fast as matrices, each GPU's share fitted anew.
+
+    `half_width`: the one that then errs least.
+    """
+    same = {name: gpu._replace(attention=1.0, half_width=half_width) for name, gpu in GPUS.items()}
+    runs = throughput(same)
+    fitted = {
+        kind: median(run.ratio for run in runs if run.gpu.startswith(kind))
+        for kind in ("h100", "a100")
+    }
+    return median(abs(1 - run.ratio / fitted[run.gpu[:4]]) for run in runs)
+
+
+def links() -> dict[int, list[float]]:
+    """Line rate over published seconds of an all-reduce of 1 to 32 MiB, by how many H100s."""
+    return {
+        gpus: [
+            nccl.seconds("all_reduce", size, gpus // H100.per_node, H100.per_node, H100) / seconds
+            for size, seconds in curve_of(gpus)
+            if 2**20 <= size <= 2**25
+        ]
+        for gpus in PUBLISHED
+    }
 
 
 def torchtitan() -> dict[str, list[Run]]:
@@ -105,7 +137,7 @@ def peaks() -> list[Run]:
 
 
 def summary() -> dict[str, float]:
-    """How good the predictions are, in the numbers that the chapter on choosing quotes."""
+    """Errors of the predictions, by the names that the chapter on choosing quotes."""
     runs, titan = throughput(), torchtitan()
     wrong = sorted(abs(1 - run.ratio) for run in runs)
     lost = [_lost(runs, name) for name in {run.name for run in runs if run.gpus == 512}]
@@ -132,11 +164,13 @@ def summary() -> dict[str, float]:
         "peak_small": small,
         "peak_others": max(others),
         "starved": took["ddp", 1536] / slow.found.overlapped,
+        "links": median(abs(1 - ratio) for ratios in links().values() for ratio in ratios),
+        "links_most": 1 / min(links()[64]),
     }
 
 
 def _lost(runs: list[Run], name: str) -> tuple[float, float]:
-    """What a GPU's speed loses from 128 H100s to 512, as published and as predicted."""
+    """Share of a GPU's speed lost from 128 H100s to 512, as published and as predicted."""
     same = {run.gpus: run for run in runs if (run.gpu, run.name) == ("h100_80gb", name)}
     few, many = same[128], same[512]
     return 1 - many.published / few.published, 1 - many.predicted / few.predicted

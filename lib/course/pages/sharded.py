@@ -1,15 +1,67 @@
-"""Rows of the tables about FSDP: published runs, read and set beside what formulas say."""
+"""Rows of the tables and bars about memory and FSDP: strategies, and published runs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from minidist.memory.state import AUTOCAST
-from minidist.planner.hardware import Accelerator
-from minidist.planner.planner import plan
-from minidist.planner.sizes import Sizes
+from course.pages.price import ask, note, step_of
+from minidist.formulas import nccl
+from minidist.formulas.memory import memory
+from minidist.formulas.step import into_nodes, rate, tokens_to_hide, units
+from minidist.formulas.step import works as works_of
+from minidist.planner.hardware import ETHERNET_100, H100, Accelerator
+from minidist.planner.jobs import MEDIUM
+from minidist.schedule.lanes import busy, end, spans
+from minidist.schedule.steps import BETWEEN, COMPUTE, NETWORK, sharded
 
 MOST = 4  # sequences of a micro-batch, from which on more of them change little
+RUNGS = {  # from most memory to least: ZeRO's stages, and the ladder of PyTorch
+    "DDP": "ddp",
+    "ZeRO-1": "zero1",
+    "ZeRO-2": "zero2",
+    "FSDP, one unit": "fsdp",
+    "FSDP, weights kept": "fsdp_kept",
+    "FSDP": "fsdp",
+}
+
+
+def counted_elsewhere() -> tuple[list[str], list[list[Any]]]:
+    """Head and rows of a table: bytes per parameter that others count, and of what."""
+    counts = {
+        "bf16 weights, fp32 moments; gradients not counted": (2, 0, 0, 8, 0),
+        "our state (the ZeRO paper's: 2 + 2 + 12)": (4, 4, 0, 8, 0),
+        "Megatron: bf16 weights, gradients summed in fp32": (2, 4, 4, 8, 0),
+        "the paper's, and fp32 gradients beside the bf16 ones": (2, 6, 4, 8, 0),
+        "our peak: the state and AdamW's temporary": (4, 4, 0, 8, 4),
+        "our peak under DDP: its buckets too": (4, 4, 0, 8, 8),
+    }
+    parts = ["weights", "gradients", "master", "moments", "temporary, buckets", "total"]
+    rows = [[name, *each, sum(each)] for name, each in counts.items()]
+    return ["bytes per parameter", *parts], rows
+
+
+def on_each_rung(
+    job: str, gpus: int, tokens: int
+) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Of each of `RUNGS`, GB of a rank by part, and its peak, with a checkpoint at every block."""
+    bars, peaks = {}, {}
+    for name, strategy in RUNGS.items():
+        step = step_of(job, gpus, tokens, checkpointing=1.0)
+        alone = name == "FSDP, one unit"
+        if alone:
+            sizes = step.sizes._replace(units=1, largest_unit=step.sizes.parameters)
+            step = replace(step, sizes=sizes)
+        own = memory(step, strategy)
+        question = {"what": "peak", "job": job, "gpus": gpus, "tokens": tokens, "units": alone}
+        note(question | {"strategy": strategy, "checkpointing": 1.0}, own["peak"])
+        parts = {"parameters": own["weights"], "gradients": own["gradients"]}
+        parts |= {"optimizer state": own["optimizer"], "activations": own["activations"]}
+        brief = own["buckets"] + max(own["begins"], own["ends"], own["update"])
+        parts["buckets, copies, units, temporaries"] = brief
+        bars[name] = {part: nbytes / 1e9 for part, nbytes in parts.items()}
+        peaks[name] = own["peak"] / 1e9
+    return bars, peaks
 
 
 def ddp_beside_fsdp(record: Mapping[str, Any]) -> list[list[int | float | str]]:
@@ -27,15 +79,103 @@ def ddp_beside_fsdp(record: Mapping[str, Any]) -> list[list[int | float | str]]:
     return rows
 
 
-def what_fits(sizes: Sizes, gpu: Accelerator, gpus: int) -> dict[tuple[str, bool], tuple[int, int]]:
+def what_fits(job: str, gpus: int) -> dict[tuple[str, bool], tuple[int, int]]:
     """(strategy, recomputes activations) → sequences that fit a GPU, and tokens/s of each GPU.
 
     The speed is predicted with as many sequences as fit, but no more than `MOST`; 0 if none does.
     """
     found = {}
-    for recompute, name in product((True, False), ("ddp", "fsdp")):
-        how: Any = {"policy": AUTOCAST, "checkpointing": recompute}
-        most = plan(sizes, gpu, gpus, batch=1, **how).forecasts[name].largest_batch
-        run = plan(sizes, gpu, gpus, batch=max(1, min(most, MOST)), **how).forecasts[name]
-        found[name, recompute] = most, round(run.tokens_per_second / gpus) if most else 0
+    for recompute, name in product((True, False), ("ddp", "fsdp_kept", "fsdp")):
+        how: Any = {"gpus": gpus, "strategy": name, "checkpointing": float(recompute)}
+        most = int(ask("largest_batch", job, **how))
+        sequences = max(1, min(most, MOST))
+        speed = ask("tokens_per_second", job, tokens=8192 * sequences, **how) / gpus
+        found[name, recompute] = most, round(speed) if most else 0
     return found
+
+
+def over_ethernet(micro_batches: int) -> dict[str, tuple[float, float]]:
+    """Strategy → seconds of a step of the medium job, and GB of a rank's peak, on a slow network.
+
+    On 128 GPUs, whose nodes have one 100 Gb/s card each, with one sequence of 8,192 tokens in each
+    micro-batch; ZeRO-1 and ZeRO-2 recompute. From the second micro-batch on gradients are there as
+    backward begins.
+    """
+    once = {  # per step, not per micro-batch: lane or kind
+        "zero1": ["update", NETWORK],
+        "zero2": ["update", "all-gather"],
+        "fsdp": ["update"],
+        "hsdp": ["update", BETWEEN],
+    }
+    found = {}
+    for strategy, names in once.items():
+        step = step_of("medium", 128, 8192, checkpointing=float(strategy in ("zero1", "zero2")))
+        step = replace(step, gpu=step.gpu._replace(network=ETHERNET_100 / step.gpu.per_node))
+        works = works_of(step, strategy)
+        last = end(spans(works))
+        for work in works:
+            if work.kind in names or work.lane in names:
+                work.takes = 0.0
+        seconds = (micro_batches - 1) * end(spans(works)) + last
+        held = memory(step, strategy)
+        begins = held["always"] + held["gradients"] + held["begins"] + held["activations"]
+        peak = max(held["peak"], begins)
+        question = {"job": "medium", "gpus": 128, "network": "100 Gb/s per node"}
+        question |= {"strategy": strategy, "micro_batches": micro_batches}
+        note(question | {"what": "step"}, seconds)
+        note(question | {"what": "peak"}, peak)
+        found[strategy] = seconds, peak / 1e9
+    return found
+
+
+# ---- FSDP's units: the medium job on 128 GPUs ----
+
+
+def in_units(blocks: int, ahead: int, tokens: int = 2048) -> float:
+    """Seconds of forward and backward under FSDP, over those of their compute.
+
+    `blocks`: in a unit; `ahead`: units that are gathered before their turn.
+    """
+    step = step_of("medium", 128, tokens)
+    sizes = step.sizes._replace(
+        units=step.sizes.units // blocks, largest_unit=blocks * step.sizes.largest_unit
+    )
+    found = spans(sharded(*units(replace(step, sizes=sizes), "fsdp"), [ahead, ahead]))
+    question = {"what": "forward and backward", "job": "medium", "gpus": 128, "tokens": tokens}
+    note(question | {"blocks": blocks, "ahead": ahead}, end(found))
+    return end(found) / busy(found, COMPUTE)
+
+
+def block_forward(tokens: int) -> float:
+    """Seconds of a block's forward."""
+    _, (block, *_) = units(step_of("medium", 128, tokens), "fsdp")
+    note({"what": "a block's forward", "job": "medium", "tokens": tokens}, block.forward)
+    return block.forward
+
+
+def gather(gpus: int, tariff: str = "line rate") -> float:
+    """Seconds of the all-gather of a block, in bf16."""
+    nbytes = 2 * MEDIUM.largest_unit
+    return ask("all_gather", "medium", gpus=gpus, strategy="fsdp", nbytes=nbytes, tariff=tariff)
+
+
+def latency(gpus: int, collective: str = "all_gather", each: int = 2) -> float:
+    """Seconds of a block's collective that its bytes do not take, with `each` per parameter."""
+    local, nodes = into_nodes(gpus, H100.per_node)
+    choice = nccl.cheapest(collective, each * MEDIUM.largest_unit, nodes, local, H100)
+    return float(choice["latency"])
+
+
+def hidden_from(gpus: int, waiting: bool = True, gpu: Accelerator = H100) -> tuple[float, float]:
+    """Tokens per GPU with which forward and backward hide a block's collectives.
+
+    `waiting`: whether latency counts, or bandwidth alone.
+    """
+    speed, there = rate(gpu, MEDIUM.width), (gpus - 1) / gpus
+    forward = latency(gpus) if waiting else 0.0
+    backward = forward + latency(gpus, "reduce_scatter", 4) if waiting else 0.0
+    how = speed, gpu.node_network
+    return (
+        tokens_to_hide(2 * there, 2, *how, forward, MEDIUM.largest_unit),
+        tokens_to_hide(6 * there, 4, *how, backward, MEDIUM.largest_unit),
+    )
