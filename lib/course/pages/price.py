@@ -17,10 +17,12 @@ from minidist.formulas import links, memory, refusals
 from minidist.formulas import step as formulas
 from minidist.formulas.inputs import TrainingStep
 from minidist.memory.state import AUTOCAST, MIXED, DtypePolicy, bytes_each
-from minidist.planner.hardware import ACCELERATORS
+from minidist.planner.hardware import ACCELERATORS, Accelerator
 from minidist.planner.jobs import SEQUENCE, SHAPES, sized
 from minidist.planner.planner import ROOM
+from minidist.planner.sizes import above_zero
 from minidist.planner.split import Split, check_split
+from minidist.schedule.checks import amount, whole_number
 
 REDUCERS = {"one_reducer": 1, "direct": 0}  # 0: on every rank
 POLICIES = {"autocast": AUTOCAST, "bf16": MIXED}
@@ -69,9 +71,16 @@ def ask(
     Raises ValueError that names the argument, what was expected and what came.
     """
     nbytes, over = how.pop("nbytes", None), how.pop("over", "ranks")
+    _refuse(refusals.one_of("strategy", strategy, [*formulas.SENDS]))
+    _refuse(refusals.one_of("over", over, ["ranks", "node", "nodes"]))
+    if nbytes is not None:
+        amount("nbytes", nbytes)
+    elif what == "send":
+        raise ValueError("nbytes: expected the bytes of a message, got None")
     step = step_of(job, gpus, tokens, tariff, **how)
-    if refusal := refusals.one_of("strategy", strategy, [*formulas.SENDS]):
-        raise ValueError(refusal)
+    if step.curve and (over != "ranks" or strategy == "hsdp"):
+        part = f"over {over}" if over != "ranks" else f"of {strategy}"
+        raise ValueError(f"tariff: expected 'line rate' for a collective {part}, got 'published'")
     answer = _answer(what, step, strategy, nbytes, over)
     question = {"what": what, "job": job, "gpus": gpus, "tokens": tokens, "strategy": strategy}
     note(question | {"tariff": tariff, "nbytes": nbytes, "over": over} | how, answer)
@@ -82,22 +91,37 @@ def step_of(
     job: str, gpus: int, tokens: int, tariff: str = "line rate", **how: Any
 ) -> TrainingStep:
     """The step that a question is about."""
-    sequence = how.pop("sequence", min(tokens, SEQUENCE))
-    if refusal := refusals.of_job(job, [*SHAPES], gpus, tokens, sequence):
-        raise ValueError(refusal)
-    policy: DtypePolicy = POLICIES[how.pop("policy", "autocast")]
-    gpu = how.pop("gpu", "H100")
-    gpu = ACCELERATORS[gpu] if isinstance(gpu, str) else gpu
+    whole_number("gpus", gpus)
+    sequence = how.pop("sequence", min(whole_number("tokens", tokens), SEQUENCE))
+    _refuse(refusals.of_job(job, [*SHAPES], gpus, tokens, whole_number("sequence", sequence)))
+    name, gpu = how.pop("policy", "autocast"), how.pop("gpu", "H100")
+    _refuse(refusals.one_of("policy", name, [*POLICIES]))
+    _refuse(refusals.one_of("tariff", tariff, ["line rate", "published"]))
+    policy: DtypePolicy = POLICIES[name]
+    if not isinstance(gpu, Accelerator):
+        _refuse(refusals.one_of("gpu", gpu, [*ACCELERATORS]))
+        gpu = ACCELERATORS[gpu]
+    _refuse(refusals.share("checkpointing", how.get("checkpointing", 0.0)))
+    above_zero("bucket_cap_mb", how.get("bucket_cap_mb", 25))
     each = bytes_each(policy, "adam", how.pop("foreach", True))
     sizes, split = sized(job, sequence), Split(*(how.pop(name, 1) for name in Split._fields))
-    sizes = sizes._replace(outputs=sizes.outputs / how.pop("pieces", 1))
+    sizes = sizes._replace(outputs=sizes.outputs / whole_number("pieces", how.pop("pieces", 1), 1))
     check_split(split, sizes, gpus)
+    for unknown in how.keys() - {"checkpointing", "bucket_cap_mb", "views", "fused_loss"}:
+        raise ValueError(f"{unknown}: expected none but the options that `ask` names")
+    if tariff == "published" and split.ranks > 1:
+        raise ValueError("tariff: expected 'line rate' for a split model, got 'published'")
     local, nodes = formulas.into_nodes(gpus // split.ranks, max(1, gpu.per_node // split.tensor))
     return TrainingStep(
         split.part(sizes), gpu, each, local, nodes, tokens // sequence,
         curve=curve_of(gpus) if tariff == "published" else (), limit=ROOM * gpu.memory,
         **split._asdict(), **how,
     )  # fmt: skip
+
+
+def _refuse(refusal: str) -> None:
+    if refusal:
+        raise ValueError(refusal)
 
 
 @cache

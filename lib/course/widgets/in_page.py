@@ -123,10 +123,9 @@ def planned(
     local, nodes = into_nodes(ranks // (tensor * pipeline), beside)
     found: dict[str, Any] = {}
     for name in names_of(pipeline, local, nodes, beside) if only == "" else [only]:
-        alone = name == "single"
         step = TrainingStep(
-            sizes, gpu, each, 1 if alone else local, 1 if alone else nodes, batch * micro, again,
-            25, False, False, [], tensor, pipeline, micro, interleaved, limit,
+            sizes, gpu, each, local, nodes, batch * micro, again, 25, False, False, [], tensor,
+            pipeline, micro, interleaved, limit,
         )  # fmt: skip
         found[name] = forecast(step, name)
         found[name]["step"] = step

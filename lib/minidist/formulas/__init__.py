@@ -1,5 +1,6 @@
-"""What a training step holds, sends and takes, in closed form: the only place for prices.
+"""Prices of a training step in closed form, and the only place for them.
 
+- `inputs`: what they read, which in the page are plain objects;
 - `models`: parameters, operations and activations of a model, from its shape;
 - `memory`: bytes on a rank, of the state and at the peak of a step;
 - `nccl`: seconds of a collective, by NCCL's own cost model at line rate;
@@ -8,7 +9,7 @@
 - `refusals`: questions that make no sense.
 
 Everything that prices asks here: the planner, the book's pages, its graders and its sliders, which
-run these files in the page. So they import nothing but arithmetic, `minidist.schedule.lanes` and
-`minidist.schedule.steps`, and their arguments are anything with the attributes that are named.
+run these files in the page. So they import nothing but arithmetic, and `buckets`, `lanes`
+and `steps` of `minidist.schedule`; their arguments are anything with the attributes that are named.
 Bytes, seconds and operations throughout.
 """

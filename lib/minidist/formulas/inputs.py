@@ -1,4 +1,4 @@
-"""What the formulas read: bytes of a parameter, a model, a GPU, and a step of training.
+"""Inputs of the formulas: bytes of a parameter, a model, a GPU, and a step of training.
 
 In the page of a slider these are plain objects with the same attributes.
 """

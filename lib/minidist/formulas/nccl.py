@@ -41,7 +41,7 @@ NETWORK_LATENCIES = {
 
 # Microseconds that the host needs to post a step of a ring over several nodes, by its CPU, and how
 # many times that per protocol: getNetOverhead, and L405 to L410.
-CPU = "intel"  # as in a DGX H100; a DGX A100 has "amd"
+CPU = "intel"  # as in a DGX H100, for all GPUs here; a DGX A100 has "amd"
 POST_LATENCY = {"intel": 1.0, "amd": 2.0}
 POSTS = {"LL": 1, "LL128": 1, "Simple": 3}
 

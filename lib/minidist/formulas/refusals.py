@@ -26,6 +26,13 @@ def one_of(argument: str, value: str, known: list[str]) -> str:
     return f"{argument}: expected one of {', '.join(known)}, got '{value}'"
 
 
+def share(argument: str, value: float) -> str:
+    """Why a number is no share of something; "" if it is."""
+    if 0 <= value <= 1:
+        return ""
+    return f"{argument}: expected a share from 0 to 1, got {value}"
+
+
 def of_split(
     sizes: Shape, ranks: int, tensor: int, pipeline: int, micro_batches: int, interleaved: int
 ) -> str:

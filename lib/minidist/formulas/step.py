@@ -164,8 +164,8 @@ def tensor_calls(step: TrainingStep) -> list[float]:
 def tensor_parallel(step: TrainingStep) -> float:
     """Seconds of tensor parallelism's collectives, which nothing hides."""
     calls, size = tensor_calls(step)
-    local = min(step.tensor, step.gpu.per_node)
-    return calls * priced("all_gather", size, math.ceil(step.tensor / local), local, step.gpu)
+    local, nodes = into_nodes(step.tensor, step.gpu.per_node)
+    return calls * priced("all_gather", size, nodes, local, step.gpu)
 
 
 # ---- a step ----
@@ -246,7 +246,8 @@ def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
 
     Returns compute (forward and backward), memory_traffic, communication (one collective after
     the other), bubble (of a pipeline), sequential (nothing overlaps), overlapped (as the lanes
-    say), exposed (what of communication nothing hides), sent, messages, tokens_per_second; and of
+    say), exposed (what of communication nothing hides), sent, messages, tokens_per_second (of one
+    rank if it is alone, under "single"); and of
     memory the peak and the largest_batch of a micro-batch that fits `step.limit`.
     """
     alone, parts = sum(phases(step, strategy)), works(step, strategy)
@@ -262,7 +263,8 @@ def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
     one = held_now["activations"] / (step.batch / step.micro_batches)
     finish = held_now["gradients"] + max(held_now["ends"], held_now["update"])
     room = math.floor((free - held_now["begins"]) / one) if finish <= free else 0
-    tokens = step.local * step.nodes * step.batch * step.sizes.tokens
+    ranks = 1 if strategy == "single" else step.local * step.nodes
+    tokens = ranks * step.batch * step.sizes.tokens
     return {
         "peak": held_now["peak"],
         "largest_batch": max(0, room),

@@ -192,9 +192,7 @@ def _accelerator(hardware: Accelerator | str) -> Accelerator:
 
 
 def forecast(step: TrainingStep, strategy: str) -> Forecast:
-    """What the step takes under a strategy; `single` is one rank alone."""
-    if strategy == "single":
-        step = replace(step, local=1, nodes=1)
+    """A step under a strategy, as a plan has it."""
     found = formulas.forecast(step, strategy)
     found["messages"] = round(found["messages"])
     return Forecast(memory=memory(step, strategy), fits=found["peak"] <= step.limit, **found)

@@ -69,8 +69,8 @@ def sharded(
 ) -> list[Work]:
     """Forward and backward under FSDP, unit by unit.
 
-    A unit computes when its weights are there. The gather of a unit may begin when the unit before
-    it begins to compute, or so many units earlier (`ahead`, in forward and in backward). The root
+    A unit computes when its weights are there. Its gather begins when the unit before it has
+    computed, or so many units earlier (`ahead`, in forward and in backward). The root
     has the embedding and the head: it is gathered first, stays, computes last in forward and first
     in backward, and reduces its gradients at the end.
 

@@ -1,4 +1,4 @@
-"""What a schedule does between its ranks: a replay on symbolic chunks, and the traffic of each.
+"""A schedule at work between its ranks: a replay on symbolic chunks, and the traffic of each.
 
 `replay` hands the messages to `minidist.schedule.replay`, which remembers whose parts are in each
 chunk; `traffic` counts messages and bytes with arrays, for thousands of ranks.
