@@ -51,7 +51,7 @@ def test_the_small_job_on_our_h200_is_predicted_at_the_h200_s_rates() -> None:
             assert ask("peak", **how) == pytest.approx(row["peak_bytes"], rel=0.0025)
             key = row["way"], row["tokens"], row["checkpointed"]
             took[key] = row["ms"][1] / 1e3 / ask("step", **how)
-    assert took["single", 8192, True] == pytest.approx(1.0, abs=0.02)
+    assert took["single", 8192, True] == pytest.approx(1.03, abs=0.02)
     assert took["single", 8192, False] == pytest.approx(1.10, abs=0.02)
     assert took["ddp, views, fused", 2048, False] == pytest.approx(1.26, abs=0.02)
     assert took["ddp, views", 2048, False] > 1.6, "AdamW's launches"

@@ -1,6 +1,7 @@
 """Models in closed form: against modules, literal numbers, and the order of their gradients."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from course.training.models import LlamaBlock
 from minidist.formulas import memory, models
 from minidist.formulas.inputs import TrainingStep
+from minidist.formulas.step import compute, gradients_ready
 from minidist.memory.state import AUTOCAST, bytes_each
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, MEDIUM, SMALL
@@ -46,10 +48,15 @@ def test_the_small_job_has_141_buckets_and_most_are_far_above_25_mib() -> None:
 
 def test_gradients_become_ready_from_the_head_to_the_embedding() -> None:
     """The head's share of backward is that of its operations; the tied embedding is last."""
-    made = models.ready(SMALL, H100.attention)
+    step = TrainingStep(SMALL, H100, bytes_each(AUTOCAST))
+    seconds = gradients_ready(step, "ddp")
+    made = [each / max(seconds) for each in seconds]
     head = 2 * 128_256 * 3072 * 8192
     effort = SMALL.operations + SMALL.attention * (1 / H100.attention - 1)
     assert made[-1] == pytest.approx(head / effort)
+    again = gradients_ready(replace(step, checkpointing=1.0), "ddp")
+    assert again[-1] == pytest.approx(seconds[-1])  # the head is not computed again
+    assert again[0] == pytest.approx(seconds[0] + compute(step)[0] - seconds[-1] / 2)
     assert made[1:] == sorted(made[1:], reverse=True)
     assert made[0] == 1.0
     assert made[1] == pytest.approx(1.0)  # the first block's, with which backward ends

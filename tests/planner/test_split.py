@@ -31,7 +31,7 @@ def test_a_model_that_is_not_split_is_planned_as_it_is() -> None:
 def test_llamas_grid_takes_what_its_bubble_and_its_activations_add(interleaved: int) -> None:
     split = Split(*GRID, interleaved)
     found = forecasts(**LLAMA, interleaved=interleaved)["zero2"]
-    tokens, layers = 16 * 8192, LARGE.units // 16
+    tokens, layers = 16 * 8192, 8  # the most of a rank, of 126
     node = 16 * tokens * LARGE.width * layers * 7 / 8  # 4 all-reduces of bf16 per block
     done = LARGE.operations - LARGE.attention + LARGE.attention / H100.attention
     assert found.compute == pytest.approx(3 * 16 * done / 128 / H100.rate(LARGE.width))
@@ -48,7 +48,7 @@ def test_llamas_step_takes_as_long_as_published_and_its_state_fits() -> None:
     found = forecasts(**LLAMA, interleaved=8)["zero2"]
     each = 6 * LARGE.parameters + 12 * LARGE.units * LARGE.width * LARGE.tokens
     step = each * 16 * 128 * 8192 / 16_384 / (0.41 * H100.flops)
-    assert found.overlapped / step == pytest.approx(1.00, abs=0.01)
+    assert found.overlapped / step == pytest.approx(1.02, abs=0.01)
     assert sum(found.memory[part] for part in ("weights", "gradients", "optimizer")) < 20e9
     assert not found.fits, "a block that keeps all of what autocast makes"
     assert forecasts(**LLAMA, interleaved=8, checkpointing=True)["zero2"].fits

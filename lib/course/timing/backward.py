@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from minidist.formulas.links import collective
 from minidist.formulas.memory import buckets
-from minidist.formulas.models import ready, scale, tensors
-from minidist.formulas.step import phases
+from minidist.formulas.models import scale, tensors
+from minidist.formulas.step import gradients_ready, phases
 from minidist.schedule.lanes import end, spans
 from minidist.schedule.steps import bucketed
 
@@ -39,7 +39,7 @@ def backward(step: TrainingStep, groups: list[list[int]], early: bool) -> dict[s
     """
     counts, each = tensors(step.sizes), scale(step.sizes) * step.each.gradients
     whole = phases(step, "ddp")[1]
-    made = [share * whole for share in ready(step.sizes, step.gpu.attention)]
+    made = gradients_ready(step, "ddp")
     nbytes = [each * sum([counts[index] for index in group]) for group in groups]
     seconds = [collective(step, "all_reduce", size) for size in nbytes]
     found = spans(bucketed(made, groups, seconds, "all-reduce", early))

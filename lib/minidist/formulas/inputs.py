@@ -34,6 +34,7 @@ class Shape(NamedTuple):
     width: int  #: numbers of a token between two blocks
     tokens: int = 1  #: of a sample
     stream: float = 0.0  #: what autocast keeps besides: norms' inputs in fp32, outputs repeatedly
+    stream_checkpointed: float = 0.0  #: the same if each block keeps only its input
     attention: float = 0.0  #: of the operations, those of causal attention
     head: float = 0.0  #: of the operations, those after the blocks
     before: Sequence[int] = ()  #: elements of each parameter that forward uses before the blocks

@@ -105,11 +105,10 @@ def sample_activations(step: TrainingStep, stage: int) -> float:
     """Bytes that forward keeps of a sample, with the loss: see [Note: memory]."""
     sizes, again, used = step.sizes, step.checkpointing, step.each.compute
     kept = (1 - again) * sizes.activations + again * sizes.activations_checkpointed
+    stream = (1 - again) * sizes.stream + again * sizes.stream_checkpointed
     wider = 0 if stage == 3 else max(0, step.each.weights - used)
-    entry = sizes.width * sizes.tokens  # a block's input, which a checkpoint keeps
-    inside = (sizes.units - 1) * max(0, (sizes.stream - entry) / sizes.units - entry)
     output = 2 * used if step.fused_loss else used + 8
-    return used * kept + wider * (sizes.stream - again * inside) + output * sizes.outputs
+    return used * kept + wider * stream + output * sizes.outputs
 
 
 def _in_flight(step: TrainingStep) -> float:

@@ -28,10 +28,7 @@ def gpt(layers: int, width: int, vocabulary: int, context: int) -> dict[str, Any
     block += [width, width, 4 * square, 4 * width, 4 * square, width]
     inner = 15 * width  # numbers of a token that a block keeps, beside its input
     before, after = [vocabulary * width, context * width], [width, width]
-    stream = (2 * layers + 1) * width
-    return _sizes(
-        layers, width, vocabulary, context, before, block, after, inner, 24 * square, stream
-    )
+    return _sizes(layers, width, vocabulary, context, before, block, after, inner, 24 * square, 2)
 
 
 def llama(
@@ -57,9 +54,8 @@ def llama(
     inner = 5 * width + 2 * shared + 4 * hidden
     after = [width] if tied else [width, vocabulary * width]
     products = 4 * width * (width + shared) + 6 * up
-    stream = (5 * layers + 1) * width
     before = [vocabulary * width]
-    return _sizes(layers, width, vocabulary, context, before, block, after, inner, products, stream)
+    return _sizes(layers, width, vocabulary, context, before, block, after, inner, products, 5)
 
 
 def _sizes(
@@ -72,9 +68,13 @@ def _sizes(
     after: list[int],
     inner: int,
     products: int,
-    stream: int,
+    copies: int,
 ) -> dict[str, Any]:
-    """Fields of `Sizes`; `products`: operations of a token in a block's matrices."""
+    """Fields of `Sizes`.
+
+    `products`: operations of a token in a block's matrices. `copies`: how often autocast keeps the
+    width of a token in each block besides, once of them the block's input.
+    """
     entries, ends, head = layers * width, 2 * width, 2 * vocabulary * width
     attention = layers * 2 * context * width
     return {
@@ -87,7 +87,8 @@ def _sizes(
         "outputs": context * vocabulary,
         "width": width,
         "tokens": context,
-        "stream": context * stream,
+        "stream": context * (copies * entries + width),
+        "stream_checkpointed": context * (entries + copies * width),
         "attention": context * attention,
         "head": context * head,
         "before": before,
@@ -106,18 +107,23 @@ def part(
     each = 1 / tensor / micro_batches
     kept = held(pipeline, micro_batches, interleaved) / pipeline
     entries = sizes.tokens * sizes.width * sizes.units  # which checkpoints keep of all blocks
-    again = entries * kept + max(0, sizes.activations_checkpointed - entries)
+
+    def checkpointed(number: float) -> float:
+        inputs = min(entries, number)  # of blocks, each kept for as long as a micro-batch is here
+        return (number - inputs + inputs * kept) * each
+
     return {
         "parameters": math.ceil(sizes.parameters / (tensor * pipeline)),
-        "units": max(1, sizes.units // pipeline),
+        "units": math.ceil(sizes.units / pipeline),
         "largest_unit": sizes.largest_unit // tensor,
         "operations": sizes.operations / (tensor * pipeline),
         "activations": sizes.activations * kept * each,
-        "activations_checkpointed": again * each,
+        "activations_checkpointed": checkpointed(sizes.activations_checkpointed),
         "outputs": sizes.outputs * each,
         "width": sizes.width // tensor,
         "tokens": sizes.tokens,
         "stream": sizes.stream * kept * each,
+        "stream_checkpointed": checkpointed(sizes.stream_checkpointed),
         "attention": sizes.attention / (tensor * pipeline),
         "head": sizes.head / (tensor * pipeline),
         "before": sizes.before,
@@ -166,13 +172,12 @@ def effort(sizes: Shape, attention: float) -> float:
     return sizes.operations - sizes.attention + sizes.attention / attention
 
 
-def ready(sizes: Shape, attention: float) -> list[float]:
+def ready(sizes: Shape, head: float) -> list[float]:
     """When backward has made each gradient of `tensors`, as a share of its time.
 
-    The head comes first, then block after block, and the embedding's gradient last, tied or not.
-    `attention`: as in `effort`.
+    The head comes first, with a share of its own, then block after block, and the embedding's
+    gradient last, tied or not.
     """
-    head = sizes.head / effort(sizes, attention)
     clock, found = head, [head for _ in sizes.after]
     block, share = sum(sizes.block), (1 - head) / sizes.units
     for _ in range(sizes.units):

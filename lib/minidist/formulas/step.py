@@ -57,19 +57,27 @@ def rate(gpu: Gpu, width: float) -> float:
 
 def compute(step: TrainingStep) -> list[float]:
     """Seconds of forward, of backward, and of the update, which computes next to nothing."""
-    speed = rate(step.gpu, step.sizes.width * step.tensor)
-    forward = step.batch * effort(step.sizes, step.gpu.attention) / speed
-    return [forward, (2 + step.checkpointing) * forward, 0.0]
+    blocks, head = passes(step)
+    return [blocks + head, (2 + step.checkpointing) * blocks + 2 * head, 0.0]
+
+
+def passes(step: TrainingStep) -> list[float]:
+    """Seconds of forward through the blocks, which may be computed again, and the head."""
+    sizes, speed = step.sizes, rate(step.gpu, step.sizes.width * step.tensor)
+    blocks = effort(sizes, step.gpu.attention) - sizes.head
+    return [step.batch * blocks / speed, step.batch * sizes.head / speed]
 
 
 def compute_parts(step: TrainingStep) -> dict[str, float]:
     """Seconds of forward and backward in the blocks' matrices, in attention and in the head."""
-    sizes, passes = step.sizes, (3 + step.checkpointing) * step.batch
-    passes /= rate(step.gpu, sizes.width * step.tensor)
+    blocks, head = passes(step)
+    sizes, share = step.sizes, step.gpu.attention
+    attention = blocks * sizes.attention / share / (effort(sizes, share) - sizes.head)
+    again = 3 + step.checkpointing
     return {
-        "matrices": passes * (sizes.operations - sizes.attention - sizes.head),
-        "attention": passes * sizes.attention / step.gpu.attention,
-        "head": passes * sizes.head,
+        "matrices": again * (blocks - attention),
+        "attention": again * attention,
+        "head": 3 * head,
     }
 
 
@@ -86,14 +94,16 @@ def mfu(step: TrainingStep, seconds: float) -> float:
 def memory_traffic(step: TrainingStep, strategy: str) -> list[float]:
     """Seconds of reading weights, writing gradients, and the optimizer's reads and writes.
 
-    It reads a gradient, reads and writes what it updates and its moments, and writes the weights,
-    if they are another copy.
+    Each micro-batch reads the weights again, and writes gradients. The optimizer reads a gradient,
+    reads and writes what it updates and its moments, and writes the weights, if they are another
+    copy.
     """
     each, count, stage = step.each, step.sizes.parameters, STAGES[strategy]
     weights, gradients = nbytes(step, strategy, "weights"), nbytes(step, strategy, "gradients")
     updated = 2 * each.master + each.weights if each.master > 0 else 2 * each.weights
     moved = count * (each.gradients + 2 * each.moments + updated)
     mine = shards(step, strategy) if stage > 0 else 1
+    weights, gradients = weights * step.micro_batches, gradients * step.micro_batches
     again = 1 + step.checkpointing
     return [
         weights / step.gpu.bandwidth,
@@ -106,6 +116,18 @@ def phases(step: TrainingStep, strategy: str) -> list[float]:
     """Seconds of forward, backward and update alone: a GPU computes while it reads and writes."""
     computes, moves = compute(step), memory_traffic(step, strategy)
     return [max(computes[phase], moves[phase]) for phase in range(3)]
+
+
+def head_shares(step: TrainingStep) -> list[float]:
+    """Shares of forward and of backward that the head takes."""
+    computes, head = compute(step), passes(step)[1]
+    return [head / computes[0], 2 * head / computes[1]]
+
+
+def gradients_ready(step: TrainingStep, strategy: str) -> list[float]:
+    """Seconds from the beginning of backward until it has made each gradient of `tensors`."""
+    whole, head = phases(step, strategy)[1], head_shares(step)[1]
+    return [share * whole for share in ready(step.sizes, head)]
 
 
 # ---- communication ----
@@ -186,7 +208,7 @@ def works(step: TrainingStep, strategy: str) -> list[lanes.Work]:
     during, later = SENDS[strategy][1], SENDS[strategy][2]
     if len(during) > 0:
         name = during[0][0]
-        made = [share * backward for share in ready(step.sizes, step.gpu.attention)]
+        made = gradients_ready(step, strategy)
         takes = [collective(step, name, size) for size in bucket_bytes(step, strategy)]
         for work in bucketed(made, buckets(step, strategy), takes, name.replace("_", "-")):
             work.after = [place + 1 for place in work.after]
@@ -222,22 +244,23 @@ def units(step: TrainingStep, strategy: str) -> tuple[steps.Unit | None, list[st
     forward, backward, _ = phases(step, strategy)
     sizes, each = step.sizes, step.each
     over = "node" if strategy == "hsdp" else "ranks"
-    head = sizes.head / effort(sizes, step.gpu.attention)
+    head = head_shares(step)
 
-    def unit(parameters: float, share: float) -> Unit:
+    def unit(parameters: float, ahead: float, back: float) -> Unit:
         across = 0.0
         if strategy == "hsdp":
             across = collective(step, "all_reduce", parameters * each.gradients, "nodes")
         return Unit(
-            forward * share,
-            backward * share,
+            forward * ahead,
+            backward * back,
             collective(step, "all_gather", parameters * each.compute, over),
             collective(step, "reduce_scatter", parameters * each.gradients, over),
             across,
         )
 
-    block = unit(sizes.largest_unit, (1 - head) / sizes.units)
-    outside = unit(root(sizes), head) if root(sizes) > 0 else None
+    blocks = [(1 - share) / sizes.units for share in head]
+    block = unit(sizes.largest_unit, blocks[0], blocks[1])
+    outside = unit(root(sizes), head[0], head[1]) if root(sizes) > 0 else None
     return outside, [block for _ in range(sizes.units)]
 
 

@@ -112,7 +112,7 @@ def check_sizes(sizes: Sizes) -> None:
         elif name in ("before", "block", "after"):
             for count in number:
                 whole_number(f"sizes.{name}", count, 1)
-        elif name in ("stream", "attention", "head"):
+        elif name in ("stream", "stream_checkpointed", "attention", "head"):
             amount(f"sizes.{name}", number)
         else:
             above_zero(f"sizes.{name}", number)
