@@ -287,18 +287,6 @@ def test_bytes_that_a_disk_does_not_keep_are_noticed_before_the_checkpoint_has_i
     assert named(tmp_path) == ["step-1", "step-2"]
 
 
-def test_another_run_that_took_the_folder_meanwhile_is_left_alone(tmp_path: Path) -> None:
-    def run() -> str:
-        training = Training(replace(RUN, strategy="single", checkpoint=tmp_path))
-        (tmp_path / "run.lock").write_text('{"id": "x", "pid": 7, "host": "h", "since": "then"}')
-        with pytest.raises(TrainError) as caught:
-            list(training)
-        return str(caught.value)
-
-    assert launch(run, 1) == [f"rank 0: {tmp_path} was taken over by process 7 on h (since then)"]
-    assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
-
-
 def test_only_what_a_killed_run_left_is_deleted(tmp_path: Path) -> None:
     def run() -> list[str]:
         options = replace(RUN, strategy="single", steps=2, checkpoint=tmp_path)

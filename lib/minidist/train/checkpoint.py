@@ -93,7 +93,6 @@ class Checkpoints:
     def save(self, step: int, wrapped: Wrapped) -> None:
         """Begin a checkpoint with which a run can go on at `step`; the one before is finished."""
         self.wait()
-        raise_on_all(problem_of(self._lock.check) if self._lock else "", self._group)
         parts, where = wrapped.parts(), self.folder / f"step-{step}"
         pieces = dealt_out(flattened(parts, wrapped.state), self._group)
         copies = {

@@ -1,29 +1,20 @@
 """One run at a time in a folder of checkpoints: its rank 0 holds `run.lock` there.
 
-[Note: who is dead] If the holder was a process of this machine, its number tells. The lock of a
-dead one is taken over at once, so torchrun can restart a killed run. Of other machines nothing is
-known but that a holder touches its lock each second. One that has not been touched for PATIENCE
-seconds is taken over too, so a run that starts again on another host waits that long, no longer.
-Clocks differ between hosts, so the lock is watched: no time in it is compared with the time here.
-
-A holder that was only suspended wakes up and finds its lock taken: see `Lock.check`.
+The lock is the operating system's, which frees it when the process ends, however it ends: a killed
+run keeps nobody out, and one that is only suspended still has its folder. Network file systems ask
+their server. What is in the file only tells others who holds it.
 """
 
-import atexit
 import fcntl
-import json
 import os
 import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any
-from uuid import uuid4
 
 from minidist.train.options import LOG, TrainError
 
-BEAT, PATIENCE = 1.0, 15.0  # seconds
+PATIENCE = 5.0  # seconds that a killed run may take to be gone
 
 
 class Lock:
@@ -33,98 +24,44 @@ class Lock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path, self._released = folder / "run.lock", Event()
-        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        who = {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
-        self.mine = {**who, "machine": machine(), "id": uuid4().hex}
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:  # one at a time looks who holds the lock, and takes it
-            with suppress(OSError):  # some network file systems cannot: then the later one holds
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            self._wait_for_the_holder()
-            self._write()
-        finally:
-            os.close(descriptor)
-        Thread(target=self._touch, daemon=True).start()
-        atexit.register(self.release)
-
-    def check(self) -> None:
-        """Raise TrainError if another run has taken the lock over; make a deleted one again."""
-        holder, _ = look(self.path)
-        if not holder:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._write()
-        elif holder.get("id") != self.mine["id"]:
-            raise TrainError(f"{self.path.parent} was taken over by {in_words(holder)}")
+        self.path = folder.absolute() / "run.lock"
+        if earlier := _held.pop(self.path, None):
+            earlier.release()
+        deadline = time.monotonic() + PATIENCE
+        while holder := self._take():
+            if time.monotonic() > deadline:
+                raise TrainError(
+                    f"--checkpoint: {folder} is in use by {holder}; choose another folder, or end "
+                    "that run"
+                )
+            time.sleep(0.1)
+        _held[self.path] = self
 
     def release(self) -> None:
-        atexit.unregister(self.release)
-        self._released.set()
-        if look(self.path)[0].get("id") == self.mine["id"]:
-            self.path.unlink()
+        if not self._file.closed:
+            self.path.unlink(missing_ok=True)
+            self._file.close()
 
-    def _wait_for_the_holder(self) -> None:
-        seen = holder, touched = look(self.path)
-        ours = holder.get("machine") == self.mine["machine"]
-        if not touched or (ours and holder["pid"] == os.getpid()):
-            return
-        who, deadline = in_words(holder), time.monotonic() + PATIENCE
-        if ours and not running(holder["pid"]):
-            LOG.info(f"took over {self.path} from {who}, which is dead")
-            return
-        while time.monotonic() < deadline:
-            time.sleep(BEAT / 4)
-            now = look(self.path)
-            if not now[1]:
-                return
-            if now != seen:
-                raise TrainError(
-                    f"--checkpoint: {self.path.parent} is in use by {who}; choose another folder, "
-                    "or end that run"
-                )
-        LOG.warning(f"took over {self.path} from {who}, silent for {PATIENCE:g} s")
-
-    def _write(self) -> None:
-        aside = self.path.with_name(f"{self.mine['id']}.lock")
-        aside.write_text(json.dumps(self.mine))
-        aside.replace(self.path)
-
-    def _touch(self) -> None:
-        while not self._released.wait(BEAT):
-            with suppress(OSError):
-                if look(self.path)[0].get("id") == self.mine["id"]:
-                    os.utime(self.path)
+    def _take(self) -> str:
+        """Lock the file if nobody has; return who has, or else ""."""
+        self._file = self.path.open("a+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with self._file:
+                self._file.seek(0)
+                return self._file.read() or "another run"
+        except OSError as error:
+            LOG.warning(f"{self.path} cannot be locked ({error.strerror}): start no second run")
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self.path.stat(), os.fstat(self._file.fileno())):
+                since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+                self._file.truncate(0)
+                self._file.write(f"process {os.getpid()} on {socket.gethostname()} (since {since})")
+                self._file.flush()
+                return ""
+        self._file.close()
+        return "a run that has just ended"  # and has deleted the file that we opened
 
 
-def look(path: Path) -> tuple[dict[str, Any], int]:
-    """Who holds a lock, and when it was touched: 0 if there is none."""
-    try:
-        with path.open() as file:  # opened, a file on a network is as its server knows it
-            touched, text = os.fstat(file.fileno()).st_mtime_ns, file.read()
-        return dict(json.loads(text)), touched
-    except FileNotFoundError:
-        return {}, 0
-    except (ValueError, TypeError):  # empty after a power cut
-        return {}, touched
-
-
-def in_words(holder: dict[str, Any]) -> str:
-    pid, host, since = (holder.get(key, "?") for key in ("pid", "host", "since"))
-    return f"process {pid} on {host} (since {since})"
-
-
-def machine() -> str:
-    """Where a number means one process: a host, since it was started, or a container there."""
-    names = [socket.gethostname()]
-    with suppress(OSError):  # Linux has these
-        names.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        names.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(names)
-
-
-def running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return isinstance(error, PermissionError)  # another user's
-    return True
+_held: dict[Path, Lock] = {}  # by this process
