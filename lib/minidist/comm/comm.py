@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from minidist.profiler.timeline import Timed
+from minidist.profiler.spans import COMMUNICATION
+from minidist.profiler.timeline import Timed, note
 
 Op = ReduceOp | ReduceOp.RedOpType
 
@@ -60,6 +61,13 @@ def check_comm(argument: str, comm: object) -> None:
     if not all(hasattr(comm, name) for name in ("all_gather", "reduce_scatter", "group")):
         kind = type(comm).__name__
         raise TypeError(f"{argument}: expected a Comm, such as Ours(), got {kind}")
+
+
+def noted(what: str, handle: Pending) -> Handle:
+    """Record an asynchronous call in the timeline under this name; return its handle."""
+    assert handle is not None
+    note(what, COMMUNICATION, handle)
+    return handle
 
 
 def broadcast_coalesced(tensors: Iterable[Tensor], comm: Comm, group_src: int = 0) -> None:

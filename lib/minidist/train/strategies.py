@@ -51,23 +51,27 @@ class Wrapped:
 
 
 def single(net: GPT, options: Options, device: torch.device) -> Wrapped:
-    optimizer = AdamW(net.parameters(), options.lr)
-    return Wrapped(net, optimizer, nullcontext, partial(replica_parts, net), optimizer.state)
+    return replicated(net, options, net)
 
 
 def ddp(net: GPT, options: Options, device: torch.device) -> Wrapped:
     """A replica on each rank; backward averages the gradients."""
     comm = counted()
-    model = DistributedDataParallel(net, comm=comm)
-    optimizer = AdamW(net.parameters(), options.lr)
-    parts = partial(replica_parts, net)
-    return Wrapped(model, optimizer, model.no_sync, parts, optimizer.state, [comm])
+    return replicated(net, options, DistributedDataParallel(net, comm=comm), [comm])
 
 
 def torch_ddp(net: GPT, options: Options, device: torch.device) -> Wrapped:
-    model = nn.parallel.DistributedDataParallel(net)
+    return replicated(net, options, nn.parallel.DistributedDataParallel(net))
+
+
+def replicated(
+    net: GPT, options: Options, model: nn.Module, comms: Sequence[Counted] = ()
+) -> Wrapped:
+    """All of every parameter and its state on each rank; `model` is the net, or a DDP around it."""
     optimizer = AdamW(net.parameters(), options.lr)
-    return Wrapped(model, optimizer, model.no_sync, partial(replica_parts, net), optimizer.state)
+    parts = {name: Part(each, 0, each.shape) for name, each in net.named_parameters()}
+    accumulating = getattr(model, "no_sync", nullcontext)
+    return Wrapped(model, optimizer, accumulating, lambda: parts, optimizer.state, comms)
 
 
 def zero(net: GPT, options: Options, device: torch.device, stage: int) -> Wrapped:
@@ -146,11 +150,6 @@ def sharded(
 def counted(group: dist.ProcessGroup | None = None) -> Counted:
     """Rings alone: `auto` measures what is fastest, and another algorithm gives other last bits."""
     return Counted(Ours(group, algorithm="ring"))
-
-
-def replica_parts(net: nn.Module) -> dict[str, Part]:
-    """All of every parameter: this rank is a replica."""
-    return {name: Part(each, 0, each.shape) for name, each in net.named_parameters()}
 
 
 def row_parts(model: nn.Module, ranks: int, rank: int) -> dict[str, Part]:

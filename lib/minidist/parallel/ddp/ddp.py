@@ -147,7 +147,7 @@ class DistributedDataParallel(NotCopied, nn.Module):
             at = f"{what} after {self._forwards} forwards, {self.steps} backwards"
             agree_on(self.comm, f"{checks.NAME}, {at}")
 
-    # ---- backward, as `Backward` reports it: checks, and the reducer between them ----
+    # ---- backward: autograd's hook → Backward → these checks → Reducer ----
 
     @torch.no_grad()
     def backward_begins(self, sync: bool) -> None:

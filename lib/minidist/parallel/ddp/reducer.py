@@ -11,11 +11,9 @@ from weakref import finalize
 import torch
 from torch.nn import Parameter
 
-from minidist.comm.comm import Comm, Handle, broadcast_coalesced, on_some_rank
+from minidist.comm.comm import Comm, Handle, Pending, broadcast_coalesced, noted, on_some_rank
 from minidist.parallel.ddp.bucket import Bucket, build_buckets
 from minidist.parallel.sharding.partition import Named
-from minidist.profiler.spans import COMMUNICATION
-from minidist.profiler.timeline import note
 
 
 class Reducer:
@@ -84,12 +82,10 @@ class Reducer:
             if self.as_view and ready and gradient is not None:
                 parameter.grad = view  # which frees the gradient's own memory
         if self.comm_hook:
-            work: Handle | None = self.comm_hook(bucket)  # what the user sends instead
+            work: Pending = self.comm_hook(bucket)  # what the user sends instead
         else:
             work = self.comm.all_reduce(bucket.flat, async_op=True)
-        assert work is not None
-        note(f"bucket {bucket.index()}", COMMUNICATION, work)
-        self.in_flight.append((bucket, work))
+        self.in_flight.append((bucket, noted(f"bucket {bucket.index()}", work)))
 
     def launch_rest(self) -> None:
         """6. Backward is over: launch what is not full, or has waited for what is not."""
@@ -97,6 +93,7 @@ class Reducer:
             self.launch()
 
     def used_by_some_rank(self, used: Container[Parameter]) -> set[Parameter]:
+        """7. Learn which parameters had a gradient on some rank, if they may differ."""
         parameters = list(self.bucket_of)  # in one order on all ranks
         here = [parameter in used for parameter in parameters]
         return set(compress(parameters, on_some_rank(here, parameters[0].device, self.comm)))

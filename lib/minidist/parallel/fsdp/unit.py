@@ -41,11 +41,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from minidist.comm.comm import Comm, Handle, on_some_rank
+from minidist.comm.comm import Comm, Handle, noted, on_some_rank
 from minidist.parallel.autograd.backward import BackwardPass, cast, in_backward, on_entry, on_exit
 from minidist.parallel.fsdp.param_group import MixedPrecisionPolicy, ParamGroup, ParamInfo
 from minidist.profiler.spans import COMMUNICATION, COMPUTE
-from minidist.profiler.timeline import NOTHING, Mark, mark, note
+from minidist.profiler.timeline import NOTHING, Mark, mark
 
 
 class ShardedState(Enum):
@@ -157,7 +157,8 @@ class Unit:
         with nullcontext() if async_op else mark(what, COMMUNICATION, self.device):
             for group in self.groups:
                 gathered, shard = group.all_gather_buffers()
-                self._gathers += noted(what, self.comm.all_gather(gathered, shard, async_op))
+                if handle := self.comm.all_gather(gathered, shard, async_op):
+                    self._gathers.append(noted(what, handle))
         self.sharded = ShardedState.UNSHARDING
 
     def unshard(self) -> None:
@@ -214,7 +215,7 @@ class Reduction:
             gradients, present = group.pack_gradients(1 / ranks)
             mean = gradients.new_empty(group.layout.shard_numel)
             handle = unit.comm.reduce_scatter(mean, gradients, async_op=True)
-            self.handles += noted(what, handle)
+            self.handles.append(noted(what, handle))
             kept = None if all(present) else mean
             self.groups.append(ReducedGroup(unit, group, present, kept))
             self.means.append(mean)
@@ -226,7 +227,7 @@ class Reduction:
         if self.replicate:
             what, comm, self.replicate = f"all-reduce {self.unit.name}", self.replicate, None
             for mean in self.means:
-                self.handles += noted(what, comm.all_reduce(mean, async_op=True))
+                self.handles.append(noted(what, comm.all_reduce(mean, async_op=True)))
             return False
         for each, mean in zip(self.groups, self.means, strict=True):
             each.group.write_gradients(mean, each.present)
@@ -315,13 +316,6 @@ class FSDPContext:
                 for group in unit.groups:
                     group.drop_gradients()
                 unit.reshard()
-
-
-def noted(what: str, handle: Handle | None) -> list[Handle]:
-    """Record a collective in the timeline, if it goes on while this rank does something else."""
-    if handle:
-        note(what, COMMUNICATION, handle)
-    return [handle] if handle else []
 
 
 def wait_for(handles: list[Handle]) -> None:

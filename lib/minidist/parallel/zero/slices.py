@@ -21,11 +21,9 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from minidist.comm.comm import Comm, Handle, on_some_rank
+from minidist.comm.comm import Comm, Handle, noted, on_some_rank
 from minidist.parallel.autograd.backward import BackwardPass
 from minidist.parallel.zero.bucket import ShardedBucket
-from minidist.profiler.spans import COMMUNICATION
-from minidist.profiler.timeline import note
 
 
 class Slices:
@@ -69,9 +67,7 @@ class Slices:
         for index, bucket in enumerate(self.buckets):
             if bucket.trains:
                 handle = self.comm.all_gather(bucket.buffer, bucket.shard, async_op=True)
-                assert handle is not None
-                note(f"all-gather {index}", COMMUNICATION, handle)
-                gathers.append(handle)
+                gathers.append(noted(f"all-gather {index}", handle))
         for handle in gathers:
             handle.wait()
         for bucket in self.buckets:
@@ -125,9 +121,8 @@ class Slices:
         """Reduce a bucket; keep this rank's slice of the one before, and free the rest of it."""
         flat_grad = bucket.finish_packing(1 / self.comm.ranks)
         mean = flat_grad.new_empty(bucket.flat.shard_numel)
-        handle = self.comm.reduce_scatter(mean, flat_grad, async_op=True)
-        assert handle is not None
-        note(f"reduce-scatter {self.buckets.index(bucket)}", COMMUNICATION, handle)
+        what = f"reduce-scatter {self.buckets.index(bucket)}"
+        handle = noted(what, self.comm.reduce_scatter(mean, flat_grad, async_op=True))
         del flat_grad
         self._wait()  # so that at most two buckets' flat gradients are held
         self._in_flight = bucket, handle, mean
