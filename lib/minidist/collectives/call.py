@@ -14,13 +14,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from minidist.collectives.checks import agreement
-from minidist.collectives.checks.tensors import (
-    by_name,
-    check_apart,
-    check_like,
-    check_tensor,
-    same_place,
-)
+from minidist.collectives.checks import tensors as checks
 from minidist.collectives.runtime.executor import Sent, execute
 from minidist.collectives.runtime.group import check_group, members, wire_device
 from minidist.collectives.runtime.notes import gather_rows
@@ -82,7 +76,7 @@ class Call:
         self, argument: str, tensor: torch.Tensor, *, written: bool, any_shape: bool = False
     ) -> None:
         """A tensor that is alike on all ranks; with `any_shape`, but for its shape."""
-        check_tensor(argument, tensor, self.group, written=written)
+        checks.check_tensor(argument, tensor, self.group, written=written)
         self.device = tensor.device
         self.tensors.append(tensor)
         self.outputs += [tensor] if written else []
@@ -105,15 +99,16 @@ class Call:
             raise TypeError(f"{argument}: {expected}, got a {type(tensors).__name__}")
         if len(tensors) != self.ranks:
             raise ValueError(f"{argument}: {expected}, got {len(tensors)}")
-        named = by_name(argument, tensors)
+        named = checks.by_name(argument, tensors)
         [(name, other)] = like.items() if like else [(f"{argument}[0]", tensors[0])]
         for each, tensor in named.items():
-            check_tensor(each, tensor, self.group, written=written)
-            check_like(each, tensor, name, other, times=1 if like else 0)
+            checks.check_tensor(each, tensor, self.group, written=written)
+            checks.check_like(each, tensor, name, other, times=1 if like else 0)
         if like and written:  # but a rank's own part may be in its place already
-            check_apart(named, {} if same_place(other, tensors[self.rank]) else like)
+            checks.check_apart(named, {} if checks.same_place(other, tensors[self.rank]) else like)
         elif like:
-            check_apart(like, {n: each for n, each in named.items() if not same_place(other, each)})
+            others = {n: each for n, each in named.items() if not checks.same_place(other, each)}
+            checks.check_apart(like, others)
         self.outputs += tensors if written else ()
         return list(tensors)
 
@@ -147,10 +142,10 @@ def collective(
 ) -> Work | None:
     """Run a collective, written as above, on all ranks or on none."""
     call = Call(name, group, check, steps)
-    course = steps(call)
+    phases = steps(call)
     problem: Exception | None = None
     try:
-        next(course)
+        next(phases)
     except (TypeError, ValueError, RuntimeError) as error:
         problem = error
     noted = recorder.entered(name, members(group), call.tensors, call.facts)
@@ -165,7 +160,7 @@ def collective(
             if problem is not None:
                 raise type(problem)(f"{where}: {problem}") from problem
             try:
-                next(course, None)
+                next(phases, None)
             except MismatchError:  # of `match`, or at a first barrier in shared memory
                 raise
             except ValueError as error:  # that all find out together: they share no memory

@@ -4,13 +4,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
+from minidist.collectives import tensor as calls
 from minidist.collectives.runtime.group import check_group
-from minidist.collectives.tensor import (
-    all_gather_into_tensor,
-    all_reduce,
-    broadcast,
-    reduce_scatter_tensor,
-)
 from minidist.collectives.tuner import CHOSEN
 from minidist.comm.comm import Op, Pending
 from minidist.schedule.algorithms import ALL_REDUCE
@@ -45,21 +40,21 @@ class Ours:
         self._half = algorithm if algorithm in ("auto", "shared_memory") else "ring"
 
     def broadcast(self, tensor: Tensor, group_src: int = 0, async_op: bool = False) -> Pending:
-        return broadcast(tensor, None, self.group, async_op, group_src, check=self._check)
+        return calls.broadcast(tensor, None, self.group, async_op, group_src, check=self._check)
 
     def all_reduce(self, tensor: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False) -> Pending:
-        return all_reduce(
+        return calls.all_reduce(
             tensor, op, self.group, async_op, algorithm=self._algorithm, check=self._check
         )
 
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: Op = ReduceOp.SUM, async_op: bool = False
     ) -> Pending:
-        return reduce_scatter_tensor(
+        return calls.reduce_scatter_tensor(
             output, input, op, self.group, async_op, algorithm=self._half, check=self._check
         )
 
     def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Pending:
-        return all_gather_into_tensor(
+        return calls.all_gather_into_tensor(
             output, input, self.group, async_op, algorithm=self._half, check=self._check
         )

@@ -15,7 +15,7 @@ from typing import Any
 from minidist.diagnose.recorder import LINE, STACK_SIGNAL, STATE
 from minidist.errors import name_ranks
 from minidist.launch.outcome import Frame
-from minidist.launch.report import own_calls, read_stack, where
+from minidist.launch.report import ask_for_stacks, own_calls, read_stack, read_text, where
 
 LONGEST = 8  # calls in the table
 WAITS = ("entered", "queued")  # states of a call; others are left and failed
@@ -105,12 +105,12 @@ def _read(file: Path, patience: float) -> tuple[int, Rank]:
         (state, head), *lines = _lines(file)
         if state == "running" and head["host"] == socket.gethostname():
             if head["pid"] == os.getpid() or _locked(file.with_suffix(".alive")):
-                _ask(head["pid"], stack, patience)
+                ask_for_stacks({head["pid"]: stack}, STACK_SIGNAL, patience)
             else:
-                state, stack = ("ended" if _text(last) else "gone"), last
+                state, stack = ("ended" if read_text(last) else "gone"), last
         calls = [RecordedCall(state, **line) for state, line in lines]
         calls.sort(key=lambda call: call.order)
-        frames = read_stack(_text(stack).rpartition("(most recent call first):")[2])
+        frames = read_stack(read_text(stack).rpartition("(most recent call first):")[2])
         who = head["rank"], head["pid"], state, head["error"], head["time"]
         return head["ranks"], Rank(*who, calls, frames)
     except (ValueError, TypeError, KeyError, OSError) as error:
@@ -130,10 +130,6 @@ def _lines(file: Path) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def _text(file: Path) -> str:
-    return file.read_text(errors="replace") if file.exists() else ""
-
-
 def _locked(file: Path) -> bool:
     """Whether the process that has locked it lives; a zombie does not."""
     with file.open("r+") as ours:
@@ -142,18 +138,6 @@ def _locked(file: Path) -> bool:
         except OSError:
             return True
     return False
-
-
-def _ask(pid: int, file: Path, patience: float) -> None:
-    """Let a rank append its stack."""
-    before = len(_text(file))
-    with suppress(ProcessLookupError):  # it has just gone
-        os.kill(pid, STACK_SIGNAL)
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        if _text(file)[before:].endswith((" in <module>\n", "\n  ...\n")):
-            return
-        time.sleep(0.01)
 
 
 def sentence(ranks: Sequence[Rank]) -> str:

@@ -91,20 +91,29 @@ def where(stacks: Mapping[int, Sequence[Frame]]) -> list[str]:
 
 def stacks_of(job: Job, outcomes: Outcomes, patience: float) -> dict[int, list[Frame]]:
     """Where the ranks that have not ended stand, as far as they say within `patience` seconds."""
-    hung = {r: job.folder / f"{r}.stack" for r, outcome in enumerate(outcomes) if outcome is None}
-    said = {r: path.stat().st_size if path.exists() else 0 for r, path in hung.items()}
-    for r in hung:
-        with suppress(ProcessLookupError):
-            os.kill(job.processes[r].pid, rank_process.STACK_SIGNAL)
+    hung = [r for r, outcome in enumerate(outcomes) if outcome is None]
+    files = {job.processes[r].pid: job.folder / f"{r}.stack" for r in hung}
+    texts = ask_for_stacks(files, rank_process.STACK_SIGNAL, patience)
+    return {r: read_stack(text) for r, text in zip(hung, texts, strict=True)}
+
+
+def ask_for_stacks(files: Mapping[int, Path], number: int, patience: float) -> list[str]:
+    """What processes append to their files when they get a signal that faulthandler answers."""
+    before = [len(read_text(file)) for file in files.values()]
+    for pid in files:
+        with suppress(ProcessLookupError):  # it has just gone
+            os.kill(pid, number)
     deadline = time.monotonic() + patience
     while True:
-        there = {r: path.read_bytes()[said[r] :] for r, path in hung.items() if path.exists()}
-        texts = {r: text.decode(errors="replace") for r, text in there.items()}
-        # Written down as far as the function's caller, or as far as there is room.
-        whole = [r for r, text in texts.items() if CALLER in text or "\n  ...\n" in text]
-        if len(whole) == len(hung) or time.monotonic() > deadline:
-            return {r: read_stack(text) for r, text in texts.items()}
-        time.sleep(0.02)
+        texts = [read_text(file)[b:] for file, b in zip(files.values(), before, strict=True)]
+        whole = (text.endswith((" in <module>\n", "\n  ...\n")) for text in texts)
+        if all(whole) or time.monotonic() > deadline:
+            return texts
+        time.sleep(0.01)
+
+
+def read_text(file: Path) -> str:
+    return file.read_text(errors="replace") if file.exists() else ""
 
 
 class Patience:

@@ -19,20 +19,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from minidist.train import storage
 from minidist.train.lock import Lock
 from minidist.train.options import LOG, MODEL, NUMBERS, Options, TrainError, raise_on_all
-from minidist.train.storage import (
-    INDEX,
-    DamagedError,
-    Piece,
-    Stored,
-    load_pieces,
-    read_index,
-    read_piece,
-    sync,
-    write_index,
-    write_pieces,
-)
+from minidist.train.storage import DamagedError, Piece, Stored
 from minidist.train.strategies import Part, Wrapped
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps, besides its number of steps, which is ours
@@ -78,9 +68,9 @@ class Checkpoints:
                 wrapped.state[part.parameter] = {"step": torch.tensor(float(self.newest)), **state}
         problem, others = "", ""
         try:
-            made, pieces = read_index(where)
+            made, pieces = storage.read_index(where)
             others = self._other_flags(made, self._made(parts))
-            load_pieces(where, pieces, flattened(parts, wrapped.state))
+            storage.load_pieces(where, pieces, flattened(parts, wrapped.state))
         except DamagedError as error:
             problem = f"it is damaged: {error}; {self._instead_of(where.name)}"
         except TrainError as error:
@@ -138,8 +128,8 @@ class Checkpoints:
         for step in reversed(finished(self.folder)[:-1]):
             good = self.folder / f"step-{step}"
             with suppress(DamagedError):
-                for each in read_index(good)[1]:
-                    read_piece(good, each)
+                for each in storage.read_index(good)[1]:
+                    storage.read_piece(good, each)
                 return f"{good.name} is whole: remove {newest} to go on from there"
         return "no other checkpoint there is whole"
 
@@ -150,13 +140,13 @@ class Checkpoints:
 
         def write() -> None:
             aside.mkdir(parents=True, exist_ok=True)
-            mine.extend(write_pieces(aside / f"rank-{dist.get_rank()}.bin", pieces.items()))
+            mine.extend(storage.write_pieces(aside / f"rank-{dist.get_rank()}.bin", pieces.items()))
 
         def finish() -> None:
-            write_index(aside, (made, [each for some in everyones for each in some]))
-            sync(aside)
+            storage.write_index(aside, (made, [each for some in everyones for each in some]))
+            storage.sync(aside)
             aside.rename(where)
-            sync(self.folder)
+            storage.sync(self.folder)
             for step in finished(self.folder)[:-KEPT]:  # the last of them has been read again
                 old = self.folder / f"step-{step}"
                 shutil.rmtree(old.rename(old.with_name(old.name + UNFINISHED)))
@@ -192,7 +182,7 @@ def remove_leftovers(folder: Path) -> None:
     for left in folder.iterdir():
         if re.fullmatch(rf"step-\d+{UNFINISHED}", left.name):
             names = [each.name for each in left.iterdir()] if left.is_dir() else [left.name]
-            if not all(re.fullmatch(rf"rank-\d+\.bin|{INDEX}", name) for name in names):
+            if not all(re.fullmatch(rf"rank-\d+\.bin|{storage.INDEX}", name) for name in names):
                 raise TrainError(f"--checkpoint: {left} is not of a checkpoint; move it elsewhere")
             shutil.rmtree(left)
 

@@ -24,7 +24,7 @@ from minidist.parallel.checks import NotCopied, choose_comm
 from minidist.parallel.ddp import checks
 from minidist.parallel.ddp.bucket import Bucket, arrival_order
 from minidist.parallel.ddp.comm_hooks import Hook, HookCall, name_of
-from minidist.parallel.ddp.join import BACKWARD, FORWARD, Join, weight
+from minidist.parallel.ddp.join import BACKWARD, FORWARD, OUT, Join, weight
 from minidist.parallel.ddp.reducer import Reducer
 from minidist.parallel.holders import PREFIX
 from minidist.parallel.sharding.partition import MIB
@@ -229,7 +229,7 @@ class DistributedDataParallel(NotCopied, nn.Module):
         self._join = Join(self.comm)
         try:
             yield
-            for what in self._join.listen():
+            while (what := self._join.announce(OUT)) != OUT:
                 if what == FORWARD:
                     self._broadcast(self.module.buffers())
                     continue

@@ -7,8 +7,6 @@ part with zeros. Each announcement is one all-reduce of a number for each rank. 
 forwards only, and takes for granted that one backward follows each.
 """
 
-from collections.abc import Iterator
-
 import torch
 import torch.distributed as dist
 
@@ -35,10 +33,6 @@ class Join:
             raise RuntimeError(f"join: the ranks are not at the same point: {listed}")
         self.last = max(said, default=self.last)
         return next(iter(said.values()), OUT)
-
-    def listen(self) -> Iterator[str]:
-        while (what := self.announce(OUT)) != OUT:
-            yield what
 
 
 def shared(comm: Comm, mine: float) -> list[float]:
