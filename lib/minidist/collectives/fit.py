@@ -29,7 +29,6 @@ class AlphaBeta:
 
     link: Link
     errors: tuple[float, ...]
-    gamma: float = 0.0
 
     @property
     def median_error(self) -> float:
@@ -42,47 +41,40 @@ class AlphaBeta:
         return max(map(abs, self.errors))
 
 
-def fit(
-    measured: Sequence[Measurement],
-    topology: Callable[[Link, float], Topology],
-    *,
-    gamma: bool = False,
-) -> AlphaBeta:
-    """Find the alpha and beta, and with `gamma` the gamma, that best explain the measurements.
+def fit(measured: Sequence[Measurement], topology: Callable[[Link], Topology]) -> AlphaBeta:
+    """Find the alpha and beta that best explain the measurements.
 
-    Least squares on the *relative* error, so that microseconds count as much as seconds; no figure
-    is allowed below zero.
+    Least squares on the *relative* error, so that microseconds count as much as seconds; neither is
+    allowed below zero.
 
     Args:
         measured: times of one machine, over several sizes; of one algorithm or of several.
         topology: `switch` or `shared`: a topology of one link.
-        gamma: find out what reducing costs, too.
 
     Raises ValueError if a time is not above zero, or the measurements are too few or too alike.
     """
     if not all(each.seconds > 0 for each in measured):
         raise ValueError("fit: each measurement must be longer than zero seconds")
     # What each figure counts for: the time if it alone were 1, relative to the measured one.
-    units = [topology(Link(a, b), g) for a, b, g in np.eye(3)[: 2 + gamma].tolist()]
+    units = topology(Link(1.0, 0.0)), topology(Link(0.0, 1.0))
     design = np.array(
         [[seconds(m.schedule, m.nbytes, unit) / m.seconds for unit in units] for m in measured]
     )
     length = np.linalg.norm(design, axis=0)
     if not length.all() or np.linalg.matrix_rank(design / length) < len(length):
-        more = "; and for gamma in the share that is reduced: ring and tree reduce half of them"
         raise ValueError(
             f"fit: {len(measured)} measurements cannot tell the figures apart: they must differ "
-            f"in the bytes of a message{more * gamma}"
+            "in the bytes of a message"
         )
-    found = _non_negative(design).tolist()
-    return AlphaBeta(Link(*found[:2]), tuple((design @ found - 1).tolist()), *found[2:])
+    found = _non_negative(design)
+    return AlphaBeta(Link(*found.tolist()), tuple((design @ found - 1).tolist()))
 
 
 def _non_negative(design: Floats) -> Floats:
     """Least squares for design @ x = 1 with no x below zero.
 
     The best x is the plain least-squares solution for some of the columns, the others being zero.
-    With two or three columns one can try them all.
+    With two columns one can try them all.
     """
     ones = np.ones(len(design))
     kept = map(np.array, product((0, 1), repeat=design.shape[1]))
