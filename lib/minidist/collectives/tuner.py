@@ -61,37 +61,28 @@ def explain(
     *,
     collective: str = "all_reduce",
     group: ProcessGroup | None = None,
-    ranks: int | None = None,
-    topology: Topology | None = None,
     device: torch.device | str | None = None,
 ) -> Explanation:
-    """Say what each algorithm would take, and which of them "auto" takes.
+    """Say what each algorithm would take between the ranks of `group`, and which "auto" takes.
 
-    Either for the ranks of `group`, here: all of them must call it, and the first call measures.
-    Or for any number of `ranks` on a `topology`: then nothing runs, and no process group is needed.
+    All of them must call it, and the first call measures.
 
     Args:
         nbytes: of the tensor; of a reduce-scatter's input, of an all-gather's output.
         collective: "all_reduce", "reduce_scatter" or "all_gather".
         group: the default group if None.
-        ranks, topology: both or neither; a topology is made by `minidist.schedule.cost`.
         device: of the tensor: what is fast on a CPU is not on a GPU; `minidist.device()` if None.
 
     Raises TypeError or ValueError for a size that is no whole number from 0 on, an unknown
-    collective, one of `ranks` and `topology`, or a device whose tensors the group does not move.
+    collective, or a device whose tensors the group does not move.
     """
     if collective not in TABLES:
         raise ValueError(f"collective must be one of {', '.join(TABLES)}, got {collective!r}")
     nbytes = whole_number("nbytes", nbytes, 0)
-    if (ranks is None) != (topology is None):
-        raise ValueError("ranks and topology go together: give both, or neither")
-    if ranks is None or topology is None:
-        where = torch.device(device or own_device())
-        if where.type not in (known := backends(group)):
-            raise ValueError(f"device: expected {' or '.join(known)}, as the group, got {where}")
-        return _calibrated(group, flat_device(where, group))(collective, nbytes)
-    found = _predicted(collective, nbytes, ranks, topology)
-    return Explanation(collective, nbytes, ranks, found, f"the model: {topology.name}")
+    where = torch.device(device or own_device())
+    if where.type not in (known := backends(group)):
+        raise ValueError(f"device: expected {' or '.join(known)}, as the group, got {where}")
+    return _calibrated(group, flat_device(where, group))(collective, nbytes)
 
 
 @dataclass(frozen=True)
@@ -157,7 +148,7 @@ def _calibrate(group: ProcessGroup | None, device: torch.device) -> Explain:
     lines = _in_memory(group) if one_memory else {}
 
     def explained(collective: str, nbytes: int) -> Explanation:
-        found = _predicted(collective, nbytes, ranks, network(fitted.link))
+        found = predicted(collective, nbytes, ranks, network(fitted.link))
         if lines:
             start, slope = lines[collective]
             found["shared_memory"] = start + slope * nbytes
@@ -166,7 +157,7 @@ def _calibrate(group: ProcessGroup | None, device: torch.device) -> Explain:
     return explained
 
 
-def _predicted(collective: str, nbytes: int, ranks: int, topology: Topology) -> dict[str, float]:
+def predicted(collective: str, nbytes: int, ranks: int, topology: Topology) -> dict[str, float]:
     found = {}
     for name, make in TABLES[collective].items():
         if name != "hierarchical":
