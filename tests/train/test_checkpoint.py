@@ -214,17 +214,17 @@ def test_what_is_written_is_the_state_when_save_was_called_and_named_when_it_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run() -> list[Any]:
-        from minidist.train import checkpoint
+        from minidist.train import storage
 
         training = Training(replace(RUN, strategy="zero2", checkpoint=tmp_path))
         seen = list[list[str]]()
-        write_index = checkpoint.write_index
+        write_index = storage.write_index
 
         def watched(*args: Any) -> None:
             write_index(*args)
             seen.append(named(tmp_path))
 
-        monkeypatch.setattr(checkpoint, "write_index", watched)
+        monkeypatch.setattr(storage, "write_index", watched)
         training.step(0)
         saved = [each.detach().clone() for each in training.wrapped.model.parameters()]
         training.checkpoints.save(1, training.wrapped)
