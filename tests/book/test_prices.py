@@ -40,9 +40,9 @@ ALLOWED = {
     ("book/gpus.md", "Llama of 70 billion parameters"): "published",
     ("book/hardware.md", "ETHERNET_100"): "the table of links",
     ("lib/course/pages/sharded.py", "ETHERNET_100"): "a slower network, compared by name",
-    ("lib/course/widgets/cost.py", "ETHERNET_100"): "the name of a rate on a slider",
-    ("lib/course/widgets/plan.py", "Llama 3.1 70B"): "a calculator for the reader's own model",
-    ("lib/course/widgets/memory.py", "7 billion, for instance"): "how numbers are written",
+    ("lib/course/widgets/sliders.py", "ETHERNET_100"): "the name of a rate on a slider",
+    ("lib/course/widgets/sliders.py", "Llama 3.1 70B"): "a calculator for the reader's own model",
+    ("lib/course/widgets/sliders.py", "7 billion, for instance"): "how numbers are written",
 }
 
 

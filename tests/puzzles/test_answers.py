@@ -13,7 +13,7 @@ from course.puzzles import collectives, training
 from course.puzzles.catalog import EDITABLE, PUZZLES
 from course.puzzles.judge import Output, run
 from course.puzzles.tasks import LINKS, Puzzle
-from course.widgets.cost import KNOWN
+from course.widgets.sliders import KNOWN
 from tests.puzzles.answers import STUBS, WRONG
 from tools.work import ROOT
 

@@ -14,9 +14,7 @@ from playwright.sync_api import Browser, Page
 
 from course.timing.backward import by_way
 from course.widgets import compiled, in_page
-from course.widgets.cost import counts
-from course.widgets.memory import POLICIES
-from course.widgets.plan import MODELS
+from course.widgets.sliders import MODELS, POLICIES, counts
 from minidist.formulas import links, memory, models, nccl, step
 from minidist.formulas.inputs import Each, Gpu, TrainingStep
 from minidist.memory.state import bytes_each

@@ -10,17 +10,20 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from course.pages.price import ask, step_of
 from course.widgets import (
+    best_interval,
     checkpoint_slider,
     curves_slider,
     grid_slider,
+    lost,
     overlap_slider,
     peak_slider,
     plan_slider,
     scaling_slider,
     state_slider,
+    time_text,
 )
-from course.widgets.checkpoints import YEAR, best_interval, lost, time_text
-from course.widgets.page import SCRIPTS, Slider, assets, nbytes_text, seconds_text
+from course.widgets.page import SCRIPTS, Slider, assets, scaled, seconds_text
+from course.widgets.sliders import YEAR
 from minidist.formulas.memory import memory
 from minidist.planner.hardware import H100
 from minidist.planner.jobs import LARGE, SMALL
@@ -40,6 +43,10 @@ SLIDERS = {
     "plan": plan_slider(),
 }
 NONSENSE = re.compile(r"NaN|undefined|Infinity|null")
+
+
+def nbytes_text(nbytes: float) -> str:
+    return scaled(nbytes, "B", [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")])
 
 
 def html(slider: Slider) -> str:

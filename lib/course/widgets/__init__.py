@@ -5,22 +5,26 @@ computed here, or by Python in the browser: see `editor`.
 """
 
 from course.widgets.borders import borders_slider
-from course.widgets.checkpoints import checkpoint_slider
 from course.widgets.context import attention_stepper
-from course.widgets.cost import curves_slider
 from course.widgets.editor import editor, stars
-from course.widgets.grid import grid_slider
 from course.widgets.guess import guess, guesses
-from course.widgets.memory import state_slider
-from course.widgets.overlap import overlap_slider
-from course.widgets.peak import peak_slider
+from course.widgets.in_page import best_interval, lost, rule_of_thumb
 from course.widgets.pipeline import pipeline_stepper
-from course.widgets.plan import plan_slider
 from course.widgets.prefetch import prefetch_slider
 from course.widgets.progress import progress
 from course.widgets.rounds import rounds_stepper
 from course.widgets.sampler import sampler_stepper
-from course.widgets.scaling import scaling_slider
+from course.widgets.sliders import (
+    checkpoint_slider,
+    curves_slider,
+    grid_slider,
+    overlap_slider,
+    peak_slider,
+    plan_slider,
+    scaling_slider,
+    state_slider,
+    time_text,
+)
 from course.widgets.stages import zero_stepper
 from course.widgets.straggler import straggler_slider
 from course.widgets.traced import trace_stepper

@@ -8,14 +8,13 @@ import numpy as np
 
 from course.pages.price import step_of
 from course.widgets.in_page import between, bordered, during, gradient_bytes
-from course.widgets.memory import own
 from course.widgets.page import Slider, control, seconds_text
+from course.widgets.sliders import SMALL_JOB
 from course.widgets.timeline import Bar, Lane, Marks, milliseconds, still
 from minidist.formulas.inputs import TrainingStep
 from minidist.formulas.links import collective
 from minidist.formulas.memory import buckets
 from minidist.planner.hardware import H100
-from minidist.planner.jobs import SHAPES
 
 GPUS = 16
 TOKENS = (1024, 2048, 4096, 8192)  # on each GPU
@@ -38,9 +37,8 @@ def borders_slider() -> Slider:
         "borders": {**thumbs, "page": len(shown.sizes.block)},
         "few": FEW,
         "gpus": GPUS,
-        "model": SHAPES["small"],
+        **SMALL_JOB,
         "gpu": H100._asdict(),
-        "each": own(),
         "best": best,
         "axes": {tokens: [most, [at for at, _ in marks]] for tokens, (most, marks) in axes.items()},
         "legend": LEGEND,

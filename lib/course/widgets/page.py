@@ -12,7 +12,6 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from course.widgets.compiled import script
-from minidist.planner.hardware import ACCELERATORS, ASSUMED
 from minidist.plots import replay
 
 SLIDER = """\
@@ -113,12 +112,6 @@ def stops(low: int, high: int, mantissas: Sequence[float]) -> list[float]:
     return [*each, float(f"1e{high}")]
 
 
-def rank_stops(most: int = 65_536) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, ...: powers of two, and half way between them."""
-    powers = [1 << bit for bit in range(most.bit_length())]
-    return sorted({*powers, *(3 * power // 2 for power in powers if 1 < power < most)})
-
-
 def scaled(value: float, unit: str, scale: Sequence[tuple[float, str]]) -> str:
     """A number to three digits with the largest prefix of `scale` that it reaches."""
     for factor, prefix in scale:
@@ -126,23 +119,6 @@ def scaled(value: float, unit: str, scale: Sequence[tuple[float, str]]) -> str:
             digits = value / factor
             return f"{digits:{'.0f' if digits >= 100 else '.3g'}} {prefix}{unit}"
     return f"0 {unit}"
-
-
-def nbytes_text(nbytes: float) -> str:
-    """Bytes in powers of ten, as GPUs' memories are sold."""
-    return scaled(nbytes, "B", [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")])
-
-
-def gpus() -> Control:
-    """GPUs to choose from; where no run was at hand, the rate is marked as assumed."""
-    texts = [f"{n}, rate assumed" * (g.name in ASSUMED) or n for n, g in ACCELERATORS.items()]
-    return Control("gpu", "GPU", [*ACCELERATORS], texts, "H100", choose=True)
-
-
-def card(start: float) -> Control:
-    """A list of network cards, each of one GPU, by bytes per second; `start`: one of them."""
-    cards = {gbits / 8 * 1e9: f"{gbits} Gb/s per GPU" for gbits in (10, 50, 100, 200, 400, 800)}
-    return Control("card", "Network card", [*cards], [*cards.values()], start, choose=True)
 
 
 def seconds_text(seconds: float) -> str:

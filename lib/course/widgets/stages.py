@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from course.widgets.frames import Frame, FramesChoice, FramesStepper, Lines, Rows, drawing
-from course.widgets.memory import STAGES
 from course.widgets.recording import Note, Threads, on_threads, strip
+from course.widgets.sliders import STAGES
 from from_scratch.ddp import OverlappedDDP
 from from_scratch.fsdp import FSDP
 from from_scratch.zero import ZeRO1, ZeRO2
