@@ -1,16 +1,16 @@
 """The library's prices in the page: pure modules as one script, which sliders ask.
 
-PScript compiles a subset of Python. Of what it would get wrong without a word `Faithful` mends a
-part, and `faults` names the rest: the script has Python's results, or there is none. Left to care:
-the length of a dict, a key that is missing, and a whole float as text.
+PScript compiles a subset of Python. What it would get wrong without a word, `faults` names: the
+script has Python's results, or there is none. Left to care: the length of a dict, a key that is
+missing, and a whole float as text.
 """
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
+from importlib import import_module
+from inspect import getsource
 
 import pscript
 
@@ -76,7 +76,7 @@ SHORTER = (  # what PScript writes everywhere, and what does the same faster
 @cache
 def script() -> str:
     """The script: `minidistModules["minidist.formulas.step"].forecast(...)`."""
-    return joined({name: _source(name) for name in MODULES})
+    return joined({name: getsource(import_module(name)) for name in MODULES})
 
 
 def joined(sources: Mapping[str, str]) -> str:
@@ -105,8 +105,7 @@ def compiled(name: str, source: str) -> tuple[str, pscript.JSString]:
     bare = Bare().visit(tree)
     for line, fault in faults(bare):
         raise SyntaxError(f"{name}, line {line}: a page cannot run {fault}")
-    text = ast.unparse(ast.fix_missing_locations(Faithful().visit(bare)))
-    code = pscript.py2js(text, inline_stdlib=False)
+    code = pscript.py2js(ast.unparse(bare), inline_stdlib=False)
     for unknown in sorted(code.meta["vars_unknown"]):
         if unknown.split(".")[0] not in {*imports, "math"}:
             raise SyntaxError(f"{name}: a page does not know the name {unknown}")
@@ -124,13 +123,6 @@ def small(script: str) -> str:
     return "\n".join(line.rstrip() for line in script.splitlines() if line.strip()) + "\n"
 
 
-def _source(name: str) -> str:
-    spec = find_spec(name)
-    assert spec
-    assert spec.origin
-    return Path(spec.origin).read_text("utf-8")
-
-
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Names that come from other modules of the page, and where they are found there."""
     for node in tree.body:
@@ -145,7 +137,8 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 class Bare(ast.NodeTransformer):
     """Leaves out what a page has no use for: imports, types, docstrings.
 
-    Of a record, such as a NamedTuple or a dataclass, its fields make an `__init__`.
+    Of a record, such as a NamedTuple or a dataclass, its fields make an `__init__`; and a range is
+    counted once, before its loop.
     """
 
     def visit_Import(self, node: ast.stmt) -> None:
@@ -163,6 +156,11 @@ class Bare(ast.NodeTransformer):
         if node.value is None:
             return None
         return ast.copy_location(ast.Assign([node.target], self.visit(node.value)), node)
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        if ast.unparse(node.iter).startswith("range("):
+            node.iter = ast.Call(ast.Name("list", ast.Load()), [node.iter], [])
+        return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
@@ -185,17 +183,11 @@ class Bare(ast.NodeTransformer):
 def faults(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Lines, and what PScript compiles to something else there, or Python has and it has not."""
     for node in ast.walk(tree):
-        fault = _fault(node)
-        if fault:
-            yield (
-                getattr(node, "lineno", getattr(getattr(node, "target", None), "lineno", 0)),
-                fault,
-            )
+        if fault := _fault(node):
+            place = node.target if isinstance(node, ast.comprehension) else node
+            yield getattr(place, "lineno", 0), fault
         if isinstance(node, ast.FunctionDef):
-            own = {each.arg for each in node.args.args}
-            for each in ast.walk(node):
-                if isinstance(each, ast.AugAssign) and ast.unparse(each.target) in own:
-                    yield each.lineno, "an assignment in place to an argument"
+            yield from _misread_names(node)
 
 
 def _fault(node: ast.AST) -> str:
@@ -206,12 +198,14 @@ def _fault(node: ast.AST) -> str:
             return f"{name}()"
         case ast.Call(func=ast.Attribute(attr="sort")):
             return "sort(), which compares texts"
-        case ast.For(target=ast.Tuple(elts=all_)) | ast.comprehension(target=ast.Tuple(elts=all_)):
-            return "" if all(isinstance(each, ast.Name) for each in all_) else "a nested target"
+        case (
+            ast.For(target=ast.Tuple(elts=all_)) | ast.comprehension(target=ast.Tuple(elts=all_))
+        ) if not all(isinstance(each, ast.Name) for each in all_):
+            return "a nested target"
         case ast.BinOp(op=ast.BitOr() | ast.BitAnd() | ast.BitXor() | ast.LShift() | ast.RShift()):
             return "an operation on bits"
-        case ast.BinOp(op=ast.Mod(), left=ast.Constant(value=str())):
-            return "a format"
+        case ast.BinOp(op=ast.Mod()):
+            return "a remainder or a format"
         case ast.Subscript(slice=ast.BinOp(op=ast.Sub(), left=left)):
             counted = ast.unparse(left).startswith("len(")
             return "" if counted else "an index that may be negative"
@@ -228,62 +222,33 @@ def _fault(node: ast.AST) -> str:
             isinstance(left, ast.List | ast.Tuple)
         ):
             return "an order of lists"
+        case ast.BoolOp(op=ast.And(), values=[*tests, _]) | ast.comprehension(ifs=tests):
+            return "" if all(map(_is_bool, tests)) else "a test of what may be empty"
+        case ast.While(test=test) if not _is_bool(test):
+            return "a test of what may be empty"
         case ast.Delete() | ast.Global() | ast.Nonlocal():
             return f"{type(node).__name__.lower()}"
     return ""
 
 
-class Faithful(ast.NodeTransformer):
-    """Says what PScript would misread in a way that it reads as Python does."""
+def _misread_names(function: ast.FunctionDef) -> Iterator[tuple[int, str]]:
+    """Arguments that change in place, and names that a comprehension would change around it."""
+    nodes, arguments = [*ast.walk(function)], {each.arg for each in function.args.args}
+    comprehensions = [each for each in nodes if isinstance(each, ast.ListComp)]
+    inside = {node for each in comprehensions for node in ast.walk(each)}
+    outside = arguments | {*_stored(node for node in nodes if node not in inside)}
+    for each in comprehensions:
+        own = _stored(ast.walk(each))
+        if len({*own}) < len(own) or outside & {*own} - {"_"}:
+            yield each.lineno, "a comprehension's name that also stands for something else"
+    for node in nodes:
+        if isinstance(node, ast.AugAssign) and ast.unparse(node.target) in arguments:
+            yield node.lineno, "an assignment in place to an argument"
 
-    seen = 0  # comprehensions
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """The sign of a remainder is that of the divisor."""
-        self.generic_visit(node)
-        if not isinstance(node.op, ast.Mod):
-            return node
-        a, b = ast.unparse(node.left), ast.unparse(node.right)
-        return ast.parse(f"(({a}) - ({b}) * (({a}) // ({b})))", mode="eval").body
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
-        """The value of `a and b` is a if that is false, not `false`."""
-        self.generic_visit(node)
-        found, *others = node.values
-        if isinstance(node.op, ast.Or) or all(map(_is_bool, node.values[:-1])):
-            return node
-        for other in others:
-            found = ast.IfExp(found, other, found)
-        return found
-
-    def visit_While(self, node: ast.While) -> ast.AST:
-        """An empty list is false."""
-        node.test = _truth(node.test)
-        return self.generic_visit(node)
-
-    def visit_comprehension(self, node: ast.comprehension) -> ast.AST:
-        """An empty list is false."""
-        node.ifs = [_truth(each) for each in node.ifs]
-        return self.generic_visit(node)
-
-    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
-        """A comprehension's variables are its own; its first iterable does not know them."""
-        self.generic_visit(node)
-        self.seen += 1
-        first, *others = node.generators
-        parts = [node.elt, *(each.target for each in node.generators), *first.ifs, *others]
-        names = [each for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)]
-        own = {each.id for each in names if isinstance(each.ctx, ast.Store)}
-        for each in {*names}:
-            if each.id in own:
-                each.id = f"{each.id}_{self.seen}"
-        return node
-
-    def visit_For(self, node: ast.For) -> ast.AST:
-        """A range is counted once, before the loop."""
-        if ast.unparse(node.iter).startswith("range("):
-            node.iter = ast.Call(ast.Name("list", ast.Load()), [node.iter], [])
-        return self.generic_visit(node)
+def _stored(nodes: Iterable[ast.AST]) -> list[str]:
+    names = (node for node in nodes if isinstance(node, ast.Name))
+    return [name.id for name in names if isinstance(name.ctx, ast.Store)]
 
 
 def _is_bool(test: ast.expr) -> bool:
@@ -293,7 +258,3 @@ def _is_bool(test: ast.expr) -> bool:
         case ast.BoolOp(values=values):
             return all(map(_is_bool, values))
     return False
-
-
-def _truth(test: ast.expr) -> ast.expr:
-    return test if _is_bool(test) else ast.Call(ast.Name("bool", ast.Load()), [test], [])

@@ -185,4 +185,4 @@ def ready(sizes: Shape, head: float) -> list[float]:
             clock += share * sizes.block[len(sizes.block) - 1 - place] / block
             found.append(clock)
     found += [1.0 for _ in sizes.before]
-    return [found[len(found) - 1 - place] for place in range(len(found))]
+    return [found[len(found) - 1 - index] for index in range(len(found))]

@@ -211,7 +211,7 @@ def choice(
         latency = ring_latency(collective, protocol, nodes, local)
         share = nbytes // (2 * CHANNELS_BETWEEN * ranks)
         plateau = collective == "all_reduce" and protocol == "Simple" and nodes > 1
-        if plateau and share >= PLATEAU_BYTES:
+        if share >= PLATEAU_BYTES and plateau:
             latency = PLATEAU * latency
     return {
         "algorithm": algorithm,

@@ -313,7 +313,7 @@ def recommended(
     found: dict[str, dict[str, float]], names: list[str], limit: float, close: float
 ) -> str:
     """The first of `names` that fits into `limit` and is `close` to the fastest; "" if none."""
-    fits = [name for name in names if name in found and found[name]["peak"] <= limit]
+    fits = [each for each in names if each in found and found[each]["peak"] <= limit]
     fastest = 0.0
     for name in fits:
         fastest = max(fastest, found[name]["tokens_per_second"])
@@ -352,8 +352,8 @@ def into_nodes(ranks: int, per_node: int) -> list[int]:
     local = ranks
     if ranks > per_node:
         local, rest = per_node, ranks
-        while rest % local > 0:
-            local, rest = rest % local, local
+        while rest > 0:
+            local, rest = rest, local - local // rest * rest
     return [local, ranks // local]
 
 

@@ -68,20 +68,20 @@ class Lanes:
 
 def spans(works: list[Work]) -> list[Span]:
     """When each piece of work runs, in the order of the list."""
-    found = [Span(work.lane, work.kind, work.text, math.inf, math.inf) for work in works]
+    found = [Span(each.lane, each.kind, each.text, math.inf, math.inf) for each in works]
     queues: dict[str, list[int]] = {}
     for place, work in enumerate(works):
         if work.lane not in queues:
             queues[work.lane] = []
         queues[work.lane].append(place)
-    lanes, ran, moved = Lanes(), [False for _ in works], True
-    while moved:
-        moved = False
+    lanes, ran, before = Lanes(), [False for _ in works], -1
+    while len(lanes.spans) > before:
+        before = len(lanes.spans)
         for lane in queues:
             left = queues[lane]
             while len(left) > 0:
                 work = works[left[0]]
-                if len([needed for needed in work.after if not ran[needed]]) > 0:
+                if len([other for other in work.after if not ran[other]]) > 0:
                     break
                 place = left.pop(0)
                 ready = work.hop
@@ -89,7 +89,7 @@ def spans(works: list[Work]) -> list[Span]:
                     ready = max(ready, found[needed].end + work.hop)
                 lanes.do(lane, work.kind, ready, work.takes, work.text)
                 found[place] = lanes.spans[-1]
-                ran[place] = moved = True
+                ran[place] = True
     return found
 
 

@@ -133,6 +133,6 @@ def _passes(
         if not forward:
             works.append(Work(NETWORK, "reduce-scatter", units[number].reduce, last, str(number)))
             if units[number].across > 0:
-                place = [len(works) - 1]
-                works.append(Work(BETWEEN, "all-reduce", units[number].across, place, str(number)))
+                sent = [len(works) - 1]
+                works.append(Work(BETWEEN, "all-reduce", units[number].across, sent, str(number)))
     return last
