@@ -198,10 +198,9 @@ def _fault(node: ast.AST) -> str:
             return f"{name}()"
         case ast.Call(func=ast.Attribute(attr="sort")):
             return "sort(), which compares texts"
-        case (
-            ast.For(target=ast.Tuple(elts=all_)) | ast.comprehension(target=ast.Tuple(elts=all_))
-        ) if not all(isinstance(each, ast.Name) for each in all_):
-            return "a nested target"
+        case ast.Tuple(elts=all_, ctx=ast.Store()):
+            nested = any(isinstance(each, ast.Tuple) for each in all_)
+            return "a nested target" if nested else ""
         case ast.BinOp(op=ast.BitOr() | ast.BitAnd() | ast.BitXor() | ast.LShift() | ast.RShift()):
             return "an operation on bits"
         case ast.BinOp(op=ast.Mod()):
