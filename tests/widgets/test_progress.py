@@ -52,7 +52,7 @@ class Reader:
         )
         contents = f'<nav class="bd-docs-nav" aria-label="Main"><ul>{items}</ul></nav>'
         for here in NAMES:
-            text = progress(TARGETS).data + guesses()._repr_html_() if here == LIST else ""
+            text = progress(TARGETS).html + guesses()._repr_html_() if here == LIST else ""
             body = contents.replace(site.address(here), "#")
             site.write(f'{body}<article class="bd-article">{text}</article>', theme, here)
 
@@ -150,7 +150,7 @@ def test_the_list_has_all_there_is_and_counts_it(reader: Reader) -> None:
 
 
 def test_each_milestone_belongs_to_the_chapter_that_sets_it() -> None:
-    text = progress(TARGETS).data
+    text = progress(TARGETS).html
     for name, page in (
         ("ring", "ring"),
         ("DDP, flat", "ddp"),

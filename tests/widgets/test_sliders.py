@@ -8,20 +8,8 @@ from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from course import widgets
 from course.pages.price import ask, step_of
-from course.widgets import (
-    best_interval,
-    checkpoint_slider,
-    curves_slider,
-    grid_slider,
-    lost,
-    overlap_slider,
-    peak_slider,
-    plan_slider,
-    scaling_slider,
-    state_slider,
-    time_text,
-)
 from course.widgets.page import SCRIPTS, Slider, assets, scaled, seconds_text
 from course.widgets.sliders import YEAR
 from minidist.formulas.memory import memory
@@ -32,15 +20,15 @@ from tests.support.browser import browser  # noqa: F401 (a fixture)
 from tests.support.pages import PHONE, Pages, pages  # noqa: F401 (a fixture)
 
 SLIDERS = {
-    "state": state_slider(),
-    "alone": state_slider(3.2e9, alone=True),
-    "curves": curves_slider(),
-    "overlap": overlap_slider(),
-    "scaling": scaling_slider(),
-    "peak": peak_slider(),
-    "grid": grid_slider(),
-    "checkpoints": checkpoint_slider(),
-    "plan": plan_slider(),
+    "state": widgets.state_slider(),
+    "alone": widgets.state_slider(3.2e9, alone=True),
+    "curves": widgets.curves_slider(),
+    "overlap": widgets.overlap_slider(),
+    "scaling": widgets.scaling_slider(),
+    "peak": widgets.peak_slider(),
+    "grid": widgets.grid_slider(),
+    "checkpoints": widgets.checkpoint_slider(),
+    "plan": widgets.plan_slider(),
 }
 NONSENSE = re.compile(r"NaN|undefined|Infinity|null")
 
@@ -327,13 +315,11 @@ def test_a_plan_in_words(desk: Page) -> None:
 def test_checkpoints_in_words(desk: Page) -> None:
     figure = fresh(desk, "checkpoints")
     mtbf = 5 * YEAR / 4096
-    best = best_interval(30, mtbf)
+    best = widgets.best_interval(30, mtbf)
     said = expect_sense(figure)
-    assert (
-        f"Something fails every {time_text(mtbf)}. With a checkpoint every {time_text(best)}"
-        in said
-    )
-    assert f"{100 * lost(best, 30, mtbf, 600).total:.2g}% of the time is lost" in said
+    fails, saves = widgets.time_text(mtbf), widgets.time_text(best)
+    assert f"Something fails every {fails}. With a checkpoint every {saves}" in said
+    assert f"{100 * widgets.lost(best, 30, mtbf, 600).total:.2g}% of the time is lost" in said
     turn(figure, "A GPU fails", 0)
     turn(figure, "GPUs", -1)
     assert "100% of the time is lost" in turn(figure, "A restart", -1)

@@ -11,12 +11,10 @@ import re
 from functools import cache
 from html import escape
 from importlib.resources import files
-from typing import NamedTuple
 
 from course.puzzles import IN_THE_PAGE
 from course.puzzles.catalog import EDITABLE, PUZZLES, stars_of
-from course.puzzles.tasks import Puzzle
-from course.widgets.page import as_json
+from course.widgets.page import Html, as_json
 
 EDITOR = """\
 <figure class="minidist-widget editor" id="write-{name}" data-name="{name}" data-stars="{stars}">
@@ -38,54 +36,35 @@ BOARD = """\
 ITEM = '<li data-name="{name}" data-stars="{stars}"><a href="#write-{name}">{title}</a></li>'
 
 
-class Editor(NamedTuple):
-    """A function to write, with its judge. A notebook shows it; the book's pages edit it."""
+def editor(name: str) -> Html:
+    """A puzzle, or a schedule to play with: a function to write, with its judge.
 
-    puzzle: Puzzle
-
-    def __repr__(self) -> str:
-        return f"{self.puzzle.title}: {self.puzzle.goal}"
-
-    def _repr_html_(self) -> str:
-        name, title, goal, stub, hints, _ = self.puzzle
-        folded = [(f"Hint {n}", f"<p>{marked(hint)}</p>") for n, hint in enumerate(hints, 1)]
-        if self.puzzle.solution:
-            folded.append(("A solution", f"<pre>{escape(self.puzzle.solution)}</pre>"))
-        return EDITOR.format(
-            name=name,
-            stars=stars_of(self.puzzle),
-            title=escape(title),
-            goal=marked(goal),
-            data=as_json({"task": self.puzzle.task(), "stub": stub}),
-            stub=escape(stub),
-            hints="".join(FOLDED.format(name=head, what=what) for head, what in folded),
-        )
+    A notebook shows it; the book's pages edit it.
+    """
+    puzzle = EDITABLE[name]
+    folded = [(f"Hint {n}", f"<p>{marked(hint)}</p>") for n, hint in enumerate(puzzle.hints, 1)]
+    if puzzle.solution:
+        folded.append(("A solution", f"<pre>{escape(puzzle.solution)}</pre>"))
+    html = EDITOR.format(
+        name=name,
+        stars=stars_of(puzzle),
+        title=escape(puzzle.title),
+        goal=marked(puzzle.goal),
+        data=as_json({"task": puzzle.task(), "stub": puzzle.stub}),
+        stub=escape(puzzle.stub),
+        hints="".join(FOLDED.format(name=head, what=what) for head, what in folded),
+    )
+    return Html(f"{puzzle.title}: {puzzle.goal}", html)
 
 
-class Board(NamedTuple):
-    """All puzzles, and where scripts may run, the reader's stars."""
-
-    puzzles: tuple[Puzzle, ...]
-
-    def __repr__(self) -> str:
-        return ", ".join(puzzle.title for puzzle in self.puzzles)
-
-    def _repr_html_(self) -> str:
-        items = (
-            ITEM.format(name=each.name, stars=stars_of(each), title=escape(each.title))
-            for each in self.puzzles
-        )
-        return BOARD.format(items="\n".join(items))
-
-
-def editor(name: str) -> Editor:
-    """The editor of a puzzle, or of a schedule to play with, by its name."""
-    return Editor(EDITABLE[name])
-
-
-def stars() -> Board:
-    """The puzzles, with the stars that a reader has earned."""
-    return Board((*PUZZLES.values(),))
+def stars() -> Html:
+    """All puzzles, and where scripts may run, the stars that a reader has earned."""
+    items = (
+        ITEM.format(name=each.name, stars=stars_of(each), title=escape(each.title))
+        for each in PUZZLES.values()
+    )
+    titles = ", ".join(puzzle.title for puzzle in PUZZLES.values())
+    return Html(titles, BOARD.format(items="\n".join(items)))
 
 
 def marked(text: str) -> str:

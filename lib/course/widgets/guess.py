@@ -5,10 +5,9 @@ The answer is a value that the page's own cell has computed. Without scripts it 
 
 from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
 
 from course.widgets.editor import marked
-from course.widgets.page import as_json
+from course.widgets.page import Html, as_json
 
 GUESS = """\
 <figure class="minidist-widget guess" id="guess-{name}" data-name="{name}">
@@ -28,50 +27,9 @@ BOARD = """\
 """
 
 
-class Guess(NamedTuple):
-    """A question and its answer: a number above zero, or one of the choices."""
-
-    name: str  #: unique in the book, because the guess is kept under it
-    question: str
-    answer: float | str
-    unit: str
-    choices: Sequence[str]
-
-    def __repr__(self) -> str:
-        return self.question
-
-    @property
-    def shown(self) -> str:
-        """The answer as it is read: a number to three digits, in the notation 1,790."""
-        if isinstance(self.answer, str):
-            return self.answer
-        return f"{float(f'{self.answer:.3g}'):,.10g}"
-
-    def _repr_html_(self) -> str:
-        data = {"answer": self.answer, "shown": self.shown, "unit": self.unit}
-        items = "".join(f"<li>{escape(each)}</li>" for each in self.choices)
-        return GUESS.format(
-            name=self.name,
-            question=marked(self.question),
-            data=as_json({**data, "choices": [*self.choices]}),
-            choices=CHOICES.format(items=items) if items else "",
-            answer=escape(f"{self.shown} {self.unit}".strip()),
-        )
-
-
-class Board(NamedTuple):
-    """All that a reader has guessed, in whichever chapter, beside the answers."""
-
-    def __repr__(self) -> str:
-        return "Your guesses"
-
-    def _repr_html_(self) -> str:
-        return BOARD
-
-
 def guess(
     name: str, question: str, *, answer: float | str, unit: str = "", choices: Sequence[str] = ()
-) -> Guess:
+) -> Html:
     """Ask a question before the page answers it.
 
     Args:
@@ -89,9 +47,24 @@ def guess(
             raise ValueError(f"{name}: the answer, {answer!r}, is none of {choices}")
     elif isinstance(answer, str) or not 0 < answer < float("inf"):
         raise ValueError(f"{name}: expected a number above zero, and the answer is {answer!r}")
-    return Guess(name, question, answer if choices else float(answer), unit, choices)
+    items = "".join(f"<li>{escape(each)}</li>" for each in choices)
+    shown = f"{answer}" if choices else digits(float(answer))
+    data = {"answer": answer if choices else float(answer), "shown": shown, "unit": unit}
+    html = GUESS.format(
+        name=name,
+        question=marked(question),
+        data=as_json({**data, "choices": [*choices]}),
+        choices=CHOICES.format(items=items) if items else "",
+        answer=escape(f"{shown} {unit}".strip()),
+    )
+    return Html(question, html)
 
 
-def guesses() -> Board:
-    """The reader's guesses in all chapters, drawn against the answers."""
-    return Board()
+def digits(answer: float) -> str:
+    """A number as it is read: to three digits, in the notation 1,790."""
+    return f"{float(f'{answer:.3g}'):,.10g}"
+
+
+def guesses() -> Html:
+    """All that a reader has guessed, in whichever chapter, drawn against the answers."""
+    return Html("Your guesses", BOARD)

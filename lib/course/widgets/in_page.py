@@ -204,20 +204,11 @@ def _sent(step: TrainingStep, name: str) -> float:
 
 def between(count: int, borders: list[int]) -> list[list[int]]:
     """Buckets of so many gradients, the last one first; each border: how many come before it."""
-    edges, found = [0] + _sorted(borders) + [count], []  # noqa: RUF005
-    for place in range(len(edges) - 1):
-        bucket = [count - 1 - index for index in range(edges[place], edges[place + 1])]
-        if len(bucket) > 0:
-            found.append(bucket)
-    return found
-
-
-def _sorted(numbers: list[int]) -> list[int]:
-    found: list[int] = []
-    for number in numbers:
-        before = [each for each in found if each <= number]
-        found = before + [number] + [each for each in found if each > number]
-    return found
+    found: list[list[int]] = [[] for _ in range(len(borders) + 1)]
+    for place in range(count):
+        before = [border for border in borders if border <= place]
+        found[len(before)].append(count - 1 - place)
+    return [bucket for bucket in found if len(bucket) > 0]
 
 
 def bordered(step: TrainingStep, borders: list[int]) -> dict[str, Any]:
@@ -299,11 +290,8 @@ def best(counts: dict[str, list[float]], nbytes: float, alpha: float, bandwidth:
 
 def crossings(counts: dict[str, list[float]], alpha: float, bandwidth: float) -> list[list[Any]]:
     """Sizes at which another schedule becomes the best, as [bytes, from, to], smallest first."""
-    now = best(counts, 0.0, 1.0, 1.0)
+    now = best(counts, 1e-9, 1.0, 1.0)  # of those with the fewest messages, the fewest bytes
     found: list[list[Any]] = []
-    for name in counts:  # of those with the fewest messages the one with the fewest bytes
-        if counts[name][0] == counts[now][0] and counts[name][1] < counts[now][1]:
-            now = name
     while True:
         then, least = "", math.inf
         for name in counts:

@@ -28,6 +28,19 @@ COMPILED = "compiled.js"  # which `compiled` makes of the library
 SCRIPTS = (COMPILED, "sliders.js", "bars.js", "curves.js", "timelines.js")
 
 
+class Html(NamedTuple):
+    """HTML for a page or a notebook. A terminal gets one line."""
+
+    line: str
+    html: str
+
+    def __repr__(self) -> str:
+        return self.line
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
 class Control(NamedTuple):
     """A slider over `values`, or with `choose` a list to choose from; `texts` are what it shows."""
 

@@ -5,10 +5,9 @@ import re
 from collections.abc import Mapping
 from html import escape
 
-from IPython.display import HTML
-
 from course.pages.path import ROOT, path
 from course.puzzles.catalog import PUZZLES, stars_of
+from course.widgets.page import Html
 
 LISTS = """\
 <div class="minidist-widget your-progress" data-stars="{stars}">
@@ -34,29 +33,25 @@ ITEM = """
 <a href="../{page}.html">{title}</a></li>"""
 
 
-def progress(targets: Mapping[str, tuple[str, str]]) -> HTML:
+def progress(targets: Mapping[str, tuple[str, str]]) -> Html:
     """Chapters, labs and milestones to tick; `targets` is that of `course.project.report`."""
     chapters = path()
     labs = [lab for chapter in chapters for lab in chapter.labs]
     chapter_of = _project_chapters([chapter.page for chapter in chapters])
     lists = {
-        "Chapters read": [_page(f"book/{each.page}", each.title) for each in chapters],
-        "Exercises done": [_page(f"notebooks/{lab.name}", lab.title) for lab in labs],
-        "Project": [_item(name, chapter_of[file], name) for name, (file, _) in targets.items()],
+        "Chapters read": [_item(f"book/{each.page}", each.title) for each in chapters],
+        "Exercises done": [_item(f"notebooks/{lab.name}", lab.title) for lab in labs],
+        "Project": [_item(chapter_of[file], name, name) for name, (file, _) in targets.items()],
     }
     stars = {name: stars_of(puzzle) for name, puzzle in PUZZLES.items()}
     shown = (LIST.format(name=name, items="".join(items)) for name, items in lists.items())
     data, most = escape(json.dumps(stars)), sum(stars.values())
     text = LISTS.format(stars=data, most=most, lists="\n".join(shown))
-    return HTML(text)  # type: ignore[no-untyped-call]
+    return Html("Your progress", text)
 
 
-def _page(page: str, title: str) -> str:
-    return _item(page, page, title)
-
-
-def _item(name: str, page: str, title: str) -> str:
-    return ITEM.format(name=escape(name), page=page, title=escape(title))
+def _item(page: str, title: str, name: str = "") -> str:
+    return ITEM.format(name=escape(name or page), page=page, title=escape(title))
 
 
 def _project_chapters(pages: list[str]) -> dict[str, str]:
