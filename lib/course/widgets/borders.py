@@ -1,7 +1,8 @@
 """Borders between buckets that a reader moves, beside DDP's own and the best possible."""
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from functools import cache, partial
+from itertools import accumulate, combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def borders_slider() -> Slider:
     axes = {tokens: axis(step) for tokens, step in steps.items()}
     thumbs = {"name": "borders", "label": "Border", "about": ABOUT, "start": start}
     data = {
-        "borders": {**thumbs, "page": len(shown.sizes.block)},
+        "borders": thumbs | {"page": len(shown.sizes.block)},
         "few": FEW,
         "gpus": GPUS,
         **SMALL_JOB,
@@ -90,32 +91,24 @@ def best_borders(step: TrainingStep) -> list[int]:
 def _prices(step: TrainingStep, sizes: Sequence[float]) -> Any:
     """Seconds of an all-reduce of the gradients from one border to another, infinite backwards."""
     sums = [0, *accumulate(round(size) for size in reversed(sizes))]
-    known: dict[int, float] = {}
+    price = cache(partial(collective, step, "all_reduce"))
     found = np.full((len(sums), len(sums)), np.inf)
-    for end in range(1, len(sums)):
-        for start in range(end):
-            nbytes = sums[end] - sums[start]
-            if nbytes not in known:
-                known[nbytes] = collective(step, "all_reduce", nbytes)
-            found[end, start] = known[nbytes]
+    for end, start in combinations(range(len(sums) - 1, -1, -1), 2):
+        found[end, start] = price(sums[end] - sums[start])
     return found
 
 
 def _row(step: TrainingStep, yours: Sequence[float], most: float) -> Iterator[Lane]:
     """The gradients themselves, blocks above and buckets below, over the whole width."""
     sizes = gradient_bytes(step)
-    each, (first, last) = most / sum(sizes), (len(step.sizes.before), len(step.sizes.after))
-    block = len(step.sizes.block)
-    ends = [0, *range(last, len(sizes) - first + 1, block), len(sizes)]
+    each, first, last = most / sum(sizes), len(step.sizes.before), len(step.sizes.after)
+    ends = [0, *range(last, len(sizes) - first + 1, len(step.sizes.block)), len(sizes)]
     edges = [0.0, *accumulate(reversed(sizes))]
     parts = [Bar(each * edges[a], each * edges[b]) for a, b in pairwise(ends)]
     yield Lane("gradients", "GB per bucket, the last block first", parts, "thin blocks")
-    bars = [Bar(each * a, each * b, text=f"{(b - a) / 1e9:.1f}") for a, b in _edges(yours)]
+    pieces = pairwise([0.0, *accumulate(yours)])
+    bars = [Bar(each * a, each * b, text=f"{(b - a) / 1e9:.1f}") for a, b in pieces]
     yield Lane("", "", bars, "buckets")
-
-
-def _edges(nbytes: Sequence[float]) -> Iterator[tuple[float, float]]:
-    return pairwise([0.0, *accumulate(nbytes)])
 
 
 def _way(name: str, done: dict[str, Any]) -> Iterator[Lane]:

@@ -152,11 +152,6 @@ class Bare(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> ast.AST | None:
         return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
-        if node.value is None:
-            return None
-        return ast.copy_location(ast.Assign([node.target], self.visit(node.value)), node)
-
     def visit_For(self, node: ast.For) -> ast.AST:
         if ast.unparse(node.iter).startswith("range("):
             node.iter = ast.Call(ast.Name("list", ast.Load()), [node.iter], [])

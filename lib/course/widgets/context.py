@@ -44,13 +44,11 @@ def _frames(zigzag: bool) -> Iterator[Frame]:
     for step in range(RANKS):
         counts = [len(computed(rank, step, zigzag)) for rank in range(RANKS)]
         idle = [str(rank) for rank, count in enumerate(counts) if not count]
-        if len(idle) == 1:
-            does = f"Rank {idle[0]} may see nothing of it, and must wait."
-        elif idle:
-            all_but_last = ", ".join(idle[:-1])
-            does = f"Ranks {all_but_last} and {idle[-1]} may see nothing of it, and must wait."
-        else:
-            does = f"All have equally much to do: {counts[0]} pairs of eighths."
+        does = f"All have equally much to do: {counts[0]} pairs of eighths."
+        if idle:
+            who = " and ".join(filter(None, (", ".join(idle[:-1]), idle[-1])))
+            several = "s" * (len(idle) > 1)
+            does = f"Rank{several} {who} may see nothing of it, and must wait."
         yield Frame(_picture(step, zigzag), f"Each rank has {BLOCKS[step]}. {does}")
 
 

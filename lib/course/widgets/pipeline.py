@@ -32,34 +32,22 @@ def _frames(order: Order) -> Iterator[Frame]:
     passes = replay(order, {kind: share * takes for kind, takes in pipeline.TAKES.items()})
     end = max(each.end for each in passes)
     says = "Nothing has run yet. A box will have the number of its micro-batch."
-    yield Frame(_picture(order, passes, -1.0, end), says)
+    yield Frame(_picture(passes, -1.0, end), says)
     for now in sorted({each.start for each in passes}):
-        says = " ".join(_sentences(order, passes, now))
-        yield Frame(_picture(order, passes, now, end), says)
+        yield Frame(_picture(passes, now, end), " ".join(_sentences(order, passes, now)))
     waits = 1 - sum(each.end - each.start for each in passes) / (RANKS * end)
     says = f"After {end:g} moments all is done. A rank has waited {100 * waits:.0f}% of the time."
-    yield Frame(_picture(order, passes, end, end), says)
-
-
-def _at_work(passes: Sequence[Pass], rank: int, now: float) -> Pass | None:
-    own = (each for each in passes if each.rank == rank)
-    return next((each for each in own if each.start <= now < each.end), None)
-
-
-def _held(passes: Sequence[Pass], rank: int, now: float) -> int:
-    """How many micro-batches a rank holds: those whose forward has begun and backward not ended."""
-    own = [each for each in passes if each.rank == rank]
-    begun = sum(each.work.kind == "F" and each.start <= now for each in own)
-    return begun - sum(each.work.kind in "BW" and each.end <= now for each in own)
+    yield Frame(_picture(passes, end, end), says)
 
 
 def _sentences(order: Order, passes: Sequence[Pass], now: float) -> Iterator[str]:
     """What each rank does now, or waits for."""
     for rank in range(RANKS):
-        each = _at_work(passes, rank, now)
-        later = [p for p in passes if p.rank == rank and p.start > now]
-        if each:
-            yield f"Rank {rank}: {_words(order, each.work)}."
+        own = [each for each in passes if each.rank == rank]
+        later = [each for each in own if each.start > now]
+        at_work = [each.work for each in own if each.start <= now < each.end]
+        if at_work:
+            yield f"Rank {rank}: {_words(order, at_work[0])}."
         elif later:
             work = min(later, key=lambda each: each.start).work
             source = needs(work, stages_of(order))[-1 if work.kind == "I" else 0]
@@ -73,19 +61,20 @@ def _words(order: Order, work: Work) -> str:
     return f"{WORDS[work.kind]} {work.micro}{stage}"
 
 
-def _picture(order: Order, passes: Sequence[Pass], now: float, whole: float) -> str:
-    rows: Rows = {}
+def _picture(passes: Sequence[Pass], now: float, whole: float) -> str:
+    rows, said = Rows(), list[str]()
     for rank in range(RANKS):
-        cells, at = list[Cell](), 0.0
-        for each in (p for p in passes if p.rank == rank and p.start <= now):
-            if each.start > at:
-                cells.append(Cell("pause", "", wide=each.start - at))
-            look = "old" if now < each.end else "held"
-            kind = KINDS[each.work.kind]
-            cells.append(Cell(kind, look, str(each.work.micro), each.end - each.start))
-            at = each.end
+        own, cells, at = [each for each in passes if each.rank == rank], list[Cell](), 0.0
+        for work, _, start, end in (each for each in own if each.start <= now):
+            if start > at:
+                cells.append(Cell("pause", "", wide=start - at))
+            look = "old" if now < end else "held"
+            cells.append(Cell(KINDS[work.kind], look, str(work.micro), end - start))
+            at = end
         cells += [Cell("pause", "", wide=whole - at)] if at < whole else []
-        held = f"holds {_held(passes, rank, now)}"
-        rows[f"rank {rank}, {held}"] = [[cells]]
-    said = ", ".join(f"rank {rank} holds {_held(passes, rank, now)}" for rank in range(RANKS))
-    return drawing([f"time, up to {whole:g}"], rows, said)
+        # It holds what its forward has begun and backward not ended.
+        begun = sum(each.work.kind == "F" and each.start <= now for each in own)
+        held = begun - sum(each.work.kind in "BW" and each.end <= now for each in own)
+        rows[f"rank {rank}, holds {held}"] = [[cells]]
+        said.append(f"rank {rank} holds {held}")
+    return drawing([f"time, up to {whole:g}"], rows, ", ".join(said))

@@ -39,9 +39,9 @@ STEP = 5  # milliseconds, of the slider
 def prefetch_slider() -> Slider:
     """The medium model's blocks in four units, and its root, through forward and backward."""
     step = fewer_units()
-    records = {name: Record.of(lanes(step, ahead), step) for name, ahead in AHEAD.items()}
+    records = {name: record(step, ahead) for name, ahead in AHEAD.items()}
     most = max(each.took for each in records.values())
-    largest = max(each.peak for each in records.values())
+    largest = max(sum(now[1:]) for each in records.values() for now in each.held)
     marks, times = milliseconds(most, 100), [*range(0, int(most) + 2 * STEP, STEP)]
     controls = [
         choice("prefetch", "Prefetch", [*AHEAD], BEGIN),
@@ -116,37 +116,30 @@ def held(found: Sequence[Span], step: TrainingStep) -> list[Held]:
 
 
 class Record(NamedTuple):
-    """A step as a browser draws it, in milliseconds and gigabytes."""
+    """A step as a browser draws it, in milliseconds and gigabytes, to the tenth."""
 
     took: float
     lanes: list[list[float | str]]  #: of GPU and network: start, end, kind, unit of each span
     held: list[list[float]]  #: from when on there are how many GB of weights, and of gradients
     says: str
 
-    @property
-    def peak(self) -> float:
-        """Gigabytes that are unsharded at most."""
-        return max(weights + gradients for _, weights, gradients in self.held)
 
-    @classmethod
-    def of(cls, found: Sequence[Span], step: TrainingStep) -> "Record":
-        """To the tenth."""
-        numbers: dict[str, list[float | str]] = {COMPUTE: [], NETWORK: []}
-        for span in sorted(found, key=lambda span: span.start):
-            times = [round(1e3 * span.start, 1), round(1e3 * span.end, 1)]
-            unit = int(span.text) if span.text.isdecimal() else span.text
-            numbers[span.lane] += [*times, KINDS.index(span.kind), unit]
-        now = [
-            [round(1e3 * at, 1), round(weights / 1e9, 1), round(gradients / 1e9, 1)]
-            for at, weights, gradients in held(found, step)
-        ]
-        took, compute = end([*found]), busy([*found], COMPUTE)
-        most = max(weights + gradients for _, weights, gradients in held(found, step))
-        says = (
-            f"The step takes {1e3 * took:.0f} ms, {took / compute:.2f} times its compute; at most "
-            f"{most / 1e9:.3g} GB are unsharded."
-        )
-        return cls(round(1e3 * took, 1), [*numbers.values()], now, says)
+def record(step: TrainingStep, ahead: tuple[int, int]) -> Record:
+    """Forward and backward, with so many units gathered before their turn in each."""
+    found = lanes(step, ahead)
+    numbers: dict[str, list[float | str]] = {COMPUTE: [], NETWORK: []}
+    for span in sorted(found, key=lambda span: span.start):
+        times = [round(1e3 * span.start, 1), round(1e3 * span.end, 1)]
+        unit = int(span.text) if span.text.isdecimal() else span.text
+        numbers[span.lane] += [*times, KINDS.index(span.kind), unit]
+    states, took = held(found, step), end(found)
+    now = [[round(1e3 * a, 1), round(w / 1e9, 1), round(g / 1e9, 1)] for a, w, g in states]
+    most = max(weights + gradients for _, weights, gradients in states)
+    says = (
+        f"The step takes {1e3 * took:.0f} ms, {took / busy(found, COMPUTE):.2f} times its compute; "
+        f"at most {most / 1e9:.3g} GB are unsharded."
+    )
+    return Record(round(1e3 * took, 1), [*numbers.values()], now, says)
 
 
 def _lanes(record: Record, largest: float) -> Iterator[Lane]:

@@ -1,6 +1,6 @@
 """A ring all-reduce in which one rank is late or dies: who waits for whom, and the diagnosis."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -34,6 +34,11 @@ class Part(NamedTuple):
     end: int
     about: int = 0
 
+    @property
+    def steps(self) -> int:
+        """How many steps of the ring it has."""
+        return (self.end - self.start) // MESSAGE
+
 
 def straggler_slider() -> Slider:
     """Six ranks that compute and then all-reduce around a ring; one can be slowed or killed."""
@@ -63,44 +68,33 @@ def run(late: int, what: str) -> list[list[Part]]:
     starts = [COMPUTE * (SLOWER if what == SLOW and rank == late else 1) for rank in range(RANKS)]
     dies = (late, DIES) if what == DEAD else None
     ranks = simulate(ring_all_reduce(RANKS), starts, MESSAGE, dies)
-    found = [
-        [Part(COMPUTES, 0, start), *_parts(own)] for start, own in zip(starts, ranks, strict=True)
-    ]
+    found = [[Part(COMPUTES, 0, starts[rank]), *_parts(own)] for rank, own in enumerate(ranks)]
     if dies:
         found[late].append(Part(GONE, found[late][-1].end, MOST))
     return found
 
 
-def _parts(activities: Sequence[Activity]) -> Iterator[Part]:
+def _parts(activities: Sequence[Activity]) -> list[Part]:
     """Steps of the ring that follow one another without a gap as one part."""
-    sends: Part | None = None
+    found = list[Part]()
     for step, start, end, awaits in activities:
-        begin, until = int(start), int(min(end, MOST))
-        if sends and (awaits is not None or sends.about + steps(sends) != step):
-            yield sends
-            sends = None
+        begin, until, before = int(start), int(min(end, MOST)), found[-1] if found else None
         if awaits is not None:
-            yield Part(WAITS, begin, until, awaits)
+            found.append(Part(WAITS, begin, until, awaits))
+        elif before and before.kind == SENDS and before.about + before.steps == step:
+            found[-1] = before._replace(end=until)
         else:
-            first = (sends.start, sends.about) if sends else (begin, step)
-            sends = Part(SENDS, first[0], until, first[1])
-    if sends:
-        yield sends
-
-
-def steps(part: Part) -> int:
-    """How many steps of the ring a part has."""
-    return (part.end - part.start) // MESSAGE
+            found.append(Part(SENDS, begin, until, step))
+    return found
 
 
 def bars(parts: Sequence[Part]) -> list[Bar]:
     """A rank's lane; a wait that has room for words says for whom."""
-    kinds = [*LEGEND]
-    waits = (part.kind == WAITS and part.end - part.start >= ROOM for part in parts)
-    return [
-        Bar(part.start, part.end, kinds[part.kind], f"waits for rank {part.about}" if long else "")
-        for part, long in zip(parts, waits, strict=True)
-    ]
+    kinds, found = [*LEGEND], list[Bar]()
+    for kind, start, end, about in parts:
+        long = kind == WAITS and end - start >= ROOM
+        found.append(Bar(start, end, kinds[kind], f"waits for rank {about}" if long else ""))
+    return found
 
 
 def _note(parts: Sequence[Part]) -> str:

@@ -37,31 +37,21 @@ def milliseconds(most: float, step: int) -> list[list[float | str]]:
 
 
 def still(
-    lanes: Iterable[Lane],
-    most: float,
-    marks: Marks,
-    legend: Mapping[str, str],
-    says: str,
+    lanes: Iterable[Lane], most: float, marks: Marks, legend: Mapping[str, str], says: str
 ) -> str:
-    """The picture from 0 to `most`, with its legend and what is said below."""
-    key = "".join(f'<span><i class="{k}"></i>{escape(word)}</span>' for k, word in legend.items())
-    picture = lanes_html(lanes, most, marks).replace(
-        ">", f' role="img" aria-label="{escape(says)}">', 1
-    )
-    return f'<div class="still">{picture}<p class="legend">{key}</p><p>{escape(says)}</p></div>'
-
-
-def lanes_html(lanes: Iterable[Lane], most: float, marks: Marks) -> str:
-    """The lanes alone, with the axis below."""
-    rows = []
+    """The picture from 0 to `most` with its axis, its legend, and what is said below."""
+    rows, says = [], escape(says)
     for lane in lanes:
         name, note = escape(lane.name), escape(lane.note)
         bars = "".join(_bar(bar, most) for bar in lane.bars)
-        kind = f"lane {lane.kind}".strip()
         head = f"<p><b>{name}</b>{note and f' · {note}'}</p>" if name else ""
-        rows.append(f'{head}<div class="{kind}">{bars}</div>')
+        rows.append(f'{head}<div class="{f"lane {lane.kind}".strip()}">{bars}</div>')
     axis = "".join(f'<b style="left:{_share(float(at), most)}">{text}</b>' for at, text in marks)
-    return f'<div class="lanes">{"".join(rows)}<div class="lane axis">{axis}</div></div>'
+    key = "".join(f'<span><i class="{k}"></i>{escape(word)}</span>' for k, word in legend.items())
+    return (
+        f'<div class="still"><div class="lanes" role="img" aria-label="{says}">{"".join(rows)}'
+        f'<div class="lane axis">{axis}</div></div><p class="legend">{key}</p><p>{says}</p></div>'
+    )
 
 
 def _bar(bar: Bar, most: float) -> str:

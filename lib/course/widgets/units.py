@@ -14,6 +14,7 @@ UNITS = 3
 RANK = 1  # the one that is shown
 SHARDS = {"": 0, "own": 1}  # that take memory; if all are there, or coming, RANKS
 LOOKS = {"held": "in memory", "moving": "on its way", "": "not there"}
+WORDS = {"all": "unsharded", "own": "one shard", "moving": "on their way", "": "none"}
 SAYS = {
     "start": f"Between steps rank {RANK} holds its shard of every unit, and nothing else.",
     "all_gather": "The all-gather of unit {n} begins{why}; its own shard stays, beside all four.",
@@ -49,22 +50,14 @@ def _frames(notes: list[Note]) -> Iterator[Frame]:
         most = max(most, UNITS - weights.count("own"))
         ahead = "all" in weights or weights.count("moving") > 1
         why = ", while another unit computes" if ahead else ", and the rank waits for it"
-        rows: Rows = {
-            f"unit {n}": [[strip("weights", weight, RANK)], [strip("gradients", gradient, RANK)]]
-            for n, (weight, gradient) in enumerate(zip(weights, note.gradients, strict=True))
-        }
+        rows, words = Rows(), list[str]()
+        for n, (weight, gradient) in enumerate(zip(weights, note.gradients, strict=True)):
+            strips = [strip("weights", weight, RANK)], [strip("gradients", gradient, RANK)]
+            rows[f"unit {n}"] = strips
+            words.append(f"Unit {n}: weights {WORDS[weight]}, gradients {WORDS[gradient]}.")
         held = sum(SHARDS.get(how, RANKS) for how in (*weights, *note.gradients))
         held += UNITS - weights.count("own")  # the shard stays beside the gathered weights
         rows["in all"] = [f"{held} shards take memory", ""]
-        heads, words = ("weights", "gradients"), _description(weights, note.gradients)
         says = SAYS[note.what].format(n=note.layer, why=why, most=most)
-        yield Frame(drawing(heads, rows, words), says, note.phase)
-
-
-def _description(weights: list[str], gradients: list[str]) -> str:
-    words = {"all": "unsharded", "own": "one shard", "moving": "on their way", "": "none"}
-    each = (
-        f"Unit {n}: weights {words[weight]}, gradients {words[gradient]}."
-        for n, (weight, gradient) in enumerate(zip(weights, gradients, strict=True))
-    )
-    return " ".join(each)
+        picture = drawing(("weights", "gradients"), rows, " ".join(words))
+        yield Frame(picture, says, note.phase)
