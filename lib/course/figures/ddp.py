@@ -9,7 +9,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.boxes import Look, box, single, stacked
+from course.figures.boxes import box, single, stacked
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PHASE
 
@@ -74,33 +74,29 @@ def bucket_timeline(
     """
     last = max(travels[-1].end for travels in strategies.values())
     figure, panels = stacked(strategies, (3.3, 1.12 * len(strategies) + 0.4), pad=3)
+    pairs = pairwise([("", 0.0), *backward])
+    pieces = [(0.0, "backward", name, begin, end) for (_, begin), (name, end) in pairs]
     for axes, travels in panels:
-        axes.set_xlim(0, 1.2 * last)
-        for (_, begin), (piece, end) in pairwise([("", 0.0), *backward]):
-            _bar(axes, begin, end, 0, PHASE["backward"], piece)
-        for number, travel in enumerate(travels):
-            text = str(number) if len(travels) > 1 else "all"
-            _bar(axes, travel.start, travel.end, LINK, PHASE["bucket"], text)
+        sent = [
+            (LINK, "bucket", str(number) if len(travels) > 1 else "all", travel.start, travel.end)
+            for number, travel in enumerate(travels)
+        ]
+        for top, kind, name, start, end in pieces + sent:
+            text = name if end - start > 0.054 * last else ""  # if there is room
+            wide, face = end - start - 0.0036 * last, (PHASE[kind], 0.45)  # neighbours stay apart
+            box(axes, start, top, wide, LANE, text, edge=PHASE[kind], face=face)
+        for travel in travels:
             axes.plot([travel.full, travel.start], [LANE, LINK], ":", color=GREY, linewidth=1)
         done = max(backward[-1][1], travels[-1].end)
         axes.plot([done, done], [-0.15, LINK + LANE + 0.15], color=GREY, linewidth=1.5)
         text = f"step at\n{done:.0f} ms"
         axes.text(done + 0.01 * last, LANE / 2, text, fontsize=style.LABEL, va="center")
         axes.set_yticks([LANE / 2, LINK + LANE / 2], ["backward,\nlayer", "link,\nbucket"])
-        axes.set_ylim(LINK + LANE + 0.2, -0.25)
-        style.chart(axes)
-        axes.tick_params(axis="y", length=0)
+        axes.set(xlim=(0, 1.2 * last), ylim=(LINK + LANE + 0.2, -0.25))
+        style.chart(axes, bare="y")
         axes.tick_params(axis="x", labelbottom=axes is figure.axes[-1])
     axes.set_xlabel("milliseconds since backward began", fontsize=style.LABEL)
     return figure
-
-
-def _bar(axes: Axes, start: float, end: float, top: float, color: str, text: str) -> None:
-    """A bar with its name, if there is room; a little short, so that neighbours stay apart."""
-    whole = axes.get_xlim()[1]
-    name = text if end - start > 0.045 * whole else ""
-    wide = end - start - 0.003 * whole
-    box(axes, start, top, wide, LANE, name, edge=color, face=(color, 0.45))
 
 
 BINS = 8  # parts of a gradient that are shown, each by the mean of its elements
@@ -124,7 +120,15 @@ def gradients(
     for axes, title, ranks in zip(grid[0], ("before", "after"), (own, averaged), strict=False):
         _strips(axes, [np.array([_strip(each[name]) for name in rows]) for each in ranks], scale)
         axes.set_title(title, fontsize=style.TITLE)
-    _bucket_numbers(grid[0, 2], rows, buckets)
+    last = grid[0, 2]
+    for column, filled in enumerate(buckets.values()):
+        for index, bucket in enumerate(filled):
+            for row in map(rows.index, bucket):
+                style.fill(last, column, row, COLORS[index % 6], width=0.94)
+                style.write(last, column + 0.5, row + 0.53, str(index))
+    last.set_xticks(np.arange(len(buckets)) + 0.5, list(buckets), rotation=90)
+    last.set_xlim(-0.05, len(buckets) + 0.05)
+    last.set_title("bucket", fontsize=style.TITLE)
     for axes in grid[0]:
         style.name_rows(axes, rows if axes is grid[0, 0] else [""] * len(rows))
         style.table(axes)
@@ -140,27 +144,13 @@ def _strip(gradient: torch.Tensor) -> np.ndarray:
 
 
 def _strips(axes: Axes, of_ranks: Sequence[np.ndarray], scale: np.ndarray) -> None:
-    wide = BINS + 1  # a gap between ranks
-    for rank, strips in enumerate(of_ranks):
-        left = np.arange(BINS + 1) + rank * wide
+    lefts = [rank * (BINS + 1) for rank in range(len(of_ranks))]  # a gap between ranks
+    for left, strips in zip(lefts, of_ranks, strict=True):
         values = strips / np.maximum(scale, 1e-30)[:, None]
-        look: Look = {"cmap": "PuOr_r", "vmin": -1, "vmax": 1}
-        look |= {"rasterized": True}  # or seams show between the cells
-        axes.pcolormesh(left, np.arange(len(scale) + 1), values, **look)
+        edges = np.arange(BINS + 1) + left, np.arange(len(scale) + 1)
+        # Rasterized, or seams show between the cells.
+        axes.pcolormesh(*edges, values, cmap="PuOr_r", vmin=-1, vmax=1, rasterized=True)
         for row in range(len(scale)):
-            style.outline(axes, left[0], row, width=BINS)
-    axes.set_xticks(np.arange(len(of_ranks)) * wide + BINS / 2, map(str, range(len(of_ranks))))
+            style.outline(axes, left, row, width=BINS)
+    axes.set_xticks([left + BINS / 2 for left in lefts], map(str, range(len(of_ranks))))
     axes.set_xlabel("rank", fontsize=style.LABEL)
-
-
-def _bucket_numbers(
-    axes: Axes, rows: Sequence[str], buckets: Mapping[str, Sequence[Sequence[str]]]
-) -> None:
-    for column, filled in enumerate(buckets.values()):
-        number = {name: index for index, bucket in enumerate(filled) for name in bucket}
-        for row, name in enumerate(rows):
-            style.fill(axes, column, row, COLORS[number[name] % 6], width=0.94)
-            style.write(axes, column + 0.5, row + 0.53, str(number[name]))
-    axes.set_xticks(np.arange(len(buckets)) + 0.5, list(buckets), rotation=90)
-    axes.set_xlim(-0.05, len(buckets) + 0.05)
-    axes.set_title("bucket", fontsize=style.TITLE)

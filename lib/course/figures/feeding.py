@@ -1,10 +1,10 @@
 """Pictures of feeding the ranks: who draws which samples, and what averages make of them."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course.figures.boxes import Look, box, rank_names, single, sketch, stacked, table_rows
@@ -23,20 +23,18 @@ def epoch(drawn: Sequence[Sequence[int]], batch: int) -> Figure:
     longest = max(len(own) for own in drawn)
     figure, axes = single(size=(0.36 * longest + 1.1, 0.28 * len(drawn) + 0.5))
     seen: set[int] = set()
-    for place in range(longest):
-        step = place // batch
-        x = place + GAP * step
-        for rank, own in enumerate(drawn):
-            if place < len(own):
-                style.fill(axes, x, rank, COLORS[step % 6], width=0.94, height=0.92)
-                style.write(axes, x + 0.47, rank + 0.48, str(own[place]))
-                if own[place] in seen:
-                    axes.plot([x, x + 0.94], [rank + 0.92, rank], color=COLORS[1], linewidth=1.6)
-                seen.add(own[place])
-    edges = [(at, min(at + batch, longest)) for at in range(0, longest, batch)]
-    middles = [(left + right) / 2 + GAP * step for step, (left, right) in enumerate(edges)]
-    axes.set_xticks(middles, [f"step {step + 1}" for step in range(len(edges))])
-    axes.set_xlim(-0.1, longest + GAP * (len(edges) - 1) + 0.1)
+    for place, rank in product(range(longest), range(len(drawn))):
+        for sample in drawn[rank][place : place + 1]:  # none, if the rank has drawn fewer
+            x = place + GAP * (place // batch)
+            style.fill(axes, x, rank, COLORS[place // batch % 6], width=0.94, height=0.92)
+            style.write(axes, x + 0.47, rank + 0.48, str(sample))
+            if sample in seen:
+                axes.plot([x, x + 0.94], [rank + 0.92, rank], color=COLORS[1], linewidth=1.6)
+            seen.add(sample)
+    steps = range(-(-longest // batch))
+    middles = [step * (batch + GAP) + min(batch, longest - step * batch) / 2 for step in steps]
+    axes.set_xticks(middles, [f"step {step + 1}" for step in steps])
+    axes.set_xlim(-0.1, longest + GAP * (len(steps) - 1) + 0.1)
     axes.xaxis.tick_top()
     style.name_rows(axes, rank_names(len(drawn)), offset=0.46)
     style.table(axes)
@@ -90,44 +88,39 @@ def token_weights(lengths: Sequence[Sequence[int]]) -> Figure:
 
 def masks(panels: Mapping[str, torch.Tensor]) -> Figure:
     """A panel for each way to seed: [ranks, samples, units], true where a unit is dropped."""
-    ranks = max(len(dropped) for dropped in panels.values())
+    ranks, samples, units = next(iter(panels.values())).shape
     figure, grid = style.subplots(len(panels), ranks, size=(3.7, 0.85 * len(panels) + 0.1))
     for row, (title, dropped) in zip(grid, panels.items(), strict=True):
-        for rank, (axes, own) in enumerate(zip(row, dropped, strict=True)):
-            _block(axes, own, RANK[rank % len(RANK)])
+        for rank, axes in enumerate(row):
+            for sample, unit in dropped[rank].nonzero().tolist():
+                style.fill(axes, unit, sample, RANK[rank % len(RANK)], alpha=0.9)
+            style.outline(axes, 0, 0, GREY, width=units, height=samples, linewidth=0.8)
+            axes.set(xlim=(-0.1, units + 0.1), ylim=(samples + 0.1, -0.1), xticks=[], yticks=[])
+            axes.set_aspect("equal")
             axes.set_xlabel(f"rank {rank}", fontsize=style.TITLE)
+            style.table(axes)
         row[0].set_title(title, fontsize=style.TITLE, loc="left")
     return figure
-
-
-def _block(axes: Axes, dropped: torch.Tensor, color: str) -> None:
-    for sample, unit in dropped.nonzero().tolist():
-        style.fill(axes, unit, sample, color, alpha=0.9)
-    samples, units = dropped.shape
-    style.outline(axes, 0, 0, GREY, width=units, height=samples, linewidth=0.8)
-    axes.set(xlim=(-0.1, units + 0.1), ylim=(samples + 0.1, -0.1), xticks=[], yticks=[])
-    axes.set_aspect("equal")
-    style.table(axes)
 
 
 def spreads(values: torch.Tensor) -> Figure:
     """`values` [ranks, samples], a row of points for each rank and one for all, and deviations."""
     ranks, edge = len(values), float(values.max()) + 0.5
     figure, axes = single(size=(3.7, 0.42 * ranks + 0.9))
-    for rank, own in enumerate([*values, values.flatten()]):
+    rows = [{rank: own} for rank, own in enumerate(values)] + [dict(enumerate(values))]
+    for row, parts in enumerate(rows):
+        own, y = torch.cat([*parts.values()]), row + 0.5
         mean, variance = float(own.mean()), float(own.var(correction=0))
-        y, wide = rank + 0.5, variance**0.5
+        wide = variance**0.5
         axes.plot([mean - wide, mean + wide], [y, y], color=GREY, linewidth=7, alpha=0.4)
         axes.plot([mean], [y], marker="|", markersize=14, markeredgewidth=2.2, color=GREY)
-        for source, part in enumerate([own] if rank < ranks else values):
-            color = RANK[(rank if rank < ranks else source) % len(RANK)]
-            axes.plot(part, [y] * len(part), "o", color=color, markersize=4)
+        for rank, part in parts.items():
+            axes.plot(part, [y] * len(part), "o", color=RANK[rank % len(RANK)], markersize=4)
         axes.text(edge, y, f"{variance:.2f}", fontsize=style.LABEL, va="center")
-    axes.text(edge, -0.1, "variance", fontsize=style.LABEL, va="center", ha="left")
+    axes.text(edge, -0.1, "variance", fontsize=style.LABEL, va="center")
     axes.axhline(ranks, color=GREY, linewidth=0.6)
     style.name_rows(axes, [*rank_names(ranks), "all"])
-    axes.set_xlim(float(values.min()) - 0.2, edge + 1.1)
-    axes.set_xticks([-2, -1, 0, 1, 2])
+    axes.set(xlim=(float(values.min()) - 0.2, edge + 1.1), xticks=[-2, -1, 0, 1, 2])
     style.table(axes)
     return figure
 
@@ -137,11 +130,8 @@ START = np.array([-3.0, 0.9])
 
 
 def descend(rate: float, steps: int) -> np.ndarray:
-    """The points [steps + 1, 2] of gradient descent in the valley."""
-    points = [START]
-    for _ in range(steps):
-        points.append(points[-1] - rate * CURVATURE * points[-1])
-    return np.array(points)
+    """The points [steps + 1, 2] of gradient descent in the valley: a step scales coordinates."""
+    return START * (1 - rate * CURVATURE) ** np.arange(steps + 1)[:, None]
 
 
 def two_paths(rates: Sequence[float], k: int) -> Figure:
@@ -164,33 +154,26 @@ def two_paths(rates: Sequence[float], k: int) -> Figure:
 
 
 BATCH, TALK = 1.0, 0.35  # durations of a batch and of its all-reduce
+FORWARD, ALL_REDUCE = (PHASE["forward"], 0.5), (PHASE["reduce-scatter"], 0.35)
 
 
 def uneven(batches: Sequence[int]) -> Figure:
     """Two timelines of ranks with so many batches: as they are, and under `join`."""
     size = 3.7, 0.86 * len(batches) + 1.5
     figure, panels = stacked({"without": False, "with join()": True}, size, sharex=True)
+    least, most = min(batches), max(batches)
     for axes, joined in panels:
-        _panel(axes, batches, joined=joined)
+        for rank, own in enumerate(batches):
+            for step in range(most if joined else min(own, least + 1)):
+                left, y = step * (BATCH + TALK), rank + 0.12
+                text, face = (f"{step + 1}", FORWARD) if step < own else ("zeros", None)
+                box(axes, left, y, BATCH, 0.76, text, face=face)
+                if joined or step < least:
+                    box(axes, left + BATCH, y, TALK, 0.76, "Σ", face=ALL_REDUCE)
+            if not joined:  # who has another batch waits for the gradients of those without one
+                x, text = (BATCH, "waits …") if own > least else (0, "has ended")
+                x += least * (BATCH + TALK) + 0.15
+                axes.text(x, rank + 0.5, text, fontsize=style.LABEL, va="center")
+        table_rows(axes, rank_names(len(batches)), most * (BATCH + TALK) + 0.05)
     axes.set_xlabel("time", fontsize=style.TITLE, loc="right")
     return figure
-
-
-def _panel(axes: Axes, batches: Sequence[int], *, joined: bool) -> None:
-    steps = max(batches) if joined else min(batches) + 1
-    for step in range(steps):
-        left = step * (BATCH + TALK)
-        for rank, own in enumerate(batches):
-            place, talk = (left, rank + 0.12, BATCH, 0.76), (left + BATCH, rank + 0.12, TALK, 0.76)
-            if step < own:
-                box(axes, *place, f"{step + 1}", face=(PHASE["forward"], 0.5))
-            elif joined:
-                box(axes, *place, "zeros")
-            if joined or step < min(batches):
-                box(axes, *talk, "Σ", face=(PHASE["reduce-scatter"], 0.35))
-    if not joined:  # those that have another batch wait for the gradients of those that have none
-        end = min(batches) * (BATCH + TALK) + 0.15
-        for rank, own in enumerate(batches):
-            x, text = (end + BATCH, "waits …") if own > min(batches) else (end, "has ended")
-            axes.text(x, rank + 0.5, text, fontsize=style.LABEL, va="center")
-    table_rows(axes, rank_names(len(batches)), max(batches) * (BATCH + TALK) + 0.05)

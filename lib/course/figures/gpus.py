@@ -4,16 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from course.figures.boxes import Look, single, stacked
-from course.figures.traces import DARK, WIDE, name_colors
+from course.figures.traces import DARK, WIDE
 from course.figures.which import byte_ticks
 from course.pages.published import named
-from course.timing.fits import bus_bandwidth, errors, through_ends, two_lines
+from course.timing.fits import Line, TwoLines, bus_bandwidth, errors, through_ends, two_lines
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, HATCHES, LABEL, MARKERS, PART, PHASE, TITLE
 
@@ -35,52 +34,42 @@ def all_reduce_curves(
     """
     figure, grid = style.subplots(2, 1, size=(WIDE, 4.2), sharex=True, height_ratios=(1.7, 1))
     above, below = grid[:, 0]
-    for number, each in enumerate(curves):
-        _curve(above, below, number, each, bandwidth, both)
-    what = "bus bandwidth, GB/s" if bandwidth else "milliseconds"
-    above.set_title(what, fontsize=TITLE, loc="left")
+    lines = (("one line, α + βn", "--"), ("two lines", ":"))[: 1 + both]
+    for number, curve in enumerate(curves):
+        rows, color, sizes = curve["rows"], COLORS[number], [size for size, _ in curve["rows"]]
+        values = _shown(rows, curve["ranks"], bandwidth)
+        (line,) = above.plot(sizes, values, label=curve["name"], lw=0)
+        line.set(marker=MARKERS[number], ms=3.2, mfc="none", color=color)
+        models: list[Line | TwoLines] = [through_ends(rows), two_lines(rows)]
+        for model, (_, dashes) in zip(models, lines, strict=False):
+            look: Look = {"ls": dashes, "lw": 1.1, "color": color}
+            said = [(size, model(size)) for size in sizes]
+            above.plot(sizes, _shown(said, curve["ranks"], bandwidth), **look)
+            below.plot(sizes, [1 + error for error in errors(model, rows)], **look)
     above.set_yscale("linear" if bandwidth else "log")
-    below.set_title("predicted / measured", fontsize=TITLE, loc="left")
     below.axhline(1, color=GREY, lw=0.8)
-    below.set_ylim(0.2, 1.4)
-    below.set_yticks([0.5, 1.0])
-    for axes in (above, below):
+    below.set(ylim=(0.2, 1.4), yticks=[0.5, 1.0])
+    quantity = "bus bandwidth, GB/s" if bandwidth else "milliseconds"
+    for axes, title in ((above, quantity), (below, "predicted / measured")):
         axes.set_xscale("log", base=2)
         axes.axvspan(*BETWEEN, color=GREY, alpha=0.12, lw=0)
         axes.axvline(MARK, color=DARK, lw=0.9, ls=(0, (1, 2)))
-        axes.grid(alpha=0.25)
-        style.chart(axes)
+        style.chart(axes, title=title, grid=0.25)
     ticks = byte_ticks(5, 10, 15, 20, 25, 30)
     below.set_xticks(list(ticks), list(ticks.values()))
     below.set_xlabel("bytes in the tensor", fontsize=TITLE)
     top: Look = {"transform": above.get_xaxis_transform(), "va": "bottom"}
     above.text(MARK, 1.0, "96 MiB", fontsize=LABEL, **top)
     handles: list[Any] = above.get_legend_handles_labels()[0]
-    for name, dashes in (("one line, α + βn", "--"), ("two lines", ":"))[: 1 + both]:
+    for name, dashes in lines:
         handles.append(Line2D([], [], color=DARK, ls=dashes, lw=1.1, label=name))
     style.legend_below(figure, 1 if len(curves) > 2 else 2, handles)
     return figure
 
 
-def _curve(
-    above: Axes, below: Axes, number: int, curve: Mapping[str, Any], bandwidth: bool, both: bool
-) -> None:
-    """Measured points and their models above; below, what the models make of them."""
-    rows, color = curve["rows"], COLORS[number]
-    sizes = [size for size, _ in rows]
-
-    def shown(times: Sequence[float]) -> list[float]:
-        if not bandwidth:
-            return [took / 1e3 for took in times]
-        return [bus_bandwidth(*row, curve["ranks"]) for row in zip(sizes, times, strict=True)]
-
-    (line,) = above.plot(sizes, shown([took for _, took in rows]), label=curve["name"], lw=0)
-    line.set(marker=MARKERS[number], ms=3.2, mfc="none", color=color)
-    models = [(through_ends(rows), "--")] + ([(two_lines(rows), ":")] if both else [])
-    for model, dashes in models:
-        above.plot(sizes, shown([model(size) for size in sizes]), ls=dashes, lw=1.1, color=color)
-        ratios = [1 + error for error in errors(model, rows)]
-        below.plot(sizes, ratios, ls=dashes, lw=1.1, color=color)
+def _shown(rows: Sequence[tuple[float, float]], ranks: int, bandwidth: bool) -> list[float]:
+    """Bus bandwidth, or milliseconds; `rows`: bytes, and microseconds."""
+    return [bus_bandwidth(n, took, ranks) if bandwidth else took / 1e3 for n, took in rows]
 
 
 CAUSES = {
@@ -107,14 +96,11 @@ def failures(record: Mapping[str, Any]) -> Figure:
         share = f"{count}   {100 * count / whole:.0f}%"
         axes.text(count + 2, place, share, fontsize=LABEL, va="center")
     axes.set_yticks(range(len(shown)), [cause for cause, *_ in shown])
-    axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_xlim(0, 1.25 * shown[0][2])
-    axes.set_xticks([])
-    style.chart(axes)
+    axes.set(xlim=(0, 1.25 * shown[0][2]), xticks=[], ylim=(len(shown) - 0.4, -0.6))
     axes.spines["bottom"].set_visible(False)
-    axes.tick_params(axis="y", length=0)
+    style.chart(axes, bare="y")
     used = dict.fromkeys(category for _, category, _ in shown if category)
-    name_colors(figure, 3, {name: CAUSES[name] for name in used})
+    style.legend_below(figure, 3, {name: CAUSES[name] for name in used})
     return figure
 
 
@@ -138,38 +124,30 @@ def memory_by_formula(record: Mapping[str, Any]) -> Figure:
     figure, drawn = stacked(panels, (WIDE, 4.1))
     rows = named(record["sizes_columns"], record["sizes_8_gpus"])
     for axes, strategy in drawn:
-        _formula(axes, ranks=8 if strategy == "fsdp" else 1, buckets=strategy == "ddp")
-        measured = [row for row in rows if row["strategy"] == strategy]
-        for place, row in enumerate(measured, 1):
-            if row["fits"]:
-                each = row["peak_MiB"] * 2**20 / row["parameters"]
-                axes.bar(place, each, 0.62, color=DARK, alpha=0.55)
-            text, height = (f"{each:.1f}", each) if row["fits"] else ("out of\nmemory", 0)
+        bottom = 0.0
+        for number, (part, (size, color)) in enumerate(FORMULA.items()):
+            if part != "buckets" or strategy == "ddp":
+                each = size / (8 if strategy == "fsdp" else 1)
+                look: Look = {"color": color, "alpha": 0.8, "hatch": HATCHES[number]}
+                axes.bar(0, each, 0.62, bottom, label=part, ec="black", lw=0.4, **look)
+                bottom += each
+        tops, names = [(bottom, f"{bottom:g}")], ["formula"]
+        for row in (row for row in rows if row["strategy"] == strategy):
+            each = row["peak_MiB"] * 2**20 / row["parameters"] if row["fits"] else 0
+            if each:
+                axes.bar(len(names), each, 0.62, color=DARK, alpha=0.55)
+            tops.append((each, f"{each:.1f}" if each else "out of\nmemory"))
+            size = row["parameters"] / 1e6
+            names.append(f"{size / 1e3:.1f} B" if size >= 1e3 else f"{size:.0f} M")
+        for place, (height, text) in enumerate(tops):
             axes.text(place, height, text, fontsize=LABEL, ha="center", va="bottom")
-        names = [_millions(row["parameters"]) for row in measured]
-        axes.set_xticks(range(len(names) + 1), ["formula", *names])
+        axes.set_xticks(range(len(names)), names)
         axes.set_ylim(0, 1.15 * axes.get_ylim()[1])
-        style.chart(axes)
-        axes.tick_params(axis="x", length=0)
+        style.chart(axes, bare="x")
     axes.set_xlabel("parameters of the model that was measured", fontsize=TITLE)
     parts, _ = figure.axes[0].get_legend_handles_labels()
-    measures = Patch(color=DARK, alpha=0.55, label="measured")
-    style.legend_below(figure, 2, [*parts, measures])
+    style.legend_below(figure, 2, [*parts, Patch(color=DARK, alpha=0.55, label="measured")])
     return figure
-
-
-def _formula(axes: Axes, ranks: int, buckets: bool) -> None:
-    bottom = 0.0
-    for number, (part, (size, color)) in enumerate(FORMULA.items()):
-        if part != "buckets" or buckets:
-            look: Look = {"color": color, "alpha": 0.8, "hatch": HATCHES[number]}
-            axes.bar(0, size / ranks, 0.62, bottom, label=part, ec="black", lw=0.4, **look)
-            bottom += size / ranks
-    axes.text(0, bottom, f"{bottom:g}", fontsize=LABEL, ha="center", va="bottom")
-
-
-def _millions(parameters: int) -> str:
-    return f"{parameters / 1e9:.1f} B" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"
 
 
 def kernel_waits(record: Mapping[str, Any], collective: str, mebibytes: float) -> Figure:
@@ -178,17 +156,18 @@ def kernel_waits(record: Mapping[str, Any], collective: str, mebibytes: float) -
     lasts = {row[0]: row[4] / 1e3 for row in mine}
     transfer = min(lasts.values())
     figure, axes = single(size=(WIDE, 2.3))
+    looks: dict[str, Look] = {
+        "transfer": {"facecolor": PHASE["bucket"], "alpha": 0.85},
+        "waiting for the others": {"facecolor": GREY, "alpha": 0.45, "hatch": "///"},
+    }
     for rank, long in lasts.items():
-        axes.barh(rank, transfer, 0.7, color=PHASE["bucket"], alpha=0.85, lw=0)
-        axes.barh(rank, long - transfer, 0.7, transfer, color=GREY, alpha=0.45, hatch="///", lw=0)
+        for start, end, look in zip((0, transfer), (transfer, long), looks.values(), strict=True):
+            axes.barh(rank, end - start, 0.7, start, lw=0, **look)
         axes.text(long + 0.6, rank, f"{long:.0f}", fontsize=LABEL, va="center")
     axes.set_yticks(list(lasts), [f"rank {rank}" for rank in lasts])
     axes.set_ylim(len(lasts) - 0.4, -0.6)
-    axes.set_xlabel("milliseconds per call, the mean", fontsize=TITLE)
-    style.chart(axes)
-    axes.tick_params(axis="y", length=0)
-    waiting = Patch(facecolor=GREY, alpha=0.45, hatch="///", label="waiting for the others")
-    style.legend_below(figure, 2, [Patch(color=PHASE["bucket"], label="transfer"), waiting])
+    style.chart(axes, x_label="milliseconds per call, the mean", bare="y")
+    style.legend_below(figure, 2, looks | {"transfer": PHASE["bucket"]})
     return figure
 
 
@@ -206,9 +185,6 @@ def bucket_sweep(record: Mapping[str, Any]) -> Figure:
         axes.text(*at, name, fontsize=TITLE, color=COLORS[number], va="center")
     axes.axvline(record["parameters"] * 4 / 2**20, color=GREY, lw=0.9, ls=":")
     axes.text(96, 496, "the whole\nmodel", fontsize=LABEL, ha="right", va="center")
-    axes.set_title("backward, milliseconds", fontsize=TITLE, loc="left")
-    axes.set_xlabel("size of a bucket, MiB", fontsize=TITLE)
     axes.set_ylim(450, 595)
-    axes.grid(alpha=0.25)
-    style.chart(axes)
+    style.chart(axes, title="backward, milliseconds", x_label="size of a bucket, MiB", grid=0.25)
     return figure

@@ -1,6 +1,6 @@
 """Pictures of memory: a step's parts over time, and what one block keeps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from minidist.plots.style import GREY, PART, PART_HATCH
 
 WIDE = 3.7  # inches, of every picture here
 LOW = 0.06  # of the scale: a part that never gets higher has no name in it
-END = 3.75  # of the optimizer's step; forward takes 1, and backward 2
+PHASES = {"forward": 0.0, "backward": 1.0, "step": 3.0}  # when each begins
+END = 3.75  # of the optimizer's step
+Curve = NDArray[np.float64]
 
 
 def step_memory(
@@ -32,22 +34,21 @@ def step_memory(
     `panels`: title → part → its most, the lowest part first; `limit`: name and height of a line;
     `measured`: title → a row of the record "gpu", drawn as dots.
     """
-    phases = {"forward": (0.0, 1.0), "backward": (1.0, 3.0), "step": (3.0, END)}
-    up = [block / blocks for block in range(blocks + 1)]
-    when = [*up, *(1 + 2 * done for done in up), 3.0, END]
-    shapes = {
-        "parameters": [1.0] * len(when),
-        "optimizer state": [1.0] * len(when),
-        "gradients": [0.0] * len(up) + up + [1.0, 1.0],
-        "activations": up + up[::-1] + [0.0, 0.0],
-        "logits": [0.0] * blocks + [1.0, 1.0] + [0.0] * (blocks + 2),
+    up = np.linspace(0, 1, blocks + 1)
+    when = np.array([*up, *(1 + 2 * up), 3.0, END])
+    full, none = np.ones(len(when)), np.zeros(blocks + 1)
+    shapes = {  # over `when`, of the most
+        "parameters": full,
+        "optimizer state": full,
+        "gradients": np.array([*none, *up, 1, 1]),
+        "activations": np.array([*up, *up[::-1], 0, 0]),
+        "logits": np.array([*none[1:], 1, 1, *none[1:], 0, 0]),
     }
-    brief = [0.0] * 2 * len(up) + [1.0, 1.0]
-
-    def amounts(parts: Mapping[str, float]) -> dict[str, NDArray[np.float64]]:
-        return {part: most * np.array(shapes.get(part, brief)) for part, most in parts.items()}
-
-    drawn = {title: amounts(parts) for title, parts in panels.items()}
+    brief = np.array([*none, *none, 1, 1])
+    drawn = {
+        title: {part: most * shapes.get(part, brief) for part, most in parts.items()}
+        for title, parts in panels.items()
+    }
     figure, grid = style.subplots(len(panels), 1, size=(WIDE, 2.1 * len(panels)), sharey=True)
     top = max(np.sum([*parts.values()], axis=0).max() for parts in drawn.values())
     for axes, (title, parts) in zip(grid.flat, drawn.items(), strict=True):
@@ -55,24 +56,24 @@ def step_memory(
         for part, amount in parts.items():
             look = {"linewidth": 0.4, "alpha": 0.7, **part_look(part)}
             axes.fill_between(when, below, below + amount, **look)
-            _name(axes, part, when, below, amount, top)
+            if amount.max() >= LOW * top:
+                _name(axes, part, when, below, amount)
             below = below + amount
         if measured:
             axes.plot(*zip(*_seen(measured[title]), strict=True), ".", color="black", markersize=3)
-        _mark_peak(axes, when, below.tolist())
+        _mark_peak(axes, when, below)
         if limit:
             name, height = limit
             axes.axhline(height, color="black", linestyle="--", linewidth=1)
-            place = when[-1], height + 0.01 * top
+            place = END, height + 0.01 * top
             axes.text(*place, name, fontsize=style.LABEL, ha="right", va="bottom")
-        for start, _ in phases.values():
+        for start in PHASES.values():
             axes.axvline(start, color=GREY, linewidth=0.6, linestyle=":")
-        axes.set(xlim=(when[0], when[-1]), xticks=[], ylim=(0, 1.14 * top), ylabel="GB")
-        style.chart(axes)
-        axes.set_xlabel(title, fontsize=style.TITLE)
-    for name, (start, end) in phases.items():
-        place = (start + end) / 2, 1.18 * top
-        grid[0, 0].text(*place, name, ha="center", fontsize=style.TITLE)
+        axes.set(xlim=(0, END), xticks=[], ylim=(0, 1.14 * top), ylabel="GB")
+        style.chart(axes, x_label=title)
+    for (name, start), end in zip(PHASES.items(), (1.0, 3.0, END), strict=True):
+        middle = (start + end) / 2
+        grid[0, 0].text(middle, 1.18 * top, name, ha="center", fontsize=style.TITLE)
     return figure
 
 
@@ -86,40 +87,26 @@ def _seen(row: Mapping[str, Any]) -> list[tuple[float, float]]:
     """When in the step, and GB: after each block, and the most as backward begins and in update."""
     forward, backward = row["levels"]["forward"], row["levels"]["backward"]
     blocks, peak = len(forward), row["peak_bytes_of"]
-    points = [(0.0, row["held_bytes"])]
-    points += [(done / blocks, nbytes) for done, nbytes in enumerate(forward, 1)]
+    points = [(done / blocks, nbytes) for done, nbytes in enumerate([row["held_bytes"], *forward])]
     points += [(1.0, peak["backward"])]
     points += [(1 + 2 * done / blocks, nbytes) for done, nbytes in enumerate(backward, 1)]
     points += [((3 + END) / 2, peak["update"])]
     return [(when, nbytes / 1e9) for when, nbytes in points]
 
 
-def _mark_peak(axes: Axes, when: Sequence[float], total: Sequence[float]) -> None:
-    highest = max(total)
-    at = when[total.index(highest)]
+def _mark_peak(axes: Axes, when: Curve, total: Curve) -> None:
+    highest, at = total.max(), when[total.argmax()]
     axes.plot([at], [highest], "o", color="black", markersize=4)
-    axes.annotate(
-        f"peak {highest:.0f} GB", (at, highest), (0, 5), textcoords="offset points",
-        ha="right" if at > 0.8 * when[-1] else "center", fontsize=style.TITLE,
-    )  # fmt: skip
+    look: Look = {"ha": "right" if at > 0.8 * END else "center", "fontsize": style.TITLE}
+    where = (at, highest), (0, 5)
+    axes.annotate(f"peak {highest:.0f} GB", *where, textcoords="offset points", **look)
 
 
-def _name(
-    axes: Axes,
-    part: str,
-    when: Sequence[float],
-    below: NDArray[np.float64],
-    amount: NDArray[np.float64],
-    top: float,
-) -> None:
+def _name(axes: Axes, part: str, when: Curve, below: Curve, amount: Curve) -> None:
     """Write a part's name in the middle of where it is highest; beside it, if it is a spike."""
-    if amount.max() < LOW * top:
-        return
-    there = [at for at, each in zip(when, amount, strict=True) if each]
-    highest = np.flatnonzero(amount == amount.max())
+    there, highest = when[amount > 0], np.flatnonzero(amount == amount.max())
     first, last = highest[0], highest[-1]
-    flat = when[last] > when[first]
-    middle = below[first] + amount[first] * (0.5 if flat else 0.42)
+    middle = below[first] + amount[first] * (0.5 if when[last] > when[first] else 0.42)
     align = "center" if there[-1] > there[0] else "right"
     x = (when[first] + when[last]) / 2
     text = axes.text(x, middle, part, ha=align, va="center", fontsize=style.LABEL)
@@ -178,14 +165,14 @@ def block_memory() -> Figure:
     count = len(GPT2_BLOCK)
     x, y = (-0.03, BARS + 4 * CELL + 1.3), (count + 0.6, -0.1)
     figure, axes = sketch((WIDE, 0.34 * count + 0.4), x, y)
+    kept_look: Look = {"edge": "black", "face": (PART["activations"], 0.75), "linewidth": 0.5}
     for row, (name, kept, amount) in enumerate(GPT2_BLOCK):
         box(axes, 0, row, BOX, HIGH, name)
         if row:
             look = {"arrowstyle": "-|>", "color": GREY, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
             axes.annotate("", (BOX / 2, row), (BOX / 2, row - 1 + HIGH), arrowprops=look)
         for cell in range(amount):
-            face = PART["activations"], 0.75
-            box(axes, BARS + cell * CELL, row, CELL, HIGH, edge="black", face=face, linewidth=0.5)
+            box(axes, BARS + cell * CELL, row, CELL, HIGH, **kept_look)
             axes.patches[-1].set_hatch(PART_HATCH["activations"])
         text = f"{amount if amount > 1 else ''}d  {kept}" if amount else kept
         right = BARS + amount * CELL + 0.07 * bool(amount)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PHASE
@@ -30,35 +30,34 @@ def memory_curve(
         recorded: title → curve, such as one of `minidist.memory.meter`.
         heights: title → name → bytes: dashed lines, such as what was predicted, named below.
     """
-    panels, heights = len(recorded), heights or {}
+    panels = len(recorded)
     figure, grid = style.subplots(panels, 1, size=(3.4, 0.4 + 1.4 * panels), sharey=True)
-    colors: dict[str, str] = {}  # of dashed lines
+    dashed: dict[str, dict[str, Any]] = {}  # name → its look
     for axes, (title, one) in zip(grid.flat, recorded.items(), strict=True):
         at, phases = _by_phase(one)
         x, held = style.thinned(at, [nbytes / 1e6 for _, nbytes in one.points])
-        for name, left, right in phases:
-            axes.axvspan(left, right, color=PHASE[name], alpha=0.14, lw=0)
+        for left, name in phases.items():
+            axes.axvspan(left, left + 1, color=PHASE[name], alpha=0.14, lw=0)
         axes.fill_between(x, held, step="post", color=GREY, alpha=0.3, linewidth=0)
         axes.step(x, held, where="post", color=COLORS[0], linewidth=1)
-        for name, nbytes in heights.get(title, {}).items():
-            color = colors.setdefault(name, COLORS[3 + len(colors) % 4])
-            look = style.DASHES[list(colors).index(name) % 3]
-            axes.axhline(nbytes / 1e6, color=color, linestyle=look, linewidth=1.3, label=name)
-        axes.set_xticks([(left + right) / 2 for _, left, right in phases], [p[0] for p in phases])
+        for name, nbytes in (heights or {}).get(title, {}).items():
+            n = len(dashed)
+            look = {"color": COLORS[3 + n % 4], "ls": style.DASHES[n % 3], "lw": 1.3}
+            axes.axhline(nbytes / 1e6, label=name, **dashed.setdefault(name, look))
+        axes.set_xticks([left + 0.5 for left in phases], list(phases.values()))
         axes.margins(x=0)
-        style.chart(axes)
-        axes.tick_params(axis="x", length=0)
-        axes.set_title(f"{title}, MB", fontsize=style.TITLE, loc="left")
+        style.chart(axes, title=f"{title}, MB", bare="x")
     grid[0, 0].set_ylim(bottom=0)
-    if colors:
+    if dashed:
         style.legend_below(figure, 2)
     return figure
 
 
-def _by_phase(one: Any) -> tuple[list[float], list[tuple[str, float, float]]]:
+def _by_phase(one: Any) -> tuple[list[float], dict[float, str]]:
+    """Where on the axis each point is, and where each phase begins, which is 1 wide."""
     times = [when for when, _ in one.points]
     points, x = [0], [0.0]  # the edges of phases, as numbers of points and on the axis
-    phases = []
+    phases: dict[float, str] = {}
     ends: dict[str, float] = {}
     for span in sorted(one.spans, key=lambda span: (span.start, -span.end)):
         phase = span.lane == COMPUTE and span.name in PHASE
@@ -68,7 +67,7 @@ def _by_phase(one: Any) -> tuple[list[float], list[tuple[str, float, float]]]:
         points += [bisect_left(times, span.start), bisect_left(times, span.end)]
         left = x[-1] + BETWEEN * (points[-2] > points[-3])
         x += [left, left + 1]
-        phases.append((span.name, left, left + 1))
+        phases[left] = span.name
     points.append(len(times) - 1)
     x.append(x[-1] + (BETWEEN if phases else 1) * (points[-1] > points[-2]))
     return np.interp(range(len(times)), points, x).tolist(), phases
@@ -94,8 +93,8 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
     lines = rows(spans)
     if not lines:
         raise ValueError("gantt: expected at least one span")
-    ranks = [row[0].rank for row in lines]  # downward, with a gap between two
-    heights = [at + GAP * len(set(ranks[: at + 1]) - {ranks[0]}) for at in range(len(ranks))]
+    ranks = sorted({row[0].rank for row in lines})
+    heights = [at + GAP * ranks.index(row[0].rank) for at, row in enumerate(lines)]  # downward
     there = dict.fromkeys(_kind(span.name) for row in lines for span in row)
     others = (kind for kind in there if kind not in PHASE)
     colors = PHASE | {kind: COLORS[(3, 6)[i % 2]] for i, kind in enumerate(others)}
@@ -104,12 +103,12 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
     figure, grid = style.subplots(size=(3.4, 0.3 * (heights[-1] + 2) + 1))
     axes: Axes = grid[0, 0]
     zero, bars = min(row[0].start for row in lines), []
-    called = names or [f"rank {rank}" for rank in range(max(ranks) + 1)]
     ticks: dict[tuple[int, str], float] = {}  # a lane is named at its first row, a rank above
     titles: dict[str, float] = {}
     for row, height in zip(lines, heights, strict=True):
-        ticks.setdefault((row[0].rank, fill(row[0].lane, LANE)), height)
-        titles.setdefault(called[row[0].rank], height - 0.9)
+        rank, lane = row[0][:2]
+        ticks.setdefault((rank, fill(lane, LANE)), height)
+        titles.setdefault(names[rank] if names else f"rank {rank}", height - 0.9)
         for *_, name, start, end in row:
             corner, length = ((start - zero) * 1e3, height - BAR / 2), (end - start) * 1e3
             bars.append((name, Rectangle(corner, length, BAR, **looks[_kind(name)])))
@@ -119,10 +118,9 @@ def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figur
     axes.autoscale_view()
     axes.set_xlim(left=0)
     axes.set_ylim(heights[-1] + 0.6, -1.3)
-    axes.set_xlabel("milliseconds", fontsize=style.TITLE)
     axes.tick_params(axis="y", length=0, which="both")
-    style.chart(axes)
-    style.legend_below(figure, 3, [Patch(label=kind, **each) for kind, each in looks.items()])
+    style.chart(axes, x_label="milliseconds")
+    style.legend_below(figure, 3, looks)
     figure.draw_without_rendering()  # only now is it known how wide a bar is
     for name, bar in bars:
         _write(axes, name, bar)

@@ -1,14 +1,14 @@
 """What all pictures share: colours, transparent figures, bare axes, a legend below them."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
 # Okabe and Ito's palette: colour-blind readers can tell them apart, and they are light and dark
@@ -102,10 +102,27 @@ def thinned(
     return across[order], up[order]
 
 
-def chart(axes: Axes, labelsize: float = LABEL) -> None:
+def chart(
+    axes: Axes,
+    labelsize: float = LABEL,
+    *,
+    title: str = "",
+    x_label: str = "",
+    grid: float = 0.0,
+    bare: Literal["x", "y", ""] = "",
+) -> None:
+    """Axes with numbers. `grid`: its opacity; `bare`: the axis that has names instead."""
     axes.set_facecolor("none")
     axes.tick_params(labelsize=labelsize)
     axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        axes.set_title(title, fontsize=TITLE, loc="left")
+    if x_label:
+        axes.set_xlabel(x_label, fontsize=TITLE)
+    if grid:
+        axes.grid(alpha=grid)
+    if bare:
+        axes.tick_params(axis=bare, length=0)
 
 
 def table(axes: Axes, labelsize: float = LABEL) -> None:
@@ -153,11 +170,19 @@ def outline(
     axes.add_patch(box)
 
 
-def write(axes: Axes, x: float, y: float, text: str, fontsize: float = LABEL) -> None:
-    axes.text(x, y, text, ha="center", va="center", fontsize=fontsize)
+def write(axes: Axes, x: float, y: float, text: str, fontsize: float = LABEL, **look: Any) -> None:
+    axes.text(x, y, text, ha="center", va="center", fontsize=fontsize, **look)
 
 
-def legend_below(figure: Figure, columns: int, handles: Iterable[Artist] | None = None) -> None:
+def legend_below(
+    figure: Figure,
+    columns: int,
+    handles: Iterable[Artist] | Mapping[str, str | Mapping[str, Any]] | None = None,
+) -> None:
+    """A legend of artists, of patches (name → colour or look), or else of all that has a label."""
+    if isinstance(handles, Mapping):
+        looks = {key: {"color": x} if isinstance(x, str) else x for key, x in handles.items()}
+        handles = [Patch(label=name, **look) for name, look in looks.items()]
     if handles is None:
         handles = [each for axes in figure.axes for each in axes.get_legend_handles_labels()[0]]
     named: dict[str, Artist] = {}

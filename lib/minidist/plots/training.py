@@ -26,9 +26,8 @@ def training(records: Sequence[Mapping[str, Any]]) -> Figure:
         steps, values = zip(*((each["step"], each[key] / unit) for each in there), strict=True)
         axes.plot(steps, values, color=COLORS[number], lw=1.4)
         axes.set_title(label, fontsize=9, loc="left")
-        axes.grid(alpha=0.3)
         if key != "loss":
             axes.set_ylim(bottom=0)
-        style.chart(axes, labelsize=8)
+        style.chart(axes, labelsize=8, grid=0.3)
     grid[-1, 0].set_xlabel("step")
     return figure
