@@ -45,10 +45,8 @@ def test_a_step_of_ddp_has_a_column_for_each_rank_and_one_box_for_all() -> None:
 
 
 def test_a_units_life_counts_what_a_rank_holds() -> None:
-    both = {"parameters": "whole", "gradients": "whole"}
-    after = {"parameters": "shard", "gradients": "shard"}
-    phases = {"forward": {"gather": {"parameters": "whole"}}, "backward": {"a": both, "b": after}}
-    (axes,) = figures.unit_life(phases, ranks=4).axes
+    held = [("forward", "gather", "whole", ""), ("backward", "a", "whole", "whole")]
+    (axes,) = figures.unit_life([*held, ("backward", "b", "shard", "shard")], ranks=4).axes
     said = texts(axes)
     assert [text for text in said if text.isdigit()] == ["5", "9", "2"], "with the shard beside"
     assert [f"rank {rank}" in said for rank in range(5)] == [True] * 4 + [False]
@@ -87,7 +85,7 @@ def test_a_rank_that_has_ended_is_waited_for_or_sends_zeros() -> None:
     without, joined = figures.uneven([3, 5]).axes
     assert texts(without).count("Σ") == 2 * 3
     assert texts(without).count("4") == 1
-    assert texts(without)[-2:] == ["has ended", "waits …"]
+    assert [text for text in texts(without) if len(text) > 1] == ["has ended", "waits …"]
     assert texts(joined).count("Σ") == 2 * 5
     assert texts(joined).count("zeros") == 2
     assert "waits …" not in texts(joined)
@@ -114,7 +112,7 @@ def test_small_steps_and_a_large_one_part_as_the_rate_grows() -> None:
 
 
 def test_the_three_kinds_end_in_an_error_in_a_wait_or_not_at_all() -> None:
-    loud, silent, drift = figures.disagreements(ranks=3, steps=5).axes
+    loud, silent, drift = figures.disagreements().axes
     assert texts(loud).count("error") == 2
     assert "✕ dies" in texts(loud)
     assert texts(silent).count("Σ waits …") == 2

@@ -13,67 +13,38 @@ from minidist.plots.style import COLORS, GREY, PART, PHASE
 
 STEP, TALK = 1.0, 0.34  # durations of a step's computing and of its all-reduce
 WRONG = COLORS[1]
+KINDS = {  # what rank 1 does, and what ranks 0 and 2 do; "?": an all-reduce that never ends
+    "Loud: somebody gets an error": ("1|Σ|2|Σ|✕ dies", "1|Σ|2|Σ|3|Σ?|error"),
+    "Hang: nobody gets an error": ("1|Σ|2|Σ|elsewhere", "1|Σ|2|Σ|3|Σ waits …?"),
+    "Silent drift: everybody goes on": ("1|Σ|2|Σ|3'|Σ|4'|Σ|5'|Σ", "1|Σ|2|Σ|3|Σ|4|Σ|5|Σ"),
+}
 
 
-class Kind(NamedTuple):
-    """What rank 1 does in its third step, and what is seen of it."""
-
-    title: str
-    stop: str  # written where rank 1 leaves the others; "" if it goes on
-    others: str  # written where the others stand then
-
-
-KINDS = (
-    Kind("Loud: somebody gets an error", "✕ dies", "error"),
-    Kind("Hang: nobody gets an error", "elsewhere", "waits …"),
-    Kind("Silent drift: everybody goes on", "", ""),
-)
-
-
-def disagreements(ranks: int = 3, steps: int = 5) -> Figure:
-    """A timeline for each kind, all of the same ranks and steps. A sketch, no timing."""
-    kinds = {kind.title: kind for kind in KINDS}
-    size = 3.4, 0.42 * 3 * (ranks + 1) + 0.3
-    figure, panels = stacked(kinds, size, fontsize=9, sharex=True)
-    for axes, kind in panels:
-        _panel(axes, kind, ranks, steps)
+def disagreements() -> Figure:
+    """A timeline for each kind, of five steps on three ranks. A sketch, no timing."""
+    figure, panels = stacked(KINDS, (3.4, 5.34), fontsize=9, sharex=True)
+    for axes, (second, others) in panels:
+        for rank, pieces in enumerate((others, second, others)):
+            left = 0.0
+            for piece in pieces.split("|"):
+                left += _piece(axes, left, rank, piece)
+        table_rows(axes, rank_names(3), 5 * (STEP + TALK) + 0.05)
+        axes.tick_params(labelsize=8)
     axes.set_xlabel("time", fontsize=9, loc="right")
     return figure
 
 
-def _panel(axes: Axes, kind: Kind, ranks: int, steps: int) -> None:
-    last = 2 if kind.stop else steps
-    for step in range(last):
-        left = step * (STEP + TALK)
-        for rank in range(ranks):
-            drifted = rank == 1 and step >= 2
-            text = f"{step + 1}'" if drifted else f"{step + 1}"
-            _box(axes, left, rank, STEP, text, WRONG if drifted else PHASE["forward"])
-            _box(axes, left + STEP, rank, TALK, "Σ", PHASE["all-gather"])
-    if kind.stop:
-        left = last * (STEP + TALK)
-        for rank in range(ranks):
-            if rank == 1:
-                _say(axes, left + 0.15, rank, kind.stop)
-                continue
-            _box(axes, left, rank, STEP, f"{last + 1}", PHASE["forward"])
-            if kind.others == "error":
-                _box(axes, left + STEP, rank, TALK, "Σ", None)
-                _say(axes, left + STEP + TALK + 0.15, rank, kind.others)
-            else:
-                wide = (steps - last - 1) * (STEP + TALK) + TALK
-                _box(axes, left + STEP, rank, wide, f"Σ {kind.others}", None)
-    table_rows(axes, rank_names(ranks), steps * (STEP + TALK) + 0.05)
-    axes.tick_params(labelsize=8)
-
-
-def _say(axes: Axes, x: float, rank: int, text: str) -> None:
-    axes.text(x, rank + 0.52, text, ha="left", va="center", fontsize=8)
-
-
-def _box(axes: Axes, left: float, rank: int, wide: float, text: str, color: str | None) -> None:
-    face = (color, 0.45) if color else None
-    box(axes, left, rank + 0.12, wide, 0.76, text, face=face, dashed=face is None)
+def _piece(axes: Axes, left: float, rank: int, piece: str) -> float:
+    """Draw a step, an all-reduce, or a word on what became of the rank; return how long it took."""
+    if piece[0] not in "12345Σ":
+        axes.text(left + 0.15, rank + 0.52, piece, va="center", fontsize=8)
+        return 0.0
+    wide = 2 * (STEP + TALK) + TALK if "waits" in piece else TALK if "Σ" in piece else STEP
+    color = PHASE["all-gather"] if "Σ" in piece else WRONG if "'" in piece else PHASE["forward"]
+    dashed = piece.endswith("?")
+    face = None if dashed else (color, 0.45)
+    box(axes, left, rank + 0.12, wide, 0.76, piece.rstrip("?"), face=face, dashed=dashed)
+    return wide
 
 
 Batches = Sequence[Sequence[int]]  # of each rank, the lengths of its samples
@@ -83,20 +54,20 @@ def batch_memory(panels: Mapping[str, Batches], room: int) -> Figure:
     """A bar for each rank: tokens, then padding up to the longest; a line at `room` for tokens."""
     size = 3.4, len(panels) * (0.24 * max(map(len, panels.values())) + 0.4) + 0.3
     figure, drawn = stacked(panels, size, fontsize=9, sharex=True)
+    widest = 0.0
     for axes, batches in drawn:
         for rank, lengths in enumerate(batches):
             tokens, padded = sum(lengths) / 1e3, max(lengths) * len(lengths) / 1e3
+            widest = max(widest, padded)
             box(axes, 0, rank + 0.12, tokens, 0.76, face=(PART["activations"], 0.45))
             box(axes, tokens, rank + 0.12, padded - tokens, 0.76, dashed=True)
             if padded * 1e3 > room:
                 place = padded + 0.2, rank + 0.52
                 axes.text(*place, "out of memory", fontsize=8, va="center", color=WRONG)
         axes.axvline(room / 1e3, color=WRONG, linestyle="--", linewidth=1.5)
-        style.chart(axes, labelsize=8)
+        style.chart(axes, labelsize=8, bare="y")
         style.name_rows(axes, rank_names(len(batches)))
-        axes.tick_params(axis="y", length=0)
-    widest = max(max(own) * len(own) for batches in panels.values() for own in batches)
-    axes.set_xlim(0, 1.4 * max(widest, room) / 1e3)  # room for the words
+    axes.set_xlim(0, 1.4 * max(widest, room / 1e3))  # room for the words
     axes.set_xlabel("thousand tokens, padding included", fontsize=9)
     return figure
 
@@ -110,21 +81,19 @@ class Run(NamedTuple):
 
 def drift(runs: Mapping[str, Run], change: int) -> Figure:
     """Loss and drift over the steps, a line for each run; `change`: when one rank was changed."""
-    titles = dict.fromkeys(("loss, all runs", "largest difference of a weight"))
+    titles = {"loss, all runs": "loss", "largest difference of a weight": "apart"}
     figure, panels = stacked(titles, (3.4, 3.9), fontsize=9, sharex=True)
-    (above, _), (below, _) = panels
-    for number, (name, run) in enumerate(runs.items()):
-        look: Look = {"color": COLORS[number], "ls": ("-", "--", ":")[number], "lw": 1.8}
-        above.plot(run.loss, **look)
-        below.plot(run.apart, **look)
-        beside: Look = {"transform": below.get_yaxis_transform(), "va": "center"}
-        below.text(1.02, run.apart[-1], name, color=COLORS[number], fontsize=8, **beside)
-        below.set_xlim(-0.5, len(run.apart) - 1)
-    for axes in (above, below):
+    for axes, quantity in panels:
+        for number, run in enumerate(runs.values()):
+            look: Look = {"color": COLORS[number], "ls": ("-", "--", ":")[number], "lw": 1.8}
+            axes.plot(getattr(run, quantity), **look)
         axes.axvline(change, color=GREY, linewidth=1, linestyle=":")
-        axes.grid(alpha=0.3)
-        style.chart(axes, labelsize=8)
-    below.set_xlabel("step", fontsize=9)
+        style.chart(axes, labelsize=8, grid=0.3)
+    for number, (name, run) in enumerate(runs.items()):
+        beside: Look = {"transform": axes.get_yaxis_transform(), "va": "center"}
+        axes.text(1.02, run.apart[-1], name, color=COLORS[number], fontsize=8, **beside)
+    axes.set_xlim(-0.5, len(run.apart) - 1)
+    axes.set_xlabel("step", fontsize=9)
     return figure
 
 
@@ -134,17 +103,18 @@ def last_calls(ranks: Sequence[Rank], rows: int = 4) -> Figure:
     A filled cell is done, a dashed one is waited in, an empty place was never come to. A thick
     frame is around the first row in which the ranks differ.
     """
-    numbers = sorted({call.number for rank in ranks for call in rank.calls})[-rows:]
+    of_ranks = [{call.number: call for call in rank.calls} for rank in ranks]
+    numbers = sorted({number for calls in of_ranks for number in calls})[-rows:]
     figure, axes = single(size=(0.95 * len(ranks) + 0.5, 0.42 * len(numbers) + 0.4))
-    framed = False
+    differ = []
     for row, number in enumerate(numbers):
-        calls = [next((c for c in rank.calls if c.number == number), None) for rank in ranks]
-        for column, call in enumerate(calls):
-            if call:
-                _cell(axes, column, row, call)
-        if len({call.full if call else None for call in calls}) > 1 and not framed:
-            box(axes, 0, row, len(ranks), 1, edge=WRONG, linewidth=2.2)
-            framed = True
+        for column, calls in enumerate(of_ranks):
+            if number in calls:
+                _cell(axes, column, row, calls[number])
+        if len({calls[number].full if number in calls else None for calls in of_ranks}) > 1:
+            differ.append(row)
+    if differ:
+        box(axes, 0, differ[0], len(ranks), 1, edge=WRONG, linewidth=2.2)
     axes.set_xticks([n + 0.5 for n in range(len(ranks))], [f"rank {each.rank}" for each in ranks])
     axes.xaxis.tick_top()
     axes.set_xlim(-0.03, len(ranks) + 0.03)

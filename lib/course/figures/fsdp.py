@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,7 +24,16 @@ def cuts(
     tallest = max(shape[0] for shape in shapes.values())
     figure, panels = stacked(ways, (3.75, len(ways) * (0.25 * (tallest + 1) + 0.3)))
     for axes, ranks in panels:
-        left = _parameters(axes, shapes, ranks) + 1.2
+        owner = {element: rank for rank, elements in enumerate(ranks) for element in elements}
+        left = 0.0
+        for name, (rows, *rest) in shapes.items():
+            columns = rest[0] if rest else 1
+            for index in range(rows * columns):
+                row, column = divmod(index, columns)
+                _cell(axes, left + column, row, f"{name}{index}", owner[f"{name}{index}"])
+            axes.text(left + columns / 2, -0.25, name, ha="center", fontsize=LABEL, style="italic")
+            left += columns + 0.7
+        left += 0.5
         for rank, elements in enumerate(ranks):
             for row, element in enumerate(elements):
                 _cell(axes, left, row, element, rank)
@@ -34,22 +42,6 @@ def cuts(
         axes.set(xlim=(-0.1, left), ylim=(tallest + 0.1, -0.9))
         axes.set_axis_off()
     return figure
-
-
-def _parameters(
-    axes: Axes, shapes: Mapping[str, Sequence[int]], ranks: Sequence[Sequence[str]]
-) -> float:
-    """Draw each in its shape, and return where the last one ends."""
-    owner = {element: rank for rank, elements in enumerate(ranks) for element in elements}
-    left = 0.0
-    for name, shape in shapes.items():
-        columns = shape[1] if len(shape) > 1 else 1
-        for row, column in np.ndindex(shape[0], columns):
-            element = f"{name}{row * columns + column}"
-            _cell(axes, left + column, row, element, owner[element])
-        axes.text(left + columns / 2, -0.25, name, ha="center", fontsize=LABEL, style="italic")
-        left += columns + 0.7
-    return left - 0.7
 
 
 def _cell(axes: Axes, left: float, top: float, element: str, rank: int) -> None:
@@ -61,72 +53,69 @@ def elements_kept(
     shapes: Mapping[str, torch.Size], layouts: Mapping[str, type[Flat | RowLayout]], ranks: int
 ) -> dict[str, list[list[str]]]:
     """Of each layout and rank the names of the elements in its shard, "" where it is padded."""
-    numbers = [torch.arange(shape.numel()).view(shape) for shape in shapes.values()]
+    names = [f"{name}{index}" for name, shape in shapes.items() for index in range(shape.numel())]
+    numbers = torch.arange(1, len(names) + 1)  # 0 is padding
     ways: dict[str, list[list[str]]] = {}
     for title, kind in layouts.items():
-        ways[title] = []
-        for rank in range(ranks):
-            own = kind([*shapes.values()], ranks, rank)
-            if isinstance(own, Flat):
-                spans = own.ranges()
-                parts = [n.flatten()[slice(*s)] for n, s in zip(numbers, spans, strict=True)]
-            else:
-                parts = [own.piece(index, n).flatten() for index, n in enumerate(numbers)]
-            pairs = zip(shapes, parts, strict=True)
-            elements = [f"{name}{index}" for name, part in pairs for index in part.tolist()]
-            ways[title].append(elements + [""] * (own.shard_numel - len(elements)))
+        layout = kind([*shapes.values()], ranks, 0)
+        table = torch.zeros(layout.padded, dtype=torch.long)  # all shards, rank by rank
+        if isinstance(layout, Flat):
+            table[: len(names)] = numbers
+        else:
+            layout.pack(torch.split(numbers, [shape.numel() for shape in shapes.values()]), table)
+        ways[title] = [[["", *names][n] for n in own] for own in table.view(ranks, -1).tolist()]
     return ways
 
 
-Holding = Mapping[str, str]  # part of the state → "whole" or "shard"; a part may be missing
+Event = tuple[str, str, str, str]  # its phase and name, what a rank then has of PARTS
+PARTS = "parameters", "gradients"
+A_STEP: Sequence[Event] = (
+    ("", "between steps", "shard", ""),
+    ("forward", "gather", "whole", ""),
+    ("forward", "compute", "whole", ""),
+    ("forward", "free", "shard", ""),
+    ("backward", "gather", "whole", ""),
+    ("backward", "compute", "whole", "whole"),
+    ("backward", "free weights", "shard", "whole"),
+    ("backward", "reduce-scatter", "shard", "shard"),
+    ("step", "update", "shard", ""),
+)
 CELL, APART, BAR = 0.2, 0.3, 0.34  # width of a number, gap between ranks, height of a strip
 HIGH = 1.25  # of a row, in heights of a cell pair
-SHARD, FULL = "shard", "whole"
-A_STEP: dict[str, dict[str, Holding]] = {  # phase → event → what a rank holds after it
-    "": {"between steps": {"parameters": SHARD}},
-    "forward": {
-        "gather": {"parameters": FULL},
-        "compute": {"parameters": FULL},
-        "free": {"parameters": SHARD},
-    },
-    "backward": {
-        "gather": {"parameters": FULL},
-        "compute": {"parameters": FULL, "gradients": FULL},
-        "free weights": {"parameters": SHARD, "gradients": FULL},
-        "reduce-scatter": {"parameters": SHARD, "gradients": SHARD},
-    },
-    "step": {"update": {"parameters": SHARD}},
-}
 
 
-def unit_life(phases: Mapping[str, Mapping[str, Holding]] = A_STEP, ranks: int = 4) -> Figure:
+def unit_life(events: Sequence[Event] = A_STEP, ranks: int = 4) -> Figure:
     """Time goes down, ranks stand side by side, and bars at the right count one rank's numbers.
 
     The unit has a number for each rank, so a shard is one cell and the whole is `ranks` cells.
     """
-    events = [event for named in phases.values() for event in named.items()]
     wide = ranks * CELL + APART
     bars = ranks * wide + 0.1
     x, y = (-2.4, bars + (2 * ranks + 1) * 0.11 + 0.25), (len(events) * HIGH - 0.2, -0.75)
     figure, axes = sketch((3.75, 0.36 * len(events) + 0.5), x, y)
-    parts = [*enumerate(("parameters", "gradients"))]
-    for row, (name, held) in enumerate(events):
-        for rank, (line, part), number in product(range(ranks), parts, range(ranks)):
-            there = held.get(part) == "whole" or (part in held and number == rank)
-            corner = rank * wide + number * CELL, row * HIGH + line * (BAR + 0.08)
-            _numbers(axes, *corner, CELL, part if there else None)
+    for row, (_, name, *held) in enumerate(events):
+        top, total = row * HIGH, 0
+        axes.text(-0.12, top + 0.38, name, ha="right", va="center", fontsize=LABEL)
+        for line, (part, how) in enumerate(zip(PARTS, held, strict=True)):
+            for rank, number in product(range(ranks), repeat=2):
+                there = how == "whole" or (how == "shard" and number == rank)
+                corner = rank * wide + number * CELL, top + line * (BAR + 0.08)
+                _numbers(axes, *corner, CELL, part if there else None)
+            # What is gathered is there beside the shard.
+            count = {"": 0, "shard": 1, "whole": ranks + (part == "parameters")}[how]
+            if count:
+                _numbers(axes, bars + 0.11 * total, top + 0.2, 0.11 * count, part)
+            total += count
+        axes.text(bars + 0.11 * total + 0.06, top + 0.4, str(total), va="center", fontsize=LABEL)
         if name in ("gather", "reduce-scatter"):  # a line joins the ranks
-            middle = row * HIGH + BAR / 2 + (BAR + 0.08) * (name == "reduce-scatter")
+            middle = top + BAR / 2 + (BAR + 0.08) * (name == "reduce-scatter")
             for rank in range(1, ranks):
                 axes.plot([rank * wide - APART, rank * wide], [middle] * 2, color=GREY, lw=2)
-        total = 0
-        for part, how in held.items():
-            count = {"shard": 1, "whole": ranks + (part == "parameters")}[how]  # the shard stays
-            _numbers(axes, bars + 0.11 * total, row * HIGH + 0.2, 0.11 * count, part)
-            total += count
-        place = bars + 0.11 * total + 0.06, row * HIGH + 0.4
-        axes.text(*place, str(total), va="center", fontsize=LABEL)
-    _names(axes, phases)
+    for phase in dict.fromkeys(phase for phase, *_ in events):
+        rows = [row for row, event in enumerate(events) if event[0] == phase]
+        top, bottom = rows[0] * HIGH - 0.05, (rows[-1] + 1) * HIGH - 0.4
+        axes.plot([-2.1] * 2, [top, bottom], color=GREY, lw=1)
+        style.write(axes, -2.25, (top + bottom) / 2, phase, rotation=90)
     for rank in range(ranks):
         middle = rank * wide + ranks * CELL / 2
         axes.text(middle, -0.32, f"rank {rank}", ha="center", fontsize=LABEL)
@@ -141,18 +130,6 @@ def _numbers(axes: Axes, left: float, top: float, width: float, part: str | None
     axes.patches[-1].set_hatch(2 * PART_HATCH[part] if part else "")
 
 
-def _names(axes: Axes, phases: Mapping[str, Mapping[str, Holding]]) -> None:
-    row = 0
-    for phase, events in phases.items():
-        top, bottom = row * HIGH - 0.05, (row + len(events)) * HIGH - 0.4
-        axes.plot([-2.1] * 2, [top, bottom], color=GREY, lw=1)
-        middle = (top + bottom) / 2
-        axes.text(-2.25, middle, phase, rotation=90, ha="center", va="center", fontsize=LABEL)
-        for name in events:
-            axes.text(-0.12, row * HIGH + 0.38, name, ha="right", va="center", fontsize=LABEL)
-            row += 1
-
-
 WIDE, TALL, DOWN = 1.0, 0.8, 1.55  # of a rank's box, and from one node to the next
 
 
@@ -162,22 +139,22 @@ def mesh(nodes: int, local: int) -> Figure:
     size = 3.75, 0.95 * nodes + 0.4
     figure, axes = sketch(size, (-0.95, right + 0.1), (bottom + 0.5, -0.5))
     cell = 0.8 * WIDE / local
-    for rank in range(nodes * local):  # in its box the model as a strip, of which a shard is filled
-        node, place = divmod(rank, local)
-        left, top = place * 1.25, node * DOWN
+    for node, place in product(range(nodes), range(local)):
+        left, top, rank = place * 1.25, node * DOWN, node * local + place
         box(axes, left, top, WIDE, TALL, edge=RANK[rank % 8], linewidth=2)
         style.write(axes, left + WIDE / 2, top + 0.25, f"rank {rank}")
-        for number in range(local):
+        for number in range(local):  # the model as a strip, of which a shard is filled
             face = (PART["parameters"], 1.0) if number == place else None
             box(axes, left + 0.1 + number * cell, top + 0.45, cell, 0.22, face=face, linewidth=0.5)
-    for node in range(nodes):
-        y = node * DOWN + TALL / 2
-        for place in range(1, local):
-            axes.plot([place * 1.25 - 0.25, place * 1.25], [y, y], color=GREY, lw=2)
-        axes.text(-0.15, y, f"node {node}", ha="right", va="center", fontsize=LABEL)
-    for place, node in product(range(local), range(1, nodes)):
-        ends = [(node - 1) * DOWN + TALL, node * DOWN]
-        axes.plot([place * 1.25 + WIDE / 2] * 2, ends, color=GREY, lw=1.6, linestyle=":")
+        if place:
+            axes.plot([left - 0.25, left], [top + TALL / 2] * 2, color=GREY, lw=2)
+        else:
+            axes.text(
+                -0.15, top + TALL / 2, f"node {node}", ha="right", va="center", fontsize=LABEL
+            )
+        if node:
+            ends = [top - DOWN + TALL, top]
+            axes.plot([left + WIDE / 2] * 2, ends, color=GREY, lw=1.6, linestyle=":")
     row = "along a row (solid): gather weights, reduce-scatter gradients"
     column = "down a column (dotted): all-reduce one shard of gradients"
     axes.text(right / 2, -0.2, row, ha="center", fontsize=LABEL)

@@ -1,11 +1,10 @@
 """Pictures of ZeRO: who holds which part of the state, the flat layout, and a step."""
 
 from collections.abc import Iterable, Mapping
+from itertools import accumulate, product
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from course.figures.boxes import Look, box, single
 from course.figures.memory import part_look
@@ -27,29 +26,25 @@ def who_holds(policy: DtypePolicy, ranks: int, stages: Mapping[str, int]) -> Fig
     not hold is an empty outline. `stages`: title → stage, as `share` takes it.
     """
     whole, rows = state(ranks, policy), -(-len(stages) // 2)  # a parameter for each rank
+    sizes = [getattr(whole, part) for part in PARTS.values()]
+    bottoms = [top - full for top, full in zip(accumulate(sizes), sizes, strict=True)]
+    parts = [*zip(PARTS, sizes, bottoms, strict=True)]
     figure, grid = style.subplots(rows, 2, size=(WIDE, 1.9 * rows), sharey=True)
     for axes, (title, stage) in zip(grid.flat, stages.items(), strict=False):
         own = share(whole, ranks, stage)
-        for rank in range(ranks):  # the parts on top of each other
-            bottom, left = 0.0, rank - BAR / 2
-            for name, part in PARTS.items():
-                full, held = getattr(whole, part), getattr(own, part)
-                start = bottom + (full * rank / ranks if held < full else 0)
-                look = {"linewidth": 0.4, "alpha": 0.85, **part_look(name)}
-                axes.bar(left, held, BAR, start, align="edge", **look)
-                style.outline(axes, left, bottom, GREY, width=BAR, height=full, linewidth=0.6)
-                bottom += full
+        for rank, (name, full, bottom) in product(range(ranks), parts):
+            held, left = getattr(own, PARTS[name]), rank - BAR / 2
+            start = bottom + (full * rank / ranks if held < full else 0)
+            look = {"linewidth": 0.4, "alpha": 0.85, **part_look(name)}
+            axes.bar(left, held, BAR, start, align="edge", **look)
+            style.outline(axes, left, bottom, GREY, width=BAR, height=full, linewidth=0.6)
         axes.set_title(f"{title}: {own.total / ranks:g} bytes", fontsize=style.TITLE)
         axes.set(xlim=(-0.5, ranks - 0.5), ylim=(0, whole.total))
         axes.set_xticks(range(ranks), map(str, range(ranks)))
         axes.set_xlabel("rank", fontsize=style.LABEL)
         style.table(axes)
-    heights, bottom = [], 0.0
-    for part in PARTS.values():
-        heights.append(bottom + getattr(whole, part) / 2)
-        bottom += getattr(whole, part)
-    names = [name.replace(" ", "\n") for name in PARTS]
-    grid[0, 0].set_yticks(heights, names)
+    middles = [bottom + full / 2 for _, full, bottom in parts]
+    grid[0, 0].set_yticks(middles, [name.replace(" ", "\n") for name in PARTS])
     return figure
 
 
@@ -72,63 +67,50 @@ def flat_layout(sizes: Mapping[str, int], ranks: int) -> Figure:
 
 
 LAYERS, RANKS = 3, 4
-FORWARD, BACKWARD, MESSAGE, UPDATE = 1, 2, 1, 2  # how long each takes for a layer; UPDATE: for all
+KIND = {"F": "forward", "B": "backward", "R": "reduce-scatter", "A": "all-gather"}
+TAKES = {"F": 1, "B": 2, "R": 1, "A": 1}  # for a layer
+UPDATE = 2  # for all layers
 LANES = COMPUTE, NETWORK = "compute", "network"
-SHORT = {"forward": "F", "backward": "B", "reduce-scatter": "R", "all-gather": "A"}
-STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+STEPS = {  # what starts when: a message waits for the compute before it; "!" waits for the message
+    "DDP": "F1 F2 F3  B3 R3 A3 B2 R2 A2 B1 R1 A1  !optimizer",
+    "ZeRO-1": "F1 F2 F3  B3 B2 B1 R3 R2 R1  !optimizer A1 A2 A3",
+    "ZeRO-2": "F1 F2 F3  B3 R3 B2 R2 B1 R1  !optimizer A1 A2 A3",
+    "ZeRO-3": "A1 !F1 A2 !F2 A3 !F3  A3 !B3 R3 A2 !B2 R2 A1 !B1 R1  !optimizer",
+}
 MOMENTS = 2  # times a layer's weights
 
 
 def step_works(stage: int) -> list[Work]:
     """The plain form of each stage: a bucket for each layer, nothing gathered ahead."""
     works, last = list[Work](), dict[str, list[int]]()  # lane → the place of its last work
-
-    def add(kind: str, takes: float, after: list[int], layer: int = 0) -> list[int]:
-        lane, text = (NETWORK if "-" in kind else COMPUTE), f"{SHORT[kind]}{layer}" if layer else ""
-        works.append(Work(lane, kind, takes, after, text))
+    for text in [*STEPS.values()][stage].split():
+        name = text.removeprefix("!")
+        lane = NETWORK if name[0] in "RA" else COMPUTE
+        other = COMPUTE if lane == NETWORK else NETWORK
+        after = last.get(other, []) if lane == NETWORK or "!" in text else []
+        if name == "optimizer":
+            works.append(Work(lane, name, UPDATE / RANKS if stage else UPDATE, after))
+        else:
+            works.append(Work(lane, KIND[name[0]], TAKES[name[0]], after, name))
         last[lane] = [len(works) - 1]
-        return last[lane]
-
-    layers = range(1, LAYERS + 1)
-    for layer in layers:
-        there = add("all-gather", MESSAGE, last.get(COMPUTE, []), layer) if stage == 3 else []
-        add("forward", FORWARD, there, layer)
-    for layer in layers[::-1]:
-        there = add("all-gather", MESSAGE, last[COMPUTE], layer) if stage == 3 else []
-        done = add("backward", BACKWARD, there, layer)
-        if stage != 1:
-            done = add("reduce-scatter", MESSAGE, done, layer)
-        if stage == 0:
-            add("all-gather", MESSAGE, done, layer)
-    for layer in layers[::-1] if stage == 1 else ():
-        add("reduce-scatter", MESSAGE, last[COMPUTE], layer)
-    done = add("optimizer", UPDATE / RANKS if stage else UPDATE, last[NETWORK])
-    for layer in layers if stage in (1, 2) else ():
-        add("all-gather", MESSAGE, done, layer)
     return works
 
 
-Held = list[tuple[float, dict[str, float]]]
-
-
-def held_in(stage: int, step: list[Span]) -> Held:
+def held_in(stage: int, step: list[Span]) -> list[tuple[float, dict[str, float]]]:
     """(Time, what is held from then on) in layers' weights; a gather takes memory as it starts."""
     part = 1 / RANKS if stage else 1
-    weights = part if stage == 3 else 1
-    now = {
-        "parameters": LAYERS * weights,
+    now: dict[str, float] = {
+        "parameters": LAYERS * (part if stage == 3 else 1),
         "gradients": 0.0,
         "optimizer state": MOMENTS * LAYERS * part,
     }
     gradients = {"backward": 1, "reduce-scatter": part - 1, "optimizer": -LAYERS * part}
+    weights = {"all-gather": 1, "forward": -1, "backward": -1} if stage == 3 else {}
     changes = list[tuple[float, str, float]]()
     for span in step:
-        if change := gradients.get(span.kind):
-            changes.append((span.end, "gradients", change))
-        if stage == 3 and span.kind == "all-gather":
-            changes.append((span.start, "parameters", 1))
-        if stage == 3 and span.kind in ("forward", "backward"):
-            changes.append((span.end, "parameters", -1))
+        at = span.start if span.kind == "all-gather" else span.end
+        changes.append((at, "gradients", gradients.get(span.kind, 0)))
+        changes.append((at, "parameters", weights.get(span.kind, 0)))
     points = {0.0: dict(now)}
     for when, name, amount in sorted(changes):
         now[name] += amount
@@ -139,40 +121,31 @@ def held_in(stage: int, step: list[Span]) -> Held:
 
 def zero_step(stages: Iterable[int]) -> Figure:
     """A step on one of four ranks: lanes for compute and network, and what is held below them."""
-    chosen, steps = list(stages), [spans(step_works(stage)) for stage in range(len(STAGES))]
+    chosen, steps = list(stages), [spans(step_works(stage)) for stage in range(len(STEPS))]
     size = WIDE, 1.25 * len(chosen) + 0.6
     figure, grid = style.subplots(2 * len(chosen), 1, size=size, sharex=True)
-    for number, stage in enumerate(chosen):
-        lanes, memory = grid[2 * number : 2 * number + 2, 0]
-        _lanes(lanes, steps[stage])
-        _memory(memory, held_in(stage, steps[stage]))
-        lanes.set_title(STAGES[stage], fontsize=style.TITLE, loc="left")
+    for stage, lanes, memory in zip(chosen, grid[::2, 0], grid[1::2, 0], strict=True):
+        lanes.set_title([*STEPS][stage], fontsize=style.TITLE, loc="left")
+        for each in steps[stage]:
+            row, width = LANES.index(each.lane), each.end - each.start
+            face = PHASE[each.kind], 0.5
+            box(lanes, each.start, row, width, 0.9, each.text, face=face, linewidth=0.5)
+            if each.kind == "optimizer":
+                style.write(lanes, each.end + 0.7, row + 0.47, "opt")
+        style.name_rows(lanes, LANES, 0.45)
+        lanes.set_xticks([])
+        style.table(lanes)
+        when, held = zip(*held_in(stage, steps[stage]), strict=True)
+        bottom = [0.0] * len(when)
+        for part in ("parameters", "optimizer state", "gradients"):
+            top = [low + parts[part] for low, parts in zip(bottom, held, strict=True)]
+            look = {"linewidth": 0.4, "alpha": 0.7, **part_look(part)}
+            memory.fill_between(when, bottom, top, step="post", **look)
+            bottom = top
+        memory.set_ylim(0, (2 + MOMENTS) * LAYERS)
+        memory.set_yticks([(2 + MOMENTS) * LAYERS / 2], ["memory"])
+        style.table(memory)
     grid[0, 0].set_xlim(0, max(map(end, steps)) + 1)
     grid[-1, 0].set_xlabel("time", fontsize=style.LABEL)
-    legend = [Patch(label=part, linewidth=0.4, **part_look(part)) for part in PARTS]
-    style.legend_below(figure, 3, legend)
+    style.legend_below(figure, 3, {part: {"linewidth": 0.4, **part_look(part)} for part in PARTS})
     return figure
-
-
-def _lanes(axes: Axes, step: list[Span]) -> None:
-    for each in step:
-        row, width, face = LANES.index(each.lane), each.end - each.start, (PHASE[each.kind], 0.5)
-        box(axes, each.start, row, width, 0.9, each.text, face=face, linewidth=0.5)
-        if each.kind == "optimizer":
-            style.write(axes, each.end + 0.7, row + 0.47, "opt")
-    style.name_rows(axes, LANES, 0.45)
-    axes.set_xticks([])
-    style.table(axes)
-
-
-def _memory(axes: Axes, held: Held) -> None:
-    when = [time for time, _ in held]
-    bottom = [0.0] * len(when)
-    for part in ("parameters", "optimizer state", "gradients"):
-        top = [low + parts[part] for low, (_, parts) in zip(bottom, held, strict=True)]
-        look = {"linewidth": 0.4, "alpha": 0.7, **part_look(part)}
-        axes.fill_between(when, bottom, top, step="post", **look)
-        bottom = top
-    axes.set_ylim(0, (2 + MOMENTS) * LAYERS)
-    axes.set_yticks([(2 + MOMENTS) * LAYERS / 2], ["memory"])
-    style.table(axes)
