@@ -181,22 +181,22 @@ WRONG[grade.names] = [
 WRONG[grade.all_gather] = rows(r"""
 order | gather(roots=lambda n, rank: [rank])
     | disagree on the root: rank 0 passed rank 0; rank 1 passed rank 1.*in the same order
-mistake | gather(copy=None) | rank 0 nothing was written into parts\[0\]\. A broadcast
-input | through_mine | on rank 0 parts\[1\] holds rank 0's, expected rank 1's `mine`
+mistake | gather(copy=None) | rank 0 of 4, nothing was written into parts\[0\]\. A broadcast
+input | through_mine | on rank 0 of 4, parts\[1\] holds rank 0's, expected rank 1's `mine`
 off by one | gather(slot=1) | parts\[0\] holds rank 3's, expected rank 0's `mine`
 traffic | gather(roots=lambda n, _: [*range(n), 0])
     | the result is right, in 5 calls of broadcast; 4 are enough
-traffic | all_at_once | right, but the calls of broadcast move .* that nobody needs
-input | gather(copy=taken) | `mine` was overwritten; it is an input
+traffic | all_at_once | right, but .* What do the calls of broadcast move that nobody needs
+input | gather(copy=taken) | the input was changed; read it only
 order | lambda parts, mine, rank, broadcast: rank and broadcast(mine, 1)
     | rank 0 passed barrier; ranks 1, 2, 3 passed broadcast.*barrier is this grader's
 off by one | gather(roots=lambda n, _: [n]) | ValueError: .* src must be .* got 4
     \(test_collectives.py, line
 these sizes | gather(copy=only_small) | 4 real processes ranks? .* raised ValueError: too la
 two ranks | gather(roots=lambda n, _: range(n)[:2])
-    | With 4 ranks: on rank 0 nothing was written into parts\[2\]
+    | on rank 0 of 4, nothing was written into parts\[2\]
 these sizes | for_four | On 2 real processes ranks? .* raised IndexError
-constant | numbers | on rank 0 parts\[0\] holds 0 everywhere, expected rank 0's
+constant | numbers | on rank 0 of 4, parts\[0\] holds 0 everywhere, expected rank 0's
 mistake | gather(copy=torch.round) | parts\[0\] holds .* everywhere, expected rank 0's
 hangs | forever | makes call after call of broadcast
 hangs | spins | did not end within 15 s \(test_collectives.py, line .*, in spins\)
@@ -207,17 +207,17 @@ torch's own | lambda parts, mine, *_: minidist.all_gather(parts, mine)
 """)
 WRONG[grade.reduce_scatter] = rows(r"""
 mistake | scatter(add=lambda inputs, _: sum(inputs))
-    | rank 0 `output` holds 0→0 \+ 0→1 .* expected 0→0 \+ 1→0 \+ 2→0 \+ 3→0
+    | rank 0 of 4, `output` holds 0→0 \+ 0→1 .* expected 0→0 \+ 1→0 \+ 2→0 \+ 3→0
 input | scatter(write=torch.Tensor.add_) | holds what was in it before, too
 input | scatter(write=lambda *_: None) | nothing was written into `output`, in place
 input | into_inputs | share memory; pass a clone
-input | spoils | `inputs` were overwritten
+input | spoils | the input was changed; read it only
 mistake | swapped | `output` holds 0 blocks, expected
 traffic | scatter(calls=2) | is right, in 2 calls of all_to_all; one is enough
 traffic | one_by_one | is right, in 4 calls of all_to_all; one is enough
-gathers all | tables | right, but the calls of all_to_all move .* that nobody needs
+gathers all | tables | right, but .* What do the calls of all_to_all move that nobody needs
 two ranks | scatter(add=lambda _, got: got[0] + got[-1])
-    | With 4 ranks: on rank 0 `output` holds 0→0 \+ 3→0, expected
+    | on rank 0 of 4, `output` holds 0→0 \+ 3→0, expected
 off by one | scatter(add=lambda _, got: sum(got[1:])) | holds 1→0 \+ 2→0 \+ 3→0, expected
 mistake | lambda output, inputs, all_to_all: all_to_all([output], inputs)
     | all_to_all: .* expected a list of 4 tensors, .* got 1

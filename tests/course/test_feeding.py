@@ -53,13 +53,13 @@ WRONG[grade.accumulate] = rows("""
 mistake | hand.accumulate(divide=lambda many: 1) | 4 times too large: divide each loss
 mistake | hand.accumulate(divide=lambda many: many**2) | 4 times too small: divide .* once
 constant | hand.accumulate(divide=lambda many: 4) | with 1 batches .* is 4 times too small
-these sizes | hand.accumulate(quiet=lambda many: 3) | with 1 batches .* all-reduced nothing
+these sizes | hand.accumulate(quiet=lambda many: 3) | with 1 batches .* nothing was all-reduced
 traffic | hand.accumulate(quiet=lambda many: 0) | batches is right, but .* 4 times the 1,328
 traffic | hand.accumulate(afterwards=hand.averaged_in_parts) | make fewer calls
 gathers all | hand.accumulate(afterwards=hand.gathered) | batches is right, but .* 1.5 times
 two ranks | hand.accumulate(afterwards=hand.of_two) | is 1.5 times too large
 torch's own | hand.accumulate(afterwards=hand.by_torch) | torch.distributed's all_reduce
-mistake | hand.accumulate(quiet=lambda many: many) | rank 0 has all-reduced nothing
+mistake | hand.accumulate(quiet=lambda many: many) | rank 0 of 3, with .* nothing was all-reduced
 memory | hand.all_at_once | a forward has 20 rows, where a batch has 5.*one at a time
 mistake | hand.accumulate(left_out=1) | Every batch must go through
 mistake | lambda model, batches, loss: None | no gradient of every parameter
@@ -72,13 +72,13 @@ WRONG[grade.save] = [
     ("mistake", hand.saver(move=hand.removes_first), "removed first: for a moment there is none"),
     ("mistake", hand.elsewhere, "If that is another disk"),
     ("mistake", hand.saver(wait=False),
-     "when rank . is back it finds the old file: rank 0 is still"),
-    ("traffic", hand.saver(ranks=(0, 1, 2)), r"ranks \[0, 1, 2\] write"),
-    ("memory", hand.saver(leave=True), "beside the file there is left model.pt.0"),
-    ("constant", hand.under_one_name, "when rank 0 is back it finds the old file"),
-    ("mistake", hand.after_a_while, "a rank sleeps for a fixed time"),
-    ("two ranks", hand.with_rank_1, "when rank 2 is back it finds the old file"),
-    ("mistake", lambda state, path: None, "when rank 0 is back it finds the old file"),
+     "on rank 1 of 3, there is the old file .* is back: rank 0 is still"),
+    ("traffic", hand.saver(ranks=(0, 1, 2)), "rank 1 of 3, your function writes, too"),
+    ("memory", hand.saver(leave=True), "there is left model.pt.0 beside the file"),
+    ("constant", hand.under_one_name, "rank 0 of 2, there is the old file at path when"),
+    ("mistake", hand.after_a_while, "sleeps for a fixed time"),
+    ("two ranks", hand.with_rank_1, "rank 2 of 3, there is the old file at path when"),
+    ("mistake", lambda state, path: None, "rank 0 of 3, there is the old file at path when"),
 ]  # fmt: skip
 
 test_a_wrong_answer_is_diagnosed = diagnosed(WRONG)

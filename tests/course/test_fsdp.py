@@ -38,9 +38,9 @@ mistake | lambda shard, forward, _, comm: forward(hand.gather(shard, comm))
 mistake | lambda shard, *rest: (hand.unit()(shard, *rest), shard.mul_(2))[0]
     | the shard has been changed
 constant | hand.unit(scatter=lambda g, comm: hand.scatter(g * comm.ranks / 3, comm))
-    | rank 0 of 5 the gradient is 1.67 times
+    | rank 0 of 5, the gradient is 1.67 times
 two ranks | hand.unit(scatter=lambda g, comm: hand.scatter(g * comm.ranks / 2, comm))
-    | rank 0 of 3 the gradient is 1.5 times the average
+    | rank 0 of 3, the gradient is 1.5 times the average
 these sizes | hand.unit(gather=lambda shard, comm: hand.gather(shard[:4], comm))
     | forward got \[12\], expected all \[\d+\]
 gathers all | hand.unit(scatter=hand.gathered)

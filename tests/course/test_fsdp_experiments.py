@@ -43,7 +43,7 @@ mistake | hand.norm([g if g is None else g.mul_(2) for g in parts], comm)
     | gradients have been changed
 mistake | None | you return None, expected a number
 constant | 1.0 | you return 1.0000, expected
-two ranks | =hand.norm_of_two | on rank 0 you return .*, expected
+two ranks | =hand.norm_of_two | on rank 0 of 3, you return .*, expected
 these sizes | =hand.norm_without_none | ranks? .* raised AttributeError
 traffic | =hand.one_by_one | the norm is right, but it takes 2 calls of comm; one is enough
 gathers all | =hand.norm_gathered | the norm is right, but .* 1.5 times the .* that are enough

@@ -72,16 +72,18 @@ WRONG[grade.by_hand] = rows("""
 mistake | hand.zero_1(reduce=summed) | step 1 .* gradient that is the sum .*divide by
 mistake | hand.zero_1(reduce=lambda own, whole: hand.reduce_scatter(own, whole / 3))
     | divided twice
-mistake | hand.zero_1(reduce=hand.its_own) | slice 0: rank 0 used its own gradient
+mistake | hand.zero_1(reduce=hand.its_own) | slice 0 were moved by a gradient that is still its own
 off by one | hand.zero_1(reduce=of_the_next_rank)
-    | in slice 0: it was moved by the gradient of slice 1.*the r-th
-mistake | hand.zero_1(gather=lambda *_: None) | its own slice alone. All-gather the parameters
-mistake | hand.zero_1(write=False) | weights of rank 0 of 3 have not changed
-mistake | hand.zero_1(afresh=True) | step 2 of 3 .* moments of the last step
+    | in slice 0 were moved by a gradient that belongs to slice 1.*the r-th
+mistake | hand.zero_1(gather=lambda *_: None)
+    | in slice 0 have not changed. They are another rank's: all-gather
+mistake | hand.zero_1(write=False) | rank 0 of 3, .* weights in slice 0 have not changed. Write
+mistake | hand.zero_1(afresh=True) | step 2 of 3, .* moments of the last step
 type | lambda parameters, make: make(parameters) | you return a SGD, expected a function
 these sizes | hand.zero_1(pad=False) | On 3 real processes ranks? .* raised
-constant | hand.zero_1(reduce=hand.of_three) | rank 0 of 5 .* is 1.67 times the average
-two ranks | hand.zero_1(reduce=hand.with_the_other) | weights of rank 0 of 3 are off by
+constant | hand.zero_1(reduce=hand.of_three) | rank 0 of 5, .* is 1.67 times the average
+two ranks | hand.zero_1(reduce=hand.with_the_other)
+    | rank 0 of 3, .* the weights in slice 0 are off by
 traffic | hand.zero_1(before=hand.moments_too)
     | weights are right, but .* 1.5 times the .*moments need not travel
 traffic | hand.zero_1(reduce=hand.all_reduced) | weights are right, but .* 1.5 times
@@ -90,19 +92,19 @@ gathers all | hand.zero_1(reduce=hand.gathered) | weights are right, but .* 2 ti
 torch's own | hand.zero_1(reduce=hand.by_torch) | torch.distributed's all_reduce
 torch's own | hand.zero_1(gather=dist.all_gather_into_tensor)
     | torch.distributed's all_gather_into_tensor
-memory | hand.by_whole_parameters | rank 0's optimizer keeps 24 moments; .* slice, 20
-memory | hand.of_all_moments | rank 0's optimizer keeps 59 moments; .* slice, 20
+memory | hand.by_whole_parameters | rank 0 of 3, .* the optimizer keeps 24 moments; .* slice, 20
+memory | hand.of_all_moments | rank 0 of 3, .* the optimizer keeps 59 moments; .* slice, 20
 """)
 WRONG[grade.during_backward] = rows("""
 mistake | hand.hooks(reduce=summed) | the sum over 3 ranks, expected the average
 mistake | hand.hooks(reduce=hand.its_own)
-    | rank 0 of 3 the slice of parameter 0 is still its own
+    | rank 0 of 3, the slice of parameter 0 is still its own
 off by one | hand.hooks(reduce=of_the_next_rank) | is that of rank 1: rank r keeps the r-th
 mistake | hand.hooks(add=False) | the second backward alone: add to it
 these sizes | hand.hooks(last=False) | slice of parameter 3 is still zero.*every parameter
 mistake | hand.hooks(free=False) | counts the first backward twice.*parameter.grad to None
-constant | hand.hooks(reduce=hand.of_three) | rank 0 of 5 .* is 1.67 times the average
-two ranks | hand.hooks(reduce=hand.with_the_other) | rank 0 of 3 .* is off by up to
+constant | hand.hooks(reduce=hand.of_three) | rank 0 of 5, .* is 1.67 times the average
+two ranks | hand.hooks(reduce=hand.with_the_other) | rank 0 of 3, .* is off by up to
 traffic | hand.hooks(reduce=hand.all_reduced) | slices are right, but .* 2 times the
 traffic | hand.hooks(reduce=hand.in_halves) | make fewer calls
 gathers all | hand.hooks(reduce=hand.gathered) | slices are right, but .* 3 times the

@@ -1,9 +1,11 @@
-"""Gradients of a batch of which each rank has a part, and what may have become of their average."""
+"""Tensors that a learner's function makes: what each should be, and what may have become of it."""
 
-import math
+from collections.abc import Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+OFF = "is off by up to {off:.1e}."
 
 
 def backward(model: nn.Module, step: int, rank: int | None, ranks: int) -> None:
@@ -15,27 +17,56 @@ def backward(model: nn.Module, step: int, rank: int | None, ranks: int) -> None:
     torch.autograd.backward((model(own) - 1).square().mean())
 
 
-def near(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+def near(found: Tensor, wanted: Tensor) -> bool:
     """Whether two tensors are the same but for rounding."""
     return found.shape == wanted.shape and torch.allclose(
         found.double(), wanted.double(), rtol=1e-4, atol=1e-6
     )
 
 
-def why_not(found: torch.Tensor, mean: torch.Tensor, own: torch.Tensor, ranks: int) -> str:
-    """What a rank has instead of the mean, where one of its own would be `own`; "" if unknown."""
-    if found.shape != mean.shape:
-        return f"has shape {list(found.shape)}, expected {list(mean.shape)}."
-    if near(found, own):
-        return "is still its own: nothing of the other ranks is in it."
-    if near(found * ranks, own):
-        return "is its own, divided, and not summed."
-    found, mean = found.double().flatten(), mean.double().flatten()
-    times = float(found @ mean / (mean @ mean)) if mean.any() else 0.0
-    if not near(found, times * mean) or abs(times) < 1e-6:
+def off(
+    name: str,
+    found: Tensor | None,
+    right: Tensor,
+    slips: Mapping[str, Tensor | None] | None = None,
+    otherwise: str = OFF,
+) -> str:
+    """A sentence on what is wrong with a tensor, or "": of the slip that makes it, or another.
+
+    Args:
+        name: how the sentence begins.
+        found: the learner's; None is none at all.
+        right: what it should be.
+        slips: a sentence about a mistake → the tensor that it makes.
+        otherwise: a sentence about any other; "{off}" is the largest difference.
+    """
+    if found is not None and near(found, right):
         return ""
-    if math.isclose(times, ranks, rel_tol=1e-3):
-        return f"is the sum over {ranks} ranks, expected the average: divide by their number."
-    if math.isclose(times, 1 / ranks, rel_tol=1e-3):
-        return "is divided twice by the number of ranks."
-    return f"is {times:.3g} times the average: divide once, by the number of ranks."
+    for sentence, slip in (slips or {}).items():
+        if found is slip or (found is not None and slip is not None and near(found, slip)):
+            return f"{name} {sentence}"
+    if found is None or found.shape != right.shape:
+        shown = None if found is None else list(found.shape)
+        return f"{name} has shape {shown}, expected {list(right.shape)}."
+    return f"{name} {otherwise.format(off=(found - right).abs().max().item())}"
+
+
+def times(found: Tensor, right: Tensor) -> float:
+    """The factor by which `found` is nearest to `right`."""
+    found, right = found.double().flatten(), right.double().flatten()
+    return float(found @ right / (right @ right)) if right.any() else 0.0
+
+
+def averages(found: Tensor, mean: Tensor, own: Tensor, ranks: int) -> dict[str, Tensor]:
+    """Slips of an average over the ranks, of which this rank has `own`."""
+    slips = {
+        "is still its own: nothing of the other ranks is in it.": own,
+        "is its own, divided, and not summed.": own / ranks,
+        f"is the sum over {ranks} ranks, expected the average: divide by their number.":
+            ranks * mean,
+        "is divided twice by the number of ranks.": mean / ranks,
+    }  # fmt: skip
+    if found.shape == mean.shape and abs(factor := times(found, mean)) > 1e-6:
+        scaled = f"is {factor:.3g} times the average: divide once, by the number of ranks."
+        slips[scaled] = factor * mean
+    return slips

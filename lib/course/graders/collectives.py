@@ -1,8 +1,8 @@
 """Graders of the exercises that build one collective from another."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -11,8 +11,8 @@ from torch import Tensor
 
 import minidist
 from course.sandbox.forbidden import without_torch
-from course.sandbox.ranks import AT_THE_END, Traffic
-from course.verdict import Grader, Wrong, ask, formula, on_ranks
+from course.sandbox.ranks import Check, Cost, Traffic, on_worlds
+from course.verdict import Grader, Wrong, ask, formula
 from minidist.schedule import algorithms
 from minidist.schedule.replay import Contributors, Replay, goal, start
 from minidist.schedule.schedule import Collective, Schedule
@@ -31,17 +31,13 @@ MOST = 100  # calls of a rank
 UNTOUCHED = -1.0  # in every element of a tensor that is to be written
 
 
-class _Seen(NamedTuple):
-    """What one rank has after a learner's function."""
+def _checked(
+    function: Function, call: Function, given: Tensor, args: Sequence[Any], calls: int, least: int
+) -> list[Check]:
+    """Run function(*args, call), which should leave `given` as it is; whether and how it did.
 
-    written: Tensor
-    kept: bool  # whether the input is as it was
-    calls: int
-    sent: int
-
-
-def _try(function: Function, call: Function, given: Tensor, written: Tensor, *args: Any) -> _Seen:
-    """On a rank: run function(*args, call), which should write one tensor and keep the other."""
+    With so many calls, and so many bytes in all.
+    """
     name, before, made = call.__name__, given.clone(), [0]
 
     def counted(*args: Any) -> None:
@@ -50,33 +46,25 @@ def _try(function: Function, call: Function, given: Tensor, written: Tensor, *ar
             raise Wrong(f"your function makes call after call of {name}.")
         call(*args)
 
-    with without_torch(f"`{name}`"):
-        with minidist.record() as log:
-            function(*args, counted)
-        minidist.barrier()  # a rank that has made fewer calls meets the others here
-    return _Seen(written, torch.equal(given, before), made[0], Traffic.of(log).nbytes)
-
-
-def _check_cost(where: str, seen: Sequence[_Seen], name: str, calls: int, least: int) -> None:
-    made, sent = seen[0].calls, sum(each.sent for each in seen)
-    if made != calls:
-        enough = "one is enough" if calls == 1 else f"{calls} are enough"
-        raise Wrong(
-            f"{where}the result is right, in {made} calls of {name}; {enough}. Use {name} and "
-            "nothing else."
-        )
-    if sent != least:
-        raise Wrong(
-            f"{where}the result is right, but the calls of {name} move {sent:,} bytes from rank "
-            f"to rank; {least:,} are enough. What travels that nobody needs?"
-        )
+    with without_torch(f"`{name}`"), minidist.record() as log:
+        function(*args, counted)
+    minidist.barrier()  # a rank that has made fewer calls meets the others here
+    enough = "one is enough" if calls == 1 else f"{calls} are enough"
+    return [
+        not given.equal(before) and "the input was changed; read it only.",
+        made[0] != calls and (
+            f"the result is right, in {made[0]} calls of {name}; {enough}. Use {name} and nothing "
+            "else."
+        ),
+        Cost(Traffic.of(log), least, MOST**2, "the result is right", shared=False,
+             advice=f"What do the calls of {name} move that nobody needs?"),
+    ]  # fmt: skip
 
 
 @Grader
 def all_gather(function: Callable[[list[Tensor], Tensor, int, Broadcast], None]) -> str:
     """Grade function(parts, mine, rank, broadcast): parts[r] must become rank r's `mine`."""
-    for ranks in NUMBERS:
-        _check_parts(on_ranks(_try_all_gather, ranks, function, hints=AT_THE_END))
+    on_worlds(_parts_of, [function], worlds=NUMBERS)
     return (
         f"for {RANKS} real processes. Your broadcasts moved as many bytes as one "
         "all_gather: each part has to reach every other rank once, either way. But broadcasts "
@@ -84,36 +72,22 @@ def all_gather(function: Callable[[list[Tensor], Tensor, int, Broadcast], None])
     )
 
 
-def _values(ranks: int) -> list[float]:
-    """What fills each rank's `mine`."""
-    return [number + 0.5 for number in Random(ranks).sample(range(2, 1000), ranks)]
-
-
-def _try_all_gather(function: Function) -> _Seen:
+def _parts_of(function: Function) -> Iterator[Check]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    mine = torch.full((3, 40 * ranks), _values(ranks)[rank])
+    values = [number + 0.5 for number in Random(ranks).sample(range(2, 1000), ranks)]
+    mine = torch.full((3, 40 * ranks), values[rank])
     parts = torch.full((ranks, *mine.shape), UNTOUCHED)
-    return _try(function, minidist.broadcast, mine, parts, list(parts), mine, rank)
-
-
-def _check_parts(seen: Sequence[_Seen]) -> None:
-    ranks = len(seen)
-    where, values = f"With {ranks} ranks: ", _values(ranks)
-    for rank, src in np.ndindex(ranks, ranks):
-        held = set(seen[rank].written[src].flatten().tolist())
-        if held == {UNTOUCHED}:
-            raise Wrong(
-                f"{where}on rank {rank} nothing was written into parts[{src}]. A broadcast "
-                f"carries what the root has in its tensor; write into parts[...] in place."
-            )
-        if held != {values[src]}:
-            raise Wrong(
-                f"{where}on rank {rank} parts[{src}] holds {_whose(held, values)}, "
-                f"expected rank {src}'s `mine`."
-            )
-    if not all(each.kept for each in seen):
-        raise Wrong(f"{where}`mine` was overwritten; it is an input.")
-    _check_cost(where, seen, "broadcast", ranks, (ranks - 1) * seen[0].written.nbytes)
+    args, least = (list(parts), mine, rank), (ranks - 1) * parts.nbytes
+    checks = _checked(function, minidist.broadcast, mine, args, ranks, least)
+    for src, part in enumerate(parts):
+        held = set(part.flatten().tolist())
+        yield held == {UNTOUCHED} and (
+            f"nothing was written into parts[{src}]. A broadcast carries what the root has in its "
+            "tensor; write into parts[...] in place."
+        )
+        wanted = f"expected rank {src}'s `mine`"
+        yield held != {values[src]} and f"parts[{src}] holds {_whose(held, values)}, {wanted}."
+    yield from checks
 
 
 def _whose(held: set[float], values: list[float]) -> str:
@@ -131,8 +105,7 @@ def reduce_scatter(function: Callable[[Tensor, list[Tensor], AllToAll], None]) -
 
     `output` must become the sum of all ranks' parts for this one.
     """
-    for ranks in NUMBERS:
-        _check_sums(on_ranks(_try_reduce_scatter, ranks, function, hints=AT_THE_END))
+    on_worlds(_sum_of, [function], worlds=NUMBERS)
     return (
         f"for {RANKS} real processes. Your way moved as many bytes as one "
         "reduce_scatter. But every rank had to hold all N parts before it could add them; a ring "
@@ -140,32 +113,21 @@ def reduce_scatter(function: Callable[[Tensor, list[Tensor], AllToAll], None]) -
     )
 
 
-def _parts_of_all(ranks: int) -> Tensor:
-    """Part s→d is 1 at place (s, d) and 0 elsewhere, so that a sum shows what is in it."""
-    return torch.eye(ranks * ranks).view(ranks, ranks, ranks * ranks)
-
-
-def _try_reduce_scatter(function: Function) -> _Seen:
+def _sum_of(function: Function) -> Iterator[Check]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    inputs, output = _parts_of_all(ranks)[rank], torch.full((ranks * ranks,), UNTOUCHED)
-    return _try(function, minidist.all_to_all, inputs, output, output, list(inputs))
-
-
-def _check_sums(seen: Sequence[_Seen]) -> None:
-    ranks = len(seen)
-    where, parts = f"With {ranks} ranks: ", _parts_of_all(ranks)
-    for rank, (output, *_) in enumerate(seen):
-        if bool((output == UNTOUCHED).all()):
-            raise Wrong(f"{where}on rank {rank} nothing was written into `output`, in place.")
-        wanted = parts[:, rank].sum(0)
-        if not torch.equal(output, wanted):
-            raise Wrong(
-                f"{where}on rank {rank} `output` holds {_blocks(output, ranks)}, "
-                f"expected {_blocks(wanted, ranks)} (s→d is rank s's part for rank d)."
-            )
-    if not all(each.kept for each in seen):
-        raise Wrong(f"{where}`inputs` were overwritten; they are inputs.")
-    _check_cost(where, seen, "all_to_all", 1, ranks * (ranks - 1) * parts[0, 0].nbytes)
+    # Part s→d is 1 at place (s, d) and 0 elsewhere, so that a sum shows what is in it.
+    parts = torch.eye(ranks * ranks).view(ranks, ranks, ranks * ranks)
+    wanted, inputs = parts[:, rank].sum(0), parts[rank].clone()
+    output = torch.full_like(wanted, UNTOUCHED)
+    args, least = (output, list(inputs)), (ranks - 1) * parts[0].nbytes
+    checks = _checked(function, minidist.all_to_all, inputs, args, 1, least)
+    untouched = bool((output == UNTOUCHED).all())
+    yield untouched and "nothing was written into `output`, in place."
+    yield not output.equal(wanted) and (
+        f"`output` holds {_blocks(output, ranks)}, expected {_blocks(wanted, ranks)} (s→d is rank "
+        "s's part for rank d)."
+    )
+    yield from checks
 
 
 def _blocks(output: Tensor, ranks: int) -> str:

@@ -1,17 +1,16 @@
 """Graders of the lab on DistributedDataParallel."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 import minidist
-from course.graders.averages import backward, near, why_not
+from course.graders.averages import OFF, averages, backward, off
 from course.graders.table import Exercise, Table, numbers
-from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds
+from course.sandbox.ranks import REAL, Check, Cost, Traffic, alike, on_worlds
 from course.verdict import Grader, Wrong, ask_as, draws, formula, list_of, number, whole
 from minidist.schedule.buckets import assign
 
@@ -24,15 +23,10 @@ HINTS = {
     "requires grad": " Write through parameter.detach(), which shares its memory.",
 }
 Tensors = dict[str, Tensor]
-
-
-class _Seen(NamedTuple):
-    """What one rank has seen of a learner's DDP of one model."""
-
-    start: Tensors  # the parameters when training starts
-    end: Tensors  # and when it ends: there is no optimizer
-    gradients: list[Tensors]  # of each step
-    sent: list[Traffic]  # at the start, and in each step
+APART = (
+    "is another one than its peers have. Each reduction must be of the same parameter on all "
+    "ranks: reduce in the same order everywhere."
+)
 
 
 @Grader
@@ -42,9 +36,8 @@ def by_hand(function: Callable[[nn.Module], object]) -> str:
     On real ranks that start with different weights and have different data, two steps long. The
     judge is one process with rank 0's weights on the whole batch.
     """
-    work, kinds = partial(_train, function), range(len(MODELS))
-    for kind, seen in on_worlds(work, kinds, instead="minidist's collectives", hints=HINTS):
-        _check_replicas(kind, seen)
+    work = partial(_train, function)
+    on_worlds(work, range(len(MODELS)), instead="minidist's collectives", hints=HINTS)
     return (
         f"{REAL}, with {len(MODELS)} models, every gradient is the whole batch's in one process, "
         f"up to rounding, in {STEPS} steps. The ranks send what an all-reduce of every gradient "
@@ -72,7 +65,18 @@ def _model(kind: int, seed: int) -> nn.Module:
     return MODELS[kind]()
 
 
-def _train(function: Callable[[nn.Module], object], kind: int) -> _Seen:
+def _weights(model: nn.Module) -> Tensors:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def gradients(model: nn.Module, step: int, rank: int | None, ranks: int) -> Tensors:
+    """Gradients that a backward leaves on a rank; with rank None, in one process with all data."""
+    model.zero_grad()
+    backward(model, step, rank, ranks)
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def _train(function: Callable[[nn.Module], object], kind: int) -> Iterator[Check]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = _model(kind, rank)  # not the same weights everywhere
     with minidist.record() as log:
@@ -84,71 +88,37 @@ def _train(function: Callable[[nn.Module], object], kind: int) -> _Seen:
         sent.append(Traffic.of(log))
         if missing := [name for name in start if name not in found[-1]]:
             raise Wrong(f"{missing[0]} has no gradient after backward {step + 1} of {STEPS}.")
-    return _Seen(start, _weights(model), found, sent)
-
-
-def _weights(model: nn.Module) -> Tensors:
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-
-
-def gradients(model: nn.Module, step: int, rank: int | None, ranks: int) -> Tensors:
-    """What a backward leaves on a rank; with rank None, in one process with the whole batch."""
-    model.zero_grad()
-    backward(model, step, rank, ranks)
-    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-
-
-def _check_replicas(kind: int, seen: Sequence[_Seen]) -> None:
-    wanted, ranks = _weights(_model(kind, 0)), len(seen)
-    for rank, own in enumerate(seen):
-        for name, right in wanted.items():
-            if not torch.equal(own.start[name], right):
-                raise Wrong(
-                    f"on {ranks} real processes rank {rank} starts with a {name} that is not rank "
-                    "0's. Replicas that start apart stay apart: broadcast every parameter first."
-                )
-            if not torch.equal(own.end[name], right):
-                raise Wrong(
-                    f"backward has changed {name} itself, on rank {rank}. The hook is handed the "
-                    "parameter, not its gradient: reduce parameter.grad."
-                )
-    for step in range(STEPS):
-        _check_step(kind, seen, step)
+    same = [{name: alike(each) for name, each in own.items()} for own in found]
+    alone = _model(kind, 0)
+    end, wanted = _weights(model), _weights(alone)
+    for name, right in wanted.items():
+        yield not start[name].equal(right) and (
+            f"the {name} with which training starts is not rank 0's. Replicas that start apart "
+            "stay apart: broadcast every parameter first."
+        )
+        yield not end[name].equal(right) and (
+            f"backward has changed {name} itself. The hook is handed the parameter, not its "
+            "gradient: reduce parameter.grad."
+        )
+    for step, (own, agree) in enumerate(zip(found, same, strict=True)):
+        alone_on, whole = (gradients(alone, step, of, ranks) for of in (rank, None))
+        for name, right in whole.items():
+            slips = averages(own[name], right, alone_on[name], ranks)
+            what = f"in step {step + 1} of {STEPS}, the gradient of {name}"
+            wrong = off(what, own[name], right, slips, OFF if agree[name] else APART)
+            yield wrong + " Is there a hook on every parameter, and does it wait?" * (
+                "own:" in wrong
+            )
     size, many = sum(tensor.nbytes for tensor in wanted.values()), len(wanted)
-    start, *steps = zip(*(own.sent for own in seen), strict=True)
-    check_traffic(
-        start, (ranks - 1) * size, many * ranks, so_far="the replicas are alike", shared=False,
+    yield Cost(
+        sent[0], (ranks - 1) * size, many * ranks, "the replicas are alike", shared=False,
         advice="Every parameter must reach each of the other ranks once.",
     )  # fmt: skip
-    for sent in steps:
-        check_traffic(
-            sent, 2 * (ranks - 1) * size, 2 * (ranks - 1) * many, so_far="the gradients are right",
+    for each in sent[1:]:
+        yield Cost(
+            each, 2 * (ranks - 1) * size, 2 * (ranks - 1) * many, "the gradients are right",
             advice="An all-reduce of each gradient does it.",
         )  # fmt: skip
-
-
-def _check_step(kind: int, seen: Sequence[_Seen], step: int) -> None:
-    """Raise if a gradient is not the whole batch's."""
-    ranks = len(seen)
-    wanted = gradients(_model(kind, 0), step, None, ranks)
-    for rank, own in enumerate(seen):
-        for name, right in wanted.items():
-            found = own.gradients[step][name]
-            if near(found, right):
-                continue
-            alone = gradients(_model(kind, 0), step, rank, ranks)
-            why = why_not(found, right, alone[name], ranks)
-            if "own:" in why:
-                why += " Is there a hook on every parameter, and does it wait?"
-            if not why and any(not each.gradients[step][name].equal(found) for each in seen):
-                why = (
-                    "is another one than its peers have. Each reduction must be of the same "
-                    "parameter on all ranks: reduce in the same order everywhere."
-                )
-            raise Wrong(
-                f"on {ranks} real processes, in step {step + 1} of {STEPS}, rank {rank}'s gradient "
-                f"of {name} {why or f'is off by up to {(found - right).abs().max().item():.1e}.'}"
-            )
 
 
 @Exercise

@@ -4,10 +4,10 @@ What is right comes from torch's own sampler and scheduler, and from one process
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,11 +15,11 @@ from torch import nn
 from torch.utils.data import DistributedSampler
 
 import minidist
-from course.graders.averages import near
+from course.graders.averages import OFF, off, times
 from course.graders.saving import save
 from course.graders.table import Exercise, Table, amount
 from course.sandbox.forbidden import without_torch
-from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds
+from course.sandbox.ranks import REAL, Check, Cost, Traffic, on_worlds
 from course.verdict import Grader, Wrong, list_of, many, number, whole
 from minidist.comm.ours import Ours
 
@@ -104,13 +104,6 @@ def indices() -> Table:
 # ---- accumulation ----
 
 
-class _Step(NamedTuple):
-    """What one rank has after a learner's step."""
-
-    gradient: torch.Tensor  # of all parameters that have one, end to end
-    sent: Traffic
-
-
 @Grader
 def accumulate(function: Callable[[Any, list[torch.Tensor], Callable[..., Any]], object]) -> str:
     """Grade function(model, batches, loss), which must leave the gradient of all batches.
@@ -118,8 +111,7 @@ def accumulate(function: Callable[[Any, list[torch.Tensor], Callable[..., Any]],
     `model` is wrapped, `batches` are of the same size, `loss(output)` is a mean. On real ranks; the
     judge is one process that has all batches of all of them.
     """
-    for micro, steps in on_worlds(partial(_accumulate, function), MICRO):
-        _check_accumulated(micro, steps)
+    on_worlds(partial(_accumulate, function), MICRO)
     return (
         f"{REAL}, after {', '.join(map(str, MICRO))} backwards to a step, the gradient is that of "
         "one process that has all batches; and the model's gradients were all-reduced once, in one "
@@ -142,12 +134,13 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
 
 
 def _gradient(net: nn.Module) -> torch.Tensor:
+    """Of all parameters that have one, end to end."""
     found = [p.grad.flatten() for p in net.parameters() if p.grad is not None]
     return torch.cat([torch.empty(0), *found])
 
 
-def _accumulate(function: Callable[..., object], micro: int) -> _Step:
-    net, rows = _net(), list[int]()
+def _accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
+    net, alone, rows, ranks = _net(), _net(), list[int](), dist.get_world_size()
     net.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
     model = minidist.DistributedDataParallel(net, comm=Ours(algorithm="ring"))
     with without_torch("the wrapped model"), minidist.record() as log:
@@ -157,43 +150,32 @@ def _accumulate(function: Callable[..., object], micro: int) -> _Step:
             f"a forward has {max(rows)} rows, where a batch has {ROWS}: accumulation is there for "
             "batches whose activations do not fit together. Take one at a time."
         )
-    return _Step(_gradient(net), Traffic.of(log))
-
-
-def _check_accumulated(micro: int, steps: Sequence[_Step]) -> None:
-    ranks, alone = len(steps), _net()
     whole = torch.cat([batch for rank in range(ranks) for batch in _batches(rank, micro)])
     torch.autograd.backward(_loss(alone(whole)))
-    right = _gradient(alone)
-    for rank, step in enumerate(steps):
-        where = f"with {micro} batches on each of {ranks} ranks, rank {rank}"
-        if len(step.gradient) < len(right):
-            raise Wrong(f"{where} has no gradient of every parameter. Call backward.")
-        if step.sent.nbytes == 0:
-            raise Wrong(
-                f"{where} has all-reduced nothing: its gradient is of its own batches alone. The "
-                "last backward must be outside of no_sync()."
-            )
-        if not near(step.gradient, right):
-            raise Wrong(f"{where}'s gradient {_why_accumulated(step.gradient, right, micro)}")
-    check_traffic(
-        [step.sent for step in steps], 2 * (ranks - 1) * right.nbytes, 2 * (ranks - 1),
-        so_far=f"the gradient of {micro} batches is right",
+    found, right, sent = _gradient(net), _gradient(alone), Traffic.of(log)
+    with_all = f"with {micro} batches on each rank"
+    yield len(found) < len(right) and (
+        f"{with_all} there is no gradient of every parameter. Call backward."
+    )
+    yield sent.nbytes == 0 and (
+        f"{with_all} nothing was all-reduced: the gradient is of this rank's own batches "
+        "alone. The last backward must be outside of no_sync()."
+    )
+    factor = times(found, right) or 1.0
+    scaled = f"{factor:.3g} times too large: divide each loss by the number of batches, {micro}."
+    if factor < 1:
+        scaled = (
+            f"{1 / factor:.3g} times too small: divide each loss once, by the number of batches."
+        )
+    every = f"{OFF} Every batch must go through model and backward once."
+    slips = {f"is {scaled}": factor * right}
+    yield off(f"{with_all} the gradient", found, right, slips, every)
+    yield Cost(
+        sent, 2 * (ranks - 1) * right.nbytes, 2 * (ranks - 1),
+        f"the gradient of {micro} batches is right",
         advice="Only the last backward need talk to the other ranks: the others belong under "
         "model.no_sync().", too_little="Let the last backward of the wrapped model do it.",
     )  # fmt: skip
-
-
-def _why_accumulated(found: torch.Tensor, right: torch.Tensor, micro: int) -> str:
-    times = float(found @ right / (right @ right))
-    if not near(found, times * right):
-        off = (found - right).abs().max().item()
-        return f"is off by up to {off:.1e}. Every batch must go through model and backward once."
-    if times > 1:
-        return (
-            f"is {times:.3g} times too large: divide each loss by the number of batches, {micro}."
-        )
-    return f"is {1 / times:.3g} times too small: divide each loss once, by the number of batches."
 
 
 # ---- learning rate ----

@@ -1,37 +1,24 @@
 """Graders of the lab on FSDP: one unit by hand, uneven rows, the global norm, the peak."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
-from course.graders.averages import near, why_not
+from course.graders.averages import averages, off
 from course.graders.table import Exercise, Table, numbers
-from course.sandbox.ranks import AT_THE_END, REAL, Traffic, check_traffic, on_worlds, takes_memory
+from course.sandbox.ranks import REAL, Check, Cost, Storages, Traffic, on_worlds
 from course.verdict import Grader, Range, Wrong, draws, list_of, number, pair, same_ranges
 from minidist.comm.comm import Comm
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
 
 __all__ = ["norm", "peak", "rows", "unit"]
-
-
-class _Seen(NamedTuple):
-    """What one rank has seen of a learner's unit."""
-
-    answer: object
-    given: dict[str, Tensor]  # the weights that forward and backward were handed
-    held: bool  # whether forward's were still in memory when backward began
-    left: bool  # whether any were when it was all over
-    sent: Traffic
-    kept: bool  # whether the shard is as it was
 
 
 def _drawn(seed: int, count: int) -> Tensor:
@@ -47,6 +34,11 @@ def _gradient(rank: int, weights: Tensor) -> Tensor:
 Unit = Callable[[Tensor, Callable[[Tensor], None], Callable[[Tensor], Tensor], Comm], Tensor]
 
 
+NOT_ALL = (
+    "are not those of all ranks. comm.all_gather(whole, shard) fills whole, in the order of ranks."
+)
+
+
 @Grader
 def unit(function: Unit) -> str:
     """Grade function(shard, forward, backward, comm): one unit's life on real ranks.
@@ -55,8 +47,7 @@ def unit(function: Unit) -> str:
     one process.
     """
     parts = 4, draws(19).randrange(5, 12)  # weights of a unit that each rank keeps
-    for part, lives in on_worlds(partial(_live, function), parts, instead="comm", hints=AT_THE_END):
-        _check_unit(part, lives)
+    on_worlds(partial(_live, function), parts, instead="comm")
     return (
         f"{REAL}, with units of two sizes, forward and backward had all weights, each rank "
         "received its part of the average gradient, and in between no full weights were in memory. "
@@ -65,86 +56,60 @@ def unit(function: Unit) -> str:
     )
 
 
-def _check_unit(part: int, lives: Sequence[_Seen]) -> None:
-    ranks = len(lives)
-    whole = torch.cat([_drawn(100 + rank, part) for rank in range(ranks)])
-    own = torch.stack([_gradient(rank, whole) for rank in range(ranks)])
-    for rank, seen in enumerate(lives):
-        if why := _why(rank, seen, whole, own):
-            raise Wrong(f"on rank {rank} of {ranks} {why}")
-    check_traffic(
-        [seen.sent for seen in lives], 3 * (ranks - 1) * whole.nbytes, 3 * (ranks - 1),
-        so_far="the gradient is right",
+def _live(function: Unit, part: int) -> Iterator[Check]:
+    comm = Counted(Ours(algorithm="ring"))
+    rank, ranks = comm.rank, comm.ranks
+    whole = torch.cat([_drawn(100 + each, part) for each in range(ranks)])
+    shard, given, held, storages = whole.chunk(ranks)[rank].clone(), {}, {}, Storages()
+
+    def forward(weights: Tensor, when: str = "forward") -> None:
+        held[when] = storages.held()
+        if not isinstance(weights, Tensor) or weights.shape != whole.shape:
+            found = list(weights.shape) if isinstance(weights, Tensor) else repr(weights)
+            raise Wrong(
+                f"{when} got {found}, expected all {list(whole.shape)} weights of the unit: the "
+                f"{part} of each rank, in the order of ranks."
+            )
+        given[when] = weights.detach().clone()
+        storages.watch(weights)
+
+    def backward(weights: Tensor) -> Tensor:
+        forward(weights, "backward")
+        return _gradient(rank, weights)
+
+    answer: Any = function(shard, forward, backward, comm)
+    minidist.barrier()  # who has made fewer calls meets the others here, and is told
+    left = storages.held()
+    for when in ("forward", "backward"):
+        yield when not in given and f"{when} was never called."
+        yield off(f"the weights that {when} got", given[when], whole, otherwise=NOT_ALL)
+    changed = not shard.equal(whole.chunk(ranks)[rank])
+    yield changed and "the shard has been changed. Only the optimizer does that."
+    yield held["backward"] > 0 and (
+        "the full weights of forward are still in memory when backward begins. Reshard: free "
+        "them after forward, and gather them again."
+    )
+    yield left > 0 and "full weights are still in memory when all is over. What holds them?"
+    yield from _compared(answer, torch.stack([_gradient(r, whole) for r in range(ranks)]), rank)
+    yield Cost(
+        Traffic.of(comm), 3 * (ranks - 1) * whole.nbytes, 3 * (ranks - 1), "the gradient is right",
         advice="Two gathers of the weights, and of the gradients no more than each rank's own part "
         "of the sum, which is what a reduce-scatter leaves.",
         too_little="Gather before forward and again before backward, by comm's calls alone.",
     )  # fmt: skip
 
 
-def _live(function: Unit, part: int) -> _Seen:
-    rank, comm = dist.get_rank(), Counted(Ours(algorithm="ring"))
-    shard, shape = _drawn(100 + rank, part), [comm.ranks * part]
-    given, held, storages = dict[str, Tensor](), dict[str, bool](), list[StorageWeakRef]()
-
-    def in_memory() -> bool:
-        return any(map(takes_memory, storages))
-
-    def look(when: str, weights: Tensor) -> None:
-        held[when] = in_memory()
-        if not isinstance(weights, Tensor) or list(weights.shape) != shape:
-            found = list(weights.shape) if isinstance(weights, Tensor) else repr(weights)
-            raise Wrong(
-                f"{when} got {found}, expected all {shape} weights of the unit: the {part} of each "
-                "rank, in the order of ranks."
-            )
-        given[when] = weights.detach().clone()
-        storages.append(StorageWeakRef(weights.untyped_storage()))  # type: ignore[no-untyped-call]
-
-    def forward(weights: Tensor) -> None:
-        look("forward", weights)
-
-    def backward(weights: Tensor) -> Tensor:
-        look("backward", weights)
-        return _gradient(rank, weights)
-
-    answer = function(shard, forward, backward, comm)
-    minidist.barrier()  # who has made fewer calls meets the others here, and is told
-    left, kept = in_memory(), torch.equal(shard, _drawn(100 + rank, part))
-    answer = answer.detach().clone() if isinstance(answer, Tensor) else answer
-    return _Seen(answer, given, held.get("backward", False), left, Traffic.of_comm(comm), kept)
-
-
-def _why(rank: int, seen: _Seen, whole: Tensor, own: Tensor) -> str:
-    """What is wrong on a rank, of which `own` has all ranks' gradients; "" if nothing is."""
-    for when in ("forward", "backward"):
-        if when not in seen.given:
-            return f"{when} was never called."
-        if not torch.equal(seen.given[when], whole):
-            return (
-                f"the weights that {when} got are not those of all ranks. "
-                "comm.all_gather(whole, shard) fills whole, in the order of ranks."
-            )
-    if not seen.kept:
-        return "the shard has been changed. Only the optimizer does that."
-    if seen.held:
-        return (
-            "the full weights of forward are still in memory when backward begins. Reshard: free "
-            "them after forward, and gather them again."
-        )
-    if seen.left:
-        return "full weights are still in memory when all is over. What holds them?"
-    answer, ranks = seen.answer, len(own)
-    if not isinstance(answer, Tensor):
-        return f"you return {answer!r:.80}, expected a part of the gradient."
-    parts, mine = own.mean(0).chunk(ranks), own[rank].chunk(ranks)[rank]
-    if near(answer, parts[rank]):
-        return ""
-    why = why_not(answer, parts[rank], mine, ranks)
-    for other, part in enumerate(parts):
-        if not why and near(answer, part):
-            why = f"is that of rank {other}'s weights. Rank {rank} keeps part {rank}."
-    why = why or f"is off by up to {(answer - parts[rank]).abs().max().item():.1e}."
-    return f"the gradient {why}"
+def _compared(answer: Any, gradients: Tensor, rank: int) -> Iterator[Check]:
+    """Compare a rank's answer with its part of the mean of all ranks' gradients."""
+    ranks = len(gradients)
+    parts, mine = gradients.mean(0).chunk(ranks), gradients[rank].chunk(ranks)[rank]
+    yield not isinstance(answer, Tensor) and (
+        f"you return {answer!r:.80}, expected a part of the gradient."
+    )
+    yield off("the gradient", answer, parts[rank], averages(answer, parts[rank], mine, ranks) | {
+        f"is that of rank {other}'s weights. Rank {rank} keeps part {rank}.": of_other
+        for other, of_other in enumerate(parts)
+    })  # fmt: skip
 
 
 @Exercise
@@ -201,21 +166,13 @@ def rows() -> Table:
     )  # fmt: skip
 
 
-class _Norm(NamedTuple):
-    answer: object
-    sent: Traffic
-    calls: int
-
-
 @Grader
 def norm(function: Callable[[list[Tensor | None], Comm], object]) -> str:
     """Grade function(gradients, comm): the 2-norm of the full gradient, from every rank's parts.
 
     A part may be empty, or None where a parameter got no gradient.
     """
-    work = partial(_norm, function)
-    for case, answers in on_worlds(work, range(4), instead="comm"):
-        _check_norms(case, answers)
+    on_worlds(partial(_norm, function), range(4), instead="comm")
     return (
         f"{REAL} the norm is that of the full gradient, even where ranks have empty parts or "
         "none, and each time one number was all-reduced, once."
@@ -231,58 +188,50 @@ def _parts(rank: int, ranks: int, case: int) -> list[Tensor | None]:
     return [part[:0] if case == 1 and rank == ranks - 1 else part for part in parts]
 
 
-def _norm(function: Callable[[list[Tensor | None], Comm], object], case: int) -> _Norm:
-    """What this rank answers, and sends."""
-    rank, comm = dist.get_rank(), Counted(Ours(algorithm="ring"))
-    parts = _parts(rank, comm.ranks, case)
-    answer = function(parts, comm)
-    if not torch.equal(_flat(parts), _flat(_parts(rank, comm.ranks, case))):
-        raise Wrong(
-            "the gradients have been changed. Return their norm and leave them as they are."
-        )
-    if isinstance(answer, Tensor) and answer.numel() == 1:
-        answer = answer.item()
-    return _Norm(answer, Traffic.of_comm(comm), len(comm.calls))
-
-
 def _flat(parts: Sequence[Tensor | None]) -> Tensor:
     return torch.cat([torch.zeros(0), *(part.flatten() for part in parts if part is not None)])
 
 
-def _check_norms(case: int, answers: Sequence[_Norm]) -> None:
-    ranks = len(answers)
-    norms = [_flat(_parts(rank, ranks, case)).norm().item() for rank in range(ranks)]
-    for rank, each in enumerate(answers):
-        _check_norm(rank, each.answer, norms)
-    if (calls := max(each.calls for each in answers)) > 1:
-        raise Wrong(f"the norm is right, but it takes {calls} calls of comm; one is enough.")
-    sent, numbers = [each.sent for each in answers], 2 * (ranks - 1)
-    size = 8 if sum(each.nbytes for each in sent) == 8 * numbers else 4  # float64 is right as well
-    check_traffic(
-        sent, size * numbers, numbers, so_far="the norm is right", shared=False,
+def _norm(function: Callable[[list[Tensor | None], Comm], object], case: int) -> Iterator[Check]:
+    comm = Counted(Ours(algorithm="ring"))
+    rank, ranks = comm.rank, comm.ranks
+    of_ranks = [_flat(_parts(each, ranks, case)) for each in range(ranks)]
+    answer = function(parts := _parts(rank, ranks, case), comm)
+    if not _flat(parts).equal(of_ranks[rank]):
+        raise Wrong(
+            "the gradients have been changed. Return their norm, and leave them as they are."
+        )
+    if isinstance(answer, Tensor) and answer.numel() == 1:
+        answer = answer.item()
+    yield _why_norm(answer, rank, [part.norm().item() for part in of_ranks])
+    calls, numbers = len(comm.calls), 2 * (ranks - 1)
+    yield calls > 1 and f"the norm is right, but it takes {calls} calls of comm; one is enough."
+    size = 8 if comm.calls and comm.calls[0].nbytes == 8 else 4  # float64 is right as well
+    yield Cost(
+        Traffic.of(comm), size * numbers, numbers, "the norm is right", shared=False,
         advice="One number from each rank is enough, in one all-reduce.",
         too_little="Make comm's calls, and no others.",
     )  # fmt: skip
 
 
-def _check_norm(rank: int, answer: object, norms: list[float]) -> None:
+def _why_norm(answer: object, rank: int, norms: list[float]) -> str:
     right = math.hypot(*norms)
     try:
         found = number(answer)
-    except TypeError as error:
-        raise Wrong(f"on rank {rank} you return {answer!r:.80}, expected a number.") from error
+    except TypeError:
+        return f"you return {answer!r:.80}, expected a number."
     if math.isclose(found, right, rel_tol=1e-5, abs_tol=1e-9):
-        return
-    hints = [
-        (right**2, "That is its square."),
-        (norms[rank], "That is the norm of this rank's part alone."),
-        (sum(norms), "Norms do not add up: their squares do."),
-        (sum(norms) / len(norms), "That is the mean of the ranks' norms: squares add up."),
-        (right / math.sqrt(len(norms)), "Sum the squares over the ranks; do not average them."),
-        (math.sqrt(sum(norms)), "That is the root of a sum of norms: sum their squares."),
-    ]
-    why = next((f" {text}" for slip, text in hints if math.isclose(slip, found, rel_tol=1e-5)), "")
-    raise Wrong(f"on rank {rank} you return {found:.4f}, expected {right:.4f}.{why}")
+        return ""
+    slips = {
+        "That is its square.": right**2,
+        "That is the norm of this rank's part alone.": norms[rank],
+        "Norms do not add up: their squares do.": sum(norms),
+        "That is the mean of the ranks' norms: squares add up.": sum(norms) / len(norms),
+        "Sum the squares over the ranks; do not average them.": right / math.sqrt(len(norms)),
+        "That is the root of a sum of norms: sum their squares.": math.sqrt(sum(norms)),
+    }
+    fitting = [text for text, slip in slips.items() if math.isclose(slip, found, rel_tol=1e-5)]
+    return f"you return {found:.4f}, expected {right:.4f}. {''.join(fitting[:1])}".rstrip()
 
 
 @Exercise

@@ -1,17 +1,17 @@
 """Graders of the lab inside a layer: two autograd functions, seeds, merging, and the dispatch."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise, product
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from course.graders.averages import near
+from course.graders.averages import off
 from course.graders.table import Exercise, Table
-from course.sandbox.ranks import AT_THE_END, REAL, Traffic, check_traffic, on_worlds
+from course.sandbox.ranks import REAL, Check, Cost, Traffic, on_worlds
 from course.verdict import Grader, Wrong, ask_as, draws, formula, list_of, whole
 from from_scratch.tensor import shard
 from minidist.collectives.tensor import barrier
@@ -29,15 +29,6 @@ def _drawn(seed: int, *shape: int) -> Tensor:
 # ---- tensor parallelism by hand ----
 
 
-class _Seen(NamedTuple):
-    """What one rank has seen of a learner's two functions."""
-
-    output: Tensor
-    gradients: dict[str, Tensor | None]  # of the input, and of this rank's parts of the weights
-    changed: str  # which input is not as it was, or ""
-    sent: Traffic
-
-
 WIDTH = 6
 Two = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 
@@ -49,8 +40,7 @@ def split(function: Callable[[Comm], Two]) -> str:
     On real ranks, with a feed-forward block; the judge is one process with the full weights.
     """
     tokens = 4, draws(61).randrange(5, 12)
-    for count, seen in on_worlds(partial(_run, function), tokens, instead="comm", hints=AT_THE_END):
-        _check_block(count, seen)
+    on_worlds(partial(_block, function), tokens, instead="comm")
     return (
         f"{REAL}, with two numbers of tokens, output and gradients are those of the full block in "
         "one process. A rank takes part in one all-reduce in forward and one in backward. Each of "
@@ -58,118 +48,66 @@ def split(function: Callable[[Comm], Two]) -> str:
     )
 
 
-def _weights(ranks: int) -> tuple[Tensor, Tensor]:
-    """The first matrix and the second, [inputs, outputs]."""
-    return _drawn(1, WIDTH, 2 * ranks), _drawn(2, 2 * ranks, WIDTH)
-
-
-def _run(function: Callable[[Comm], Two], tokens: int) -> _Seen:
+def _block(function: Callable[[Comm], Two], tokens: int) -> Iterator[Check]:
     comm = Counted(Ours(algorithm="ring"))
-    found: Any = function(comm)
-    if not isinstance(found, tuple | list) or len(found) != 2 or not all(map(callable, found)):
+    rank, ranks, pair = comm.rank, comm.ranks, function(comm)
+    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(callable, pair)):
         raise Wrong(
-            f"you return {found!r:.80}; expected two functions of a tensor, copy and reduce."
+            f"you return {pair!r:.80}; expected two functions of a tensor, copy and reduce."
         )
-    copy, reduce = found
-    first, second = _weights(comm.ranks)
-    a, b = shard(first, 1, comm), shard(second, 0, comm)
-    x = _drawn(3, tokens, WIDTH).requires_grad_()
-    entered = copy(x)
-    _look("copy", entered, x)
-    summand = (entered @ a).relu() @ b
+    copy, reduce = pair
+    shapes = (WIDTH, 2 * ranks), (2 * ranks, WIDTH), (tokens, WIDTH)
+    a, b, x = (_drawn(seed, *shape).requires_grad_() for seed, shape in enumerate(shapes, 1))
+    own_a, own_b = shard(a.detach(), 1, comm), shard(b.detach(), 0, comm)
+    own_x, direction = x.detach().clone().requires_grad_(), _drawn(4, tokens, WIDTH)
+    summand = (_looked_at("copy", copy(own_x), own_x) @ own_a).relu() @ own_b
     before = summand.detach().clone()
-    output = reduce(summand)
-    _look("reduce", output, summand)
-    kept = {
-        "copy": torch.equal(x, _drawn(3, tokens, WIDTH)),
-        "reduce": torch.equal(summand, before),
-    }
-    torch.autograd.backward(x + output, _drawn(4, tokens, WIDTH))
+    output = _looked_at("reduce", reduce(summand), summand)
+    kept = {"copy": own_x.equal(x), "reduce": summand.equal(before)}
+    torch.autograd.backward(own_x + output, direction)
     barrier()  # who has made fewer calls meets the others here, and is told
-    gradients = {"x": x.grad, "its columns of A": a.grad, "its rows of B": b.grad}
-    changed = next((name for name, same in kept.items() if not same), "")
-    return _Seen(output.detach().clone(), gradients, changed, Traffic.of_comm(comm))
-
-
-def _look(name: str, found: object, given: Tensor) -> None:
-    if not isinstance(found, Tensor) or found.shape != given.shape:
-        shown = list(found.shape) if isinstance(found, Tensor) else f"{found!r:.60}"
-        raise Wrong(f"{name} returns {shown}, expected a tensor of shape {list(given.shape)}.")
-    if not found.requires_grad:
-        raise Wrong(f"what {name} returns has no graph: it must be an autograd function's `apply`.")
-
-
-def _check_block(tokens: int, seen: Sequence[_Seen]) -> None:
-    ranks = len(seen)
-    a, b = (each.requires_grad_() for each in _weights(ranks))
-    x, direction = _drawn(3, tokens, WIDTH).requires_grad_(), _drawn(4, tokens, WIDTH)
     right = (x @ a).relu() @ b
     dx, da, db = torch.autograd.grad(x + right, (x, a, b), direction)
-    for rank, own in enumerate(seen):
-        parts = {"its columns of A": da.chunk(ranks, 1)[rank]}
-        parts["its rows of B"] = db.chunk(ranks)[rank]
-        summand = (x @ a.chunk(ranks, 1)[rank]).relu() @ b.chunk(ranks)[rank]
-        if why := _why_output(own.output, right, summand, ranks):
-            raise Wrong(f"on rank {rank} of {ranks} the output {why}")
-        for name, part in parts.items():
-            if why := _why_weights(own.gradients[name], part, ranks):
-                raise Wrong(f"on rank {rank} of {ranks} the output is right, but the {name}: {why}")
-        if why := _why_input(own.gradients["x"], dx, direction, ranks):
-            raise Wrong(f"on rank {rank} of {ranks} the gradient of the input {why}")
-        if own.changed:
-            why = f"{own.changed} changes the tensor that it is given. Sum a clone."
-            raise Wrong(f"the results are right, but {why}")
-    check_traffic(
-        [own.sent for own in seen], 4 * (ranks - 1) * x.nbytes, 4 * (ranks - 1),
-        so_far="all gradients are right",
+    yield off("the output", output, right, {
+        "is this rank's summand alone: reduce must add up all ranks' in forward.": before,
+        f"is {ranks} times too large: all ranks have the same input, so copy sends nothing in "
+        "forward.": ranks * right,
+        "is the mean of the ranks' summands; the output is their sum.": right / ranks,
+    }, "is off by up to {off:.1e}: it is the sum of all summands.")  # fmt: skip
+    yield _off_part("columns of A", own_a.grad, da.chunk(ranks, 1)[rank], ranks)
+    yield _off_part("rows of B", own_b.grad, db.chunk(ranks)[rank], ranks)
+    yield off("the gradient of the input", own_x.grad, dx, {
+        "lacks what comes through the block. Return a gradient from copy's backward.": direction,
+        "holds the mean of what the ranks found; the ranks' parts add up.":
+            direction + (dx - direction) / ranks,
+    }, "is not that of the full block. Each rank has the part that came through its own hidden "
+    "units; in backward copy must add up all ranks'.")  # fmt: skip
+    for name, same in kept.items():
+        changes = f"{name} changes the tensor that it is given. Sum a clone."
+        yield not same and f"the results are right, but {changes}"
+    yield Cost(
+        Traffic.of(comm), 4 * (ranks - 1) * x.nbytes, 4 * (ranks - 1), "all gradients are right",
         advice="One all-reduce in forward and one in backward are enough.",
         too_little="Call comm's collectives.",
     )  # fmt: skip
 
 
-def _why_output(found: Tensor, right: Tensor, summand: Tensor, ranks: int) -> str:
-    if near(found, right):
-        return ""
-    if near(found, summand):
-        return "is this rank's summand alone: reduce must add up all ranks' in forward."
-    if near(found, ranks * right):
-        return (
-            f"is {ranks} times too large: all ranks have the same input, so copy sends nothing in "
-            "forward."
-        )
-    if near(found * ranks, right):
-        return "is the mean of the ranks' summands; the output is their sum."
-    return (
-        f"is off by up to {(found - right).abs().max().item():.1e}: it is the sum of all summands."
-    )
+def _off_part(name: str, found: Tensor | None, right: Tensor, ranks: int) -> str:
+    return off(f"the output is right, but the gradient of its {name}", found, right, {
+        "is missing. Return one from reduce's backward.": None,
+        f"is {ranks} times too large. The gradient that reaches reduce is the same on all ranks: "
+        "hand it on as it is.": ranks * right,
+        "was divided. The derivative of a sum by a summand is 1.": right / ranks,
+    })  # fmt: skip
 
 
-def _why_weights(found: Tensor | None, right: Tensor, ranks: int) -> str:
-    if found is None:
-        return "it has no gradient. Return one from reduce's backward."
-    if near(found, right):
-        return ""
-    if near(found, ranks * right):
-        return (
-            f"its gradient is {ranks} times too large. The gradient that reaches reduce is the "
-            "same on all ranks: hand it on as it is."
-        )
-    if near(found * ranks, right):
-        return "its gradient was divided. The derivative of a sum by a summand is 1."
-    return f"its gradient is off by up to {(found - right).abs().max().item():.1e}."
-
-
-def _why_input(found: Tensor | None, right: Tensor, direction: Tensor, ranks: int) -> str:
-    if found is not None and near(found, right):
-        return ""
-    if found is None or near(found, direction):
-        return "lacks what comes through the block. Return a gradient from copy's backward."
-    if near((found - direction) * ranks, right - direction):
-        return "holds the mean of what the ranks found; the ranks' parts add up."
-    return (
-        "is not that of the full block. Each rank has the part that came through its own hidden "
-        "units; in backward copy must add up all ranks'."
-    )
+def _looked_at(name: str, found: Any, given: Tensor) -> Tensor:
+    if not isinstance(found, Tensor) or found.shape != given.shape:
+        shown = list(found.shape) if isinstance(found, Tensor) else f"{found!r:.60}"
+        raise Wrong(f"{name} returns {shown}, expected a tensor of shape {list(given.shape)}.")
+    if not found.requires_grad:
+        raise Wrong(f"what {name} returns has no graph: it must be an autograd function's `apply`.")
+    return found
 
 
 # ---- which seed each rank takes ----
@@ -306,34 +244,23 @@ def _pair(answer: Any) -> Pair:
 
 
 def _why_merge(found: Pair, right: Pair, one: Pair, other: Pair, keys: tuple[int, int]) -> str:
-    for name, each, wanted in zip(("out", "lse"), found, right, strict=True):
-        if each.shape != wanted.shape:
-            return f"{name} has shape {list(each.shape)}, expected {list(wanted.shape)}."
+    for name, each in zip(("out", "lse"), found, strict=True):
         if not each.isfinite().all():
             return (
                 f"{name} is not finite. exp overflows from about 700 on, and there may be nothing "
                 "in a block: take the exponential of differences from the merged lse."
             )
-    (out, lse), wanted, (a, b) = found, right[0], (one[0], other[0])
-    share = (one[1] - right[1]).exp()
-    known = {
+    a, b, share = one[0], other[0], (one[1] - right[1]).exp()
+    return off("out", found[0], right[0], {
         "is the mean of both. A block whose scores are larger counts more.": (a + b) / 2,
         "is the sum of both: the two weights must add up to 1.": a + b,
         "is weighted by the numbers of keys; weigh by the sums of their exponentials, exp(lse).":
             (keys[0] * a + keys[1] * b) / sum(keys),
         "has the two weights swapped.": (1 - share) * a + share * b,
-    }  # fmt: skip
-    if not near(out, wanted):
-        fitting = [why for why, wrong in known.items() if near(out, wrong)]
-        return f"out {(fitting or ['is not softmax over all keys.'])[0]}"
-    if near(lse, right[1]):
-        return ""
-    if near(lse, torch.maximum(one[1], other[1])):
-        return "out is right, but lse is the larger of both. It is log(exp(a) + exp(b))."
-    return (
-        "out is right, but lse is not that of all keys, log(exp(a) + exp(b)): a third block would "
-        "be merged wrongly."
-    )
+    }, "is not softmax over all keys.") or off("out is right, but lse", found[1], right[1], {
+        "is the larger of both. It is log(exp(a) + exp(b)).": torch.maximum(one[1], other[1]),
+    }, "is not that of all keys, log(exp(a) + exp(b)): a third block would be merged "
+    "wrongly.")  # fmt: skip
 
 
 # ---- the dispatch ----

@@ -1,5 +1,6 @@
 """Graders of the lab on local SGD: the outer step, its bytes, and who is in a round."""
 
+from collections.abc import Callable
 from itertools import accumulate, chain
 from typing import Any
 
@@ -20,14 +21,17 @@ def outer_step() -> Table:
     torch's SGD with Nesterov's momentum is the judge.
     """
 
-    def right(
-        start: Vector, replicas: list[Vector], velocity: Vector, lr: float, momentum: float
-    ) -> list[Vector]:
-        return outer(start, mean(changes(start, replicas)), velocity, lr, momentum)
+    def slip(**wrong: Any) -> Callable[..., list[Vector]]:
+        """Right, but for some of `outer`'s arguments, each of them made of the case."""
+        return lambda *case: outer(*case, **{name: make(*case) for name, make in wrong.items()})
+
+    def slowed(start: Vector, replicas: list[Vector], old: Vector, lr: float, m: float) -> Any:
+        moved = (m * vector(old) + lr * change(start, replicas)).tolist()
+        return [outer(start, replicas, old, lr, m)[0], moved]
 
     return Table(
         cases=[([1.0, 2.0], [[0.5, 2.0], [0.0, 3.0]], [0.0, 0.0], 1.0, 0.0), *outer_cases()],
-        right=right,
+        right=outer,
         told="For start {}, replicas {}, velocity {}, lr {} and momentum {}",
         read=list_of(list_of(number)),
         expected="two lists: the new weights, and the new velocity",
@@ -35,36 +39,20 @@ def outer_step() -> Table:
         show=lambda both: f"{[[round(value, 4) for value in each] for each in both]}",
         slips={
             "Take the mean of the changes, not their sum.":
-                lambda start, replicas, *rest: outer(
-                    start, total(changes(start, replicas)), *rest
-                ),
+                slip(gradient=lambda start, replicas, *_: change(start, replicas) * len(replicas)),
             "That leads uphill: a change is where the round began, minus where the replica is.":
-                lambda start, replicas, *rest: outer(
-                    start, [-value for value in mean(changes(start, replicas))], *rest
-                ),
+                slip(gradient=lambda start, replicas, *_: -change(start, replicas)),
             "That is plain averaging; the outer optimizer has a learning rate and a velocity.":
-                lambda start, replicas, velocity, lr, momentum: [mean(replicas), velocity],
+                lambda _, replicas, velocity, *__: [mean(replicas).tolist(), velocity],
             "That is classical momentum; Nesterov's adds the change to the new velocity once more.":
-                lambda start, replicas, velocity, lr, momentum: outer(
-                    start, mean(changes(start, replicas)), velocity, lr, momentum, nesterov=False
-                ),
+                slip(nesterov=lambda *_: False),
             "The velocity is a sum of changes; the learning rate comes in where weights are moved.":
-                lambda start, replicas, velocity, lr, momentum: [
-                    right(start, replicas, velocity, lr, momentum)[0],
-                    [
-                        momentum * old + lr * new
-                        for old, new in zip(
-                            velocity, mean(changes(start, replicas)), strict=True
-                        )
-                    ],
-                ],
+                slowed,
             "The step starts where the round began, not where the replicas are on average.":
-                lambda start, replicas, *rest: outer(
-                    mean(replicas), mean(changes(start, replicas)), *rest
-                ),
+                slip(weights=lambda _, replicas, *__: mean(replicas)),
             "The velocity has forgotten the rounds before.":
-                lambda start, replicas, velocity, lr, momentum: right(
-                    start, replicas, [0.0] * len(start), lr, momentum
+                lambda start, replicas, _, *how: outer(
+                    start, replicas, [0.0] * len(start), *how
                 ),
         },
         solved="for all {cases} rounds: the weights and the velocity are those of torch's SGD with "
@@ -83,31 +71,38 @@ def outer_cases() -> list[Any]:
     return cases
 
 
-def changes(start: Vector, replicas: list[Vector]) -> list[Vector]:
-    """How far each replica has come, as gradients point: uphill."""
-    return [[a - b for a, b in zip(start, replica, strict=True)] for replica in replicas]
+def vector(values: Any) -> torch.Tensor:
+    """Numbers of one vector, or of several."""
+    return torch.tensor(values, dtype=torch.float64)
 
 
-def total(vectors: list[Vector]) -> Vector:
-    """Their sum."""
-    return [sum(values) for values in zip(*vectors, strict=True)]
+def change(start: Vector, replicas: list[Vector]) -> torch.Tensor:
+    """Mean of how far the replicas have come, as gradients point: uphill."""
+    return vector(start) - mean(replicas)
 
 
-def mean(vectors: list[Vector]) -> Vector:
-    """Their mean."""
-    return [value / len(vectors) for value in total(vectors)]
+def mean(replicas: list[Vector]) -> torch.Tensor:
+    """Mean weights of the replicas."""
+    return vector(replicas).mean(0)
 
 
 def outer(
-    start: Vector, gradient: Vector, velocity: Vector, lr: float, momentum: float, **how: bool
+    start: Vector,
+    replicas: list[Vector],
+    velocity: Vector,
+    lr: float,
+    momentum: float,
+    *,
+    weights: torch.Tensor | None = None,
+    gradient: torch.Tensor | None = None,
+    nesterov: bool = True,
 ) -> list[Vector]:
     """The weights and the velocity after a step of torch's SGD, by Nesterov's momentum."""
-    weights = torch.tensor(start, dtype=torch.float64, requires_grad=True)
-    nesterov = how.get("nesterov", True) and momentum > 0
-    sgd = torch.optim.SGD([weights], lr, momentum, nesterov=nesterov)
-    moved = torch.tensor(velocity, dtype=torch.float64)
+    weights = (vector(start) if weights is None else weights).requires_grad_()
+    weights.grad = change(start, replicas) if gradient is None else gradient
+    sgd = torch.optim.SGD([weights], lr, momentum, nesterov=nesterov and momentum > 0)
+    moved = vector(velocity)
     sgd.state[weights]["momentum_buffer"] = moved
-    weights.grad = torch.tensor(gradient, dtype=torch.float64)
     sgd.step()
     if not momentum:  # torch keeps none, and what it would be is the change
         moved = weights.grad
@@ -132,36 +127,31 @@ def bytes_per_sample() -> Table:
         cases.append((ranks * draw.randrange(1, 500), ranks, draw.randrange(2, 200), 4))
         cases.append((ranks * draw.randrange(1, 500), ranks, 1, draw.randrange(2, 64)))
 
-    def ring(parameters: int, ranks: int) -> int:
-        return int(traffic(ring_all_reduce(ranks), parameters).sent_bytes[0])
+    def ring(size: int, n: int) -> int:
+        return int(traffic(ring_all_reduce(n), size).sent_bytes[0])
 
     return numbers(
-        unit="bytes",
         within=1e-6,
         cases=cases,
-        right=lambda parameters, ranks, every, batch: ring(parameters, ranks) / every / batch,
+        right=lambda size, n, h, batch: ring(size, n) / h / batch,
         told="For {} parameters, {} ranks, rounds of {} steps, and {} samples to a step of a rank",
         slips={
             "A ring all-reduce has two phases; that is one of them.":
-                lambda parameters, ranks, every, batch:
-                    ring(parameters, ranks) / 2 / every / batch,
+                lambda size, n, h, batch: ring(size, n) / 2 / h / batch,
             "That is per step: a step has a batch of samples.":
-                lambda parameters, ranks, every, _: ring(parameters, ranks) / every,
+                lambda size, n, h, _: ring(size, n) / h,
             "That is per sample of DDP, which sends in every step.":
-                lambda parameters, ranks, _, batch: ring(parameters, ranks) / batch,
+                lambda size, n, _, batch: ring(size, n) / batch,
             "Those are the samples of all ranks; count what one sends for each of its own.":
-                lambda parameters, ranks, every, batch:
-                    ring(parameters, ranks) / every / batch / ranks,
+                lambda size, n, h, batch: ring(size, n) / h / batch / n,
             "That is what all ranks send together.":
-                lambda parameters, ranks, every, batch:
-                    ring(parameters, ranks) * ranks / every / batch,
+                lambda size, n, h, batch: n * ring(size, n) / h / batch,
             "A parameter has 4 bytes in fp32.":
-                lambda parameters, ranks, every, batch:
-                    ring(parameters, ranks) / 4 / every / batch,
+                lambda size, n, h, batch: ring(size, n) / 4 / h / batch,
             "Nothing is sent to oneself: it is (N - 1)/N of that.":
-                lambda parameters, ranks, every, batch: 8 * parameters / every / batch,
+                lambda size, _, h, batch: 8 * size / h / batch,
             "A longer round sends less for each sample, not more.":
-                lambda parameters, ranks, every, batch: ring(parameters, ranks) * every / batch,
+                lambda size, n, h, batch: ring(size, n) * h / batch,
         },
         solved="for {cases} cases: H and the batch divide in the same way. A batch H times as "
         "large would save as much, but would be one step where local SGD takes H.",
@@ -199,40 +189,31 @@ def in_the_round() -> Table:
         expected="the workers' numbers",
         slips={
             "A change that has arrived counts, even if its sender dies afterwards.":
-                lambda members, events, patience: sorted(
-                    {*present(members, events, patience)}
-                    - {worker for _, worker, what in events if what == "dies"}
-                ),
-            "One whose change never came has no part in the sum.":
-                lambda members, events, _: members,
+                lambda *case: sorted({*present(*case)} - who(case[1], "dies")),
+            "One whose change never came has no part in the sum.": lambda members, *_: members,
             "A newcomer has no change yet: it begins with the next round.":
-                lambda members, events, patience: sorted(
-                    {*present(members, events, patience)}
-                    | {worker for _, worker, what in events if what == "joins"}
-                ),
+                lambda *case: sorted({*present(*case)} | who(case[1], "joins")),
             "Who comes after the deadline is left behind.":
                 lambda members, events, _: present(members, events, float("inf")),
             "Patience begins with the first change, not with the round.":
-                lambda members, events, patience: sorted(
-                    worker
-                    for when, worker, what in events
-                    if what == "arrives" and when <= patience
-                ),
+                lambda _, events, patience: sorted(who(events, "arrives", patience)),
             "Those who are alive at the end have not all sent a change in time.":
-                lambda members, events, _: sorted(
-                    {*members} - {worker for _, worker, what in events if what == "dies"}
-                ),
+                lambda members, events, _: sorted({*members} - who(events, "dies")),
         },
         solved="for all {cases} rounds. A worker that dies or hangs costs a round its change, and "
         "nobody else's.",
     )  # fmt: skip
 
 
+def who(events: list[Event], what: str, until: float = float("inf")) -> set[int]:
+    """Workers to whom something happens in time."""
+    return {worker for when, worker, each in events if each == what and when <= until}
+
+
 def present(members: list[int], events: list[Event], patience: float) -> list[int]:
-    """Whose changes arrive in time: at most `patience` seconds after the first."""
-    arrived = [(when, worker) for when, worker, what in events if what == "arrives"]
-    deadline = min(arrived, default=(0.0, 0))[0] + patience
-    return sorted(worker for when, worker in arrived if when <= deadline)
+    """Those whose changes arrive at most `patience` seconds after the first."""
+    first = min((when for when, _, what in events if what == "arrives"), default=0.0)
+    return sorted(who(events, "arrives", first + patience))
 
 
 def drawn(seed: int) -> tuple[list[int], list[Event], float]:

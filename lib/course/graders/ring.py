@@ -1,7 +1,7 @@
 """Graders of the lab on the ring: its bytes, slices and crossing with the tree, and it by hand."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 
 import torch
@@ -10,6 +10,7 @@ import torch.distributed as dist
 import minidist
 from course.graders.table import Exercise, Table, numbers
 from course.sandbox.forbidden import without_torch
+from course.sandbox.ranks import Check, Cost, Traffic, on_worlds
 from course.sandbox.ranks import exchange as real_exchange
 from course.sandbox.switchboard import Deadlock
 from course.sandbox.threads import Endless, Exchange, Failed, Message, Threads
@@ -23,7 +24,6 @@ from course.verdict import (
     formula,
     list_of,
     number,
-    on_ranks,
     pair,
 )
 from minidist.schedule import algorithms
@@ -173,7 +173,13 @@ def ring_all_reduce(function: HandWritten) -> str:
     note = "After the first phase rank r holds the sum of chunk r, as reduce-scatter must."
     if first != -1:
         note = f"Note: your rank r starts with chunk r{first:+d}; minidist's starts with chunk r-1."
-    return f"{_on_ranks(function, 4)} {note}"
+    on_worlds(_on_real_ranks, [function], worlds=(4,))
+    return (
+        "for 1, 2, 3, 4, 5 and 7 ranks: your loop sends exactly the schedule's messages. On 4 real "
+        "processes it gives the sums of minidist.all_reduce, and all ranks together send "
+        f"{24 * ELEMENTS:,} bytes for a tensor of {4 * ELEMENTS:,}: each of them 2(N - 1)/N of it. "
+        f"{note}"
+    )
 
 
 def _try(function: HandWritten, ranks: int) -> int:
@@ -221,7 +227,7 @@ def _closest(messages: list[Message], ranks: int) -> tuple[Replay, int]:
 def _compare(where: str, messages: list[Message], expected: Replay) -> None:
     ranks = expected.ranks
     made = {(m.step, m.rank): m for m in messages}
-    if extra := sorted(m[:2] for m in messages if m.step >= expected.steps):
+    if extra := sorted(key for key in made if key[0] >= expected.steps):
         (_, rank), *_ = extra
         raise Wrong(
             f"{where}rank {rank} makes more than {expected.steps} exchanges. "
@@ -288,32 +294,21 @@ def _compare_end(where: str, held: torch.Tensor) -> None:
             )
 
 
-def _on_ranks(function: HandWritten, ranks: int) -> str:
-    def work() -> tuple[bool, int]:
-        mine, sent = torch.randn(ELEMENTS), 0
-        theirs = mine.clone()
+def _on_real_ranks(function: HandWritten) -> Iterator[Check]:
+    ranks, mine = dist.get_world_size(), torch.randn(ELEMENTS)
+    theirs, sent = mine.clone(), list[int]()
 
-        def exchange(tensor: torch.Tensor, to: int, source: int) -> torch.Tensor:
-            nonlocal sent
-            sent += tensor.nbytes
-            return real_exchange(tensor, to, source)
+    def exchange(tensor: torch.Tensor, to: int, source: int) -> torch.Tensor:
+        sent.append(tensor.nbytes)
+        return real_exchange(tensor, to, source)
 
-        with without_torch("`exchange`"), minidist.record() as log:
-            function(dist.get_rank(), ranks, list(mine.tensor_split(ranks)), exchange)
-        if log:
-            raise Wrong("your function calls minidist. Use `exchange` and nothing else.")
-        minidist.all_reduce(theirs)
-        return torch.allclose(mine, theirs, atol=1e-5), sent
-
-    how = f"On {ranks} real processes with chunks of different lengths the sums"
-    same, of_ranks = zip(*on_ranks(work, ranks), strict=True)
-    if not all(same):
-        odd = [rank for rank in range(ranks) if not same[rank]]
-        raise Wrong(f"{how} differ from all_reduce's on ranks {odd}.")
-    if (sent := sum(of_ranks)) != (right := 2 * (ranks - 1) * 4 * ELEMENTS):
-        raise Wrong(f"{how} are right, but {sent:,} bytes are sent; expected {right:,}.")
-    return (
-        "for 1, 2, 3, 4, 5 and 7 ranks: your loop sends exactly the schedule's messages. On "
-        f"{ranks} real processes it gives the sums of minidist.all_reduce, and all ranks together "
-        f"send {sent:,} bytes for a tensor of {4 * ELEMENTS:,}: each of them 2(N - 1)/N of it."
+    with without_torch("`exchange`"), minidist.record() as log:
+        function(dist.get_rank(), ranks, list(mine.tensor_split(ranks)), exchange)
+    if log:
+        raise Wrong("your function calls minidist. Use `exchange` and nothing else.")
+    minidist.all_reduce(theirs)
+    yield not torch.allclose(mine, theirs, atol=1e-5) and (
+        "the sums of chunks of different lengths, between real processes, differ from all_reduce's."
     )
+    took = Traffic(sum(sent), len(sent))
+    yield Cost(took, 2 * (ranks - 1) * mine.nbytes, 2 * (ranks - 1), "the sums are right")

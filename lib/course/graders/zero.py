@@ -1,22 +1,21 @@
 """Graders of the lab on ZeRO: who owns what, the step by hand, freeing gradients, the wire."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import accumulate, pairwise, product
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
 import minidist
-from course.graders.averages import backward, near, why_not
+from course.graders.averages import averages, backward, off
 from course.graders.ddp import gradients
 from course.graders.table import Exercise, Table, numbers
-from course.sandbox.ranks import REAL, Traffic, check_traffic, on_worlds, takes_memory
+from course.sandbox.ranks import REAL, Check, Cost, Storages, Traffic, alike, on_worlds
 from course.verdict import Grader, Range, Wrong, draws, list_of, pair, same_ranges
 from minidist.parallel.sharding.layouts import Flat
 
@@ -83,12 +82,6 @@ def slices() -> Table:
 # ---- ZeRO-1 by hand ----
 
 
-class _Seen(NamedTuple):  # by one rank, of a learner's ZeRO-1 of one model
-    weights: list[Tensor]  # flat: at the start, and after each step
-    sent: list[Traffic]  # in each step
-    kept: int  # elements that its optimizers keep
-
-
 @Grader
 def by_hand(function: Callable[[list[Parameter], Callable[..., Optimizer]], object]) -> str:
     """Grade function(parameters, make), which returns step(): ZeRO-1 of local gradients.
@@ -96,9 +89,7 @@ def by_hand(function: Callable[[list[Parameter], Callable[..., Optimizer]], obje
     `make(tensors)` builds SGD with momentum. On real ranks with different data; the judge is one
     process on the whole batch.
     """
-    work = partial(_train, function)
-    for widths, seen in on_worlds(work, MODELS, instead="minidist's collectives"):
-        _check_weights(widths, seen)
+    on_worlds(partial(_train, function), MODELS, instead="minidist's collectives")
     return (
         f"{REAL}, with {len(MODELS)} models, the weights are those of one process with the whole "
         f"batch in all {STEPS} steps. Each rank keeps the moments of its slice alone, and sends in "
@@ -117,11 +108,12 @@ def _model(widths: Widths, bias: bool = True) -> nn.Sequential:
     return nn.Sequential(*(part for linear in linears for part in (linear, nn.Tanh())))
 
 
-def _flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
-def _train(function: Callable[..., Any], widths: Widths) -> _Seen:
+def _train(function: Callable[..., Any], widths: Widths) -> Iterator[Check]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     model, made = _model(widths), list[Optimizer]()
 
     def make(tensors: Iterable[Tensor]) -> Optimizer:
@@ -131,85 +123,65 @@ def _train(function: Callable[..., Any], widths: Widths) -> _Seen:
     step = function(list(model.parameters()), make)
     if not callable(step):
         raise Wrong(f"you return a {type(step).__name__}, expected a function that takes a step.")
-    weights, sent = [_flat(model)], []
+    weights, sent = [_flat(model.parameters())], []
     for number in range(STEPS):
         model.zero_grad()
-        backward(model, number, dist.get_rank(), dist.get_world_size())
+        backward(model, number, rank, ranks)
         with minidist.record() as log:
             step()
         sent.append(Traffic.of(log))
-        weights.append(_flat(model))
+        weights.append(_flat(model.parameters()))
+    yield from _compared(widths, weights, alike(weights[1]))
     states = [kept for optimizer in made for kept in optimizer.state.values()]
-    tensors = [t for kept in states for t in kept.values() if torch.is_tensor(t)]
-    return _Seen(weights, sent, sum(tensor.numel() for tensor in tensors))
-
-
-def _check_weights(widths: Widths, seen: Sequence[_Seen]) -> None:
-    """Compare with one process, then ask whether it is ZeRO."""
-    model, ranks = _model(widths), len(seen)
-    optimizer = SGD(model.parameters(), lr=RATE, momentum=0.9)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        backward(model, step, None, ranks)
-        optimizer.step()
-        for rank, own in enumerate(seen):
-            if not near(own.weights[step + 1], _flat(model)):
-                where = f"after step {step + 1} of {STEPS} the weights of rank {rank} of {ranks}"
-                raise Wrong(f"{where} {_why_weights(widths, seen, rank, step + 1)}")
-    size = -(-len(_flat(model)) // ranks)
-    for rank, own in enumerate(seen):
-        if own.kept > size:
-            raise Wrong(
-                f"the weights are right, but rank {rank}'s optimizer keeps {own.kept} moments; "
-                f"expected those of its slice, {size}. Make it of the slice alone."
-            )
-    for sent in zip(*(own.sent for own in seen), strict=True):
-        check_traffic(
-            sent, 8 * (ranks - 1) * ranks * size, 2 * (ranks - 1), so_far="the weights are right",
+    kept = sum(t.numel() for state in states for t in state.values() if torch.is_tensor(t))
+    size = -(-len(weights[0]) // ranks)
+    yield kept > size and (
+        f"the weights are right, but the optimizer keeps {kept} moments; expected those of its "
+        f"slice, {size}. Make it of the slice alone."
+    )
+    for each in sent:
+        yield Cost(
+            each, 8 * (ranks - 1) * ranks * size, 2 * (ranks - 1), "the weights are right",
             advice="One reduce-scatter of the gradients and one all-gather of the parameters are "
             "enough: moments need not travel.",
         )  # fmt: skip
 
 
-def _why_weights(widths: Widths, seen: Sequence[_Seen], rank: int, step: int) -> str:
-    """What may have happened to the weights of a rank in its first wrong step."""
-    found, before, ranks = seen[rank].weights[step], seen[rank].weights[step - 1], len(seen)
-    if torch.equal(found, before):
-        return "have not changed. Write what you gather into the parameters."
-    if step > 1:
-        return "are off, though they were right before. Do the moments of the last step live on?"
-    firsts = [gradients(_model(widths), 0, of, ranks) for of in (None, *range(ranks))]
-    mean, *own = (torch.cat([each.flatten() for each in first.values()]) for first in firsts)
-    update = (before - found) / RATE
-    if why := why_not(update, mean, own[rank], ranks):
-        return f"were moved by a gradient that {why}"
-    size = -(-len(mean) // ranks)
-    moved = torch.split(update, size)
-    wanted = torch.split(nn.functional.pad(mean, (0, ranks * size - len(mean))), size)
-    for place, piece in enumerate(moved):
-        for other in range(ranks):
-            if other != place and near(piece, wanted[other][: len(piece)]):
-                return (
-                    f"are off in slice {place}: it was moved by the gradient of slice {other}. "
-                    "Rank r must update the slice that the reduce-scatter gives it, the r-th."
-                )
-        if near(piece, torch.split(own[place], size)[place]):
-            return f"are off in slice {place}: rank {place} used its own gradient, not the mean."
-    right = near(moved[rank], wanted[rank][: len(moved[rank])])
-    if right and sum(bool(piece.any()) for piece in moved) == 1:
-        return "have changed in its own slice alone. All-gather the parameters, at the end."
-    if any(not torch.equal(each.weights[1], seen[0].weights[1]) for each in seen):
-        return "are not those of its peers. All ranks must gather the same slices."
-    return f"are off by up to {RATE * (update - mean).abs().max().item():.1e}."
+WRITE = "Write what you gather into the parameters."
+GATHER = "They are another rank's: all-gather the parameters, at the end."
+RTH = "Rank r must update the slice that the reduce-scatter gives it, the r-th."
+OFF_BY = "are off by up to {off:.1e}."
+APART = "are not those of its peers. All ranks must gather the same slices."
+LATER = "are off, though they were right before. Do the moments of the last step live on?"
+
+
+def _compared(widths: Widths, weights: list[Tensor], same: bool) -> Iterator[Check]:
+    """Compare with one process, slice by slice; `same`: whether ranks agree after a step."""
+    rank, ranks, model = dist.get_rank(), dist.get_world_size(), _model(widths)
+    size = -(-len(weights[0]) // ranks)
+    firsts = [_flat(gradients(model, 0, of, ranks).values()) for of in (None, *range(ranks))]
+    padded = nn.functional.pad(firsts[0], (0, ranks * size - len(firsts[0])))
+    optimizer = SGD(model.parameters(), lr=RATE, momentum=0.9)
+    for step, (before, after) in enumerate(pairwise(weights)):
+        optimizer.zero_grad()
+        backward(model, step, None, ranks)
+        optimizer.step()
+        tensors = before, after, _flat(model.parameters()), firsts[0], firsts[1 + rank]
+        slices = zip(*(torch.split(tensor, size) for tensor in tensors), strict=True)
+        for place, (old, found, right, mean, own) in enumerate(slices):
+            slips = {f"have not changed. {WRITE if place == rank else GATHER}": old}
+            moved_by = averages((old - found) / RATE, mean, own, ranks) | {
+                f"belongs to slice {other}. {RTH}": part[: len(mean)]
+                for other, part in enumerate(torch.split(padded, size))
+            }
+            if step == 0:
+                slips |= {f"were moved by a gradient that {why}": old - RATE * gradient
+                          for why, gradient in moved_by.items()}  # fmt: skip
+            name = f"after step {step + 1} of {STEPS}, the weights in slice {place}"
+            yield off(name, found, right, slips, LATER if step else OFF_BY if same else APART)
 
 
 # ---- gradients that are freed during backward ----
-
-
-class _Freed(NamedTuple):  # of what a learner's hooks do on one rank
-    slices: list[Tensor]  # one of each parameter
-    held: int  # the most gradients that were there at once
-    sent: list[Traffic]  # in each backward
 
 
 @Grader
@@ -219,9 +191,7 @@ def during_backward(function: Callable[[list[Parameter], list[Tensor]], object])
     `slices[i]` must get the mean of this rank's slice of the i-th gradient added. On real ranks, in
     two backward passes; the judge is one process on the whole batch.
     """
-    work = partial(_backwards, function)
-    for _, seen in on_worlds(work, [2], instead="minidist's collectives"):
-        _check_freed(seen)
+    on_worlds(partial(_backwards, function), [2], instead="minidist's collectives")
     return (
         f"{REAL} every rank has its slice of the mean gradient, added up over two backwards, and "
         "never more than one gradient was whole. A backward sent half of what an all-reduce sends, "
@@ -229,83 +199,60 @@ def during_backward(function: Callable[[list[Parameter], list[Tensor]], object])
     )
 
 
-def _check_freed(seen: Sequence[_Freed]) -> None:
-    ranks = len(seen)
-    for rank, mine in enumerate(seen):
-        for place, found in enumerate(mine.slices):
-            first, second = _of_both(place, None, ranks)
-            if not near(found, first[rank] + second[rank]):
-                one, other = _of_both(place, rank, ranks)
-                why = _why_freed(found, rank, first, second, one[rank] + other[rank])
-                raise Wrong(f"on rank {rank} of {ranks} the slice of parameter {place} {why}")
-    if (most := max(own.held for own in seen)) > 1:
-        raise Wrong(
-            f"the slices are right, but up to {most} of {len(seen[0].slices)} whole gradients were "
-            "there at once. Set parameter.grad to None as soon as it has been reduced."
-        )
-    nbytes, many = ranks * sum(own.nbytes for own in seen[0].slices), len(seen[0].slices)
-    for sent in zip(*(own.sent for own in seen), strict=True):
-        check_traffic(
-            sent, (ranks - 1) * nbytes, (ranks - 1) * many, so_far="the slices are right",
-            advice="A rank needs its own slice of the sum: one reduce-scatter of each gradient.",
-        )  # fmt: skip
-
-
-def _layers(ranks: int) -> nn.Sequential:
-    widths = (6, 2 * ranks, 3, ranks, 3 * ranks)  # N divides each of the weights
-    return _model(widths, bias=False)
-
-
-def _of_both(place: int, rank: int | None, ranks: int) -> list[Tensor]:
-    """A parameter's gradient in each of two backwards, with a row for each slice."""
-    model = _layers(ranks)
-    both = (list(gradients(model, step, rank, ranks).values()) for step in range(2))
-    return [each[place].view(ranks, -1) for each in both]
-
-
-def _backwards(function: Callable[..., object], many: int) -> _Freed:
+def _backwards(function: Callable[..., object], many: int) -> Iterator[Check]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    model, there, held, sent = _layers(ranks), list[StorageWeakRef](), [0], list[Traffic]()
+    widths = (6, 2 * ranks, 3, ranks, 3 * ranks)  # N divides each of the weights
+    model, storages, held, sent = _model(widths, bias=False), Storages(), [0], list[Traffic]()
     parameters = list(model.parameters())
     slices = [torch.zeros(p.numel() // ranks) for p in parameters]
 
     def came(parameter: Tensor) -> None:  # before the learner's hook on the same parameter
         if parameter.grad is not None:
-            there.append(StorageWeakRef(parameter.grad.untyped_storage()))  # type: ignore[no-untyped-call]
-
-    def watch(_: Tensor) -> None:  # after it
-        held.append(sum(map(takes_memory, there)))
+            storages.watch(parameter.grad)
 
     for parameter in parameters:
         parameter.register_post_accumulate_grad_hook(came)  # type: ignore[no-untyped-call]
     function(parameters, slices)
-    for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook(watch)  # type: ignore[no-untyped-call]
+    for parameter in parameters:  # after it
+        parameter.register_post_accumulate_grad_hook(lambda _: held.append(storages.held()))  # type: ignore[no-untyped-call]
     for step in range(many):
         with minidist.record() as log:
             backward(model, step, rank, ranks)
         sent.append(Traffic.of(log))
-    return _Freed(slices, max(held), sent)
+    yield from _compared_slices(_model(widths, bias=False), slices)
+    yield max(held) > 1 and (
+        f"the slices are right, but up to {max(held)} of {len(slices)} whole gradients were "
+        "there at once. Set parameter.grad to None as soon as it has been reduced."
+    )
+    nbytes = ranks * sum(own.nbytes for own in slices)
+    for each in sent:
+        yield Cost(
+            each, (ranks - 1) * nbytes, (ranks - 1) * len(slices), "the slices are right",
+            advice="A rank needs its own slice of the sum: one reduce-scatter of each gradient.",
+        )  # fmt: skip
 
 
-def _why_freed(found: Tensor, rank: int, first: Tensor, second: Tensor, own: Tensor) -> str:
-    """Of two backwards' mean gradients, and this rank's own slice of both together."""
-    wanted = first + second
-    if not found.any():
-        return "is still zero. Register a hook on every parameter."
-    if why := why_not(found, wanted[rank], own, len(wanted)):
-        return why
-    if near(found, 2 * first[rank] + second[rank]):
-        return (
+def _compared_slices(model: nn.Module, slices: list[Tensor]) -> Iterator[Check]:
+    """Compare with the gradients of two backwards in one process."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    means, owns = (
+        [list(gradients(model, step, of, ranks).values()) for step in range(2)]
+        for of in (None, rank)
+    )
+    for place, found in enumerate(slices):
+        first, second = (mean[place].view(ranks, -1) for mean in means)
+        own = (owns[0][place] + owns[1][place]).view(ranks, -1)[rank]
+        yield off(f"the slice of parameter {place}", found, (first + second)[rank], {
+            "is still zero. Register a hook on every parameter.": torch.zeros_like(found),
+            **averages(found, (first + second)[rank], own, ranks),
             "counts the first backward twice: its gradient was still there in the second. Set "
-            "parameter.grad to None as soon as it has been reduced."
-        )
-    if near(found, second[rank]):
-        return "has the second backward alone: add to it, gradients accumulate."
-    for other, part in enumerate(wanted):
-        if near(found, part):
-            return f"is that of rank {other}: rank r keeps the r-th."
-    return f"is off by up to {(found - wanted[rank]).abs().max().item():.1e}."
+            "parameter.grad to None as soon as it has been reduced.": (2 * first + second)[rank],
+            "has the second backward alone: add to it, gradients accumulate.": second[rank],
+            **{
+                f"is that of rank {other}: rank r keeps the r-th.": part
+                for other, part in enumerate(first + second)
+            },
+        })  # fmt: skip
 
 
 # ---- the wire ----

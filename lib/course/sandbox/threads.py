@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -50,14 +51,13 @@ class Threads:
     def __init__(self, ranks: int, most: int) -> None:
         self.messages: list[Message] = []
         self._ranks, self._most = ranks, most
-        self._made = [0] * ranks
+        self._answers: dict[tuple[int, int], Future[torch.Tensor]] = {}  # by rank and step
         self._board = Switchboard(ranks, self._answer)
-        self._answers: dict[int, torch.Tensor] = {}  # to the ranks' last calls
-        self._turn = threading.Condition()
-        self._error: Exception | None = None
+        self._lock = threading.RLock()
+        self._errors: list[Exception] = []
 
     def run(self, body: Callable[[int, Exchange], None]) -> None:
-        """Call body(rank, exchange) for each rank at once; NotImplementedError passes as it is."""
+        """Call body(rank, exchange) for each rank at once, and raise the error that came first."""
         threads = [
             threading.Thread(target=self._run, args=(rank, body), daemon=True)
             for rank in range(self._ranks)
@@ -68,47 +68,35 @@ class Threads:
         for rank, thread in enumerate(threads):
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
-                with self._turn:
-                    self._stop(Endless(f"rank {rank} does not come to an end"))
-        if self._error:
-            raise self._error
+                self._errors.append(Endless(f"rank {rank} does not come to an end"))
+        if self._errors:
+            raise self._errors[0]
 
     def _run(self, rank: int, body: Callable[[int, Exchange], None]) -> None:
-        error: Exception | None = None
         try:
             body(rank, partial(self._exchange, rank))
-        except (Deadlock, Endless, NotImplementedError) as raised:
-            error = raised
-        except Exception as raised:
-            error = Failed(rank, raised)
-        with self._turn:
-            if error:
-                self._stop(error)
+        except (Deadlock, Endless, NotImplementedError) as error:
+            self._errors.append(error)
+        except Exception as error:
+            self._errors.append(Failed(rank, error))
+        with self._lock:
             self._board.end(rank)
 
     def _exchange(self, rank: int, tensor: torch.Tensor, to: int, source: int) -> torch.Tensor:
-        step, sent = self._made[rank], tensor.clone()
-        if step == self._most:
-            raise Endless(f"rank {rank} makes exchange after exchange")
-        parts = [Part(to, sent.clone()), Part(source, sends=False)]
-        with self._turn:
-            self._made[rank] += 1
+        with self._lock:
+            step, sent = sum(message.rank == rank for message in self.messages), tensor.clone()
+            if step == self._most:
+                raise Endless(f"rank {rank} makes exchange after exchange")
+            answer = self._answers[rank, step] = Future[torch.Tensor]()
             self.messages.append(Message(step, rank, to, source, sent))
+            parts = [Part(to, sent.clone()), Part(source, sends=False)]
             name = f"exchange(to={to}, source={source})"
             self._board.post(rank, Call(step, "the threads'", name, parts=parts))
             self._board.stuck(rank, step, heard=step)
-            self._turn.wait_for(lambda: self._error or rank in self._answers)
-            if self._error:
-                raise self._error
-            return self._answers.pop(rank)
+        return answer.result()
 
-    def _answer(self, rank: int, _: int, error: str, received: Any) -> None:
+    def _answer(self, rank: int, step: int, error: str, received: Any) -> None:
         if error:
-            self._stop(Deadlock(error))
+            self._answers[rank, step].set_exception(Deadlock(error))
         else:
-            (self._answers[rank],) = received
-        self._turn.notify_all()
-
-    def _stop(self, error: Exception) -> None:
-        self._error = self._error or error
-        self._turn.notify_all()
+            self._answers[rank, step].set_result(received[0])
