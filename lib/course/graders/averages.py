@@ -1,11 +1,32 @@
 """Tensors that a learner's function makes: what each should be, and what may have become of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 OFF = "is off by up to {off:.1e}."
+
+
+def net(widths: Sequence[int], bias: bool = True) -> nn.Sequential:
+    """Linear layers of these widths, the same on every rank, each with a Tanh after it."""
+    torch.manual_seed(0)
+    linears = [nn.Linear(*shape, bias=bias) for shape in pairwise(widths)]
+    return nn.Sequential(*(part for linear in linears for part in (linear, nn.Tanh())))
+
+
+def gradients(model: nn.Module, step: int, rank: int | None, ranks: int) -> dict[str, Tensor]:
+    """Gradients that a backward leaves on a rank; with rank None, in one process with all data."""
+    model.zero_grad()
+    backward(model, step, rank, ranks)
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def flat(tensors: Iterable[Tensor | None]) -> Tensor:
+    """A copy of those that there are, end to end."""
+    there = [tensor.detach().flatten() for tensor in tensors if tensor is not None]
+    return torch.cat([torch.zeros(0), *there])
 
 
 def backward(model: nn.Module, step: int, rank: int | None, ranks: int) -> None:

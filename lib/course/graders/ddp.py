@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import minidist
-from course.graders.averages import OFF, averages, backward, off
+from course.graders.averages import OFF, averages, gradients, off
 from course.graders.table import Exercise, Table, numbers
 from course.sandbox.ranks import REAL, Check, Cost, Traffic, alike, on_worlds
 from course.verdict import Grader, Wrong, ask_as, draws, formula, list_of, number, whole
@@ -67,13 +67,6 @@ def _model(kind: int, seed: int) -> nn.Module:
 
 def _weights(model: nn.Module) -> Tensors:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-
-
-def gradients(model: nn.Module, step: int, rank: int | None, ranks: int) -> Tensors:
-    """Gradients that a backward leaves on a rank; with rank None, in one process with all data."""
-    model.zero_grad()
-    backward(model, step, rank, ranks)
-    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
 def _train(function: Callable[[nn.Module], object], kind: int) -> Iterator[Check]:

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.utils.data import DistributedSampler
 
 import minidist
-from course.graders.averages import OFF, off, times
+from course.graders.averages import OFF, flat, net, off, times
 from course.graders.saving import save
 from course.graders.table import Exercise, Table, amount
 from course.sandbox.forbidden import without_torch
@@ -119,11 +118,6 @@ def accumulate(function: Callable[[Any, list[torch.Tensor], Callable[..., Any]],
     )
 
 
-def _net() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
 def _batches(rank: int, micro: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(10 + rank)
     return list(torch.randn(micro, ROWS, 6, generator=generator))
@@ -133,16 +127,10 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
     return (output - 1).square().mean()
 
 
-def _gradient(net: nn.Module) -> torch.Tensor:
-    """Of all parameters that have one, end to end."""
-    found = [p.grad.flatten() for p in net.parameters() if p.grad is not None]
-    return torch.cat([torch.empty(0), *found])
-
-
 def _accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
-    net, alone, rows, ranks = _net(), _net(), list[int](), dist.get_world_size()
-    net.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
-    model = minidist.DistributedDataParallel(net, comm=Ours(algorithm="ring"))
+    own, alone, rows, ranks = net((6, 8, 3)), net((6, 8, 3)), list[int](), dist.get_world_size()
+    own.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    model = minidist.DistributedDataParallel(own, comm=Ours(algorithm="ring"))
     with without_torch("the wrapped model"), minidist.record() as log:
         function(model, _batches(dist.get_rank(), micro), _loss)
     if max(rows, default=0) > ROWS:
@@ -152,7 +140,8 @@ def _accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
         )
     whole = torch.cat([batch for rank in range(ranks) for batch in _batches(rank, micro)])
     torch.autograd.backward(_loss(alone(whole)))
-    found, right, sent = _gradient(net), _gradient(alone), Traffic.of(log)
+    found, right = (flat(p.grad for p in model.parameters()) for model in (own, alone))
+    sent = Traffic.of(log)
     with_all = f"with {micro} batches on each rank"
     yield len(found) < len(right) and (
         f"{with_all} there is no gradient of every parameter. Call backward."

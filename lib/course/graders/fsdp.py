@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import minidist
-from course.graders.averages import averages, off
+from course.graders.averages import averages, flat, off
 from course.graders.table import Exercise, Table, numbers
 from course.sandbox.ranks import REAL, Check, Cost, Storages, Traffic, on_worlds
 from course.verdict import Grader, Range, Wrong, draws, list_of, number, pair, same_ranges
@@ -188,16 +188,12 @@ def _parts(rank: int, ranks: int, case: int) -> list[Tensor | None]:
     return [part[:0] if case == 1 and rank == ranks - 1 else part for part in parts]
 
 
-def _flat(parts: Sequence[Tensor | None]) -> Tensor:
-    return torch.cat([torch.zeros(0), *(part.flatten() for part in parts if part is not None)])
-
-
 def _norm(function: Callable[[list[Tensor | None], Comm], object], case: int) -> Iterator[Check]:
     comm = Counted(Ours(algorithm="ring"))
     rank, ranks = comm.rank, comm.ranks
-    of_ranks = [_flat(_parts(each, ranks, case)) for each in range(ranks)]
+    of_ranks = [flat(_parts(each, ranks, case)) for each in range(ranks)]
     answer = function(parts := _parts(rank, ranks, case), comm)
-    if not _flat(parts).equal(of_ranks[rank]):
+    if not flat(parts).equal(of_ranks[rank]):
         raise Wrong(
             "the gradients have been changed. Return their norm, and leave them as they are."
         )

@@ -18,31 +18,20 @@ Case = tuple[Any, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What an exercise asks, and what may be said of the answers.
+    """Questions of an exercise, and sentences about the answers."""
 
-    Attributes:
-        cases: the arguments of each question.
-        right: of a case, the answer.
-        told: of a case, how a verdict begins; a function of it, or a format: "For {} ranks".
-        solved: what is said when every answer is right; "{cases}" is their number.
-        slips: a sentence about a mistake → what a function returns that makes it, in each case.
-        otherwise: of an answer that is no slip's, and its case, a sentence, or "".
-        read: makes an answer of what a function returns, or raises.
-        expected: what `read` understands.
-        same: whether an answer is as good as another.
-        show: an answer in a sentence.
-    """
-
-    cases: Sequence[Case]
-    right: Callable[..., Any]
-    told: str | Callable[..., str]
-    solved: str
-    read: Callable[[Any], Any]
-    expected: str
+    cases: Sequence[Case]  # the arguments of each question
+    right: Callable[..., Any]  # of a case, the answer
+    told: str | Callable[..., str]  # how a verdict begins: of a case, or a format: "For {} ranks"
+    solved: str  # said when every answer is right; "{cases}" is their number
+    read: Callable[[Any], Any]  # makes an answer of what a function returns, or raises
+    expected: str  # what `read` understands
+    # A sentence about a mistake → what a function returns that makes it, in each case.
     slips: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    # Of an answer that is no slip's, and its case: a sentence, or "".
     otherwise: Callable[..., str] = lambda *_: ""
-    same: Callable[[Any, Any], bool] = eq
-    show: Callable[[Any], str] = str
+    same: Callable[[Any, Any], bool] = eq  # whether an answer is as good as another
+    show: Callable[[Any], str] = str  # an answer in a sentence
 
     def check(self, function: Callable[..., object]) -> str:
         """Ask for the answer to each case; Wrong at the first that is not right."""

@@ -12,8 +12,7 @@ from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
 import minidist
-from course.graders.averages import averages, backward, off
-from course.graders.ddp import gradients
+from course.graders.averages import averages, backward, flat, gradients, net, off
 from course.graders.table import Exercise, Table, numbers
 from course.sandbox.ranks import REAL, Check, Cost, Storages, Traffic, alike, on_worlds
 from course.verdict import Grader, Range, Wrong, draws, list_of, pair, same_ranges
@@ -102,19 +101,9 @@ Widths = tuple[int, ...]
 MODELS: tuple[Widths, ...] = ((4, 5, 4, 2), (1, 3, 1))
 
 
-def _model(widths: Widths, bias: bool = True) -> nn.Sequential:
-    torch.manual_seed(0)
-    linears = [nn.Linear(*shape, bias=bias) for shape in pairwise(widths)]
-    return nn.Sequential(*(part for linear in linears for part in (linear, nn.Tanh())))
-
-
-def _flat(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-
 def _train(function: Callable[..., Any], widths: Widths) -> Iterator[Check]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    model, made = _model(widths), list[Optimizer]()
+    model, made = net(widths), list[Optimizer]()
 
     def make(tensors: Iterable[Tensor]) -> Optimizer:
         made.append(SGD(list(tensors), lr=RATE, momentum=0.9))
@@ -123,14 +112,14 @@ def _train(function: Callable[..., Any], widths: Widths) -> Iterator[Check]:
     step = function(list(model.parameters()), make)
     if not callable(step):
         raise Wrong(f"you return a {type(step).__name__}, expected a function that takes a step.")
-    weights, sent = [_flat(model.parameters())], []
+    weights, sent = [flat(model.parameters())], []
     for number in range(STEPS):
         model.zero_grad()
         backward(model, number, rank, ranks)
         with minidist.record() as log:
             step()
         sent.append(Traffic.of(log))
-        weights.append(_flat(model.parameters()))
+        weights.append(flat(model.parameters()))
     yield from _compared(widths, weights, alike(weights[1]))
     states = [kept for optimizer in made for kept in optimizer.state.values()]
     kept = sum(t.numel() for state in states for t in state.values() if torch.is_tensor(t))
@@ -157,16 +146,16 @@ LATER = "are off, though they were right before. Do the moments of the last step
 
 def _compared(widths: Widths, weights: list[Tensor], same: bool) -> Iterator[Check]:
     """Compare with one process, slice by slice; `same`: whether ranks agree after a step."""
-    rank, ranks, model = dist.get_rank(), dist.get_world_size(), _model(widths)
+    rank, ranks, model = dist.get_rank(), dist.get_world_size(), net(widths)
     size = -(-len(weights[0]) // ranks)
-    firsts = [_flat(gradients(model, 0, of, ranks).values()) for of in (None, *range(ranks))]
+    firsts = [flat(gradients(model, 0, of, ranks).values()) for of in (None, *range(ranks))]
     padded = nn.functional.pad(firsts[0], (0, ranks * size - len(firsts[0])))
     optimizer = SGD(model.parameters(), lr=RATE, momentum=0.9)
     for step, (before, after) in enumerate(pairwise(weights)):
         optimizer.zero_grad()
         backward(model, step, None, ranks)
         optimizer.step()
-        tensors = before, after, _flat(model.parameters()), firsts[0], firsts[1 + rank]
+        tensors = before, after, flat(model.parameters()), firsts[0], firsts[1 + rank]
         slices = zip(*(torch.split(tensor, size) for tensor in tensors), strict=True)
         for place, (old, found, right, mean, own) in enumerate(slices):
             slips = {f"have not changed. {WRITE if place == rank else GATHER}": old}
@@ -202,7 +191,7 @@ def during_backward(function: Callable[[list[Parameter], list[Tensor]], object])
 def _backwards(function: Callable[..., object], many: int) -> Iterator[Check]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     widths = (6, 2 * ranks, 3, ranks, 3 * ranks)  # N divides each of the weights
-    model, storages, held, sent = _model(widths, bias=False), Storages(), [0], list[Traffic]()
+    model, storages, held, sent = net(widths, bias=False), Storages(), [0], list[Traffic]()
     parameters = list(model.parameters())
     slices = [torch.zeros(p.numel() // ranks) for p in parameters]
 
@@ -219,7 +208,7 @@ def _backwards(function: Callable[..., object], many: int) -> Iterator[Check]:
         with minidist.record() as log:
             backward(model, step, rank, ranks)
         sent.append(Traffic.of(log))
-    yield from _compared_slices(_model(widths, bias=False), slices)
+    yield from _compared_slices(net(widths, bias=False), slices)
     yield max(held) > 1 and (
         f"the slices are right, but up to {max(held)} of {len(slices)} whole gradients were "
         "there at once. Set parameter.grad to None as soon as it has been reduced."

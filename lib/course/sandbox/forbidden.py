@@ -12,26 +12,19 @@ from course.verdict import Wrong
 from minidist.collectives.call import Call
 from minidist.parallel.fsdp.unit import Unit
 
-# Method of a process group, through which torch's function goes however it was imported → its name.
+# torch's function → methods of a process group through which it goes, however it was imported.
 METHODS = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "allgather": "all_gather",
-    "_allgather_base": "all_gather_into_tensor",
-    "all_gather_single": "all_gather_into_tensor",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor",
+    "all_reduce": "allreduce allreduce_coalesced",
+    "all_gather": "allgather",
+    "all_gather_into_tensor":
+        "_allgather_base all_gather_single allgather_into_tensor_coalesced",
     "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    "all_to_all_single": "all_to_all_single",
-    "broadcast": "broadcast",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce": "reduce",
-}
+    "reduce_scatter_tensor":
+        "_reduce_scatter_base reduce_scatter_single reduce_scatter_tensor_coalesced",
+    "all_to_all": "alltoall",
+    "all_to_all_single": "alltoall_base all_to_all_single",
+    **{name: name for name in ("broadcast", "gather", "scatter", "reduce")},
+}  # fmt: skip
 
 
 def without_torch(instead: str) -> AbstractContextManager[None]:
@@ -40,12 +33,13 @@ def without_torch(instead: str) -> AbstractContextManager[None]:
     So does the end of the block, in case the function has caught it. `instead`: what the exercise
     is to be solved with, for the message ("`broadcast`").
     """
-    methods = [
+    refused = [
         (dist.ProcessGroup, method, f"torch.distributed's {name}")
-        for method, name in METHODS.items()
+        for name, methods in METHODS.items()
+        for method in methods.split()
         if hasattr(dist.ProcessGroup, method)
     ]
-    return _without(methods, instead)
+    return _without(refused, instead)
 
 
 def without_minidist(instead: str) -> AbstractContextManager[None]:

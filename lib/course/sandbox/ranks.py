@@ -40,25 +40,16 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a rank has sent, and what it takes.
+    """Traffic of a rank, and how much it takes."""
 
-    Attributes:
-        sent: by this rank.
-        least: the bytes that all ranks together must send.
-        messages: that each rank may send.
-        so_far: what is right: "the weights are right".
-        advice: what to add where it is too much.
-        too_little: what to add where it is too little, which means that it was not counted.
-        shared: whether all ranks must send about as much.
-    """
-
-    sent: Traffic
-    least: int
-    messages: int
-    so_far: str
-    advice: str = ""
+    sent: Traffic  # by this rank
+    least: int  # bytes that all ranks together must send
+    messages: int  # that each rank may send
+    so_far: str  # what is right: "the weights are right"
+    advice: str = ""  # to add where it is too much
+    # To add where it is too little, which means that it was not counted.
     too_little: str = "Call minidist's collectives, by their default algorithm, and nothing else."
-    shared: bool = True
+    shared: bool = True  # whether all ranks must send about as much
 
     def check(self, sent: Sequence[Traffic]) -> None:
         """Raise Wrong where the ranks send more than they need to, or less than it takes."""
@@ -67,8 +58,8 @@ class Cost:
         most, share = sent[busiest].nbytes, self.least / ranks
         count = max(each.messages for each in sent)
         if total < 0.99 * self.least:
-            wrong = f"only {total:,} of the {self.least:,} bytes that it takes were counted. "
-            wrong += self.too_little
+            counted = f"only {total:,} of the {self.least:,} bytes that it takes were counted"
+            wrong = f"{counted}. {self.too_little}"
         elif total > 1.01 * self.least:
             times = f"{total / self.least:.2g} times the {self.least:,} that are enough"
             wrong = f"together they send {total:,} bytes, {times}. {self.advice}"
