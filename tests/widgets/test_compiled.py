@@ -177,7 +177,7 @@ def test_the_dimensions_of_a_grid_are_the_plan_s() -> None:
         assert sum(own["sent"].values()) == pytest.approx(right[name].sent)
         hidden = 2 * 16 * 8192 * 16_384  # bytes of a step's activations between two layers
         assert own["sent"]["pipeline"] == pytest.approx(2 * 8 * hidden / 8)
-        assert own["sent"]["tensor"] == pytest.approx(8 * (126 // 16) * hidden * 7 / 8)
+        assert own["sent"]["tensor"] == pytest.approx(8 * math.ceil(126 / 16) * hidden * 7 / 8)
 
 
 # Results that PScript alone gets wrong: the script's are Python's.
