@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 
 from course import figures
-from course.figures.algorithms import edges, ink, level
+from course.figures.algorithms import edges, ink, level, shares
 from course.figures.ring import lanes, place
 from minidist.plots.style import RANK
 from minidist.schedule import algorithms
@@ -42,12 +42,12 @@ def test_a_training_step_shows_every_message_of_its_two_halves() -> None:
     assert texts(axes).count("Σ") == 4 + 16
 
 
-def test_rounds_are_shares_of_the_tensor_and_lines_as_thick() -> None:
-    out = algorithms.naive_broadcast(4)
-    whole, parts = figures.message_rounds(replay(out), replay(SCATTER))
-    assert whole == {(0, 1): 1, (0, 2): 1, (0, 3): 1}
-    assert parts == {(s, d): 0.25 for s in range(4) for d in range(4) if s != d}
-    left, right = figures.messages({"one": [whole], "all": [parts]}, 4).axes
+def test_messages_are_lines_as_thick_as_their_shares_of_the_tensor() -> None:
+    whole, parts = replay(algorithms.naive_broadcast(4)), replay(SCATTER)
+    assert shares(whole, whole.events) == {(0, 1): 1, (0, 2): 1, (0, 3): 1}
+    all_pairs = {(s, d): 0.25 for s in range(4) for d in range(4) if s != d}
+    assert shares(parts, parts.events) == all_pairs
+    left, right = figures.messages({"one": [whole], "all": [parts]}).axes
     lines = [[line for line in axes.lines if len(line.get_xdata()) == 2] for axes in (left, right)]
     assert [len(each) for each in lines] == [3, 12]
     assert lines[0][0].get_linewidth() > lines[1][0].get_linewidth()

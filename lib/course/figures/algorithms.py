@@ -1,17 +1,21 @@
 """Pictures of algorithms: rounds of messages, pipelines, trees, and lower bounds."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from course.figures.boxes import Look, arrow, single, sketch
+from course.figures.boxes import Look, arrow, names_left, note, plain_logs, single, sketch
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, MARKERS, RANK
+from minidist.schedule.replay import Event, Replay
 from minidist.schedule.schedule import Schedule, Step
+
+DOWN = 1.5  # from one row of ranks to the next
+THICK = 3.4  # points, for a message that carries the whole tensor
 
 
 def rounds(schedule: Schedule, *, local: int = 0) -> Figure:
@@ -31,8 +35,7 @@ def rounds(schedule: Schedule, *, local: int = 0) -> Figure:
         for src, dst in zip(step.src.tolist(), step.dst.tolist(), strict=True):
             look: Look = {"mutation_scale": 9, "shrinkA": 6, "shrinkB": 7, "zorder": 3}
             arrow(axes, (src, row), (dst, row + 1), RANK[src % 8], 1.4, **look)
-        text = carried(step, times, schedule.chunks)
-        axes.text(ranks - 0.35, row + 0.5, text, va="center", fontsize=8)
+        note(axes, ranks - 0.35, row + 0.5, carried(step, times, schedule.chunks))
     for row, rank in np.ndindex(len(steps) + 1, ranks):
         dot(axes, rank, row, rank)
     return figure
@@ -59,6 +62,37 @@ def ink(color: str) -> str:
     return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 130 else "white"
 
 
+def messages(panels: Mapping[str, Sequence[Replay]], names: Sequence[str] = ()) -> Figure:
+    """Panels side by side; in each a row of ranks, and another one after each schedule's messages.
+
+    A message is a line in its sender's colour, as thick as its share of the tensor. `names`: of the
+    schedules, written to the left of the first panel.
+    """
+    most = max(len(each) for each in panels.values())
+    size = min(7.2, 1.5 * len(panels) + (0.4 if names else 0)), 0.62 * most + 0.65
+    figure, grid = style.subplots(1, len(panels), size=size)
+    for axes, (title, each) in zip(grid[0], panels.items(), strict=True):
+        ranks = each[0].ranks
+        for at, replay in enumerate(each):
+            for (src, dst), share in shares(replay, replay.events).items():
+                heights = at * DOWN + 0.24, (at + 1) * DOWN - 0.24
+                width = max(0.8, THICK * share)
+                axes.plot((src, dst), heights, color=RANK[src % 8], lw=width, solid_capstyle="butt")
+        for row, rank in np.ndindex(len(each) + 1, ranks):
+            dot(axes, rank, row * DOWN, rank)
+        axes.set_title(title, fontsize=9)
+        axes.set(xlim=(-0.5, ranks - 0.5), ylim=(most * DOWN + 0.35, -0.35), aspect="equal")
+        axes.set_axis_off()
+    names_left(grid[0, 0], -0.6, {(at + 0.5) * DOWN: name for at, name in enumerate(names)})
+    return figure
+
+
+def shares(replay: Replay, events: Sequence[Event]) -> dict[tuple[int, int], float]:
+    """Of some of its events: (from, to) → the share of the tensor that travels."""
+    pairs = Counter((event.src, event.dst) for event in events)
+    return {pair: count / replay.chunks for pair, count in pairs.items()}
+
+
 def floors(
     counted: Mapping[str, tuple[float, float]],
     ranks: int,
@@ -81,12 +115,9 @@ def floors(
     said: Look = {"fontsize": 8, "color": GREY}
     axes.text(least_steps * 1.06, ranks, "fewest steps", **said)
     axes.text(least_steps * 1.06, least_sent * 0.9, "fewest bytes", va="top", **said)
-    axes.set(xscale="log", yscale="log", xlabel="steps", ylabel="tensors sent by the busiest rank")
+    plain_logs(axes, [1, 2, 5, 10, 20, 50, 100, 200])
     axes.set(xlim=(least_steps * 0.8, 2.9 * ranks), ylim=(least_sent * 0.55, 1.45 * ranks))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50, 100, 200]))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
+    axes.set(xlabel="steps", ylabel="tensors sent by the busiest rank")
     style.chart(axes, labelsize=8)
     return figure
 
@@ -130,9 +161,8 @@ def double_tree(schedule: Schedule) -> Figure:
                 above = sign * (0.55 + level(parents, parents[rank]))
                 axes.plot([rank, parents[rank]], [y, above], color=GREY, lw=1.3, zorder=1)
             dot(axes, rank, y, rank)
-    said: Look = {"fontsize": 9, "va": "center"}
-    axes.text(-0.4, tops[0] + 0.6, "tree 1: first half", ha="left", **said)
-    axes.text(ranks - 0.6, -tops[1] - 0.6, "tree 2: second half", ha="right", **said)
+    note(axes, -0.4, tops[0] + 0.6, "tree 1: first half", fontsize=9)
+    note(axes, ranks - 0.6, -tops[1] - 0.6, "tree 2: second half", "right", fontsize=9)
     axes.axhline(0, color=GREY, lw=0.7, ls=":")
     return figure
 

@@ -1,6 +1,7 @@
 """What most figures are made of: one panel or a stack of them, boxes with a text, and arrows."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import cos, pi, sin
 from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
@@ -44,6 +45,14 @@ def stacked(
     for axes, title in zip(grid[:, 0], panels, strict=True):
         axes.set_title(title, fontsize=fontsize, pad=pad, loc="left")
     return figure, list(zip(grid[:, 0], panels.values(), strict=True))
+
+
+def plain_logs(axes: Axes, ticks: Sequence[float]) -> None:
+    """Two logarithmic axes with plain numbers at these places; limits are set afterwards."""
+    axes.set(xscale="log", yscale="log", xticks=ticks, yticks=ticks)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,g}")
+        axis.set_minor_formatter("")
 
 
 def table_rows(
@@ -98,7 +107,19 @@ def arrow(
     axes.add_patch(FancyArrowPatch(start, end, **look))
 
 
+def note(axes: Axes, x: float, y: float, text: str, ha: str = "left", **options: Any) -> None:
+    """A text beside a point, at its height; `options` are those of `Text`."""
+    look: Look = {"fontsize": style.TITLE, "va": "center"} | options
+    axes.text(x, y, text, ha=ha, **look)
+
+
+def clockwise(place: float, places: int, wide: float = 1.0, high: float = 1.0) -> Point:
+    """A place on an ellipse of these radii: place 0 on top, the others clockwise."""
+    angle = 2 * pi * place / places
+    return wide * sin(angle), high * cos(angle)
+
+
 def names_left(axes: Axes, x: float, names: Mapping[float, str]) -> None:
     """Bold names of rows, which end at `x`; each at its height."""
     for y, name in names.items():
-        axes.text(x, y, name, ha="right", va="center", fontsize=9, fontweight="bold")
+        note(axes, x, y, name, "right", fontsize=9, fontweight="bold")

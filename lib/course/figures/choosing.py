@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from course.figures.boxes import Look, Point, box, single
+from course.figures.boxes import Look, Point, box, plain_logs, single
 from minidist.planner.planner import Forecast
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, MARKERS
@@ -48,13 +47,12 @@ def ladder(rungs: Sequence[Rung], beyond: str) -> Figure:
     figure, axes = single(size=(3.4, 0.62 * (len(rungs) + 1) + 0.3))
     taken = next((i for i, rung in enumerate(rungs) if rung.fits and rung.fast), len(rungs))
     for row, rung in enumerate(rungs):
-        if row <= taken:
-            cells = [(rung.name, GOOD if row == taken else GREY)]
-            cells.append((rung.needs, GOOD if rung.fits else BAD))
-            if rung.fits:
-                cells.append((rung.rate, GOOD if rung.fast else BAD))
+        cells = [(rung.name, GOOD if row == taken else GREY)]
+        if row > taken:
+            cells += [("not considered", GREY)] * 2
         else:
-            cells = [(text, GREY) for text in (rung.name, "not considered", "not considered")]
+            answers = (rung.needs, rung.fits), (rung.rate, rung.fast)
+            cells += [(text, GOOD if yes else BAD) for text, yes in answers[: 1 + rung.fits]]
         for column, (text, color) in enumerate(cells):
             width = 2.2 if row == taken and column == 0 else 1.0
             look: Look = {"edge": color, "face": (color, 0.16), "linewidth": width}
@@ -118,12 +116,9 @@ def foretold(points: Mapping[str, Sequence[Point]], *, what: str, seen: str = "m
     for number, (kind, pairs) in enumerate(points.items()):
         look: Look = {"color": COLORS[number], "markersize": size, "alpha": 0.8, "ls": "none"}
         axes.plot(*zip(*pairs, strict=True), MARKERS[number], label=kind, **look)
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
-    subs = (1,) if ends[1] > 100 * ends[0] else (1, 2, 5)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=subs))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        axis.set_minor_formatter(NullFormatter())
+    steps = (1,) if ends[1] > 100 * ends[0] else (1, 2, 5)
+    plain_logs(axes, [step * 10.0**power for power in range(-6, 13) for step in steps])
+    axes.set(xlim=ends, ylim=ends, aspect="equal")
     axes.set_xlabel(f"predicted {what}", fontsize=9)
     axes.set_ylabel(f"{seen} {what}", fontsize=9)
     style.chart(axes, labelsize=8)

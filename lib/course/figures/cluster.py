@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.boxes import box, rank_names, sketch
+from course.figures.boxes import box, note, rank_names, sketch
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, MARKERS, PHASE, RANK
 
@@ -32,11 +32,11 @@ def _node(axes: Axes, top: float, width: float, here: Sequence[Mapping[str, Any]
     first = here[0]
     box(axes, 0, top, width, NODE - 0.25, linewidth=1, dashed=True)
     name = f"node {first['GROUP_RANK']}, address {first['address']}"
-    axes.text(GAP, top + 0.2, name, fontsize=9, va="center")
+    note(axes, GAP, top + 0.2, name, fontsize=9)
     text = f"torchrun starts {len(here)} ranks; MASTER_ADDR = {first['MASTER_ADDR']}"
     box(axes, GAP, top + 0.38, width - 2 * GAP, 0.36, text, face=(GREY, 0.15), linewidth=0.5)
     if first["address"] == first["MASTER_ADDR"]:
-        axes.text(width - GAP, top + 0.2, "all meet here", fontsize=8, va="center", ha="right")
+        note(axes, width - GAP, top + 0.2, "all meet here", "right")
     for who in here:
         left = GAP + who["LOCAL_RANK"] * (SEAT + GAP)
         color = RANK[who["RANK"] % len(RANK)]
@@ -65,27 +65,24 @@ def lives(undisturbed: Sequence[float], parts: Sequence[Life]) -> Figure:
     above, below = grid[:, 0]
     above.plot(undisturbed, color=GREY, lw=6, alpha=0.35)
     for number, life in enumerate(parts):
-        color = COLORS[number]
-        look: dict[str, Any] = {"marker": MARKERS[number], "ms": 3.5, "lw": 0, "color": color}
-        above.plot(*zip(*life.losses.items(), strict=True), mfc="none", **look)
+        color, steps = COLORS[number], life.losses.items()
+        above.plot(*zip(*steps, strict=True), MARKERS[number], color=color, ms=3.5, mfc="none")
         first, last = min(life.losses), max(life.losses)
         width = last - first + 1
         style.fill(below, first - 0.5, number + 0.1, color, width=width, height=0.8, alpha=0.3)
         at = first if width > 0.022 * len(life.name) * len(undisturbed) else last + 2
-        below.text(at, number + 0.5, life.name, fontsize=8, va="center", ha="left")
+        note(below, at, number + 0.5, life.name)
         if life.killed:
-            cross = {"color": COLORS[1], "ms": 9, "mew": 2.5, "clip_on": False}
-            below.plot(last + 0.5, number + 0.5, "x", **cross)
+            place = last + 0.5, number + 0.5
+            below.plot(*place, "x", color=COLORS[1], ms=9, mew=2.5, clip_on=False)
         for later in parts[number + 1 :]:
             for step in life.losses.keys() & later.losses.keys():
                 style.outline(below, step - 0.5, number + 0.1, color, height=0.8)
     above.set_ylabel("loss", fontsize=9)
-    right: dict[str, Any] = {"transform": above.transAxes, "fontsize": 8, "ha": "right"}
-    above.text(1, 0.9, "wide line: undisturbed", **right)
+    wide = "wide line: undisturbed"
+    above.text(1, 0.9, wide, transform=above.transAxes, fontsize=8, ha="right")
     below.set_xlabel("step", fontsize=9)
-    below.set_ylim(len(parts) + 0.05, -0.05)
-    below.set_xlim(-1, len(undisturbed))
-    below.set_yticks([])
+    below.set(xlim=(-1, len(undisturbed)), ylim=(len(parts) + 0.05, -0.05), yticks=[])
     for axes in (above, below):
         style.chart(axes, labelsize=8)
     below.spines["left"].set_visible(False)
@@ -110,17 +107,16 @@ def async_save() -> Figure:
     for rank, took in enumerate(WRITES, 1):
         _bar(axes, rank, copied, took, "all-gather", "write, sync")
     _bar(axes, 1, written, INDEX, "optimizer", "index")
-    said: dict[str, Any] = {"fontsize": 8, "va": "center"}
     for y, name in (*enumerate(rows), (low, "folder")):
-        axes.text(-0.12, y + 0.4, name, ha="right", **said)
+        note(axes, -0.12, y + 0.4, name, "right")
     folder = {0: "step-4", copied: "step-4, unfinished-step-8", renamed: "step-4, step-8"}
     for start, text in folder.items():
-        axes.text(start + 0.06, low + 0.4, text, **said)
+        note(axes, start + 0.06, low + 0.4, text)
         axes.plot((start, start), (low, low + 0.8), color=GREY, lw=0.9)
     axes.plot((renamed, renamed), (0.9, low + 1.75), color=COLORS[1], lw=1.3, ls="--")
-    axes.text(renamed - 0.1, low + 1.4, "a killed run resumes at  ← step-4", ha="right", **said)
-    axes.text(renamed + 0.1, low + 1.4, "step-8 →", **said)
-    axes.text(renamed + 0.15, 1.4, "rename", color=COLORS[1], **said)
+    note(axes, renamed - 0.1, low + 1.4, "a killed run resumes at  ← step-4", "right")
+    note(axes, renamed + 0.1, low + 1.4, "step-8 →")
+    note(axes, renamed + 0.15, 1.4, "rename", color=COLORS[1])
     return figure
 
 

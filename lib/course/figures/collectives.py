@@ -1,4 +1,4 @@
-"""Pictures of collectives: what ranks hold before and after, and the messages between them."""
+"""Pictures of collectives: what ranks hold before and after, and when the program waits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,10 +7,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.algorithms import dot
-from course.figures.boxes import box, names_left, rank_names, stacked, stripes, table_rows
+from course.figures.boxes import box, rank_names, stacked, stripes, table_rows
 from minidist.plots import style
-from minidist.plots.style import COLORS, RANK, WORK
+from minidist.plots.style import COLORS, WORK
 from minidist.schedule.replay import Contributors, Replay, State
 
 
@@ -98,50 +97,6 @@ def _promised(replay: Replay) -> State:
     return tuple(
         tuple(who if want else () for who, want in zip(*row, strict=True)) for row in pairs
     )
-
-
-Round = Mapping[tuple[int, int], float]  # (from, to) -> share of the tensor
-DOWN = 1.5  # from one row of ranks to the next
-THICK = 3.4  # points, for a message that carries the whole tensor
-
-
-def message_rounds(*replays: Replay) -> list[Round]:
-    """What each of some schedules sends, all its steps together."""
-    found = list[Round]()
-    for replay in replays:
-        sent: dict[tuple[int, int], float] = {}
-        for event in replay.events:
-            pair = event.src, event.dst
-            sent[pair] = sent.get(pair, 0.0) + 1 / replay.chunks
-        found.append(sent)
-    return found
-
-
-def messages(
-    panels: Mapping[str, Sequence[Round]], ranks: int, names: Sequence[str] = ()
-) -> Figure:
-    """Panels side by side; in each a row of ranks, and another one after each round of messages.
-
-    A message is a line in its sender's colour, as thick as its share of the tensor. `names`: of the
-    rounds, written to the left of the first panel.
-    """
-    most = max(len(each) for each in panels.values())
-    size = min(7.2, 1.5 * len(panels) + (0.4 if names else 0)), 0.62 * most + 0.65
-    figure, grid = style.subplots(1, len(panels), size=size)
-    for axes, (title, each) in zip(grid[0], panels.items(), strict=True):
-        for at, sent in enumerate(each):
-            for (src, dst), share in sent.items():
-                heights = at * DOWN + 0.24, (at + 1) * DOWN - 0.24
-                (line,) = axes.plot((src, dst), heights, color=RANK[src % 8])
-                line.set(linewidth=max(0.8, THICK * share), solid_capstyle="butt")
-        for row, rank in np.ndindex(len(each) + 1, ranks):
-            dot(axes, rank, row * DOWN, rank)
-        axes.set_title(title, fontsize=9)
-        axes.set(xlim=(-0.5, ranks - 0.5), ylim=(most * DOWN + 0.35, -0.35))
-        axes.set_aspect("equal")
-        axes.set_axis_off()
-    names_left(grid[0, 0], -0.6, {(at + 0.5) * DOWN: name for at, name in enumerate(names)})
-    return figure
 
 
 Held = Sequence[Sequence[Sequence[int]]]  # of each node and each of its ranks, whose parts it has

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Circle, FancyArrowPatch
+from matplotlib.patches import Circle
 
+from course.figures.boxes import Look, arrow
 from minidist.plots import style
 from minidist.plots.style import COLORS, RANK, TITLE
 
@@ -36,17 +36,10 @@ def who_talks(of_ranks: Sequence[Sent], sizes: Mapping[str, int]) -> Figure:
         for name, to in sent.items():
             most[name] = max(most[name], sum(to.values()))
             color, dashes = LINES[name]
+            look: Look = {"arrowstyle": "-", "linestyle": dashes, "shrinkA": 9, "shrinkB": 9}
+            look |= {"connectionstyle": f"arc3,rad={-0.3 if name == 'data' else 0}"}
             for peer in (each for each in to if each > rank):
-                bend = f"arc3,rad={-0.3 if name == 'data' else 0}"
-                line = {
-                    "color": color,
-                    "linestyle": dashes,
-                    "linewidth": 1.8,
-                    "shrinkA": 9,
-                    "shrinkB": 9,
-                }
-                ends = places[rank], places[peer]
-                axes.add_patch(FancyArrowPatch(*ends, connectionstyle=bend, arrowstyle="-", **line))
+                arrow(axes, places[rank], places[peer], color, 1.8, **look)
     for rank, place in enumerate(places):
         color = RANK[rank % len(RANK)]
         axes.add_patch(Circle(place, RADIUS, facecolor=(color, 0.45), edgecolor=color))
@@ -54,10 +47,8 @@ def who_talks(of_ranks: Sequence[Sent], sizes: Mapping[str, int]) -> Figure:
     right, bottom = max(x for x, _ in places), min(y for _, y in places)
     axes.set(xlim=(-0.4, right + 0.4), ylim=(bottom - 0.4, 0.85), aspect="equal")
     axes.axis("off")
-    handles = [
-        Line2D([], [], color=color, linestyle=dashes, label=f"{name}: {most[name]:,} bytes")
-        for name, (color, dashes) in LINES.items()
-        if name in most
-    ]
-    style.legend_below(figure, 3, handles)
+    for name, nbytes in most.items():
+        color, dashes = LINES[name]
+        axes.plot([], [], color=color, linestyle=dashes, label=f"{name}: {nbytes:,} bytes")
+    style.legend_below(figure, 3)
     return figure

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.boxes import box, names_left, sketch
+from course.figures.boxes import box, names_left, note, sketch
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PART_HATCH, PHASE, RANK
 from minidist.schedule.replay import Replay
@@ -58,7 +58,11 @@ def _words(part: Mapping[str, Any]) -> str:
 
 BLOCK, APART, HIGH = 0.86, 0.1, 0.36
 LOST = COLORS[1]
-STATE = {"parameters": "weights", "optimizer state": "optimizer"}
+STATE = (  # where a part stands, and its name
+    (0.15, "parameters", "weights"),
+    (0.57, "optimizer state", "optimizer"),
+    (1.05, "gradients", "gradient"),
+)
 
 
 def after_a_death(ranks: int, dead: int) -> Figure:
@@ -71,9 +75,12 @@ def after_a_death(ranks: int, dead: int) -> Figure:
     for rank in range(ranks):
         x, gone = rank * (BLOCK + APART), rank == dead
         axes.text(x + BLOCK / 2, 0.06, f"rank {rank}", ha="center", va="bottom", fontsize=8)
-        for row, (part, name) in enumerate(STATE.items()):
-            _part(axes, x, 0.15 + 0.42 * row, part, name, lost=gone)
-        _part(axes, x, 1.05, "gradients", "gradient", lost=True)
+        for y, part, name in STATE:
+            if gone or part == "gradients":
+                box(axes, x, y, BLOCK, HIGH, name, edge=LOST, linewidth=1, dashed=True)
+            else:
+                box(axes, x, y, BLOCK, HIGH, name, face=(PART[part], 0.3), linewidth=0.6)
+                axes.patches[-1].set(hatch=PART_HATCH[part], edgecolor=(PART[part], 0.4))
         if rank + 1 < ranks:
             ends = x + BLOCK / 2 + 0.1, x + BLOCK * 1.5 + APART - 0.1
             cut = dead in (rank, rank + 1)
@@ -85,16 +92,8 @@ def after_a_death(ranks: int, dead: int) -> Figure:
         axes.plot(x + BLOCK / 2, 1.65, "x" if gone else "o", color=LOST if gone else GREY)
     texts = {0.55: "kept by\nsurvivors", 1.23: "lost: step\nin flight", 1.65: "lost: group"}
     for y, text in texts.items():
-        axes.text(right, y, text, va="center", fontsize=8)
+        note(axes, right, y, text)
     return figure
-
-
-def _part(axes: Axes, x: float, y: float, part: str, name: str, *, lost: bool) -> None:
-    if lost:
-        box(axes, x, y, BLOCK, HIGH, name, edge=LOST, linewidth=1, dashed=True)
-    else:
-        box(axes, x, y, BLOCK, HIGH, name, face=(PART[part], 0.3), linewidth=0.6)
-        axes.patches[-1].set(hatch=PART_HATCH[part], edgecolor=(PART[part], 0.4))
 
 
 SPAN, SPACE, TALL = 1.0, 0.16, 0.34
@@ -113,12 +112,12 @@ def step_as_reduce(scattered: Replay, gathered: Replay) -> Figure:
         left = rank * (SPAN + SPACE)
         axes.text(left + SPAN / 2, -0.1, f"rank {rank}", ha="center", va="bottom", fontsize=8.5)
         box(axes, left, 0, SPAN, TALL, f"shard {rank}")
-        for x, text, phase in ((left, "fwd", "forward"), (left + SPAN / 2, "bwd", "backward")):
-            face = PHASE[phase], 0.4
+        for x, phase in ((left, "forward"), (left + SPAN / 2, "backward")):
+            text, face = f"{phase[0]}wd", (PHASE[phase], 0.4)
             box(axes, x, 0.55, SPAN / 2, TALL, text, face=face, linewidth=0)
-        _chunks(axes, left, OWN, [(c, str(c)) for c in range(ranks)], ranks)
-        _chunks(axes, left, SUMMED, [(rank, "Σ")], ranks)
-        _chunks(axes, left, WHOLE, [(c, "Σ") for c in range(ranks)], ranks)
+        _chunks(axes, left, OWN, [str(chunk) for chunk in range(ranks)])
+        _chunks(axes, left, SUMMED, ["Σ" if chunk == rank else "" for chunk in range(ranks)])
+        _chunks(axes, left, WHOLE, ["Σ"] * ranks)
         face = PART["parameters"], 0.45
         box(axes, left, 3.85, SPAN, TALL, "weights", face=face, linewidth=0)
     _lines(axes, scattered, OWN, SUMMED)
@@ -128,15 +127,16 @@ def step_as_reduce(scattered: Replay, gathered: Replay) -> Figure:
     return figure
 
 
-def _chunks(axes: Axes, left: float, top: float, own: list[tuple[int, str]], ranks: int) -> None:
-    """Cells of a gradient: those that the rank holds, with a text in each."""
-    width, color = SPAN / ranks, PART["gradients"]
+def _chunks(axes: Axes, left: float, top: float, texts: Sequence[str]) -> None:
+    """Cells of a gradient; the rank holds those with a text."""
+    width, color = SPAN / len(texts), PART["gradients"]
     box(axes, left, top, SPAN, TALL, linewidth=0.5)
-    for chunk, text in own:
-        x = left + chunk * width
-        box(axes, x, top, width, TALL, face=(color, 0.3), linewidth=0)
-        axes.patches[-1].set(hatch=PART_HATCH["gradients"], edgecolor=(color, 0.35))
-        box(axes, x, top, width, TALL, text, linewidth=0.5, fontsize=9)
+    for chunk, text in enumerate(texts):
+        if text:
+            cell = left + chunk * width, top, width, TALL
+            box(axes, *cell, face=(color, 0.3), linewidth=0)
+            axes.patches[-1].set(hatch=PART_HATCH["gradients"], edgecolor=(color, 0.35))
+            box(axes, *cell, text, linewidth=0.5, fontsize=9)
 
 
 def _lines(axes: Axes, replay: Replay, above: float, below: float) -> None:

@@ -1,8 +1,7 @@
 """Pictures of the ring: who sends to whom, what lies where, and when each link is busy."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import cos, pi, sin
+from functools import partial
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -10,18 +9,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from matplotlib.patheffects import withStroke
 
-from course.figures.boxes import Look, Point, arrow, box, single, stacked
+from course.figures.algorithms import shares
+from course.figures.boxes import Look, Point, arrow, box, clockwise, note, single, stacked
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, RANK
 from minidist.schedule.replay import Event, Replay
 
+TIME = "time, in units of one full tensor (βG)"
 REACH = 1.78, 1.92  # of a panel, from its middle to its edges; an inch has two units
-
-
-def place(rank: int, ranks: int) -> Point:
-    """Where a rank stands: rank 0 on top, the others clockwise."""
-    angle = 2 * pi * rank / ranks
-    return 1.15 * sin(angle), 1.3 * cos(angle)
+place = partial(clockwise, wide=1.15, high=1.3)
 
 
 def ring_circle(replay: Replay, panels: Mapping[str, Sequence[int]]) -> Figure:
@@ -61,9 +57,8 @@ def _to_the_next(axes: Axes, event: Event) -> None:
     ends = [(0.8 * right, 1.08 * up), (1.22 * right, 0.36 * up)]
     start, end = ends if event.src % 2 == 0 else ends[::-1]
     _message(axes, event, start, end, 2, bend=-0.4, gap=0)
-    side = "left" if right > 0 else "right"
-    name = f"chunk {event.chunk}"
-    axes.text(0.92 * right, 1.38 * up, name, ha=side, va="center", fontsize=style.LABEL)
+    side, name = "left" if right > 0 else "right", f"chunk {event.chunk}"
+    note(axes, 0.92 * right, 1.38 * up, name, side, fontsize=style.LABEL)
 
 
 def _holdings(
@@ -145,7 +140,7 @@ def link_lanes(replays: Mapping[str, Replay]) -> Figure:
     figure, panels = stacked(replays, (3.4, 0.95 * len(replays) + 0.45), sharex=True)
     ends = [fill_lanes(axes, replay, 0) for axes, replay in panels]
     figure.axes[-1].set_xlim(0, 1.02 * max(ends))
-    figure.axes[-1].set_xlabel("time, in units of one full tensor (βG)", fontsize=style.TITLE)
+    figure.axes[-1].set_xlabel(TIME, fontsize=style.TITLE)
     return figure
 
 
@@ -171,12 +166,11 @@ def lanes(replay: Replay, rank: int) -> tuple[Sequence[tuple[float, float, int]]
     coming, leaving = list[tuple[float, float, int]](), list[tuple[float, float, int]]()
     now = 0.0
     for step in range(replay.steps):
-        pairs = Counter((e.src, e.dst) for e in replay.events if e.step == step)
-        shares = {pair: count / replay.chunks for pair, count in pairs.items()}
-        for (src, dst), share in shares.items():
+        sent = shares(replay, [event for event in replay.events if event.step == step])
+        for (src, dst), share in sent.items():
             if rank in (src, dst):
                 (leaving if rank == src else coming).append((now, share, src))
-        now += max(shares.values())
+        now += max(sent.values())
     return coming, leaving
 
 
@@ -190,28 +184,23 @@ def readings(replay: Replay, rank: int = 1) -> Figure:
         "ss;dr;pp", width_ratios=(1.25, 1), height_ratios=(0.55, 2.05, 0.8)
     )
     said = [f"{e.src} → {e.dst}: chunk {e.chunk}" for e in replay.events if e.step == 0]
-    top = axes["s"]
-    top.set_axis_off()
-    top.set_title("the schedule", fontsize=style.TITLE, fontweight="bold")
-    _write(top, 0.5, 0.75, f"step 1 of {replay.steps}, then {replay.steps - 1} more like it")
-    _write(top, 0.5, 0.25, "     ".join(said))
+    style.write(
+        axes["s"], 0.5, 0.75, f"step 1 of {replay.steps}, then {replay.steps - 1} more like it"
+    )
+    style.write(axes["s"], 0.5, 0.25, "     ".join(said))
     panel(axes["d"], replay, [0], "drawn: step 1")
-    axes["r"].set_axis_off()
-    axes["r"].set_title(f"run: rank {rank}'s part", fontsize=style.TITLE, fontweight="bold")
+    axes["d"].set_anchor("N")
     sends = {event.step: event.chunk for event in replay.events if event.src == rank}
     for event in (event for event in replay.events if event.dst == rank):
         then = "add" if event.reduce else "keep"
         line = f"{event.step + 1}:  send {sends[event.step]},  {then} {event.chunk}"
-        _write(axes["r"], 0.5, 0.88 - 0.86 * event.step / replay.steps, line)
+        style.write(axes["r"], 0.5, 0.88 - 0.86 * event.step / replay.steps, line)
     fill_lanes(axes["p"], replay, rank)
-    axes["p"].set_title(f"priced: rank {rank}'s link", fontsize=style.TITLE, fontweight="bold")
-    axes["p"].set_xlabel("time, in units of one full tensor (βG)", fontsize=style.TITLE)
+    axes["p"].set_xlabel(TIME, fontsize=style.TITLE)
     axes["p"].set_xlim(0, 1.6)
-    axes["d"].title.set(fontsize=style.TITLE, fontweight="bold")
-    axes["d"].set_anchor("N")
+    axes["s"].set_axis_off()
+    axes["r"].set_axis_off()
+    run, priced = f"run: rank {rank}'s part", f"priced: rank {rank}'s link"
+    for name, title in (("s", "the schedule"), ("r", run), ("p", priced)):
+        axes[name].set_title(title, fontsize=style.TITLE, fontweight="bold")
     return figure
-
-
-def _write(axes: Axes, x: float, y: float, text: str) -> None:
-    place = axes.transAxes
-    axes.text(x, y, text, fontsize=style.LABEL, ha="center", va="center", transform=place)

@@ -1,18 +1,18 @@
 """Pictures for choosing an algorithm: who wins where, and paths through nodes and memory."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
-from math import cos, pi, sin
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Wedge
-from matplotlib.ticker import FixedLocator, FuncFormatter
+from matplotlib.ticker import FixedLocator
 
 from course.figures.algorithms import dot
-from course.figures.boxes import Look, arrow, sketch, stacked
+from course.figures.boxes import Look, arrow, clockwise, sketch, stacked
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, LABEL, RANK, TITLE
 
@@ -66,7 +66,7 @@ def _regions(
             style.write(axes, np.sqrt(low * high), row, name, LABEL)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(0, 51, 5)]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: in_bytes(value)))
+    axes.xaxis.set_major_formatter(lambda value, _: in_bytes(value))
     axes.set_yticks(range(len(rows)), [f"{ranks:,}" for ranks in rows])
     style.chart(axes)
 
@@ -90,27 +90,24 @@ def ring_path(count: int, local: int, inside: str, between: str) -> Figure:
     ranks = count * local
     figure, axes = sketch((3.4, 3.4), (-1.55, 1.55), (-1.55, 1.55), margin=0)
     axes.set_aspect("equal")
-    turn = 360 / ranks
+    at, turn = partial(clockwise, places=ranks), 360 / ranks
     for node in range(count):
         begin, end = 90 - (node * local + local - 0.62) * turn, 90 - (node * local - 0.38) * turn
         axes.add_patch(Wedge((0, 0), 1.17, begin, end, width=0.34, color=GREY, alpha=0.16, lw=0))
-        style.write(axes, *_at((node + 0.5) * local - 0.5, ranks, 0.62), f"node {node}", TITLE)
+        style.write(
+            axes, *at((node + 0.5) * local - 0.5, wide=0.62, high=0.62), f"node {node}", TITLE
+        )
     for rank in range(ranks):
         leaves = (rank + 1) % local == 0
         color, width, head = (COLORS[1], 3, 12) if leaves else (GREY, 1.2, 8)
         look = {"shrinkA": 8, "shrinkB": 8, "mutation_scale": head}
-        arrow(axes, _at(rank, ranks), _at(rank + 1, ranks), color, width, **look)
+        arrow(axes, at(rank), at(rank + 1), color, width, **look)
         if leaves:
-            style.write(axes, *_at(rank + 0.5, ranks, 1.33), between, TITLE)
-        dot(axes, *_at(rank, ranks), rank)
+            style.write(axes, *at(rank + 0.5, wide=1.33, high=1.33), between, TITLE)
+        dot(axes, *at(rank), rank)
     middle = f"once round:\n{ranks - count} × {inside}\n+ {count} × {between}"
     style.write(axes, 0, 0, middle, TITLE)
     return figure
-
-
-def _at(place: float, ranks: int, radius: float = 1.0) -> tuple[float, float]:
-    angle = 2 * pi * place / ranks
-    return radius * sin(angle), radius * cos(angle)
 
 
 def one_memory(ranks: int = 4) -> Figure:
