@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.boxes import Look, single, stacked
+from course.figures.boxes import Look, note, single, stacked
 from minidist.plots import style
 from minidist.plots.style import COLORS, DASHES, GREY, HATCHES, LABEL, MARKERS
 
@@ -97,9 +97,8 @@ def level(
     axes.step(when, amount, where="post", color=COLORS[0], linewidth=1)
     for number, (name, height) in enumerate(marks.items(), 1):
         axes.axhline(height, color=COLORS[number], linestyle="--", linewidth=1.3)
-        beside: Look = {"transform": axes.get_yaxis_transform(), "va": "center"}
-        text = fill(name, NAME, break_long_words=False)
-        axes.text(1.02, height, text, color=COLORS[number], fontsize=LABEL, **beside)
+        text, place = fill(name, NAME, break_long_words=False), axes.get_yaxis_transform()
+        note(axes, 1.02, height, text, color=COLORS[number], fontsize=LABEL, transform=place)
     axes.set_ylim(bottom=0)
     axes.set_xlim(when[0], when[-1])
     axes.set_xlabel(x_label, fontsize=style.TITLE)
@@ -178,8 +177,8 @@ def curves(
             axes.set_yscale("log")
         for name, at in (marks or {}).items():
             axes.axvline(at, color=GREY, lw=1, ls=":")
-            top: Look = {"transform": axes.get_xaxis_transform(), "va": "bottom", "ha": "center"}
-            axes.text(at, 1, name, fontsize=LABEL, **top)
+            top = axes.get_xaxis_transform()
+            note(axes, at, 1, name, "center", va="bottom", fontsize=LABEL, transform=top)
         axes.grid(alpha=0.3)
         style.chart(axes)
     figure.axes[-1].set_xlabel(x_label, fontsize=style.TITLE)
@@ -205,6 +204,5 @@ def _name_ends(axes: Axes, lines: Sequence[Curve]) -> None:
     heights = [min(height, 1) for height in heights]
     for i, gap in reversed([*enumerate(apart)]):
         heights[i] = min(heights[i], heights[i + 1] - gap)
-    beside: Look = {"transform": axes.transAxes, "fontsize": LABEL, "va": "center"}
     for height, (_, text, color) in zip(heights, ends, strict=True):
-        axes.text(1.03, height, text, color=color, **beside)
+        note(axes, 1.03, height, text, color=color, fontsize=LABEL, transform=axes.transAxes)

@@ -112,8 +112,8 @@ def step_as_reduce(scattered: Replay, gathered: Replay) -> Figure:
         left = rank * (SPAN + SPACE)
         axes.text(left + SPAN / 2, -0.1, f"rank {rank}", ha="center", va="bottom", fontsize=8.5)
         box(axes, left, 0, SPAN, TALL, f"shard {rank}")
-        for x, phase in ((left, "forward"), (left + SPAN / 2, "backward")):
-            text, face = f"{phase[0]}wd", (PHASE[phase], 0.4)
+        for x, text, phase in ((left, "fwd", "forward"), (left + SPAN / 2, "bwd", "backward")):
+            face = PHASE[phase], 0.4
             box(axes, x, 0.55, SPAN / 2, TALL, text, face=face, linewidth=0)
         _chunks(axes, left, OWN, [str(chunk) for chunk in range(ranks)])
         _chunks(axes, left, SUMMED, ["Σ" if chunk == rank else "" for chunk in range(ranks)])

@@ -16,9 +16,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from subprocess import PIPE
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 PATIENCE = 3.0  # seconds between two lines about a run
 STAY = ("sh", "-c", "echo here; exec cat")  # until we close its input, or are gone
@@ -34,8 +33,7 @@ class ToolMissing(Forbidden):
     """A program that makes them is not installed."""
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """Where a launcher runs. `enter`: the words to put before a command to run it there."""
 
     address: str

@@ -65,15 +65,11 @@ def without_waits(spans: Sequence[Span]) -> list[Span]:
     """The same spans, with forward and backward cut where their rank waits."""
     cut = [span for span in spans if span.lane != WAITING]
     for wait in (span for span in spans if span.lane == WAITING):
-        pieces = []
-        for span in cut:
-            if (span.rank, span.lane) == (wait.rank, COMPUTE):
-                before = span._replace(end=min(span.end, wait.start))
-                after = span._replace(start=max(span.start, wait.end))
-                pieces += [part for part in (before, after) if part.start < part.end]
-            else:
-                pieces.append(span)
-        cut = pieces
+        for span in [s for s in cut if (s.rank, s.lane) == (wait.rank, COMPUTE)]:
+            cut.remove(span)
+            before = span._replace(end=min(span.end, wait.start))
+            after = span._replace(start=max(span.start, wait.end))
+            cut += [part for part in (before, after) if part.start < part.end]
     return sorted(cut, key=lambda span: span.start)
 
 
