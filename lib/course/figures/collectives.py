@@ -1,7 +1,6 @@
 """Pictures of collectives: what ranks hold before and after, and when the program waits."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -155,8 +154,8 @@ def waiting() -> Figure:
             for text, (start, end) in lane.items():
                 color = WORK["communication" if text == "all_reduce" else "compute"]
                 idle = text == "stream waits" or (text == "wait()" and lanes is GLOO)
-                look: dict[str, Any] = {"dashed": True} if idle else {"face": (color, 0.4)}
-                box(axes, start, y + 0.1, end - start, 0.8, text, **look)
+                face = None if idle else (color, 0.4)
+                box(axes, start, y + 0.1, end - start, 0.8, text, face=face, dashed=idle)
         table_rows(axes, lanes, 8.6, left=0)
     axes.set_xlabel("time →", fontsize=8, loc="right")
     return figure

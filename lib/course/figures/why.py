@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course.figures.boxes import Look, Point, box, single, sketch
+from course.figures.boxes import Look, Point, box, note, single, sketch
 from minidist.planner.hardware import Accelerator
 from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PART, PART_HATCH
@@ -44,10 +44,9 @@ def machine(gpu: Accelerator, pcie: float) -> Figure:
         _link(axes, left + BOX - 6, NICS, GPUS, pcie * points)
         _link(axes, middle, NETWORK, NICS, gpu.network * points)
         style.write(axes, middle, 166, f"{gpu.bandwidth / 1e9:,.0f}\nGB/s")
-        beside: Look = {"va": "center", "fontsize": 8}
-        axes.text(middle + 7, 247, f"{gpu.nvlink / 1e9:.0f} GB/s", **beside)
-        axes.text(left + BOX - 9, 89, f"PCIe {pcie / 1e9:.0f} GB/s", ha="right", **beside)
-        axes.text(middle + 4, 32, f"{gpu.network / 1e9:.0f} GB/s", **beside)
+        note(axes, middle + 7, 247, f"{gpu.nvlink / 1e9:.0f} GB/s")
+        note(axes, left + BOX - 9, 89, f"PCIe {pcie / 1e9:.0f} GB/s", "right")
+        note(axes, middle + 4, 32, f"{gpu.network / 1e9:.0f} GB/s")
     style.write(axes, LEFT + PITCH + (BOX + PITCH) / 2, 159, "…", fontsize=14)
     return figure
 
@@ -58,9 +57,8 @@ def _box(axes: Axes, left: float, right: float, level: Point, text: str) -> None
 
 
 def _link(axes: Axes, middle: float, below: Point, above: Point, width: float) -> None:
-    (_, low), (high, _) = below, above
-    look = {"width": width, "height": high - low, "alpha": 0.55}
-    style.fill(axes, middle - width / 2, low, COLORS[0], **look)
+    look = {"width": width, "height": above[0] - below[1], "alpha": 0.55}
+    style.fill(axes, middle - width / 2, below[1], COLORS[0], **look)
     axes.patches[-1].set_gid("link")
 
 
