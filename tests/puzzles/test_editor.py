@@ -89,7 +89,7 @@ def test_the_browser_reports_what_python_reports(site: Pages) -> None:
     """Every answer to everything that can be edited: ours, the first one, and the wrong ones."""
     calls = []
     for name, puzzle in EDITABLE.items():
-        task = json.loads(json.dumps(puzzle.task()))
+        task = json.loads(json.dumps(puzzle.task))
         codes = [puzzle.stub, puzzle.solution or puzzle.stub]
         codes += [code for code, _ in WRONG.get(name, [])]
         calls += [(code, task) for code in codes]

@@ -147,7 +147,7 @@ def test_sizes_that_no_order_has_are_refused() -> None:
 def test_the_puzzles_judge_times_an_order_as_the_replay_does(
     order: Callable[[int, int], Order],
 ) -> None:
-    task = {**PUZZLES["pipeline"].task(), "limit": 8}
+    task = {**PUZZLES["pipeline"].task, "limit": 8}
     source = f"ORDER = {[[tuple(w) for w in each] for each in order(4, 8)]}\n"
     source += "def order(stage, stages, batches):\n    for kind, _, m in ORDER[stage]:\n"
     source += "        yield forward(m) if kind == 'F' else backward(m)\n"

@@ -9,7 +9,7 @@ from minidist.schedule.replay import Fault, Replay, listing, words
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from course.puzzles import Task
@@ -42,10 +42,7 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
     if wrong:
         says = [f"With {shown} ranks:", *says]
     else:
-        several = listing(needed)
-        if needed == list(range(needed[0], needed[-1] + 1)):
-            several = f"{needed[0]} to {needed[-1]}"
-        says = [f"With {several} ranks {PROMISES[task['collective']]}."]
+        says = [f"With {several(needed)} {PROMISES[task['collective']]}."]
     return {
         "right": not wrong,
         "says": says,
@@ -53,6 +50,13 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
         "table": None if wrong else table(replay, task),
         "drawn": drawn(replay),
     }
+
+
+def several(ranks: Sequence[int]) -> str:
+    """2 to 9 ranks; 2, 4 and 8 ranks."""
+    if list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]} to {ranks[-1]} ranks"
+    return f"{listing(ranks)} ranks"
 
 
 def prove(
@@ -113,8 +117,7 @@ def measured(replay: Replay, column: Task, task: Task) -> float:
     local = replay.ranks // 2 if task["two_nodes"] else 0
     if column["metric"] == "time":
         size = task["bytes"] / replay.chunks
-        links = [(alpha, beta) for alpha, beta in column["links"]]
-        return seconds(replay.sent, replay.ranks, size, links, local)
+        return seconds(replay.sent, replay.ranks, size, column["links"], local)
     return moved(replay.sent, replay.ranks, replay.chunks, local)[column["metric"]]
 
 

@@ -1,63 +1,14 @@
 """The puzzles whose answer is a schedule, and the schedules to play with."""
 
-from typing import Any
-
-from course.puzzles.tasks import Puzzle, collective_task, log, mark, steps_and_bytes, two_nodes_task
+from course.puzzles.tasks import Puzzle, Star, collective_task, log, two_nodes_task
 
 UP_TO_9 = range(2, 10)
-POWERS, OTHERS = (2, 4, 8, 16), (3, 5, 6, 7, 9)
-
-
-def fewest(n: int) -> float:
-    """The steps of half a ring."""
-    return n - 1
-
-
-def ring_marks() -> list[Any]:
-    """Right, with the steps and bytes of the ring."""
-    steps = "2(N − 1) steps", lambda n: 2 * (n - 1)
-    return steps_and_bytes(UP_TO_9, steps, ("2(N − 1)/N G sent", lambda n: 2 * (n - 1) / n))
-
-
-def half_a_ring() -> list[Any]:
-    """The same for a reduce-scatter or an all-gather."""
-    steps = "N − 1 steps", fewest
-    return steps_and_bytes(UP_TO_9, steps, ("(N − 1)/N G sent", lambda n: (n - 1) / n))
-
-
-def broadcast_marks() -> list[Any]:
-    return [
-        mark("right for 2 to 9 ranks", UP_TO_9),
-        mark("⌈log₂ N⌉ steps", UP_TO_9, "steps", log),
-        mark("N − 1 messages", UP_TO_9, "total", fewest),
-    ]
-
-
-def log_marks() -> list[Any]:
-    return [
-        mark("right for 2, 4, 8 and 16 ranks", POWERS),
-        mark("log₂ N steps", POWERS, "steps", log),
-        mark("for 3, 5, 6, 7 and 9 ranks, two steps more than for the power of two below them",
-             OTHERS, "steps", lambda n: n.bit_length() + 1),
-    ]  # fmt: skip
-
-
-def all_to_all_marks() -> list[Any]:
-    ranks = range(2, 7)
-    return [
-        mark("right for 2 to 6 ranks", ranks),
-        mark("N − 1 steps", ranks, "steps", fewest),
-        mark("every block sent once", ranks, "total", lambda n: (n - 1) / n),
-    ]
-
-
-def program_marks() -> list[Any]:
-    return [
-        mark("right for 2 to 9 ranks", UP_TO_9),
-        mark("4(N − 1) steps for even N", (2, 4, 6, 8), "steps", lambda n: 4 * (n - 1)),
-        mark("2(N − 1) steps for any N", UP_TO_9, "steps", lambda n: 2 * (n - 1)),
-    ]
-
+FEWEST = Star("N − 1 steps", "steps", lambda n: n - 1)
+HALF_A_RING = FEWEST, Star("(N − 1)/N G sent", "sent", lambda n: (n - 1) / n)
+A_RING = (
+    Star("2(N − 1) steps", "steps", lambda n: 2 * (n - 1)),
+    Star("2(N − 1)/N G sent", "sent", lambda n: 2 * (n - 1) / n),
+)
 
 RING = """\
 def ring(ranks):
@@ -87,9 +38,7 @@ TO_PLAY = (
         "Break it, run it, mend it. Send it the other way round; or add in both halves.",
         RING,
         (),
-        lambda: collective_task(
-            "all_reduce", "ring", [mark("", range(2, 9))], one_port=False, free=True
-        ),
+        collective_task("all_reduce", range(2, 9), function="ring", one_port=False, free=True),
     ),
     Puzzle(
         "yours",
@@ -97,13 +46,7 @@ TO_PLAY = (
         "Change recursive doubling, or start afresh; it is priced beside the ring.",
         DOUBLING,
         (),
-        lambda: collective_task(
-            "all_reduce",
-            "all_reduce",
-            [mark("", (2, 4, 8))],
-            one_port=False,
-            free=True,
-        ),
+        collective_task("all_reduce", (2, 4, 8), one_port=False, free=True),
     ),
 )
 
@@ -121,7 +64,13 @@ def broadcast(ranks):
             "After the first step two ranks have the tensor. Who can send in the second?",
             "Before a step of distance d, ranks 0 to d − 1 have it; rank r sends to r + d.",
         ),
-        lambda: collective_task("broadcast", "broadcast", broadcast_marks(), lambda n: 1),
+        collective_task(
+            "broadcast",
+            UP_TO_9,
+            Star("⌈log₂ N⌉ steps", "steps", log),
+            Star("N − 1 messages", "total", lambda n: n - 1),
+            chunks=lambda n: 1,
+        ),
     ),
     Puzzle(
         "all_gather",
@@ -137,7 +86,7 @@ def all_gather(ranks):
             "Only the first step is right. Which chunk has rank r not yet passed on after it?",
             "A rank passes on what it has just received.",
         ),
-        lambda: collective_task("all_gather", "all_gather", half_a_ring(), only_right=True),
+        collective_task("all_gather", UP_TO_9, *HALF_A_RING, only_right=True),
     ),
     Puzzle(
         "reduce_scatter",
@@ -152,7 +101,7 @@ def reduce_scatter(ranks):
             "In a step every rank can send one chunk and receive one.",
             "In step t, rank r can send straight to rank r + t. Which chunk does that rank want?",
         ),
-        lambda: collective_task("reduce_scatter", "reduce_scatter", half_a_ring()),
+        collective_task("reduce_scatter", UP_TO_9, *HALF_A_RING),
     ),
     Puzzle(
         "all_reduce",
@@ -169,7 +118,7 @@ def all_reduce(ranks):
             "The steps are few enough, but rank 0 does all the work. Let rank r add up chunk r.",
             "You have solved both halves already: a reduce-scatter, then an all-gather.",
         ),
-        lambda: collective_task("all_reduce", "all_reduce", ring_marks()),
+        collective_task("all_reduce", UP_TO_9, *A_RING),
     ),
     Puzzle(
         "log_steps",
@@ -184,7 +133,18 @@ def all_reduce(ranks):
             "Two steps do for four ranks. `distance` has to go on: 4, 8, … below N.",
             "With six ranks, two can give their tensors to a neighbor first, and wait.",
         ),
-        lambda: collective_task("all_reduce", "all_reduce", log_marks(), lambda n: 1),
+        collective_task(
+            "all_reduce",
+            (2, 4, 8, 16),
+            Star("log₂ N steps", "steps", log),
+            Star(
+                "for 3, 5, 6, 7 and 9 ranks, two steps more than for the power of two below them",
+                "steps",
+                lambda n: n.bit_length() + 1,
+                (3, 5, 6, 7, 9),
+            ),
+            chunks=lambda n: 1,
+        ),
     ),
     Puzzle(
         "all_to_all",
@@ -199,9 +159,13 @@ def all_to_all(ranks):
             "Let all ranks send at once, each to another one.",
             "In step t, rank r sends to rank (r + t) mod N.",
         ),
-        lambda: (
-            collective_task("all_to_all", "all_to_all", all_to_all_marks(), lambda n: n * n)
-            | {"size": "all blocks together: G = 25 MiB"}
+        collective_task(
+            "all_to_all",
+            range(2, 7),
+            FEWEST,
+            Star("every block sent once", "total", lambda n: (n - 1) / n),
+            chunks=lambda n: n * n,
+            size="all blocks together: G = 25 MiB",
         ),
     ),
     Puzzle(
@@ -215,7 +179,7 @@ def all_to_all(ranks):
             "Then rank r and its partner in the other node exchange what they own: 2/N of the "
             "tensor, which they can halve again.",
         ),
-        lambda: two_nodes_task("all_reduce"),
+        two_nodes_task(),
     ),
     Puzzle(
         "adds_twice",
@@ -233,7 +197,7 @@ def ring(ranks):
             "Step through it: in which step is a sum complete, and what happens to it next?",
             "A complete sum is copied, not added.",
         ),
-        lambda: collective_task("all_reduce", "ring", ring_marks()),
+        collective_task("all_reduce", UP_TO_9, *A_RING, function="ring"),
     ),
     Puzzle(
         "deadlock",
@@ -251,6 +215,13 @@ def ring(rank, ranks):
             "If even ranks begin with `recv` and odd ones with `send`, each meets its partner.",
             "`yield [send(…), recv(…)]` posts both at once, as `batch_isend_irecv` does.",
         ),
-        lambda: collective_task("all_reduce", "ring", program_marks(), judge="programs"),
+        collective_task(
+            "all_reduce",
+            UP_TO_9,
+            Star("4(N − 1) steps for even N", "steps", lambda n: 4 * (n - 1), (2, 4, 6, 8)),
+            Star("2(N − 1) steps for any N", "steps", lambda n: 2 * (n - 1)),
+            function="ring",
+            judge="programs",
+        ),
     ),
 )

@@ -17,8 +17,8 @@ RANKS = 64
 
 def network() -> dict[str, float]:
     """Times of a ring over 64 ranks with a network card each: in ms, and in ms per MiB."""
-    link, sends = LINKS["400 Gb/s InfiniBand"], 2 * (RANKS - 1)
-    return {"alpha": 1e3 * sends * link.alpha, "beta": 1e3 * sends / RANKS * link.beta * MIB}
+    (alpha, beta), sends = LINKS["400 Gb/s InfiniBand"], 2 * (RANKS - 1)
+    return {"alpha": 1e3 * sends * alpha, "beta": 1e3 * sends / RANKS * beta * MIB}
 
 
 def arrival(buckets: list[list[str]]) -> float:
@@ -115,7 +115,7 @@ def buckets(layers):
             "The head was defined second, but its gradient is ready first: order by `ready`.",
             "A bucket of one layer is mostly latency; but one that waits for many starts late.",
         ),
-        buckets_task,
+        buckets_task(),
     ),
     Puzzle(
         "fsdp",
@@ -141,7 +141,7 @@ def step(units):
             "The last unit of forward is the first of backward: keep it. And a reduce that is "
             "launched before the next gather makes that wait.",
         ),
-        sharded_task,
+        sharded_task(),
     ),
     Puzzle(
         "pipeline",
@@ -159,6 +159,6 @@ def order(stage, stages, batches):
             "The last stage can alternate from the start; each stage before it needs one more "
             "forward to begin with.",
         ),
-        pipeline_task,
+        pipeline_task(),
     ),
 )

@@ -50,7 +50,7 @@ def editor(name: str) -> Html:
         stars=stars_of(puzzle),
         title=escape(puzzle.title),
         goal=marked(puzzle.goal),
-        data=as_json({"task": puzzle.task(), "stub": puzzle.stub}),
+        data=as_json({"task": puzzle.task, "stub": puzzle.stub}),
         stub=escape(puzzle.stub),
         hints="".join(FOLDED.format(name=head, what=what) for head, what in folded),
     )
