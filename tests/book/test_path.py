@@ -1,6 +1,7 @@
 """The path on the landing page, and the page for instructors that is made from it."""
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -8,13 +9,60 @@ from pathlib import Path
 import pytest
 import yaml
 
-from course.pages.path import Lab, graded, lab_time, on_paper, path, project_lines, reading_time
+from course.pages.path import (
+    GRADED,
+    LINES,
+    RIDDLE,
+    WORDS,
+    Chapter,
+    Lab,
+    cells,
+    exercises,
+    graded,
+    on_paper,
+    path,
+    project_lines,
+)
 from tools.readable import Book
 from tools.work import LESSON, ROOT
 
 PATH = path()
 LABS = [lab for chapter in PATH for lab in chapter.labs]
 TEACHING = ROOT / "book" / "teaching.md"
+
+
+UNSEEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
+NO_PROSE = re.compile(r"```.*?```|\$\$.*?\$\$|\{[\w:]+\}|\]\([^)]*\)", re.DOTALL)
+
+
+def reading_time(chapter: Chapter) -> float:
+    """Estimated minutes for a chapter without its exercises; each figure takes one."""
+    text = (ROOT / "book" / f"{chapter.page}.md").read_text()
+    before, _, rest = text.partition("\n## Exercises")
+    text = before + rest[rest.find("\n## ") :]
+    cells = re.findall(r"```\{code-cell\}.*\n((?:.*\n)*?)```", text)
+    code = [cell for cell in cells if not any(tag in cell for tag in UNSEEN)]
+    figures = len(re.findall(r"^    name: fig-|\{lab-figure\}", text, re.MULTILINE))
+    return _words([text]) / WORDS + _lines(code) / LINES + figures
+
+
+def lab_time(lab: Lab) -> float:
+    """Estimated minutes for a lab with its exercises."""
+    found = cells(lab)
+    prose = [source for kind, source, _ in found if kind == "markdown"]
+    code = [(source, tags) for kind, source, tags in found if kind == "code"]
+    seen = [source for source, tags in code if not UNSEEN & {*tags}]
+    folded = sum("hide-cell" in tags for _, tags in code) - len(exercises(lab))
+    answers = GRADED * len(exercises(lab)) + RIDDLE * folded
+    return _words(prose) / WORDS + _lines(seen) / LINES + answers
+
+
+def _words(texts: Iterable[str]) -> int:
+    return sum(len(re.findall(r"[A-Za-z0-9][\w'-]*", NO_PROSE.sub("", text))) for text in texts)
+
+
+def _lines(cells: Iterable[str]) -> int:
+    return sum(len(cell.splitlines()) for cell in cells)
 
 
 def numbered() -> list[tuple[str, list[tuple[str, list[str]]]]]:

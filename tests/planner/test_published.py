@@ -23,7 +23,7 @@ from statistics import median
 
 import pytest
 
-from course.pages.foretold import Run, peaks, small_gpts, summary, throughput, torchtitan
+from course.pages.predicted import Run, peaks, small_gpts, summary, throughput, torchtitan
 from course.pages.published import curve, published
 from course.timing.fits import fitted, two_lines
 from minidist.formulas import nccl

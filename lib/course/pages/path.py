@@ -3,19 +3,16 @@
 import ast
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[3]
 WORDS, LINES = 175, 20  # of prose, and of code in cells that a reader sees, in a minute
 PAPER, GRADED, RIDDLE = 5, 10, 2  # minutes for an exercise, for a folded answer in a lab
-UNSEEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
 
 CARD = re.compile(r"^:::\{grid-item-card\} \d+ · (.+)\n((?:.*\n)*?):::$", re.MULTILINE)
 ENTRY = re.compile(r"\*\*\[(.+)\]\((\w+)\.md\)\*\* · (\d+) min<br>")
 LAB = re.compile(r"\[(.+)\]\(\.\./notebooks/(\w+)\.ipynb\) · (\d+) min")
-NO_PROSE = re.compile(r"```.*?```|\$\$.*?\$\$|\{[\w:]+\}|\]\([^)]*\)", re.DOTALL)
 
 
 class Lab(NamedTuple):
@@ -66,31 +63,9 @@ def graded(chapter: Chapter) -> list[str]:
 
 def exercises(lab: Lab) -> list[str]:
     """The names of a lab's exercises."""
-    tags = [tag for *_, tags in _cells(lab) for tag in tags]
+    tags = [tag for *_, tags in cells(lab) for tag in tags]
     names = [tag.removeprefix("exercise-") for tag in tags if tag.startswith("exercise-")]
     return [name.replace("-", " ").replace("_", " ") for name in names]
-
-
-def reading_time(chapter: Chapter) -> float:
-    """Estimated minutes for a chapter without its exercises; each figure takes one."""
-    text = (ROOT / "book" / f"{chapter.page}.md").read_text()
-    before, _, rest = text.partition("\n## Exercises")
-    text = before + rest[rest.find("\n## ") :]
-    cells = re.findall(r"```\{code-cell\}.*\n((?:.*\n)*?)```", text)
-    code = [cell for cell in cells if not any(tag in cell for tag in UNSEEN)]
-    figures = len(re.findall(r"^    name: fig-|\{lab-figure\}", text, re.MULTILINE))
-    return _words([text]) / WORDS + _lines(code) / LINES + figures
-
-
-def lab_time(lab: Lab) -> float:
-    """Estimated minutes for a lab with its exercises."""
-    cells = _cells(lab)
-    prose = [source for kind, source, _ in cells if kind == "markdown"]
-    code = [(source, tags) for kind, source, tags in cells if kind == "code"]
-    seen = [source for source, tags in code if not UNSEEN & {*tags}]
-    folded = sum("hide-cell" in tags for _, tags in code) - len(exercises(lab))
-    answers = GRADED * len(exercises(lab)) + RIDDLE * folded
-    return _words(prose) / WORDS + _lines(seen) / LINES + answers
 
 
 def project_lines(file: str) -> int:
@@ -103,15 +78,7 @@ def project_lines(file: str) -> int:
     return len(lines)
 
 
-def _cells(lab: Lab) -> list[tuple[str, str, list[str]]]:
+def cells(lab: Lab) -> list[tuple[str, str, list[str]]]:
     """The type, the source and the tags of each cell."""
     cells = json.loads((ROOT / "notebooks" / f"{lab.name}.ipynb").read_text())["cells"]
     return [(c["cell_type"], "".join(c["source"]), c["metadata"].get("tags", [])) for c in cells]
-
-
-def _words(texts: Iterable[str]) -> int:
-    return sum(len(re.findall(r"[A-Za-z0-9][\w'-]*", NO_PROSE.sub("", text))) for text in texts)
-
-
-def _lines(cells: Iterable[str]) -> int:
-    return sum(len(cell.splitlines()) for cell in cells)
