@@ -1,6 +1,9 @@
 """A failure to look at: a function for all ranks, run until they end or are stuck for good."""
 
+import inspect
+import linecache
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -8,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent, indent
 from typing import Any
 
 import torch.distributed as dist
@@ -18,6 +22,8 @@ from minidist.diagnose import record, report
 from minidist.diagnose.verdict import Rank, read, sentence
 
 KITS = "minidist", "torch"
+DIFFS = (Path(__file__).parent / "repairs.diff").read_text()
+REPAIRS: dict[str, str] = dict(re.findall(r"^# (\w+)\n((?:[-+ ].*\n)*)", DIFFS, re.MULTILINE))
 
 
 class Kit:
@@ -68,21 +74,43 @@ class Seen:
 
 @dataclass(frozen=True)
 class Case:
-    """A failure and its repair. Both functions are called on every rank.
+    """A failure, and its repair in `repairs.diff`.
 
-    Their names are numbers, because a traceback shows them and must not give the cause away.
+    Attributes:
+        name: what goes wrong.
+        fails: called on every rank. Its name is a number, because a traceback shows it and must not
+            give the cause away.
+        ranks: how many.
     """
 
     name: str
     fails: Callable[[Kit], Any]
-    repaired: Callable[[Kit], Any] | None = None  # None: what is repaired is not in these lines
     ranks: int = 2
+
+    @property
+    def repair(self) -> str:
+        """The lines of `fails` that change, as a diff; "" if they are not to blame."""
+        return REPAIRS.get(self.fails.__name__, "")
+
+    def repaired(self) -> Callable[[Kit], Any]:
+        """`fails` after the repair, whose lines a traceback can show."""
+        assert self.repair, f"{self.name}: the repair is no change of these lines"
+        head, end, body = inspect.getsource(self.fails).partition('"""\n')  # of its docstring
+        changes = self.repair.splitlines(keepends=True)
+        before = "".join(line[1:] for line in changes if line[0] != "+")
+        after = "".join(line[1:] for line in changes if line[0] != "-")
+        assert before in dedent(body), f"{self.name}: the repair fits none of these lines"
+        text = head + end + indent(dedent(body).replace(before, after), "    ")
+        name, file = self.fails.__name__, f"<{self.fails.__name__}, repaired>"
+        linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+        names = dict(self.fails.__globals__)
+        exec(compile(text, file, "exec"), names)
+        repaired: Callable[[Kit], Any] = names[name]
+        return repaired
 
     def see(self, kit: str = "torch", *, repaired: bool = False) -> Seen:
         """Run it in one of `KITS`."""
-        fn = self.repaired if repaired else self.fails
-        assert fn, f"{self.name}: the repair is no change of these lines"
-        return see(fn, kit, self.ranks)
+        return see(self.repaired() if repaired else self.fails, kit, self.ranks)
 
 
 def see(fn: Callable[[Kit], Any], kit: str, ranks: int) -> Seen:

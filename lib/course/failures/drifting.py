@@ -30,25 +30,9 @@ def case_12(kit: Kit) -> str:
     return " then ".join(map(str, drawn))
 
 
-def case_12_repaired(kit: Kit) -> str:
-    """The sampler is told of each epoch."""
-    sampler: DistributedSampler[Sample] = DistributedSampler(TensorDataset(torch.arange(20)))
-    drawn = []
-    for epoch in range(3):
-        sampler.set_epoch(epoch)
-        drawn.append(list(sampler)[:4])
-    return " then ".join(map(str, drawn))
-
-
 def case_13(kit: Kit) -> str:
     """All ranks drop the same units: the noise of N ranks is that of one."""
     random = torch.Generator().manual_seed(0)
-    return _dropped(kit, torch.rand(1000, generator=random) > 0.5)
-
-
-def case_13_repaired(kit: Kit) -> str:
-    """Each rank has a seed of its own, after the model is made."""
-    random = torch.Generator().manual_seed(dist.get_rank())
     return _dropped(kit, torch.rand(1000, generator=random) > 0.5)
 
 
@@ -63,16 +47,6 @@ def case_9(kit: Kit) -> str:
 
     def between(step: int, layer: nn.Linear) -> None:
         if step == 1 and dist.get_rank() == 1:
-            layer.bias[0] += 1e-3
-
-    return _three_steps(kit, between)
-
-
-def case_9_repaired(kit: Kit) -> str:
-    """All ranks make the change."""
-
-    def between(step: int, layer: nn.Linear) -> None:
-        if step == 1:
             layer.bias[0] += 1e-3
 
     return _three_steps(kit, between)
@@ -108,17 +82,6 @@ def case_10(kit: Kit) -> str:
     return f"own loss {loss:.2f}, weight afterwards {model.module.weight.item():.2f}"
 
 
-def case_10_repaired(kit: Kit) -> str:
-    """Each rank looks at its own loss; if one is not finite, all skip the step."""
-    model, optimizer, loss = _forward(kit)
-    loss.backward()  # also where it is NaN: the others wait for its gradient
-    fine = torch.isfinite(loss.detach()).float()
-    kit.all_reduce(fine, dist.ReduceOp.MIN)  # one rank's veto is everyone's
-    if fine:
-        optimizer.step()
-    return f"own loss {loss:.2f}, weight afterwards {model.module.weight.item():.2f}"
-
-
 def _forward(kit: Kit) -> tuple[Any, torch.optim.Optimizer, torch.Tensor]:
     torch.manual_seed(0)
     net = nn.Linear(1, 1)
@@ -131,11 +94,6 @@ def _forward(kit: Kit) -> tuple[Any, torch.optim.Optimizer, torch.Tensor]:
 def case_14(kit: Kit) -> str:
     """Four ranks take batches four times as large, and the learning rate of one."""
     return _trained(kit, rate=0.05)
-
-
-def case_14_repaired(kit: Kit) -> str:
-    """The rate grows with the batch: Goyal et al. (2017), section 2.1."""
-    return _trained(kit, rate=0.05 * dist.get_world_size())
 
 
 def _trained(kit: Kit, rate: float) -> str:
@@ -166,17 +124,6 @@ def case_15(kit: Kit) -> str:
     return f"gradient {_gradient(net):.2f} after {len(batches)} micro-batches"
 
 
-def case_15_repaired(kit: Kit) -> str:
-    """Each micro-batch's loss is divided by their number."""
-    net, batches = nn.Linear(2, 1), [torch.full((3, 2), dist.get_rank() + 1.0)] * 4
-    model = kit.ddp(net)
-    for number, batch in enumerate(batches, 1):
-        with model.no_sync() if number < len(batches) else nullcontext():
-            loss = model(batch).mean() / len(batches)
-            loss.backward()
-    return f"gradient {_gradient(net):.2f} after {len(batches)} micro-batches"
-
-
 def _gradient(net: nn.Linear) -> float:
     assert net.weight.grad is not None
     return net.weight.grad[0, 0].item()
@@ -186,16 +133,6 @@ def case_11(kit: Kit) -> str:
     """Every rank saves to one path. Rank 1 is slower; rank 0 restarts and finds half a file."""
     path, state = kit.folder / "checkpoint.pt", {"step": 5, "weights": torch.ones(500)}
     _save_on_each_rank(kit, state, path)
-    return _found(path)
-
-
-def case_11_repaired(kit: Kit) -> str:
-    """Rank 0 writes another file and renames it; the others wait until it is there."""
-    path, state = kit.folder / "checkpoint.pt", {"step": 5, "weights": torch.ones(500)}
-    if dist.get_rank() == 0:
-        torch.save(state, aside := path.with_name("checkpoint.new"))
-        aside.replace(path)
-    kit.barrier()
     return _found(path)
 
 
@@ -226,15 +163,6 @@ def case_16(kit: Kit) -> str:
     return _losses(net, optimizer)
 
 
-def case_16_repaired(kit: Kit) -> str:
-    """Wrap first, then build the optimizer from what the module has now."""
-    torch.manual_seed(0)
-    net = models.mlp((4, 8, 1))
-    kit.fully_shard(net)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    return _losses(net, optimizer)
-
-
 def _losses(net: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     losses = []
     for _ in range(3):
@@ -247,12 +175,12 @@ def _losses(net: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 
 
 CASES = [
-    Case("set_epoch forgotten", case_12, case_12_repaired),
-    Case("The same seed on every rank", case_13, case_13_repaired, ranks=4),
-    Case("A parameter changed on one rank", case_9, case_9_repaired, ranks=3),
-    Case("NaN on one rank", case_10, case_10_repaired),
-    Case("The learning rate not scaled", case_14, case_14_repaired, ranks=4),
-    Case("The loss not divided under accumulation", case_15, case_15_repaired),
-    Case("A checkpoint that every rank writes", case_11, case_11_repaired),
-    Case("An optimizer built before wrapping", case_16, case_16_repaired),
+    Case("set_epoch forgotten", case_12),
+    Case("The same seed on every rank", case_13, ranks=4),
+    Case("A parameter changed on one rank", case_9, ranks=3),
+    Case("NaN on one rank", case_10),
+    Case("The learning rate not scaled", case_14, ranks=4),
+    Case("The loss not divided under accumulation", case_15),
+    Case("A checkpoint that every rank writes", case_11),
+    Case("An optimizer built before wrapping", case_16),
 ]

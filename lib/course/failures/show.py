@@ -1,10 +1,6 @@
 """How a lab shows a case of `course.failures`: the symptom first, what was wrong on demand."""
 
-import inspect
-from collections.abc import Callable
-from difflib import unified_diff
-from textwrap import dedent, wrap
-from typing import Any
+from textwrap import wrap
 
 from course.failures.case import Case, Seen
 
@@ -23,21 +19,8 @@ def record(seen: Seen) -> None:
 
 def repair(case: Case, kit: str = "torch") -> None:
     """Print the lines that the repair changes, and what the repaired run shows."""
-    print(change(case))
-    print()
+    print(case.repair)
     symptom(case.see(kit, repaired=True))
-
-
-def change(case: Case) -> str:
-    """The repair as a diff of the case's two functions."""
-    assert case.repaired, case.name
-    lines = unified_diff(_body(case.fails), _body(case.repaired), lineterm="", n=1)
-    return "\n".join("  ..." if line.startswith("@@") else line for line in list(lines)[3:])
-
-
-def _body(fn: Callable[..., Any]) -> list[str]:
-    """The lines of a function below its docstring of one line."""
-    return dedent("".join(inspect.getsourcelines(fn)[0][2:])).splitlines()
 
 
 def _print(text: str) -> None:
