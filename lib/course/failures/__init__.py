@@ -3,7 +3,7 @@
     from course.failures import CASES
     print(CASES["A rank hangs"].see("torch"))
 
-A `Case` has a function that fails on all ranks, and one that is repaired.
+A `Case` has a function that fails on all ranks, and the diff that repairs it.
 """
 
 from course.failures import disagreeing, drifting, dying

@@ -7,17 +7,11 @@ from pathlib import Path
 import torch
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def describe() -> str:
     """Processor, cores that we may use, operating system and versions."""
+    ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return (
-        f"{_processor()}, {cores()} cores, {platform.system()}, "
+        f"{_processor()}, {ours or 1} cores, {platform.system()}, "
         f"Python {platform.python_version()}, torch {torch.__version__}"
     )
 
