@@ -1,10 +1,16 @@
-"""All that can be written in a page, by name."""
+"""All that can be written in a page, by name: what `shown.yml` says of it, and its task."""
+
+from importlib.resources import files
+
+import yaml
 
 from course.puzzles import collectives, training
 from course.puzzles.tasks import Puzzle
 
-PUZZLES = {each.name: each for each in (*collectives.PUZZLES, *training.PUZZLES)}
-EDITABLE = PUZZLES | {each.name: each for each in collectives.TO_PLAY}
+TASKS = collectives.TASKS | training.TASKS
+SHOWN = yaml.safe_load((files("course.puzzles") / "shown.yml").read_text("utf-8"))
+EDITABLE = {name: Puzzle(name, **shown, task=TASKS[name]) for name, shown in SHOWN.items()}
+PUZZLES = {name: each for name, each in EDITABLE.items() if each.hints}
 
 
 def stars_of(puzzle: Puzzle) -> int:

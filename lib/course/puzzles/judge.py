@@ -21,10 +21,8 @@ GIVEN: dict[str, Task] = {
     "collective": {"Send": programs.Send},
     "programs": {"send": programs.send, "recv": programs.recv},
     "buckets": {},
-    "sharded": {
-        name: getattr(lanes, name) for name in ("gather", "forward", "backward", "free", "reduce")
-    },
-    "pipeline": {"forward": lanes.forward, "backward": lanes.backward},
+    "sharded": {kind: lanes.caller(kind) for kind in sharded.KINDS},
+    "pipeline": {kind: lanes.caller(kind) for kind in pipeline.KINDS},
 }
 
 

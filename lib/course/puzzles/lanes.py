@@ -60,29 +60,11 @@ def call(step: object, kinds: tuple[str, ...], below: int) -> tuple[str, int]:
     return kind, number
 
 
-# ---- what a reader yields ----
+def caller(kind: str) -> Callable[[int], tuple[str, int]]:
+    """What a reader yields, such as forward, of a unit or a micro-batch."""
 
+    def call(number: int) -> tuple[str, int]:
+        return (kind, number)
 
-def gather(unit: int) -> tuple[str, int]:
-    """All-gather the parameters of a unit."""
-    return ("gather", unit)
-
-
-def forward(number: int) -> tuple[str, int]:
-    """Compute forward through a unit, or with a micro-batch."""
-    return ("forward", number)
-
-
-def backward(number: int) -> tuple[str, int]:
-    """Compute backward through a unit, or with a micro-batch."""
-    return ("backward", number)
-
-
-def free(unit: int) -> tuple[str, int]:
-    """Drop the parameters of a unit when the computation so far is done."""
-    return ("free", unit)
-
-
-def reduce(unit: int) -> tuple[str, int]:
-    """Reduce-scatter the gradients of a unit."""
-    return ("reduce", unit)
+    call.__name__ = call.__qualname__ = kind
+    return call

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     Pass = tuple[str, int, int]  # forward or backward, stage, micro-batch
 
+KINDS = ("forward", "backward")
+
 
 def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
     """The report on a function that yields what one stage does, in order."""
@@ -26,7 +28,7 @@ def judge(function: Callable[..., object], task: Task, names: Task) -> Task:
         orders = []
         for stage in range(stages):
             steps = yielded(function(stage, stages, batches), task["function"])
-            orders.append([call(step, ("forward", "backward"), batches) for step in steps])
+            orders.append([call(step, KINDS, batches) for step in steps])
             _check_order(stage, orders[stage], task)
         passes = [(kind, stage, m) for stage in range(stages) for kind, m in orders[stage]]
         works = [_work(each, passes, task) for each in passes]
@@ -78,7 +80,7 @@ def _check_order(stage: int, order: list[tuple[str, int]], task: Task) -> None:
             held.append(batch)
         else:
             held.remove(batch)
-    for kind in ("forward", "backward"):
+    for kind in KINDS:
         left = [batch for batch in range(task["batches"]) if (kind, batch) not in order]
         if left:
             raise Fault(f"Stage {stage} never does {kind}({left[0]}).")

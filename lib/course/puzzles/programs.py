@@ -38,40 +38,44 @@ def matched(function: Callable[..., object], name: str, ranks: int) -> Iterator[
     Large messages need no buffer: a send ends only when its receive has begun. A list of both is
     posted at once, and its rank goes on when all of it is done.
     """
-    programs, waits = [], []
+    programs = []
     for rank in range(ranks):
         program = function(rank, ranks)
         if not hasattr(program, "__iter__"):
             raise Fault(f"{name}({rank}, {ranks}) returns {program!r}: it has to yield.")
         programs.append(iter(program))
-        waits.append(_next(programs, rank, ranks))
-    while any(waits):
+    waits: list[list[Call]] = [[] for _ in programs]  # what each rank has posted
+    while True:
+        for rank, program in enumerate(programs):
+            if not waits[rank]:
+                waits[rank] = _next(program, rank, ranks)
+        if not any(waits):
+            return
         met = []
         for rank in range(ranks):
             for call in waits[rank]:
-                kind, other, chunk, _ = call
-                if kind == "send":
-                    for answer in waits[other]:
-                        if answer[:2] == ("recv", rank):
-                            _check(rank, other, chunk, answer)
-                            met.append((rank, other, call, answer))
-                            break
+                answers = [each for each in waits[call[1]] if each[:2] == ("recv", rank)]
+                if call[0] == "send" and answers:
+                    met.append((rank, call, answers[0]))
         if not met:
             raise Fault(_deadlock(waits))
         messages = []
-        for src, dst, call, answer in met:
+        for src, call, answer in met:
+            _, dst, chunk, _ = call
+            if chunk != answer[2]:
+                raise Fault(
+                    f"Rank {src} sends chunk {chunk!r} to rank {dst}, "
+                    f"which expects chunk {answer[2]!r}."
+                )
             waits[src].remove(call)
             waits[dst].remove(answer)
-            messages.append(Send(src, dst, call[2], answer[3]))
-        for rank in range(ranks):
-            if not waits[rank] and programs[rank] is not None:
-                waits[rank] = _next(programs, rank, ranks)
+            messages.append(Send(src, dst, chunk, answer[3]))
         yield messages
 
 
-def _next(programs: list[Any], rank: int, ranks: int) -> list[Call]:
+def _next(program: Iterator[Any], rank: int, ranks: int) -> list[Call]:
     """What a rank waits for next; nothing when its program is over."""
-    for calls in programs[rank]:
+    for calls in program:
         batch = list(calls) if isinstance(calls, list) else [calls]
         for call in batch:
             if not (isinstance(call, tuple) and len(call) == 4 and call[0] in ("send", "recv")):
@@ -84,33 +88,23 @@ def _next(programs: list[Any], rank: int, ranks: int) -> list[Call]:
                 )
         if batch:
             return batch
-    programs[rank] = None
     return []
-
-
-def _check(src: int, dst: int, chunk: int, answer: Call) -> None:
-    if chunk != answer[2]:
-        raise Fault(
-            f"Rank {src} sends chunk {chunk!r} to rank {dst}, which expects chunk {answer[2]!r}."
-        )
 
 
 def _deadlock(waits: list[list[Call]]) -> str:
     """Who waits for whom: all around a circle, or for one that has finished."""
-    ends = {"send": "receives", "recv": "sends"}
-    for batch in waits:
-        for _, other, _, _ in batch:
-            if not waits[other]:
-                rank = waits.index(batch)
-                return (
-                    f"Rank {rank} waits until rank {other} {ends[batch[0][0]]}, which has finished."
-                )
+    for rank, batch in enumerate(waits):
+        for call in batch:
+            if not waits[call[1]]:
+                return f"R{_waiting(rank, call)[1:]}, which has finished."
     chain = [next(rank for rank, batch in enumerate(waits) if batch)]
     while waits[chain[-1]][0][1] not in chain:
         chain.append(waits[chain[-1]][0][1])
     circle = chain[chain.index(waits[chain[-1]][0][1]) :]
-    links = [
-        f"rank {rank} waits until rank {waits[rank][0][1]} {ends[waits[rank][0][0]]}"
-        for rank in circle
-    ]
+    links = [_waiting(rank, waits[rank][0]) for rank in circle]
     return f"Deadlock: {', '.join(links)}. None of them goes on."
+
+
+def _waiting(rank: int, call: Call) -> str:
+    end = "receives" if call[0] == "send" else "sends"
+    return f"rank {rank} waits until rank {call[1]} {end}"

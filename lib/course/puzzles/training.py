@@ -3,7 +3,7 @@
 from typing import Any
 
 from course.puzzles.buckets import send
-from course.puzzles.tasks import LINKS, MIB, Puzzle
+from course.puzzles.tasks import LINKS, MIB
 from minidist.schedule.lanes import Lanes
 
 # (layer, when backward has its gradient in ms, MiB), in the order in which they were defined.
@@ -99,66 +99,8 @@ def pipeline_task() -> dict[str, Any]:
     }
 
 
-PUZZLES = (
-    Puzzle(
-        "buckets",
-        "The order in which buckets leave",
-        "`layers` has (name, when its gradient is ready, its size) for each layer, as they were "
-        "defined. Yield buckets, lists of names; each costs a latency and leaves when all of it is "
-        "ready and the one before has arrived.",
-        """\
-def buckets(layers):
-    for name, ready, size in reversed(layers):
-        yield [name]
-""",
-        (
-            "The head was defined second, but its gradient is ready first: order by `ready`.",
-            "A bucket of one layer is mostly latency; but one that waits for many starts late.",
-        ),
-        buckets_task(),
-    ),
-    Puzzle(
-        "fsdp",
-        "FSDP: gather, free, reduce",
-        "Four units, of which two fit into memory unsharded. Yield `gather(u)`, `forward(u)`, "
-        "`backward(u)`, `free(u)` and `reduce(u)` in the order of launching them: gathers and "
-        "reduces take turns on the network, while forward and backward compute. `free` waits for "
-        "what is being computed.",
-        """\
-def step(units):
-    for unit in range(units):
-        yield gather(unit)
-        yield forward(unit)
-        yield free(unit)
-    for unit in reversed(range(units)):
-        yield gather(unit)
-        yield backward(unit)
-        yield free(unit)
-        yield reduce(unit)
-""",
-        (
-            "Launch the gather of the next unit *before* computing this one.",
-            "The last unit of forward is the first of backward: keep it. And a reduce that is "
-            "launched before the next gather makes that wait.",
-        ),
-        sharded_task(),
-    ),
-    Puzzle(
-        "pipeline",
-        "A pipeline that holds few micro-batches",
-        "Four stages, eight micro-batches; a stage can hold four between their forward and their "
-        "backward. Yield what one stage does, `forward(m)` and `backward(m)`, in order.",
-        """\
-def order(stage, stages, batches):
-    for m in range(batches):
-        yield forward(m)
-        yield backward(m)
-""",
-        (
-            "All stages should work at once: let the first do several forwards before it waits.",
-            "The last stage can alternate from the start; each stage before it needs one more "
-            "forward to begin with.",
-        ),
-        pipeline_task(),
-    ),
-)
+TASKS = {
+    "buckets": buckets_task(),
+    "fsdp": sharded_task(),
+    "pipeline": pipeline_task(),
+}
