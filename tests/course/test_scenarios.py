@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from course.project import report
-from course.project.scenarios import SCENARIOS
+from course.project import report, submission
+from course.project.milestones import MILESTONES
 from course.verdict import Verdict
 from tests.course.test_submission import LESSON, write
 from tests.course.verdicts import says
@@ -146,7 +146,7 @@ CASES = [
 
 def graded(name: str, ranks: int, text: str, place: Path, patch: pytest.MonkeyPatch) -> Verdict:
     """The verdict on a file of the reader's, on so many ranks."""
-    write(place, **{SCENARIOS[name].file: text.replace("from_scratch", "mine")})
+    write(place, **{MILESTONES[name].file: text.replace("from_scratch", "mine")})
     patch.syspath_prepend(place)
     patch.setattr(report, "RANKS", (ranks,))
     patch.setenv("COURSE_SEED", "5")
@@ -154,7 +154,7 @@ def graded(name: str, ranks: int, text: str, place: Path, patch: pytest.MonkeyPa
 
 
 def lesson(name: str) -> str:
-    return (LESSON / f"{SCENARIOS[name].file}.py").read_text()
+    return (LESSON / f"{MILESTONES[name].file}.py").read_text()
 
 
 @pytest.mark.parametrize(
@@ -196,13 +196,13 @@ def test_another_right_way_is_right(
     assert verdict, verdict
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", WRONG)
 def test_a_stub_is_no_mistake_yet(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verdict = graded(name, 2, stub(lesson(name)), tmp_path, monkeypatch)
     assert verdict.status == "not yet"
-    assert f"in mine/{SCENARIOS[name].file}.py, line" in verdict.text
+    assert f"in mine/{MILESTONES[name].file}.py, line" in verdict.text
 
 
 def test_ranks_that_hang_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_ranks_that_hang_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "[send, receive])", "[send, receive][rank == 0 :])"
     )
     for timeout in (3, 10, 60):  # on a busy machine ranks may take a while to begin
-        monkeypatch.setattr(report, "TIMEOUT", timeout)
+        monkeypatch.setattr(submission, "TIMEOUT", timeout)
         (place := tmp_path / str(timeout)).mkdir()
         verdict = graded("context parallelism", 2, silent, place, monkeypatch)
         if "context.py" in verdict.text:
@@ -219,8 +219,8 @@ def test_ranks_that_hang_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_name_is_that_of_its_file_too_and_has_a_scoreboard() -> None:
-    for name, todo in SCENARIOS.items():
-        assert report.names_of(todo.file) == [name]
+    for name in WRONG:
+        assert report.names_of(MILESTONES[name].file) == [name]
     rows = report.scoreboard("tensor parallelism", "from_scratch").data.splitlines()
     assert rows[0] == "| code of | messages | bytes sent |"
     assert rows[2].startswith("| from_scratch | 96 | ")

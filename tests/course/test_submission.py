@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import SGD
 
 import minidist
-from course.project import report
+from course.project import report, submission
 from course.project.submission import guarded
 from minidist import launch
 from tests.course.verdicts import says
@@ -21,7 +21,7 @@ LESSON = ROOT / "lib" / "from_scratch"
 TYPO = "import torch\n\n\ndef all_reduce(tensor):\n    dits.all_reduce(tensor)\n\n\n"
 TYPO += "reduce_scatter = all_gather = all_reduce\n"
 SPINS = "import time\n\nwhile True:\n    time.sleep(0.1)\n"
-PATCHES = "from course.project import report\n\nreport._train_each = lambda *_: None\n"
+PATCHES = "from course.project import check\n\ncheck.run = lambda *_: None\n"
 ON_FOUR = """
 import time
 
@@ -70,7 +70,7 @@ def test_a_slip_is_named_with_its_place(
 ) -> None:
     write(tmp_path, ring=text)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(report, "TIMEOUT", 5 if text is SPINS else 15)
+    monkeypatch.setattr(submission, "TIMEOUT", 5 if text is SPINS else 15)
     says(diagnosis, report.grade("ring"))
 
 
@@ -93,7 +93,7 @@ def test_a_file_that_changes_its_grader_is_refused(
 ) -> None:
     write(tmp_path, ddp=f"{PATCHES}\n\nclass FlatDDP:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    says("replaces course.project.report._train_each", report.grade("DDP, flat"))
+    says("replaces course.project.check.run", report.grade("DDP, flat"))
 
 
 def graded(folder: Path, *only: str) -> tuple[int, list[str], str]:

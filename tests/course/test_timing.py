@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 import minidist
-from course.project.ring import Batches, Message, recorded
+from course.project.messages import Batches, Message, recorded
 from course.timing import travels, turns, waiting
 from course.timing.turns import Round
 from course.training import metered

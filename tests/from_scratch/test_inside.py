@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 import minidist
-from course.project.ring import recorded, sends
+from course.project.messages import recorded, sends
 from from_scratch.context import attention, merge, pieces, split
 from from_scratch.expert import Experts, balance
 from from_scratch.tensor import SplitBlock, all_reduce, attend, reduce_scatter, same, shard

@@ -17,7 +17,7 @@ from torch.distributed.pipelining import (
 )
 from torch.nn.functional import mse_loss
 
-from course.project.ring import recorded
+from course.project.messages import recorded
 from from_scratch.pipeline import Pipeline
 from minidist import RankError, launch
 from minidist.schedule.pipeline import (

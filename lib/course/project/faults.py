@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from course.project.milestones import Make, Trained, with_ddp, with_fsdp, with_zero
-from course.project.parity import CAP
+from course.project.scenarios import CAP
+from course.project.trained import Make, Trained, with_ddp, with_fsdp, with_zero
 from from_scratch.ddp import OverlappedDDP
 from from_scratch.fsdp import FSDP
 from from_scratch.zero import ZeRO2
@@ -65,11 +65,9 @@ class Trainer:
         own = [buffer.clone() for buffer in net.buffers()]
         made = WAYS[way](net, self.comm, CAP, lambda parameters, lr: optimizer(parameters))
         self.model, self._optimizer, self._synchronize, self._weights = made
-        for buffer, before in zip(net.buffers(), own, strict=True):
-            if fault == BUFFER:
+        if fault == BUFFER:
+            for buffer, before in zip(net.buffers(), own, strict=True):
                 buffer.copy_(before)
-            else:
-                self.comm.broadcast(buffer)  # ZeRO is given parameters alone
         if way == "ZeRO":
             self._synchronize = self._optimizer.synchronize
         groups = getattr(self._optimizer, "inner", self._optimizer).param_groups

@@ -1,116 +1,130 @@
-"""The project's milestones: what to write, in which file, and how a training loop uses it."""
+"""The project's milestones as data: what to write in which file, and what it must do and cost."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
-from inspect import signature
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import SGD, AdamW
 
-from course.project.models import blocks
-from minidist.comm.comm import Comm
-
-RATE = 0.01
-
-
-def nothing() -> None:
-    """Nothing is left to do after backward."""
+from course.project import scenarios
+from course.project.models import EITHER_ORDER, MODELS, squares
+from course.project.scenarios import Scenario
+from course.project.trained import Train, with_ddp, with_fsdp, with_zero, with_zero_3
+from course.sandbox.forbidden import without_minidist, without_torch, without_wrappers
+from minidist.schedule.pipeline import gpipe, interleaved, one_f_one_b
 
 
-class Trained(NamedTuple):
-    """What a training loop has of a wrapped model."""
+class Means(NamedTuple):
+    """What a milestone sends by, and what it must do without."""
 
-    model: Any
-    optimizer: Any
-    synchronize: Callable[[], object] = nothing
-    weights: Callable[[], dict[str, Tensor]] = dict  # all of them, by name
-
-    def step(self, loss: Tensor, after_backward: Callable[[], object] = nothing) -> None:
-        """Backward, then average, step, and zero the gradients."""
-        torch.autograd.backward(loss)
-        after_backward()
-        self.synchronize()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+    instead: str
+    without: tuple[Callable[[str], AbstractContextManager[None]], ...]
 
 
-Kind = Callable[..., Any]  # what the reader writes
-Make = Callable[..., Optimizer]  # of an optimizer: make(parameters, lr=...)
-Train = Callable[..., Trained]  # train(kind, net, comm, cap_mb), and maybe another optimizer
-
-
-def with_ddp(
-    kind: Kind, net: nn.Module, comm: Comm, cap_mb: float, optimizer: Make = AdamW
-) -> Trained:
-    """A class of `ddp.py`; those that make buckets take their cap."""
-    takes_cap = "bucket_cap_mb" in signature(kind).parameters
-    model = kind(net, comm, *((cap_mb,) if takes_cap else ()))
-    made = optimizer(net.parameters(), lr=RATE)
-    return Trained(model, made, model.synchronize, lambda: dict(net.named_parameters()))
-
-
-def with_zero(
-    kind: Kind, net: nn.Module, comm: Comm, cap_mb: float, optimizer: Make = AdamW
-) -> Trained:
-    """An optimizer of `zero.py`."""
-    made = kind(net.parameters(), optimizer, comm, bucket_cap_mb=cap_mb, lr=RATE)
-    return Trained(net, made, weights=lambda: dict(net.named_parameters()))
-
-
-def with_zero_3(
-    kind: Kind, net: nn.Module, comm: Comm, _: float, optimizer: Make = AdamW
-) -> Trained:
-    """The wrapper of `zero3.py`."""
-    model = kind(net, comm)
-    return Trained(model, optimizer(model.parameters(), lr=RATE), weights=model.weights)
-
-
-def with_fsdp(
-    kind: Kind, net: nn.Module, comm: Comm, _: float, optimizer: Make = AdamW, prefetch: bool = True
-) -> Trained:
-    """The wrapper of `fsdp.py`."""
-    model = kind(net, blocks(net), comm, prefetch)
-
-    def weights() -> dict[str, Tensor]:
-        for unit in model.units:
-            unit.unshard()
-        return dict(net.named_parameters())
-
-    return Trained(model, optimizer(model.shards, lr=RATE), model.synchronize, weights)
+IN_BATCHES = Means("`isend` and `irecv`, in one batch,", (without_torch, without_minidist))
+MESSAGES = Means("`isend` and `irecv`", (without_torch, without_minidist))
+COMM = Means("the calls of `comm`", (without_torch,))
+EXCHANGE = Means("`exchange`", (without_torch,))
+WRAPPING = Means("the calls of `comm`", (without_wrappers,))
+Cases = dict[str, tuple[Any, ...]]  # name → arguments of the scenario
 
 
 @dataclass(frozen=True)
 class Milestone:
-    """One thing to write."""
+    """Something to write in a file, and the scenario that it must come through."""
 
-    name: str
-    file: str  # in which it stands, without `.py`
-    target: str  # its class
-    train: Train  # wraps a model with it; buckets have a cap, in MiB
-    moved: int  # bytes that all ranks send in a step, over (N - 1) times those of the model
+    file: str  # without `.py`
+    names: tuple[str, ...]
+    means: Means
+    scenario: Scenario
+    cases: Cases  # in which no rank may send more than with `from_scratch`
+    others: Cases = field(default_factory=dict)  # in which only results count
+    train: Any = None  # a `Train`, which wraps a model with it: then a step's cost counts, too
+    moved: int = 0  # bytes that all ranks send in a step, over (N - 1) times those of the model
     lean: bool = False  # whether the task asks for the least memory
     overlap: float = 0.0  # the share of `from_scratch`'s that is enough, as ways to overlap differ
 
 
-MILESTONES = [
-    Milestone("DDP, per parameter", "ddp", "PerParameterDDP", with_ddp, 2, lean=True),
-    Milestone("DDP, flat", "ddp", "FlatDDP", with_ddp, 2),
-    Milestone("DDP, bucketed", "ddp", "BucketedDDP", with_ddp, 2, overlap=0.9),
-    Milestone("DDP, overlapped", "ddp", "OverlappedDDP", with_ddp, 2, overlap=0.9),
-    Milestone("ZeRO-1", "zero", "ZeRO1", with_zero, 2, lean=True),
-    Milestone("ZeRO-2", "zero", "ZeRO2", with_zero, 2, lean=True, overlap=0.75),
-    Milestone("ZeRO-3", "zero3", "ZeRO3", with_zero_3, 2),
-    Milestone("FSDP", "fsdp", "FSDP", partial(with_fsdp, prefetch=False), 3, lean=True),
-    Milestone("FSDP, prefetch", "fsdp", "FSDP", with_fsdp, 3, lean=True, overlap=0.75),
-]
+def trains(file: str, name: str, train: Train, moved: int = 2, **limits: Any) -> Milestone:
+    """A way to train; in ZeRO and FSDP all ranks must reach units in one order."""
+    models = {
+        model: case for model, case in MODELS.items() if file == "ddp" or model != EITHER_ORDER
+    }
+    drawn = {"layers drawn with seed {seed}, trained by SGD": (None, squares, SGD)}
+    cases = {model: (train, *case) for model, case in {**models, **drawn}.items()}
+    return Milestone(file, (name,), WRAPPING, scenarios.training, {}, cases, train, moved, **limits)
+
+
+MILESTONES = {
+    "ring": Milestone(
+        "ring",
+        ("all_reduce", "reduce_scatter", "all_gather"),
+        IN_BATCHES,
+        scenarios.ring,
+        {name: (name,) for name in ("all_reduce", "reduce_scatter", "all_gather")},
+        {"all_reduce of any size": ("any size",)},
+    ),
+    "DDP, per parameter": trains("ddp", "PerParameterDDP", with_ddp, lean=True),
+    "DDP, flat": trains("ddp", "FlatDDP", with_ddp),
+    "DDP, bucketed": trains("ddp", "BucketedDDP", with_ddp, overlap=0.9),
+    "DDP, overlapped": trains("ddp", "OverlappedDDP", with_ddp, overlap=0.9),
+    "ZeRO-1": trains("zero", "ZeRO1", with_zero, lean=True),
+    "ZeRO-2": trains("zero", "ZeRO2", with_zero, lean=True, overlap=0.75),
+    "ZeRO-3": trains("zero3", "ZeRO3", with_zero_3),
+    "FSDP": trains("fsdp", "FSDP", partial(with_fsdp, prefetch=False), 3, lean=True),
+    "FSDP, prefetch": trains("fsdp", "FSDP", with_fsdp, 3, lean=True, overlap=0.75),
+    "pipeline": Milestone(
+        "pipeline",
+        ("Pipeline",),
+        MESSAGES,
+        scenarios.pipeline,
+        {
+            "GPipe": (lambda ranks: gpipe(ranks, 4),),
+            "1F1B": (lambda ranks: one_f_one_b(ranks, 5),),
+            "1F1B of one micro-batch": (lambda ranks: one_f_one_b(ranks, 1),),
+            "interleaved 1F1B": (lambda ranks: interleaved(ranks, 2 * ranks, 2),),
+        },
+    ),
+    "tensor parallelism": Milestone(
+        "tensor",
+        ("SplitBlock", "attend"),
+        COMM,
+        scenarios.tensor,
+        {"full sequences": (False,), "split sequences": (True,)},
+    ),
+    "context parallelism": Milestone(
+        "context",
+        ("split", "attention"),
+        MESSAGES,
+        scenarios.context,
+        {"pieces in order": (False,), "zigzag": (True,), "large scores": (True, 2000)},
+    ),
+    "experts": Milestone(
+        "expert",
+        ("Experts",),
+        EXCHANGE,
+        scenarios.expert,
+        {"top-1": (1,), "top-2": (2,), "top-2 with capacity 3": (2, 3)},
+    ),
+    "local SGD": Milestone(
+        "local_sgd",
+        ("LocalSGD", "DiLoCo"),
+        COMM,
+        scenarios.local_sgd,
+        {
+            "LocalSGD with H = 1": (1, SGD),
+            "LocalSGD with H = 3": (3, AdamW),
+            "DiLoCo": (2, SGD, (0.7, 0.9)),
+            "DiLoCo with newcomers": (2, SGD, (0.7, 0.9), 4),
+        },
+    ),
+}
 
 
 def by_name(name: str) -> Milestone:
     """The milestone of this name."""
-    names = [each.name for each in MILESTONES]
-    if name not in names:
-        raise ValueError(f"no milestone {name!r}; there are 'ring' and {names}")
-    return MILESTONES[names.index(name)]
+    if name not in MILESTONES:
+        raise ValueError(f"no milestone {name!r}; there are {[*MILESTONES]}")
+    return MILESTONES[name]

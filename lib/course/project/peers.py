@@ -14,22 +14,22 @@ from torch.futures import Future
 from torch.optim import AdamW
 
 import minidist
-from course.project.milestones import RATE, Train, Trained
 from course.project.models import blocks
+from course.project.trained import LEARNING_RATE, Train, Trained
 from minidist.comm.comm import Comm, Pending
 
 
 def minidist_ddp(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
     """DDP of minidist."""
     model = minidist.DistributedDataParallel(net, comm=comm, bucket_cap_mb=cap_mb)
-    return Trained(model, AdamW(net.parameters(), RATE))
+    return Trained(model, AdamW(net.parameters(), LEARNING_RATE))
 
 
 def torch_ddp(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
     """DDP of torch, whose buckets go through `comm` by a communication hook."""
     model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=cap_mb)
     model.register_comm_hook(comm, lambda _, bucket: _all_reduce(comm, bucket.buffer()))
-    return Trained(model, AdamW(net.parameters(), RATE))
+    return Trained(model, AdamW(net.parameters(), LEARNING_RATE))
 
 
 def _all_reduce(comm: Comm, flat: Tensor) -> Future[Tensor]:
@@ -49,7 +49,7 @@ def _all_reduce(comm: Comm, flat: Tensor) -> Future[Tensor]:
 def minidist_zero(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
     """ZeRO of minidist, with gradients sharded."""
     more: dict[str, Any] = {"stage": 2, "comm": comm, "bucket_cap_mb": cap_mb}
-    optimizer = minidist.ZeroOptimizer(net.parameters(), AdamW, lr=RATE, **more)
+    optimizer = minidist.ZeroOptimizer(net.parameters(), AdamW, lr=LEARNING_RATE, **more)
     return Trained(net, optimizer)
 
 
@@ -66,7 +66,7 @@ def torch_zero(_: object, net: nn.Module, comm: Comm, cap_mb: float) -> Trained:
         return comm.broadcast(tensor, src, async_op)
 
     ddp = torch_ddp(None, net, comm, cap_mb)
-    return ddp._replace(optimizer=OverComm(net.parameters(), AdamW, lr=RATE))
+    return ddp._replace(optimizer=OverComm(net.parameters(), AdamW, lr=LEARNING_RATE))
 
 
 def minidist_fsdp(_: object, net: nn.Module, comm: Comm, __: float) -> Trained:
@@ -106,7 +106,7 @@ def _sharded(net: nn.Module, shard: Callable[[nn.Module], Any]) -> Trained:
     for block in reversed(blocks(net)[1:]):  # inner ones before the outer ones
         shard(block)
     model = shard(net)
-    return Trained(model, AdamW(model.parameters(), RATE))
+    return Trained(model, AdamW(model.parameters(), LEARNING_RATE))
 
 
 PEERS: dict[str, dict[str, Train]] = {

@@ -1,16 +1,14 @@
-"""The milestones after FSDP: what each file must compute, and may send, in some scenarios.
+"""The milestones' scenarios: what the reader's code must compute on every rank.
 
-A scenario runs the reader's code on every rank, beside one process with the whole batch and all
-weights, and yields what both find. Weights show in what comes out once they have been trained, so
-no scenario needs to know what a reader calls them.
+A scenario runs it beside one process with the whole batch and all weights, and yields what both
+find. Weights show in what comes out once they have been trained, so no scenario needs to know what
+a reader calls them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
-from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,20 +18,16 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW, Optimizer
 
 import minidist
-from course.project.models import draw, mlp
-from course.project.parity import compare
-from course.project.ring import Batches, recorded, sends
-from course.project.submission import LESSON, found
-from course.sandbox.forbidden import without_minidist, without_torch
-from course.verdict import Wrong, many
+from course.project.models import ROWS, Loss, draw, mlp
+from course.project.trained import LEARNING_RATE, Make, Train, Trained
+from course.verdict import many
 from from_scratch.expert import balance
 from minidist.collectives.call import record
 from minidist.comm.counted import Counted
-from minidist.comm.ours import Ours
-from minidist.schedule.pipeline import Order, gpipe, interleaved, one_f_one_b, sequence, stages_of
+from minidist.schedule.pipeline import Order, sequence, stages_of
 
 STEPS, RATE = 2, 0.1
-ENOUGH = 0.8  # of the bytes of `from_scratch`: numbers of tokens may be shorter than its int64
+CAP = 2e-4  # MiB: several buckets of each model
 
 
 class Tally(Counted):
@@ -49,6 +43,63 @@ class Tally(Counted):
 Size = Callable[[int, int], int]  # draws a size from the first number to the last
 Found = Iterator[tuple[str, Any, Any]]  # what, as the reader's code finds it, as one process does
 Scenario = Callable[..., Found]  # scenario(the reader's class or file, comm, size, ...)
+
+
+def ring(file: Any, comm: Tally, size: Size, collective: str) -> Found:
+    """A collective; its tensor has equal chunks, unless it is an all-reduce of any size."""
+    ranks, chunk = comm.ranks, size(18, 200)
+    if collective == "any size":
+        for numel in (0, 1, ranks - 1, ranks, ranks + 1, 17, chunk):
+            every = draw(numel, ranks, numel)
+            own = every[comm.rank].clone()
+            file.all_reduce(own)
+            yield f"the sum of {many(numel, 'element')}", own, every.sum(0)
+        return
+    every = draw(0, ranks, ranks, chunk)
+    own, part, right = every[comm.rank].clone(), torch.empty(chunk).double(), every.sum(0)
+    if collective == "all_reduce":
+        file.all_reduce(own.view(-1))
+        yield "the sum", own, right
+    elif collective == "reduce_scatter":
+        file.reduce_scatter(part, own)
+        yield "this rank's part of the sum", part, right[comm.rank]
+        yield "the input afterwards", own, every[comm.rank]
+    else:
+        part.copy_(own[0])
+        file.all_gather(own, part)
+        yield "what is gathered", own, every[:, 0]
+
+
+def training(
+    kind: Any,
+    comm: Tally,
+    size: Size,
+    train: Train,
+    build: Callable[[], nn.Module] | None,
+    loss: Loss,
+    optimizer: Make = AdamW,
+) -> Found:
+    """Four steps from rank 0's weights, each rank with its rows. None builds drawn layers."""
+    torch.manual_seed(3)
+    net = build() if build else mlp(5, *(size(1, 11) for _ in range(3)), 2)
+    alone, share = deepcopy(net), ROWS // comm.ranks
+    with torch.no_grad():
+        for tensor in [*net.parameters(), *net.buffers()]:
+            tensor.add_(comm.rank)  # rank 0's must win
+    trained = train(kind, net, comm, CAP, optimizer)
+    right = Trained(alone, optimizer(alone.parameters(), lr=LEARNING_RATE))
+    for step in range(4):
+        own = loss(trained.model, step, slice(comm.rank * share, (comm.rank + 1) * share))
+        trained.step(own)
+        whole = loss(alone, step, slice(None))
+        right.step(whole)
+        mean = own.detach() / comm.ranks
+        dist.all_reduce(mean)
+        yield f"the mean loss of all ranks in step {step + 1}", mean, whole
+    for name, weight in trained.weights().items():
+        yield f"{name} after all steps", weight, alone.get_parameter(name)
+    for name, buffer in net.named_buffers():
+        yield name, buffer, alone.get_buffer(name)
 
 
 def pipeline(kind: Any, comm: Tally, size: Size, order: Callable[[int], Order]) -> Found:
@@ -217,112 +268,3 @@ def _step(optimizers: Iterable[Any]) -> None:
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
-
-
-class Scenarios(NamedTuple):
-    """A milestone: a file, and what it must do."""
-
-    file: str
-    names: tuple[str, ...]  # of what to write there
-    instead: str  # of torch's collectives
-    scenario: Scenario
-    cases: dict[str, tuple[Any, ...]]  # name → arguments of the scenario
-
-
-MESSAGES, COMM = "`isend` and `irecv`", "the calls of `comm`"
-SCENARIOS = {
-    "pipeline": Scenarios(
-        "pipeline",
-        ("Pipeline",),
-        MESSAGES,
-        pipeline,
-        {
-            "GPipe": (lambda ranks: gpipe(ranks, 4),),
-            "1F1B": (lambda ranks: one_f_one_b(ranks, 5),),
-            "1F1B of one micro-batch": (lambda ranks: one_f_one_b(ranks, 1),),
-            "interleaved 1F1B": (lambda ranks: interleaved(ranks, 2 * ranks, 2),),
-        },
-    ),
-    "tensor parallelism": Scenarios(
-        "tensor",
-        ("SplitBlock", "attend"),
-        COMM,
-        tensor,
-        {"full sequences": (False,), "split sequences": (True,)},
-    ),
-    "context parallelism": Scenarios(
-        "context",
-        ("split", "attention"),
-        MESSAGES,
-        context,
-        {"pieces in order": (False,), "zigzag": (True,), "large scores": (True, 2000)},
-    ),
-    "experts": Scenarios(
-        "expert",
-        ("Experts",),
-        "`exchange`",
-        expert,
-        {"top-1": (1,), "top-2": (2,), "top-2 with capacity 3": (2, 3)},
-    ),
-    "local SGD": Scenarios(
-        "local_sgd",
-        ("LocalSGD", "DiLoCo"),
-        COMM,
-        local_sgd,
-        {
-            "LocalSGD with H = 1": (1, SGD),
-            "LocalSGD with H = 3": (3, AdamW),
-            "DiLoCo": (2, SGD, (0.7, 0.9)),
-            "DiLoCo with newcomers": (2, SGD, (0.7, 0.9), 4),
-        },
-    ),
-}
-
-
-class Sent(NamedTuple):
-    """What a rank sends in a scenario."""
-
-    messages: int
-    nbytes: int
-    batches: Batches  # of messages that it posts itself
-
-
-def check_scenarios(written: Any, name: str, seed: int) -> dict[str, Sent]:
-    """On a rank: compare results with one process, and what this rank sends with `from_scratch`.
-
-    Raises:
-        Wrong: a result is not that of one process, or this rank sends too much or by other means.
-    """
-    todo, every = SCENARIOS[name], dict[str, Sent]()
-    right = found(LESSON, todo.file, *todo.names)
-    for case in todo.cases:
-        where = f"{case}, {many(dist.get_world_size(), 'rank')}"
-        least, own = (_sent(each, todo, case, where, seed) for each in (right, written))
-        if own.messages > least.messages or own.nbytes > least.nbytes:
-            raise Wrong(
-                f"{where}: the results are right, and this rank sends "
-                f"{many(own.messages, 'message')} and {own.nbytes:,} bytes; {least.messages} and "
-                f"{least.nbytes:,} are enough."
-            )
-        if own.nbytes < ENOUGH * least.nbytes:
-            raise Wrong(
-                f"{where}: the results are right, and {own.nbytes:,} of the {least.nbytes:,} bytes "
-                f"that it takes went through {todo.instead}. Send nothing by other means, and do "
-                "not keep what can be sent again."
-            )
-        every[case] = own
-    return every
-
-
-def _sent(written: Any, todo: Scenarios, case: str, where: str, seed: int) -> Sent:
-    comm, itself = Tally(Ours(algorithm="ring")), todo.instead == MESSAGES
-    others = without_minidist(todo.instead) if itself else nullcontext()
-    with without_torch(todo.instead), others, recorded() as batches:
-        size = Random(seed).randint
-        for what, mine, right in todo.scenario(written, comm, size, *todo.cases[case]):
-            if not isinstance(mine, Tensor):
-                raise Wrong(f"{where}: {what} is {mine!r:.60}, expected a tensor.")
-            compare(f"{where}: {what}", mine.detach(), right.detach())
-    if itself:
-        return Sent(len(sends(batches)), sum(sends(batches)), batches)
-    return Sent(comm.messages_sent, comm.bytes_sent, [])

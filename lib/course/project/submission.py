@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -18,11 +19,13 @@ from typing import Any, TypeVar
 from torch.optim import Optimizer
 
 from course.capstone.run import file_of
-from course.verdict import Wrong
+from course.verdict import Wrong, on_ranks
 
 T = TypeVar("T")
 
 LESSON = "from_scratch"
+TIMEOUT = 30.0
+HINTS = {"NoneType": " Is it the gradient of a frozen parameter?"}
 IMPORTS_LESSON = re.compile(rf"^\s*(from|import) +{LESSON}\b", re.MULTILINE)
 GUARDED = re.compile(r"(course|minidist)(\.|$)|torch\.distributed(\.distributed_c10d)?$")
 
@@ -64,6 +67,18 @@ def found(package: str, file: str, *names: str) -> Any:
         if not hasattr(module, name):
             raise NotImplementedError(f"there is no {name} in {package}/{file}.py.")
     return module if len(names) > 1 else getattr(module, names[0])
+
+
+def source(package: str, file: str, *names: str) -> Callable[[], Any]:
+    """Loads something of a project's file, on a rank."""
+    return partial(found, package, file, *names)
+
+
+def graded(
+    source: Callable[[], Any], ranks: int, work: Callable[..., Any], *args: Any
+) -> list[Any]:
+    """Results of work(what `source` loads, *args) on so many ranks."""
+    return on_ranks(with_submission, ranks, source, work, *args, timeout=TIMEOUT, hints=HINTS)
 
 
 def with_submission(source: Callable[[], Any], work: Callable[..., T], *args: Any) -> T:

@@ -1,33 +1,31 @@
-"""What a step of a milestone costs: calls, bytes, memory, and time on an emulated link."""
+"""What a step of training costs, in calls, bytes and memory; and what is too much."""
 
 import ctypes
 import gc
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import psutil  # type: ignore[import-untyped]
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from course.project.milestones import Milestone, Trained, nothing
+from course.project.milestones import MILESTONES, Milestone
 from course.project.models import Twice, mlp
-from course.project.ring import recorded, sends
+from course.project.submission import LESSON, graded, source
+from course.project.trained import Trained, nothing
 from course.timing.travels import Awaited
+from course.verdict import Wrong
 from minidist.comm.comm import Around, Comm, Pending, Start
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
-from minidist.comm.slowed import Slowed
 from minidist.memory.meter import Meter
-from minidist.schedule.cost import Link
 
-LINK = Link(alpha=100e-6, beta=1 / 250e6)  # 100 µs and 250 MB/s: what a laptop's cores can hide
-WIDTH, LAYERS, ROWS = 192, 8, 96
+RANKS = 3  # on two, a gather of everything sends no more than an all-reduce
+WIDTH, LAYERS = 192, 8
 CAP = WIDTH * WIDTH * 8 / 2**20  # MiB: a bucket for each layer
-STEPS, ROUNDS = 3, 9
+STEPS = 3
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 
@@ -140,17 +138,6 @@ def of_the_process() -> int:
     return int(psutil.Process().memory_full_info().uss)
 
 
-def fastest(work: Callable[[], object]) -> float:
-    """The seconds of the fastest round: what slows one down is other work on the machine."""
-    took = []
-    for _ in range(ROUNDS):
-        dist.barrier()
-        start = time.perf_counter()
-        work()
-        took.append(time.perf_counter() - start)
-    return min(took)
-
-
 def cost(kind: type, milestone: Milestone) -> Cost:
     """On a rank: what a step of a milestone's class sends and holds."""
     one = torch.ones(1, WIDTH).double()
@@ -163,41 +150,77 @@ def cost(kind: type, milestone: Milestone) -> Cost:
     return Cost(len(counted.calls), *sent, most, kept, seen.overlaps, early, seen.passed, twice)
 
 
-def score(kind: type, milestone: Milestone) -> tuple[tuple[int, ...], float]:
-    """On a rank: calls, messages, bytes and the peak of a step, and its seconds on the link."""
-    slowed = Slowed(Ours(algorithm="shared_memory", check=False), LINK)
-    trained = milestone.train(kind, build(), slowed, CAP)
-    rows = torch.ones(ROWS, WIDTH).double()
-    seconds = fastest(lambda: step(trained, rows))  # first: `of_the_process` changes malloc
-    return cost(kind, milestone)[:4], seconds
+@cache
+def reference(name: str) -> Cost:
+    """That of `from_scratch`."""
+    milestone = MILESTONES[name]
+    kind = source(LESSON, milestone.file, *milestone.names)
+    return of_all(graded(kind, RANKS, cost, milestone))
 
 
-def least_bytes(milestone: Milestone, ranks: int) -> int:
-    """That all ranks together must send in a step: each phase moves (N - 1) times the model."""
-    weights = sum(parameter.nbytes for parameter in build().parameters())
-    return milestone.moved * (ranks - 1) * weights
+def of_all(costs: Sequence[Cost]) -> Cost:
+    """Rank 0's, with the bytes of all ranks."""
+    return Cost(*costs[0])._replace(nbytes=sum(each.nbytes for each in costs))
 
 
-# ---- the ring's ----
+# ---- what is too much ----
 
-RING_BYTES = 2**20
-RING_LINK = Link(alpha=1e-3, beta=1 / 50e6)  # slow, as four ranks wake each other six times
+LEAN = ("peak", "kept")  # matters where the least memory is asked for
+TOO_MUCH = {  # how many times the lesson's is enough, and what to say of more
+    "nbytes": (
+        1.0,
+        "all {ranks} ranks together send {own:,} bytes in a step; {right:,} are enough: {moved} "
+        "(N - 1) times the model.",
+    ),
+    "calls": (1.0, "in {own} calls a step; {right} are enough."),
+    "peak": (  # buckets may be cut a little differently
+        1.1,
+        "a rank holds {own:,} bytes at the peak of a step; {right:,} are enough. What is held "
+        "longer than it is needed?",
+    ),
+    "kept": (  # a page here and there is somebody else's
+        1.25,
+        "some steps let the process of a rank grow by {own:,} bytes; {right:,} are enough. What is "
+        "kept, and not in a tensor?",
+    ),
+    "passed": (
+        1.0,
+        "{own} times in a step a gather is waited for that was called after another: gather one's "
+        "own unit before the next.",
+    ),
+    "twice": (
+        1.0,
+        "a step in which a unit runs twice takes {own} calls; {right} are enough. Gather a unit "
+        "only if its weights are not there.",
+    ),
+}
+TOO_LITTLE = {  # the milestone says which part of the lesson's is enough
+    "overlaps": "{own} times in a step a call is on its way while a layer computes or another call "
+    "is made; it could be {right} times. Make each call as early as you can, with async_op=True, "
+    "and wait as late as you can.",
+    "early": "{own} of {calls} calls are made before backward ends; it could be {right}.",
+}
 
 
-def ring_score(all_reduce: Callable[[torch.Tensor], object]) -> tuple[tuple[int, int], float]:
-    """On a rank: messages and bytes of an all-reduce of 1 MiB, and its seconds on the link."""
-    tensor, sent = torch.ones(RING_BYTES // 4), list[int]()
+def check_cost(costs: Sequence[Cost], name: str) -> None:
+    """Raise Wrong if a step costs more than that of `from_scratch`, or hides less of it."""
+    milestone, own, right = MILESTONES[name], of_all(costs), reference(name)
+    words = {"ranks": RANKS, "moved": milestone.moved, "calls": own.calls}
 
-    def once() -> None:
-        with recorded(RING_LINK) as batches:
-            all_reduce(tensor)
-        sent[:] = sends(batches)
+    def wrong(measure: str, said: str) -> Wrong:
+        numbers = {"own": getattr(own, measure), "right": getattr(right, measure)}
+        return Wrong(f"The result is right, and {said.format(**words, **numbers)}")
 
-    seconds = fastest(once)
-    return (len(sent), sum(sent)), seconds
-
-
-def ring_model(ranks: int) -> tuple[int, int, float]:
-    """What the cost model says of the same: messages, bytes and seconds."""
-    steps, chunk = 2 * (ranks - 1), RING_BYTES // ranks
-    return steps, steps * chunk, steps * (RING_LINK.alpha + RING_LINK.beta * chunk)
+    for measure, (enough, said) in TOO_MUCH.items():
+        matters = milestone.lean or measure not in LEAN
+        if matters and getattr(own, measure) > enough * getattr(right, measure):
+            raise wrong(measure, said)
+    for measure, said in TOO_LITTLE.items():
+        if getattr(own, measure) < milestone.overlap * getattr(right, measure):
+            raise wrong(measure, said)
+    if own.nbytes < right.nbytes:
+        raise wrong(
+            "nbytes",
+            "{own:,} of the {right:,} bytes that it takes went through `comm`. Make its calls, and "
+            "no others.",
+        )
