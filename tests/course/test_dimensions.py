@@ -6,8 +6,12 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.functional import mse_loss
 
 from course.figures.dimensions import who_talks
+from course.training import dimensions
 from course.training.dimensions import (
     BLOCKS,
     HIDDEN,
@@ -16,9 +20,9 @@ from course.training.dimensions import (
     WIDTH,
     Run,
     alone,
-    fsdp_and_tensor,
     three_dimensional,
 )
+from from_scratch.fsdp import FSDP
 from minidist import launch
 
 STEPS, FLOAT = 3, 4  # bytes
@@ -28,6 +32,24 @@ THREE = [
     {"data": 1, "pipeline": 4, "tensor": 2},
     {"data": 2, "pipeline": 1, "tensor": 4},
 ]
+
+
+def fsdp_and_tensor(steps: int, sizes: dict[str, int]) -> Run:
+    """On each rank of a mesh "data" × "tensor": FSDP between the groups that split each layer."""
+    mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    x, y = (dimensions.of_replica(each, mesh) for each in dimensions.batch())
+    net, losses = dimensions.split_network(mesh), []
+    model = FSDP(net, net, dimensions.comm_of(mesh, "data"))
+    optimizer = torch.optim.SGD(model.shards, 0.1)
+    with dimensions.sent_on(mesh) as sent:
+        for _ in range(steps):
+            loss = mse_loss(model(x), y)
+            torch.autograd.backward(loss)
+            model.synchronize()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(dimensions.mean(loss.item()))
+    return Run(losses, sent)
 
 
 @cache

@@ -5,7 +5,6 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import wait
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 from course.training.quorum import Member, Quorum, Round, _framed
-from course.training.rounds import Run, Work, replayed, running
+from course.training.rounds import Run, Work, ended, replayed, running
 from minidist.launch.outcome import Raised
 
 SMALL = Work(width=16, layers=1, context=16, every=2)
@@ -66,13 +65,6 @@ def test_those_who_are_killed_cost_their_own_steps_and_come_back() -> None:
     those_of_one_process(run, weights)
 
 
-def outcome(run: Run, worker: int) -> Any:
-    process = run.processes[worker]
-    while not (found := process.hear()):
-        assert wait(process.waitables, 60)
-    return found
-
-
 @pytest.mark.claim("I2")
 def test_one_that_hangs_is_left_behind_and_a_state_that_nobody_has_is_missed() -> None:
     with running(SMALL, 3, patience=3) as run:
@@ -80,7 +72,7 @@ def test_one_that_hangs_is_left_behind_and_a_state_that_nobody_has_is_missed() -
         run.signal(1, signal.SIGSTOP)
         run.until(without(1))
         run.signal(1, signal.SIGCONT)
-        left = outcome(run, 1)
+        left = ended(run.processes[1])
         assert isinstance(left, Raised)
         assert "ConnectionError" in left.describe("") or "BrokenPipe" in left.describe("")
         run.start(1)
@@ -88,7 +80,7 @@ def test_one_that_hangs_is_left_behind_and_a_state_that_nobody_has_is_missed() -
         weights = run.finish()
         those_of_one_process(run, weights)
         run.start(0)  # all have ended, and their weights with them
-        assert "the quorum has closed the connection" in outcome(run, 0).describe("")
+        assert "the quorum has closed the connection" in ended(run.processes[0]).describe("")
 
 
 # ---- the protocol, with threads for workers ----

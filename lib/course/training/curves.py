@@ -2,7 +2,6 @@
 
 # mypy: disable-error-code=no-untyped-call
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -30,11 +29,6 @@ def learned(work: Work, way: str, steps: int, look: int) -> list[Point]:
     `way`: "DDP", "averages" (the weights, plainly), or "DiLoCo"; rounds have `work.every` steps,
     and a multiple of it is `look`.
     """
-    return list(points(work, way, steps, look))
-
-
-def points(work: Work, way: str, steps: int, look: int) -> Iterator[Point]:
-    """The same, one by one."""
     model, comm = work.model(), Counted(Ours(algorithm="ring", check=False))
     inner = work.inner(model)
     optimizer: Any = inner
@@ -45,7 +39,7 @@ def points(work: Work, way: str, steps: int, look: int) -> Iterator[Point]:
     else:
         optimizer = DiLoCo(inner, comm, work.every, *work.outer)
     comm.clear()  # all have the weights of rank 0
-    yield Point(0, 0, loss_of(work, model))
+    points = [Point(0, 0, loss_of(work, model))]
     for step in range(steps):
         work.loss(model, dist.get_rank(), step).backward()
         if way == "DDP":
@@ -53,7 +47,8 @@ def points(work: Work, way: str, steps: int, look: int) -> Iterator[Point]:
         optimizer.step()
         optimizer.zero_grad()
         if (step + 1) % look == 0:
-            yield Point(step + 1, comm.bytes_sent, loss_of(work, model))
+            points.append(Point(step + 1, comm.bytes_sent, loss_of(work, model)))
+    return points
 
 
 @torch.no_grad()

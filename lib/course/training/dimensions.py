@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -15,7 +14,6 @@ from torch.nn.functional import mse_loss
 
 import minidist
 from from_scratch.ddp import FlatDDP
-from from_scratch.fsdp import FSDP
 from from_scratch.pipeline import Pipeline
 from from_scratch.tensor import SplitBlock
 from minidist.schedule.pipeline import one_f_one_b, sequence
@@ -68,45 +66,54 @@ def batch() -> tuple[Tensor, Tensor]:
 def alone(steps: int) -> list[float]:
     """The losses of one process."""
     net, (x, y) = network(), batch()
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    return [_step(optimizer, partial(_whole, net, x, y)) for _ in range(steps)]
-
-
-def fsdp_and_tensor(steps: int, sizes: Mapping[str, int]) -> Run:
-    """On each rank of a mesh "data" × "tensor": FSDP between the groups that split each layer."""
-    mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-    net, x, y = _split_network(mesh), *(_mine(each, mesh) for each in batch())
-    model = FSDP(net, net, comm_of(mesh, "data"))
-    optimizer = torch.optim.SGD(model.shards, 0.1)
-
-    def backward() -> Tensor:
-        loss = _whole(model, x, y)
-        model.synchronize()
-        return loss
-
-    with sent_on(mesh) as sent:
-        losses = [_step(optimizer, backward) for _ in range(steps)]
-    return Run([_mean(loss) for loss in losses], sent)
+    optimizer, losses = torch.optim.SGD(net.parameters(), 0.1), []
+    for _ in range(steps):
+        loss = mse_loss(net(x), y)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
 
 
 def three_dimensional(steps: int, sizes: Mapping[str, int]) -> Run:
     """On each rank of a mesh "data" × "pipeline" × "tensor": DDP over pipelines of split layers."""
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-    net, x, y = _split_network(mesh), *(_mine(each, mesh) for each in batch())
+    net, x, y = split_network(mesh), *(of_replica(each, mesh) for each in batch())
     stages, border = sizes["pipeline"], torch.empty(len(x) // MICRO, WIDTH)
     pipeline = Pipeline(net, stages, border, mesh["pipeline"].get_group())
     own = nn.ModuleList(pipeline.modules.values())
     ddp, optimizer = FlatDDP(own, comm_of(mesh, "data")), torch.optim.SGD(own.parameters(), 0.1)
-    works = sequence(one_f_one_b(stages, MICRO))
-
-    def backward() -> Tensor:
-        loss = pipeline.step(works, x, y, mse_loss)
-        ddp.synchronize()
-        return torch.zeros(()) if loss is None else stages * loss  # the last stage's, for the mean
-
+    works, losses = sequence(one_f_one_b(stages, MICRO)), []
     with sent_on(mesh) as sent:
-        losses = [_step(optimizer, backward) for _ in range(steps)]
-    return Run([_mean(loss) for loss in losses], sent)
+        for _ in range(steps):
+            loss = pipeline.step(works, x, y, mse_loss)  # the last stage has it
+            ddp.synchronize()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(mean(0.0 if loss is None else stages * loss.item()))
+    return Run(losses, sent)
+
+
+def split_network(mesh: DeviceMesh) -> nn.Sequential:
+    """With this rank's part of each layer."""
+    net, comm = network(), comm_of(mesh, "tensor")
+    for block in net:
+        assert isinstance(block, Block)
+        block.split(comm)
+    return net
+
+
+def of_replica(full: Tensor, mesh: DeviceMesh) -> Tensor:
+    """This replica's samples."""
+    return full.chunk(mesh["data"].size())[mesh["data"].get_local_rank()]
+
+
+def mean(loss: float) -> float:
+    """Over all ranks."""
+    box = torch.tensor(loss, dtype=torch.float64)
+    dist.all_reduce(box)
+    return box.item() / dist.get_world_size()
 
 
 def comm_of(mesh: DeviceMesh, dimension: str) -> minidist.Ours:
@@ -129,37 +136,3 @@ def sent_on(mesh: DeviceMesh) -> Iterator[dict[str, Counter[int]]]:
 
     with patch.object(dist.ProcessGroup, "send", noted):
         yield sent
-
-
-def _step(optimizer: torch.optim.Optimizer, backward: Any) -> float:
-    optimizer.zero_grad()
-    loss: Tensor = backward()
-    optimizer.step()
-    return loss.item()
-
-
-def _whole(model: Any, x: Tensor, y: Tensor) -> Tensor:
-    loss: Tensor = mse_loss(model(x), y)
-    torch.autograd.backward(loss)
-    return loss.detach()
-
-
-def _mine(full: Tensor, mesh: DeviceMesh) -> Tensor:
-    """This replica's samples."""
-    return full.chunk(mesh["data"].size())[mesh["data"].get_local_rank()]
-
-
-def _split_network(mesh: DeviceMesh) -> nn.Sequential:
-    """With this rank's part of each layer."""
-    net, comm = network(), comm_of(mesh, "tensor")
-    for block in net:
-        assert isinstance(block, Block)
-        block.split(comm)
-    return net
-
-
-def _mean(loss: float) -> float:
-    """Over all ranks."""
-    box = torch.tensor(loss, dtype=torch.float64)
-    dist.all_reduce(box)
-    return box.item() / dist.get_world_size()

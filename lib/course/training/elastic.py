@@ -6,12 +6,10 @@ where to go on. `python -m minidist.train` does the same under torchrun.
 """
 
 # mypy: disable-error-code=no-untyped-call
-# (torch does not type `backward`, and the book shows these lines)
 
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,25 +17,27 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from course.training import data, models
+from course.training.loop import save
 
 BATCH = 64  # images a step, of all ranks together
 EVERY = 4  # steps from checkpoint to checkpoint
 
 
-# [train]
 def train(folder: Path, steps: int, die_at: int | None = None) -> list[float]:
     """Train on all ranks of the default group; return the loss of each step, alike on all ranks.
 
     Starts from the checkpoint in `folder`, if there is one. The last rank kills itself before step
-    `die_at`, once.
+    `die_at`.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     net, optimizer, losses = _begin(folder)
-    model = DistributedDataParallel(net)
+    model, digits = DistributedDataParallel(net), data.digits()
     for step in range(len(losses), steps):
-        if step == die_at and rank == ranks - 1 and _first_time(folder / "killed"):
+        if step == die_at and rank == ranks - 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        pixels, labels = (part.tensor_split(ranks)[rank] for part in _batch(step))
+        order = torch.randperm(len(digits[1]), generator=torch.Generator().manual_seed(step))
+        own = order[:BATCH].tensor_split(ranks)[rank]  # depends on nothing but the step
+        pixels, labels = (part[own] for part in digits)
         loss = functional.cross_entropy(model(pixels), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -45,20 +45,10 @@ def train(folder: Path, steps: int, die_at: int | None = None) -> list[float]:
         mean = loss.detach() / ranks
         dist.all_reduce(mean)
         losses.append(mean.item())
-        if rank == 0 and (step + 1) % EVERY == 0:
+        if (step + 1) % EVERY == 0:
             state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}
-            _save(state, folder / "checkpoint.pt")
+            save(state, folder / "checkpoint.pt")
     return losses
-
-
-def _save(state: dict[str, Any], path: Path) -> None:
-    """Never leave half a checkpoint: write another file, then put it in place in one go."""
-    unfinished = path.with_suffix(".unfinished")
-    torch.save(state, unfinished)
-    unfinished.replace(path)
-
-
-# [end]
 
 
 def _begin(folder: Path) -> tuple[torch.nn.Module, torch.optim.Optimizer, list[float]]:
@@ -73,16 +63,3 @@ def _begin(folder: Path) -> tuple[torch.nn.Module, torch.optim.Optimizer, list[f
     net.load_state_dict(state["net"])
     optimizer.load_state_dict(state["optimizer"])
     return net, optimizer, state["losses"]
-
-
-def _first_time(mark: Path) -> bool:
-    first = not mark.exists()
-    mark.touch()
-    return first
-
-
-def _batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The images and labels of a step; which they are depends on its number alone."""
-    pixels, labels = data.digits()
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(step))[:BATCH]
-    return pixels[order], labels[order]

@@ -1,7 +1,5 @@
 """Survivors of a dead rank go on without a checkpoint, each from what it has in its own memory.
 
-    python -m course.training.regroup
-
 Under data parallelism every rank holds all weights and all of the optimizer's state. So a death
 takes nothing away but the process group and the step in flight: the survivors make a new group
 and do that step again. Elastic Horovod and torchft do this for real jobs, with many more cases.
@@ -9,11 +7,8 @@ and do that step again. Elastic Horovod and torchft do this for real jobs, with 
 
 # mypy: disable-error-code=no-untyped-call
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -25,6 +20,11 @@ from torch.distributed import DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+
+from course.training.rounds import ended, on_worker
+from minidist.launch import pickling
+from minidist.launch.cleanup import Interrupts, job
+from minidist.launch.outcome import Returned
 
 STEPS, DIES_AT, RANKS = 6, 3, 3
 GRACE = timedelta(seconds=5)  # in which a survivor comes to the new group
@@ -83,27 +83,13 @@ def _who_is_left(rank: int, members: list[int], store: Store) -> list[int]:
 def run() -> list[dict[str, Any]]:
     """What each survivor has at the end."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "course.training.regroup"]
-    quiet: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(store.port)], env=environment, **quiet)
-        for rank in range(RANKS)
-    ]
-    said = [each.communicate(timeout=600)[0] for each in ranks]
-    return [json.loads(text) for text in said if text]
+    with Interrupts() as interrupts, job(interrupts) as ours, interrupts.allowed():
+        ranks = [ours.start(on_worker, _train, rank, store.port) for rank in range(RANKS)]
+        ends = [ended(rank) for rank in ranks]
+    return [pickling.loads(end.value) for end in ends if isinstance(end, Returned)]
 
 
-def main() -> None:
-    """Start all ranks, or be one of them."""
-    if len(sys.argv) == 1:
-        for each in run():
-            print(f"groups of {each['groups']} ranks, {each['steps']} steps")
-        return
-    torch.set_num_threads(1)
-    store = TCPStore("127.0.0.1", int(sys.argv[2]), is_master=False)
-    print(json.dumps(train(int(sys.argv[1]), store)), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def _train(rank: int, port: int) -> dict[str, Any]:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the store warns at length of who is late
+    return train(rank, TCPStore("127.0.0.1", port, is_master=False))

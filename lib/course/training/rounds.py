@@ -30,7 +30,7 @@ from course.training.quorum import Member, Quorum, Round
 from from_scratch.local_sgd import DiLoCo
 from minidist.launch import pickling
 from minidist.launch.cleanup import Interrupts, Job, job
-from minidist.launch.outcome import Returned, outcome_of
+from minidist.launch.outcome import Outcome, Returned, outcome_of
 from minidist.launch.process import ForkedProcess, Launcher
 from minidist.train.text import rows_of
 
@@ -109,7 +109,8 @@ class Run:
     def start(self, worker: int) -> None:
         """Start a worker, or start it again."""
         self._note("start", worker)
-        self.processes[worker] = self._job.start(_main, self._path, worker, self._work)
+        work = work_in_rounds, self._path, worker, self._work
+        self.processes[worker] = self._job.start(on_worker, *work)
 
     def kill(self, worker: int) -> None:
         """SIGKILL: it can neither catch it nor say goodbye."""
@@ -137,10 +138,7 @@ class Run:
         self.until(lambda ended: ended.last)
         weights = {}
         for worker in self.rounds[-1].members:
-            process = self.processes[worker]
-            while not (outcome := process.hear()):
-                if not wait(process.waitables, SECONDS):
-                    raise RuntimeError(f"worker {worker} has not ended in {SECONDS:g} s")
+            outcome = ended(self.processes[worker])
             if isinstance(outcome, Returned):
                 weights[worker] = pickling.loads(outcome.value)
         return weights
@@ -160,9 +158,18 @@ def running(work: Work, workers: int, patience: float = 30) -> Iterator[Run]:
             yield run
 
 
-def _main(launcher: Launcher, path: Path, worker: int, work: Work) -> None:
+def on_worker(launcher: Launcher, function: Callable[..., object], *args: Any) -> None:
+    """Report what a function returns, from a process that may die without the others."""
     torch.set_num_threads(1)
-    launcher.report(outcome_of(lambda: work_in_rounds(path, worker, work), __file__))
+    launcher.report(outcome_of(lambda: function(*args), __file__))
+
+
+def ended(process: ForkedProcess) -> Outcome:
+    """How a worker ends, which may take it `SECONDS`."""
+    while not (outcome := process.hear()):
+        if not wait(process.waitables, SECONDS):
+            raise RuntimeError(f"process {process.pid} has not ended in {SECONDS:g} s")
+    return outcome
 
 
 # [oracle]
