@@ -2,7 +2,7 @@
 
 import ctypes
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from torch import nn
 from course.project.milestones import MILESTONES, Milestone
 from course.project.models import Twice, mlp
 from course.project.submission import LESSON, graded, source
-from course.project.trained import Trained, nothing
+from course.project.trained import Trained
 from course.timing.travels import Awaited
 from course.verdict import Wrong
 from minidist.comm.comm import Around, Comm, Pending, Start
@@ -84,11 +84,9 @@ def build() -> nn.Module:
     return nn.Sequential(*(mlp(WIDTH, WIDTH) for _ in range(LAYERS)))
 
 
-def step(
-    trained: Trained, inputs: torch.Tensor, after_backward: Callable[[], object] = nothing
-) -> None:
+def step(trained: Trained, inputs: torch.Tensor) -> None:
     """Train one step."""
-    trained.step(trained.model(inputs).square().mean(), after_backward)
+    trained.step(trained.model(inputs).square().mean())
 
 
 def traffic(
@@ -100,13 +98,18 @@ def traffic(
         if isinstance(layer, nn.Linear):
             layer.register_forward_hook(overlapping.watch)
     comm = Counted(overlapping)
-    trained = milestone.train(kind, net, comm, CAP)
-    early = list[int]()
+    trained, early = milestone.train(kind, net, comm, CAP), 0
+
+    def synchronize() -> None:  # once backward has ended
+        nonlocal early
+        early = len(comm.calls)
+        trained.synchronize()
+
     for _ in range(STEPS):
         comm.clear()
         overlapping.overlaps = overlapping.passed = 0
-        step(trained, rows, lambda: early.append(len(comm.calls)))
-    return comm, overlapping, early[-1]
+        step(trained._replace(synchronize=synchronize), rows)
+    return comm, overlapping, early
 
 
 def memory(milestone: Milestone, kind: type, rows: torch.Tensor) -> tuple[int, int]:
@@ -165,62 +168,42 @@ def of_all(costs: Sequence[Cost]) -> Cost:
 
 # ---- what is too much ----
 
-LEAN = ("peak", "kept")  # matters where the least memory is asked for
-TOO_MUCH = {  # how many times the lesson's is enough, and what to say of more
-    "nbytes": (
-        1.0,
-        "all {ranks} ranks together send {own:,} bytes in a step; {right:,} are enough: {moved} "
-        "(N - 1) times the model.",
-    ),
-    "calls": (1.0, "in {own} calls a step; {right} are enough."),
-    "peak": (  # buckets may be cut a little differently
-        1.1,
-        "a rank holds {own:,} bytes at the peak of a step; {right:,} are enough. What is held "
-        "longer than it is needed?",
-    ),
-    "kept": (  # a page here and there is somebody else's
-        1.25,
-        "some steps let the process of a rank grow by {own:,} bytes; {right:,} are enough. What is "
-        "kept, and not in a tensor?",
-    ),
-    "passed": (
-        1.0,
-        "{own} times in a step a gather is waited for that was called after another: gather one's "
-        "own unit before the next.",
-    ),
-    "twice": (
-        1.0,
-        "a step in which a unit runs twice takes {own} calls; {right} are enough. Gather a unit "
-        "only if its weights are not there.",
-    ),
+SPARE = {"peak": 1.1, "kept": 1.25}  # buckets are cut differently; pages are shared with others
+TOO_MUCH = {  # more than from_scratch's
+    "nbytes": "all {ranks} ranks together send {own:,} bytes in a step; {right:,} are enough: "
+    "{moved} (N - 1) times the model.",
+    "calls": "in {own} calls a step; {right} are enough.",
+    "peak": "a rank holds {own:,} bytes at the peak of a step; {right:,} are enough. What is held "
+    "longer than it is needed?",
+    "kept": "some steps let the process of a rank grow by {own:,} bytes; {right:,} are enough. "
+    "What is kept, and not in a tensor?",
+    "passed": "{own} times in a step a gather is waited for that was called after another: gather "
+    "one's own unit before the next.",
+    "twice": "a step in which a unit runs twice takes {own} calls; {right} are enough. Gather a "
+    "unit only if its weights are not there.",
 }
-TOO_LITTLE = {  # the milestone says which part of the lesson's is enough
+TOO_LITTLE = {  # less than the part of from_scratch's that is enough
     "overlaps": "{own} times in a step a call is on its way while a layer computes or another call "
     "is made; it could be {right} times. Make each call as early as you can, with async_op=True, "
     "and wait as late as you can.",
     "early": "{own} of {calls} calls are made before backward ends; it could be {right}.",
+    "nbytes": "{own:,} of the {right:,} bytes that it takes went through `comm`. Make its calls, "
+    "and no others.",
 }
 
 
 def check_cost(costs: Sequence[Cost], name: str) -> None:
     """Raise Wrong if a step costs more than that of `from_scratch`, or hides less of it."""
-    milestone, own, right = MILESTONES[name], of_all(costs), reference(name)
-    words = {"ranks": RANKS, "moved": milestone.moved, "calls": own.calls}
-
-    def wrong(measure: str, said: str) -> Wrong:
-        numbers = {"own": getattr(own, measure), "right": getattr(right, measure)}
-        return Wrong(f"The result is right, and {said.format(**words, **numbers)}")
-
-    for measure, (enough, said) in TOO_MUCH.items():
-        matters = milestone.lean or measure not in LEAN
-        if matters and getattr(own, measure) > enough * getattr(right, measure):
-            raise wrong(measure, said)
+    milestone, own, right = MILESTONES[name], of_all(costs)._asdict(), reference(name)._asdict()
+    words = {"ranks": RANKS, "moved": milestone.moved, "calls": own["calls"]}
+    wrong = {}
+    for measure, said in TOO_MUCH.items():
+        matters = milestone.lean or measure not in SPARE
+        if matters and own[measure] > SPARE.get(measure, 1) * right[measure]:
+            wrong[measure] = said
     for measure, said in TOO_LITTLE.items():
-        if getattr(own, measure) < milestone.overlap * getattr(right, measure):
-            raise wrong(measure, said)
-    if own.nbytes < right.nbytes:
-        raise wrong(
-            "nbytes",
-            "{own:,} of the {right:,} bytes that it takes went through `comm`. Make its calls, and "
-            "no others.",
-        )
+        if own[measure] < (1 if measure == "nbytes" else milestone.overlap) * right[measure]:
+            wrong.setdefault(measure, said)
+    for measure, said in wrong.items():
+        words |= {"own": own[measure], "right": right[measure]}
+        raise Wrong(f"The result is right, and {said.format(**words)}")

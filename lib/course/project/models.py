@@ -1,6 +1,5 @@
 """What the project's code must train: some models, each with its data."""
 
-import random
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -21,12 +20,6 @@ def mlp(*sizes: int) -> nn.Sequential:
     """Linear layers, each followed by a Tanh."""
     layers = ((nn.Linear(wide, narrow), nn.Tanh()) for wide, narrow in pairwise(sizes))
     return nn.Sequential(*(each for pair in layers for each in pair)).double()
-
-
-def drawn(seed: int) -> Callable[[], nn.Module]:
-    """What builds layers of widths that nobody knows before."""
-    widths = random.Random(seed).choices(range(1, 12), k=3)
-    return lambda: mlp(5, *widths, 2)
 
 
 def nested() -> nn.Module:

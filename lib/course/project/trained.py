@@ -26,10 +26,9 @@ class Trained(NamedTuple):
     synchronize: Callable[[], object] = nothing
     weights: Callable[[], dict[str, Tensor]] = dict  # all of them, by name
 
-    def step(self, loss: Tensor, after_backward: Callable[[], object] = nothing) -> None:
+    def step(self, loss: Tensor) -> None:
         """Backward, then average, step, and zero the gradients."""
         torch.autograd.backward(loss)
-        after_backward()
         self.synchronize()
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -135,7 +135,7 @@ class Run:
     def finish(self) -> dict[int, Tensor]:
         """End the training after the next round; return the weights of those who were in it."""
         self.quorum.finish()
-        self.until(lambda ended: ended.last)
+        self.until(lambda each: each.last)
         weights = {}
         for worker in self.rounds[-1].members:
             outcome = ended(self.processes[worker])
