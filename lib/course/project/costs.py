@@ -196,14 +196,15 @@ def check_cost(costs: Sequence[Cost], name: str) -> None:
     """Raise Wrong if a step costs more than that of `from_scratch`, or hides less of it."""
     milestone, own, right = MILESTONES[name], of_all(costs)._asdict(), reference(name)._asdict()
     words = {"ranks": RANKS, "moved": milestone.moved, "calls": own["calls"]}
-    wrong = {}
+
+    def wrong(measure: str, said: str) -> Wrong:
+        numbers = {"own": own[measure], "right": right[measure]}
+        return Wrong(f"The result is right, and {said.format(**words, **numbers)}")
+
     for measure, said in TOO_MUCH.items():
         matters = milestone.lean or measure not in SPARE
         if matters and own[measure] > SPARE.get(measure, 1) * right[measure]:
-            wrong[measure] = said
+            raise wrong(measure, said)
     for measure, said in TOO_LITTLE.items():
         if own[measure] < (1 if measure == "nbytes" else milestone.overlap) * right[measure]:
-            wrong.setdefault(measure, said)
-    for measure, said in wrong.items():
-        words |= {"own": own[measure], "right": right[measure]}
-        raise Wrong(f"The result is right, and {said.format(**words)}")
+            raise wrong(measure, said)

@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from torch.optim import SGD, AdamW
+from torch.optim import SGD
 
 from course.project import scenarios
 from course.project.models import EITHER_ORDER, MODELS, squares
-from course.project.scenarios import Scenario
+from course.project.scenarios import COLLECTIVES, Cases, Scenario
 from course.project.trained import Train, with_ddp, with_fsdp, with_zero, with_zero_3
 from course.sandbox.forbidden import without_minidist, without_torch, without_wrappers
-from minidist.schedule.pipeline import gpipe, interleaved, one_f_one_b
 
 
 class Means(NamedTuple):
@@ -28,7 +27,6 @@ MESSAGES = Means("`isend` and `irecv`", (without_torch, without_minidist))
 COMM = Means("the calls of `comm`", (without_torch,))
 EXCHANGE = Means("`exchange`", (without_torch,))
 WRAPPING = Means("the calls of `comm`", (without_wrappers,))
-Cases = dict[str, tuple[Any, ...]]  # name → arguments of the scenario
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,7 @@ def trains(file: str, name: str, train: Train, moved: int = 2, **limits: Any) ->
 
 MILESTONES = {
     "ring": Milestone(
-        "ring",
-        ("all_reduce", "reduce_scatter", "all_gather"),
-        IN_BATCHES,
-        scenarios.ring,
-        {name: (name,) for name in ("all_reduce", "reduce_scatter", "all_gather")},
-        {"all_reduce of any size": ("any size",)},
+        "ring", tuple(COLLECTIVES), IN_BATCHES, scenarios.ring, COLLECTIVES, scenarios.SIZES
     ),
     "DDP, per parameter": trains("ddp", "PerParameterDDP", with_ddp, lean=True),
     "DDP, flat": trains("ddp", "FlatDDP", with_ddp),
@@ -76,49 +69,17 @@ MILESTONES = {
     "FSDP": trains("fsdp", "FSDP", partial(with_fsdp, prefetch=False), 3, lean=True),
     "FSDP, prefetch": trains("fsdp", "FSDP", with_fsdp, 3, lean=True, overlap=0.75),
     "pipeline": Milestone(
-        "pipeline",
-        ("Pipeline",),
-        MESSAGES,
-        scenarios.pipeline,
-        {
-            "GPipe": (lambda ranks: gpipe(ranks, 4),),
-            "1F1B": (lambda ranks: one_f_one_b(ranks, 5),),
-            "1F1B of one micro-batch": (lambda ranks: one_f_one_b(ranks, 1),),
-            "interleaved 1F1B": (lambda ranks: interleaved(ranks, 2 * ranks, 2),),
-        },
+        "pipeline", ("Pipeline",), MESSAGES, scenarios.pipeline, scenarios.PIPELINES
     ),
     "tensor parallelism": Milestone(
-        "tensor",
-        ("SplitBlock", "attend"),
-        COMM,
-        scenarios.tensor,
-        {"full sequences": (False,), "split sequences": (True,)},
+        "tensor", ("SplitBlock", "attend"), COMM, scenarios.tensor, scenarios.SEQUENCES
     ),
     "context parallelism": Milestone(
-        "context",
-        ("split", "attention"),
-        MESSAGES,
-        scenarios.context,
-        {"pieces in order": (False,), "zigzag": (True,), "large scores": (True, 2000)},
+        "context", ("split", "attention"), MESSAGES, scenarios.context, scenarios.PIECES
     ),
-    "experts": Milestone(
-        "expert",
-        ("Experts",),
-        EXCHANGE,
-        scenarios.expert,
-        {"top-1": (1,), "top-2": (2,), "top-2 with capacity 3": (2, 3)},
-    ),
+    "experts": Milestone("expert", ("Experts",), EXCHANGE, scenarios.expert, scenarios.CHOICES),
     "local SGD": Milestone(
-        "local_sgd",
-        ("LocalSGD", "DiLoCo"),
-        COMM,
-        scenarios.local_sgd,
-        {
-            "LocalSGD with H = 1": (1, SGD),
-            "LocalSGD with H = 3": (3, AdamW),
-            "DiLoCo": (2, SGD, (0.7, 0.9)),
-            "DiLoCo with newcomers": (2, SGD, (0.7, 0.9), 4),
-        },
+        "local_sgd", ("LocalSGD", "DiLoCo"), COMM, scenarios.local_sgd, scenarios.ROUNDS
     ),
 }
 

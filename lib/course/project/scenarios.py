@@ -24,7 +24,7 @@ from course.verdict import many
 from from_scratch.expert import balance
 from minidist.collectives.call import record
 from minidist.comm.counted import Counted
-from minidist.schedule.pipeline import Order, sequence, stages_of
+from minidist.schedule.pipeline import Order, gpipe, interleaved, one_f_one_b, sequence, stages_of
 
 STEPS, RATE = 2, 0.1
 CAP = 2e-4  # MiB: several buckets of each model
@@ -43,6 +43,7 @@ class Tally(Counted):
 Size = Callable[[int, int], int]  # draws a size from the first number to the last
 Found = Iterator[tuple[str, Any, Any]]  # what, as the reader's code finds it, as one process does
 Scenario = Callable[..., Found]  # scenario(the reader's class or file, comm, size, ...)
+Cases = dict[str, tuple[Any, ...]]  # name → further arguments of a scenario
 
 
 def ring(file: Any, comm: Tally, size: Size, collective: str) -> Found:
@@ -68,6 +69,10 @@ def ring(file: Any, comm: Tally, size: Size, collective: str) -> Found:
         part.copy_(own[0])
         file.all_gather(own, part)
         yield "what is gathered", own, every[:, 0]
+
+
+COLLECTIVES: Cases = {name: (name,) for name in ("all_reduce", "reduce_scatter", "all_gather")}
+SIZES: Cases = {"all_reduce of any size": ("any size",)}
 
 
 def training(
@@ -122,6 +127,14 @@ def pipeline(kind: Any, comm: Tally, size: Size, order: Callable[[int], Order]) 
         yield what, _gradients(own.parameters()), _gradients(parts.parameters())
 
 
+PIPELINES: Cases = {
+    "GPipe": (lambda ranks: gpipe(ranks, 4),),
+    "1F1B": (lambda ranks: one_f_one_b(ranks, 5),),
+    "1F1B of one micro-batch": (lambda ranks: one_f_one_b(ranks, 1),),
+    "interleaved 1F1B": (lambda ranks: interleaved(ranks, 2 * ranks, 2),),
+}
+
+
 def tensor(file: Any, comm: Tally, size: Size, sequence: bool) -> Found:
     """Attention and a feed-forward block, trained."""
     head, heads, batch = size(2, 4), comm.ranks * size(1, 2), size(1, 3)
@@ -154,6 +167,9 @@ def tensor(file: Any, comm: Tally, size: Size, sequence: bool) -> Found:
         _step(optimizers)
 
 
+SEQUENCES: Cases = {"full sequences": (False,), "split sequences": (True,)}
+
+
 def context(file: Any, comm: Tally, size: Size, zigzag: bool, scale: float = 1) -> Found:
     """Attention; where scores are large, of one head of one sequence."""
     pieces = [comm.rank, 2 * comm.ranks - 1 - comm.rank] if zigzag else [comm.rank]
@@ -175,6 +191,9 @@ def context(file: Any, comm: Tally, size: Size, zigzag: bool, scale: float = 1) 
     torch.autograd.backward([mine, right], [part(direction), direction])
     for name, each, every in zip("qkv", own, full, strict=True):
         yield f"the gradient of {name}", each.grad, part(every.grad)
+
+
+PIECES: Cases = {"pieces in order": (False,), "zigzag": (True,), "large scores": (True, 2000)}
 
 
 def expert(kind: Any, comm: Tally, size: Size, top_k: int, capacity: int | None = None) -> Found:
@@ -210,6 +229,9 @@ def expert(kind: Any, comm: Tally, size: Size, top_k: int, capacity: int | None 
         torch.autograd.backward([out.square().mean() + level for out, level in both])
         yield f"the gradient of the tokens in step {step + 1}", own.grad, xs[comm.rank].grad
         _step(optimizers)
+
+
+CHOICES: Cases = {"top-1": (1,), "top-2": (2,), "top-2 with capacity 3": (2, 3)}
 
 
 def local_sgd(
@@ -253,6 +275,14 @@ def local_sgd(
                 vector_to_parameters(start.clone(), _trained(model))
         mine, right = map(parameters_to_vector, (net.parameters(), models[comm.rank].parameters()))
         yield f"the vector of weights after step {step + 1}", mine, right
+
+
+ROUNDS: Cases = {
+    "LocalSGD with H = 1": (1, SGD),
+    "LocalSGD with H = 3": (3, AdamW),
+    "DiLoCo": (2, SGD, (0.7, 0.9)),
+    "DiLoCo with newcomers": (2, SGD, (0.7, 0.9), 4),
+}
 
 
 def _gradients(parameters: Iterable[nn.Parameter]) -> Tensor:
