@@ -160,9 +160,9 @@ def test_lanes_are_drawn_and_said(site: Pages) -> None:
     assert "compute: F0 from 2 to 5 ms, F1 from 5 to 8 ms" in (
         lanes.get_attribute("aria-label") or ""
     )
-    boxes = lanes.locator(".strip").first.locator("i")
+    boxes = lanes.locator(".lane").first.locator("i")
     expect(boxes).to_have_count(8)
-    expect(boxes.first).to_have_attribute("style", re.compile(r"^left: 4\.7\d+%; width: 7\.1\d+%"))
+    expect(boxes.first).to_have_attribute("style", re.compile(r"^left:4\.7\d*%;width:7\.1\d*%"))
 
 
 # ---- what goes wrong ----
@@ -276,34 +276,6 @@ def test_what_one_wrote_stays_and_can_be_reset(site: Pages) -> None:
     expect(shown.locator("textarea")).to_have_value(EDITABLE["ring"].stub)
 
 
-def test_a_link_of_someone_else_shows_its_code_and_runs_when_told_to(site: Pages) -> None:
-    code = "# für dich: ⌈log₂ N⌉ \U0001f600\n" + PUZZLES["broadcast"].solution
-    shown = edit(opened(site, "broadcast"), "broadcast", code)
-    button(shown, "Share link").click()
-    link = shown.get_by_label("Link to this code").input_value()
-    assert re.fullmatch(r"file:///.*/page\.html#code=broadcast\.[\w-]+", link)
-    shown.page.context.close()
-    site.requests.clear()
-    page = opened(site, "broadcast", "ring", fragment="#" + link.split("#")[1])
-    shown = figure(page, "broadcast")
-    expect(shown.locator("textarea")).to_have_value(code)
-    expect(shown.locator(".verdict")).to_contain_text("It runs when you press Run")
-    expect(figure(page, "ring").locator("textarea")).to_have_count(0)
-    assert not any(url.endswith("python.js") for url in site.requests)
-    expect(ran(shown)).to_contain_text("Right.")
-    expect(shown.get_by_role("img", name="0 of 3 stars")).to_be_visible()  # not the reader's own
-    button(shown, "Reset").click()
-    expect(shown.locator("textarea")).to_have_value(PUZZLES["broadcast"].stub)
-
-
-@pytest.mark.parametrize(
-    "fragment", ["#code=broadcast.%%%", "#code=broadcast._w", "#code=other.AAAA", "#x"]
-)
-def test_a_link_that_means_nothing_does_nothing(fragment: str, site: Pages) -> None:
-    page = opened(site, "broadcast", fragment=fragment)
-    expect(button(figure(page, "broadcast"), "Edit")).to_be_visible()
-
-
 def test_all_stars_are_shown_at_once(site: Pages) -> None:
     page = opened(site, "broadcast", "stars")
     board = page.locator(".board-of-stars")
@@ -367,7 +339,6 @@ def test_axe_finds_nothing_and_a_phone_needs_no_sideways_scrolling(theme: str, s
     ran(edit(page, "all_reduce"))
     ran(edit(page, "fsdp"))
     ran(edit(page, "ring", "print(1)\nx = y\n"))
-    button(figure(page, "ring"), "Share link").click()
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE
     for shown in page.locator(".controls button:visible").all():
         assert shown.evaluate("it => it.getBoundingClientRect().height") >= 44

@@ -258,7 +258,7 @@ def test_each_stage_can_be_chosen_and_played(pages: Pages) -> None:  # noqa: F81
     for name in STAGES[::3]:
         page.get_by_label("Strategy").select_option(name)
         expect(page.locator("figure:visible figcaption")).to_have_text(f"One step under {name}")
-        page.locator("button.next:visible").click()
+        page.locator("button:visible", has_text="Next").click()
         expect(page.locator("figure:visible .said")).to_contain_text("Step 1 of")
         page.keyboard.press("End")
         expect(page.locator("figure:visible .said")).to_contain_text("gradients are dropped")

@@ -153,33 +153,13 @@ def test_limits_show_something_sensible_on_a_phone(pages: Pages) -> None:  # noq
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
 
 
-CROSSED = """figure => {
-  const box = (node) => node.getBoundingClientRect();
-  const lines = [...figure.querySelectorAll("line.limit")].map(box);
-  const across = (text) => ({ x, top, bottom }) =>
-    text.left < x && x < text.right && text.top + 2 < bottom && top < text.bottom - 2;
-  return [...figure.querySelectorAll("svg text")]
-    .filter((text) => lines.some(across(box(text)))).map((text) => text.textContent);
-}"""
-
-
-@pytest.mark.parametrize("name", ["state", "alone", "overlap", "peak", "grid", "plan"])
-def test_no_line_strikes_words_out(name: str, pages: Pages) -> None:  # noqa: F811
-    figure = pages.open(html(SLIDERS[name]), PHONE).locator("figure")
-    expect(figure.locator("line.limit")).not_to_have_count(0)
-    assert figure.evaluate(CROSSED) == []
-    for slider in figure.get_by_role("slider").all():
-        slider.fill(slider.get_attribute("max") or "")
-        assert figure.evaluate(CROSSED) == []
-
-
 def test_state_in_words(desk: Page) -> None:
     figure = fresh(desk, "state")
     said = expect_sense(figure)
     assert "DDP would need 128 GB on every rank. ZeRO-1, ZeRO-2 and ZeRO-3 fit" in said
     assert "no state" in turn(figure, "Parameters", 0)
     assert "None fits" in turn(figure, "Parameters", -1)
-    expect(figure.locator("svg")).to_contain_text("off the scale")
+    expect(figure.locator(".picture")).to_contain_text("off the scale")
     assert "ZeRO-3 fits into 77.3 GB" in turn(figure, "Ranks", -1)
     assert "nobody to share with" in turn(figure, "Ranks", 0)
     expect(figure.get_by_label("Parameters")).to_have_attribute("aria-valuetext", "10 trillion")
@@ -188,9 +168,9 @@ def test_state_in_words(desk: Page) -> None:
 
 
 def widths(figure: Locator) -> list[float]:
-    """How long the parts of the bars are."""
-    wide = "bars => bars.map((bar) => bar.width.baseVal.value)"
-    found: list[float] = figure.locator("svg rect.fill").evaluate_all(wide)
+    """How long the parts of the bars are, in percent."""
+    wide = "bars => bars.map((bar) => parseFloat(bar.style.width))"
+    found: list[float] = figure.locator(".lane i:not(.limit)").evaluate_all(wide)
     return found
 
 
@@ -198,15 +178,15 @@ def test_bars_are_as_long_as_the_parts_are_large(desk: Page) -> None:
     found = widths(fresh(desk, "state"))
     assert len(found) == 12
     ddp, zero3 = found[:3], found[9:]
-    assert ddp[0] == pytest.approx(ddp[1]) == pytest.approx(ddp[2] / 2)
-    assert zero3 == pytest.approx([each / 8 for each in ddp])
+    assert ddp[0] == pytest.approx(ddp[1]) == pytest.approx(ddp[2] / 2, abs=0.01)
+    assert zero3 == pytest.approx([each / 8 for each in ddp], abs=0.01)
     parts = memory(step_of("small", 1, 2048), "single")
     base = [parts["weights"], parts["optimizer"]]
     bars = [*base, 0, parts["activations"], parts["begins"]]
     bars += [*base, parts["gradients"], parts["update"]]
     found = widths(fresh(desk, "peak"))
     scale = found[0] / bars[0]
-    assert found == pytest.approx([scale * part for part in bars])
+    assert found == pytest.approx([scale * part for part in bars], abs=0.02)
 
 
 def test_curves_in_words(desk: Page) -> None:

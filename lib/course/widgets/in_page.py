@@ -162,6 +162,11 @@ def total(parts: dict[str, float]) -> float:
     return sum([parts[name] for name in parts])
 
 
+def usable(memory: float, room: float) -> float:
+    """Bytes of a GPU's memory of which training may take the share `room`."""
+    return room * memory
+
+
 def alone(
     model: list[Any], tokens: int, gpu: Gpu, each: Each, batch: int, again: float, limit: float
 ) -> dict[str, Any]:

@@ -1,199 +1,163 @@
-// Pictures over time and size, with sliders: prices of all-reduces, a backward pass, how a step
-// scales with the ranks, and how often to save.
+// Curves with sliders: prices of all-reduces, how a step scales with the ranks, and how often to save.
 (() => {
   "use strict";
-  const {
-    price, best, crossings, ways, scaled, lost, best_interval, rule_of_thumb,
-  } = globalThis.minidistModules["course.widgets.in_page"];
-  const {
-    svg, text, line, rect, sizeText, secondsText, tickText, capital, listed, ticks, word, step, show,
-  } = globalThis.minidistSliders;
+  const { html, svg } = globalThis.minidistPlayer;
+  const { price, best, crossings, scaled, lost, best_interval, rule_of_thumb } =
+    globalThis.minidistModules["course.widgets.in_page"];
+  const { lanes, sizeText, secondsText, tickText, capital, listed, show } =
+    globalThis.minidistSliders;
+
+  const text = (x, y, words, kind = "") => svg("text", { x, y, class: kind }, words);
+  const line = (x1, y1, x2, y2, kind) => svg("line", { x1, y1, x2, y2, class: kind });
+
+  // A chart over `width`: x is logarithmic from least to most, y maps a value to its share of the
+  // height. Its parts are nodes that `picture` takes.
+  function chart(width, left, top, height, [least, most], share) {
+    const [right, bottom] = [width - 20, top + height];
+    const x = (value) => left + (Math.log(value / least) / Math.log(most / least)) * (right - left);
+    const y = (value) => bottom - share(value) * height;
+    const point = ([a, b]) => `${x(a).toFixed(1)} ${y(b).toFixed(1)}`;
+    return {
+      x, bottom,
+      rows: (marks) => marks.flatMap(([at, words]) =>
+        [line(left, y(at), right, y(at), "grid"), text(left - 6, y(at) + 4, words, "end")]),
+      columns: (marks, below = 17) => marks.flatMap(([at, words]) =>
+        [line(x(at), top, x(at), bottom, "grid"), text(x(at), bottom + below, words, "middle")]),
+      names: (above, up, below) =>
+        [text(0, top - above, up), text((left + right) / 2, bottom + 34, below, "middle")],
+      curve: (kind, points) => svg("path", { class: `curve ${kind}`, d: `M${points.map(point).join("L")}` }),
+      dot: (at, value) => svg("circle", { class: "crossing", cx: x(at), cy: y(value), r: 5 }),
+      // A line at a place, and words beside its upper end.
+      mark: (at, above, words) => {
+        const over = x(at) + 7 * words.length > right;
+        const label = text(x(at) + (over ? -4 : 4), top - above, words, over ? "end" : "");
+        return [line(x(at), top - above, x(at), bottom, "limit"), label];
+      },
+      picture: (below, ...nodes) => svg("svg", { width, height: bottom + below }, ...nodes.flat()),
+    };
+  }
+
+  const spread = ([least, most], count) =>
+    Array.from({ length: count + 1 }, (_, i) => least * (most / least) ** (i / count));
 
   // ---- curves of all-reduces ----
 
-  const [SMALLEST, LARGEST] = [2 ** 4, 2 ** 34]; // bytes
+  const SIZES = [2 ** 4, 2 ** 34]; // bytes
+  const MARKS = [[2 ** 10, "1 KiB"], [2 ** 20, "1 MiB"], [2 ** 30, "1 GiB"]];
 
   function drawCurves({ ranks, alpha, bandwidth }, data, width) {
     const { names } = data;
-    if (ranks === 1) return word("One rank has nobody to sum with: every all-reduce takes 0 s.");
-    if (!bandwidth) return word("With no bandwidth nothing ever arrives: every all-reduce takes forever.");
-    const link = [alpha, bandwidth];
+    if (ranks === 1) return { says: "One rank has nobody to sum with: every all-reduce takes 0 s." };
+    if (!bandwidth) return { says: "With no bandwidth nothing ever arrives: every all-reduce takes forever." };
     const counts = data.counts[ranks];
-    const seconds = (name, size) => price(counts[name], size, ...link);
-    const all = Object.keys(names).flatMap((name) => [SMALLEST, LARGEST].map((size) => seconds(name, size)));
-    const [low, high] = [Math.floor(Math.log10(Math.min(...all))), Math.ceil(Math.log10(Math.max(...all)))];
-    const [left, right, top, bottom] = [54, width - 10, 40, 300];
-    const span = Math.log2(LARGEST / SMALLEST);
-    const x = (size) => left + (Math.log2(size / SMALLEST) / span) * (right - left);
-    const y = (seconds) => bottom - ((Math.log10(seconds) - low) / (high - low)) * (bottom - top);
-    const grid = [];
-    for (let power = low; power <= high; power += Math.ceil((high - low) / 7)) {
-      grid.push(line(left, y(10 ** power), right, y(10 ** power), "grid"));
-      grid.push(text(left - 6, y(10 ** power) + 4, tickText(Number(`1e${power}`)), "end"));
-    }
-    for (const [power, name] of [[10, "1 KiB"], [20, "1 MiB"], [30, "1 GiB"]]) {
-      grid.push(line(x(2 ** power), top, x(2 ** power), bottom, "grid"));
-      grid.push(text(x(2 ** power), bottom + 38, name, "middle"));
-    }
-    const points = (name) =>
-      Array.from({ length: 61 }, (_, i) => SMALLEST * 2 ** ((i * span) / 60)).map(
-        (size) => `${x(size).toFixed(1)} ${y(seconds(name, size)).toFixed(1)}`);
+    const seconds = (name, size) => price(counts[name], size, alpha, bandwidth);
+    const bestOf = (size) => best(counts, size, alpha, bandwidth);
+    const ends = Object.keys(names).flatMap((name) => SIZES.map((size) => Math.log10(seconds(name, size))));
+    const [low, high] = [Math.floor(Math.min(...ends)), Math.ceil(Math.max(...ends))];
+    const axes = chart(width, 54, 40, 260, SIZES, (value) => (Math.log10(value) - low) / (high - low));
+    const powers = [];
+    for (let power = low; power <= high; power += Math.ceil((high - low) / 7)) powers.push(Number(`1e${power}`));
+    const grid = [...axes.rows(powers.map((each) => [each, tickText(each)])), ...axes.columns(MARKS, 38)];
     const lines = Object.keys(names).map((name) =>
-      svg("path", { class: `curve ${name}`, d: `M${points(name).join("L")}` }));
-    const visible = ([nbytes]) => nbytes > SMALLEST && nbytes < LARGEST;
-    const seen = crossings(counts, ...link).filter(visible);
-    const edges = [SMALLEST, ...seen.map(([nbytes]) => nbytes), LARGEST];
-    const bands = edges.slice(1).flatMap((end, i) => {
-      const name = best(counts, Math.sqrt(end * edges[i]), ...link);
-      const [from, to] = [x(edges[i]), x(end)];
-      const room = to - from > 7.2 * name.length;
-      const label = room ? [text((from + to) / 2, bottom + 21, names[name], "middle small")] : [];
-      return [rect(from, bottom + 2, to - from, 5, `band ${name}`), ...label];
-    });
-    const marks = seen.flatMap(([nbytes, , to]) => [
-      svg("circle", { class: "crossing", cx: x(nbytes), cy: y(seconds(to, nbytes)), r: 5 }),
-      text(Math.max(left + 26, x(nbytes)), 32, sizeText(nbytes), "middle strong"),
+      axes.curve(name, spread(SIZES, 60).map((size) => [size, seconds(name, size)])));
+    const seen = crossings(counts, alpha, bandwidth).filter(([size]) => size > SIZES[0] && size < SIZES[1]);
+    const marks = seen.flatMap(([size, , to]) => [
+      axes.dot(size, seconds(to, size)),
+      text(Math.max(80, axes.x(size)), 32, sizeText(size), "middle strong"),
     ]);
-    const at = x(data.mark);
-    const bucket = [line(at, 16, at, bottom, "limit"), text(at, 12, "96 MiB, DDP's buckets", at > right - 70 ? "end" : "middle")];
-    const winner = best(counts, data.mark, ...link);
-    const first = best(counts, SMALLEST, ...link);
-    const change = seen.map(([nbytes, , to]) => `${names[to]} from ${sizeText(nbytes)} on`);
-    const says =
-      (change.length
-        ? `${capital(names[first])} is best for small tensors, ${listed(change)}. `
-        : `${capital(names[first])} is best for tensors of every size. `) +
-      `For 96 MiB ${names[winner]} takes ${secondsText(seconds(winner, data.mark))}` +
-      (winner === "ring" ? "." : `, the ring ${secondsText(seconds("ring", data.mark))}.`);
-    return { height: bottom + 46, nodes: [...grid, ...bucket, ...bands, ...lines, ...marks], says, legend: names };
+    const bucket = axes.mark(data.mark, 28, "96 MiB, DDP's buckets");
+    const bands = bandsOf(axes, seen, bestOf, names);
+    const says = sayCurves(names, bestOf, seen, data.mark, (name) => secondsText(seconds(name, data.mark)));
+    return { node: axes.picture(46, grid, bucket, bands, lines, marks), says, legend: names };
   }
 
-  // ---- a backward pass over time ----
-
-  function drawOverlap(values, data, width) {
-    const { names } = data;
-    const done = ways(step(data, values));
-    const { backward } = done[0];
-    const most = Math.max(...done.map(({ exposed }) => backward + exposed));
-    const [left, right, row] = [2, width - 14, 62];
-    const height = names.length * row + 24;
-    const x = (seconds) => left + (Math.min(seconds, most) / most) * (right - left);
-    const axis = ticks(most, width / 90).flatMap((at) => [
-      line(x(at), 0, x(at), height - 18, "grid"),
-      text(x(at), height - 4, tickText(at), x(at) > right - 24 ? "end" : at ? "middle" : ""),
-    ]);
-    const lanes = names.flatMap((name, index) => {
-      const y = index * row;
-      const { travels, exposed } = done[index];
-      const bars = travels.map(([start, end]) => {
-        const [from, wide] = [x(start), x(end) - x(start)];
-        return rect(from, y + 38, wide > 3 ? wide - 1 : wide, 14, "phase communication");
-      });
-      const count = `${travels.length} all-reduce${travels.length > 1 ? "s" : ""}`;
-      const late = `${secondsText(exposed)} exposed`;
-      const words = [svg("tspan", { class: "strong" }, name), ` · ${count} · ${late}`];
-      return [
-        svg("text", { x: left, y: y + 16 }, ...words),
-        rect(left, y + 22, x(backward) - left, 14, "phase backward"),
-        ...bars,
-      ];
+  // Below the axis: what is best for these sizes.
+  function bandsOf({ x, bottom }, seen, bestOf, names) {
+    const edges = [SIZES[0], ...seen.map(([size]) => size), SIZES[1]];
+    return edges.slice(1).flatMap((end, i) => {
+      const name = bestOf(Math.sqrt(end * edges[i]));
+      const [from, to] = [x(edges[i]), x(end)];
+      const band = { x: from, y: bottom + 2, width: to - from, height: 5, class: `band ${name}` };
+      const label = text((from + to) / 2, bottom + 21, names[name], "middle small");
+      return [svg("rect", band), ...(to - from > 7.2 * name.length ? [label] : [])];
     });
-    const [bucketed, overlapped] = done.slice(2);
-    const says =
-      `The same ${overlapped.travels.length} buckets: after backward they add ${secondsText(bucketed.exposed)} to the step, ` +
-      `during it ${secondsText(overlapped.exposed)}: ${Math.round(100 * overlapped.hidden)}% of the communication is hidden.`;
-    const legend = { backward: "backward", communication: "all-reduce", limit: "end of backward" };
-    // Not through the words between the lanes.
-    const ends = names.map((_, index) =>
-      line(x(backward), index * row + 20, x(backward), index * row + 56, "limit"));
-    return { height, nodes: [...axis, ...lanes, ...ends], says, legend };
+  }
+
+  function sayCurves(names, bestOf, seen, mark, takes) {
+    const first = capital(names[bestOf(SIZES[0])]);
+    const change = seen.map(([size, , to]) => `${names[to]} from ${sizeText(size)} on`);
+    const sizes = change.length ? `small tensors, ${listed(change)}` : "tensors of every size";
+    const winner = bestOf(mark);
+    const ring = winner === "ring" ? "" : `, the ring ${takes("ring")}`;
+    return `${first} is best for ${sizes}. For 96 MiB ${names[winner]} takes ${takes(winner)}${ring}.`;
   }
 
   // ---- strong against weak scaling ----
 
+  const SHARES = [[0, "0%"], [0.5, "50%"], [1, "100%"]];
+  const RANKS = [1, 8, 64, 512, 4096].map((n) => [n, n.toLocaleString("en")]);
+
   function drawScaling({ ranks, sequences, gpu, card }, data, width) {
     const machine = { ...data.gpus[gpu], network: card };
-    const share = { strong: (n) => (data.begin * sequences) / n, weak: () => sequences };
-    const possible = { strong: (n) => share.strong(n) >= 1, weak: () => true };
-    const together = { strong: data.begin * sequences, weak: sequences };
-    const steps = Object.fromEntries(Object.keys(share).map((name) => [name, new Map(
-      data.ranks.filter(possible[name]).map((n) =>
-        [n, scaled(data.model, data.length, share[name](n), machine, data.each, n, together[name])]))]));
-
-    // Two steps over time.
-    const [left, right, row] = [2, width - 14, 66];
-    const most = Math.max(...Object.values(steps).map((each) => each.get(ranks)?.seconds ?? 0));
-    const x = (seconds) => left + (seconds / most) * (right - left);
-    const bar = (from, to, y, kind) => rect(x(from), y, Math.max(0.5, x(to) - x(from)), 14, `phase ${kind}`);
-    const lanes = Object.keys(share).flatMap((name, index) => {
-      const y = index * row;
-      const now = steps[name].get(ranks);
-      const own = share[name](ranks);
-      const words = now
-        ? `${own.toLocaleString("en")} sequence${own > 1 ? "s" : ""} per rank · ${secondsText(now.seconds)} per step`
-        : "fewer sequences than ranks";
-      const head = svg("text", { x: left, y: y + 16 }, svg("tspan", { class: "strong" }, name), ` · ${words}`);
-      if (!now) return [head];
-      const { forward, backward, update, starts, ends, seconds } = now;
-      return [
-        head,
-        bar(0, forward, y + 22, "forward"),
-        bar(forward, forward + backward, y + 22, "backward"),
-        bar(seconds - update, seconds, y + 22, "compute"),
-        ...(ranks > 1 ? [bar(starts, ends, y + 38, "communication")] : []),
-      ];
-    });
-
-    // Efficiency over the ranks.
-    const [side, top, bottom] = [44, 2 * row + 60, 2 * row + 210];
-    const counts = data.ranks;
-    const across = (n) => side + (Math.log2(n) / Math.log2(counts.at(-1))) * (right - side);
-    const down = (share) => bottom - share * (bottom - top);
-    const grid = [0, 0.5, 1].flatMap((share) => [
-      line(side, down(share), right, down(share), "grid"),
-      text(side - 6, down(share) + 4, `${100 * share}%`, "end"),
-    ]);
-    for (const n of [1, 8, 64, 512, 4096]) {
-      grid.push(text(across(n), bottom + 17, n.toLocaleString("en"), n === counts.at(-1) ? "end" : "middle"));
-    }
-    grid.push(text(0, top - 42, "efficiency"), text((side + right) / 2, bottom + 34, "ranks", "middle"));
-    const bound = (name) => counts.find((n) => {
-      const { communication, backward } = steps[name].get(n) ?? {};
-      return communication > backward;
-    });
-    const curves = Object.entries(steps).flatMap(([name, each]) => {
-      const at = (n) => [across(n), down(each.get(n).efficiency)];
-      const points = [...each.keys()].map((n) => at(n).map((place) => place.toFixed(1)).join(" "));
-      const dot = () => svg("circle", { class: "crossing", cx: at(ranks)[0], cy: at(ranks)[1], r: 5 });
-      const path = svg("path", { class: `curve ${name}-scaling`, d: `M${points.join("L")}` });
-      return each.has(ranks) ? [path, dot()] : [path];
-    });
-    const first = { strong: bound("strong"), weak: bound("weak") };
-    const marks = Object.entries(first).filter(([, n]) => n).flatMap(([name, n]) => {
-      const [at, low] = [across(n), name === "weak"];
-      const label = `${name}: network-bound`;
-      const end = at + 7 * label.length > right;
-      return [
-        line(at, top - (low ? 8 : 24), at, bottom, "limit"),
-        text(at + (end ? -4 : 4), top - (low ? 8 : 24), label, end ? "end" : ""),
-      ];
-    });
-
-    const percent = (name) => `${Number((100 * steps[name].get(ranks).efficiency).toPrecision(3))}%`;
-    const total = (data.begin * sequences).toLocaleString("en");
-    const many = ranks.toLocaleString("en");
-    const from = (name) => (first[name] ? `from ${first[name].toLocaleString("en")} ranks on` : "never");
-    const says = ranks === 1
-      ? "One rank has nobody to average with: its efficiency is 100% by definition."
-      : (possible.strong(ranks)
-            ? `The efficiency of ${many} ranks is ${percent("strong")} if the batch is kept and ${percent("weak")} if it grows. `
-            : `${total} sequences are not enough for ${many} ranks; with a batch that grows, their efficiency is ${percent("weak")}. `) +
-          `The all-reduce takes longer than backward ${from("strong")} in strong scaling and ${from("weak")} in weak.`;
+    const total = data.begin * sequences;
+    const stepOf = (n, share, together) =>
+      [n, { share, ...scaled(data.model, data.length, share, machine, data.each, n, together) }];
+    const enough = data.ranks.filter((n) => n <= total);
+    const steps = { // name → ranks → step
+      strong: new Map(enough.map((n) => stepOf(n, total / n, total))),
+      weak: new Map(data.ranks.map((n) => stepOf(n, sequences, sequences))),
+    };
+    const bound = Object.entries(steps).map(([name, each]) =>
+      [name, data.ranks.find((n) => each.get(n)?.communication > each.get(n)?.backward)]);
+    const picture = html("div", {}, stepsOf(steps, ranks), efficiencies(steps, ranks, bound, width));
     const legend = {
       forward: "forward", backward: "backward", compute: "update", communication: "all-reduce",
       "strong-scaling": "strong: batch kept", "weak-scaling": "weak: batch grows",
     };
-    return { height: bottom + 40, nodes: [...lanes, ...grid, ...marks, ...curves], says, legend };
+    return { node: picture, says: sayScaling(steps, ranks, total, Object.fromEntries(bound)), legend };
+  }
+
+  // A step of each over time.
+  function stepsOf(steps, ranks) {
+    const now = Object.entries(steps).map(([name, each]) => [name, each.get(ranks)]);
+    const rows = now.flatMap(([name, step]) => {
+      if (!step) return [[name, "fewer sequences than ranks", "thin", []]];
+      const { share, forward, backward, update, starts, ends, seconds } = step;
+      const note = `${share.toLocaleString("en")} sequence${share > 1 ? "s" : ""} per rank · ${secondsText(seconds)} per step`;
+      const computes = [
+        [0, forward, "forward"],
+        [forward, forward + backward, "backward"],
+        [seconds - update, seconds, "compute"],
+      ];
+      const sends = ranks > 1 ? [[starts, ends, "communication"]] : [];
+      return [[name, note, "thin", computes], ["", "", "thin", sends]];
+    });
+    return lanes(rows, Math.max(...now.map(([, step]) => step?.seconds ?? 0)));
+  }
+
+  // The efficiency of both over the ranks, and from where on the network is what takes longest.
+  function efficiencies(steps, ranks, bound, width) {
+    const axes = chart(width, 44, 60, 150, [1, RANKS.at(-1)[0]], (share) => share);
+    const grid = [...axes.rows(SHARES), ...axes.columns(RANKS), ...axes.names(42, "efficiency", "ranks")];
+    const marks = bound.map(([name, n]) =>
+      n ? axes.mark(n, name === "weak" ? 8 : 24, `${name}: network-bound`) : []);
+    const curves = Object.entries(steps).map(([name, each]) => {
+      const points = [...each].map(([n, { efficiency }]) => [n, efficiency]);
+      const dot = each.has(ranks) ? [axes.dot(ranks, each.get(ranks).efficiency)] : [];
+      return [axes.curve(`${name}-scaling`, points), ...dot];
+    });
+    return axes.picture(40, grid, marks.flat(), curves.flat());
+  }
+
+  function sayScaling({ strong, weak }, ranks, total, bound) {
+    if (ranks === 1) return "One rank has nobody to average with: its efficiency is 100% by definition.";
+    const many = (count) => count.toLocaleString("en");
+    const percent = (each) => `${Number((100 * each.get(ranks).efficiency).toPrecision(3))}%`;
+    const from = (n) => (n ? `from ${many(n)} ranks on` : "never");
+    const efficiency = strong.has(ranks)
+      ? `The efficiency of ${many(ranks)} ranks is ${percent(strong)} if the batch is kept and ${percent(weak)} if it grows.`
+      : `${many(total)} sequences are not enough for ${many(ranks)} ranks; with a batch that grows, their efficiency is ${percent(weak)}.`;
+    return `${efficiency} The all-reduce takes longer than backward ${from(bound.strong)} in strong scaling and ${from(bound.weak)} in weak.`;
   }
 
   // ---- checkpoints: how often ----
@@ -210,35 +174,19 @@
 
   function drawCheckpoints({ gpus, years, save, restart }, data, width) {
     const mtbf = (years * data.year) / gpus;
-    const [left, right, top, bottom] = [46, width - 12, 36, 236];
-    const [shortest, longest] = [TIMES[0][0], TIMES.at(-1)[0]];
-    const span = Math.log(longest / shortest);
-    const x = (seconds) => left + (Math.log(seconds / shortest) / span) * (right - left);
-    const y = (share) => bottom - share * (bottom - top);
-    const grid = [0, 0.25, 0.5, 0.75, 1].flatMap((share) => [
-      line(left, y(share), right, y(share), "grid"),
-      text(left - 6, y(share) + 4, `${100 * share}%`, "end"),
-    ]);
-    for (const [seconds, name] of TIMES) {
-      grid.push(line(x(seconds), top, x(seconds), bottom, "grid"));
-      grid.push(text(x(seconds), bottom + 17, name, "middle"));
-    }
-    const name = "from checkpoint to checkpoint";
-    grid.push(text(0, 14, "of the time"), text((left + right) / 2, bottom + 34, name, "middle"));
-    const intervals = Array.from({ length: 121 }, (_, i) => shortest * Math.exp((i / 120) * span));
-    const lines = ["saving", "again", "total"].map((kind) => {
-      const share = (each) => lost(each, save, mtbf, restart)[kind];
-      const points = intervals.map((each) => `${x(each).toFixed(1)} ${y(share(each)).toFixed(1)}`);
-      return svg("path", { class: `curve lost-${kind}`, d: `M${points.join("L")}` });
-    });
+    const ends = [TIMES[0][0], TIMES.at(-1)[0]];
+    const axes = chart(width, 46, 36, 200, ends, (share) => share);
+    const grid = [
+      ...axes.rows([0, 0.25, 0.5, 0.75, 1].map((share) => [share, `${100 * share}%`])),
+      ...axes.columns(TIMES),
+      ...axes.names(22, "of the time", "from checkpoint to checkpoint"),
+    ];
+    const losses = spread(ends, 120).map((each) => [each, lost(each, save, mtbf, restart)]);
+    const lines = ["saving", "again", "total"].map((kind) =>
+      axes.curve(`lost-${kind}`, losses.map(([each, shares]) => [each, shares[kind]])));
     const least = best_interval(save, mtbf);
     const now = lost(least, save, mtbf, restart);
-    const end = least > 1800;
-    const marks = [
-      line(x(least), top - 8, x(least), bottom, "limit"),
-      text(x(least) + (end ? -4 : 4), top - 8, `least: every ${timeText(least)}`, end ? "end" : ""),
-      svg("circle", { class: "crossing", cx: x(least), cy: y(now.total), r: 5 }),
-    ];
+    const marks = [...axes.mark(least, 8, `least: every ${timeText(least)}`), axes.dot(least, now.total)];
     const says =
       `Something fails every ${timeText(mtbf)}. With a checkpoint every ${timeText(least)}, ` +
       `${percentText(now.total)} of the time is lost: ${percentText(now.saving)} to saving, ` +
@@ -247,10 +195,8 @@
     const legend = {
       "lost-saving": "saving", "lost-again": "restarting, doing again", "lost-total": "both",
     };
-    return { height: bottom + 40, nodes: [...grid, ...lines, ...marks], says, legend };
+    return { node: axes.picture(40, grid, lines, marks), says, legend };
   }
 
-  show({
-    curves: drawCurves, overlap: drawOverlap, scaling: drawScaling, checkpoints: drawCheckpoints,
-  });
+  show({ curves: drawCurves, scaling: drawScaling, checkpoints: drawCheckpoints });
 })();

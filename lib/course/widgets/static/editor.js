@@ -1,10 +1,11 @@
-// Code that a reader edits, runs and shares. What it means, Python says: here is the text box, and
+// Code that a reader edits and runs. What it means, Python says: here is the text box, and
 // a report turned into nodes. `puzzles.js` loads this once a reader wants to edit.
 (() => {
   "use strict";
-  const { html, buildAll } = globalThis.minidistPlayer;
+  const { html, button, buildAll } = globalThis.minidistPlayer;
   const { kept, keep, lost, load } = globalThis.minidistKept;
   const { starsOf } = globalThis.minidistPuzzles;
+  const { lanes } = globalThis.minidistSliders;
   const LIMIT = 2000; // ms that what a reader wrote may run
 
   // ---- Python, in a worker ----
@@ -52,26 +53,6 @@
     });
   }
 
-  // ---- a link that carries code: #code=name.text ----
-
-  function linkTo(name, code) {
-    const bytes = new TextEncoder().encode(code);
-    const text = btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
-    const safe = text.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
-    return `${location.href.split("#")[0]}#code=${name}.${safe}`;
-  }
-
-  function codeFor(name) {
-    const found = /^#code=([^.]+)\.([\w-]+)$/.exec(location.hash);
-    if (found?.[1] !== name) return null;
-    try {
-      const text = atob(found[2].replaceAll("-", "+").replaceAll("_", "/"));
-      return new TextDecoder("utf-8", { fatal: true }).decode(Uint8Array.from(text, (c) => c.charCodeAt()));
-    } catch {
-      return null;
-    }
-  }
-
   // ---- a report, as nodes ----
 
   function marksOf(marks) {
@@ -113,19 +94,14 @@
   }
 
   function lanesOf({ end, rows }) {
-    const percent = (value) => `${(100 * value) / (end || 1)}%`;
-    const nodes = rows.flatMap(([name, blocks]) => {
-      const cells = blocks.map(([kind, from, to, text]) => {
-        const style = `left: ${percent(from)}; width: ${percent(to - from)}`;
-        return html("i", { class: `${kind} held`, style, title: text }, text);
-      });
-      return [html("span", {}, name), html("span", { class: "strip" }, ...cells)];
-    });
     const short = (value) => Number(value.toPrecision(3));
     const said = ([name, blocks]) =>
       `${name}: ${blocks.map(([, from, to, text]) => `${text} from ${short(from)} to ${short(to)} ms`).join(", ")}`;
-    const label = rows.map(said).join("; ");
-    return scrolling("Drawn", html("div", { class: "drawing lanes", role: "img", "aria-label": label }, ...nodes));
+    const bars = (blocks) => blocks.map(([kind, from, to, text]) => [from, to, kind, text]);
+    const drawn = lanes(rows.map(([name, blocks]) => [name, "", "", bars(blocks)]), end || 1);
+    drawn.setAttribute("role", "img");
+    drawn.setAttribute("aria-label", rows.map(said).join("; "));
+    return scrolling("Drawn", drawn);
   }
 
   function outputOf({ output, more }) {
@@ -140,10 +116,7 @@
   // As typed: what stands before and after the cursor stays, and undo works.
   function type(box, text, from = box.selectionStart, to = box.selectionEnd) {
     box.setSelectionRange(from, to);
-    if (!document.execCommand(text ? "insertText" : "delete", false, text)) {
-      box.setRangeText(text, from, to, "end");
-      box.dispatchEvent(new Event("input"));
-    }
+    document.execCommand(text ? "insertText" : "delete", false, text);
   }
 
   function indent(box, back) {
@@ -161,17 +134,13 @@
 
   class Editor {
     constructor(figure, controls) {
-      Object.assign(this, { figure, controls });
-      this.name = figure.dataset.name;
-      this.stars = Number(figure.dataset.stars);
-      Object.assign(this, JSON.parse(figure.querySelector("script").textContent)); // task, stub
-      const button = (name, act) => {
-        const made = html("button", { type: "button" }, name);
-        made.onclick = () => act.call(this);
-        return made;
-      };
-      this.buttons = [button("Run", this.run), button("Reset", this.reset), button("Share link", this.share)];
-      this.buttons[0].classList.add("run");
+      const { name, stars } = figure.dataset;
+      const data = JSON.parse(figure.querySelector("script").textContent); // task, stub
+      Object.assign(this, { figure, name, stars: Number(stars), ...data });
+      this.makeParts(controls);
+      this.open(this.kept.code ?? this.stub);
+      this.box.focus();
+      start().catch((error) => this.say(error.message));
     }
 
     get kept() {
@@ -182,29 +151,12 @@
       keep("puzzles", { [this.name]: { ...this.kept, ...values } });
     }
 
-    // Somebody else's code is shown, and waits.
-    receive() {
-      const code = codeFor(this.name);
-      if (code === null) return;
-      this.open(code);
-      this.foreign = true;
-      this.say("This code came with the link. It runs when you press Run; Reset brings yours back.");
-      this.figure.scrollIntoView();
-    }
-
-    edit() {
-      this.open(this.kept.code ?? this.stub);
-      this.box.focus();
-      start().catch((error) => this.say(error.message));
-    }
-
     open(code) {
-      if (!this.box) this.makeParts();
       this.box.value = code;
       this.number();
     }
 
-    makeParts() {
+    makeParts(controls) {
       const keys = `keys-${this.name}`;
       const title = this.figure.querySelector("figcaption strong").textContent;
       this.box = html("textarea", {
@@ -220,9 +172,11 @@
       const help = "Tab indents; Esc, then Tab, leaves the box. Ctrl+Enter runs.";
       this.said = html("div", { class: "verdict", role: "status" });
       this.result = html("div", { class: "result" });
-      this.controls.replaceChildren(...this.buttons, ...this.chooser);
-      this.controls.before(text, html("p", { class: "hint", id: keys }, help));
-      this.controls.after(this.said, this.result);
+      const run = button("Run", () => this.run());
+      run.className = "run";
+      controls.replaceChildren(run, button("Reset", () => this.reset()), ...this.chooser);
+      controls.before(text, html("p", { class: "hint", id: keys }, help));
+      controls.after(this.said, this.result);
     }
 
     // For how many ranks it is drawn.
@@ -230,16 +184,15 @@
       const { shows, show } = this.task;
       if (!shows) return [];
       const options = shows.map((ranks) => html("option", ranks === show ? { selected: "" } : {}, ranks));
-      this.ranks = html("select", {}, ...options);
-      this.ranks.onchange = () => {
-        this.task.show = Number(this.ranks.value);
+      const list = html("select", {}, ...options);
+      list.onchange = () => {
+        this.task.show = Number(list.value);
         if (this.result.childElementCount) this.run();
       };
-      return [html("label", {}, "Ranks shown ", this.ranks)];
+      return [html("label", {}, "Ranks shown ", list)];
     }
 
     typed() {
-      this.foreign = false;
       this.number();
       this.keep({ code: this.box.value });
     }
@@ -271,22 +224,10 @@
     }
 
     reset() {
-      const code = this.foreign ? (this.kept.code ?? this.stub) : this.stub;
-      this.open(code);
-      if (!this.foreign) this.keep({ code: undefined });
-      this.foreign = false;
+      this.open(this.stub);
+      this.keep({ code: undefined });
       this.say("");
       this.result.replaceChildren();
-    }
-
-    share() {
-      const link = linkTo(this.name, this.box.value);
-      const field = html("input", { type: "text", readonly: "", "aria-label": "Link to this code" });
-      field.value = link;
-      const copied = html("span", {}, "A link to this code:");
-      this.said.replaceChildren(copied, field);
-      field.select();
-      navigator.clipboard?.writeText(link).then(() => (copied.textContent = "Copied:"), () => {});
     }
 
     say(...nodes) {
@@ -310,7 +251,7 @@
 
     show(report) {
       const earned = report.marks.filter(([, each]) => each).length;
-      if (this.stars && report.right && !this.foreign && earned > (this.kept.stars ?? 0)) {
+      if (this.stars && report.right && earned > (this.kept.stars ?? 0)) {
         this.keep({ code: this.box.value, stars: earned });
       }
       const kind = report.right ? "right" : "wrong";
@@ -332,16 +273,16 @@
     place(line) {
       if (!line) return [];
       this.number(line);
-      const to = html("button", { type: "button", class: "line" }, `Line ${line}`);
-      to.onclick = () => {
+      const to = button(`Line ${line}`, () => {
         const lines = this.box.value.split("\n");
-        const from = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
+        const from = lines.slice(0, line - 1).reduce((sum, before) => sum + before.length + 1, 0);
         this.box.focus();
         this.box.setSelectionRange(from, from + (lines[line - 1] ?? "").length);
-      };
+      });
+      to.className = "line";
       return [to, " "];
     }
   }
 
-  globalThis.minidistEditor = (...parts) => new Editor(...parts);
+  globalThis.MinidistEditor = Editor;
 })();

@@ -1,9 +1,8 @@
 // A guess before the answer: entered or picked, kept in the browser, and held against what is true.
 (() => {
   "use strict";
-  const { html } = globalThis.minidistPlayer;
+  const { html, button } = globalThis.minidistPlayer;
   const { kept, keep, lost, whenKept } = globalThis.minidistKept;
-  const button = (name, onclick) => Object.assign(html("button", { type: "button" }, name), { onclick });
 
   // ---- one question ----
 

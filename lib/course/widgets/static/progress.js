@@ -2,7 +2,7 @@
 // the end of chapters and labs. `your_progress.js` is the page that lists it all.
 (() => {
   "use strict";
-  const { html } = globalThis.minidistPlayer;
+  const { html, button } = globalThis.minidistPlayer;
   const { kept, keep, lost, whenKept, load } = globalThis.minidistKept;
   const pageOf = (address) => /\/((?:book|notebooks)\/\w+)\.html/.exec(address)?.[1];
 
@@ -17,10 +17,9 @@
   const here = pageOf(location.href);
   const links = [...document.querySelectorAll(".bd-docs-nav li > a")].filter((link) =>
     pageOf(link.href)?.startsWith("notebooks/") || /^\s*\d+\./.test(link.textContent));
-  const button = html("button", { type: "button" });
-  const end = html("p", { class: "minidist-widget at-the-end" }, button);
-  button.textContent = here?.startsWith("book/") ? "I have read this" : "I have done the exercises";
-  button.onclick = () => mark(here, here, !(here in done()));
+  const words = here?.startsWith("book/") ? "I have read this" : "I have done the exercises";
+  const ticked = button(words, () => mark(here, here, !(here in done())));
+  const end = html("p", { class: "minidist-widget at-the-end" }, ticked);
   if (links.some((link) => pageOf(link.href) === here)) {
     document.querySelector("article.bd-article")?.append(end);
   }
@@ -41,7 +40,7 @@
       if (shown()) link.append(...ticksOf(pageOf(link.href)));
     }
     end.hidden = !shown();
-    button.setAttribute("aria-pressed", here in done());
+    ticked.setAttribute("aria-pressed", here in done());
   }
 
   whenKept("progress", show);

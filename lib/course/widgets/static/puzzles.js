@@ -1,7 +1,7 @@
 // What a page shows of its puzzles: their stars, and the button that brings the editor.
 (() => {
   "use strict";
-  const { html } = globalThis.minidistPlayer;
+  const { html, button } = globalThis.minidistPlayer;
   const { kept, whenKept, load } = globalThis.minidistKept;
 
   function starsOf(earned, of) {
@@ -19,28 +19,21 @@
   }
 
   function prepare(figure) {
-    const start = `#code=${figure.dataset.name}.`;
     const earned = html("span");
-    const button = html("button", { type: "button" }, "Edit");
-    const controls = html("div", { class: "controls" }, button);
-    let editor;
-    async function open(how) {
+    const open = button("Edit", edit);
+    const controls = html("div", { class: "controls" }, open);
+    async function edit() {
       try {
         await Promise.all(["editor.css", "editor.js"].map(load));
+        new globalThis.MinidistEditor(figure, controls);
       } catch ({ message }) {
-        return controls.replaceChildren(button, html("span", { role: "status" }, message));
+        controls.replaceChildren(open, html("span", { role: "status" }, message));
       }
-      editor ??= globalThis.minidistEditor(figure, controls);
-      editor[how]();
     }
-    const receive = () => location.hash.startsWith(start) && open("receive");
-    button.onclick = () => open("edit");
     figure.dataset.ready = "";
     figure.querySelector("figcaption strong").after(" ", earned);
     figure.querySelector(".plain").before(controls);
     showStars(figure, earned);
-    addEventListener("hashchange", receive);
-    receive();
   }
 
   function board(figure) {

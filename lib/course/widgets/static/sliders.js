@@ -1,14 +1,9 @@
 // Pictures with sliders: what stands in a figure's JSON sets the controls, the library's Python, as
-// compiled.js, computes, and bars.js, curves.js and timelines.js draw. Harmless when loaded twice: the first copy stays, and a figure is built
-// once.
+// compiled.js, computes, and bars.js, curves.js and timelines.js draw. Harmless when loaded twice:
+// the first copy stays, and a figure is built once.
 globalThis.minidistSliders ??= (() => {
   "use strict";
-  const { html, svg } = globalThis.minidistPlayer;
-  let figures = 0; // so that each has patterns of its own
-
-  const text = (x, y, words, kind = "") => svg("text", { x, y, class: kind }, words);
-  const line = (x1, y1, x2, y2, kind) => svg("line", { x1, y1, x2, y2, class: kind });
-  const rect = (x, y, width, height, kind) => svg("rect", { x, y, width, height, class: kind });
+  const { html } = globalThis.minidistPlayer;
 
   // ---- numbers as words ----
 
@@ -30,30 +25,45 @@ globalThis.minidistSliders ??= (() => {
     return unit ? `${digits(value / factor).toLocaleString("en")} ${unit}` : scaled(value, "s", SHORT);
   }
   const tickText = (value) => (value ? scaled(value, "s", SHORT) : "0 s"); // of an axis
+  const percentText = (part, whole) => `${Math.round((100 * part) / whole)}%`;
   // As people write it: 640, 8,192, 33.6 million.
   const countText = (value) =>
     value < 1e6 ? value.toLocaleString("en") : `${digits(value / 1e6).toLocaleString("en")} million`;
   const capital = (words) => words[0].toUpperCase() + words.slice(1);
   const listed = (names) => names.join(", ").replace(/, ([^,]*)$/, " and $1");
 
-  // A round number of steps: 1, 2 or 5 times a power of ten.
-  function ticks(most, count) {
-    const rough = most / count;
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((m) => m * power).find((each) => each >= rough);
-    return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step);
+  // ---- lanes: bars from left to right, under a name ----
+
+  // In percent, to two digits, without zeros around them.
+  const share = (part, whole) =>
+    `${((100 * part) / whole).toFixed(2).replace(/^0+|\.?0+$/g, "") || "0"}%`;
+
+  // Lanes from 0 to `most`, in the HTML of course.widgets.timeline. Each is [name, note, kind, bars],
+  // a bar [start, end, kind, text, low, high], and a mark of the axis below [where, text].
+  function lanes(all, most, marks = []) {
+    const bar = ([start, end, kind, words = "", low = 0, high = 1]) => {
+      const place = `left:${share(start, most)};width:${share(end - start, most)}`;
+      const part = high - low === 1 ? "" : `;bottom:${share(low, 1)};height:${share(high - low, 1)}`;
+      return html("i", { ...(kind && { class: kind }), style: place + part }, words);
+    };
+    const rows = all.flatMap(([name, note, kind, bars]) => [
+      ...(name ? [html("p", {}, html("b", {}, name), note && ` · ${note}`)] : []),
+      html("div", { class: `lane ${kind}`.trim() }, ...bars.map(bar)),
+    ]);
+    const axis = marks.map(([at, words]) => html("b", { style: `left:${share(at, most)}` }, words));
+    if (axis.length) rows.push(html("div", { class: "lane axis" }, ...axis));
+    return html("div", { class: "lanes" }, ...rows);
   }
 
   // ---- a figure ----
 
-  // How each kind of picture is drawn: (values, data, width, name of the figure) → its height, its
-  // nodes, what is said below, and the legend; or, in place of the first two, one node of HTML.
+  // How each kind of picture is drawn: (values, data, width) → its node, if there is something to
+  // draw, what is said below, and the legend.
   const kinds = {};
 
   class Slider {
     constructor(figure) {
       this.figure = figure;
-      this.name = `minidist-${(figures += 1)}-${Math.random().toString(36).slice(2)}`;
       this.data = JSON.parse(figure.querySelector("script").textContent);
       this.values = {};
       this.picture = html("div", { class: "picture" });
@@ -127,20 +137,18 @@ globalThis.minidistSliders ??= (() => {
     draw() {
       const width = (this.width = this.room);
       if (width <= 0) return; // not to be seen
-      const draw = kinds[this.figure.dataset.widget];
-      const { height, nodes, node, says, legend } = draw(this.values, this.data, width, this.name);
-      const drawn = node ?? (height && svg("svg", { width, height }, ...nodes));
-      const title = this.figure.querySelector("figcaption").textContent;
-      const label = { role: "img", "aria-label": `${title}. ${says}` };
-      this.picture.classList.toggle("past", !drawn);
-      if (drawn) this.picture.replaceChildren(drawn);
-      const shown = this.picture.firstChild; // or the last one, faint, so that the page stays still
-      if (shown) for (const [name, value] of Object.entries(label)) shown.setAttribute(name, value);
-      if (drawn) {
+      const { node, says, legend } = kinds[this.figure.dataset.widget](this.values, this.data, width);
+      this.picture.classList.toggle("past", !node);
+      if (node) {
         const items = Object.entries(legend).map(([kind, words]) =>
           html("span", {}, html("i", { class: kind }), words));
+        this.picture.replaceChildren(node);
         this.legend.replaceChildren(...items);
       }
+      const shown = this.picture.firstChild; // or the last one, faint, so that the page stays still
+      const title = this.figure.querySelector("figcaption").textContent;
+      shown?.setAttribute("role", "img");
+      shown?.setAttribute("aria-label", `${title}. ${says}`);
       if (this.said.textContent !== says) this.said.textContent = says;
     }
   }
@@ -165,10 +173,8 @@ globalThis.minidistSliders ??= (() => {
   const step = ({ model, gpu, each, gpus }, { tokens, cap, card = gpu.network, ranks = gpus }) =>
     training(model, tokens, { ...gpu, network: card }, each, ranks, cap);
 
-  // A clear word in place of a picture.
-  const word = (says) => ({ height: 0, nodes: [], says, legend: {} });
-
   return {
-    html, svg, text, line, rect, bytesText, sizeText, secondsText, tickText, countText, capital, listed, ticks, word, step, show,
+    lanes, share, bytesText, sizeText, secondsText, tickText, percentText, countText, capital, listed,
+    step, show,
   };
 })();

@@ -1,30 +1,14 @@
-// Lanes over time that a reader changes: a rank that is late or dies, borders between buckets, and
-// FSDP's prefetch. What happens in them Python has simulated, or does in the page; the HTML is that of
-// course.widgets.timeline.
+// Lanes over time that a reader changes: a rank that is late or dies, a backward pass, borders
+// between its buckets, and FSDP's prefetch. What happens in them Python has simulated, or does in
+// the page.
 (() => {
   "use strict";
-  const { bordered, during, gradient_bytes } = globalThis.minidistModules["course.widgets.in_page"];
+  const { html } = globalThis.minidistPlayer;
+  const { bordered, during, gradient_bytes, ways } =
+    globalThis.minidistModules["course.widgets.in_page"];
   const { buckets } = globalThis.minidistModules["minidist.formulas.memory"];
-  const { html, secondsText, listed, step, show } = globalThis.minidistSliders;
-
-  // In percent, to two digits, without zeros around them.
-  const share = (part, whole) =>
-    `${((100 * part) / whole).toFixed(2).replace(/^0+|\.?0+$/g, "") || "0"}%`;
-
-  // A bar: [start, end, kind, text, low, high]; a lane: [name, note, kind, bars].
-  function lanes(all, most, marks) {
-    const bar = ([start, end, kind, words = "", low = 0, high = 1]) => {
-      const place = `left:${share(start, most)};width:${share(end - start, most)}`;
-      const part = high - low === 1 ? "" : `;bottom:${share(low, 1)};height:${share(high - low, 1)}`;
-      return html("i", { ...(kind && { class: kind }), style: place + part }, words);
-    };
-    const rows = all.flatMap(([name, note, kind, bars]) => [
-      ...(name ? [html("p", {}, html("b", {}, name), note && ` · ${note}`)] : []),
-      html("div", { class: `lane ${kind}`.trim() }, ...bars.map(bar)),
-    ]);
-    const axis = marks.map(([at, words]) => html("b", { style: `left:${share(at, most)}` }, words));
-    return html("div", { class: "lanes" }, ...rows, html("div", { class: "lane axis" }, ...axis));
-  }
+  const { lanes, share, secondsText, tickText, percentText, listed, step, show } =
+    globalThis.minidistSliders;
 
   // A line through all lanes at the time that the slider says; a pointer moves both.
   function pointed(picture, time, { most, controls }) {
@@ -58,24 +42,62 @@
         [start, end, kinds[kind], kind === 2 && end - start >= data.room ? `waits for rank ${about}` : ""]);
       return [data.names[i], note, "", bars];
     });
-    const states = new Map(); // [of one, of several] → ranks
-    ranks.forEach(([, ...numbers], i) => {
-      const parts = inFours(numbers);
-      const [kind, start, , about] = parts.find((part) => time < part[2]) ?? parts.at(-1);
-      const over = kind === 1 && time >= parts.at(-1)[2];
-      const step = `in step ${about + Math.floor((time - start) / data.message) + 1} of ${data.steps}`;
-      const words = over
-        ? ["has the sum", "have the sum"]
-        : [["computes", "compute"], [`is ${step}`, `are ${step}`],
-           [`waits for rank ${about}`, `wait for rank ${about}`], ["is dead"]][kind];
-      states.set(words[0], [words, [...(states.get(words[0])?.[1] ?? []), i]]);
+    const states = Object.groupBy(ranks.keys(), (i) => doing(ranks[i], time, data)[0]);
+    const each = Object.values(states).map((who) => {
+      const [one, several] = doing(ranks[who[0]], time, data);
+      return who.length > 1 ? `ranks ${listed(who)} ${several}` : `rank ${who[0]} ${one}`;
     });
-    const each = [...states.values()].map(([[one, several], who]) =>
-      who.length > 1 ? `ranks ${listed(who)} ${several}` : `rank ${who[0]} ${one}`);
     const diagnosis = data.diagnoses[said.findLast(([from]) => from <= time)[1]];
     const says = `${time} ms: ${each.join("; ")}. minidist.diagnose says: “${diagnosis}”.`;
     const picture = pointed(lanes(all, data.most, data.ticks), time, data);
     return { node: picture, says, legend: data.legend };
+  }
+
+  // What a rank does at a time, as said of one and of several.
+  function doing([, ...numbers], time, { message, steps }) {
+    const parts = inFours(numbers);
+    const [kind, start, , about] = parts.find((part) => time < part[2]) ?? parts.at(-1);
+    if (kind === 1 && time >= parts.at(-1)[2]) return ["has the sum", "have the sum"];
+    const step = `in step ${about + Math.floor((time - start) / message) + 1} of ${steps}`;
+    return [
+      ["computes", "compute"], [`is ${step}`, `are ${step}`],
+      [`waits for rank ${about}`, `wait for rank ${about}`], ["is dead"],
+    ][kind];
+  }
+
+  // ---- a backward pass, four ways ----
+
+  // Backward, divided by buckets if they are few, and the all-reduces, in milliseconds.
+  function pass(name, { backward, travels, full, exposed }, most = 20) {
+    const [count, few] = [travels.length, travels.length <= most];
+    const note = `${count} all-reduce${count > 1 ? "s" : ""} · ${secondsText(exposed)} exposed`;
+    const parts = few ? full.slice(0, count).map((end, i) => [i ? full[i - 1] : 0, end]) : [[0, backward]];
+    const bars = (all) => all.map(([start, end]) => [1e3 * start, 1e3 * end]);
+    return [
+      [name, note, "thin backward", bars(parts)],
+      ["", "", `thin communication${few ? "" : " dense"}`, bars(travels)],
+    ];
+  }
+
+  function drawOverlap(values, data, width) {
+    const done = ways(step(data, values));
+    const most = Math.max(...done.map(({ backward, exposed }) => backward + exposed));
+    const marks = ticks(0.95 * most, width / 90).map((at) => [1e3 * at, tickText(at)]);
+    const all = data.names.flatMap((name, i) => pass(name, done[i]));
+    const [bucketed, overlapped] = done.slice(2);
+    const says =
+      `The same ${overlapped.travels.length} buckets: after backward they add ${secondsText(bucketed.exposed)} to the step, ` +
+      `during it ${secondsText(overlapped.exposed)}: ${percentText(overlapped.hidden, 1)} of the communication is hidden.`;
+    const legend = { backward: "backward", communication: "all-reduce" };
+    return { node: lanes(all, 1e3 * most, marks), says, legend };
+  }
+
+  // A round number of steps: 1, 2 or 5 times a power of ten.
+  function ticks(most, count) {
+    const rough = most / count;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((m) => m * power).find((each) => each >= rough);
+    return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step);
   }
 
   // ---- borders between buckets ----
@@ -88,43 +110,37 @@
       "DDP, 25 MiB": during(now, buckets(now)),
       "best possible": bordered(now, data.best[tokens]),
     };
+    const passes = Object.entries(ways).flatMap(([name, done]) => pass(name, done, data.few));
+    const all = [...gradients(now, ways["your buckets"].nbytes, most), ...passes];
+    const [yours, ddp, best] = Object.values(ways).map(({ exposed }) => secondsText(exposed));
+    const [own, others] = Object.values(ways).map(({ travels }) => travels.length);
+    const says =
+      `After backward the optimizer waits ${yours} for your ${own} buckets, ` +
+      `${ddp} for DDP's ${others}, and ${best} at best.`;
+    const axis = marks.map((at) => [at, `${at} ms`]);
+    return { node: lanes(all, most, axis), says, legend: data.legend };
+  }
 
-    // The gradients over the whole width: blocks above, buckets below.
-    const sizes = [...gradient_bytes(now)].reverse();
+  // All gradients over the whole width: blocks above, buckets below.
+  function gradients(step, nbytes, most) {
+    const sizes = [...gradient_bytes(step)].reverse();
     const sum = (all) => all.reduce((one, other) => one + other, 0);
+    const each = most / sum(sizes);
     const inOrder = (all) => {
-      const each = most / sum(sizes);
       let at = 0;
-      return all.map((nbytes) => [each * at, each * (at += nbytes), nbytes]);
+      return all.map((nbytes) => [each * at, each * (at += nbytes), "", nbytes]);
     };
-    const { before, block, after } = now.sizes;
+    const { before, block, after } = step.sizes;
     const last = sizes.length - before.length;
     const ends = [0];
     for (let end = after.length; end <= last; end += block.length) ends.push(end);
     ends.push(sizes.length);
     const blocks = ends.slice(1).map((end, i) => sum(sizes.slice(ends[i], end)));
-    const all = [
-      ["gradients", "GB per bucket, the last block first", "thin blocks",
-       inOrder(blocks).map(([start, end]) => [start, end])],
-      ["", "", "buckets", inOrder(ways["your buckets"].nbytes)
-        .map(([start, end, nbytes]) => [start, end, "", (nbytes / 1e9).toFixed(1)])],
+    const bars = inOrder(nbytes).map(([start, end, kind, own]) => [start, end, kind, (own / 1e9).toFixed(1)]);
+    return [
+      ["gradients", "GB per bucket, the last block first", "thin blocks", inOrder(blocks).map((bar) => bar.slice(0, 2))],
+      ["", "", "buckets", bars],
     ];
-
-    const late = Object.entries(ways).map(([name, { backward, travels, full, exposed }]) => {
-      const [count, few] = [travels.length, travels.length <= data.few];
-      const note = `${count} all-reduce${count > 1 ? "s" : ""} · ${secondsText(exposed)} exposed`;
-      const parts = few ? full.slice(0, count).map((end, i) => [i ? full[i - 1] : 0, end]) : [[0, backward]];
-      all.push([name, note, "thin backward", parts.map(([start, end]) => [1e3 * start, 1e3 * end])]);
-      const bars = travels.map(([start, end]) => [1e3 * start, 1e3 * end]);
-      all.push(["", "", `thin communication${few ? "" : " dense"}`, bars]);
-      return secondsText(exposed);
-    });
-    const many = Object.values(ways).map(({ travels }) => travels.length);
-    const says =
-      `After backward the optimizer waits ${late[0]} for your ${many[0]} buckets, ` +
-      `${late[1]} for DDP's ${many[1]}, and ${late[2]} at best.`;
-    const axis = marks.map((at) => [at, `${at} ms`]);
-    return { node: lanes(all, most, axis), says, legend: data.legend };
   }
 
   // ---- FSDP's prefetch ----
@@ -160,5 +176,5 @@
     return { node: pointed(lanes(all, data.most, data.ticks), time, data), says, legend: data.legend };
   }
 
-  show({ straggler: drawStraggler, borders: drawBorders, prefetch: drawPrefetch });
+  show({ straggler: drawStraggler, overlap: drawOverlap, borders: drawBorders, prefetch: drawPrefetch });
 })();

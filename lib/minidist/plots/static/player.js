@@ -14,6 +14,7 @@ globalThis.minidistPlayer ??= (() => {
     fill(document.createElement(tag), attributes, children);
   const svg = (tag, attributes = {}, ...children) =>
     fill(document.createElementNS(SVG, tag), attributes, children);
+  const button = (name, onclick) => Object.assign(html("button", { type: "button" }, name), { onclick });
 
   const players = new Set();
 
@@ -44,71 +45,56 @@ globalThis.minidistPlayer ??= (() => {
       return []; // the nodes that are said below the beginning
     }
 
-    start() {
-      this.makeParts();
-      this.listen();
-      this.pause();
-      this.show();
-      players.add(this);
-      new ResizeObserver(() => this.reserve()).observe(this.figure);
-    }
-
-    // Room for the longest of what is said, so that nothing below moves from step to step.
-    reserve() {
-      const width = this.said.clientWidth;
-      if (!width || width === this.reserved) return;
-      this.reserved = width;
-      const length = (nodes) => nodes.reduce((sum, node) => sum + node.textContent.length, 0);
-      const longest = [...this.sentences].sort((a, b) => length(b) - length(a)).slice(0, 3);
-      const probe = html("div", { class: "said probe", "aria-hidden": "true" });
-      probe.style.width = `${width}px`;
-      this.said.after(probe);
-      const all = [[0, this.opening], ...longest.map((nodes) => [this.steps, nodes])];
-      const heights = all.map(([position, nodes]) => {
-        const copies = nodes.map((node) => node.cloneNode(true));
-        probe.replaceChildren(html("p", {}, ...this.headOf(position), " ", this.aside), ...copies);
-        return probe.offsetHeight;
-      });
-      probe.remove();
-      this.said.style.minHeight = `${Math.max(0, ...heights)}px`;
-    }
-
     get aside() {
       return ""; // about as much as is said beside a step's number
     }
 
-    // "Step 2 of 6: all-gather, step 1 of 3"
-    headOf(position) {
-      const phase = position ? this.phaseOf(position) : null;
-      const where = position ? `Step ${position} of ${this.steps}` : this.beginning;
-      const named = phase ? [`: ${phase[0]}, step ${phase[1]} of ${phase[2]}`] : [];
-      return [html("strong", {}, where), ...named];
+    start() {
+      this.makeParts();
+      this.pause();
+      this.show();
+      players.add(this);
     }
 
     makeParts() {
-      const button = (name) => html("button", { type: "button", class: name.toLowerCase() }, name);
-      const range = { type: "range", min: 0, max: this.steps, value: 0, "aria-label": "Step" };
-      [this.back, this.playing, this.next] = ["Back", "Play", "Next"].map(button);
-      this.slider = html("input", range);
+      const { figure, steps } = this;
+      this.back = button("Back", () => this.jump(this.position - 1));
+      this.playing = button("Play", () => this.toggle());
+      this.next = button("Next", () => this.jump(this.position + 1));
+      this.slider = html("input", { type: "range", min: 0, max: steps, value: 0, "aria-label": "Step" });
+      this.slider.oninput = () => this.jump(Number(this.slider.value));
       this.said = html("div", { class: "said", role: "status" });
-      this.named = this.phases.map(([name, steps]) => html("span", { style: `flex: ${steps}` }, name));
+      this.named = this.phases.map(([name, count]) => html("span", { style: `flex: ${count}` }, name));
       const strip = html("div", { class: "phases", "aria-hidden": "true" }, ...this.named);
       const along = html("div", { class: "along" }, this.slider, strip);
       const controls = [this.back, this.playing, this.next, ...this.extras, along];
       const bar = html("div", { class: "controls" }, ...controls);
-      this.details.before(...this.picture, bar, this.said);
+      const words = html("div", { class: "words" }, this.said, ...this.longest);
+      this.details.before(...this.picture, bar, words);
       this.details.open = false;
-    }
-
-    listen() {
-      const { figure } = this;
       figure.tabIndex = -1; // a click anywhere in it gives it the keys
       figure.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
       figure.addEventListener("keydown", (event) => this.press(event));
-      this.back.onclick = () => this.jump(this.position - 1);
-      this.next.onclick = () => this.jump(this.position + 1);
-      this.playing.onclick = () => this.toggle();
-      this.slider.oninput = () => this.jump(Number(this.slider.value));
+    }
+
+    // The longest of what is said, unseen in the same place: nothing below moves from step to step.
+    get longest() {
+      const length = (nodes) => nodes.reduce((sum, node) => sum + node.textContent.length, 0);
+      const several = [...this.sentences].sort((a, b) => length(b) - length(a)).slice(0, 3);
+      const all = [[0, this.opening], ...several.map((nodes) => [this.steps, nodes])];
+      return all.map(([position, nodes]) => {
+        const head = html("p", {}, ...this.headOf(position), this.aside);
+        const copies = nodes.map((node) => node.cloneNode(true));
+        return html("div", { class: "unseen", "aria-hidden": "true" }, head, ...copies);
+      });
+    }
+
+    // "Step 2 of 6: all-gather, step 1 of 3"
+    headOf(position) {
+      const phase = this.phaseOf(position);
+      const where = position ? `Step ${position} of ${this.steps}` : this.beginning;
+      const named = phase ? [`: ${phase.name}, step ${phase.step} of ${phase.steps}`] : [];
+      return [html("strong", {}, where), ...named];
     }
 
     go(to) {
@@ -168,12 +154,12 @@ globalThis.minidistPlayer ??= (() => {
       return 2 * seen >= Math.min(bottom - top, innerHeight) ? seen : 0;
     }
 
-    // The phase of a step, and where in it the step stands: [name, 2, 3] is the second of three.
-    phaseOf(step) {
-      let before = 0;
-      for (const [name, steps] of this.phases) {
-        if (step <= before + steps) return [name, step - before, steps];
-        before += steps;
+    // The phase of a step, as one of `phases`, and which of its steps it is.
+    phaseOf(position) {
+      let step = position;
+      for (const [index, [name, steps]] of this.phases.entries()) {
+        if (0 < step && step <= steps) return { index, name, step, steps };
+        step -= steps;
       }
       return null;
     }
@@ -181,19 +167,15 @@ globalThis.minidistPlayer ??= (() => {
     show() {
       const { position, steps } = this;
       const [beside, below] = this.draw();
-      const phase = position ? this.phaseOf(position) : null;
+      const phase = this.phaseOf(position);
       this.slider.value = position;
-      const done = `after step ${position} of ${steps}${phase ? `, ${phase[0]}` : ""}`;
+      const done = `after step ${position} of ${steps}${phase ? `, ${phase.name}` : ""}`;
       const start = this.beginning[0].toLowerCase() + this.beginning.slice(1);
       this.slider.setAttribute("aria-valuetext", position ? done : start);
       // Not `disabled`: that would take the focus, and the keys with it, away.
       this.back.setAttribute("aria-disabled", position === 0);
       this.next.setAttribute("aria-disabled", position === steps);
-      let before = 0;
-      this.named.forEach((each, i) => {
-        each.classList.toggle("now", position > before && position <= before + this.phases[i][1]);
-        before += this.phases[i][1];
-      });
+      this.named.forEach((each, index) => each.classList.toggle("now", index === phase?.index));
       this.said.replaceChildren(html("p", {}, ...this.headOf(position), ...beside), ...below);
     }
   }
@@ -283,5 +265,5 @@ globalThis.minidistPlayer ??= (() => {
     else buildAll();
   }
 
-  return { Player, html, svg, build, buildAll };
+  return { Player, html, svg, button, build, buildAll };
 })();

@@ -2,7 +2,7 @@
 // table; this adds the picture, and player.js the controls.
 (() => {
   "use strict";
-  const { Player, html, svg, build } = globalThis.minidistPlayer;
+  const { Player, html, svg, button, build } = globalThis.minidistPlayer;
   const HEAD = 6; // px, length of an arrowhead
   const LANE = 5; // px between arrows that run side by side
   const MARKS = { right: ["✓", "complete"], wrong: ["✗", "a rank is counted twice"] };
@@ -201,12 +201,12 @@
     }
 
     get extras() {
-      const numbers = html("button", { type: "button", "aria-pressed": "false" }, "Numbers");
-      numbers.onclick = () => {
+      const numbers = button("Numbers", () => {
         const shown = this.figure.classList.toggle("numbers");
         numbers.setAttribute("aria-pressed", shown);
         this.fit();
-      };
+      });
+      numbers.setAttribute("aria-pressed", "false");
       return [numbers];
     }
 
@@ -253,7 +253,7 @@
     }
 
     get aside() {
-      return html("span", { class: "count" }, `${this.wanted} of ${this.wanted} complete`);
+      return ` ${this.wanted} of ${this.wanted} complete`;
     }
 
     get beginning() {
