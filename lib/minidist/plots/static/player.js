@@ -1,6 +1,6 @@
-// What is played step by step: controls, keys, sentences, and lists to choose among several. What is
-// shown, a subclass of Player says. Harmless when loaded twice: the first copy stays, and a figure
-// is built only once, also if a notebook inserts it long after the page loaded.
+// What is played step by step: controls, keys, sentences, and lists to choose among several. Harmless
+// when loaded twice: the first copy stays, and a figure is built only once, also if a notebook
+// inserts it long after the page loaded.
 globalThis.minidistPlayer ??= (() => {
   "use strict";
   const SVG = "http://www.w3.org/2000/svg";
@@ -16,40 +16,25 @@ globalThis.minidistPlayer ??= (() => {
     fill(document.createElementNS(SVG, tag), attributes, children);
   const button = (name, onclick) => Object.assign(html("button", { type: "button" }, name), { onclick });
 
+  const copies = (nodes) => nodes.map((node) => node.cloneNode(true));
+
   const players = new Set();
 
   class Player {
-    constructor(figure, steps) {
-      this.figure = figure;
-      this.steps = steps;
+    // `parts` has what is to be played:
+    //   picture, extras: nodes above the controls, and more controls
+    //   draw(position): shows the picture after so many steps; returns what stands beside the number
+    //   aside: about as much as that, as text
+    //   beginning: words in place of "Step 2 of 6" before the first step
+    //   says: for each position, the nodes below
+    //   phases: [name, number of steps]
+    //   scroller: a node that needs the arrow keys itself
+    constructor(figure, parts) {
+      Object.assign(this, { figure, phases: [], extras: [], aside: "", ...parts });
+      this.steps = parts.says.length - 1;
       this.position = 0; // how many steps are done
       this.timer = null;
       this.details = figure.querySelector("details");
-    }
-
-    // A subclass has `picture` (nodes), `draw()` (shows this.position; returns what is said beside
-    // its number and below it) and `beginning`, and may have these:
-    get extras() {
-      return []; // controls
-    }
-
-    get phases() {
-      return []; // [name, number of steps]
-    }
-
-    get sentences() {
-      return []; // of each step, the nodes that are said below its number
-    }
-
-    get opening() {
-      return []; // the nodes that are said below the beginning
-    }
-
-    get aside() {
-      return ""; // about as much as is said beside a step's number
-    }
-
-    start() {
       this.makeParts();
       this.pause();
       this.show();
@@ -80,12 +65,10 @@ globalThis.minidistPlayer ??= (() => {
     // The longest of what is said, unseen in the same place: nothing below moves from step to step.
     get longest() {
       const length = (nodes) => nodes.reduce((sum, node) => sum + node.textContent.length, 0);
-      const several = [...this.sentences].sort((a, b) => length(b) - length(a)).slice(0, 3);
-      const all = [[0, this.opening], ...several.map((nodes) => [this.steps, nodes])];
-      return all.map(([position, nodes]) => {
-        const head = html("p", {}, ...this.headOf(position), this.aside);
-        const copies = nodes.map((node) => node.cloneNode(true));
-        return html("div", { class: "unseen", "aria-hidden": "true" }, head, ...copies);
+      const several = [...this.says].sort((a, b) => length(b) - length(a)).slice(0, 4);
+      return several.map((nodes) => {
+        const head = html("p", {}, ...this.headOf(this.steps), this.aside);
+        return html("div", { class: "unseen", "aria-hidden": "true" }, head, ...copies(nodes));
       });
     }
 
@@ -166,7 +149,7 @@ globalThis.minidistPlayer ??= (() => {
 
     show() {
       const { position, steps } = this;
-      const [beside, below] = this.draw();
+      const beside = this.draw(position);
       const phase = this.phaseOf(position);
       this.slider.value = position;
       const done = `after step ${position} of ${steps}${phase ? `, ${phase.name}` : ""}`;
@@ -176,7 +159,7 @@ globalThis.minidistPlayer ??= (() => {
       this.back.setAttribute("aria-disabled", position === 0);
       this.next.setAttribute("aria-disabled", position === steps);
       this.named.forEach((each, index) => each.classList.toggle("now", index === phase?.index));
-      this.said.replaceChildren(html("p", {}, ...this.headOf(position), ...beside), ...below);
+      this.said.replaceChildren(html("p", {}, ...this.headOf(position), ...beside), ...copies(this.says[position]));
     }
   }
 
@@ -248,22 +231,21 @@ globalThis.minidistPlayer ??= (() => {
     for (const box of document.querySelectorAll(".minidist-widget.choices:not([data-ready])")) {
       choose(box);
     }
-    for (const [kind, Kind] of Object.entries(kinds)) {
+    for (const [kind, partsOf] of Object.entries(kinds)) {
       const all = `.minidist-widget.${kind}:not([data-ready], [hidden])`;
       for (const figure of document.querySelectorAll(all)) {
-        if ("ready" in figure.dataset) continue; // meanwhile
         figure.dataset.ready = "";
-        new Kind(figure);
+        new Player(figure, partsOf(figure));
       }
     }
   }
 
-  // Builds the figures of a kind now, and when others of it appear.
-  function build(kind, Kind) {
-    kinds[kind] ??= Kind;
+  // Builds the figures of a kind now, and when others of it appear; `partsOf` a figure, for Player.
+  function build(kind, partsOf) {
+    kinds[kind] ??= partsOf;
     if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", buildAll);
     else buildAll();
   }
 
-  return { Player, html, svg, button, build, buildAll };
+  return { html, svg, button, build, buildAll };
 })();

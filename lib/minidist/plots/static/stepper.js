@@ -2,7 +2,7 @@
 // table; this adds the picture, and player.js the controls.
 (() => {
   "use strict";
-  const { Player, html, svg, button, build } = globalThis.minidistPlayer;
+  const { html, svg, button, build } = globalThis.minidistPlayer;
   const HEAD = 6; // px, length of an arrowhead
   const LANE = 5; // px between arrows that run side by side
   const MARKS = { right: ["✓", "complete"], wrong: ["✗", "a rank is counted twice"] };
@@ -167,97 +167,30 @@
     );
   }
 
-  // ---- the player ----
-
-  class Schedule extends Player {
-    constructor(figure) {
-      const trace = JSON.parse(figure.querySelector("script").textContent);
-      super(figure, trace.steps);
-      this.trace = trace;
-      this.messages = messagesOf(trace);
-      this.states = statesOf(trace.start, this.messages);
-      this.numbers = statesOf(trace.numbers.start, this.messages, "number");
-      this.wanted = trace.goal.flat().filter((goal) => goal !== null).length;
-      this.rows = [...this.details.querySelector("tbody").rows];
-      this.start();
-    }
-
-    get picture() {
-      const { figure, trace } = this;
-      this.cells = cellsOf(trace.ranks, trace.chunks);
+  // The cells, and the arrows of one step above them.
+  class Board {
+    constructor({ ranks, chunks }) {
+      this.cells = cellsOf(ranks, chunks);
       this.arrows = svg("svg", { "aria-hidden": "true" });
-      this.board = boardOf(this.cells, this.arrows);
-      this.scroller = html("div", { class: "scroller" }, this.board);
+      this.messages = [];
+      const board = boardOf(this.cells, this.arrows);
+      this.scroller = html("div", { class: "scroller" }, board);
       this.scroller.onscroll = () => this.hint();
-      const sizes = {
-        chunks: trace.chunks,
-        lanes: Math.max(0, ...this.messages.map(assignLanes)),
-        lines: trace.ranks > 4 ? 2 : 1,
-        letters: trace.ranks > 4 ? 8 : 7,
-      };
-      for (const [name, size] of Object.entries(sizes)) figure.style.setProperty(`--${name}`, size);
-      new ResizeObserver(() => this.fit()).observe(this.board);
-      return [this.scroller, legendOf(this.messages, this.states)];
+      new ResizeObserver(() => this.fit()).observe(board);
     }
 
-    get extras() {
-      const numbers = button("Numbers", () => {
-        const shown = this.figure.classList.toggle("numbers");
-        numbers.setAttribute("aria-pressed", shown);
-        this.fit();
-      });
-      numbers.setAttribute("aria-pressed", "false");
-      return [numbers];
-    }
-
-    get phases() {
-      return this.trace.phases;
-    }
-
-    get current() {
-      return this.position ? this.messages[this.position - 1] : [];
-    }
-
-    draw() {
-      const { position } = this;
-      const { goal } = this.trace;
-      const held = this.states[position];
-      const verdicts = held.map((row, r) => row.map((sum, c) => verdict(sum, goal[r][c])));
+    // What is held, of each cell: contributors, number, verdict; and the messages that led there.
+    show(held, messages) {
+      this.messages = messages;
       this.cells.forEach((row, rank) =>
         row.forEach((cell, chunk) => {
-          const received = this.current.some((m) => m.dst === rank && m.chunk === chunk);
-          const classes = ["held", verdicts[rank][chunk], received ? "received" : ""];
-          const number = this.numbers[position][rank][chunk];
-          showCell(cell, held[rank][chunk], number, verdicts[rank][chunk]);
-          cell.className = classes.join(" ").trim();
+          const received = messages.some((m) => m.dst === rank && m.chunk === chunk);
+          const state = held[rank][chunk].at(-1);
+          showCell(cell, ...held[rank][chunk]);
+          cell.className = ["held", state, received ? "received" : ""].join(" ").trim();
         }),
       );
-      drawArrows(this.arrows, this.current, this.cells);
-      const right = verdicts.flat().filter((state) => state === "right").length;
-      const count = html("span", { class: "count" }, `${right} of ${this.wanted} complete`);
-      const below = position ? [this.sentences[position - 1][0].cloneNode(true)] : this.opening;
-      return [[" ", count], below];
-    }
-
-    // How to go on, and faintly what comes, in the room that it will need.
-    get opening() {
-      if (!this.steps) return [];
-      const how = "Press Play, or step with the arrow keys. The first step:";
-      const first = this.sentences[0][0].cloneNode(true);
-      const ahead = html("div", { class: "ahead", "aria-hidden": "true" }, first);
-      return [html("p", { class: "hint" }, how), ahead];
-    }
-
-    get sentences() {
-      return this.rows.map((row) => [row.querySelector("ul")]);
-    }
-
-    get aside() {
-      return ` ${this.wanted} of ${this.wanted} complete`;
-    }
-
-    get beginning() {
-      return "Start, before any message";
+      drawArrows(this.arrows, messages, this.cells);
     }
 
     fit() {
@@ -268,7 +201,7 @@
         else this.scroller.removeAttribute(name);
       }
       this.hint();
-      drawArrows(this.arrows, this.current, this.cells);
+      drawArrows(this.arrows, this.messages, this.cells);
     }
 
     // What goes on to the right fades out there.
@@ -278,5 +211,55 @@
     }
   }
 
-  build("schedule", Schedule);
+  // ---- what is played ----
+
+  // How to go on, and faintly what comes.
+  function opening([first]) {
+    if (!first) return [];
+    const how = "Press Play, or step with the arrow keys. The first step:";
+    const ahead = html("div", { class: "ahead", "aria-hidden": "true" }, first[0].cloneNode(true));
+    return [html("p", { class: "hint" }, how), ahead];
+  }
+
+  function numbersOf(figure, board) {
+    const numbers = button("Numbers", () => {
+      numbers.setAttribute("aria-pressed", figure.classList.toggle("numbers"));
+      board.fit();
+    });
+    numbers.setAttribute("aria-pressed", "false");
+    return numbers;
+  }
+
+  function setSizes(figure, { ranks, chunks }, steps) {
+    const lanes = Math.max(0, ...steps.map(assignLanes));
+    const sizes = { chunks, lanes, lines: ranks > 4 ? 2 : 1, letters: ranks > 4 ? 8 : 7 };
+    for (const [name, size] of Object.entries(sizes)) figure.style.setProperty(`--${name}`, size);
+  }
+
+  build("schedule", (figure) => {
+    const trace = JSON.parse(figure.querySelector("script").textContent);
+    const steps = messagesOf(trace);
+    const states = statesOf(trace.start, steps);
+    const numbers = statesOf(trace.numbers.start, steps, "number");
+    const wanted = trace.goal.flat().filter((goal) => goal !== null).length;
+    const sentences = [...figure.querySelectorAll("tbody ul")].map((list) => [list]);
+    const board = new Board(trace);
+    setSizes(figure, trace, steps);
+    return {
+      picture: [board.scroller, legendOf(steps, states)],
+      extras: [numbersOf(figure, board)],
+      scroller: board.scroller,
+      aside: ` ${wanted} of ${wanted} complete`,
+      beginning: "Start, before any message",
+      phases: trace.phases,
+      says: [opening(sentences), ...sentences],
+      draw(position) {
+        const held = states[position].map((row, rank) => row.map((sum, chunk) =>
+          [sum, numbers[position][rank][chunk], verdict(sum, trace.goal[rank][chunk])]));
+        board.show(held, steps[position - 1] ?? []);
+        const right = held.flat().filter(([, , state]) => state === "right").length;
+        return [" ", html("span", { class: "count" }, `${right} of ${wanted} complete`)];
+      },
+    };
+  });
 })();
