@@ -30,14 +30,12 @@ from tools.work import ROOT
 PATIENT = 'data-limit="60000"'
 
 
-def opened(
-    site: Pages, *names: str, limit: str = PATIENT, fragment: str = "", **options: Any
-) -> Page:
+def opened(site: Pages, *names: str, limit: str = PATIENT, **options: Any) -> Page:
     """A page with these editors, or with the board of stars too."""
     (site.folder / "_static" / "python.js").write_text(python_script())
     parts = [(editor(name) if name != "stars" else stars())._repr_html_() for name in names]
     body = "".join(parts).replace("data-stars", f"{limit} data-stars")
-    return site.open(body, fragment=fragment, **options)
+    return site.open(body, **options)
 
 
 def figure(page: Page, name: str) -> Locator:

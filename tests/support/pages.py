@@ -65,13 +65,12 @@ class Pages:
         theme: str = "light",
         *,
         name: str = "page",
-        fragment: str = "",
         before: str = "",
         **options: bool,
     ) -> Page:
         self.write(body, theme, name)
         page = self.new_page(width, before, **options)
-        page.goto(self.address(name) + fragment)
+        page.goto(self.address(name))
         return page
 
 

@@ -1,6 +1,6 @@
 """Lanes over time, as HTML: what is there before a script draws them again, for another choice.
 
-`static/timelines.js` makes the same HTML, and a test compares the two.
+`lanes` of `static/sliders.js` makes the same HTML, and a test compares the two.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

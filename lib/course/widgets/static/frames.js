@@ -1,9 +1,9 @@
 // Plays pictures that Python made: the list of them is shown one by one, each with its sentence.
 (() => {
   "use strict";
-  const { html, build } = globalThis.minidistPlayer;
+  const { Player, html, build } = globalThis.minidistPlayer;
 
-  build("frames", (figure) => {
+  function partsOf(figure) {
     const frames = [...figure.querySelectorAll(".all > li")].map((frame) => [...frame.children]);
     const stage = html("div", { class: "stage" });
     return {
@@ -16,5 +16,7 @@
         return [];
       },
     };
-  });
+  }
+
+  build("frames", (figure) => new Player(figure, partsOf(figure)));
 })();

@@ -3,7 +3,7 @@
 // the first copy stays, and a figure is built once.
 globalThis.minidistSliders ??= (() => {
   "use strict";
-  const { html } = globalThis.minidistPlayer;
+  const { html, build } = globalThis.minidistPlayer;
 
   // ---- numbers as words ----
 
@@ -57,13 +57,11 @@ globalThis.minidistSliders ??= (() => {
 
   // ---- a figure ----
 
-  // How each kind of picture is drawn: (values, data, width) → its node, if there is something to
-  // draw, what is said below, and the legend.
-  const kinds = {};
-
   class Slider {
-    constructor(figure) {
-      this.figure = figure;
+    // `pictureOf` turns (values, data, width) into { node, says, legend }: the picture, if there is
+    // one, what is said below, and what its classes mean.
+    constructor(figure, pictureOf) {
+      Object.assign(this, { figure, pictureOf });
       this.data = JSON.parse(figure.querySelector("script").textContent);
       this.values = {};
       this.picture = html("div", { class: "picture" });
@@ -137,7 +135,7 @@ globalThis.minidistSliders ??= (() => {
     draw() {
       const width = (this.width = this.room);
       if (width <= 0) return; // not to be seen
-      const { node, says, legend } = kinds[this.figure.dataset.widget](this.values, this.data, width);
+      const { node, says, legend } = this.pictureOf(this.values, this.data, width);
       this.picture.classList.toggle("past", !node);
       if (node) {
         const items = Object.entries(legend).map(([kind, words]) =>
@@ -153,19 +151,11 @@ globalThis.minidistSliders ??= (() => {
     }
   }
 
-  function buildAll() {
-    for (const figure of document.querySelectorAll(".minidist-widget.slider:not([data-ready])")) {
-      if (!(figure.dataset.widget in kinds)) continue; // its script is still to come
-      figure.dataset.ready = "";
-      new Slider(figure);
+  // Builds the figures of these kinds, each with its `pictureOf`.
+  function show(kinds) {
+    for (const [kind, pictureOf] of Object.entries(kinds)) {
+      build(`slider[data-widget="${kind}"]`, (figure) => new Slider(figure, pictureOf));
     }
-  }
-
-  // Builds the figures of these kinds now, and when others of them appear.
-  function show(drawings) {
-    Object.assign(kinds, drawings);
-    if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", buildAll);
-    else buildAll();
   }
 
   // The step of training that a figure is about.

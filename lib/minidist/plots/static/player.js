@@ -54,7 +54,7 @@ globalThis.minidistPlayer ??= (() => {
       const along = html("div", { class: "along" }, this.slider, strip);
       const controls = [this.back, this.playing, this.next, ...this.extras, along];
       const bar = html("div", { class: "controls" }, ...controls);
-      const words = html("div", { class: "words" }, this.said, ...this.longest);
+      const words = html("div", { class: "words" }, this.said, ...this.unseen);
       this.details.before(...this.picture, bar, words);
       this.details.open = false;
       figure.tabIndex = -1; // a click anywhere in it gives it the keys
@@ -62,12 +62,11 @@ globalThis.minidistPlayer ??= (() => {
       figure.addEventListener("keydown", (event) => this.press(event));
     }
 
-    // The longest of what is said, unseen in the same place: nothing below moves from step to step.
-    get longest() {
-      const length = (nodes) => nodes.reduce((sum, node) => sum + node.textContent.length, 0);
-      const several = [...this.says].sort((a, b) => length(b) - length(a)).slice(0, 4);
-      return several.map((nodes) => {
-        const head = html("p", {}, ...this.headOf(this.steps), this.aside);
+    // All that is said, unseen in the same place, so that nothing below moves from step to step.
+    get unseen() {
+      return this.says.map((nodes, position) => {
+        const aside = html("span", { class: "aside" }, this.aside);
+        const head = html("p", {}, ...this.headOf(position), " ", aside);
         return html("div", { class: "unseen", "aria-hidden": "true" }, head, ...copies(nodes));
       });
     }
@@ -231,21 +230,21 @@ globalThis.minidistPlayer ??= (() => {
     for (const box of document.querySelectorAll(".minidist-widget.choices:not([data-ready])")) {
       choose(box);
     }
-    for (const [kind, partsOf] of Object.entries(kinds)) {
+    for (const [kind, make] of Object.entries(kinds)) {
       const all = `.minidist-widget.${kind}:not([data-ready], [hidden])`;
       for (const figure of document.querySelectorAll(all)) {
         figure.dataset.ready = "";
-        new Player(figure, partsOf(figure));
+        make(figure);
       }
     }
   }
 
-  // Builds the figures of a kind now, and when others of it appear; `partsOf` a figure, for Player.
-  function build(kind, partsOf) {
-    kinds[kind] ??= partsOf;
+  // Makes the figures of a kind, a selector, now, and when others of it appear.
+  function build(kind, make) {
+    kinds[kind] ??= make;
     if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", buildAll);
     else buildAll();
   }
 
-  return { html, svg, button, build, buildAll };
+  return { Player, html, svg, button, build, buildAll };
 })();

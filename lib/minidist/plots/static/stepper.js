@@ -2,7 +2,7 @@
 // table; this adds the picture, and player.js the controls.
 (() => {
   "use strict";
-  const { html, svg, button, build } = globalThis.minidistPlayer;
+  const { Player, html, svg, button, build } = globalThis.minidistPlayer;
   const HEAD = 6; // px, length of an arrowhead
   const LANE = 5; // px between arrows that run side by side
   const MARKS = { right: ["✓", "complete"], wrong: ["✗", "a rank is counted twice"] };
@@ -236,7 +236,7 @@
     for (const [name, size] of Object.entries(sizes)) figure.style.setProperty(`--${name}`, size);
   }
 
-  build("schedule", (figure) => {
+  function partsOf(figure) {
     const trace = JSON.parse(figure.querySelector("script").textContent);
     const steps = messagesOf(trace);
     const states = statesOf(trace.start, steps);
@@ -249,7 +249,7 @@
       picture: [board.scroller, legendOf(steps, states)],
       extras: [numbersOf(figure, board)],
       scroller: board.scroller,
-      aside: ` ${wanted} of ${wanted} complete`,
+      aside: `${wanted} of ${wanted} complete`,
       beginning: "Start, before any message",
       phases: trace.phases,
       says: [opening(sentences), ...sentences],
@@ -261,5 +261,7 @@
         return [" ", html("span", { class: "count" }, `${right} of ${wanted} complete`)];
       },
     };
-  });
+  }
+
+  build("schedule", (figure) => new Player(figure, partsOf(figure)));
 })();
