@@ -19,9 +19,10 @@ from course.widgets import (
     straggler,
     straggler_slider,
 )
-from course.widgets.in_page import bordered, gradient_bytes
+from course.widgets.in_page import bordered
 from course.widgets.page import Slider, seconds_text
 from minidist.formulas.inputs import TrainingStep
+from minidist.formulas.memory import gradient_bytes
 from minidist.formulas.models import root
 from minidist.planner.jobs import SMALL
 from minidist.schedule.lanes import busy, end, spans

@@ -51,12 +51,13 @@ def ask(
             "compute" (forward and backward), of which "matrices", "attention" and "head";
             "exposed", "communication", "tensor" (the part of it inside layers), "bubble", "step",
             "sequential"; "tokens_per_second" (of all GPUs), "mfu" (as others publish it: attention
-            counts in full, recomputation does not), "peak", "state", "sent", "largest_batch"; or
-            a collective ("all_reduce", "all_gather", "reduce_scatter"), on all gradients or weights
-            at once unless `nbytes` says on how many bytes; "send", a message of `nbytes` to another
-            node. Without rings and latencies:
-            "all_to_all", of all tokens' numbers between two layers; "one_reducer" and "direct", an
-            all-reduce of gradients through one reducer and through one on every rank.
+            counts in full, recomputation does not), "peak", "state", "sent", "largest_batch"; of
+            memory a part as `formulas.memory` names it, but its "update"; or a collective
+            ("all_reduce", "all_gather", "reduce_scatter"), on all gradients or weights at once
+            unless `nbytes` says on how many bytes; "send", a message of `nbytes` to another node.
+            Without rings and latencies: "all_to_all", of all tokens' numbers between two layers;
+            "one_reducer" and "direct", an all-reduce of gradients through one reducer and through
+            one on every rank.
         job: "small", "medium" or "large".
         gpus: H100s in nodes of eight, unless `gpu` names or is another.
         tokens: of each replica (a GPU, unless the model is split) and step, in sequences of 8,192

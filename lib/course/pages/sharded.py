@@ -159,10 +159,12 @@ def gather(gpus: int, tariff: str = "line rate") -> float:
     return ask("all_gather", "medium", gpus=gpus, strategy="fsdp", nbytes=nbytes, tariff=tariff)
 
 
-def latency(gpus: int, collective: str = "all_gather", each: int = 2) -> float:
+def latency(
+    gpus: int, collective: str = "all_gather", each: int = 2, gpu: Accelerator = H100
+) -> float:
     """Seconds of a block's collective that its bytes do not take, with `each` per parameter."""
-    local, nodes = into_nodes(gpus, H100.per_node)
-    choice = nccl.cheapest(collective, each * MEDIUM.largest_unit, nodes, local, H100)
+    local, nodes = into_nodes(gpus, gpu.per_node)
+    choice = nccl.cheapest(collective, each * MEDIUM.largest_unit, nodes, local, gpu)
     return float(choice["latency"])
 
 
@@ -172,9 +174,10 @@ def hidden_from(gpus: int, waiting: bool = True, gpu: Accelerator = H100) -> tup
     `waiting`: whether latency counts, or bandwidth alone.
     """
     speed, there = rate(gpu, MEDIUM.width), (gpus - 1) / gpus
-    forward = latency(gpus) if waiting else 0.0
-    backward = forward + latency(gpus, "reduce_scatter", 4) if waiting else 0.0
-    how = speed, gpu.node_network
+    forward = latency(gpus, gpu=gpu) if waiting else 0.0
+    backward = forward + latency(gpus, "reduce_scatter", 4, gpu) if waiting else 0.0
+    local, nodes = into_nodes(gpus, gpu.per_node)
+    how = speed, nccl.line_rate(nodes, local, gpu)
     return (
         tokens_to_hide(2 * there, 2, *how, forward, MEDIUM.largest_unit),
         tokens_to_hide(6 * there, 4, *how, backward, MEDIUM.largest_unit),

@@ -6,8 +6,8 @@ Also runs in a page: imports nothing but the library's pure modules.
 from __future__ import annotations
 
 from minidist.formulas.links import collective
-from minidist.formulas.memory import buckets
-from minidist.formulas.models import scale, tensors
+from minidist.formulas.memory import buckets, gradient_bytes
+from minidist.formulas.models import tensors
 from minidist.formulas.step import gradients_ready, phases
 from minidist.schedule.lanes import end, spans
 from minidist.schedule.steps import bucketed
@@ -37,10 +37,9 @@ def backward(step: TrainingStep, groups: list[list[int]], early: bool) -> dict[s
     all-reduce has ended), `made` (when each gradient is), `nbytes` of each group, and the `spans`,
     backward's pieces first.
     """
-    counts, each = tensors(step.sizes), scale(step.sizes) * step.each.gradients
-    whole = phases(step, "ddp")[1]
+    sizes, whole = gradient_bytes(step), phases(step, "ddp")[1]
     made = gradients_ready(step, "ddp")
-    nbytes = [each * sum([counts[index] for index in group]) for group in groups]
+    nbytes = [sum([sizes[index] for index in group]) for group in groups]
     seconds = [collective(step, "all_reduce", size) for size in nbytes]
     found = spans(bucketed(made, groups, seconds, "all-reduce", early))
     exposed = max(0.0, end(found) - whole)

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from course.pages.price import step_of
-from course.widgets.in_page import between, bordered, during, gradient_bytes
+from course.widgets.in_page import between, bordered, during
 from course.widgets.page import Slider, control, seconds_text
 from course.widgets.sliders import SMALL_JOB
 from course.widgets.timeline import Bar, Lane, Marks, milliseconds, still
 from minidist.formulas.inputs import TrainingStep
 from minidist.formulas.links import collective
-from minidist.formulas.memory import buckets
+from minidist.formulas.memory import buckets, gradient_bytes
 from minidist.planner.hardware import H100
 
 GPUS = 16

@@ -10,7 +10,7 @@ import math
 from course.timing.backward import WAYS, backward, by_way
 from minidist.formulas.inputs import TrainingStep
 from minidist.formulas.memory import memory
-from minidist.formulas.models import gpt, llama, part, scale, tensors
+from minidist.formulas.models import gpt, llama, part, tensors
 from minidist.formulas.step import (
     forecast,
     into_nodes,
@@ -18,7 +18,6 @@ from minidist.formulas.step import (
     phases,
     recommended,
     rungs,
-    tensor_calls,
     tensor_parallel,
     traffic,
     works,
@@ -181,12 +180,10 @@ def alone(
 def dimensions(found: dict[str, Any], name: str) -> dict[str, Any]:
     """Seconds of each part of a planned step in a grid, and the bytes that each dimension sends."""
     step: TrainingStep = found[name]["step"]
-    calls, size = tensor_calls(step)
-    tensor = calls * size * (step.tensor - 1) / step.tensor
-    data = _sent(step, name)
     takes = [work.takes for work in works(step, name) if work.lane != COMPUTE]
+    sent = traffic(step, name)
     return {
-        "sent": {"data": data, "tensor": tensor, "pipeline": found[name]["sent"] - data - tensor},
+        "sent": {"data": sent["data"], "tensor": sent["tensor"], "pipeline": sent["pipeline"]},
         "seconds": {
             "compute": found[name]["compute"],
             "bubble": found[name]["bubble"],
@@ -194,14 +191,6 @@ def dimensions(found: dict[str, Any], name: str) -> dict[str, Any]:
             "tensor": tensor_parallel(step),
         },
     }
-
-
-def _sent(step: TrainingStep, name: str) -> float:
-    """Bytes that a rank sends to other replicas."""
-    replica = TrainingStep(
-        step.sizes, step.gpu, step.each, step.local, step.nodes, step.batch, step.checkpointing
-    )
-    return traffic(replica, name)[0]
 
 
 # ---- backward under DDP ----
@@ -224,12 +213,6 @@ def bordered(step: TrainingStep, borders: list[int]) -> dict[str, Any]:
 def during(step: TrainingStep, buckets: list[list[int]]) -> dict[str, Any]:
     """Backward with these buckets, each of which leaves when it is full."""
     return _travels(backward(step, buckets, True))
-
-
-def gradient_bytes(step: TrainingStep) -> list[float]:
-    """Bytes of each gradient, in the order in which forward uses the parameters."""
-    each = scale(step.sizes) * step.each.gradients
-    return [each * count for count in tensors(step.sizes)]
 
 
 def ways(step: TrainingStep) -> list[dict[str, Any]]:

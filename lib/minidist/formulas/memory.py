@@ -116,21 +116,26 @@ def _in_flight(step: TrainingStep) -> float:
     filled, both = bucket_bytes(step, "zero2"), 0.0
     for place in range(len(filled)):
         both = max(both, filled[place] + (filled[place + 1] if place + 1 < len(filled) else 0))
-    return both + max(tensors(step.sizes)) * scale(step.sizes) * step.each.gradients
+    return both + max(gradient_bytes(step))
 
 
 # ---- buckets ----
 
 
+def gradient_bytes(step: TrainingStep) -> list[float]:
+    """Bytes of each gradient, in the order in which forward uses the parameters."""
+    each = scale(step.sizes) * step.each.gradients
+    return [each * count for count in tensors(step.sizes)]
+
+
 def buckets(step: TrainingStep, strategy: str = "ddp") -> list[list[int]]:
     """Indexes into `tensors` of each bucket: no tensor is split, DDP's first has only 1 MiB."""
-    each = scale(step.sizes) * step.each.gradients
     cap = step.bucket_cap_mb * MIB
     first = min(MIB, cap) if strategy == "ddp" else cap
-    return assign([round(each * count) for count in tensors(step.sizes)], first, cap)
+    return assign([round(nbytes) for nbytes in gradient_bytes(step)], first, cap)
 
 
 def bucket_bytes(step: TrainingStep, strategy: str = "ddp") -> list[float]:
     """Bytes of gradients in each of `buckets`."""
-    each, counts = scale(step.sizes) * step.each.gradients, tensors(step.sizes)
-    return [each * sum([counts[index] for index in bucket]) for bucket in buckets(step, strategy)]
+    sizes = gradient_bytes(step)
+    return [sum([sizes[index] for index in bucket]) for bucket in buckets(step, strategy)]

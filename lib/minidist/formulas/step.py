@@ -147,11 +147,11 @@ def ranks_of(step: TrainingStep, over: str) -> int:
     return counts[over]
 
 
-def traffic(step: TrainingStep, strategy: str) -> list[float]:
-    """Bytes that a rank sends, and in how many messages if rings carry them; the model's split too.
+def traffic(step: TrainingStep, strategy: str) -> dict[str, float]:
+    """Bytes that a rank sends in each dimension, and in how many `messages` if rings carry them.
 
-    Tensor parallelism: an all-gather or a reduce-scatter of activations before and after each half
-    of a layer. A pipeline: each stage's activations, and their gradients.
+    `data`: to other replicas. `tensor`: an all-gather or a reduce-scatter of activations before and
+    after each half of a layer. `pipeline`: each stage's activations, and their gradients.
     """
     pieces = len(buckets(step, strategy))
     if STAGES[strategy] == 3:
@@ -164,13 +164,17 @@ def traffic(step: TrainingStep, strategy: str) -> list[float]:
             sent += HALVES[name] * size * (ranks - 1) / ranks
             messages += HALVES[name] * pieces * (ranks - 1)
     calls, call = tensor_calls(step)
-    sent += calls * call * (step.tensor - 1) / step.tensor
     messages += calls * (step.tensor - 1)
+    numbers = 0
     if step.pipeline > 1:
         numbers = 2 * step.interleaved * step.batch * step.sizes.tokens * step.sizes.width
-        sent += numbers * step.each.compute
         messages += 2 * step.interleaved * step.micro_batches
-    return [sent, messages]
+    return {
+        "data": sent,
+        "tensor": calls * call * (step.tensor - 1) / step.tensor,
+        "pipeline": numbers * step.each.compute,
+        "messages": messages,
+    }
 
 
 def tensor_calls(step: TrainingStep) -> list[float]:
@@ -281,7 +285,7 @@ def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
     computing = alone - phases(step, strategy)[2]
     waits = bubble(step.pipeline, step.micro_batches, step.interleaved) * (computing + within)
     overlapped = end(ran) + within + waits
-    bytes_and_messages, held_now = traffic(step, strategy), memory(step, strategy)
+    moved, held_now = traffic(step, strategy), memory(step, strategy)
     free = step.limit - held_now["always"]
     one = held_now["activations"] / (step.batch / step.micro_batches)
     finish = held_now["gradients"] + max(held_now["ends"], held_now["update"])
@@ -291,8 +295,8 @@ def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
     return {
         "peak": held_now["peak"],
         "largest_batch": max(0, room),
-        "sent": bytes_and_messages[0],
-        "messages": bytes_and_messages[1],
+        "sent": moved["data"] + moved["tensor"] + moved["pipeline"],
+        "messages": moved["messages"],
         "compute": sum(compute(step)),
         "memory_traffic": sum(memory_traffic(step, strategy)),
         "communication": communication,

@@ -159,7 +159,8 @@ globalThis.minidistSliders ??= (() => {
   }
 
   // The step of training that a figure is about.
-  const { training, gradient_bytes } = globalThis.minidistModules["course.widgets.in_page"];
+  const { training } = globalThis.minidistModules["course.widgets.in_page"];
+  const { gradient_bytes } = globalThis.minidistModules["minidist.formulas.memory"];
   const step = ({ model, gpu, each, gpus }, { tokens, cap, card = gpu.network, ranks = gpus }) =>
     training(model, tokens, { ...gpu, network: card }, each, ranks, cap);
 

@@ -4,9 +4,8 @@
 (() => {
   "use strict";
   const { html } = globalThis.minidistPlayer;
-  const { bordered, during, gradient_bytes, ways } =
-    globalThis.minidistModules["course.widgets.in_page"];
-  const { buckets } = globalThis.minidistModules["minidist.formulas.memory"];
+  const { bordered, during, ways } = globalThis.minidistModules["course.widgets.in_page"];
+  const { buckets, gradient_bytes } = globalThis.minidistModules["minidist.formulas.memory"];
   const { lanes, share, secondsText, tickText, percentText, listed, step, show } =
     globalThis.minidistSliders;
 
