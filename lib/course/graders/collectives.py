@@ -11,8 +11,8 @@ from torch import Tensor
 
 import minidist
 from course.sandbox.forbidden import without_torch
-from course.sandbox.ranks import Check, Cost, Traffic, on_worlds
-from course.verdict import Grader, Wrong, ask, formula
+from course.sandbox.ranks import Check, Cost, Traffic, graded
+from course.verdict import Wrong, ask, formula
 from minidist.schedule import algorithms
 from minidist.schedule.replay import Contributors, Replay, goal, start
 from minidist.schedule.schedule import Collective, Schedule
@@ -21,8 +21,6 @@ from minidist.schedule.traffic import replay
 __all__ = ["all_gather", "names", "pictures", "reduce_scatter"]
 
 Function = Callable[..., object]
-Broadcast = Callable[[Tensor, int], object]
-AllToAll = Callable[[Sequence[Tensor], Sequence[Tensor]], object]
 
 KINDS: tuple[Collective, ...] = get_args(Collective)
 NUMBERS = (4, 2, 3, 1, 5, 7)  # of ranks
@@ -61,18 +59,14 @@ def _checked(
     ]  # fmt: skip
 
 
-@Grader
-def all_gather(function: Callable[[list[Tensor], Tensor, int, Broadcast], None]) -> str:
+@graded(
+    f"for {RANKS} real processes. Your broadcasts moved as many bytes as one all_gather: each part "
+    "has to reach every other rank once, either way. But broadcasts follow one another, while in "
+    "an all-gather all ranks can send at the same time.",
+    worlds=NUMBERS,
+)
+def all_gather(function: Function) -> Iterator[Check]:
     """Grade function(parts, mine, rank, broadcast): parts[r] must become rank r's `mine`."""
-    on_worlds(_parts_of, [function], worlds=NUMBERS)
-    return (
-        f"for {RANKS} real processes. Your broadcasts moved as many bytes as one "
-        "all_gather: each part has to reach every other rank once, either way. But broadcasts "
-        "follow one another, while in an all-gather all ranks can send at the same time."
-    )
-
-
-def _parts_of(function: Function) -> Iterator[Check]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     values = [number + 0.5 for number in Random(ranks).sample(range(2, 1000), ranks)]
     mine = torch.full((3, 40 * ranks), values[rank])
@@ -99,21 +93,16 @@ def _whose(held: set[float], values: list[float]) -> str:
     return f"rank {values.index(value)}'s" if value in values else f"{value:g} everywhere"
 
 
-@Grader
-def reduce_scatter(function: Callable[[Tensor, list[Tensor], AllToAll], None]) -> str:
+@graded(
+    f"for {RANKS} real processes. Your way moved as many bytes as one reduce_scatter. But every "
+    "rank had to hold all N parts before it could add them; a ring adds each part as it arrives.",
+    worlds=NUMBERS,
+)
+def reduce_scatter(function: Function) -> Iterator[Check]:
     """Grade function(output, inputs, all_to_all), where `inputs[d]` is this rank's part for rank d.
 
     `output` must become the sum of all ranks' parts for this one.
     """
-    on_worlds(_sum_of, [function], worlds=NUMBERS)
-    return (
-        f"for {RANKS} real processes. Your way moved as many bytes as one "
-        "reduce_scatter. But every rank had to hold all N parts before it could add them; a ring "
-        "adds each part as it arrives."
-    )
-
-
-def _sum_of(function: Function) -> Iterator[Check]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     # Part s→d is 1 at place (s, d) and 0 elsewhere, so that a sum shows what is in it.
     parts = torch.eye(ranks * ranks).view(ranks, ranks, ranks * ranks)

@@ -1,7 +1,6 @@
 """Graders of the lab on DistributedDataParallel."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -10,8 +9,8 @@ from torch import Tensor, nn
 import minidist
 from course.graders.averages import OFF, averages, gradients, off
 from course.graders.table import Exercise, Table, numbers
-from course.sandbox.ranks import REAL, Check, Cost, Traffic, alike, on_worlds
-from course.verdict import Grader, Wrong, ask_as, draws, formula, list_of, number, whole
+from course.sandbox.ranks import REAL, Check, Cost, Traffic, alike, graded
+from course.verdict import Wrong, ask_as, draws, formula, list_of, number, whole
 from minidist.schedule.buckets import assign
 
 __all__ = ["buckets", "by_hand", "exposed", "factors"]
@@ -27,23 +26,6 @@ APART = (
     "is another one than its peers have. Each reduction must be of the same parameter on all "
     "ranks: reduce in the same order everywhere."
 )
-
-
-@Grader
-def by_hand(function: Callable[[nn.Module], object]) -> str:
-    """Grade function(model), which must make replicas of the ranks' models.
-
-    On real ranks that start with different weights and have different data, two steps long. The
-    judge is one process with rank 0's weights on the whole batch.
-    """
-    work = partial(_train, function)
-    on_worlds(work, range(len(MODELS)), instead="minidist's collectives", hints=HINTS)
-    return (
-        f"{REAL}, with {len(MODELS)} models, every gradient is the whole batch's in one process, "
-        f"up to rounding, in {STEPS} steps. The ranks send what an all-reduce of every gradient "
-        "takes, in no more messages. Fewer and larger calls would be faster, which is what buckets "
-        "are for."
-    )
 
 
 def _tanh_net() -> nn.Module:
@@ -69,7 +51,20 @@ def _weights(model: nn.Module) -> Tensors:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def _train(function: Callable[[nn.Module], object], kind: int) -> Iterator[Check]:
+@graded(
+    f"{REAL}, with {len(MODELS)} models, every gradient is the whole batch's in one process, up to "
+    f"rounding, in {STEPS} steps. The ranks send what an all-reduce of every gradient takes, in no "
+    "more messages. Fewer and larger calls would be faster, which is what buckets are for.",
+    lambda: [(kind,) for kind in range(len(MODELS))],
+    instead="minidist's collectives",
+    hints=HINTS,
+)
+def by_hand(function: Callable[[nn.Module], object], kind: int) -> Iterator[Check]:
+    """Grade function(model), which must make replicas of the ranks' models.
+
+    On real ranks that start with different weights and have different data, two steps long. The
+    judge is one process with rank 0's weights on the whole batch.
+    """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = _model(kind, rank)  # not the same weights everywhere
     with minidist.record() as log:

@@ -18,8 +18,8 @@ from course.graders.averages import OFF, flat, net, off, times
 from course.graders.saving import save
 from course.graders.table import Exercise, Table, amount
 from course.sandbox.forbidden import without_torch
-from course.sandbox.ranks import REAL, Check, Cost, Traffic, on_worlds
-from course.verdict import Grader, Wrong, list_of, many, number, whole
+from course.sandbox.ranks import REAL, Check, Cost, Traffic, graded
+from course.verdict import Wrong, list_of, many, number, whole
 from minidist.comm.ours import Ours
 
 __all__ = ["accumulate", "indices", "rate", "save"]
@@ -103,21 +103,6 @@ def indices() -> Table:
 # ---- accumulation ----
 
 
-@Grader
-def accumulate(function: Callable[[Any, list[torch.Tensor], Callable[..., Any]], object]) -> str:
-    """Grade function(model, batches, loss), which must leave the gradient of all batches.
-
-    `model` is wrapped, `batches` are of the same size, `loss(output)` is a mean. On real ranks; the
-    judge is one process that has all batches of all of them.
-    """
-    on_worlds(partial(_accumulate, function), MICRO)
-    return (
-        f"{REAL}, after {', '.join(map(str, MICRO))} backwards to a step, the gradient is that of "
-        "one process that has all batches; and the model's gradients were all-reduced once, in one "
-        "call, however many backwards there were."
-    )
-
-
 def _batches(rank: int, micro: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(10 + rank)
     return list(torch.randn(micro, ROWS, 6, generator=generator))
@@ -127,7 +112,18 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
     return (output - 1).square().mean()
 
 
-def _accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
+@graded(
+    f"{REAL}, after {', '.join(map(str, MICRO))} backwards to a step, the gradient is that of one "
+    "process that has all batches; and the model's gradients were all-reduced once, in one call, "
+    "however many backwards there were.",
+    lambda: [(micro,) for micro in MICRO],
+)
+def accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
+    """Grade function(model, batches, loss), which must leave the gradient of all batches.
+
+    `model` is wrapped, `batches` are of the same size, `loss(output)` is a mean. On real ranks; the
+    judge is one process that has all batches of all of them.
+    """
     own, alone, rows, ranks = net((6, 8, 3)), net((6, 8, 3)), list[int](), dist.get_world_size()
     own.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
     model = minidist.DistributedDataParallel(own, comm=Ours(algorithm="ring"))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -12,9 +11,8 @@ from torch import Tensor
 import minidist
 from course.graders.averages import averages, flat, off
 from course.graders.table import Exercise, Table, numbers
-from course.sandbox.ranks import REAL, Check, Cost, Storages, Traffic, on_worlds
-from course.verdict import Grader, Range, Wrong, draws, list_of, number, pair, same_ranges
-from minidist.comm.comm import Comm
+from course.sandbox.ranks import REAL, Check, Cost, Storages, Traffic, graded
+from course.verdict import Range, Wrong, draws, list_of, number, pair, same_ranges
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
 
@@ -31,32 +29,24 @@ def _gradient(rank: int, weights: Tensor) -> Tensor:
     return x * (weights * x).sum()
 
 
-Unit = Callable[[Tensor, Callable[[Tensor], None], Callable[[Tensor], Tensor], Comm], Tensor]
-
-
 NOT_ALL = (
     "are not those of all ranks. comm.all_gather(whole, shard) fills whole, in the order of ranks."
 )
 
 
-@Grader
-def unit(function: Unit) -> str:
+@graded(
+    f"{REAL}, with units of two sizes, forward and backward had all weights, each rank received "
+    "its part of the average gradient, and in between no full weights were in memory. The ranks "
+    "sent what two all-gathers and a reduce-scatter send, half more than DDP's all-reduce.",
+    lambda: [(4,), (draws(19).randrange(5, 12),)],
+    instead="comm",
+)
+def unit(function: Callable[..., object], part: int) -> Iterator[Check]:
     """Grade function(shard, forward, backward, comm): one unit's life on real ranks.
 
     It must return the shard of the averaged gradient. The judge has all weights and all inputs in
-    one process.
+    one process. Each rank keeps `part` weights of a unit.
     """
-    parts = 4, draws(19).randrange(5, 12)  # weights of a unit that each rank keeps
-    on_worlds(partial(_live, function), parts, instead="comm")
-    return (
-        f"{REAL}, with units of two sizes, forward and backward had all weights, each rank "
-        "received its part of the average gradient, and in between no full weights were in memory. "
-        "The ranks sent what two all-gathers and a reduce-scatter send, half more than DDP's "
-        "all-reduce."
-    )
-
-
-def _live(function: Unit, part: int) -> Iterator[Check]:
     comm = Counted(Ours(algorithm="ring"))
     rank, ranks = comm.rank, comm.ranks
     whole = torch.cat([_drawn(100 + each, part) for each in range(ranks)])
@@ -166,19 +156,6 @@ def rows() -> Table:
     )  # fmt: skip
 
 
-@Grader
-def norm(function: Callable[[list[Tensor | None], Comm], object]) -> str:
-    """Grade function(gradients, comm): the 2-norm of the full gradient, from every rank's parts.
-
-    A part may be empty, or None where a parameter got no gradient.
-    """
-    on_worlds(partial(_norm, function), range(4), instead="comm")
-    return (
-        f"{REAL} the norm is that of the full gradient, even where ranks have empty parts or "
-        "none, and each time one number was all-reduced, once."
-    )
-
-
 def _parts(rank: int, ranks: int, case: int) -> list[Tensor | None]:
     """Parts of gradients; empty on the last rank in case 1, none there in 2, nowhere in 3."""
     generator = torch.Generator().manual_seed(10 * case + rank)
@@ -188,7 +165,17 @@ def _parts(rank: int, ranks: int, case: int) -> list[Tensor | None]:
     return [part[:0] if case == 1 and rank == ranks - 1 else part for part in parts]
 
 
-def _norm(function: Callable[[list[Tensor | None], Comm], object], case: int) -> Iterator[Check]:
+@graded(
+    f"{REAL} the norm is that of the full gradient, even where ranks have empty parts or none, and "
+    "each time one number was all-reduced, once.",
+    lambda: [(case,) for case in range(4)],
+    instead="comm",
+)
+def norm(function: Callable[..., object], case: int) -> Iterator[Check]:
+    """Grade function(gradients, comm): the 2-norm of the full gradient, from every rank's parts.
+
+    A part may be empty, or None where a parameter got no gradient.
+    """
     comm = Counted(Ours(algorithm="ring"))
     rank, ranks = comm.rank, comm.ranks
     of_ranks = [flat(_parts(each, ranks, case)) for each in range(ranks)]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -11,11 +10,10 @@ from torch import Tensor
 
 from course.graders.averages import off
 from course.graders.table import Exercise, Table
-from course.sandbox.ranks import REAL, Check, Cost, Traffic, on_worlds
-from course.verdict import Grader, Wrong, ask_as, draws, formula, list_of, whole
+from course.sandbox.ranks import REAL, Check, Cost, Traffic, graded
+from course.verdict import Wrong, ask_as, draws, formula, list_of, whole
 from from_scratch.tensor import shard
 from minidist.collectives.tensor import barrier
-from minidist.comm.comm import Comm
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
 
@@ -30,25 +28,20 @@ def _drawn(seed: int, *shape: int) -> Tensor:
 
 
 WIDTH = 6
-Two = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 
 
-@Grader
-def split(function: Callable[[Comm], Two]) -> str:
+@graded(
+    f"{REAL}, with two numbers of tokens, output and gradients are those of the full block in one "
+    "process. A rank takes part in one all-reduce in forward and one in backward. Each of your "
+    "functions is the other one's transpose: one sums in forward, the other in backward.",
+    lambda: [(4,), (draws(61).randrange(5, 12),)],
+    instead="comm",
+)
+def split(function: Callable[..., Any], tokens: int) -> Iterator[Check]:
     """Grade function(comm), which returns copy and reduce, the two ends of a split block.
 
     On real ranks, with a feed-forward block; the judge is one process with the full weights.
     """
-    tokens = 4, draws(61).randrange(5, 12)
-    on_worlds(partial(_block, function), tokens, instead="comm")
-    return (
-        f"{REAL}, with two numbers of tokens, output and gradients are those of the full block in "
-        "one process. A rank takes part in one all-reduce in forward and one in backward. Each of "
-        "your functions is the other one's transpose: one sums in forward, the other in backward."
-    )
-
-
-def _block(function: Callable[[Comm], Two], tokens: int) -> Iterator[Check]:
     comm = Counted(Ours(algorithm="ring"))
     rank, ranks, pair = comm.rank, comm.ranks, function(comm)
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(callable, pair)):

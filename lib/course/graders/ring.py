@@ -173,7 +173,7 @@ def ring_all_reduce(function: HandWritten) -> str:
     note = "After the first phase rank r holds the sum of chunk r, as reduce-scatter must."
     if first != -1:
         note = f"Note: your rank r starts with chunk r{first:+d}; minidist's starts with chunk r-1."
-    on_worlds(_on_real_ranks, [function], worlds=(4,))
+    on_worlds(_on_real_ranks, [(function,)], worlds=(4,))
     return (
         "for 1, 2, 3, 4, 5 and 7 ranks: your loop sends exactly the schedule's messages. On 4 real "
         "processes it gives the sums of minidist.all_reduce, and all ranks together send "

@@ -45,7 +45,7 @@ def save(function: Callable[[dict[str, Any], Path], object]) -> str:
             Path(name, "back").mkdir()
             torch.save({"weights": torch.zeros(1000)}, path)
             Path(name, "kept").hardlink_to(path)  # a reader that has opened the old file
-            on_worlds(partial(_save, function), [path], worlds=[ranks])
+            on_worlds(partial(_save, function), [(path,)], worlds=[ranks])
     return (
         "on 3 and on 2 real ranks, a reader found the complete old file while rank 0 wrote, and "
         "every rank found the new one after the call. A process that had opened the old file "

@@ -1,21 +1,19 @@
 """Graders of the lab on ZeRO: who owns what, the step by hand, freeing gradients, the wire."""
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import accumulate, pairwise, product
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
 import minidist
 from course.graders.averages import averages, backward, flat, gradients, net, off
 from course.graders.table import Exercise, Table, numbers
-from course.sandbox.ranks import REAL, Check, Cost, Storages, Traffic, alike, on_worlds
-from course.verdict import Grader, Range, Wrong, draws, list_of, pair, same_ranges
+from course.sandbox.ranks import REAL, Check, Cost, Storages, Traffic, alike, graded
+from course.verdict import Range, Wrong, draws, list_of, pair, same_ranges
 from minidist.parallel.sharding.layouts import Flat
 
 __all__ = ["by_hand", "during_backward", "slices", "wire"]
@@ -81,27 +79,24 @@ def slices() -> Table:
 # ---- ZeRO-1 by hand ----
 
 
-@Grader
-def by_hand(function: Callable[[list[Parameter], Callable[..., Optimizer]], object]) -> str:
-    """Grade function(parameters, make), which returns step(): ZeRO-1 of local gradients.
-
-    `make(tensors)` builds SGD with momentum. On real ranks with different data; the judge is one
-    process on the whole batch.
-    """
-    on_worlds(partial(_train, function), MODELS, instead="minidist's collectives")
-    return (
-        f"{REAL}, with {len(MODELS)} models, the weights are those of one process with the whole "
-        f"batch in all {STEPS} steps. Each rank keeps the moments of its slice alone, and sends in "
-        "two calls what one all-reduce sends."
-    )
-
-
 Widths = tuple[int, ...]
 # 59 elements; and 10, of which rank 4 of 5 has 2.
 MODELS: tuple[Widths, ...] = ((4, 5, 4, 2), (1, 3, 1))
 
 
-def _train(function: Callable[..., Any], widths: Widths) -> Iterator[Check]:
+@graded(
+    f"{REAL}, with {len(MODELS)} models, the weights are those of one process with the whole batch "
+    f"in all {STEPS} steps. Each rank keeps the moments of its slice alone, and sends in two calls "
+    "what one all-reduce sends.",
+    lambda: [(widths,) for widths in MODELS],
+    instead="minidist's collectives",
+)
+def by_hand(function: Callable[..., Any], widths: Widths) -> Iterator[Check]:
+    """Grade function(parameters, make), which returns step(): ZeRO-1 of local gradients.
+
+    `make(tensors)` builds SGD with momentum. On real ranks with different data; the judge is one
+    process on the whole batch.
+    """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model, made = net(widths), list[Optimizer]()
 
@@ -173,22 +168,18 @@ def _compared(widths: Widths, weights: list[Tensor], same: bool) -> Iterator[Che
 # ---- gradients that are freed during backward ----
 
 
-@Grader
-def during_backward(function: Callable[[list[Parameter], list[Tensor]], object]) -> str:
+@graded(
+    f"{REAL} every rank has its slice of the mean gradient, added up over two backwards, and never "
+    "more than one gradient was whole. A backward sent half of what an all-reduce sends, in a call "
+    "for each parameter; ZeRO-2 puts them together in buckets.",
+    instead="minidist's collectives",
+)
+def during_backward(function: Callable[..., object]) -> Iterator[Check]:
     """Grade function(parameters, slices): hooks that reduce each gradient and let it go.
 
     `slices[i]` must get the mean of this rank's slice of the i-th gradient added. On real ranks, in
     two backward passes; the judge is one process on the whole batch.
     """
-    on_worlds(partial(_backwards, function), [2], instead="minidist's collectives")
-    return (
-        f"{REAL} every rank has its slice of the mean gradient, added up over two backwards, and "
-        "never more than one gradient was whole. A backward sent half of what an all-reduce sends, "
-        "in a call for each parameter; ZeRO-2 puts them together in buckets."
-    )
-
-
-def _backwards(function: Callable[..., object], many: int) -> Iterator[Check]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     widths = (6, 2 * ranks, 3, ranks, 3 * ranks)  # N divides each of the weights
     model, storages, held, sent = net(widths, bias=False), Storages(), [0], list[Traffic]()
@@ -204,7 +195,7 @@ def _backwards(function: Callable[..., object], many: int) -> Iterator[Check]:
     function(parameters, slices)
     for parameter in parameters:  # after it
         parameter.register_post_accumulate_grad_hook(lambda _: held.append(storages.held()))  # type: ignore[no-untyped-call]
-    for step in range(many):
+    for step in range(2):
         with minidist.record() as log:
             backward(model, step, rank, ranks)
         sent.append(Traffic.of(log))

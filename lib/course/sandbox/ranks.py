@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from functools import partial, wraps
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -13,11 +14,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import minidist
 from course.sandbox.forbidden import without_torch
-from course.verdict import Wrong, on_ranks
+from course.verdict import Grader, Wrong, on_ranks
 from minidist.collectives.runtime.executor import Sent
 from minidist.comm.counted import Counted
-
-T = TypeVar("T")
 
 WORLDS = (3, 5)
 REAL = f"on {WORLDS[0]} and on {WORLDS[1]} real processes"
@@ -74,12 +73,36 @@ class Cost:
         raise Wrong(f"On {ranks} real processes {self.so_far}, but {wrong}".rstrip())
 
 
+Case = tuple[Any, ...]
 Check = object  # a `Cost`, or a sentence on what is wrong; anything that is false is right
+Checks = Callable[..., Iterable[Check]]
+
+
+def graded(
+    solved: str, cases: Callable[[], Sequence[Case]] = lambda: [()], **how: Any
+) -> Callable[[Checks], Grader[[Callable[..., object]]]]:
+    """Make a grader of work(function, *case), which yields checks on each rank: see `on_worlds`.
+
+    Args:
+        solved: said when all is right.
+        cases: the arguments of each case, drawn anew at each grading.
+        how: as `on_worlds` takes it.
+    """
+
+    def grader(work: Checks) -> Grader[[Callable[..., object]]]:
+        @wraps(work)
+        def grade(function: Callable[..., object]) -> str:
+            on_worlds(partial(work, function), cases(), **how)
+            return solved
+
+        return Grader(grade)
+
+    return grader
 
 
 def on_worlds(
-    work: Callable[[T], Iterable[Check]],
-    cases: Sequence[T],
+    work: Checks,
+    cases: Sequence[Case],
     *,
     instead: str = "",
     hints: Mapping[str, str] | None = None,
@@ -89,7 +112,7 @@ def on_worlds(
 
     Args:
         work: asks the learner's function, and then yields its checks, equally many on all ranks.
-        cases: for all ranks.
+        cases: what `work` is called with, on all ranks.
         instead: what the function is to call in place of torch's collectives, which are refused;
             all of `work` may call them if this is "".
         hints: as `on_ranks` takes them.
@@ -102,11 +125,9 @@ def on_worlds(
                 _judge(row)
 
 
-def _each(
-    work: Callable[[T], Iterable[Check]], cases: Sequence[T], instead: str
-) -> list[list[Check]]:
+def _each(work: Checks, cases: Sequence[Case], instead: str) -> list[list[Check]]:
     with without_torch(instead) if instead else nullcontext():
-        return [list(_to_first_wrong(work(case))) for case in cases]
+        return [list(_to_first_wrong(work(*case))) for case in cases]
 
 
 def _to_first_wrong(checks: Iterable[Check]) -> Iterator[Check]:
