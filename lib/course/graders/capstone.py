@@ -5,8 +5,10 @@ No number that was measured is told before the forecast is judged.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +16,19 @@ import torch
 from course.capstone import task
 from course.capstone.run import METERED, Line, digest_of, file_of, first_steps, forecast_of
 from course.verdict import Grader, Wrong, on_ranks
+from minidist.memory.state import FP32
+from minidist.planner.planner import plan
 
 SAME = 1e-3  # relative: other orders of sums change a loss by 5e-5 at most, to the last step
 WITHIN = {"held": 0.1, "sent": 0.03, "seconds": 0.1}  # of what was measured
 RERUN = {"loss": SAME, "sent": 0, "seconds": 1e-6, "held": 0.05, "read": 0}  # of the log
+TOLD = {
+    "held": ("A rank holds", "{:,.0f} bytes"),
+    "sent": ("A rank sends", "{:,.0f} bytes"),
+    "seconds": ("A step takes", "{:.3g} s"),
+}
+ROWS = range(task.ROWS)
+Checks = Iterator[str | bool]  # sentences on what is wrong
 WRITTEN = "Logs are written by `python -m course.capstone`"
 
 
@@ -35,14 +46,16 @@ def capstone(module: str, log: str | Path | None = None) -> str:
     if head["digest"] != digest_of(file):
         raise Wrong(f"{log.name} is not of {file.name} as it is now: run that, and grade again.")
     forecast = forecast_of(head["forecast"])
-    _check_rows(run)
-    _check_losses(run)
-    _check_plausible(run)
     found = measured(run)
-    _check_budget(run, found)
-    for name, got in found.items():
-        _check_forecast(name, forecast[name], got)
-    _check_rerun(run, log, module)
+    checks = chain(
+        _check_rows(run),
+        _check_losses(run),
+        _check_cost(run, found["held"]),
+        _check_forecast(forecast, found),
+        _check_rerun(run, log, module),
+    )
+    for wrong in filter(None, checks):
+        raise Wrong(wrong)
     off = {name: abs(forecast[name] / got - 1) for name, got in found.items()}
     late = f" But in run {head['run']} it is no forecast any more." if head["run"] != 1 else ""
     return (
@@ -103,112 +116,92 @@ def total(run: list[Line]) -> float:
 # ---- is it a training run of this model, on all ranks? ----
 
 
-def _check_rows(run: list[Line]) -> None:
+def _check_rows(run: list[Line]) -> Checks:
     """All rows of each step were read once, as many by each rank."""
     for line in run:
-        read_by = [(row, rank) for rank, rows in enumerate(line["read"]) for row in rows]
-        readers = [[rank for at, rank in read_by if at == row] for row in range(task.ROWS)]
-        twice = next((row for row, ranks in enumerate(readers) if len(ranks) > 1), None)
-        unread = next((row for row, ranks in enumerate(readers) if not ranks), None)
-        where = f"In step {line['step']}"
-        if twice is not None:
-            by = " and ".join(map(str, readers[twice]))
-            raise Wrong(
-                f"{where} row {twice} is read more than once, by ranks {by}"
-                + ("." if unread is None else f", and row {unread} by nobody.")
-                + " How many parts does a step's batch have?"
+        rows, where = list(enumerate(line["read"])), f"In step {line['step']}"
+        readers = [[rank for rank, own in rows for at in own if at == row] for row in ROWS]
+        unread = f", and row {readers.index([])} by nobody" if [] in readers else ""
+        for row, by in enumerate(readers):
+            yield len(by) > 1 and (
+                f"{where} row {row} is read more than once, by ranks {' and '.join(map(str, by))}"
+                f"{unread}. How many parts does a step's batch have?"
             )
-        if unread is not None or len({*map(len, line["read"])}) > 1:
-            counts = ", ".join(str(len(read)) for read in line["read"])
-            raise Wrong(f"{where} the ranks read {counts} of the {task.ROWS} rows.")
+        counts = [str(len(own)) for own in line["read"]]
+        if unread or len({*counts}) > 1:
+            yield f"{where} the ranks read {', '.join(counts)} of the {task.ROWS} rows."
 
 
-def _check_losses(run: list[Line]) -> None:
-    rows, first = task.rows(0, 0, 1), run[0]
-    net = task.model()
-    for rank, (loss, read) in enumerate(zip(first["loss"], first["read"], strict=True)):
+def _check_losses(run: list[Line]) -> Checks:
+    rows, net = task.rows(0, 0, 1), task.model()
+    for rank, (loss, read) in enumerate(zip(run[0]["loss"], run[0]["read"], strict=True)):
         with torch.no_grad():
             right = task.loss_of(net, rows[read]).item()
-        if not math.isclose(loss, right, rel_tol=SAME):
-            raise Wrong(
-                f"In step 0 rank {rank} has a loss of {loss:.4f}; with the first weights the rows "
-                f"that it read have {right:.4f}."
-            )
+        yield not math.isclose(loss, right, rel_tol=SAME) and (
+            f"In step 0 rank {rank} has a loss of {loss:.4f}; with the first weights the rows that "
+            f"it read have {right:.4f}."
+        )
     for line, right in zip(run, task.alone(task.STEPS), strict=True):
         mean = sum(line["loss"]) / task.RANKS
-        if not math.isclose(mean, right, rel_tol=SAME):
-            raise Wrong(
-                f"In step {line['step']} the mean loss is {mean:.4f}; one process with the whole "
-                f"batch has {right:.4f}. All before is right, so it is the update: does each step "
-                "have one, is each gradient the mean over all four ranks, and the optimizer AdamW "
-                "with the given rate?"
-            )
-
-
-def _check_plausible(run: list[Line]) -> None:
-    """What was counted is no less than the task takes."""
-    model = 4 * task.sizes().parameters
-    least = 2 * (task.RANKS - 1) * model
-    if min(sum(line["sent"]) for line in run) < 0.99 * least:
-        raise Wrong(
-            f"The losses are right, but less than {_mb(least)} a step went through the cluster's "
-            "comms, and all ranks together send that to sum the gradients: talk through "
-            "`cluster.world`, `cluster.node` and `cluster.across` alone."
-        )
-    forward = task.sizes().operations * task.ROWS / task.RANKS / task.MACHINE.flops
-    if min(line["seconds"] for line in run) < 0.99 * 3 * forward:
-        raise Wrong(
-            f"A step takes less than its computing alone, {3 * forward:.3f} s on the clock: train "
-            "the `net` that you are given, whose layers tell the clock."
+        yield not math.isclose(mean, right, rel_tol=SAME) and (
+            f"In step {line['step']} the mean loss is {mean:.4f}; one process with the whole batch "
+            f"has {right:.4f}. All before is right, so it is the update: does each step have one, "
+            "is each gradient the mean over all four ranks, and the optimizer AdamW with the given "
+            "rate?"
         )
 
 
-# ---- the budget, and the forecast ----
+def _check_cost(run: list[Line], held: float) -> Checks:
+    """What was counted is no less than the task takes, and no more than the budget."""
+    how: dict[str, Any] = {"batch": task.ROWS // task.RANKS, "policy": FP32, "foreach": False}
+    ddp = plan(task.sizes(), task.MACHINE, task.RANKS, **how).forecasts["ddp"]
+    least, budget = task.RANKS * ddp.sent, task.BUDGET
+    yield min(sum(line["sent"]) for line in run) < 0.99 * least and (
+        f"The losses are right, but less than {_mb(least)} a step went through the cluster's "
+        "comms, and all ranks together send that to sum the gradients: talk through "
+        "`cluster.world`, `cluster.node` and `cluster.across` alone."
+    )
+    yield min(line["seconds"] for line in run) < 0.99 * ddp.compute and (
+        f"A step takes less than its computing alone, {ddp.compute:.3f} s on the clock: train the "
+        "`net` that you are given, whose layers tell the clock."
+    )
+    yield held > budget.held and (
+        f"It trains, but a rank holds more than its {_mb(budget.held)} at the peak of a step. "
+        "What does every rank hold in full, and when?"
+    )
+    yield total(run) > budget.seconds and (
+        f"It trains, but its {len(run)} steps take more than the {budget.seconds:g} s of the "
+        "budget. How many bytes cross the slow links in a step, and what could be computed "
+        "meanwhile?"
+    )
 
 
-def _check_budget(run: list[Line], found: Mapping[str, float]) -> None:
-    budget = task.BUDGET
-    if found["held"] > budget.held:
-        raise Wrong(
-            f"It trains, but a rank holds more than its {_mb(budget.held)} at the peak of a step. "
-            "What does every rank hold in full, and when?"
-        )
-    if total(run) > budget.seconds:
-        raise Wrong(
-            f"It trains, but its {len(run)} steps take more than the {budget.seconds:g} s of the "
-            "budget. How many bytes cross the slow links in a step, and what could be computed "
-            "meanwhile?"
-        )
-
-
-def _check_forecast(name: str, expected: float, got: float) -> None:
-    if abs(expected / got - 1) <= WITHIN[name]:
-        return
-    told = {"held": "A rank holds", "sent": "A rank sends", "seconds": "A step takes"}[name]
-    shown = "{:.3g} s" if name == "seconds" else "{:,.0f} bytes"
+def _check_forecast(forecast: Mapping[str, float], found: Mapping[str, float]) -> Checks:
     slips = {
         1 / 4: "Four bytes make a number in fp32.",
         4: "That is what all ranks have together; forecast one.",
         1e3: "Seconds are asked for, not milliseconds.",
         1e-6: "Bytes are asked for, not megabytes.",
     }
-    close = (text for factor, text in slips.items() if abs(expected / got / factor - 1) <= 0.15)
-    raise Wrong(
-        f"The run keeps within the budget. {told} {shown.format(got)}, and you forecast "
-        f"{shown.format(expected)}: more than {WITHIN[name]:.0%} off. {next(close, '')}".rstrip()
-    )
+    for name, (told, shown) in TOLD.items():
+        expected, got = forecast[name], found[name]
+        close = (text for factor, text in slips.items() if abs(expected / got / factor - 1) <= 0.15)
+        wrong = (
+            f"The run keeps within the budget. {told} {shown.format(got)}, and you forecast "
+            f"{shown.format(expected)}: more than {WITHIN[name]:.0%} off. {next(close, '')}"
+        )
+        yield abs(expected / got - 1) > WITHIN[name] and wrong.rstrip()
 
 
-def _check_rerun(run: list[Line], log: Path, module: str) -> None:
+def _check_rerun(run: list[Line], log: Path, module: str) -> Checks:
     """The module takes in its first steps what the log says."""
     rerun = on_ranks(first_steps, task.RANKS, module, METERED + 2)[0]
     for line, again in zip(run, rerun, strict=False):
         for name, within in RERUN.items():
-            if not np.allclose(line[name] or 0, again[name] or 0, rtol=within, atol=0):
-                raise Wrong(
-                    f"Run again, {module} has another {name!r} in step {line['step']} than "
-                    f"{log.name} says. {WRITTEN}, and stay as they are."
-                )
+            yield not np.allclose(line[name] or 0, again[name] or 0, rtol=within, atol=0) and (
+                f"Run again, {module} has another {name!r} in step {line['step']} than {log.name} "
+                f"says. {WRITTEN}, and stay as they are."
+            )
 
 
 def _mb(nbytes: float) -> str:
