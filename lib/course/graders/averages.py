@@ -9,11 +9,14 @@ from torch import Tensor, nn
 OFF = "is off by up to {off:.1e}."
 
 
-def net(widths: Sequence[int], bias: bool = True) -> nn.Sequential:
-    """Linear layers of these widths, the same on every rank, each with a Tanh after it."""
-    torch.manual_seed(0)
+def net(
+    widths: Sequence[int], bias: bool = True, norm: bool = False, seed: int = 0
+) -> nn.Sequential:
+    """Linear layers of these widths, each with a Tanh or a LayerNorm after it."""
+    torch.manual_seed(seed)
     linears = [nn.Linear(*shape, bias=bias) for shape in pairwise(widths)]
-    return nn.Sequential(*(part for linear in linears for part in (linear, nn.Tanh())))
+    after = [nn.LayerNorm(width) if norm else nn.Tanh() for width in widths[1:]]
+    return nn.Sequential(*(part for both in zip(linears, after, strict=True) for part in both))
 
 
 def gradients(model: nn.Module, step: int, rank: int | None, ranks: int) -> dict[str, Tensor]:

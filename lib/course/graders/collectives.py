@@ -18,8 +18,6 @@ from minidist.schedule.replay import Contributors, Replay, goal, start
 from minidist.schedule.schedule import Collective, Schedule
 from minidist.schedule.traffic import replay
 
-__all__ = ["all_gather", "names", "pictures", "reduce_scatter"]
-
 Function = Callable[..., object]
 
 KINDS: tuple[Collective, ...] = get_args(Collective)

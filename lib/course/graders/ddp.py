@@ -1,19 +1,18 @@
 """Graders of the lab on DistributedDataParallel."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 import minidist
-from course.graders.averages import OFF, averages, gradients, off
+from course.graders.averages import OFF, averages, gradients, net, off
 from course.graders.table import Exercise, Table, numbers
 from course.sandbox.ranks import REAL, Check, Cost, Traffic, alike, graded
 from course.verdict import Wrong, ask_as, draws, formula, list_of, number, whole
 from minidist.schedule.buckets import assign
-
-__all__ = ["buckets", "by_hand", "exposed", "factors"]
 
 STEPS = 2
 MIB = 1 << 20
@@ -26,25 +25,8 @@ APART = (
     "is another one than its peers have. Each reduction must be of the same parameter on all "
     "ranks: reduce in the same order everywhere."
 )
-
-
-def _tanh_net() -> nn.Module:
-    tanh, same = nn.Tanh(), (nn.Linear(5, 5) for _ in range(2))  # mixed up they would still fit
-    return nn.Sequential(nn.Linear(4, 5), tanh, next(same), tanh, next(same), tanh, nn.Linear(5, 3))
-
-
-def _normed_net() -> nn.Module:
-    layers = (nn.Linear(7, 7, bias=bias) for bias in (True, False, True, True))
-    normed = (part for layer in layers for part in (layer, nn.LayerNorm(7)))
-    return nn.Sequential(nn.Linear(4, 7), *normed, nn.Linear(7, 2))
-
-
-MODELS = (_tanh_net, _normed_net)
-
-
-def _model(kind: int, seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    return MODELS[kind]()
+# Two layers of the first have the same shape: mixed up they would still fit.
+MODELS = (partial(net, (4, 5, 5, 5, 3)), partial(net, (4, 7, 7, 7, 3), bias=False, norm=True))
 
 
 def _weights(model: nn.Module) -> Tensors:
@@ -55,18 +37,20 @@ def _weights(model: nn.Module) -> Tensors:
     f"{REAL}, with {len(MODELS)} models, every gradient is the whole batch's in one process, up to "
     f"rounding, in {STEPS} steps. The ranks send what an all-reduce of every gradient takes, in no "
     "more messages. Fewer and larger calls would be faster, which is what buckets are for.",
-    lambda: [(kind,) for kind in range(len(MODELS))],
+    lambda: [(make,) for make in MODELS],
     instead="minidist's collectives",
     hints=HINTS,
 )
-def by_hand(function: Callable[[nn.Module], object], kind: int) -> Iterator[Check]:
+def by_hand(
+    function: Callable[[nn.Module], object], make: Callable[..., nn.Module]
+) -> Iterator[Check]:
     """Grade function(model), which must make replicas of the ranks' models.
 
     On real ranks that start with different weights and have different data, two steps long. The
     judge is one process with rank 0's weights on the whole batch.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    model = _model(kind, rank)  # not the same weights everywhere
+    model = make(seed=rank)  # not the same weights everywhere
     with minidist.record() as log:
         function(model)
     start, sent, found = _weights(model), [Traffic.of(log)], list[Tensors]()
@@ -77,7 +61,7 @@ def by_hand(function: Callable[[nn.Module], object], kind: int) -> Iterator[Chec
         if missing := [name for name in start if name not in found[-1]]:
             raise Wrong(f"{missing[0]} has no gradient after backward {step + 1} of {STEPS}.")
     same = [{name: alike(each) for name, each in own.items()} for own in found]
-    alone = _model(kind, 0)
+    alone = make(seed=0)
     end, wanted = _weights(model), _weights(alone)
     for name, right in wanted.items():
         yield not start[name].equal(right) and (

@@ -15,20 +15,15 @@ from torch.utils.data import DistributedSampler
 
 import minidist
 from course.graders.averages import OFF, flat, net, off, times
-from course.graders.saving import save
+from course.graders.saving import save as save
 from course.graders.table import Exercise, Table, amount
 from course.sandbox.forbidden import without_torch
 from course.sandbox.ranks import REAL, Check, Cost, Traffic, graded
 from course.verdict import Wrong, list_of, many, number, whole
 from minidist.comm.ours import Ours
 
-__all__ = ["accumulate", "indices", "rate", "save"]
-
 MICRO = (4, 1, 3)  # backward passes to a step, in `accumulate`
 ROWS = 5  # of a batch there
-
-
-# ---- samples ----
 
 
 @Exercise
@@ -100,9 +95,6 @@ def indices() -> Table:
     )  # fmt: skip
 
 
-# ---- accumulation ----
-
-
 def _batches(rank: int, micro: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(10 + rank)
     return list(torch.randn(micro, ROWS, 6, generator=generator))
@@ -161,9 +153,6 @@ def accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
         advice="Only the last backward need talk to the other ranks: the others belong under "
         "model.no_sync().", too_little="Let the last backward of the wrapped model do it.",
     )  # fmt: skip
-
-
-# ---- learning rate ----
 
 
 @Exercise

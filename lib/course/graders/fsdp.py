@@ -16,8 +16,6 @@ from course.verdict import Range, Wrong, draws, list_of, number, pair, same_rang
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
 
-__all__ = ["norm", "peak", "rows", "unit"]
-
 
 def _drawn(seed: int, count: int) -> Tensor:
     return torch.randn(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -17,14 +17,9 @@ from minidist.collectives.tensor import barrier
 from minidist.comm.counted import Counted
 from minidist.comm.ours import Ours
 
-__all__ = ["merge", "received", "seeds", "split"]
-
 
 def _drawn(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-# ---- tensor parallelism by hand ----
 
 
 WIDTH = 6
@@ -103,8 +98,6 @@ def _looked_at(name: str, found: Any, given: Tensor) -> Tensor:
     return found
 
 
-# ---- which seed each rank takes ----
-
 HAVE, PARTS = "a weight that all ranks have", "the shards of a weight"
 BETWEEN, INSIDE = "dropout between blocks", "dropout inside a split block"
 TOKENS = "dropout between blocks, split by tokens"
@@ -177,8 +170,6 @@ def seeds() -> Table:
         "where they hold different parts.",
     )  # fmt: skip
 
-
-# ---- two blocks of keys ----
 
 Pair = tuple[Tensor, Tensor]
 
@@ -254,9 +245,6 @@ def _why_merge(found: Pair, right: Pair, one: Pair, other: Pair, keys: tuple[int
         "is the larger of both. It is log(exp(a) + exp(b)).": torch.maximum(one[1], other[1]),
     }, "is not that of all keys, log(exp(a) + exp(b)): a third block would be merged "
     "wrongly.")  # fmt: skip
-
-
-# ---- the dispatch ----
 
 
 @Exercise

@@ -1,7 +1,8 @@
 """Graders of the lab on local SGD: the outer step, its bytes, and who is in a round."""
 
-from collections.abc import Callable
+from functools import partial
 from itertools import accumulate, chain
+from random import Random
 from typing import Any
 
 import torch
@@ -21,10 +22,6 @@ def outer_step() -> Table:
     torch's SGD with Nesterov's momentum is the judge.
     """
 
-    def slip(**wrong: Any) -> Callable[..., list[Vector]]:
-        """Right, but for some of `outer`'s arguments, each of them made of the case."""
-        return lambda *case: outer(*case, **{name: make(*case) for name, make in wrong.items()})
-
     def slowed(start: Vector, replicas: list[Vector], old: Vector, lr: float, m: float) -> Any:
         moved = (m * vector(old) + lr * change(start, replicas)).tolist()
         return [outer(start, replicas, old, lr, m)[0], moved]
@@ -39,21 +36,19 @@ def outer_step() -> Table:
         show=lambda both: f"{[[round(value, 4) for value in each] for each in both]}",
         slips={
             "Take the mean of the changes, not their sum.":
-                slip(gradient=lambda start, replicas, *_: change(start, replicas) * len(replicas)),
+                lambda *case: outer(*case, factor=len(case[1])),
             "That leads uphill: a change is where the round began, minus where the replica is.":
-                slip(gradient=lambda start, replicas, *_: -change(start, replicas)),
+                partial(outer, factor=-1),
             "That is plain averaging; the outer optimizer has a learning rate and a velocity.":
                 lambda _, replicas, velocity, *__: [mean(replicas).tolist(), velocity],
             "That is classical momentum; Nesterov's adds the change to the new velocity once more.":
-                slip(nesterov=lambda *_: False),
+                partial(outer, nesterov=False),
             "The velocity is a sum of changes; the learning rate comes in where weights are moved.":
                 slowed,
             "The step starts where the round began, not where the replicas are on average.":
-                slip(weights=lambda _, replicas, *__: mean(replicas)),
+                lambda *case: outer(*case, weights=mean(case[1])),
             "The velocity has forgotten the rounds before.":
-                lambda start, replicas, _, *how: outer(
-                    start, replicas, [0.0] * len(start), *how
-                ),
+                lambda start, replicas, _, *how: outer(start, replicas, [0.0] * len(start), *how),
         },
         solved="for all {cases} rounds: the weights and the velocity are those of torch's SGD with "
         "nesterov=True, whose gradient is the mean change.",
@@ -94,12 +89,15 @@ def outer(
     momentum: float,
     *,
     weights: torch.Tensor | None = None,
-    gradient: torch.Tensor | None = None,
+    factor: float = 1,
     nesterov: bool = True,
 ) -> list[Vector]:
-    """The weights and the velocity after a step of torch's SGD, by Nesterov's momentum."""
+    """The weights and the velocity after a step of torch's SGD, by Nesterov's momentum.
+
+    Those of slips begin at other weights, or take a multiple of the mean change.
+    """
     weights = (vector(start) if weights is None else weights).requires_grad_()
-    weights.grad = change(start, replicas) if gradient is None else gradient
+    weights.grad = factor * change(start, replicas)
     sgd = torch.optim.SGD([weights], lr, momentum, nesterov=nesterov and momentum > 0)
     moved = vector(velocity)
     sgd.state[weights]["momentum_buffer"] = moved
@@ -177,7 +175,7 @@ def in_the_round() -> Table:
         ([0, 1, 2], [(1, 2, "dies"), (2, 2, "joins"), (3, 0, "arrives"), (4, 1, "arrives")], 10),
     ]
     draw = draws(40)
-    cases += [drawn(draw.randrange(1, 10**6)) for _ in range(40)]
+    cases += [drawn(draw) for _ in range(40)]
     return Table(
         cases=cases,
         right=present,
@@ -216,22 +214,13 @@ def present(members: list[int], events: list[Event], patience: float) -> list[in
     return sorted(who(events, "arrives", first + patience))
 
 
-def drawn(seed: int) -> tuple[list[int], list[Event], float]:
+def drawn(draw: Random) -> tuple[list[int], list[Event], float]:
     """A round of some members, some of whom die or are late, and some newcomers."""
-    draw = torch.Generator().manual_seed(seed)
-
-    def below(limit: int) -> int:
-        return int(torch.randint(limit, (), generator=draw))
-
-    members = list(range(2 + below(4)))
-    moments = list(accumulate(1 + below(4) for _ in range(20)))
-    events: list[Event] = []
-    for worker in [members[i] for i in torch.randperm(len(members), generator=draw).tolist()]:
-        fate = below(4)
-        if fate:  # else it dies before it has sent anything
-            events.append((moments[len(events)], worker, "arrives"))
-        if fate < 2:
-            events.append((moments[len(events)], worker, "dies"))
-    if below(2):
-        events.append((moments[len(events)], len(members), "joins"))
-    return members, events, float(1 + below(12))
+    members, happens = list(range(draw.randrange(2, 6))), list[tuple[int, str]]()
+    for worker in draw.sample(members, len(members)):
+        fate = draw.choice((["dies"], ["arrives", "dies"], ["arrives"], ["arrives"]))
+        happens += [(worker, what) for what in fate]
+    happens += draw.choice(([], [(len(members), "joins")]))
+    moments = accumulate(draw.randrange(1, 5) for _ in happens)
+    events: list[Event] = [(at, *what) for at, what in zip(moments, happens, strict=True)]
+    return members, events, float(draw.randrange(1, 13))

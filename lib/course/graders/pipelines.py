@@ -10,8 +10,6 @@ from minidist.errors import ScheduleError
 from minidist.schedule import pipeline
 from minidist.schedule.pipeline import Order, Work, bubble, interleaved, most_held, replay
 
-__all__ = ["bubble_share", "one_f_one_b", "zero_bubble"]
-
 OfRank = Callable[[int, int, int], Iterable[tuple[str, int]]]
 
 
@@ -121,16 +119,9 @@ def _check_time(where: str, order: Order, right: Order, hint: str) -> None:
 
 def _right_away(ranks: int, micro: int) -> Order:
     """1F1B with each backward in two pieces, one right after the other."""
-    return [
-        [
-            each
-            for kind, *rest in works
-            for each in (
-                [Work("F", *rest)] if kind == "F" else [Work("I", *rest), Work("W", *rest)]
-            )
-        ]
-        for works in pipeline.one_f_one_b(ranks, micro)
-    ]
+    pieces = {"F": "F", "B": "IW"}
+    order = pipeline.one_f_one_b(ranks, micro)
+    return [[Work(piece, *rest) for k, *rest in own for piece in pieces[k]] for own in order]
 
 
 @Exercise

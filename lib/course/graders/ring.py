@@ -32,8 +32,6 @@ from minidist.schedule.replay import Contributors, Event, Replay
 from minidist.schedule.schedule import Schedule
 from minidist.schedule.traffic import replay, traffic
 
-__all__ = ["bytes_sent", "crossover", "ring_all_reduce", "slices"]
-
 ELEMENTS = 1003  # on real ranks: not all chunks are equally long
 HandWritten = Callable[[int, int, list[torch.Tensor], Exchange], None]
 

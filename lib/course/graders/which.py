@@ -7,13 +7,7 @@ from course.graders.ring import check_crossing
 from course.graders.table import Exercise, Table, numbers
 from course.verdict import Wrong, ask_as, draws, formula, many, whole
 from minidist.errors import ScheduleError
-from minidist.schedule.algorithms import (
-    chain_all_reduce,
-    halving_doubling_all_reduce,
-    hierarchical_all_reduce,
-    recursive_doubling_all_reduce,
-    ring_all_reduce,
-)
+from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, seconds, switch
 from minidist.schedule.replay import Contributors
 from minidist.schedule.schedule import Schedule, Step
@@ -41,7 +35,7 @@ def recursive_doubling(function: Callable[[int], Iterable[Step]]) -> str:
         for rank, (held,) in enumerate(done.state()):
             if held != tuple(range(ranks)):
                 raise Wrong(f"{case}{_what_is_off(rank, held, ranks)}")
-        needs = sum(1 for _ in recursive_doubling_all_reduce(ranks))
+        needs = sum(1 for _ in algorithms.recursive_doubling_all_reduce(ranks))
         if len(steps) != needs:
             raise Wrong(
                 f"{case}the sums are right, but you take {len(steps)} steps and recursive doubling "
@@ -79,8 +73,8 @@ def _what_is_off(rank: int, held: Contributors, ranks: int) -> str:
 def crossing(function: Callable[[int, float, float], float]) -> str:
     """Grade function(ranks, alpha, beta): the bytes at which the two doublings take the same."""
     ways = {
-        "recursive doubling": recursive_doubling_all_reduce,
-        "halving-doubling": halving_doubling_all_reduce,
+        "recursive doubling": algorithms.recursive_doubling_all_reduce,
+        "halving-doubling": algorithms.halving_doubling_all_reduce,
     }
     why = (
         "One has log2 N steps of the whole tensor; the other 2 log2 N, in which a rank sends "
@@ -103,21 +97,22 @@ def between_nodes() -> Table:
     drawn = [(local * draw.randrange(2, 9), local) for local in draw.sample(range(2, 12), 5)]
     clusters = [(32, 8), (8, 4), (12, 2), (6, 3), (4, 4), (5, 1), *drawn]
 
+    def leaves(schedule: Schedule, local: int, size: int) -> int:
+        return traffic(schedule, size, 1, local).between_nodes
+
     def wire(ranks: int, local: int, size: int) -> int:
         return 2 * (ranks // local - 1) * size
 
     return numbers(
         within=0.5,
         cases=[(ranks, local, ranks * draw.randrange(100, 1000)) for ranks, local in clusters],
-        right=lambda ranks, local, size: (
-            traffic(hierarchical_all_reduce(ranks, local=local), size, 1, local).between_nodes
+        right=lambda ranks, *how: leaves(
+            algorithms.hierarchical_all_reduce(ranks, local=how[0]), *how
         ),
         told="For {} ranks in nodes of {} and {} bytes",
         slips={
             "That is what the flat ring sends between nodes.":
-                lambda ranks, local, size: (
-                    traffic(ring_all_reduce(ranks), size, 1, local).between_nodes
-                ),
+                lambda ranks, *how: leaves(algorithms.ring_all_reduce(ranks), *how),
             "That is what one node sends; add up all nodes.":
                 lambda ranks, local, size: wire(ranks, local, size) / (ranks // local),
             "That is what one rank sends; add up all ranks.":
@@ -163,7 +158,7 @@ def _check_segments(function: Callable[..., int], ranks: int, nbytes: int, link:
         raise Wrong(f"{case}you say {count:g}: each step would pay alpha for very few bytes.")
 
     def took(count: int) -> float:
-        return seconds(chain_all_reduce(ranks, segments=count), nbytes, switch(link))
+        return seconds(algorithms.chain_all_reduce(ranks, segments=count), nbytes, switch(link))
 
     tried = {each: took(each) for each in COUNTS}
     best = min(tried, key=tried.__getitem__)

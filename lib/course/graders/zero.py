@@ -16,12 +16,7 @@ from course.sandbox.ranks import REAL, Check, Cost, Storages, Traffic, alike, gr
 from course.verdict import Range, Wrong, draws, list_of, pair, same_ranges
 from minidist.parallel.sharding.layouts import Flat
 
-__all__ = ["by_hand", "during_backward", "slices", "wire"]
-
 STEPS, RATE = 3, 0.1
-
-
-# ---- who owns what ----
 
 
 @Exercise
@@ -74,9 +69,6 @@ def slices() -> Table:
         "inside a parameter, and a rank may own nothing but padding: equal slices cost some "
         "padding.",
     )  # fmt: skip
-
-
-# ---- ZeRO-1 by hand ----
 
 
 Widths = tuple[int, ...]
@@ -165,9 +157,6 @@ def _compared(widths: Widths, weights: list[Tensor], same: bool) -> Iterator[Che
             yield off(name, found, right, slips, LATER if step else OFF_BY if same else APART)
 
 
-# ---- gradients that are freed during backward ----
-
-
 @graded(
     f"{REAL} every rank has its slice of the mean gradient, added up over two backwards, and never "
     "more than one gradient was whole. A backward sent half of what an all-reduce sends, in a call "
@@ -234,8 +223,6 @@ def _compared_slices(model: nn.Module, slices: list[Tensor]) -> Iterator[Check]:
             },
         })  # fmt: skip
 
-
-# ---- the wire ----
 
 # Reduce-scatters and all-gathers of the whole model in one optimizer step of so many backwards.
 UNITS: dict[str, Callable[[int], int]] = {
