@@ -159,8 +159,9 @@ def draws(place: int) -> Random:
 
 
 def many(count: int, noun: str) -> str:
-    """A number of things: "1 rank", "3 ranks"."""
-    return f"{count:,} {noun}{'s' if count != 1 else ''}"
+    """A number of things: "1 rank", "3 ranks", "2 batches"."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{plural if count != 1 else ''}"
 
 
 # ---- grade ----

@@ -134,14 +134,14 @@ def test_a_deadlock_between_threads_is_found_at_once_and_named() -> None:
         exchange(torch.zeros(1), (rank + 1) % 3, (rank + 1) % 3)
 
     with pytest.raises(Deadlock, match="3 ranks wait for one another in a circle: rank 0 for"):
-        Threads(3, most=9).run(all_wait)
+        Threads(3).run(all_wait)
 
     def one_leaves(rank: int, exchange: Exchange) -> None:
         if rank:
             exchange(torch.zeros(1), (rank + 1) % 3, (rank - 1) % 3)
 
     with pytest.raises(Deadlock, match=r"^rank 1 waits for rank 0, which has ended"):
-        Threads(3, most=9).run(one_leaves)
+        Threads(3).run(one_leaves)
 
 
 def test_a_verdict_is_shown_as_text_and_without_markup_of_its_own() -> None:

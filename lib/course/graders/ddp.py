@@ -44,11 +44,7 @@ def _weights(model: nn.Module) -> Tensors:
 def by_hand(
     function: Callable[[nn.Module], object], make: Callable[..., nn.Module]
 ) -> Iterator[Check]:
-    """Grade function(model), which must make replicas of the ranks' models.
-
-    On real ranks that start with different weights and have different data, two steps long. The
-    judge is one process with rank 0's weights on the whole batch.
-    """
+    """Grade function(model), which must make replicas of models that start apart on the ranks."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = make(seed=rank)  # not the same weights everywhere
     with minidist.record() as log:
@@ -166,10 +162,7 @@ Spans = list[tuple[float, float]]
 
 @Exercise
 def exposed() -> Table:
-    """Grade function(computing, talking): seconds in which the rank communicates and computes not.
-
-    The judge looks at every quarter of a second of a timeline of them.
-    """
+    """Grade function(computing, talking): seconds in which the rank only communicates."""
     cases: list[tuple[Spans, Spans]] = [
         ([(0, 10)], [(4, 12)]),
         ([(0, 10)], [(2, 5), (6, 8)]),
@@ -223,7 +216,7 @@ def exposed() -> Table:
 def factors(function: Callable[[list[int]], Sequence[float]]) -> str:
     """Grade function(samples): by what each rank multiplies its mean gradient, which is averaged.
 
-    `samples` says how many samples each rank has. The judge is the gradient of the whole batch.
+    `samples` says how many samples each rank has.
     """
     cases = [[3, 1], [4, 4, 4], [5, 0, 1], [1, 2, 3, 4], [7], [9, 2, 0, 0, 6, 1, 8], [64, 48] * 8]
     for samples in cases:

@@ -28,10 +28,7 @@ ROWS = 5  # of a batch there
 
 @Exercise
 def indices() -> Table:
-    """Grade function(size, ranks, rank, epoch, drop_last): the samples of one rank, in order.
-
-    The judge is torch's DistributedSampler.
-    """
+    """Grade function(size, ranks, rank, epoch, drop_last): the samples of one rank, in order."""
     sizes = [(10, 4), (12, 4), (7, 2), (5, 1), (3, 8), (97, 5), (41, 6), (64, 16), (1, 3)]
 
     def drawn(size: int, ranks: int, rank: int, epoch: int, drop_last: bool) -> list[int]:
@@ -113,8 +110,7 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
 def accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
     """Grade function(model, batches, loss), which must leave the gradient of all batches.
 
-    `model` is wrapped, `batches` are of the same size, `loss(output)` is a mean. On real ranks; the
-    judge is one process that has all batches of all of them.
+    `model` is wrapped, `batches` are of the same size, `loss(output)` is a mean.
     """
     own, alone, rows, ranks = net((6, 8, 3)), net((6, 8, 3)), list[int](), dist.get_world_size()
     own.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
@@ -160,7 +156,7 @@ def rate() -> Table:
     """Grade function(step, base, factor, warmup): the learning rate of a step, counted from 0.
 
     From `base` up to `factor * base` in `warmup` equal increments, then constant: the gradual
-    warm-up of Goyal et al. (2017), section 2.2. The judge is torch's LinearLR.
+    warm-up of Goyal et al. (2017), section 2.2.
     """
     runs = ((0.1, 8.0, 10), (0.05, 4.0, 5), (0.4, 32.0, 1), (0.1, 1.0, 3), (0.07, 1.5, 23))
 
@@ -174,13 +170,9 @@ def rate() -> Table:
             schedule.step()
         return float(optimizer.param_groups[0]["lr"])
 
-    def done(step: int, warmup: int) -> float:
-        """How much of the warm-up is over, from 0 to 1."""
-        return min(1, step / warmup) if warmup else 1
-
-    def line(step: int, base: float, factor: float, warmup: int) -> float:
-        """Without an end."""
-        return base + (factor - 1) * base * step / warmup if warmup else factor * base
+    def part(step: int, warmup: int) -> float:
+        """How much of the warm-up has been taken; 2 is twice as many steps."""
+        return step / warmup if warmup else 1
 
     return Table(
         cases=[
@@ -195,16 +187,17 @@ def rate() -> Table:
         show=amount,
         slips={
             "The first step is taken with the base rate: it is not zero.":
-                lambda step, base, factor, warmup: factor * base * done(step, warmup),
+                lambda step, base, factor, warmup: factor * base * min(1, part(step, warmup)),
             "Steps count from 0: the first has the base rate.":
                 lambda step, *run: scheduled(step + 1, *run),
-            "It must not grow beyond factor * base.": line,
+            "It must not grow beyond factor * base.":
+                lambda step, base, factor, warmup: base + (factor - 1) * base * part(step, warmup),
             "There is a warm-up: the rate begins at base.":
                 lambda _, base, factor, __: factor * base,
             "The rate grows with the number of ranks: it ends at factor * base.":
                 lambda _, base, *__: base,
             "Every step adds as much as the one before it; do not multiply.":
-                lambda step, base, factor, warmup: base * factor ** done(step, warmup),
+                lambda step, base, factor, warmup: base * factor ** min(1, part(step, warmup)),
         },
         otherwise=lambda _, step, __, ___, warmup: (
             "From step `warmup` on it is factor * base." if step >= warmup

@@ -33,10 +33,7 @@ WIDTH = 6
     instead="comm",
 )
 def split(function: Callable[..., Any], tokens: int) -> Iterator[Check]:
-    """Grade function(comm), which returns copy and reduce, the two ends of a split block.
-
-    On real ranks, with a feed-forward block; the judge is one process with the full weights.
-    """
+    """Grade function(comm), which returns copy and reduce, the two ends of a split block."""
     comm = Counted(Ours(algorithm="ring"))
     rank, ranks, pair = comm.rank, comm.ranks, function(comm)
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(callable, pair)):
@@ -192,10 +189,7 @@ MERGES = {  # scale of the scores, and where the keys are cut
 
 @formula
 def merge(function: Callable[[Tensor, Tensor, Tensor, Tensor], Pair]) -> str:
-    """Grade function(out, lse, more, more_lse): attention to two blocks of keys, made of each's.
-
-    The judge is softmax over all keys.
-    """
+    """Grade function(out, lse, more, more_lse): attention to two blocks of keys, made of each's."""
     for name, (scale, cuts) in MERGES.items():
         scores, values = scale * _drawn(71, 2, 5, 8), _drawn(72, 2, 8, 3)
         edges = [0, *cuts, 8]

@@ -17,10 +17,7 @@ Vector = list[float]
 
 @Exercise
 def outer_step() -> Table:
-    """Grade function(start, replicas, velocity, lr, momentum): the new weights and velocity.
-
-    torch's SGD with Nesterov's momentum is the judge.
-    """
+    """Grade function(start, replicas, velocity, lr, momentum): the new weights and velocity."""
 
     def slowed(start: Vector, replicas: list[Vector], old: Vector, lr: float, m: float) -> Any:
         moved = (m * vector(old) + lr * change(start, replicas)).tolist()

@@ -75,7 +75,7 @@ Lives = Sequence[tuple[float, float, int]]
 def peak() -> Table:
     """Grade function(lives): the most bytes at any time, of tensors as (born, freed, bytes).
 
-    What is freed at a time is gone before what is born then. The judge looks at every moment.
+    What is freed at a time is gone before what is born then.
     """
     cases: list[list[tuple[int, int, int]]] = [
         [(0, 9, 5)],
@@ -119,8 +119,7 @@ def checkpointed() -> Table:
     """Grade function(layers, every, kept, passed): most bytes of activations with checkpoints.
 
     Each segment of `every` blocks is checkpointed, the last may be shorter. A block keeps `kept`
-    bytes; of them `passed` are its input, which the block before it has returned. The judge plays
-    forward and backward, tensor by tensor.
+    bytes; of them `passed` are its input, which the block before it has returned.
     """
     chains = [(4, 1), (4, 4), (12, 1), (12, 3), (12, 4), (12, 12), (10, 4), (7, 3), (5, 9), (23, 5)]
     cases = product([*chains, (1, 1)], ((16, 1), (34, 2), (5, 5)))

@@ -28,8 +28,9 @@ def one_f_one_b(function: OfRank) -> str:
             if most > least:
                 named = "That is GPipe. " if held == [micro] * ranks else ""
                 raise Wrong(
-                    f"{where}rank {rank} holds {_batches(most)} at once, where {least} would do. "
-                    f"{named}Go ahead only until the first gradient is back, then do one of each."
+                    f"{where}rank {rank} holds {many(most, 'micro-batch')} at once, where {least} "
+                    f"would do. {named}Go ahead only until the first gradient is back, then do one "
+                    "of each."
                 )
     return (
         f"for {len(cases)} pipelines of up to {max(cases)[0]} ranks: nobody waits in a circle, the "
@@ -46,8 +47,9 @@ def zero_bubble(function: OfRank) -> str:
         right, held = pipeline.zero_bubble(ranks, micro), most_held(order)
         if (most := max(held)) > (room := max(most_held(right))):
             raise Wrong(
-                f"{where}rank {held.index(most)} holds {_batches(most)} at once, and 1F1B never "
-                f"more than {room}. A micro-batch is held until its W, so not all W can come last."
+                f"{where}rank {held.index(most)} holds {many(most, 'micro-batch')} at once, and "
+                f"1F1B never more than {room}. A micro-batch is held until its W, so not all W can "
+                "come last."
             )
         if order == _right_away(ranks, micro):
             hint = "That is 1F1B, in smaller pieces: each W right after its I. Put some off."
@@ -68,17 +70,9 @@ def _cases(place: int) -> list[tuple[int, int]]:
     return [(4, 8), (2, 2), (3, 7), *drawn, (1, 3), (8, 3), (6, 1)]
 
 
-def _batches(count: int) -> str:
-    return f"{count} micro-batch{'es' if count != 1 else ''}"
-
-
-def _pair(work: Work) -> str:
-    return f'("{work.kind}", {work.micro})'
-
-
 def _asked(function: OfRank, ranks: int, micro: int, kinds: str) -> tuple[str, Order]:
     """How a verdict begins, and what each rank does, which a replay has proven."""
-    where = f"With {many(ranks, 'rank')} and {_batches(micro)}, "
+    where = f"With {many(ranks, 'rank')} and {many(micro, 'micro-batch')}, "
     pairs = " or ".join(f'("{kind}", m)' for kind in kinds)
 
     def listed(*sizes: int) -> Any:
@@ -98,7 +92,7 @@ def _asked(function: OfRank, ranks: int, micro: int, kinds: str) -> tuple[str, O
         found = ask_as(read, expected, listed, rank, ranks, micro, case=case)
         order.append([Work(kind, rank, m) for kind, m in found])
         if left := {Work(k, rank, m) for k in kinds for m in range(micro)} - {*order[-1]}:
-            raise Wrong(f"{where}rank {rank} never does {_pair(min(left))}.")
+            raise Wrong(f'{where}rank {rank} never does ("{min(left).kind}", {min(left).micro}).')
     try:
         replay(order)
     except ScheduleError as error:

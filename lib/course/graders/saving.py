@@ -87,10 +87,8 @@ def _seen(
 ) -> Iterator[Check]:
     """Check what a reader found while this rank wrote, and after that."""
     yield rank and found and "your function writes, too, into one place. Only rank 0 should."
-    yield (
-        rank == 0
-        and after != "new"
-        and (f"there is {_the(after)} at path when your function is back, not what it should save.")
+    yield (after != "new" and rank == 0) and (
+        f"there is {_the(after)} at path when your function is back, not what it should save."
     )
     found = [each for each in (*found, _content(path.parent.with_name("kept"))) if each != "old"]
     yield (found and rank == 0) and (

@@ -23,8 +23,7 @@ STEPS, RATE = 3, 0.1
 def slices() -> Table:
     """Grade function(sizes, ranks, rank): of each parameter the elements [start, end) of a rank.
 
-    The parameters lie end to end, padded to a multiple of `ranks`. The judge is
-    `minidist.parallel.sharding.layouts`.
+    The parameters lie end to end, padded to a multiple of `ranks`.
     """
     models = [([5, 2], 4), ([4, 4], 2), ([10], 3), ([3, 1, 4, 1, 5, 9], 4), ([2, 1], 5), ([7], 1)]
     draw = draws(16)
@@ -86,8 +85,7 @@ MODELS: tuple[Widths, ...] = ((4, 5, 4, 2), (1, 3, 1))
 def by_hand(function: Callable[..., Any], widths: Widths) -> Iterator[Check]:
     """Grade function(parameters, make), which returns step(): ZeRO-1 of local gradients.
 
-    `make(tensors)` builds SGD with momentum. On real ranks with different data; the judge is one
-    process on the whole batch.
+    `make(tensors)` builds SGD with momentum. Ranks have different data.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model, made = net(widths), list[Optimizer]()
@@ -166,8 +164,7 @@ def _compared(widths: Widths, weights: list[Tensor], same: bool) -> Iterator[Che
 def during_backward(function: Callable[..., object]) -> Iterator[Check]:
     """Grade function(parameters, slices): hooks that reduce each gradient and let it go.
 
-    `slices[i]` must get the mean of this rank's slice of the i-th gradient added. On real ranks, in
-    two backward passes; the judge is one process on the whole batch.
+    `slices[i]` must get the mean of this rank's slice of the i-th gradient added, in each backward.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     widths = (6, 2 * ranks, 3, ranks, 3 * ranks)  # N divides each of the weights

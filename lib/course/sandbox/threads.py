@@ -33,24 +33,17 @@ class Message(NamedTuple):
     sent: torch.Tensor
 
 
-class Endless(Exception):
-    """A rank makes exchange after exchange, or does not come to its end."""
-
-
 class Failed(Exception):
-    """The function raised on a rank."""
-
-    def __init__(self, rank: int, error: Exception) -> None:
-        super().__init__(f"on rank {rank} it raised {type(error).__name__}: {error}")
-        self.rank, self.error = rank, error
+    """A rank's function raises, makes exchange after exchange, or does not come to its end."""
 
 
 class Threads:
-    """`ranks` threads that make at most `most` exchanges each; `messages` has all of them."""
+    """`ranks` threads of a ring's all-reduce; `messages` has all of their exchanges."""
 
-    def __init__(self, ranks: int, most: int) -> None:
+    def __init__(self, ranks: int) -> None:
         self.messages: list[Message] = []
-        self._ranks, self._most = ranks, most
+        self._ranks = ranks
+        self._needs = f"it needs 2(N - 1) = {2 * (ranks - 1)} exchanges."
         self._answers: dict[tuple[int, int], Future[torch.Tensor]] = {}  # by rank and step
         self._board = Switchboard(ranks, self._answer)
         self._lock = threading.RLock()
@@ -68,25 +61,25 @@ class Threads:
         for rank, thread in enumerate(threads):
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
-                self._errors.append(Endless(f"rank {rank} does not come to an end"))
+                self._errors.append(Failed(f"rank {rank} does not come to an end; {self._needs}"))
         if self._errors:
             raise self._errors[0]
 
     def _run(self, rank: int, body: Callable[[int, Exchange], None]) -> None:
         try:
             body(rank, partial(self._exchange, rank))
-        except (Deadlock, Endless, NotImplementedError) as error:
+        except (Deadlock, Failed, NotImplementedError) as error:
             self._errors.append(error)
         except Exception as error:
-            self._errors.append(Failed(rank, error))
+            self._errors.append(Failed(f"on rank {rank} it raised {type(error).__name__}: {error}"))
         with self._lock:
             self._board.end(rank)
 
     def _exchange(self, rank: int, tensor: torch.Tensor, to: int, source: int) -> torch.Tensor:
         with self._lock:
             step, sent = sum(message.rank == rank for message in self.messages), tensor.clone()
-            if step == self._most:
-                raise Endless(f"rank {rank} makes exchange after exchange")
+            if step == 8 * self._ranks:
+                raise Failed(f"rank {rank} makes exchange after exchange; {self._needs}")
             answer = self._answers[rank, step] = Future[torch.Tensor]()
             self.messages.append(Message(step, rank, to, source, sent))
             parts = [Part(to, sent.clone()), Part(source, sends=False)]
