@@ -67,9 +67,6 @@ def capstone(module: str, log: str | Path | None = None) -> str:
     )
 
 
-# ---- read ----
-
-
 def read(log: Path) -> tuple[Line, list[Line]]:
     """The first line of a log, and its steps; each has what its ranks have told."""
     if not log.exists():

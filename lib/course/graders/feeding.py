@@ -135,14 +135,10 @@ def accumulate(function: Callable[..., object], micro: int) -> Iterator[Check]:
         "alone. The last backward must be outside of no_sync()."
     )
     factor = times(found, right) or 1.0
-    scaled = f"{factor:.3g} times too large: divide each loss by the number of batches, {micro}."
-    if factor < 1:
-        scaled = (
-            f"{1 / factor:.3g} times too small: divide each loss once, by the number of batches."
-        )
+    size = f"{factor:.3g} times too large" if factor > 1 else f"{1 / factor:.3g} times too small"
+    scaled = f"is {size}: divide each loss once, by the number of batches, {micro}."
     every = f"{OFF} Every batch must go through model and backward once."
-    slips = {f"is {scaled}": factor * right}
-    yield off(f"{with_all} the gradient", found, right, slips, every)
+    yield off(f"{with_all} the gradient", found, right, {scaled: factor * right}, every)
     yield Cost(
         sent, 2 * (ranks - 1) * right.nbytes, 2 * (ranks - 1),
         f"the gradient of {micro} batches is right",

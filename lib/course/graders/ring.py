@@ -36,9 +36,6 @@ ELEMENTS = 1003  # on real ranks: not all chunks are equally long
 HandWritten = Callable[[int, int, list[torch.Tensor], Exchange], None]
 
 
-# ---- formulas ----
-
-
 @Exercise
 def bytes_sent() -> Table:
     """Grade function(ranks, nbytes): the bytes that each rank sends in a ring all-reduce."""
