@@ -20,12 +20,12 @@ from course.widgets import (
 )
 from course.widgets.context import eighths
 from course.widgets.frames import Cell, Frame, FramesChoice, FramesStepper, drawing
+from course.widgets.held import RANK, UNITS
 from course.widgets.pipeline import ORDERS
 from course.widgets.recording import RANKS
 from course.widgets.rounds import EVERY, moments
 from course.widgets.sampler import CALLS, ENDS, SAMPLES
-from course.widgets.stages import STAGES
-from course.widgets.units import RANK, UNITS
+from course.widgets.sliders import STAGES
 from course.widgets.waits import BUGS, stuck_at
 from minidist.schedule.pipeline import most_held
 from tests.support.browser import browser  # noqa: F401 (a fixture)

@@ -8,6 +8,7 @@ from course.widgets.borders import borders_slider
 from course.widgets.context import attention_stepper
 from course.widgets.editor import editor, stars
 from course.widgets.guess import guess, guesses
+from course.widgets.held import unit_stepper, zero_stepper
 from course.widgets.in_page import best_interval, lost, rule_of_thumb
 from course.widgets.pipeline import pipeline_stepper
 from course.widgets.prefetch import prefetch_slider
@@ -25,8 +26,6 @@ from course.widgets.sliders import (
     state_slider,
     time_text,
 )
-from course.widgets.stages import zero_stepper
 from course.widgets.straggler import straggler_slider
 from course.widgets.traced import trace_stepper
-from course.widgets.units import unit_stepper
 from course.widgets.waits import waits_stepper
