@@ -37,39 +37,34 @@ def computed(rank: int, step: int, zigzag: bool) -> list[Pair]:
 
 
 def _frames(zigzag: bool) -> Iterator[Frame]:
-    yield Frame(
-        _picture(-1, zigzag),
-        "Each rank has the queries, keys and values of two eighths of the sequence.",
-    )
-    for step in range(RANKS):
-        counts = [len(computed(rank, step, zigzag)) for rank in range(RANKS)]
-        idle = [str(rank) for rank, count in enumerate(counts) if not count]
-        does = f"All have equally much to do: {counts[0]} pairs of eighths."
-        if idle:
-            who = " and ".join(filter(None, (", ".join(idle[:-1]), idle[-1])))
-            several = "s" * (len(idle) > 1)
-            does = f"Rank{several} {who} may see nothing of it, and must wait."
-        yield Frame(_picture(step, zigzag), f"Each rank has {BLOCKS[step]}. {does}")
+    done: list[set[Pair]] = [set() for _ in range(RANKS)]
+    for step in range(-1, RANKS):  # before the first one, too
+        rows, said, counts = Rows(), list[str](), list[int]()
+        for rank in range(RANKS):
+            here = eighths((rank - max(step, 0)) % RANKS, zigzag)
+            now = set(computed(rank, step, zigzag) if step >= 0 else [])
+            looks = dict.fromkeys(done[rank], "done") | dict.fromkeys(now, "held")
+            block = [Cell("activations", "held" if key in here else "") for key in range(EIGHTHS)]
+            seen = [
+                [Cell("samples", looks.get((query, key), "")) for key in range(EIGHTHS)]
+                for query in eighths(rank, zigzag)
+            ]
+            total = sum(len(computed(rank, each, zigzag)) for each in range(RANKS))
+            rows[f"rank {rank}"] = [[block], seen, f"{len(looks)} of {total}"]
+            said.append(f"Rank {rank} has computed {len(looks)} of {total} pairs.")
+            counts.append(len(now))
+            done[rank] |= now
+        heads = ["keys and values", "scores of its queries", "pairs"]
+        yield Frame(drawing(heads, rows, " ".join(said)), _says(step, counts))
 
 
-def _picture(step: int, zigzag: bool) -> str:
-    rows: Rows = {}
-    said = []
-    for rank in range(RANKS):
-        here = eighths((rank - max(step, 0)) % RANKS, zigzag)
-        now = set(computed(rank, step, zigzag)) if step >= 0 else set[Pair]()
-        past = {pair for each in range(max(step, 0)) for pair in computed(rank, each, zigzag)}
-        block = [Cell("activations", "held" if key in here else "") for key in range(EIGHTHS)]
-        seen = [
-            [Cell("samples", _look((query, key), now, past)) for key in range(EIGHTHS)]
-            for query in eighths(rank, zigzag)
-        ]
-        total = sum(len(computed(rank, each, zigzag)) for each in range(RANKS))
-        count = f"{len(now | past)} of {total}"
-        rows[f"rank {rank}"] = [[block], seen, count]
-        said.append(f"Rank {rank} has computed {count} pairs.")
-    return drawing(["keys and values", "scores of its queries", "pairs"], rows, " ".join(said))
-
-
-def _look(pair: Pair, now: set[Pair], past: set[Pair]) -> str:
-    return "held" if pair in now else "done" if pair in past else ""
+def _says(step: int, counts: list[int]) -> str:
+    """A sentence on a step in which each rank computes so many pairs."""
+    if step < 0:
+        return "Each rank has the queries, keys and values of two eighths of the sequence."
+    idle = [str(rank) for rank, count in enumerate(counts) if not count]
+    does = f"All have equally much to do: {counts[0]} pairs of eighths."
+    if idle:
+        who = " and ".join(filter(None, (", ".join(idle[:-1]), idle[-1])))
+        does = f"Rank{'s' * (len(idle) > 1)} {who} may see nothing of it, and must wait."
+    return f"Each rank has {BLOCKS[step]}. {does}"

@@ -14,25 +14,14 @@ from importlib.resources import files
 
 from course.puzzles import IN_THE_PAGE
 from course.puzzles.catalog import EDITABLE, PUZZLES, stars_of
-from course.widgets.page import Html, as_json
+from course.widgets.page import Html, as_json, figure
 
 EDITOR = """\
-<figure class="minidist-widget editor" id="write-{name}" data-name="{name}" data-stars="{stars}">
-<figcaption><strong>{title}</strong> <span class="goal">{goal}</span></figcaption>
-<script type="application/json">{data}</script>
+{data}
 <div class="plain"><p>The book's page, where scripts may run, lets you edit this and run it.</p>
 <pre>{stub}</pre></div>
-{hints}</figure>
-"""
+{hints}"""
 FOLDED = "<details><summary>{name}</summary>{what}</details>\n"
-BOARD = """\
-<figure class="minidist-widget board-of-stars">
-<figcaption><strong>Your stars</strong></figcaption>
-<ol>
-{items}
-</ol>
-</figure>
-"""
 ITEM = '<li data-name="{name}" data-stars="{stars}"><a href="#write-{name}">{title}</a></li>'
 
 
@@ -45,15 +34,13 @@ def editor(name: str) -> Html:
     folded = [(f"Hint {n}", f"<p>{marked(hint)}</p>") for n, hint in enumerate(puzzle.hints, 1)]
     if puzzle.solution:
         folded.append(("A solution", f"<pre>{escape(puzzle.solution)}</pre>"))
-    html = EDITOR.format(
-        name=name,
-        stars=stars_of(puzzle),
-        title=escape(puzzle.title),
-        goal=marked(puzzle.goal),
+    body = EDITOR.format(
         data=as_json({"task": puzzle.task, "stub": puzzle.stub}),
         stub=escape(puzzle.stub),
         hints="".join(FOLDED.format(name=head, what=what) for head, what in folded),
     )
+    named = {"id": f"write-{name}", "data-name": name, "data-stars": stars_of(puzzle)}
+    html = figure("editor", puzzle.title, body, marked(puzzle.goal), **named)
     return Html(f"{puzzle.title}: {puzzle.goal}", html)
 
 
@@ -64,7 +51,8 @@ def stars() -> Html:
         for each in PUZZLES.values()
     )
     titles = ", ".join(puzzle.title for puzzle in PUZZLES.values())
-    return Html(titles, BOARD.format(items="\n".join(items)))
+    board = "\n".join(["<ol>", *items, "</ol>\n"])
+    return Html(titles, figure("board-of-stars", "Your stars", board))
 
 
 def marked(text: str) -> str:

@@ -1,23 +1,21 @@
 """A stepper through pictures that are made here, so that nothing is said again in JavaScript."""
 
+import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from course.widgets.page import as_json, assets
+from course.widgets.page import assets, figure
 from minidist.plots import replay
 
 FRAMES = """\
-<figure class="minidist-widget frames" data-phases="{phases}"{choice}>
-<figcaption><strong>{title}</strong></figcaption>
 {legend}<details{open}>
 <summary>All steps at once</summary>
 <ol class="all">
 {frames}
 </ol>
 </details>
-</figure>
 """
 
 
@@ -56,14 +54,11 @@ class FramesStepper(NamedTuple):
         later = [frame.phase for frame in self.frames[1:]]
         phases = [[phase, len([*run])] for phase, run in groupby(later) if phase]
         items = (f"<li>{frame.picture}<p>{escape(frame.says)}</p></li>" for frame in self.frames)
-        return FRAMES.format(
-            phases=escape(as_json(phases if all(later) else [])),
-            choice=replay.choice_attribute(choice),
-            title=escape(self.title),
-            legend=_legend(self.looks),
-            frames="\n".join(items),
-            open="" if choice else " open",
-        )
+        frames, opened = "\n".join(items), "" if choice else " open"
+        body = FRAMES.format(legend=_legend(self.looks), frames=frames, open=opened)
+        named = {"data-phases": json.dumps(phases if all(later) else [])}
+        named |= {"data-choice": json.dumps(choice)} if choice else {}
+        return figure("frames", self.title, body, **named)
 
 
 class FramesChoice(NamedTuple):

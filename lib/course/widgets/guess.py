@@ -7,24 +7,15 @@ from collections.abc import Sequence
 from html import escape
 
 from course.widgets.editor import marked
-from course.widgets.page import Html, as_json
+from course.widgets.page import Html, as_json, figure
 
 GUESS = """\
-<figure class="minidist-widget guess" id="guess-{name}" data-name="{name}">
-<figcaption><strong>Guess.</strong> <span class="goal">{question}</span></figcaption>
-<script type="application/json">{data}</script>
+{data}
 {choices}<details><summary>The answer</summary><p>{answer}</p></details>
-</figure>
 """
-CHOICES = """\
-<ul class="plain">{items}</ul>
-"""
-BOARD = """\
-<figure class="minidist-widget guesses">
-<figcaption><strong>Your guesses</strong></figcaption>
-<p class="plain">Where scripts may run, what you guess in the chapters is collected here.</p>
-</figure>
-"""
+BOARD = (
+    '<p class="plain">Where scripts may run, what you guess in the chapters is collected here.</p>'
+)
 
 
 def guess(
@@ -50,14 +41,13 @@ def guess(
     items = "".join(f"<li>{escape(each)}</li>" for each in choices)
     shown = f"{answer}" if choices else digits(float(answer))
     data = {"answer": answer if choices else float(answer), "shown": shown, "unit": unit}
-    html = GUESS.format(
-        name=name,
-        question=marked(question),
+    body = GUESS.format(
         data=as_json({**data, "choices": [*choices]}),
-        choices=CHOICES.format(items=items) if items else "",
+        choices=items and f'<ul class="plain">{items}</ul>\n',
         answer=escape(f"{shown} {unit}".strip()),
     )
-    return Html(question, html)
+    named = {"id": f"guess-{name}", "data-name": name}
+    return Html(question, figure("guess", "Guess.", body, marked(question), **named))
 
 
 def digits(answer: float) -> str:
@@ -67,4 +57,4 @@ def digits(answer: float) -> str:
 
 def guesses() -> Html:
     """All that a reader has guessed, in whichever chapter, drawn against the answers."""
-    return Html("Your guesses", BOARD)
+    return Html("Your guesses", figure("guesses", "Your guesses", f"{BOARD}\n"))

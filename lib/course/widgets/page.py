@@ -14,15 +14,6 @@ from typing import Any, NamedTuple
 from course.widgets.compiled import script
 from minidist.plots import replay
 
-SLIDER = """\
-<figure class="minidist-widget slider" data-widget="{kind}">
-<figcaption><strong>{title}</strong></figcaption>
-<script type="application/json">{data}</script>
-{still}
-</figure>
-{assets}"""
-
-
 NOTHING = "<p>Here is a picture with sliders where scripts may run.</p>"
 COMPILED = "compiled.js"  # which `compiled` makes of the library
 SCRIPTS = (COMPILED, "sliders.js", "bars.js", "curves.js", "timelines.js")
@@ -39,6 +30,14 @@ class Html(NamedTuple):
 
     def _repr_html_(self) -> str:
         return self.html
+
+
+def figure(kind: str, title: str, body: str, goal: str = "", **attributes: object) -> str:
+    """A widget's figure; `goal` and `body` are HTML, ids and data are attributes."""
+    named = "".join(f' {name}="{escape(f"{each}")}"' for name, each in attributes.items())
+    goal = goal and f' <span class="goal">{goal}</span>'
+    caption = f"<figcaption><strong>{escape(title)}</strong>{goal}</figcaption>"
+    return f'<figure class="minidist-widget {kind}"{named}>\n{caption}\n{body}</figure>\n'
 
 
 class Control(NamedTuple):
@@ -88,18 +87,14 @@ class Slider(NamedTuple):
 
     def _repr_html_(self) -> str:
         controls = [{**each._asdict(), "index": each.place} for each in self.controls]
-        return SLIDER.format(
-            kind=self.kind,
-            title=escape(self.title),
-            data=as_json({**self.data, "controls": controls}),
-            still=self.still,
-            assets=assets(*SCRIPTS),
-        )
+        body = f"{as_json({**self.data, 'controls': controls})}\n{self.still}\n"
+        return figure("slider", self.title, body, **{"data-widget": self.kind}) + assets(*SCRIPTS)
 
 
 def as_json(data: object) -> str:
-    """JSON without a "<", so that nothing in it can end the script element that holds it."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    """A script element without a "<" in its JSON, so that nothing in it can end the element."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return f'<script type="application/json">{text}</script>'
 
 
 @cache
