@@ -13,10 +13,11 @@ from torch import nn
 
 import minidist
 from course.project.messages import Batches, Message, recorded
-from course.timing import travels, turns, waiting
+from course.timing import travels, turns
 from course.timing.turns import Round
 from course.training import metered
 from course.training.emulated import OnDevice, slow_down
+from course.widgets.straggler import GONE, SENDS, WAITS, simulate
 from from_scratch.fsdp import FSDP
 from minidist import Ours
 from minidist.profiler.spans import Span
@@ -163,18 +164,16 @@ RING = ring_all_reduce(4)
 def test_ranks_that_start_together_take_what_the_schedule_costs() -> None:
     for ranks, schedule in product((2, 3, 4, 7), (ring_all_reduce, halving_doubling_all_reduce)):
         whole = schedule(ranks)
-        done = waiting.simulate(whole, [5.0] * ranks, 1.0)
+        done = simulate(whole, [5.0] * ranks, 1.0)
         steps = price(whole, switch(Link(1.0, 0.0)))(0)
         assert max(own[-1].end for own in done) == 5 + steps
-    assert not any(each.awaits is not None for own in done for each in own if ranks == 4)
+    assert not any(each.kind == WAITS for own in done for each in own if ranks == 4)
 
 
 def test_a_late_rank_makes_all_late_and_waits_for_none() -> None:
-    done = waiting.simulate(RING, [0, 0, 30, 0], 1.0)
+    done = simulate(RING, [0, 0, 30, 0], 1.0)
     assert {own[-1].end for own in done} == {36}
-    awaits = [
-        [(each.awaits, each.start) for each in own if each.awaits is not None] for own in done
-    ]
+    awaits = [[(each.about, each.start) for each in own if each.kind == WAITS] for own in done]
     assert awaits == [[(3, 1)], [(2, 1)], [], [(2, 1)]]
     for own in done:
         for one, after in pairwise(own):
@@ -182,10 +181,12 @@ def test_a_late_rank_makes_all_late_and_waits_for_none() -> None:
 
 
 def test_a_dead_rank_stops_its_neighbors_and_they_theirs() -> None:
-    done = waiting.simulate(ring_all_reduce(6), [0.0] * 6, 1.0, dies=(2, 3))
+    done = simulate(ring_all_reduce(6), [0.0] * 6, 1.0, dies=(2, 3))
+    gone = done[2].pop()
+    assert (gone.kind, gone.start, gone.end) == (GONE, 3, math.inf)
     last = [own[-1] for own in done]
-    assert [(each.awaits, each.start) for each in last] == [
-        (1, 5), (2, 4), (None, 2), (2, 4), (3, 5), (4, 5)
+    assert [(each.kind, each.about, each.start) for each in last] == [
+        (WAITS, 1, 5), (WAITS, 2, 4), (SENDS, 2, 2), (WAITS, 2, 4), (WAITS, 3, 5), (WAITS, 4, 5)
     ]  # fmt: skip
     assert [each.end for each in last] == [math.inf] * 2 + [3] + [math.inf] * 3
 

@@ -9,8 +9,8 @@ from minidist.formulas.links import collective
 from minidist.formulas.memory import buckets, gradient_bytes
 from minidist.formulas.models import tensors
 from minidist.formulas.step import gradients_ready, phases
-from minidist.schedule.lanes import end, spans
-from minidist.schedule.steps import bucketed
+from minidist.schedule.lanes import busy, end, spans
+from minidist.schedule.steps import COMPUTE, NETWORK, bucketed
 
 TYPE_CHECKING = False  # as `typing` has it, which a page has not
 if TYPE_CHECKING:
@@ -34,16 +34,23 @@ def backward(step: TrainingStep, groups: list[list[int]], early: bool) -> dict[s
     """Backward of a step under DDP, with such groups of gradients.
 
     Returns `backward` (seconds that it computes), `exposed` (seconds after it until the last
-    all-reduce has ended), `made` (when each gradient is), `nbytes` of each group, and the `spans`,
-    backward's pieces first.
+    all-reduce has ended), `nbytes` of each group, `full` (when backward has made it), `travels`
+    (start and end of each all-reduce), and `hidden`, the share of them that is not exposed.
     """
     sizes, whole = gradient_bytes(step), phases(step, "ddp")[1]
-    made = gradients_ready(step, "ddp")
     nbytes = [sum([sizes[index] for index in group]) for group in groups]
     seconds = [collective(step, "all_reduce", size) for size in nbytes]
+    made = gradients_ready(step, "ddp")
     found = spans(bucketed(made, groups, seconds, "all-reduce", early))
-    exposed = max(0.0, end(found) - whole)
-    return {"backward": whole, "exposed": exposed, "made": made, "nbytes": nbytes, "spans": found}
+    exposed, takes = max(0.0, end(found) - whole), busy(found, NETWORK)
+    return {
+        "backward": whole,
+        "exposed": exposed,
+        "nbytes": nbytes,
+        "full": [span.end for span in found if span.lane == COMPUTE],
+        "travels": [[span.start, span.end] for span in found if span.lane == NETWORK],
+        "hidden": 1 - exposed / takes if takes > 0 else 1.0,
+    }
 
 
 def by_way(step: TrainingStep, way: str) -> dict[str, Any]:

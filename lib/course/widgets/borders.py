@@ -33,17 +33,17 @@ def borders_slider() -> Slider:
     start = [round(count * part / 6) for part in range(1, 6)]
     best = {tokens: best_borders(step) for tokens, step in steps.items()}
     axes = {tokens: axis(step) for tokens, step in steps.items()}
-    thumbs = {"name": "borders", "label": "Border", "about": ABOUT, "start": start}
-    data = {
-        "borders": thumbs | {"page": len(shown.sizes.block)},
-        "few": FEW,
-        "gpus": GPUS,
-        **SMALL_JOB,
-        "gpu": H100._asdict(),
-        "best": best,
-        "axes": {tokens: [most, [at for at, _ in marks]] for tokens, (most, marks) in axes.items()},
-        "legend": LEGEND,
-    }  # fmt: skip
+    thumbs: dict[str, object] = {
+        "name": "borders",
+        "label": "Border",
+        "about": ABOUT,
+        "start": start,
+    }
+    thumbs["page"] = len(shown.sizes.block)
+    stops = {tokens: [most, [at for at, _ in marks]] for tokens, (most, marks) in axes.items()}
+    data = {"few": FEW, "gpus": GPUS, "gpu": H100._asdict(), "legend": LEGEND}
+    data |= SMALL_JOB | {"best": best, "axes": stops}
+    data["borders"] = thumbs | {"page": len(shown.sizes.block)}
     ways = {
         "your buckets": bordered(shown, start),
         "DDP, 25 MiB": during(shown, buckets(shown)),

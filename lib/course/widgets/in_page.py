@@ -212,22 +212,12 @@ def bordered(step: TrainingStep, borders: list[int]) -> dict[str, Any]:
 
 def during(step: TrainingStep, buckets: list[list[int]]) -> dict[str, Any]:
     """Backward with these buckets, each of which leaves when it is full."""
-    return _travels(backward(step, buckets, True))
+    return backward(step, buckets, True)
 
 
 def ways(step: TrainingStep) -> list[dict[str, Any]]:
     """Backward under each of `WAYS`."""
-    return [_travels(by_way(step, way)) for way in WAYS]
-
-
-def _travels(found: dict[str, Any]) -> dict[str, Any]:
-    """The same, with start and end of each all-reduce, and the share of them that is hidden."""
-    sent = [span for span in found["spans"] if span.lane == NETWORK]
-    takes = busy(found["spans"], NETWORK)
-    found["travels"] = [[span.start, span.end] for span in sent]
-    found["full"] = [span.end for span in found["spans"] if span.lane == COMPUTE]
-    found["hidden"] = 1 - found["exposed"] / takes if takes > 0 else 1.0
-    return found
+    return [by_way(step, way) for way in WAYS]
 
 
 # ---- scaling ----
@@ -297,31 +287,23 @@ def crossings(counts: dict[str, list[float]], alpha: float, bandwidth: float) ->
 # ---- failures and checkpoints: Daly's model (2006) ----
 
 
-class Lost:
-    """The shares of a run's time that train nothing new.
+def lost(interval: float, save: float, mtbf: float, restart: float) -> Any:
+    """Shares of a run's time that train nothing new, if failures come at random.
 
-    Attributes:
-        saving: of checkpoints.
-        again: waiting for the restart, and doing again what was not saved.
-        total: all of it.
+    `saving` is that of checkpoints, `again` of waiting for the restart and of doing again what was
+    not saved, `total` of all.
+
+    Args:
+        interval: seconds of training from save to save.
+        save: seconds that it takes.
+        mtbf: seconds between failures on all ranks, on average.
+        restart: seconds from a failure until training goes on.
     """
-
-    def __init__(self, saving: float, again: float) -> None:
-        self.saving, self.again, self.total = saving, again, saving + again
-
-
-def lost(interval: float, save: float, mtbf: float, restart: float) -> Lost:
-    """What is lost when failures come at random, on average one in `mtbf` seconds on all ranks.
-
-    `interval`: seconds of training from save to save, which takes `save` seconds; `restart`:
-    seconds from a failure until training goes on.
-    """
-    exponent = (interval + save) / mtbf
-    if restart / mtbf + exponent > 700:  # it would never get that far
-        return Lost(0.0, 1.0)
-    took = mtbf * math.exp(restart / mtbf) * math.expm1(exponent)
-    saving = save / took
-    return Lost(saving, 1 - interval / took - saving)
+    exponent, saving, total = (interval + save) / mtbf, 0.0, 1.0
+    if restart / mtbf + exponent <= 700:  # or it would never get that far
+        took = mtbf * math.exp(restart / mtbf) * math.expm1(exponent)
+        saving, total = save / took, 1 - interval / took
+    return Fields({"saving": saving, "again": total - saving, "total": total})
 
 
 def best_interval(save: float, mtbf: float) -> float:

@@ -20,22 +20,22 @@ ORDERS: Mapping[str, Order] = {
 
 def pipeline_stepper() -> FramesChoice:
     """Three ranks and six micro-batches; a forward takes one moment, a backward two."""
-    several = {}
-    for name, order in ORDERS.items():
-        title = f"{name}: {RANKS} ranks, {MICRO} micro-batches"
-        several[(name,)] = FramesStepper(title, [*_frames(order)], LOOKS)
+    title = f"{RANKS} ranks, {MICRO} micro-batches"
+    several = {
+        (name,): FramesStepper(f"{name}: {title}", [*_frames(order)], LOOKS)
+        for name, order in ORDERS.items()
+    }
     return FramesChoice(("Order",), several)
 
 
 def _frames(order: Order) -> Iterator[Frame]:
     share = RANKS / stages_of(order)  # of a rank's layers in a stage
     passes = replay(order, {kind: share * takes for kind, takes in pipeline.TAKES.items()})
-    end = max(each.end for each in passes)
+    end, waits = max(each.end for each in passes), pipeline.bubble(passes)
     says = "Nothing has run yet. A box will have the number of its micro-batch."
     yield Frame(_picture(passes, -1.0, end), says)
     for now in sorted({each.start for each in passes}):
         yield Frame(_picture(passes, now, end), " ".join(_sentences(order, passes, now)))
-    waits = 1 - sum(each.end - each.start for each in passes) / (RANKS * end)
     says = f"After {end:g} moments all is done. A rank has waited {100 * waits:.0f}% of the time."
     yield Frame(_picture(passes, end, end), says)
 

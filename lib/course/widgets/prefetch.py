@@ -47,14 +47,8 @@ def prefetch_slider() -> Slider:
         choice("prefetch", "Prefetch", [*AHEAD], BEGIN),
         control("time", "Time", times, times[len(times) // 2], "{} ms".format),
     ]
-    data = {
-        "records": {name: [*each] for name, each in records.items()},
-        "kinds": KINDS,
-        "most": most,
-        "largest": largest,
-        "ticks": marks,
-        "legend": LEGEND,
-    }
+    data: dict[str, object] = {"records": {name: [*each] for name, each in records.items()}}
+    data |= {"kinds": KINDS, "most": most, "largest": largest, "ticks": marks, "legend": LEGEND}
     blocks = step_of("medium", GPUS, TOKENS).sizes.units
     title = f"{blocks} blocks in {UNITS} units and a root, {TOKENS:,} tokens per GPU"
     shown = records[BEGIN]

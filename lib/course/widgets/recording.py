@@ -46,15 +46,15 @@ class Recorder:
         net = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(layers)))
         self.weights = list(net.parameters())
         for number, weight in enumerate(self.weights):  # before the hooks of a wrapper
-            net[number].register_forward_hook(partial(self._hooked, "forward", number))
-            ready = partial(self._hooked, "gradient", number)
+            net[number].register_forward_hook(partial(self.note, "forward", number))
+            ready = partial(self.note, "gradient", number)
             weight.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
         self.model, self.optimizer, self.owned = wrap(net, self)
         for number, unit in enumerate(self.owned):
             if hasattr(unit, "reshard"):  # FSDP's, which frees its weights
                 unit.reshard = partial(self._freed, unit, unit.reshard, number)
         inner: Any = getattr(self.optimizer, "inner", self.optimizer)
-        inner.register_step_post_hook(self._stepped)
+        inner.register_step_post_hook(partial(self.note, "step", -1))
 
     def second_step(self) -> list[Note]:
         """Train two steps; note the second, when state and the order of units are there."""
@@ -72,8 +72,10 @@ class Recorder:
             self.note("end")
         return self.notes
 
-    def note(self, what: str, layer: int = -1) -> None:
+    def note(self, what: str, layer: int = -1, *_: object) -> None:
         """Write down what was done, which buffers take memory and which gradients are set."""
+        if what == "step":
+            self.phase = what
         weights = ["all"] * len(self.weights)
         gradients = ["" if weight.grad is None else "all" for weight in self.weights]
         for number, each in enumerate(self.owned):
@@ -83,6 +85,12 @@ class Recorder:
             if each.shard.grad is not None:
                 gradients[number] = gradients[number] or "own"
         self.notes.append(Note(what, self.phase, layer, weights, gradients))
+
+    def _freed(self, unit: Any, reshard: Callable[[], None], layer: int) -> None:
+        gathered = unit.buffer.untyped_storage().size() > 0
+        reshard()
+        if gathered:
+            self.note("free", layer)
 
     # ---- collectives ----
 
@@ -107,18 +115,3 @@ class Recorder:
         own = [output is each.buffer or output is each.shard.grad for each in self.owned]
         self.note(name, own.index(True))
         return ARRIVED
-
-    # ---- hooks ----
-
-    def _hooked(self, what: str, layer: int, *_: object) -> None:
-        self.note(what, layer)
-
-    def _stepped(self, *_: object) -> None:
-        self.phase = "step"
-        self.note("step")
-
-    def _freed(self, unit: Any, reshard: Callable[[], None], layer: int) -> None:
-        gathered = unit.buffer.untyped_storage().size() > 0
-        reshard()
-        if gathered:
-            self.note("free", layer)

@@ -5,10 +5,9 @@ What they draw and say is computed in the page: see `compiled`, and `static/bars
 """
 
 from collections.abc import Sequence
-from functools import cache
 
 from course.timing.backward import WAYS
-from course.widgets.page import Control, Slider, choice, control, seconds_text, stops
+from course.widgets.page import Control, Slider, choice, control, scaled, seconds_text, stops
 from minidist.memory.state import AUTOCAST, FP32, MIXED, bytes_each
 from minidist.planner.hardware import ACCELERATORS, ASSUMED, ETHERNET_100, GIB, H100, PCIE_5
 from minidist.planner.jobs import LARGE, MEDIUM, SEQUENCE, SHAPES, SMALL, sized
@@ -60,6 +59,15 @@ KNOWN = {
 }
 MINUTE, HOUR, DAY, YEAR = 60.0, 3600.0, 86_400.0, 365 * 86_400.0
 
+# Controls of several sliders. Where no run was at hand, a GPU's rate is marked as assumed; a card
+# is of one GPU, in bytes per second.
+POLICY = choice("policy", "Dtypes and optimizer", POLICIES, AUTOCAST_ADAM)
+CHECKPOINTS = choice("checkpoints", "Checkpoints", SHARES, "none")
+RATES = [f"{n}, rate assumed" if gpu.name in ASSUMED else n for n, gpu in ACCELERATORS.items()]
+GPU = Control("gpu", "GPU", [*ACCELERATORS], RATES, "H100", choose=True)
+CARDS = {gbits / 8 * 1e9: f"{gbits} Gb/s per GPU" for gbits in (10, 50, 100, 200, 400, 800)}
+CARD = Control("card", "Network card", [*CARDS], [*CARDS.values()], H100.network, choose=True)
+
 
 # ---- what one GPU holds ----
 
@@ -75,7 +83,7 @@ def state_slider(parameters: float = MEDIUM.parameters, alone: bool = False) -> 
     controls = [
         control("parameters", "Parameters", sizes, start, count_text),
         *([] if alone else [control("ranks", "Ranks", rank_stops(), 8)]),
-        choice("policy", "Dtypes and optimizer", POLICIES, AUTOCAST_ADAM),
+        POLICY,
     ]
     title = "What one GPU would have to hold" if alone else "What each rank holds between steps"
     stages = ("GPU",) if alone else STAGES
@@ -93,8 +101,8 @@ def peak_slider() -> Slider:
         models("small"),
         control("batch", "Sequences", powers(0, 10), 1),
         control("tokens", "Tokens of a sequence", powers(7, 20), 2048),
-        choice("policy", "Dtypes and optimizer", POLICIES, AUTOCAST_ADAM),
-        choice("checkpoints", "Checkpoints", SHARES, "none"),
+        POLICY,
+        CHECKPOINTS,
         Control("memory", "GPU", [*memories], [*memories.values()], H100.memory, choose=True),
     ]
     title = "What one GPU holds when backward begins, and in the update"
@@ -117,7 +125,7 @@ def grid_slider() -> Slider:
         control("interleaved", "Stages per GPU", powers(0, 3), 8),
         control("sequences", "Sequences in a batch", powers(0, 16), 2048),
         Control("strategy", "Between replicas", between, names, "zero2", choose=True),
-        choice("checkpoints", "Checkpoints", SHARES, "none"),
+        CHECKPOINTS,
     ]
     data = {"each": SMALL_JOB["each"], "length": SEQUENCE, "gpu": H100._asdict(), "room": ROOM}
     title = "One of many H100s: what it holds, and what it sends in a step"
@@ -132,10 +140,10 @@ def plan_slider() -> Slider:
         control("ranks", "GPUs", rank_stops(4096), 8),
         control("batch", "Sequences per GPU", powers(0, 8), 1, str),
         control("tokens", "Tokens of a sequence", powers(9, 17), 8192),
-        gpus(),
-        card(),
-        choice("policy", "Dtypes and optimizer", POLICIES, AUTOCAST_ADAM),
-        choice("checkpoints", "Checkpoints", SHARES, "none"),
+        GPU,
+        CARD,
+        POLICY,
+        CHECKPOINTS,
         Control("shown", "Times of", ["", *NAMES], shown, "", choose=True),
     ]
     data = {"names": NAMES, "close": CLOSE, "room": ROOM, "shares": SHARES, "each": EACH}
@@ -158,7 +166,6 @@ def curves_slider() -> Slider:
     return Slider("curves", "What an all-reduce takes", controls, data)
 
 
-@cache
 def counts(ranks: int) -> dict[str, list[float]]:
     """Algorithm → messages that follow each other, and how many tensors they carry in all."""
     links = switch(Link(1, 0)), switch(Link(0, 1))
@@ -173,7 +180,7 @@ def overlap_slider() -> Slider:
         Control("cap", "Bucket", caps, texts, 25.0),
         control("tokens", "Tokens per GPU", powers(9, 17), 4096),
         control("ranks", "GPUs", powers(3, 12), 16),
-        card(),
+        CARD,
     ]
     data = {"names": WAYS, "gpu": H100._asdict()} | SMALL_JOB
     return Slider("overlap", "Backward of the small job, four ways", controls, data)
@@ -185,8 +192,8 @@ def scaling_slider() -> Slider:
     controls = [
         control("ranks", "Ranks", powers(0, 12), 256),
         control("sequences", f"Sequences per rank at {begin} ranks", powers(0, 10), 16, str),
-        gpus(),
-        card(),
+        GPU,
+        CARD,
     ]
     data = {"begin": begin, "length": length, "ranks": powers(0, 12), "gpus": GPUS} | SMALL_JOB
     title = f"A step of the small job on more and more ranks, in sequences of {length} tokens"
@@ -207,9 +214,8 @@ def checkpoint_slider() -> Slider:
         control("save", "A save stops training for", saves, 30.0, time_text),
         control("restart", "A restart takes", restarts, 10 * MINUTE, time_text),
     ]
-    return Slider(
-        "checkpoints", "Time lost to failures and to checkpoints", controls, {"year": YEAR}
-    )
+    title = "Time lost to failures and to checkpoints"
+    return Slider("checkpoints", title, controls, {"year": YEAR})
 
 
 # ---- what they run over, and how it reads ----
@@ -235,24 +241,10 @@ def models(start: str) -> Control:
     return Control("model", "Parameters", values, texts, SHAPES[start])
 
 
-def gpus() -> Control:
-    """GPUs to choose from; where no run was at hand, the rate is marked as assumed."""
-    texts = [f"{n}, rate assumed" * (g.name in ASSUMED) or n for n, g in ACCELERATORS.items()]
-    return Control("gpu", "GPU", [*ACCELERATORS], texts, "H100", choose=True)
-
-
-def card() -> Control:
-    """A list of network cards, each of one GPU, by bytes per second."""
-    cards = {gbits / 8 * 1e9: f"{gbits} Gb/s per GPU" for gbits in (10, 50, 100, 200, 400, 800)}
-    return Control("card", "Network card", [*cards], [*cards.values()], H100.network, choose=True)
-
-
 def count_text(parameters: int) -> str:
     """7 billion, for instance, with three digits at most."""
-    for factor, word in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
-        if parameters >= factor:
-            return f"{parameters / factor:.3g} {word}"
-    return f"{parameters}"
+    words = [(1e12, "trillion"), (1e9, "billion"), (1e6, "million")]
+    return scaled(parameters, "", words) if parameters >= 1e6 else f"{parameters}"
 
 
 def rate_text(rate: float) -> str:
@@ -263,9 +255,6 @@ def rate_text(rate: float) -> str:
 
 def time_text(seconds: float) -> str:
     """12 min, with three digits at most; below a tenth of a second, 12.8 ms."""
-    if seconds < 0.1:
-        return seconds_text(seconds)
-    units = ((DAY, "days"), (HOUR, "h"), (MINUTE, "min"), (1.0, "s"))
-    unit, name = next((each for each in units if seconds >= each[0]), units[-1])
-    value = seconds / unit
-    return f"{value:.0f} {name}" if value >= 100 else f"{value:.3g} {name}"
+    if seconds < 1:
+        return f"{seconds:.3g} s" if seconds >= 0.1 else seconds_text(seconds)
+    return scaled(seconds, "", [(DAY, "days"), (HOUR, "h"), (MINUTE, "min"), (1.0, "s")])

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from itertools import product
+from math import inf
+from operator import itemgetter
 from typing import NamedTuple
 
-from course.timing.waiting import Activity, simulate
 from course.widgets.page import Slider, choice, control
 from course.widgets.timeline import Bar, Lane, milliseconds, still
 from minidist.diagnose.verdict import Rank, RecordedCall, sentence
 from minidist.schedule.algorithms import ring_all_reduce
+from minidist.schedule.lanes import Work, spans
+from minidist.schedule.schedule import Schedule
 
 RANKS, COMPUTE, MESSAGE, SLOWER = 6, 40, 10, 4  # the times are in milliseconds
 MOST = SLOWER * COMPUTE + 2 * (RANKS - 1) * MESSAGE  # when the longest run ends
@@ -30,14 +33,9 @@ class Part(NamedTuple):
     """What a rank does for a time; `about`: its first step of the ring, or the rank it awaits."""
 
     kind: int
-    start: int
-    end: int
+    start: float
+    end: float
     about: int = 0
-
-    @property
-    def steps(self) -> int:
-        """How many steps of the ring it has."""
-        return (self.end - self.start) // MESSAGE
 
 
 def straggler_slider() -> Slider:
@@ -64,28 +62,62 @@ def straggler_slider() -> Slider:
 
 
 def run(late: int, what: str) -> list[list[Part]]:
-    """What each rank does, when one of them is late or dead."""
+    """What each rank does in whole milliseconds, when one of them is late or dead."""
     starts = [COMPUTE * (SLOWER if what == SLOW and rank == late else 1) for rank in range(RANKS)]
     dies = (late, DIES) if what == DEAD else None
-    ranks = simulate(ring_all_reduce(RANKS), starts, MESSAGE, dies)
-    found = [[Part(COMPUTES, 0, starts[rank]), *_parts(own)] for rank, own in enumerate(ranks)]
+    found: list[list[Part]] = [[] for _ in starts]
+    for rank, parts in enumerate(simulate(ring_all_reduce(RANKS), starts, MESSAGE, dies)):
+        for kind, start, end, about in parts:
+            until = int(min(end, MOST))
+            if found[rank] and kind == found[rank][-1].kind == SENDS:  # steps between two waits
+                found[rank][-1] = found[rank][-1]._replace(end=until)
+            else:
+                found[rank].append(Part(kind, int(start), until, about))
+    return found
+
+
+def simulate(
+    schedule: Schedule, starts: Sequence[float], seconds: float, dies: tuple[int, int] | None = None
+) -> list[list[Part]]:
+    """What each rank does and when, in order; what never ends lasts for ever.
+
+    A message begins when both its ends have come to its step, as large messages do; a rank goes on
+    to the next step when all its own messages of this one are over.
+
+    Args:
+        starts: when each rank calls the collective.
+        seconds: what a message takes.
+        dies: a rank, and the step before which it does.
+    """
+    works = [Work(f"rank {rank}", "compute", start, []) for rank, start in enumerate(starts)]
+    last = [*range(schedule.ranks)]  # the places of what each rank does before the step
+    turns = list[tuple[int, int, list[int], list[int]]]()
+    for number, step in enumerate(schedule):
+        if dies and dies[1] == number:
+            last[dies[0]] = len(works)
+            works.append(Work(f"rank {dies[0]}", "dead", inf, []))
+        came = [*last]
+        for rank in range(schedule.ranks):
+            sent = [(True, send.dst) for send in step if send.src == rank]
+            received = [(False, send.src) for send in step if send.dst == rank]
+            if peers := [peer for _, peer in sorted(sent + received)]:
+                turns.append((number, rank, peers, came))
+                last[rank] = len(works)
+                after = [came[peer] for peer in peers]
+                works.append(Work(f"rank {rank}", "messages", seconds, after))
+    ends, done = [span.end for span in spans(works)], [[Part(COMPUTES, 0, at)] for at in starts]
+    for number, rank, peers, came in turns:
+        at = ends[came[rank]]
+        begins = [(max(at, ends[came[peer]]), peer) for peer in peers]
+        for begin, peer in sorted(begins, key=itemgetter(0)):
+            if begin > at:
+                done[rank].append(Part(WAITS, at, begin, peer))
+            if (end := begin + seconds) > at and begin < inf:
+                done[rank].append(Part(SENDS, max(begin, at), end, number))
+            at = max(at, end)
     if dies:
-        found[late].append(Part(GONE, found[late][-1].end, MOST))
-    return found
-
-
-def _parts(activities: Sequence[Activity]) -> list[Part]:
-    """Steps of the ring that follow one another without a gap as one part."""
-    found = list[Part]()
-    for step, start, end, awaits in activities:
-        begin, until, before = int(start), int(min(end, MOST)), found[-1] if found else None
-        if awaits is not None:
-            found.append(Part(WAITS, begin, until, awaits))
-        elif before and before.kind == SENDS and before.about + before.steps == step:
-            found[-1] = before._replace(end=until)
-        else:
-            found.append(Part(SENDS, begin, until, step))
-    return found
+        done[dies[0]].append(Part(GONE, done[dies[0]][-1].end, inf))
+    return done
 
 
 def bars(parts: Sequence[Part]) -> list[Bar]:
