@@ -14,7 +14,7 @@ from importlib.resources import files
 
 from course.puzzles import IN_THE_PAGE
 from course.puzzles.catalog import EDITABLE, PUZZLES, stars_of
-from course.widgets.page import Html, as_json, figure
+from course.widgets.page import Html, figure, json_script
 
 EDITOR = """\
 {data}
@@ -35,7 +35,7 @@ def editor(name: str) -> Html:
     if puzzle.solution:
         folded.append(("A solution", f"<pre>{escape(puzzle.solution)}</pre>"))
     body = EDITOR.format(
-        data=as_json({"task": puzzle.task, "stub": puzzle.stub}),
+        data=json_script({"task": puzzle.task, "stub": puzzle.stub}),
         stub=escape(puzzle.stub),
         hints="".join(FOLDED.format(name=head, what=what) for head, what in folded),
     )

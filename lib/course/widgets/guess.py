@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from course.widgets.editor import marked
-from course.widgets.page import Html, as_json, figure
+from course.widgets.page import Html, figure, json_script
 
 GUESS = """\
 {data}
@@ -42,7 +42,7 @@ def guess(
     shown = f"{answer}" if choices else digits(float(answer))
     data = {"answer": answer if choices else float(answer), "shown": shown, "unit": unit}
     body = GUESS.format(
-        data=as_json({**data, "choices": [*choices]}),
+        data=json_script({**data, "choices": [*choices]}),
         choices=items and f'<ul class="plain">{items}</ul>\n',
         answer=escape(f"{shown} {unit}".strip()),
     )

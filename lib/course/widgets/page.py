@@ -34,7 +34,7 @@ class Html(NamedTuple):
 
 def figure(kind: str, title: str, body: str, goal: str = "", **attributes: object) -> str:
     """A widget's figure; `goal` and `body` are HTML, ids and data are attributes."""
-    named = "".join(f' {name}="{escape(f"{each}")}"' for name, each in attributes.items())
+    named = "".join(f' {name}="{escape(str(each))}"' for name, each in attributes.items())
     goal = goal and f' <span class="goal">{goal}</span>'
     caption = f"<figcaption><strong>{escape(title)}</strong>{goal}</figcaption>"
     return f'<figure class="minidist-widget {kind}"{named}>\n{caption}\n{body}</figure>\n'
@@ -87,11 +87,11 @@ class Slider(NamedTuple):
 
     def _repr_html_(self) -> str:
         controls = [{**each._asdict(), "index": each.place} for each in self.controls]
-        body = f"{as_json({**self.data, 'controls': controls})}\n{self.still}\n"
+        body = f"{json_script({**self.data, 'controls': controls})}\n{self.still}\n"
         return figure("slider", self.title, body, **{"data-widget": self.kind}) + assets(*SCRIPTS)
 
 
-def as_json(data: object) -> str:
+def json_script(data: object) -> str:
     """A script element without a "<" in its JSON, so that nothing in it can end the element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return f'<script type="application/json">{text}</script>'
