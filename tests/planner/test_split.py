@@ -65,6 +65,11 @@ def test_activations_are_those_of_the_micro_batches_in_flight() -> None:
         assert micro_batches * split.part(LARGE).activations == pytest.approx(held * one)
     many, few = (forecasts(**LLAMA | {"micro_batches": m})["zero1"].peak for m in (64, 16))
     assert many == pytest.approx(few, rel=1e-6)
+    many, few = (
+        forecasts(**LLAMA | {"micro_batches": m}, checkpointing=True)["zero1"].memory["activations"]
+        for m in (64, 16)
+    )
+    assert many == pytest.approx(few), "with checkpoints, too"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])

@@ -5,7 +5,7 @@ import matplotlib.pyplot as plt
 from course.figures.algorithms import double_tree, floors, messages, pipeline, rounds
 from course.figures.beyond import splits
 from course.figures.charts import Curve, curves, grouped_bars, level, stacked_bars
-from course.figures.choosing import Rung, budget, foretold, ladder, parts_at_peak, roofline
+from course.figures.choosing import Rung, budget, ladder, parts_at_peak, predicted, roofline
 from course.figures.cluster import Life, async_save, lives, seats
 from course.figures.collectives import before_after, in_a_row, mesh_sums, waiting
 from course.figures.ddp import Travel, bucket_timeline, ddp_step, gradients

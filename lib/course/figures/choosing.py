@@ -101,7 +101,9 @@ def roofline(
     return figure
 
 
-def foretold(points: Mapping[str, Sequence[Point]], *, what: str, seen: str = "measured") -> Figure:
+def predicted(
+    points: Mapping[str, Sequence[Point]], *, what: str, seen: str = "measured"
+) -> Figure:
     """A mark for each pair (predicted, seen), by kind; dotted lines are off by a quarter.
 
     `what`: is predicted, with its unit; `seen`: how the second of a pair is known.

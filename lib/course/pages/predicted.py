@@ -70,7 +70,7 @@ def throughput(gpus: Mapping[str, Accelerator] = GPUS) -> list[Run]:
     return runs
 
 
-def one_rate(half_width: float = 800.0) -> float:
+def one_rate(half_width: float = 900.0) -> float:
     """Median error of the 209 if attention is as fast as matrices, each GPU's share fitted anew.
 
     `half_width`: the one that then errs least.

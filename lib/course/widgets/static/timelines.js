@@ -149,7 +149,9 @@
     const kinds = Object.keys(data.legend);
     const all = ["GPU", "network"].map((name, i) => [
       name, "", "",
-      inFours(spans[i]).map(([start, end, kind, unit]) => [start, end, kinds[kind], `${unit}`]),
+      inFours(spans[i]).map(([start, end, kind, unit]) => [
+        start, end, kinds[kind], unit === "root" ? "R" : `${unit}`,
+      ]),
     ]);
     const { largest } = data;
     const bars = held.flatMap(([start, weights, gradients], i) => {
