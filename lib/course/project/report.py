@@ -16,12 +16,13 @@ from course.project.mutation import boards, catches
 from course.project.scoreboard import scoreboard
 from course.project.submission import graded, mine, source
 from course.verdict import Grader, Verdict, many
+from minidist.schedule.replay import listing
 
 __all__ = ["grade", "lines", "mine", "scoreboard"]
 
 RANKS = (1, 2, 3, 4, 5)
 TARGETS = {  # name → in which file, and what to write there
-    **{name: (each.file, " and ".join(each.names)) for name, each in MILESTONES.items()},
+    **{name: (each.file, listing(each.names)) for name, each in MILESTONES.items()},
     "checks": ("checks", "check"),
 }
 

@@ -124,7 +124,7 @@ def record(step: TrainingStep, ahead: tuple[int, int]) -> Record:
     numbers: dict[str, list[float | str]] = {COMPUTE: [], NETWORK: []}
     for span in sorted(found, key=lambda span: span.start):
         times = [round(1e3 * span.start, 1), round(1e3 * span.end, 1)]
-        unit = int(span.text) if span.text.isdecimal() else span.text
+        unit = int(span.text) if span.text.isdecimal() else "R"  # the root
         numbers[span.lane] += [*times, KINDS.index(span.kind), unit]
     states, took = held(found, step), end(found)
     now = [[round(1e3 * a, 1), round(w / 1e9, 1), round(g / 1e9, 1)] for a, w, g in states]

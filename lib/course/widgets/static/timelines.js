@@ -149,9 +149,7 @@
     const kinds = Object.keys(data.legend);
     const all = ["GPU", "network"].map((name, i) => [
       name, "", "",
-      inFours(spans[i]).map(([start, end, kind, unit]) => [
-        start, end, kinds[kind], unit === "root" ? "R" : `${unit}`,
-      ]),
+      inFours(spans[i]).map(([start, end, kind, unit]) => [start, end, kinds[kind], `${unit}`]),
     ]);
     const { largest } = data;
     const bars = held.flatMap(([start, weights, gradients], i) => {
@@ -167,7 +165,7 @@
     const at = (numbers) => inFours(numbers).find(([start, end]) => start <= time && time < end);
     const [span, moves] = spans.map(at);
     const [, weights, gradients] = held.findLast(([start]) => start <= time);
-    const of = ([, , kind, unit]) => `${data.kinds[kind]} of ${unit === "root" ? "the root" : `unit ${unit}`}`;
+    const of = ([, , kind, unit]) => `${data.kinds[kind]} of ${unit === "R" ? "the root" : `unit ${unit}`}`;
     const now = [
       `the GPU ${span ? `computes ${of(span)}` : "waits"}`,
       `the network ${moves ? `does the ${of(moves)}` : "is idle"}`,
