@@ -71,8 +71,8 @@ def passes(step: TrainingStep) -> list[float]:
 def compute_parts(step: TrainingStep) -> dict[str, float]:
     """Seconds of forward and backward in the blocks' matrices, in attention and in the head."""
     blocks, head = passes(step)
-    sizes, share = step.sizes, step.gpu.attention
-    attention = blocks * sizes.attention / share / (effort(sizes, share) - sizes.head)
+    speed = step.gpu.attention * rate(step.gpu, step.sizes.width * step.tensor)
+    attention = step.batch * step.sizes.attention / speed
     again = 3 + step.checkpointing
     return {
         "matrices": again * (blocks - attention),
@@ -250,13 +250,13 @@ def units(step: TrainingStep, strategy: str) -> tuple[steps.Unit | None, list[st
     over = "node" if strategy == "hsdp" else "ranks"
     head = head_shares(step)
 
-    def unit(parameters: float, ahead: float, back: float) -> Unit:
+    def unit(parameters: float, of_forward: float, of_backward: float) -> Unit:
         across = 0.0
         if strategy == "hsdp":
             across = collective(step, "all_reduce", parameters * each.gradients, "nodes")
         return Unit(
-            forward * ahead,
-            backward * back,
+            forward * of_forward,
+            backward * of_backward,
             collective(step, "all_gather", parameters * each.compute, over),
             collective(step, "reduce_scatter", parameters * each.gradients, over),
             across,
