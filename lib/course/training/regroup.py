@@ -7,8 +7,10 @@ and do that step again. Elastic Horovod and torchft do this for real jobs, with 
 
 # mypy: disable-error-code=no-untyped-call
 
+import json
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -49,8 +51,9 @@ def train(rank: int, store: Store) -> dict[str, Any]:
                 optimizer.step()
                 step += 1
         except RuntimeError:  # a peer is gone: its part of this step never came
+            del model  # it holds the group: only without it are the connections closed
             dist.destroy_process_group()
-            members = _who_is_left(rank, members, store)
+            members = who_is_left(rank, members, own, step)
     weights = torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
     return {"groups": groups, "steps": step, "weights": weights.tolist()}
 
@@ -69,27 +72,37 @@ def loss_of(model: torch.nn.Module, step: int, part: int, parts: int) -> torch.T
     return functional.mse_loss(model(x.tensor_split(parts)[part]), y.tensor_split(parts)[part])
 
 
-def _who_is_left(rank: int, members: list[int], store: Store) -> list[int]:
-    """Those of `members` that leave a mark in time."""
-    store.set(f"alive {rank}", "yes")
-    left = []
+def who_is_left(rank: int, members: list[int], store: Store, step: int) -> list[int]:
+    """Those of `members` that leave a mark in time; whoever has counted first decides for all.
+
+    Raises RuntimeError on a rank that came too late, and on all where some are a step ahead.
+    """
+    store.set(f"alive {rank}", str(step))
+    steps = {}
     for member in members:
         with suppress(DistStoreError):  # it does not come: it is dead
             store.wait([f"alive {member}"], GRACE)
-            left.append(member)
+            steps[member] = int(store.get(f"alive {member}"))
+    steps = json.loads(store.compare_set("left", "", json.dumps(list(steps.items()))))
+    left = [member for member, _ in steps]
+    if rank not in left:
+        raise RuntimeError(f"rank {rank}: too late, {left} have gone on")
+    if len({done for _, done in steps}) > 1:
+        raise RuntimeError(f"rank {rank}: expected the survivors at one step, got {dict(steps)}")
     return left
 
 
-def run() -> list[dict[str, Any]]:
-    """What each survivor has at the end."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with Interrupts() as interrupts, job(interrupts) as ours, interrupts.allowed():
-        ranks = [ours.start(on_worker, _train, rank, store.port) for rank in range(RANKS)]
-        ends = [ended(rank) for rank in ranks]
-    return [pickling.loads(end.value) for end in ends if isinstance(end, Returned)]
-
-
-def _train(rank: int, port: int) -> dict[str, Any]:
+def on_rank(rank: int, port: int) -> dict[str, Any]:
+    """`train`, in a process of its own, with the store at this port."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the store warns at length of who is late
     return train(rank, TCPStore("127.0.0.1", port, is_master=False))
+
+
+def run(on_rank: Callable[[int, int], dict[str, Any]] = on_rank) -> list[dict[str, Any]]:
+    """What each survivor has at the end."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with Interrupts() as interrupts, job(interrupts) as ours, interrupts.allowed():
+        ranks = [ours.start(on_worker, on_rank, rank, store.port) for rank in range(RANKS)]
+        ends = [ended(rank) for rank in ranks]
+    return [pickling.loads(end.value) for end in ends if isinstance(end, Returned)]
