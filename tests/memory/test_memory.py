@@ -75,7 +75,6 @@ def asked(ranks: Any = 2, strategy: str = "ddp", **how: Any) -> Any:
         (asked(activations=-5), "activations must be at least 0, got -5"),
         (asked(strategy="zero2", bucket_cap_mb=math.nan), "bucket_cap_mb: .* above 0, got nan"),
         (asked(optimizer="lion"), "optimizer must be one of .* got 'lion'"),
-        (asked(strategy="fsdp", layout="cols"), "layout: expected one of rows, flat, got 'cols'"),
         (asked(strategy="fsdp", units=["head"]), "Odd has no attribute `head`"),
     ],
 )
@@ -86,7 +85,7 @@ def test_wrong_input_is_named(ask: Any, message: str) -> None:
 
 def test_any_policy_is_predicted_on_the_meta_device() -> None:
     with torch.device("meta"):
-        net = nn.Linear(1000, 1001, bias=False)
+        net = nn.Linear(1001, 1000, bias=False)
     count = 1000 * 1001
     for policy in (FP32, MIXED):
         one = state(count, policy)
@@ -94,7 +93,7 @@ def test_any_policy_is_predicted_on_the_meta_device() -> None:
     mixed = predict(net, 2, "zero2", policy=MIXED, gradient_as_bucket_view=True)
     assert mixed.state == StateBytes(2 * count, count, 2 * count, 4 * count)
     assert mixed.buckets == 0 < predict(net, 2, "zero1", policy=MIXED).buckets == 2 * count
-    shards = predict(net, 2, "fsdp", policy=MIXED, layout="flat", activations=5)
+    shards = predict(net, 2, "fsdp", policy=MIXED, activations=5)
     assert shards.state == StateBytes(2 * count, 2 * count, 0, 4 * count), "shards are the masters"
     assert shards.unsharded == 4 * count, "the weights and their gradients, in bf16"
     assert shards.total == sum(shards.parts.values()) == 12 * count + 5
@@ -140,38 +139,21 @@ def test_two_buckets_and_one_gradient_are_in_flight_in_stage_2(
     assert (found.unsharded, found.at_begin, found.buckets) == (most, most, 0)
 
 
-def test_units_in_flight_and_the_gradients_that_are_reduced_meanwhile() -> None:
-    """The root has 10 elements; units 15, 40 and 7, padded for two ranks to 16, 40 and 8.
-
-    Most is there while the second one computes its gradients and those of the third are reduced.
-    """
-    net = nn.Sequential(three(15, 40, 7), nn.Linear(10, 1, bias=False, device="meta"))
-    found = predict(net, 2, "fsdp", units=["0.0", "0.1", "0.2"], layout="flat")
-    assert found.at_begin == 80 + 32 + 28 + 160, "the next one is fetched"
-    assert found.unsharded == 80 + 2 * 160 + 64 + 32
-
-
 ALL = ["0.0", "0.1", "0.2"]
 IN_FLIGHT: list[
     tuple[dict[str, Any], int, int]
 ] = [  # options, the most unsharded, and at the start
-    # No units: 62 elements; of rows, each of one, half of what is reduced is padding.
-    ({"layout": "flat"}, 248 + 248, 248 + 248),
-    ({"layout": "rows"}, 248 + 496, 248 + 248),
-    ({"layout": "flat", "policy": MIXED}, 124 + 124, 124 + 124),
-    # Kept after forward: 15 and 40, padded, are still there when the gradient of 7 is made; ...
-    (
-        {"units": ALL, "layout": "flat", "reshard_after_forward": False},
-        2 * 160 + 64 + 32,  # ... then 15, and the gradients of 7, padded, are reduced
-        32 + 28 + 64 + 160,
-    ),
-    ({"units": ALL, "layout": "rows", "reshard_after_forward": False}, 120 + 320, 56 + 220),
-    # Flat parameters are gathered where they lie.
-    ({"units": ["0.0", "0.2"], "layout": "flat"}, 64 + 60 + 32, 32 + 28 + 64),
+    # No units: 62 elements; each is a row, so that half of what is reduced is padding.
+    ({}, 248 + 496, 248 + 248),
+    ({"policy": MIXED}, 124 + 248, 124 + 124),
+    # Kept after forward: 15 and 40 are still there when the gradient of 7 is made; most is there
+    # when that of 15 is made, while those of 40, padded, are reduced.
+    ({"units": ALL, "reshard_after_forward": False}, 120 + 320, 56 + 220),
     # Rows are gathered into a padded table, beside the parameters that it is copied to.
-    ({"units": ALL, "layout": "rows"}, 160 + 320 + 56, 28 + 28 + 320),
+    ({"units": ALL}, 160 + 320 + 56, 28 + 28 + 320),
+    ({"units": ["0.0", "0.2"]}, 60 + 120 + 56, 28 + 28 + 120),
     # The first unit has none before it; the table it comes in is gone when gradients are there.
-    ({"units": ALL[:1], "layout": "rows"}, 60 + 120, 60 + 120),
+    ({"units": ALL[:1]}, 60 + 120, 60 + 120),
 ]
 
 
@@ -196,19 +178,15 @@ def test_a_parameter_is_in_the_innermost_unit_whose_name_it_has_in_full() -> Non
     net.a, net.ab = (nn.Linear(n, 1, bias=False, device="meta") for n in (10, 20))
     net.ab.inner = nn.Linear(40, 1, bias=False, device="meta")
     by_unit = {
-        names: predict(net, 2, "fsdp", units=names, layout="flat").at_begin
+        names: predict(net, 2, "fsdp", units=names).at_begin
         for names in ((), ("a",), ("a", "ab"), ("ab", "ab.inner"))
     }
     assert by_unit == {
         (): 2 * 4 * 70,
-        ("a",): 2 * 4 * 60 + 80,
-        ("a", "ab"): 240 + 240 + 40,  # the last unit computes, the first is fetched
-        ("ab", "ab.inner"): 2 * 40 + 160 + 160 + 80,
+        ("a",): 2 * 4 * 60 + 40 + 80,
+        ("a", "ab"): 240 + 480,  # the last unit arrives
+        ("ab", "ab.inner"): 2 * 40 + 160 + 160 + 160,  # it computes, the one before is fetched
     }
-    odd = nn.Module()
-    odd.a, odd.ab = (nn.Linear(n, 1, bias=False, device="meta") for n in (11, 21))
-    halves = predict(odd, 2, "fsdp", units=["a"], layout="flat").parameters
-    assert halves == 4 * (6 + 11), "together they would have no element of padding"
 
 
 @pytest.mark.claim("D10")
@@ -233,7 +211,7 @@ def test_shares_of_each_stage_and_of_each_rank() -> None:
 
 # ---- a step ----
 
-STRATEGIES = ["ddp", "zero1", "zero2", "fsdp", "fsdp, flat"]
+STRATEGIES = ["ddp", "zero1", "zero2", "fsdp"]
 
 
 @pytest.fixture(scope="module")

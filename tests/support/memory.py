@@ -10,7 +10,6 @@ from torch.nn.functional import cross_entropy
 
 import minidist
 from course.training.models import GPT
-from from_scratch.fsdp import FSDP
 from minidist.memory.activations import saved
 from minidist.memory.meter import Curve, Meter
 from minidist.memory.predict import STRATEGIES, RankBytes, predict
@@ -39,13 +38,8 @@ class Odd(nn.Module):
 def wrap(
     net: nn.Module, strategy: str, units: list[str], cap: float, kind: Any, options: Any
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model and its optimizer under a strategy; "fsdp, flat" is the one from scratch."""
+    """A model and its optimizer under a strategy."""
     parts = [net.get_submodule(unit) for unit in units]
-    if strategy == "fsdp, flat":
-        sharded = FSDP(net, parts, minidist.Ours())
-        optimizer = kind(sharded.shards, **options)
-        optimizer.register_step_pre_hook(lambda *_: sharded.synchronize())
-        return net, optimizer
     way = {"zero1": "zero 1 on ddp", "zero2": "zero 2"}.get(strategy, strategy)
     made = wrapped(net, way, None, partial(kind, **options), cap, units=[*parts, net])
     return made.model, made.optimizer
@@ -114,11 +108,10 @@ def step(strategy: str, batch: int = 4) -> Step:
     predicted = predict(
         net,
         dist.get_world_size(),
-        strategy.removesuffix(", flat"),
+        strategy,
         rank=dist.get_rank(),
         activations=activations,
         units=units,
-        layout="flat" if "flat" in strategy else "rows",
         bucket_cap_mb=cap,
     )
     model, optimizer = wrap(net, strategy, units, cap, torch.optim.Adam, {})

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from minidist.memory.state import DtypePolicy, StateBytes, Strategy, check_policy, moments_of
+from minidist.formulas.inputs import Each
+from minidist.memory.state import DtypePolicy, StateBytes, Strategy, bytes_each
 from minidist.parallel.sharding.layouts import Flat, RowLayout
 from minidist.parallel.sharding.partition import MIB, alike, assign_alike
 from minidist.schedule.checks import whole_number
 
 STRATEGIES = (Strategy.DDP, Strategy.ZERO1, Strategy.ZERO2, Strategy.FSDP)
-LAYOUTS = ("rows", "flat")
 
 
 class RankBytes(NamedTuple):
@@ -73,13 +73,11 @@ def predict(
     gradient_as_bucket_view: bool = False,
     reshard_after_forward: bool = True,
     bucket_cap_mb: float = 25,
-    layout: str = "rows",
     units: Iterable[str] = (),
 ) -> RankBytes:
     """Predict what a rank takes to train a module; its state to the byte.
 
     Options of the wrappers, such as `gradient_as_bucket_view`, mean what they mean there.
-    `layout="flat"` is for the units of `from_scratch.fsdp`.
 
     Args:
         module: the bare one, not wrapped; it may be on the meta device.
@@ -93,8 +91,6 @@ def predict(
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"predict: module: expected a torch.nn.Module, got {module!r}")
-    if policy is not None:
-        check_policy(policy)
     whole_number("activations", activations, 0)
     last = whole_number("ranks", ranks, 1) - 1
     if strategy not in STRATEGIES or not 0 <= whole_number("rank", rank) <= last:
@@ -104,24 +100,24 @@ def predict(
         )
     with_ddp, fsdp = strategy in STRATEGIES[:2], strategy == Strategy.FSDP
     if fsdp:
-        groups = _unit_groups(module, ranks, rank, layout, units)
+        groups = _unit_groups(module, ranks, rank, units)
     else:
         groups = _bucket_groups(module, strategy, ranks, rank, bucket_cap_mb)
     for group in groups:
-        group.sizes = _sizes(group.dtype, policy, fsdp)
+        group.weigh(policy, optimizer, fsdp)
     trained = [group for group in groups if group.trains]
-    replicated = sum(group.numel * group.sizes.gradients for group in trained)
-    sharded = sum(group.shard * group.sizes.gradients for group in trained)
+    replicated = sum(group.numel * group.each.gradients for group in trained)
+    sharded = sum(group.shard * group.each.gradients for group in trained)
     at_begin, unsharded = replicated if with_ddp and gradient_as_bucket_view else 0, 0
     if strategy == Strategy.ZERO2:
         at_begin = unsharded = _buckets_in_flight(trained)
     elif fsdp:
         at_begin, unsharded = _units_in_flight(groups, reshard_after_forward)
     return RankBytes(
-        parameters=sum((g.shard if fsdp else g.padded) * g.sizes.parameters for g in groups),
+        parameters=sum((g.shard if fsdp else g.padded) * g.each.weights for g in groups),
         gradients=replicated if with_ddp else sharded,
-        master=sum(group.own * group.sizes.master for group in trained),
-        moments=moments_of(optimizer) * sum(group.own * group.sizes.moments for group in trained),
+        master=sum(group.own * group.each.master for group in trained),
+        moments=sum(group.own * group.each.moments for group in trained),
         unsharded=unsharded,
         buckets=replicated if with_ddp and not gradient_as_bucket_view else 0,
         activations=activations,
@@ -129,46 +125,35 @@ def predict(
     )
 
 
-class _Sizes(NamedTuple):
-    """Bytes of an element: of each part of the state, then as it is used and as it travels."""
-
-    parameters: int
-    gradients: int
-    master: int
-    moments: int
-    used: int
-    sent: int
-
-
-def _sizes(dtype: torch.dtype, policy: DtypePolicy | None, fsdp: bool) -> _Sizes:
-    if policy is None:
-        one = dtype.itemsize
-        return _Sizes(one, one, 0, one, one, one)
-    used, sent = (policy.computes if fsdp else policy.weights).itemsize, policy.gradients.itemsize
-    master = policy.master.itemsize if policy.master else 0
-    weights, moments = policy.weights.itemsize, policy.moments.itemsize
-    kept = _Sizes(weights, sent, master, moments, used, sent)
-    return kept._replace(parameters=master, gradients=master, master=0) if fsdp and master else kept
-
-
 class _Group:
-    sizes: _Sizes
+    """Parameters that travel together: how many elements, and the bytes of one."""
+
+    each: Each
+    sent: int  # bytes of a gradient on its way
 
     def __init__(
-        self, unit: str, parameters: Sequence[nn.Parameter], kind: str, ranks: int, rank: int
+        self,
+        unit: str,
+        own: Sequence[nn.Parameter],
+        layout: type[Flat | RowLayout],
+        ranks: int,
+        rank: int,
     ) -> None:
-        shapes, flat = [each.shape for each in parameters], kind == "flat"
-        layout = Flat(shapes, ranks, rank) if flat else RowLayout(shapes, ranks, rank)
-        sizes = [each.numel() for each in parameters]
         self.unit = unit  # the name of the wrapped module, "" for the outermost one
-        self.dtype, self.trains = parameters[0].dtype, parameters[0].requires_grad
-        self.numel, self.largest = sum(sizes), max(sizes)
-        self.padded, self.shard = layout.padded, layout.shard_numel
-        own = layout.pieces(torch.empty(self.shard, device="meta"))
-        self.own = sum(view.numel() for view in own)  # of the shard, without padding
-        self.unsharded = self.padded if flat else self.numel
-        # What an all-gather needs beside that: it can write into flat parameters.
-        self.gathered = 0 if flat else self.padded
+        self.dtype, self.trains = own[0].dtype, own[0].requires_grad
+        self.numel, self.largest = sum(p.numel() for p in own), max(p.numel() for p in own)
+        laid = layout([each.shape for each in own], ranks, rank)
+        self.padded, self.shard = laid.padded, laid.shard_numel
+        pieces = laid.pieces(torch.empty(self.shard, device="meta"))
+        self.own = sum(piece.numel() for piece in pieces)  # of the shard, without padding
+
+    def weigh(self, policy: DtypePolicy | None, optimizer: str, fsdp: bool) -> None:
+        if policy is None:
+            policy = DtypePolicy("", self.dtype, self.dtype, None, self.dtype)
+        self.each = bytes_each(policy, optimizer)
+        self.sent, master = self.each.gradients, self.each.master
+        if fsdp and master:
+            self.each = self.each._replace(weights=master, gradients=master, master=0)
 
 
 def _bucket_groups(
@@ -181,18 +166,14 @@ def _bucket_groups(
         cap, ranks, rank = float("inf"), 1, 0
     parameters = list(module.parameters())
     return [
-        _Group("", [parameters[index] for index in bucket], "flat", ranks, rank)
+        _Group("", [parameters[index] for index in bucket], Flat, ranks, rank)
         for bucket in reversed(assign_alike(parameters, cap, cap))
     ]
 
 
-def _unit_groups(
-    module: nn.Module, ranks: int, rank: int, layout: str, units: Iterable[str]
-) -> list[_Group]:
+def _unit_groups(module: nn.Module, ranks: int, rank: int, units: Iterable[str]) -> list[_Group]:
     if isinstance(units, str) or not isinstance(units, Iterable):
         raise TypeError(f"units: expected names of modules inside, got {units!r}")
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     members: dict[str, list[nn.Parameter]] = {unit: [] for unit in ("", *units)}
     for unit in members:
         module.get_submodule(unit)  # it is there
@@ -200,7 +181,7 @@ def _unit_groups(
         around = [unit for unit in members if not unit or name.startswith(f"{unit}.")]
         members[max(around, key=len)].append(parameter)
     return [
-        _Group(unit, [own[index] for index in kind], layout, ranks, rank)
+        _Group(unit, [own[index] for index in kind], RowLayout, ranks, rank)
         for unit, own in members.items()
         for kind in alike(own)
     ]
@@ -211,8 +192,8 @@ def _buckets_in_flight(trained: Sequence[_Group]) -> int:
 
     One bucket is filled while the one before it is reduced; and autograd makes one gradient more.
     """
-    packed = [group.padded * group.sizes.sent for group in trained]
-    alone = max((group.largest * group.sizes.sent for group in trained), default=0)
+    packed = [group.padded * group.sent for group in trained]
+    alone = max((group.largest * group.sent for group in trained), default=0)
     return alone + max(map(sum, zip(packed, [*packed[1:], 0], strict=True)), default=0)
 
 
@@ -232,7 +213,7 @@ def _units_in_flight(groups: Sequence[_Group], reshard: bool) -> tuple[int, int]
     most_in = []
     for place, unit in enumerate(inside):
         kept = 0 if reshard else sum(each.parameters for each in inside[:place])
-        fetched = inside[place - 1].fetched if place and reshard else 0
+        fetched = inside[place - 1].gathered if place and reshard else 0
         reducing = inside[place + 1].reducing if place + 1 < len(inside) else 0
         arriving = unit.parameters + (unit.gathered if reshard else 0) + kept + reducing
         computing = unit.parameters + unit.gradients + fetched + kept + reducing
@@ -241,10 +222,11 @@ def _units_in_flight(groups: Sequence[_Group], reshard: bool) -> tuple[int, int]
 
 
 class _UnitBytes:
+    """Bytes of a unit: as it is used, in the table it is gathered into, and of its gradients."""
+
     def __init__(self, groups: Sequence[_Group]) -> None:
         trained = [group for group in groups if group.trains]
-        self.parameters = sum(group.unsharded * group.sizes.used for group in groups)
-        self.gathered = sum(group.gathered * group.sizes.used for group in groups)
-        self.fetched = sum((g.gathered or g.unsharded) * g.sizes.used for g in groups)
-        self.gradients = sum(group.numel * group.sizes.used for group in trained)
-        self.reducing = sum(group.padded * group.sizes.sent for group in trained)
+        self.parameters = sum(group.numel * group.each.compute for group in groups)
+        self.gathered = sum(group.padded * group.each.compute for group in groups)
+        self.gradients = sum(group.numel * group.each.compute for group in trained)
+        self.reducing = sum(group.padded * group.sent for group in trained)

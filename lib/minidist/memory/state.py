@@ -100,13 +100,15 @@ def state(parameters: int, policy: DtypePolicy = FP32, optimizer: str = "adam") 
 
 def bytes_each(policy: DtypePolicy = FP32, optimizer: str = "adam", foreach: bool = True) -> Each:
     """Bytes of one parameter, as formulas read them; `foreach`: as in AdamW."""
-    moments = moments_of(optimizer)
-    check_policy(policy)
+    if not isinstance(policy, DtypePolicy):
+        raise TypeError(f"policy: expected a DtypePolicy, such as FP32, got {policy!r}")
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
     return Each(
         weights=policy.weights.itemsize,
         gradients=policy.gradients.itemsize,
         master=policy.master.itemsize if policy.master else 0,
-        moments=policy.moments.itemsize * moments,
+        moments=policy.moments.itemsize * OPTIMIZERS[optimizer],
         compute=policy.computes.itemsize,
         update=policy.moments.itemsize if foreach and optimizer == "adam" else 0,
     )
@@ -131,17 +133,6 @@ def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
         raise ValueError(f"share: expected ranks >= 1 and a stage 0 to 3, got {ranks} and {stage}")
     each = Each(model.weights, model.gradients, model.master, model.moments, 0, 0)
     return _parts(formulas.state(1, each, ranks, stage))
-
-
-def check_policy(policy: object) -> None:
-    if not isinstance(policy, DtypePolicy):
-        raise TypeError(f"policy: expected a DtypePolicy, such as FP32, got {policy!r}")
-
-
-def moments_of(optimizer: str) -> int:
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
-    return OPTIMIZERS[optimizer]
 
 
 def held(module: nn.Module, optimizer: torch.optim.Optimizer) -> StateBytes:
