@@ -142,7 +142,7 @@ def test_a_module_that_would_be_counted_wrongly_is_refused(
 def step(
     sizes: Sizes, gpu: Accelerator, ranks: int, policy: DtypePolicy = FP32, **how: Any
 ) -> TrainingStep:
-    local, count = formulas.into_nodes(ranks, gpu.per_node)
+    local, count = formulas.into_nodes(ranks, gpu)
     return TrainingStep(sizes, gpu, bytes_each(policy), local, count, **how)
 
 
@@ -190,10 +190,10 @@ def test_on_links_that_nccl_does_not_know_a_collective_costs_what_the_schedules_
 
 @pytest.mark.parametrize(
     ("ranks", "per_node", "split"),
-    [(5, 8, [5, 1]), (16, 8, [8, 2]), (12, 8, [4, 3]), (9, 8, [1, 9]), (3, 1, [1, 3])],
+    [(5, 8, (5, 1)), (16, 8, (8, 2)), (12, 8, (4, 3)), (9, 8, (1, 9)), (3, 1, (1, 3))],
 )
-def test_ranks_fill_nodes_evenly(ranks: int, per_node: int, split: list[int]) -> None:
-    assert formulas.into_nodes(ranks, per_node) == split
+def test_ranks_fill_nodes_evenly(ranks: int, per_node: int, split: tuple[int, int]) -> None:
+    assert formulas.into_nodes(ranks, H100._replace(per_node=per_node)) == split
 
 
 def test_a_strategy_sends_in_its_phase() -> None:

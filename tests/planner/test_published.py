@@ -212,7 +212,7 @@ def measured(name: str, part: slice = slice(None)) -> AllReduceTimes:
 
 def all_reduce(name: str, nbytes: float) -> float:
     """Seconds of one at line rate."""
-    local, nodes = formulas.into_nodes(curve(name)["ranks"], 8)
+    local, nodes = formulas.into_nodes(curve(name)["ranks"], H100)
     return nccl.seconds("all_reduce", nbytes, nodes, local, RATES[name])
 
 

@@ -129,7 +129,7 @@ def test_what_sliders_ask_is_python_s(page: Page) -> None:
     compare(page, in_page.planned, plans)
     for given in plans:
         found = in_page.planned(*given)
-        compare(page, in_page.advised, [[found, given[-1][1], given[-2], 0.95]])
+        compare(page, step.recommended, [[found, given[-1][1], 0.95]])
         compare(page, in_page.dimensions, [[found, name] for name in found if name != "single"])
         compare(page, in_page.largest, [[each["memory"]] for each in found.values()])
     ways = [in_page.training(*each) for each in settings(6)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from course.pages.published import curve
-from minidist.formulas import links, memory, refusals
+from minidist.formulas import links, refusals
 from minidist.formulas import step as formulas
 from minidist.formulas.inputs import TrainingStep
 from minidist.memory.state import AUTOCAST, MIXED, DtypePolicy, bytes_each
@@ -112,7 +112,7 @@ def step_of(
         raise ValueError(f"{unknown}: expected none but the options that `ask` names")
     if tariff == "published" and split.ranks > 1:
         raise ValueError("tariff: expected 'line rate' for a split model, got 'published'")
-    local, nodes = formulas.into_nodes(gpus // split.ranks, max(1, gpu.per_node // split.tensor))
+    local, nodes = formulas.into_nodes(gpus, gpu, split.tensor, split.pipeline)
     return TrainingStep(
         split.part(sizes), gpu, each, local, nodes, tokens // sequence,
         curve=curve_of(gpus) if tariff == "published" else (), limit=ROOM * gpu.memory,
@@ -137,9 +137,8 @@ def curve_of(gpus: int) -> tuple[tuple[float, float], ...]:
 
 
 def _answer(what: str, step: TrainingStep, strategy: str, nbytes: float | None, over: str) -> float:
-    alone = dict(
-        zip(("forward", "backward", "update"), formulas.phases(step, strategy), strict=True)
-    )
+    phases = ("forward", "backward", "update")
+    alone = dict(zip(phases, formulas.phases(step, strategy), strict=True))
     if what in alone:
         return alone[what]
     if what in links.HALVES:
@@ -154,11 +153,12 @@ def _answer(what: str, step: TrainingStep, strategy: str, nbytes: float | None, 
     if what in REDUCERS:  # the sums return as the parts came
         size = formulas.nbytes(step, strategy, "gradients") if nbytes is None else nbytes
         return 2 * links.straight(step, size, REDUCERS[what] or step.ranks)
-    held = memory.memory(step, strategy)
+    forecast = formulas.forecast(step, strategy)
+    held: dict[str, float] = forecast.pop("memory")
     if what == "state":
         return held["weights"] + held["gradients"] + held["optimizer"]
-    found: dict[str, float] = held | formulas.compute_parts(step)
-    found |= formulas.forecast(step, strategy)
+    found: dict[str, float] = held | formulas.compute_parts(step) | forecast
+    del found["fits"]
     found |= {"step": found["overlapped"], "tensor": formulas.tensor_parallel(step)}
     found["mfu"] = formulas.mfu(step, found["step"])
     if what not in found:

@@ -163,7 +163,7 @@ def latency(
     gpus: int, collective: str = "all_gather", each: int = 2, gpu: Accelerator = H100
 ) -> float:
     """Seconds of a block's collective that its bytes do not take, with `each` per parameter."""
-    local, nodes = into_nodes(gpus, gpu.per_node)
+    local, nodes = into_nodes(gpus, gpu)
     choice = nccl.cheapest(collective, each * MEDIUM.largest_unit, nodes, local, gpu)
     return float(choice["latency"])
 
@@ -176,7 +176,7 @@ def hidden_from(gpus: int, waiting: bool = True, gpu: Accelerator = H100) -> tup
     speed, there = rate(gpu, MEDIUM.width), (gpus - 1) / gpus
     forward = latency(gpus, gpu=gpu) if waiting else 0.0
     backward = forward + latency(gpus, "reduce_scatter", 4, gpu) if waiting else 0.0
-    local, nodes = into_nodes(gpus, gpu.per_node)
+    local, nodes = into_nodes(gpus, gpu)
     how = speed, nccl.line_rate(nodes, local, gpu)
     return (
         tokens_to_hide(2 * there, 2, *how, forward, MEDIUM.largest_unit),

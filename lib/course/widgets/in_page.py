@@ -9,15 +9,12 @@ import math
 
 from course.timing.backward import WAYS, backward, by_way
 from minidist.formulas.inputs import TrainingStep
-from minidist.formulas.memory import memory
 from minidist.formulas.models import gpt, llama, part, tensors
 from minidist.formulas.step import (
     forecast,
     into_nodes,
     names_of,
     phases,
-    recommended,
-    rungs,
     tensor_parallel,
     traffic,
     works,
@@ -90,7 +87,7 @@ def of_sequences(
     model: list[Any], tokens: int, batch: int, gpu: Gpu, each: Each, ranks: int, cap: float = 25.0
 ) -> TrainingStep:
     """A step of `batch` sequences per rank, each of so many tokens."""
-    local, nodes = into_nodes(ranks, gpu.per_node)
+    local, nodes = into_nodes(ranks, gpu)
     return TrainingStep(whole(model, tokens), gpu, each, local, nodes, batch, 0.0, cap)
 
 
@@ -118,24 +115,16 @@ def planned(
     """  # fmt: skip
     tensor, pipeline, micro, interleaved = split
     sizes: Any = Fields(part(whole(model, tokens), tensor, pipeline, micro, interleaved))
-    beside = max(1, gpu.per_node // tensor)  # replicas in a node
-    local, nodes = into_nodes(ranks // (tensor * pipeline), beside)
+    local, nodes = into_nodes(ranks, gpu, tensor, pipeline)
+    step = TrainingStep(
+        sizes, gpu, each, local, nodes, batch * micro, again, 25, False, False, [], tensor,
+        pipeline, micro, interleaved, limit,
+    )  # fmt: skip
     found: dict[str, Any] = {}
-    for name in names_of(pipeline, local, nodes, beside) if only == "" else [only]:
-        step = TrainingStep(
-            sizes, gpu, each, local, nodes, batch * micro, again, 25, False, False, [], tensor,
-            pipeline, micro, interleaved, limit,
-        )  # fmt: skip
+    for name in names_of(step) if only == "" else [only]:
         found[name] = forecast(step, name)
         found[name]["step"] = step
-        found[name]["memory"] = memory(step, name)
-        found[name]["fits"] = found[name]["peak"] <= limit
     return found
-
-
-def advised(found: dict[str, Any], pipeline: int, limit: float, close: float) -> str:
-    """The strategy to run, of those that are planned; "" if nothing fits."""
-    return recommended(found, rungs(pipeline), limit, close)
 
 
 def moments(held: dict[str, float]) -> list[dict[str, float]]:

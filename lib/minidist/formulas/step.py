@@ -141,12 +141,6 @@ def nbytes(step: TrainingStep, strategy: str, what: str) -> float:
     return step.sizes.parameters * (each.compute if STAGES[strategy] == 3 else each.weights)
 
 
-def ranks_of(step: TrainingStep, over: str) -> int:
-    """How many ranks take part."""
-    counts = {"ranks": step.local * step.nodes, "node": step.local, "nodes": step.nodes}
-    return counts[over]
-
-
 def traffic(step: TrainingStep, strategy: str) -> dict[str, float]:
     """Bytes that a rank sends in each dimension, and in how many `messages` if rings carry them.
 
@@ -156,10 +150,11 @@ def traffic(step: TrainingStep, strategy: str) -> dict[str, float]:
     pieces = len(buckets(step, strategy))
     if STAGES[strategy] == 3:
         pieces = step.sizes.units + (1 if root(step.sizes) > 0 else 0)
+    counts = {"ranks": step.local * step.nodes, "node": step.local, "nodes": step.nodes}
     sent, messages = 0.0, 0.0
     for phase in SENDS[strategy]:
         for name, what, over in phase:
-            ranks = ranks_of(step, over)
+            ranks = counts[over]
             size = nbytes(step, strategy, what) / (step.local if over == "nodes" else 1)
             sent += HALVES[name] * size * (ranks - 1) / ranks
             messages += HALVES[name] * pieces * (ranks - 1)
@@ -190,7 +185,7 @@ def tensor_calls(step: TrainingStep) -> list[float]:
 def tensor_parallel(step: TrainingStep) -> float:
     """Seconds of tensor parallelism's collectives, which nothing hides."""
     calls, size = tensor_calls(step)
-    local, nodes = into_nodes(step.tensor, step.gpu.per_node)
+    local, nodes = into_nodes(step.tensor, step.gpu)
     return calls * priced("all_gather", size, nodes, local, step.gpu)
 
 
@@ -269,13 +264,10 @@ def units(step: TrainingStep, strategy: str) -> tuple[steps.Unit | None, list[st
 
 
 def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
-    """Seconds, bytes and messages of a step, and the tokens per second of all ranks.
+    """Fields of `minidist.planner.planner.Forecast`: seconds, bytes and messages of a step.
 
-    Returns compute (forward and backward), memory_traffic, communication (one collective after
-    the other), bubble (of a pipeline), sequential (nothing overlaps), overlapped (as the lanes
-    say), exposed (what of communication nothing hides), sent, messages, tokens_per_second (of one
-    rank if it is alone, under "single"); and of
-    memory the peak and the largest_batch of a micro-batch that fits `step.limit`.
+    The tokens are those of all ranks, of one if it is alone, under "single"; and the largest batch
+    is a micro-batch that fits `step.limit`.
     """
     alone, parts = sum(phases(step, strategy)), works(step, strategy)
     within = tensor_parallel(step)
@@ -293,10 +285,12 @@ def forecast(step: TrainingStep, strategy: str) -> dict[str, Any]:
     ranks = 1 if strategy == "single" else step.local * step.nodes
     tokens = ranks * step.batch * step.sizes.tokens
     return {
+        "memory": held_now,
         "peak": held_now["peak"],
+        "fits": held_now["peak"] <= step.limit,
         "largest_batch": max(0, room),
         "sent": moved["data"] + moved["tensor"] + moved["pipeline"],
-        "messages": moved["messages"],
+        "messages": round(moved["messages"]),
         "compute": sum(compute(step)),
         "memory_traffic": sum(memory_traffic(step, strategy)),
         "communication": communication,
@@ -313,11 +307,9 @@ def rungs(pipeline: int) -> list[str]:
     return LADDER if pipeline == 1 else ["single", "ddp", "zero1", "zero2"]
 
 
-def recommended(
-    found: dict[str, dict[str, float]], names: list[str], limit: float, close: float
-) -> str:
-    """The first of `names` that fits into `limit` and is `close` to the fastest; "" if none."""
-    fits = [each for each in names if each in found and found[each]["peak"] <= limit]
+def recommended(found: dict[str, Any], pipeline: int, close: float) -> str:
+    """The first of `rungs` whose forecast fits and is `close` to the fastest; "" if none."""
+    fits = [each for each in rungs(pipeline) if each in found and found[each]["fits"] is True]
     fastest = 0.0
     for name in fits:
         fastest = max(fastest, found[name]["tokens_per_second"])
@@ -347,28 +339,30 @@ def tokens_to_hide(
     return sent / work * speed / bandwidth + latency * speed / (work * piece)
 
 
-def into_nodes(ranks: int, per_node: int) -> list[int]:
-    """Ranks of a node, and nodes.
+def into_nodes(ranks: int, gpu: Gpu, tensor: int = 1, pipeline: int = 1) -> tuple[int, int]:
+    """Replicas of a model in a node, and nodes, if each replica is split among ranks.
 
     A node that is not full breaks the rings of a hierarchy. Then smaller groups, of which every
     node has a whole number, count as nodes.
     """
-    local = ranks
-    if ranks > per_node:
-        local, rest = per_node, ranks
+    replicas, full = ranks // (tensor * pipeline), max(1, gpu.per_node // tensor)
+    local = replicas
+    if replicas > full:
+        local, rest = full, replicas
         while rest > 0:
             local, rest = rest, local - local // rest * rest
-    return [local, ranks // local]
+    return local, replicas // local
 
 
-def names_of(pipeline: int, local: int, nodes: int, full: int) -> list[str]:
-    """Strategies that a place allows: hybrid sharding wants several full nodes of `full` ranks.
+def names_of(step: TrainingStep) -> list[str]:
+    """Strategies that a place allows: hybrid sharding wants several full nodes.
 
     Those that gather weights for each micro-batch are left out of a pipeline.
     """
     names = ["single", "ddp", "zero1", "zero2"]
-    if pipeline == 1:
+    if step.pipeline == 1:
         names += ["fsdp_kept", "fsdp"]
-        if nodes > 1 and local == full and local > 1:
+        full = max(1, step.gpu.per_node // step.tensor)
+        if step.nodes > 1 and step.local == full and step.local > 1:
             names.append("hsdp")
     return names

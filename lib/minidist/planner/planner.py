@@ -148,21 +148,16 @@ def plan(
         raise ValueError(f"checkpointing: expected a share from 0 to 1, got {checkpointing!r}")
     split = Split(tensor, pipeline, micro_batches, interleaved)
     check_split(split, model, ranks)
-    beside = max(1, gpu.per_node // tensor)  # replicas in a node
-    replicas = ranks // split.ranks
-    local, nodes = formulas.into_nodes(replicas, beside)
     step = TrainingStep(
-        split.part(model), gpu, each, local, nodes, batch * micro_batches, float(checkpointing),
+        split.part(model), gpu, each, *formulas.into_nodes(ranks, gpu, tensor, pipeline),
+        batch * micro_batches, float(checkpointing),
         bucket_cap_mb, gradient_as_bucket_view, fused_loss,
-        all_reduce.points if all_reduce and all_reduce.ranks == replicas else (),
+        all_reduce.points if all_reduce and all_reduce.ranks == ranks // split.ranks else (),
         *split, ROOM * gpu.memory,
     )  # fmt: skip
-    names = formulas.names_of(pipeline, local, nodes, beside)
-    forecasts = {name: forecast(step, name) for name in names}
-    best = formulas.recommended(
-        {name: vars(each) for name, each in forecasts.items()},
-        formulas.rungs(pipeline), step.limit, CLOSE,
-    )  # fmt: skip
+    forecasts = {name: forecast(step, name) for name in formulas.names_of(step)}
+    found = {name: vars(each) for name, each in forecasts.items()}
+    best = formulas.recommended(found, pipeline, CLOSE)
     return Plan(gpu, ranks, batch, forecasts, best or None, _reasons(forecasts, best, step))
 
 
@@ -174,17 +169,15 @@ def _accelerator(hardware: Accelerator | str) -> Accelerator:
         raise ValueError(f"hardware: expected an Accelerator or one of {known}, got {hardware!r}")
     for name in ("flops", "memory", "bandwidth", "nvlink", "network", "utilization", "attention"):
         above_zero(f"hardware.{name}", getattr(gpu, name))
-    for name in ("utilization", "attention"):
-        if getattr(gpu, name) > 1:
-            got = getattr(gpu, name)
-            raise ValueError(f"hardware.{name}: expected at most 1, got {got}")
+    for name, share in (("utilization", gpu.utilization), ("attention", gpu.attention)):
+        if share > 1:
+            raise ValueError(f"hardware.{name}: expected at most 1, got {share}")
     whole_number("hardware.per_node", gpu.per_node, 1)
-    amount("hardware.half_width", gpu.half_width)
+    for name in ("half_width", "nvlink_latency", "network_latency"):
+        amount(f"hardware.{name}", getattr(gpu, name))
     if gpu.generation and gpu.generation not in nccl.LL_LIMIT_IN_NODE:
         known = ", ".join(nccl.LL_LIMIT_IN_NODE)
         raise ValueError(f"hardware.generation: expected one of {known}, got {gpu.generation!r}")
-    amount("hardware.nvlink_latency", gpu.nvlink_latency)
-    amount("hardware.network_latency", gpu.network_latency)
     return gpu
 
 
@@ -193,9 +186,7 @@ def _accelerator(hardware: Accelerator | str) -> Accelerator:
 
 def forecast(step: TrainingStep, strategy: str) -> Forecast:
     """A step under a strategy, as a plan has it."""
-    found = formulas.forecast(step, strategy)
-    found["messages"] = round(found["messages"])
-    return Forecast(memory=memory(step, strategy), fits=found["peak"] <= step.limit, **found)
+    return Forecast(**formulas.forecast(step, strategy))
 
 
 # ---- what to run ----

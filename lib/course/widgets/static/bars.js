@@ -4,9 +4,9 @@
   "use strict";
   const { html } = globalThis.minidistPlayer;
   const { state } = globalThis.minidistModules["minidist.formulas.memory"];
-  const { advised, alone, dimensions, largest, planned, shape, total, usable, whole } =
+  const { alone, dimensions, largest, planned, shape, total, usable, whole } =
     globalThis.minidistModules["course.widgets.in_page"];
-  const { mfu } = globalThis.minidistModules["minidist.formulas.step"];
+  const { mfu, recommended } = globalThis.minidistModules["minidist.formulas.step"];
   const { of_split } = globalThis.minidistModules["minidist.formulas.refusals"];
   const { lanes, bytesText, secondsText, percentText, countText, capital, listed, show } =
     globalThis.minidistSliders;
@@ -144,7 +144,7 @@
     const limit = usable(hardware.memory, data.room);
     const again = data.shares[checkpoints];
     const found = planned(model, tokens, hardware, data.each[policy], ranks, batch, again, limit, [1, 1, 1, 1]);
-    const [run, names] = [advised(found, 1, limit, data.close), Object.keys(found)];
+    const [run, names] = [recommended(found, 1, data.close), Object.keys(found)];
     const rates = names.map((name) => (found[name].fits ? found[name].tokens_per_second : 0));
     const answers = names.map((name, row) => {
       const rate = `${many(Math.round(rates[row]))} tokens/s (${percentText(rates[row], Math.max(...rates))})`;
