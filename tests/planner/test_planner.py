@@ -18,7 +18,7 @@ from minidist.memory.activations import saved
 from minidist.memory.predict import predict
 from minidist.memory.state import AUTOCAST, FP32, MIXED, DtypePolicy, Strategy, bytes_each
 from minidist.planner.hardware import A100, ACCELERATORS, H100, Accelerator
-from minidist.planner.planner import ROOM, forecast, plan
+from minidist.planner.planner import ROOM, plan
 from minidist.planner.sizes import Sizes
 from minidist.schedule.algorithms import hierarchical_all_reduce, ring_all_reduce
 from minidist.schedule.cost import Link, nodes, price, switch
@@ -446,7 +446,7 @@ def test_a_gpu_computes_while_it_reads_and_writes() -> None:
     computes, moves = formulas.compute(one), formulas.memory_traffic(one, "single")
     assert all(pair > (0, 0) for pair in zip(computes[:2], moves[:2], strict=True))
     longer = sum(max(pair) for pair in zip(computes, moves, strict=True))
-    assert forecast(one, "single").sequential == pytest.approx(longer)
+    assert formulas.forecast(one, "single")["sequential"] == pytest.approx(longer)
 
 
 # ---- what to run ----

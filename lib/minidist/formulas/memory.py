@@ -35,23 +35,21 @@ def state(parameters: int, each: Each, ranks: int, stage: int) -> dict[str, int]
     gradients = -(-parameters * each.gradients // over[1])
     master = -(-parameters * each.master // over[2])
     moments = -(-parameters * each.moments // over[2])
-    total = weights + gradients + master + moments
     return {
         "weights": weights,
         "gradients": gradients,
         "master": master,
         "moments": moments,
-        "total": total,
+        "total": weights + gradients + master + moments,
     }
 
 
 def memory(step: TrainingStep, strategy: str) -> dict[str, float]:
     """Bytes on a rank by part, and their `peak`: see [Note: memory].
 
-    Returns weights, gradients, optimizer (master weights and moments), buckets (DDP's, if gradients
-    are no views of them), activations of the batch, update (what the optimizer needs while it
-    updates); what is unsharded or cast as backward `begins` and as it `ends`; what is there
-    `always`; and the peak: all activations as backward begins, or all gradients afterwards.
+    `optimizer`: master weights and moments. `buckets`: DDP's, if gradients are no views of them.
+    `update`: what the optimizer needs while it updates. What is unsharded or cast is there as
+    backward `begins`, or as it `ends`; the peak comes with all activations, or all gradients.
     """
     sizes, each, stage = step.sizes, step.each, STAGES[strategy]
     count, unit = sizes.parameters, sizes.largest_unit

@@ -117,17 +117,13 @@ def floor_log2(number: float) -> int:
 
 def ring_steps(collective: str, count: int) -> int:
     """Steps of a ring over so many ranks, or nodes; ncclTopoTuneModel, L289 and L411, 2.30."""
-    if collective == "all_reduce":
-        return 2 * (count - 1)
-    return count - 1
+    return (2 if collective == "all_reduce" else 1) * (count - 1)
 
 
 def line_rate(nodes: int, local: int, gpu: Gpu) -> float:
     """Rate of all channels together, bytes per second; in place of NCCL's graph search."""
     inside = float(gpu.nvlink)
-    if nodes == 1:
-        return inside
-    return min(inside, local * float(gpu.network))
+    return inside if nodes == 1 else min(inside, local * float(gpu.network))
 
 
 def ring_latency(collective: str, protocol: str, nodes: int, local: int) -> float:
@@ -153,10 +149,9 @@ def tree_latency(protocol: str, nodes: int, local: int) -> float:
 
 def ll_limit(nodes: int, gpu: Gpu) -> float:
     """Bus bandwidth of LL at most, bytes per second; llMaxBws with index1 and index2, 2.30."""
-    limit = LL_LIMIT_IN_NODE[gpu.generation]
-    if nodes > 1:
-        limit = LL_LIMIT_BETWEEN[CPU][0 if nodes == 2 else 1]
-    return 1e9 * limit
+    if nodes == 1:
+        return 1e9 * LL_LIMIT_IN_NODE[gpu.generation]
+    return 1e9 * LL_LIMIT_BETWEEN[CPU][0 if nodes == 2 else 1]
 
 
 def bus_bandwidth(algorithm: str, protocol: str, nodes: int, local: int, gpu: Gpu) -> float:
@@ -183,12 +178,9 @@ def bus_bandwidth(algorithm: str, protocol: str, nodes: int, local: int, gpu: Gp
 
 def tree_correction(protocol: str, nbytes: float) -> float:
     """Part of a tree's bandwidth reached at this size; ncclTopoGetAlgoTime, L639 to L642, 2.30."""
-    if nbytes < 64:
-        return 1.0
+    parts = TREE_CORRECTION[protocol]
     power = floor_log2(nbytes // 64)
-    if power < len(TREE_CORRECTION[protocol]):
-        return TREE_CORRECTION[protocol][power]
-    return 1.0
+    return parts[power] if nbytes >= 64 and power < len(parts) else 1.0
 
 
 def choice(
@@ -234,11 +226,11 @@ def choices(
         nothing = {"algorithm": "ring", "protocol": "Simple", "seconds": 0.0, "latency": 0.0}
         nothing["bandwidth"] = line_rate(nodes, local, gpu)
         return [nothing]
-    found = []
-    for algorithm in ALGORITHMS[collective]:
-        for protocol in PROTOCOLS:
-            found.append(choice(collective, algorithm, protocol, nbytes, nodes, local, gpu))
-    return found
+    return [
+        choice(collective, algorithm, protocol, nbytes, nodes, local, gpu)
+        for algorithm in ALGORITHMS[collective]
+        for protocol in PROTOCOLS
+    ]
 
 
 def cheapest(collective: str, nbytes: float, nodes: int, local: int, gpu: Gpu) -> dict[str, Any]:

@@ -345,7 +345,8 @@ def into_nodes(ranks: int, gpu: Gpu, tensor: int = 1, pipeline: int = 1) -> tupl
     A node that is not full breaks the rings of a hierarchy. Then smaller groups, of which every
     node has a whole number, count as nodes.
     """
-    replicas, full = ranks // (tensor * pipeline), max(1, gpu.per_node // tensor)
+    full = max(1, gpu.per_node // tensor)
+    replicas = ranks // (tensor * pipeline)
     local = replicas
     if replicas > full:
         local, rest = full, replicas

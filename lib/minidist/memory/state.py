@@ -95,7 +95,9 @@ def state(parameters: int, policy: DtypePolicy = FP32, optimizer: str = "adam") 
     """
     if amount("state: parameters", parameters) % 1:
         raise ValueError(f"state: parameters must be whole and >= 0, got {parameters!r}")
-    return _parts(formulas.state(int(parameters), bytes_each(policy, optimizer), 1, 0))
+    each = bytes_each(policy, optimizer)
+    parts = each.weights, each.gradients, each.master, each.moments
+    return StateBytes(*(int(parameters) * part for part in parts))
 
 
 def bytes_each(policy: DtypePolicy = FP32, optimizer: str = "adam", foreach: bool = True) -> Each:
@@ -114,10 +116,6 @@ def bytes_each(policy: DtypePolicy = FP32, optimizer: str = "adam", foreach: boo
     )
 
 
-def _parts(found: dict[str, int]) -> StateBytes:
-    return StateBytes(found["weights"], found["gradients"], found["master"], found["moments"])
-
-
 def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
     """What a rank holds of the state when ZeRO shards parts of it over `ranks`, without padding.
 
@@ -132,7 +130,8 @@ def share(model: StateBytes, ranks: int, stage: int) -> StateBytes:
     if whole_number("ranks", ranks) < 1 or whole_number("stage", stage) not in range(4):
         raise ValueError(f"share: expected ranks >= 1 and a stage 0 to 3, got {ranks} and {stage}")
     each = Each(model.weights, model.gradients, model.master, model.moments, 0, 0)
-    return _parts(formulas.state(1, each, ranks, stage))
+    found = formulas.state(1, each, ranks, stage)
+    return StateBytes(found["weights"], found["gradients"], found["master"], found["moments"])
 
 
 def held(module: nn.Module, optimizer: torch.optim.Optimizer) -> StateBytes:

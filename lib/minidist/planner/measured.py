@@ -11,8 +11,7 @@ from minidist.schedule.checks import whole_number
 class AllReduceTimes:
     """An all-reduce as measured over so many ranks: its time at some sizes, straight in between.
 
-    Straight, that is, on logarithmic scales. Smaller messages take as long as the smallest one, and
-    larger ones have the bandwidth of the largest. Two lines, or a whole table, are such points.
+    See `minidist.formulas.links.measured`. Two lines, or a whole table, are such points.
     """
 
     ranks: int

@@ -155,9 +155,9 @@ def plan(
         all_reduce.points if all_reduce and all_reduce.ranks == ranks // split.ranks else (),
         *split, ROOM * gpu.memory,
     )  # fmt: skip
-    forecasts = {name: forecast(step, name) for name in formulas.names_of(step)}
-    found = {name: vars(each) for name, each in forecasts.items()}
+    found = {name: formulas.forecast(step, name) for name in formulas.names_of(step)}
     best = formulas.recommended(found, pipeline, CLOSE)
+    forecasts = {name: Forecast(**each) for name, each in found.items()}
     return Plan(gpu, ranks, batch, forecasts, best or None, _reasons(forecasts, best, step))
 
 
@@ -179,14 +179,6 @@ def _accelerator(hardware: Accelerator | str) -> Accelerator:
         known = ", ".join(nccl.LL_LIMIT_IN_NODE)
         raise ValueError(f"hardware.generation: expected one of {known}, got {gpu.generation!r}")
     return gpu
-
-
-# ---- the formulas together ----
-
-
-def forecast(step: TrainingStep, strategy: str) -> Forecast:
-    """A step under a strategy, as a plan has it."""
-    return Forecast(**formulas.forecast(step, strategy))
 
 
 # ---- what to run ----

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -34,8 +34,9 @@ class Sizes(Shape):
     @classmethod
     def gpt(cls, layers: int, width: int, vocabulary: int, context: int) -> Sizes:
         """Sizes of a GPT whose head is its embedding's matrix: see `models.gpt`."""
-        shape = {"layers": layers, "width": width, "vocabulary": vocabulary, "context": context}
-        return cls._in_closed_form(models.gpt, shape)
+        return cls._in_closed_form(
+            models.gpt, layers=layers, width=width, vocabulary=vocabulary, context=context
+        )
 
     @classmethod
     def llama(
@@ -50,14 +51,13 @@ class Sizes(Shape):
         tied: bool = False,
     ) -> Sizes:
         """Sizes of a Llama, `tied` if head and embedding are: see `models.llama`."""
-        shape = {
-            "layers": layers, "width": width, "hidden": hidden, "heads": heads,
-            "kv_heads": kv_heads, "vocabulary": vocabulary, "context": context,
-        }  # fmt: skip
-        return cls._in_closed_form(partial(models.llama, tied=tied), shape)
+        return cls._in_closed_form(
+            partial(models.llama, tied=tied), layers=layers, width=width, hidden=hidden,
+            heads=heads, kv_heads=kv_heads, vocabulary=vocabulary, context=context,
+        )  # fmt: skip
 
     @classmethod
-    def _in_closed_form(cls, formula: Callable[..., Any], shape: Mapping[str, int]) -> Sizes:
+    def _in_closed_form(cls, formula: Callable[..., Any], **shape: int) -> Sizes:
         for name, number in shape.items():
             whole_number(name, number, 1)
         found: dict[str, Any] = formula(**shape)
@@ -81,7 +81,14 @@ class Sizes(Shape):
         inputs: dict[str, Inputs] = {}
         given: Inputs = (sample.to("meta"),), {}
         masked = _Masked()
-        with FlopCounterMode(display=False) as counter, masked, _noting(module, names, inputs):
+        with FlopCounterMode(display=False) as counter, masked, ExitStack() as hooks:
+            for name in names:
+
+                def note(_: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
+                    inputs[name] = args, kwargs
+
+                unit = module.get_submodule(name)
+                hooks.enter_context(unit.register_forward_pre_hook(note, with_kwargs=True))
             output = functional_call(module, _on_meta(module), *given)
         kept = _kept(module, given)
         again = [_kept(module.get_submodule(name), each) for name, each in inputs.items()]
@@ -181,19 +188,16 @@ def _in_order(
     module: nn.Module, names: Sequence[str]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Elements of each parameter before the blocks, in the largest of them, and after them."""
+    counts = {name: parameter.numel() for name, parameter in module.named_parameters()}
     if not names:
-        return (), tuple(parameter.numel() for parameter in module.parameters()), ()
-    blocks = {name: [p.numel() for p in module.get_submodule(name).parameters()] for name in names}
-    inside = [
-        any(name.startswith(f"{block}.") for block in names)
-        for name, _ in module.named_parameters()
-    ]
-    counts = [parameter.numel() for parameter in module.parameters()]
+        return (), tuple(counts.values()), ()
+    blocks = [[p.numel() for p in module.get_submodule(name).parameters()] for name in names]
+    inside = [any(each.startswith(f"{name}.") for name in names) for each in counts]
     first = inside.index(True) if True in inside else len(inside)
-    outside = [(place, count) for place, count in enumerate(counts) if not inside[place]]
-    before = tuple(count for place, count in outside if place < first)
-    after = tuple(count for place, count in outside if place > first)
-    return before, tuple(max(blocks.values(), key=sum)), after
+    outside = [(place, n) for place, n in enumerate(counts.values()) if not inside[place]]
+    before = tuple(n for place, n in outside if place < first)
+    after = tuple(n for place, n in outside if place > first)
+    return before, tuple(max(blocks, key=sum)), after
 
 
 class _Masked(TorchFunctionMode):
@@ -211,27 +215,6 @@ class _Masked(TorchFunctionMode):
             rows = query.shape[:-1].numel() * key.shape[-2]
             self.operations += rows * (query.shape[-1] + value.shape[-1])
         return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _noting(module: nn.Module, names: Sequence[str], inputs: dict[str, Inputs]) -> Iterator[None]:
-    """Inside, note what the modules of these names are given."""
-
-    def noting(name: str) -> Callable[..., None]:
-        def note(_: nn.Module, args: Any, kwargs: Any) -> None:
-            inputs[name] = args, kwargs
-
-        return note
-
-    hooks = [
-        module.get_submodule(name).register_forward_pre_hook(noting(name), with_kwargs=True)
-        for name in names
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _kept(module: nn.Module, given: Inputs) -> float:

@@ -284,9 +284,7 @@ def most_held(order: Order) -> list[int]:
 
 def messages(order: Order) -> int:
     """How many messages pass between ranks: activations forward, gradients backward."""
-    stages, ranks = stages_of(order), len(order)
-    to = [(work, follows(work, stages)) for works in order for work in works]
-    return sum(next is not None and next % ranks != work.stage % ranks for work, next in to)
+    return sum(call.sends for rank in range(len(order)) for call in program(order, rank))
 
 
 def bubble(passes: Sequence[Pass]) -> float:

@@ -84,22 +84,31 @@ def sharded(
     there: list[list[int]] = [[] for _ in units]  # what a unit's compute waits for
     last: list[int] = []
     if root is not None:
-        works.append(Work(NETWORK, "all-gather", root.gather, [], "root"))
-        last = [0]
+        last = _add(works, NETWORK, "all-gather", root.gather, [], "root")
     last = _passes(works, units, there, "forward", ahead[0], last, last, False)
     before = last
     if root is not None:
-        works.append(Work(COMPUTE, "forward", root.forward, last, "root"))
-        before = [len(works) - 1]
-        works.append(Work(COMPUTE, "backward", root.backward, before, "root"))
-        last = [len(works) - 1]
-    _passes(works, units, there, "backward", ahead[1], before, last, keep)
+        before = _add(works, COMPUTE, "forward", root.forward, last, "root")
+        last = _add(works, COMPUTE, "backward", root.backward, before, "root")
+    last = _passes(works, units, there, "backward", ahead[1], before, last, keep)
     if root is not None:
-        computed = [place for place in range(len(works)) if works[place].lane == COMPUTE]
-        works.append(Work(NETWORK, "reduce-scatter", root.reduce, [computed[-1]], "root"))
-        if root.across > 0:
-            works.append(Work(BETWEEN, "all-reduce", root.across, [len(works) - 1], "root"))
+        _reduce(works, root, last, "root")
     return works
+
+
+def _add(
+    works: list[Work], lane: str, kind: str, takes: float, after: list[int], text: str
+) -> list[int]:
+    """Add a piece of work; return its place, as another that comes after it wants it."""
+    works.append(Work(lane, kind, takes, after, text))
+    return [len(works) - 1]
+
+
+def _reduce(works: list[Work], unit: Unit, after: list[int], text: str) -> None:
+    """Add what a unit's gradients take on their way."""
+    sent = _add(works, NETWORK, "reduce-scatter", unit.reduce, after, text)
+    if unit.across > 0:
+        _add(works, BETWEEN, "all-reduce", unit.across, sent, text)
 
 
 def _passes(
@@ -122,17 +131,13 @@ def _passes(
     wanted = 0  # units of the order whose gather has been launched
     for turn, number in enumerate(order):
         while not keep and wanted < len(order) and wanted <= turn + ahead:
-            there[order[wanted]] = [len(works)]
-            after = before if wanted < ahead else last
-            gather = units[order[wanted]].gather
-            works.append(Work(NETWORK, "all-gather", gather, after, str(order[wanted])))
+            index, after = order[wanted], before if wanted < ahead else last
+            there[index] = _add(
+                works, NETWORK, "all-gather", units[index].gather, after, str(index)
+            )
             wanted += 1
         takes = units[number].forward if forward else units[number].backward
-        works.append(Work(COMPUTE, kind, takes, there[number] + last, str(number)))
-        last = [len(works) - 1]
+        last = _add(works, COMPUTE, kind, takes, there[number] + last, str(number))
         if not forward:
-            works.append(Work(NETWORK, "reduce-scatter", units[number].reduce, last, str(number)))
-            if units[number].across > 0:
-                sent = [len(works) - 1]
-                works.append(Work(BETWEEN, "all-reduce", units[number].across, sent, str(number)))
+            _reduce(works, units[number], last, str(number))
     return last
