@@ -76,11 +76,8 @@ def one_rate(half_width: float = 900.0) -> float:
     `half_width`: the one that then errs least.
     """
     same = {name: gpu._replace(attention=1.0, half_width=half_width) for name, gpu in GPUS.items()}
-    runs = throughput(same)
-    fitted = {
-        kind: median(run.ratio for run in runs if run.gpu.startswith(kind))
-        for kind in ("h100", "a100")
-    }
+    runs, kinds = throughput(same), ("h100", "a100")
+    fitted = {kind: median(run.ratio for run in runs if run.gpu[:4] == kind) for kind in kinds}
     return median(abs(1 - run.ratio / fitted[run.gpu[:4]]) for run in runs)
 
 

@@ -51,13 +51,9 @@ POSTS = {"LL": 1, "LL128": 1, "Simple": 3}
 LL_LIMIT_IN_NODE = {"ampere": 87.7, "hopper": 141.0, "blackwell": 282.0}
 LL_LIMIT_BETWEEN = {"intel": [39.0, 20.4], "amd": [22.5, 19.0]}
 
-# Bus bandwidth per channel at most, GB/s, on one node, two, more: perChMaxRingLL128Bws L186,
-# perChMaxTreeLL128Bws L193, perChMaxTreeBws L200.
-RING_LL128_LIMIT = {
-    "ampere": [20.0, 20.0, 20.0],
-    "hopper": [36.7, 36.7, 36.7],
-    "blackwell": [40.0, 40.0, 40.0],
-}
+# Bus bandwidth per channel at most, GB/s, of trees on one node, two, more: perChMaxRingLL128Bws
+# L186, perChMaxTreeLL128Bws L193, perChMaxTreeBws L200.
+RING_LL128_LIMIT = {"ampere": 20.0, "hopper": 36.7, "blackwell": 40.0}
 TREE_LL128_LIMIT = {
     "ampere": [20.0, 20.0, 20.0],
     "hopper": [36.7, 36.7, 29.0],
@@ -163,7 +159,7 @@ def bus_bandwidth(algorithm: str, protocol: str, nodes: int, local: int, gpu: Gp
         if protocol == "LL":
             rate = min(RING_LL * rate, ll_limit(nodes, gpu))
         elif protocol == "LL128":
-            rate = min(RING_LL128 * rate, channels * RING_LL128_LIMIT[gpu.generation][several])
+            rate = min(RING_LL128 * rate, channels * RING_LL128_LIMIT[gpu.generation])
         return rate
     rate = min(TREE * rate, channels * TREE_LIMIT[gpu.generation][several])
     if protocol == "LL":
