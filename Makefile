@@ -18,7 +18,7 @@ CUDA_VISIBLE_DEVICES ?=
 export CUDA_VISIBLE_DEVICES
 
 .DEFAULT_GOAL := help
-.PHONY: help book test pdf lab grade handout picture bench format clean
+.PHONY: help book test check pdf lab grade handout picture bench format clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ test: book ## run every test: library, labs, the rendered book, lint and types
 		echo "Next: mend it, and run what failed again: $(VENV)/python -m pytest --last-failed"; \
 		exit 1; }
 	@echo "All checks passed. Next: work in the labs (make lab), or commit what you changed."
+
+check: $(READY) ## lint, types, floors, and the tests of what changed since the last commit
+	@$(VENV)/python -m pytest -n 2 tests/test_architecture.py $$($(VENV)/python -m tools.changed)
 
 pdf: book ## print the whole book into one file, _build/pdf/book.pdf, by Chromium
 	@$(VENV)/python -m tools.pdf
