@@ -1,6 +1,6 @@
 """What is tested where. A room of the library has a folder of its name: `collectives`, `ddp`, ...
 
-test_architecture        lint, format, types, and the rules of the house
+test_architecture        lint, format, types, contracts on imports, and the rules of the house
 test_wrapping_checks     what DDP, ZeRO and FSDP all refuse: one table of cases
 proof                    each wrapper against one process, on many models; ways to attack it; and
                          faulty comms, of which the proof must notice each

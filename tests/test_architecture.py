@@ -1,12 +1,16 @@
-"""The rules of the house, so that `make test` is the one judge."""
+"""The rules of the house, so that `make test` is the one judge. Which room imports from which is a
+contract in `pyproject.toml`, for import-linter; here stands what its contracts cannot say.
+"""
 
 import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -18,118 +22,111 @@ from tests.mutants.faults import MUTANTS
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
-LABS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-MODULES = sorted((ROOT / "lib" / "minidist").rglob("*.py"))
-COURSE = sorted((ROOT / "lib" / "course").rglob("*.py"))
-NCCL = sorted((ROOT / "tests" / "support" / "nccl").glob("*.py"))
-PINNED = re.compile(r"([A-Za-z0-9_.-]+)==([^\s;]+)")
-FILE, FUNCTION = 400, 45  # lines; of a function without its docstring, or an exercise's table
+LIB = ROOT / "lib"
+
+
+def modules(*packages: str) -> dict[str, Path]:
+    paths = [path for package in packages for path in sorted((LIB / package).rglob("*.py"))]
+    dotted = {".".join(path.relative_to(LIB).with_suffix("").parts): path for path in paths}
+    return {name.removesuffix(".__init__"): path for name, path in dotted.items()}
+
+
+LIBRARY = modules("minidist")
+LESSON = modules("from_scratch")
+PATHS = LIBRARY | LESSON | modules("course")
+
+
+def installed(tool: str) -> str:
+    return f"{tool} is missing; install it: {BIN}/python -m pip install -r requirements.txt"
 
 
 @pytest.mark.parametrize(
     "command",
-    ["ruff check .", "ruff format --check .", "mypy"],
-    ids=["lint", "format", "types"],
+    ["ruff check .", "ruff format --check .", "mypy", "lint-imports --no-logo --no-cache"],
+    ids=["lint", "format", "types", "imports"],
 )
 def test_tool_has_nothing_to_say(command: str) -> None:
     tool, *arguments = command.split()
+    assert (BIN / tool).exists(), installed(tool)
     done = subprocess.run([BIN / tool, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
-def test_lab_carries_no_outputs(lab: Path) -> None:
-    cells = nbformat.read(lab, as_version=4).cells
-    run = [cell.source for cell in cells if cell.get("outputs") or cell.get("execution_count")]
-    assert run == [], "`make format` strips the outputs"
+def test_labs_carry_no_outputs() -> None:
+    offenders = [
+        f"{lab.name}: {cell.source[:60]!r}"
+        for lab in sorted((ROOT / "notebooks").glob("*.ipynb"))
+        for cell in nbformat.read(lab, as_version=4).cells
+        if cell.get("outputs") or cell.get("execution_count")
+    ]
+    assert not offenders, "\n".join([*offenders, "`make format` strips the outputs"])
 
 
-@pytest.mark.parametrize("module", MODULES + COURSE + NCCL, ids=lambda module: module.name)
-def test_a_file_is_one_idea_and_a_function_reads_top_to_bottom(module: Path) -> None:
-    source = module.read_text()
-    assert len(source.splitlines()) <= FILE
+# ---- a file is one idea, a function reads from top to bottom ----
+
+FILE, FUNCTION = 400, 45  # lines; of a function without its docstring, or an exercise's table
+HEAD = re.compile(r"=>|\bfunction\b|^(?!\s*(} )?(if|else|for|while|switch|catch)\b).*\) {$")
+Lines = Iterator[tuple[int, int]]  # where a function begins, and the lines of its body
+
+
+def python_functions(source: str) -> Lines:
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef):
-            documented = ast.get_docstring(node) is not None
-            body = node.body[1:] if documented else node.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[ast.get_docstring(node) is not None :]
             if [ast.unparse(each) for each in node.decorator_list] == ["Exercise"]:
                 body = body[:-1]  # it returns rows of data
-            lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
-            assert lines <= FUNCTION, f"{node.name} is {lines} lines long"
+            yield node.lineno, (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
-# ---- the house: a room imports from lower floors and from itself ----
+def script_functions(source: str) -> Lines:
+    """A body is what stands further in than its head; the one function round a file is none."""
+    lines = source.splitlines()
+    margins = [len(line) - len(line.lstrip()) for line in lines]
+    for at, line in enumerate(lines):
+        code = line.split("//")[0].rstrip()
+        if HEAD.search(code) and not (margins[at] == 0 and code.endswith("(() => {")):
+            below = range(at + 1, len(lines))
+            end = (n for n in below if lines[n].strip() and margins[n] <= margins[at])
+            yield at + 1, next(end, len(lines)) - at - 1
 
-LIB = ROOT / "lib"
+
+def test_a_file_is_one_idea_and_a_function_reads_top_to_bottom() -> None:
+    nccl = (ROOT / "tests" / "support" / "nccl").glob("*.py")
+    offenders = []
+    for path in [*PATHS.values(), *nccl, *LIB.rglob("*.js")]:
+        source, place = path.read_text(), path.relative_to(ROOT)
+        if (length := len(source.splitlines())) > FILE:
+            offenders.append(f"{place}: {length} lines")
+        functions = script_functions if path.suffix == ".js" else python_functions
+        long = [(line, length) for line, length in functions(source) if length > FUNCTION]
+        offenders += [f"{place}:{line}: a function of {length} lines" for line, length in long]
+    assert not offenders, "\n".join(sorted(offenders))
+
+
+def test_a_function_of_a_script_is_seen_in_every_dress() -> None:
+    heads = (
+        "async function f(a) {",
+        "const f = (a) => // why",
+        "each((a) => ({",
+        "get() {",
+        "}) {",
+    )
+    blocks = ("if (a) {", "for (const a of b) {", "} else if (a) {", "globalThis.f ??= (() => {")
+    for head in heads + blocks:
+        found = [*script_functions(f"{head}\n  one();\n\n  two();\n}}\nafter();")]
+        assert found == [(1, 3)] * (head in heads), head
+
+
+# ---- the house: what contracts cannot say of it ----
+
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+(LAYERS,) = (each["layers"] for each in CONTRACTS["contracts"] if each["id"] == "library")
+FLOORS = [layer.split(" | ") for layer in reversed(LAYERS)]
 DISTRIBUTED = re.compile(r"torch\.distributed\b|torch\._C\._distributed")
-FLOORS = [
-    ["errors"],
-    ["schedule", "profiler", "launch"],
-    ["diagnose", "formulas"],
-    ["collectives", "mapreduce"],
-    ["comm"],
-    ["parallel.sharding", "parallel.autograd", "parallel.checks", "parallel.holders"],
-    ["parallel.ddp", "parallel.zero", "parallel.fsdp", "memory"],
-    ["parallel.full_model", "plots", "planner"],
-    ["train"],
-]
-PURE = [
-    "schedule", "formulas", "parallel.sharding", "memory.state", "memory.predict", "plots",
-    "planner",
-]  # fmt: skip
-FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-
-
-def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(LIB).with_suffix("").parts).removesuffix(".__init__")
-
-
-PATHS = {name: path for path in MODULES if (name := module_name(path)) != "minidist"}
-
-
-def room_of(module: str) -> str:
-    """The room that a module of the package stands in."""
-    _, first, *rest = module.split(".")
-    return f"{first}.{rest[0]}" if first == "parallel" and rest else first
-
-
-def dotted_names(source: str) -> Iterator[str]:
-    """Whatever is imported, anywhere in the source, or reached for with a dot."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports name the package"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Attribute):
-            yield ast.unparse(node)
-
-
-@cache
-def imported(module: str) -> frozenset[str]:
-    """The package's modules that this one imports."""
-    found = set()
-    for name in dotted_names(PATHS[module].read_text()):
-        if name.startswith("minidist."):
-            other = name if name in PATHS else name.rpartition(".")[0]
-            assert other in PATHS, f"{name}: from the package's front door, not from a module"
-            found.add(other)
-    return frozenset(found)
-
-
-@cache
-def below(module: str) -> frozenset[str]:
-    """Every module that this one imports, directly or not; not itself, unless in a circle."""
-    found: set[str] = set()
-    waiting = set(imported(module))
-    while waiting:
-        name = waiting.pop()
-        found.add(name)
-        waiting |= imported(name) - found
-    return frozenset(found)
-
-
-ROOMS = [m for m in sorted(PATHS) if m != "minidist.parallel"]
+PURE = (
+    *("schedule", "formulas", "parallel.sharding", "memory.state", "memory.predict"),
+    *("plots", "planner"),
+)
 # Files that a reader opens at most, the module itself included.
 CLOSURES = {
     "minidist.launch.launch": 9,
@@ -138,160 +135,114 @@ CLOSURES = {
     "minidist.parallel.zero.slices": 10,
     "minidist.parallel.fsdp.unit": 9,
 }
-NUCLEI = ["parallel.ddp.reducer", "parallel.zero.slices", "parallel.fsdp.unit"]
-CORE = [
-    "schedule",
-    "collectives.runtime",
-    "collectives.call",
-    "collectives.tensor",
-    "comm",
-    "parallel.sharding",
-    "parallel.autograd",
-    *NUCLEI,
-]
-
-
-@pytest.mark.parametrize("module", CLOSURES)
-def test_a_reader_opens_few_files(module: str) -> None:
-    assert len({module} | below(module)) <= CLOSURES[module], sorted(below(module))
-
-
-def in_core(module: str) -> bool:
-    return any(f"{module}.".startswith(f"minidist.{part}.") for part in CORE)
-
-
-def test_every_part_of_the_core_is_there() -> None:
-    assert {f"minidist.{part}" for part in CORE} <= set(PATHS)
-
-
-@pytest.mark.parametrize("module", [m for m in ROOMS if in_core(m)])
-def test_the_core_stands_without_the_wrappers_guards(module: str) -> None:
-    """A schedule checks its own numbers; a wrapper's arguments are checked around the core."""
-    guards = {name for name in below(module) if name.endswith(".checks")}
-    assert guards <= {"minidist.schedule.checks"}
-    if module.removeprefix("minidist.") in NUCLEI:
-        assert {name for name in imported(module) if "checks" in name.split(".")} == set()
-
-
-@pytest.mark.parametrize("module", NUCLEI)
-def test_a_nucleus_raises_nothing_about_a_users_input(module: str) -> None:
-    """Guards stand around it; a parameter while it is sharded is a guard itself."""
-    room = room_of(f"minidist.{module}")
-    for name in {f"minidist.{module}"} | below(f"minidist.{module}"):
-        if room_of(name) == room and name != "minidist.parallel.fsdp.shard":
-            assert not any(
-                isinstance(n, ast.Raise) for n in ast.walk(ast.parse(PATHS[name].read_text()))
-            )
-
-
-@pytest.mark.parametrize("module", ROOMS)
-def test_a_room_imports_from_lower_floors_and_from_itself_and_not_in_a_circle(module: str) -> None:
-    here = room_of(module)
-    others = {room_of(other) for other in imported(module)} - {here}
-    assert {room for room in others if FLOOR_OF[room] >= FLOOR_OF[here]} == set()
-    assert module not in below(module)
-
-
-WRAPPERS = [m for m in ROOMS if m.startswith("minidist.parallel.")]
-SENDS_NOTHING = ("minidist.collectives.checks.tensors", "minidist.collectives.runtime.group")
-
-
-@pytest.mark.parametrize("module", WRAPPERS)
-def test_wrappers_send_through_a_comm_alone(module: str) -> None:
-    """A counted or slowed `comm` sees all they do: of `collectives` they take what is silent."""
-    others = {other for other in imported(module) if room_of(other) == "collectives"}
-    assert others - set(SENDS_NOTHING) == set()
-
-
-@pytest.mark.parametrize(
-    "module", [m for m in ROOMS if any(m.startswith(f"minidist.{room}") for room in PURE)]
+NUCLEI = ("parallel.ddp.reducer", "parallel.zero.slices", "parallel.fsdp.unit")
+CORE = (
+    *("schedule", "collectives.runtime", "collectives.call", "collectives.tensor", "comm"),
+    *("parallel.sharding", "parallel.autograd", *NUCLEI),
 )
-def test_a_pure_room_never_imports_torch_distributed(module: str) -> None:
-    speakers = [
-        name
-        for name in sorted({module} | below(module))
-        if any(map(DISTRIBUTED.match, dotted_names(PATHS[name].read_text())))
+
+
+def parts(*rooms: str) -> list[str]:
+    """The library's modules that stand in one of these rooms, or are one."""
+    return [m for m in LIBRARY if f"{m}.".startswith(tuple(f"minidist.{room}." for room in rooms))]
+
+
+@cache
+def graph() -> Any:
+    """Who imports whom, as the contracts see it."""
+    try:
+        import grimp
+    except ImportError:
+        pytest.fail(installed("import-linter"))
+    return grimp.build_graph("minidist", "course", "from_scratch", cache_dir=None)
+
+
+def imported(module: str) -> set[str]:
+    return graph().find_modules_directly_imported_by(module)
+
+
+@cache
+def below(module: str) -> set[str]:
+    """Every module that this one imports, directly or not, without itself."""
+    return graph().find_upstream_modules(module)
+
+
+def imports(source: str) -> Iterator[str]:
+    """Whatever is imported, anywhere in the source."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def dotted(source: str) -> set[str]:
+    """Whatever is reached for with a dot."""
+    return {ast.unparse(n) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute)}
+
+
+def test_every_room_has_its_floor_and_every_part_is_there() -> None:
+    rooms = [room for floor in FLOORS for room in floor]
+    assert {*LIBRARY} - {*parts(*rooms)} == {"minidist", "minidist.parallel"}
+    assert {f"minidist.{part}" for part in (*CORE, *PURE, *rooms)} <= {*LIBRARY}
+
+
+def test_no_file_imports_itself_in_a_circle() -> None:
+    offenders = [m for m in PATHS if any(m in below(other) for other in imported(m))]
+    assert not offenders, "\n".join(sorted(offenders))
+
+
+def test_a_module_is_imported_by_its_name_and_not_reached_with_dots() -> None:
+    """Contracts read imports alone; and the library's front door is for others."""
+    offenders = [f"{m}: minidist" for m in LIBRARY if "minidist" in imported(m)]
+    for module, path in PATHS.items():
+        rooms = ("minidist.", "course.") if module in LIBRARY else ("course.",)
+        offenders += [f"{module}: {n}" for n in dotted(path.read_text()) if n.startswith(rooms)]
+    assert not offenders, "\n".join(sorted(offenders))
+
+
+def test_a_reader_opens_few_files() -> None:
+    files = {module: {module} | below(module) for module in CLOSURES}
+    offenders = [f"{m}: {sorted(read)}" for m, read in files.items() if len(read) > CLOSURES[m]]
+    assert not offenders, "\n".join(sorted(offenders))
+
+
+def test_the_core_stands_without_the_wrappers_guards() -> None:
+    """A schedule checks its own numbers; a wrapper's arguments are checked around the core."""
+    offenders = []
+    for module in parts(*CORE):
+        guards = {name for name in below(module) if name.endswith(".checks")}
+        guards -= {"minidist.schedule.checks"}
+        if module in parts(*NUCLEI):
+            guards |= {name for name in imported(module) if "checks" in name.split(".")}
+        offenders += [f"{module}: {name}" for name in guards]
+    assert not offenders, "\n".join(sorted(offenders))
+
+
+def test_a_nucleus_raises_nothing_about_a_users_input() -> None:
+    """Guards stand around it; a parameter while it is sharded is a guard itself."""
+    offenders = []
+    for nucleus in parts(*NUCLEI):
+        room = parts(nucleus.removeprefix("minidist.").rpartition(".")[0])
+        for name in ({nucleus} | below(nucleus)) & {*room} - {"minidist.parallel.fsdp.shard"}:
+            nodes = ast.walk(ast.parse(PATHS[name].read_text()))
+            offenders += [f"{name}:{n.lineno}" for n in nodes if isinstance(n, ast.Raise)]
+    assert not offenders, "\n".join(sorted(offenders))
+
+
+def speaks(source: str) -> bool:
+    return any(map(DISTRIBUTED.match, (*imports(source), *dotted(source))))
+
+
+def test_a_pure_room_never_imports_torch_distributed() -> None:
+    speakers = {module for module, path in LIBRARY.items() if speaks(path.read_text())}
+    assert "minidist.comm.native" in speakers
+    offenders = [
+        f"{module}, by {name}"
+        for module in parts(*PURE)
+        for name in sorted(speakers & ({module} | below(module)))
     ]
-    assert speakers == []
-
-
-# ---- what also runs in a page of the book ----
-
-CORES = ("schedule.replay", "schedule.buckets", "schedule.lanes", "schedule.steps", "formulas")
-INPUTS = "minidist.formulas.inputs"  # the records that Python hands to the formulas
-
-
-def test_what_runs_in_the_page_imports_nothing_but_math_and_its_like() -> None:
-    """Types may come from anywhere: a page never looks under `TYPE_CHECKING`."""
-    paths = PATHS | {module_name(path): path for path in COURSE}
-    names = [n for n in PATHS if f"{n}.".startswith(tuple(f"minidist.{core}." for core in CORES))]
-    page = {*names, *IN_THE_PAGE, *MODULES_OF_SLIDERS} - {INPUTS}
-    assert {"minidist.schedule.replay", "minidist.schedule.lanes"} <= page
-    found = []
-    for name in sorted(page):
-        tree = ast.parse(paths[name].read_text())
-        tree.body = [
-            node for node in tree.body
-            if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-        ]  # fmt: skip
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                found += [(name, alias.name) for alias in node.names if alias.name != "math"]
-            elif isinstance(node, ast.ImportFrom) and node.module not in ("__future__", "math"):
-                whole = {f"{node.module}.{alias.name}" for alias in node.names}
-                if node.module not in page | {INPUTS} and not whole <= page:
-                    found.append((name, node.module or ""))
-    assert found == []
-
-
-# ---- the course stands on the library, in rooms of its own ----
-
-COURSE_FLOORS = [
-    ["hosts", "pages", "puzzles", "timing", "training", "verdict"],
-    ["figures"],
-    ["capstone", "failures", "sandbox", "widgets"],
-    ["graders", "project"],
-    ["grade"],
-]
-COURSE_FLOOR_OF = {room: floor for floor, rooms in enumerate(COURSE_FLOORS) for room in rooms}
-
-
-def course_room_of(name: str) -> str:
-    return name.split(".")[1]
-
-
-@pytest.mark.parametrize("path", [p for p in COURSE if p != COURSE[0]], ids=module_name)
-def test_a_room_of_the_course_imports_from_lower_floors_and_from_itself(path: Path) -> None:
-    here = course_room_of(module_name(path))
-    names = {name for name in dotted_names(path.read_text()) if name.startswith("course.")}
-    others = {course_room_of(name) for name in names} - {here}
-    floors = COURSE_FLOOR_OF
-    assert {room for room in others if floors[room] >= floors[here]} == set()
-
-
-def test_the_library_does_not_know_its_course() -> None:
-    for path in MODULES:
-        assert "course" not in {name.split(".")[0] for name in dotted_names(path.read_text())}
-
-
-# ---- the lesson stands on torch alone ----
-
-LESSON = sorted((LIB / "from_scratch").glob("*.py"))
-FIRST = {"ring", "ddp", "zero", "zero3", "fsdp"}  # those that come after it are shorter
-
-
-def test_the_lesson_is_short_and_stands_on_torch() -> None:
-    sizes = {path.stem: len(path.read_text().splitlines()) for path in LESSON}
-    first = [sizes.pop(name) for name in FIRST]
-    assert max(first) <= 150
-    assert sum(first) <= 600
-    assert max(sizes.values()) <= 100
-    for path in LESSON:
-        trees = ast.walk(ast.parse(path.read_text()))
-        froms = {node.module or "" for node in trees if isinstance(node, ast.ImportFrom)}
-        roots = {name.split(".")[0] for name in froms}
-        standard = {"__future__", "collections", "functools", "itertools", "typing"}
-        assert roots <= {*standard, "torch", "from_scratch"}
+    assert not offenders, "\n".join(sorted(offenders))
 
 
 def test_an_import_of_torch_distributed_is_seen_in_every_dress() -> None:
@@ -302,22 +253,76 @@ def test_an_import_of_torch_distributed_is_seen_in_every_dress() -> None:
         "import torch\ntorch.distributed.barrier()",
         "from torch._C._distributed_c10d import FileStore",
     ):
-        assert any(map(DISTRIBUTED.match, dotted_names(line))), line
-    assert not any(map(DISTRIBUTED.match, dotted_names("import torch\ntorch.distributions.Normal")))
+        assert speaks(line), line
+    assert not speaks("import torch\ntorch.distributions.Normal")
 
 
-def requirements(name: str) -> list[str]:
-    lines = (ROOT / name).read_text().splitlines()
-    return [bare for line in lines if (bare := line.split("#")[0].strip()) and bare[0] != "-"]
+# ---- what also runs in a page of the book ----
+
+CORES = ("schedule.replay", "schedule.buckets", "schedule.lanes", "schedule.steps", "formulas")
+INPUTS = "minidist.formulas.inputs"  # the records that Python hands to the formulas
+
+
+def test_what_runs_in_the_page_imports_nothing_but_math_and_its_like() -> None:
+    """Types may come from anywhere: a page never looks under `TYPE_CHECKING`."""
+    page = {*parts(*CORES), *IN_THE_PAGE, *MODULES_OF_SLIDERS} - {INPUTS}
+    assert {"minidist.schedule.replay", "minidist.schedule.lanes"} <= page
+    free = {"__future__", "math", INPUTS, *page}
+    offenders = []
+    for module in page:
+        tree = ast.parse(PATHS[module].read_text())
+        tree.body = [
+            node for node in tree.body
+            if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        ]  # fmt: skip
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names = {alias.name for alias in node.names} - {"math"}
+            elif isinstance(node, ast.ImportFrom) and node.module not in free:
+                names = {f"{node.module}.{alias.name}" for alias in node.names} - page
+            else:
+                continue
+            offenders += [f"{module}: {name}" for name in names]
+    assert not offenders, "\n".join(sorted(offenders))
+
+
+# ---- the lesson is short and stands on torch alone ----
+
+FIRST = {"ring", "ddp", "zero", "zero3", "fsdp"}  # those that come after it are shorter
+STANDARD = {"__future__", "collections", "functools", "itertools", "math", "typing"}
+
+
+def test_the_lesson_is_short() -> None:
+    sizes = {path.stem: len(path.read_text().splitlines()) for path in LESSON.values()}
+    limits = {name: 150 if name in FIRST else 100 for name in sizes}
+    offenders = [f"{name}: {sizes[name]} lines" for name in sizes if sizes[name] > limits[name]]
+    assert not offenders, "\n".join(sorted(offenders))
+    assert sum(sizes[name] for name in FIRST) <= 600
+
+
+def test_the_lesson_stands_on_torch_alone() -> None:
+    offenders = [
+        f"{module}: {name}"
+        for module, path in LESSON.items()
+        for name in imports(path.read_text())
+        if name.split(".")[0] not in {*STANDARD, "torch", "from_scratch"}
+    ]
+    assert not offenders, "\n".join(sorted(offenders))
+
+
+# ---- requirements, make, faults to plant ----
 
 
 def test_requirements_are_pinned_once() -> None:
-    pins = {}
-    for requirement in requirements("constraints.txt") + requirements("requirements.txt"):
-        match = PINNED.fullmatch(requirement)
-        assert match, f"not pinned: {requirement}"
-        name = re.sub(r"[-_.]+", "-", match[1]).lower()
-        assert pins.setdefault(name, match[2]) == match[2], f"pinned twice: {name}"
+    text = "".join((ROOT / name).read_text() for name in ("constraints.txt", "requirements.txt"))
+    pins: dict[str, set[str]] = {}
+    for requirement in re.findall(r"^\s*([^-#\s][^#\n]*)", text, re.MULTILINE):
+        name, _, version = requirement.strip().partition("==")
+        pins.setdefault(re.sub(r"[-_.]+", "-", name).lower(), set()).add(version)
+    pinned = re.compile(r"[a-z0-9-]+==[^\s;]+")  # by one version: with two, these do not match
+    found = [f"{name}=={' and '.join(versions)}" for name, versions in pins.items()]
+    offenders = [each for each in found if not pinned.fullmatch(each)]
+    assert not offenders, "\n".join(sorted(offenders))
 
 
 def test_help_lists_every_target() -> None:
@@ -331,5 +336,5 @@ def test_help_lists_every_target() -> None:
 
 
 def test_every_fault_to_plant_has_its_line() -> None:
-    lost = [m.old for m in MUTANTS if mutated((ROOT / m.file).read_text(), m) is None]
-    assert lost == []
+    offenders = [m.old for m in MUTANTS if mutated((ROOT / m.file).read_text(), m) is None]
+    assert not offenders, "\n".join(sorted(offenders))
