@@ -22,22 +22,20 @@ from tests.mutants.faults import MUTANTS
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
+INSTALL = f"{BIN}/python -m pip install -r requirements.txt"
 LIB = ROOT / "lib"
+NCCL = ROOT / "tests" / "support" / "nccl"
 
 
-def modules(*packages: str) -> dict[str, Path]:
-    paths = [path for package in packages for path in sorted((LIB / package).rglob("*.py"))]
-    dotted = {".".join(path.relative_to(LIB).with_suffix("").parts): path for path in paths}
-    return {name.removesuffix(".__init__"): path for name, path in dotted.items()}
+def modules(package: str) -> dict[str, Path]:
+    paths = {path.relative_to(LIB): path for path in sorted((LIB / package).rglob("*.py"))}
+    names = {".".join(place.with_suffix("").parts): path for place, path in paths.items()}
+    return {name.removesuffix(".__init__"): path for name, path in names.items()}
 
 
 LIBRARY = modules("minidist")
 LESSON = modules("from_scratch")
 PATHS = LIBRARY | LESSON | modules("course")
-
-
-def installed(tool: str) -> str:
-    return f"{tool} is missing; install it: {BIN}/python -m pip install -r requirements.txt"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +45,7 @@ def installed(tool: str) -> str:
 )
 def test_tool_has_nothing_to_say(command: str) -> None:
     tool, *arguments = command.split()
-    assert (BIN / tool).exists(), installed(tool)
+    assert (BIN / tool).exists(), f"{tool} is missing; install it: {INSTALL}"
     done = subprocess.run([BIN / tool, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -66,10 +64,10 @@ def test_labs_carry_no_outputs() -> None:
 
 FILE, FUNCTION = 400, 45  # lines; of a function without its docstring, or an exercise's table
 HEAD = re.compile(r"=>|\bfunction\b|^(?!\s*(} )?(if|else|for|while|switch|catch)\b).*\) {$")
-Lines = Iterator[tuple[int, int]]  # where a function begins, and the lines of its body
 
 
-def python_functions(source: str) -> Lines:
+def python_functions(source: str) -> Iterator[tuple[int, int]]:
+    """Where each function begins, and the lines of its body."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[ast.get_docstring(node) is not None :]
@@ -78,7 +76,7 @@ def python_functions(source: str) -> Lines:
             yield node.lineno, (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
-def script_functions(source: str) -> Lines:
+def script_functions(source: str) -> Iterator[tuple[int, int]]:
     """A body is what stands further in than its head; the one function round a file is none."""
     lines = source.splitlines()
     margins = [len(line) - len(line.lstrip()) for line in lines]
@@ -91,9 +89,8 @@ def script_functions(source: str) -> Lines:
 
 
 def test_a_file_is_one_idea_and_a_function_reads_top_to_bottom() -> None:
-    nccl = (ROOT / "tests" / "support" / "nccl").glob("*.py")
     offenders = []
-    for path in [*PATHS.values(), *nccl, *LIB.rglob("*.js")]:
+    for path in [*PATHS.values(), *NCCL.glob("*.py"), *LIB.rglob("*.js")]:
         source, place = path.read_text(), path.relative_to(ROOT)
         if (length := len(source.splitlines())) > FILE:
             offenders.append(f"{place}: {length} lines")
@@ -153,7 +150,7 @@ def graph() -> Any:
     try:
         import grimp
     except ImportError:
-        pytest.fail(installed("import-linter"))
+        pytest.fail(f"import-linter is missing; install it: {INSTALL}")
     return grimp.build_graph("minidist", "course", "from_scratch", cache_dir=None)
 
 
@@ -176,6 +173,7 @@ def imports(source: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@cache
 def dotted(source: str) -> set[str]:
     """Whatever is reached for with a dot."""
     return {ast.unparse(n) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute)}
@@ -272,10 +270,7 @@ def test_what_runs_in_the_page_imports_nothing_but_math_and_its_like() -> None:
     offenders = []
     for module in page:
         tree = ast.parse(PATHS[module].read_text())
-        tree.body = [
-            node for node in tree.body
-            if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-        ]  # fmt: skip
+        tree.body = [n for n in tree.body if not ast.unparse(n).startswith("if TYPE_CHECKING:")]
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 names = {alias.name for alias in node.names} - {"math"}
@@ -295,8 +290,7 @@ STANDARD = {"__future__", "collections", "functools", "itertools", "math", "typi
 
 def test_the_lesson_is_short() -> None:
     sizes = {path.stem: len(path.read_text().splitlines()) for path in LESSON.values()}
-    limits = {name: 150 if name in FIRST else 100 for name in sizes}
-    offenders = [f"{name}: {sizes[name]} lines" for name in sizes if sizes[name] > limits[name]]
+    offenders = [f"{n}: {size}" for n, size in sizes.items() if size > (150 if n in FIRST else 100)]
     assert not offenders, "\n".join(sorted(offenders))
     assert sum(sizes[name] for name in FIRST) <= 600
 
@@ -320,9 +314,8 @@ def test_requirements_are_pinned_once() -> None:
     for requirement in re.findall(r"^\s*([^-#\s][^#\n]*)", text, re.MULTILINE):
         name, _, version = requirement.strip().partition("==")
         pins.setdefault(re.sub(r"[-_.]+", "-", name).lower(), set()).add(version)
-    pinned = re.compile(r"[a-z0-9-]+==[^\s;]+")  # by one version: with two, these do not match
-    found = [f"{name}=={' and '.join(versions)}" for name, versions in pins.items()]
-    offenders = [each for each in found if not pinned.fullmatch(each)]
+    found = [f"{name}=={' and '.join(sorted(versions))}" for name, versions in pins.items()]
+    offenders = [each for each in found if not re.fullmatch(r"[a-z0-9-]+==[^\s;]+", each)]
     assert not offenders, "\n".join(sorted(offenders))
 
 
