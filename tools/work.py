@@ -18,6 +18,7 @@ from typing import Any
 
 import nbformat
 
+from tools.pages import source
 from tools.readable import KERNEL, Book, Built, notebook
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,9 +75,8 @@ def files() -> Iterator[tuple[str, bytes, str]]:
     book, built = Book(ROOT), Built(ROOT)
     pages = [page for page in book.titles if book.runs(page)]
     for page in pages:
-        path = next(p for end in ("ipynb", "md") if (p := ROOT / f"{page}.{end}").exists())
         copied = str(nbformat.writes(notebook(book, built, page))).encode()
-        yield f"{page}.ipynb", copied, digest(path.read_bytes())
+        yield f"{page}.ipynb", copied, digest(source(ROOT, page).read_bytes())
     start = contents((page, book.titles[page]) for page in pages)
     yield "START.ipynb", start, digest(start)
 

@@ -9,10 +9,10 @@ from typing import Any
 import nbformat
 import pytest
 
-from tools import readable
+from tools import execute, readable
 from tools.readable import Book, Built, Reader, notebook
 
-ROOT = readable.execute.ROOT
+ROOT = execute.ROOT
 # Directives, roles, labels and options, outside of code.
 RAW = re.compile(r"^\s*:{3,}|^`{3,}\{|\{[\w:-]+\}`|^\([\w-]+\)=$|^:[\w-]+: ", re.MULTILINE)
 LINK = re.compile(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)")
@@ -180,7 +180,7 @@ def test_numbers_are_those_of_the_last_build(monkeypatch: pytest.MonkeyPatch) ->
 
     outputs = [said("ms", "12.34"), said("words", "'a ring'")]
     page = nbformat.from_dict({"cells": [{"outputs": outputs}]})
-    monkeypatch.setattr(readable.execute, "executed", lambda path: page)
+    monkeypatch.setattr(execute, "executed", lambda path: page)
     built = Built(ROOT)
     assert built.number("book/ring", "ms", ".1f") == "12.3"
     assert built.number("book/ring", "words", "s") == "a ring"
