@@ -70,9 +70,8 @@ class Reader:
     def _block(self, found: re.Match[str], inside: list[str]) -> str:
         if found["name"] not in BLOCKS:
             raise ValueError(f"{self.page}: unknown directive in {found[0]!r}")
-        options = dict(m.groups() for each in inside if (m := OPTION.match(each)))
-        body = [each for each in inside if not OPTION.match(each)]
-        return BLOCKS[found["name"]](self, found["title"], options, body)
+        options = [m.groups() for m in takewhile(bool, map(OPTION.match, inside))]  # at its head
+        return BLOCKS[found["name"]](self, found["title"], dict(options), inside[len(options) :])
 
     def quote(self, title: str, options: dict[str, str], body: list[str]) -> str:
         """A box."""

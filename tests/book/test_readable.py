@@ -100,6 +100,11 @@ Yes.
 ::::{tab-set}
 :::{tab-item} One
 `a`
+
+```{literalinclude} ../scripts/slurm.sh
+:language: bash
+:end-before: "# Several"
+```
 :::
 ::::
 """
@@ -132,6 +137,10 @@ Yes.
 > **One**
 >
 > `a`
+>
+> ```bash
+> #!/bin/bash
+> ```
 """
 
 
