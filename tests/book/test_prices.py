@@ -10,19 +10,15 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
 
-import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "book").glob("*.md")), *sorted((ROOT / "notebooks").glob("*.ipynb"))]
-CODE = [
-    *sorted((ROOT / "lib" / "course").rglob("*.py")),
-    *sorted((ROOT / "lib" / "course" / "widgets" / "static").glob("*.js")),
-    *sorted((ROOT / "scripts").rglob("*.*")),
-]
+COURSE = ROOT / "lib" / "course"
+CODE = [*COURSE.rglob("*.py"), *COURSE.glob("widgets/static/*.js"), *ROOT.glob("scripts/**/*.*")]
 SIZE = r"(1\.3|2\.7|6\.7|7|13|30|34|70|175)"
 RULES = {
     "a model that is none of the three jobs": rf"\b{SIZE}(?:\s|-)?(?:B\b|billion\b)|\b{SIZE}e9\b",
@@ -46,86 +42,83 @@ ALLOWED = {
 }
 
 
-def lines(path: Path) -> Iterator[str]:
+@cache
+def cells(lab: Path) -> list[tuple[str, str]]:
+    """The type and the source of each cell."""
+    found = json.loads(lab.read_text())["cells"]
+    return [(cell["cell_type"], "".join(cell["source"])) for cell in found]
+
+
+@cache
+def lines(path: Path) -> list[str]:
     """Of a page, a script, or a lab's cells."""
     if path.suffix == ".ipynb":
-        for cell in nbformat.read(path, as_version=4).cells:
-            yield from cell.source.splitlines()
-    else:
-        yield from path.read_text().splitlines()
+        return [line for _, source in cells(path) for line in source.splitlines()]
+    return path.read_text().splitlines()
 
 
-@pytest.mark.parametrize("path", PAGES + CODE, ids=lambda path: path.name)
-def test_nothing_is_priced_on_another_cluster(path: Path) -> None:
-    name = path.relative_to(ROOT).as_posix()
-    allowed = [words for file, words in ALLOWED if file == name]
-    found = [
-        f"{what}: {line.strip()[:120]}"
-        for line in lines(path)
-        for what, pattern in RULES.items()
-        if re.search(pattern, line) and not any(words in line for words in allowed)
+def broken(line: str) -> list[str]:
+    """The rules that a line breaks."""
+    return [what for what, pattern in RULES.items() if re.search(pattern, line)]
+
+
+def test_nothing_is_priced_on_another_cluster() -> None:
+    offenders = []
+    for path in PAGES + CODE:
+        name = path.relative_to(ROOT).as_posix()
+        allowed = [words for file, words in ALLOWED if file == name]
+        offenders += [
+            f"{name}: line {number}: {what}: {line.strip()[:120]}"
+            for number, line in enumerate(lines(path), 1)
+            if not any(words in line for words in allowed)
+            for what in broken(line)
+        ]
+    offenders += [
+        f"{name}: allowed, and not there: {words}"
+        for name, words in ALLOWED
+        if not any(words in line for line in lines(ROOT / name))
     ]
-    assert found == []
+    assert not offenders, "\n".join(offenders)
 
 
-def test_what_is_allowed_is_still_there() -> None:
-    for name, words in ALLOWED:
-        assert any(words in line for line in lines(ROOT / name)), (name, words)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_the_rules_see_what_they_should() -> None:
+    slips = [
         "a 7 B model on eight GPUs",
         "trains 13 billion parameters",
         "state(7e9, MIXED)",
         "compute = 6 * P / (0.4 * H100.flops)",
         "H100._replace(network=H100.network / 8)",
         "link = Link(1e-5, 1 / ETHERNET_100)",
-    ],
-)
-def test_the_rules_see_what_they_should(line: str) -> None:
-    assert any(re.search(pattern, line) for pattern in RULES.values())
+    ]
+    assert [line for line in slips if not broken(line)] == []
 
 
 # ---- one question, one answer ----
 
-NOTES = ROOT / "_build" / "prices"
 
-
-def notes() -> list[dict[str, Any]]:
-    """What pages have asked while the book was built."""
-    found = [
-        json.loads(line)
-        for path in sorted(NOTES.glob("*.jsonl"))
-        for line in path.read_text().splitlines()
-    ]
+@pytest.fixture(scope="module")
+def asked() -> dict[str, dict[str, set[float]]]:
+    """Question → page → its answers, as pages have asked while the book was built."""
+    found: dict[str, dict[str, set[float]]] = defaultdict(lambda: defaultdict(set))
+    for path in sorted((ROOT / "_build" / "prices").glob("*.jsonl")):
+        for note in map(json.loads, path.read_text().splitlines()):
+            page, answer = note.pop("page"), note.pop("answer")
+            found[json.dumps(note, sort_keys=True)][page].add(answer)
     assert found, "`make book` notes what its pages ask"
     return found
 
 
-def by_question() -> dict[str, dict[str, set[float]]]:
-    """Question → page → its answers."""
-    asked: dict[str, dict[str, set[float]]] = defaultdict(lambda: defaultdict(set))
-    for note in notes():
-        page, answer = note.pop("page"), note.pop("answer")
-        asked[json.dumps(note, sort_keys=True)][page].add(answer)
-    return asked
-
-
-def test_a_question_has_one_answer_wherever_it_is_asked() -> None:
-    several = {
-        question: {page: sorted(answers) for page, answers in pages.items()}
-        for question, pages in by_question().items()
+def test_a_question_has_one_answer_wherever_it_is_asked(
+    asked: dict[str, dict[str, set[float]]],
+) -> None:
+    offenders = [
+        f"{question}: {[(page, *sorted(answers)) for page, answers in pages.items()]}"
+        for question, pages in asked.items()
         if len(set().union(*pages.values())) > 1
-    }
-    assert several == {}
-
-
-def test_pages_share_questions() -> None:
-    asked = by_question()
+    ]
+    assert not offenders, "\n".join(offenders)
     assert len({page for pages in asked.values() for page in pages}) >= 15
-    assert sum(len(pages) > 1 for pages in asked.values()) >= 10
+    assert sum(len(pages) > 1 for pages in asked.values()) >= 10, "pages share questions"
 
 
 # ---- no page multiplies a rate itself ----
@@ -171,12 +164,11 @@ def in_units(node: ast.BinOp) -> bool:
 
 def code(path: Path) -> Iterator[str]:
     """The cells of a page or a lab, without magics."""
-    text = path.read_text()
     if path.suffix == ".ipynb":
-        cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+        found = [source for kind, source in cells(path) if kind == "code"]
     else:
-        cells = re.findall(r"```\{code-cell\}.*?\n((?:.*\n)*?)```", text)
-    for cell in cells:
+        found = re.findall(r"```\{code-cell\}.*?\n((?:.*\n)*?)```", path.read_text())
+    for cell in found:
         lines = cell.splitlines()
         while lines and (lines[0].startswith((":", "---")) or not lines[0]):
             header = lines.pop(0)
@@ -186,33 +178,30 @@ def code(path: Path) -> Iterator[str]:
 
 
 def test_no_page_multiplies_a_rate() -> None:
-    found = []
-    for path in PAGES:
-        name = path.relative_to(ROOT).as_posix()
-        if name == "book/hardware.md":
-            continue  # it is about rates
-        allowed = [words for file, words in RATED if file == name]
-        found += [
-            f"{name}: {each}"
-            for cell in code(path)
-            for each in arithmetic(cell)
-            if each not in allowed
-        ]
-    assert found == []
+    pages = [path for path in PAGES if path.name != "hardware.md"]  # it is about rates
+    found = [
+        (path.relative_to(ROOT).as_posix(), each)
+        for path in pages
+        for cell in code(path)
+        for each in arithmetic(cell)
+    ]
+    offenders = [f"{name}: {each}" for name, each in found if (name, each) not in RATED]
+    offenders += [f"{name}: allowed, and not there: {each}" for name, each in {*RATED} - {*found}]
+    assert not offenders, "\n".join(offenders)
 
 
-@pytest.mark.parametrize(
-    ("line", "seen"),
-    [
-        ("6 * P * T / H100.rate(width)", 1),
-        ("wire = 8 * P / H100.node_network", 1),
-        ("x = gpu.flops * 2", 1),
-        ("x = nbytes / gpu.nvlink", 1),
-        ("print(gpu.network / 1e9, gpu.bandwidth / gpu.network)", 0),
-        ("H100._replace(network=H100.network / 32)", 0),
-        ("switch(Link(1e-5, 1 / H100.network))", 0),
-        ("ask('backward', 'small') * 1e3", 0),
-    ],
-)
-def test_the_scan_sees_what_it_should(line: str, seen: int) -> None:
-    assert len([*arithmetic(line)]) == seen
+def test_the_scan_sees_what_it_should() -> None:
+    seen = [
+        "6 * P * T / H100.rate(width)",
+        "wire = 8 * P / H100.node_network",
+        "x = gpu.flops * 2",
+        "x = nbytes / gpu.nvlink",
+    ]
+    unseen = [
+        "print(gpu.network / 1e9, gpu.bandwidth / gpu.network)",
+        "H100._replace(network=H100.network / 32)",
+        "switch(Link(1e-5, 1 / H100.network))",
+        "ask('backward', 'small') * 1e3",
+    ]
+    assert [line for line in seen + unseen if len([*arithmetic(line)]) == 1] == seen
+    assert [line for line in unseen if [*arithmetic(line)]] == []
