@@ -19,6 +19,7 @@ import yaml
 
 from tests.book.test_site import PUBLISHED, write_config
 from tests.support.browser import find_chromium
+from tools.site import Site
 
 RUN = Path(__file__).parents[2] / ".ci" / "run"
 TOOLS = ["bash", "env", "dirname", "sed"]
@@ -53,19 +54,15 @@ def called(root: Path, answer: str, browser: str = "exit 127", ip: bool = True) 
     return (root / "log").read_text().splitlines()
 
 
-@pytest.mark.parametrize(
-    ("answer", "calls"),
-    [
-        ("chromium:\\n  Installed: (none)\\n  Candidate: 131.0.6778.139-1~deb12u1\\n", APT),
-        ("chromium:\\n  Installed: (none)\\n  Candidate: 2:1snap1-0ubuntu2\\n", OWN),
-        ("", OWN),
-    ],
-    ids=["Debian", "Ubuntu, a pointer to a snap", "unknown"],
-)
-def test_a_browser_is_installed_where_none_runs(
-    answer: str, calls: list[str], tmp_path: Path
-) -> None:
-    assert called(tmp_path, answer) == calls + THEN
+def test_a_browser_is_installed_where_none_runs(tmp_path: Path) -> None:
+    known = "chromium:\\n  Installed: (none)\\n  Candidate: "
+    answers = {
+        "Debian": (f"{known}131.0.6778.139-1~deb12u1\\n", APT),
+        "Ubuntu, a pointer to a snap": (f"{known}2:1snap1-0ubuntu2\\n", OWN),
+        "unknown": ("", OWN),
+    }
+    for system, (answer, calls) in answers.items():
+        assert called(tmp_path / system.split(",")[0], answer) == calls + THEN, system
 
 
 def test_the_tool_that_joins_hosts_is_installed_where_there_is_none(tmp_path: Path) -> None:
@@ -104,43 +101,30 @@ def test_the_container_has_a_python_that_is_new_enough_and_calls_what_make_has()
 JOBS = yaml.safe_load((RUN.parents[1] / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
 
 
-def test_the_book_is_uploaded_from_main_after_all_tests_and_only_with_an_address() -> None:
-    course = JOBS["course"]
+def test_the_book_is_published_from_main_after_all_tests_and_only_with_an_address() -> None:
+    course, publish = JOBS["course"], JOBS["publish"]
     script, site, upload = course["steps"][-3:]
+    (*_, deploy), found = publish["steps"], f"steps.{site['id']}.outputs.book"
     assert script == {"run": "bash .ci/run"}
     assert site["if"] == "github.event_name == 'push' && github.ref == 'refs/heads/main'"
-    assert upload == {
-        "uses": "actions/upload-pages-artifact@v3",
-        "if": f"steps.{site['id']}.outputs.book",
-        "with": {"path": "_build/html"},
-    }
-    assert course["outputs"] == {"book": f"${{{{ steps.{site['id']}.outputs.book }}}}"}
-
-
-def test_only_the_job_that_publishes_may_write_and_it_waits_for_the_tests() -> None:
-    publish = JOBS["publish"]
-    assert (publish["needs"], publish["if"]) == ("course", "needs.course.outputs.book")
-    assert publish["permissions"] == {"pages": "write", "id-token": "write"}
-    assert publish["environment"]["name"] == "github-pages"
-    *_, deploy = publish["steps"]
+    assert (upload["if"], upload["with"]) == (found, {"path": "_build/html"})
+    assert upload["uses"] == "actions/upload-pages-artifact@v3"
     assert deploy["uses"] == "actions/deploy-pages@v4"
+    assert course["outputs"] == {"book": f"${{{{ {found} }}}}"}
+    assert (publish["needs"], publish["if"]) == ("course", "needs.course.outputs.book")
+    assert publish["environment"]["name"] == "github-pages"
     assert f"steps.{deploy['id']}.outputs.page_url" in publish["environment"]["url"]
-    assert "permissions" not in JOBS["course"]
+    assert publish["permissions"] == {"pages": "write", "id-token": "write"}
+    assert "permissions" not in course, "only the job that publishes may write"
 
 
-@pytest.mark.parametrize(("repository", "book"), [("", ""), PUBLISHED])
-def test_the_step_that_looks_for_an_address_tells_the_next_ones(
-    repository: str, book: str, tmp_path: Path
-) -> None:
-    write_config(tmp_path, repository, book)
+def test_the_step_that_looks_for_an_address_tells_the_next_ones(tmp_path: Path) -> None:
     shutil.copytree(RUN.parents[1] / "tools", tmp_path / "tools")
     command(tmp_path / ".venv" / "bin" / "python", f'exec {sys.executable} "$@"')
     (step,) = (each["run"] for each in JOBS["course"]["steps"] if each.get("id") == "site")
-    told = tmp_path / "told"
-    subprocess.run(
-        ["bash", "-e", "-c", step],
-        cwd=tmp_path,
-        env={**os.environ, "GITHUB_OUTPUT": str(told)},
-        check=True,
-    )
-    assert told.read_text() == f"book={book}\n"
+    for site in (Site("", ""), PUBLISHED):
+        write_config(tmp_path, *site)
+        told = tmp_path / f"told{site.book and '-address'}"
+        env = {**os.environ, "GITHUB_OUTPUT": str(told)}
+        subprocess.run(["bash", "-e", "-c", step], cwd=tmp_path, env=env, check=True)
+        assert told.read_text() == f"book={site.book}\n"

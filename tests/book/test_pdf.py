@@ -12,9 +12,7 @@ PAGES = ["book/index", "book/ring", "notebooks/ring", "book/glossary"]
 
 
 @pytest.fixture(scope="module")
-def together() -> BeautifulSoup:
-    if not (pdf.HTML / "book" / "ring.html").exists():
-        pytest.fail("the book is not built: run `make book` first")
+def together(book_is_built: None) -> BeautifulSoup:
     return BeautifulSoup(pdf.whole(PAGES), "html.parser")
 
 

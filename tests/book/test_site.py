@@ -50,20 +50,17 @@ def test_a_readme_is_held_to_the_addresses(tmp_path: Path) -> None:
         assert present(tmp_path) != wanted(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "site",
-    [
+def test_an_address_of_which_no_link_can_be_made_is_refused(tmp_path: Path) -> None:
+    for site in (
         PUBLISHED._replace(book=""),
         PUBLISHED._replace(repository=""),
         PUBLISHED._replace(book="https://someone.github.io/course"),
         PUBLISHED._replace(repository="https://github.com/someone"),
         PUBLISHED._replace(repository="https://github.com/someone/course/"),
-    ],
-)
-def test_an_address_of_which_no_link_can_be_made_is_refused(site: Site, tmp_path: Path) -> None:
-    write_config(tmp_path, *site)
-    with pytest.raises(ValueError, match="or both empty"):
-        published(tmp_path)
+    ):
+        write_config(tmp_path, *site)
+        with pytest.raises(ValueError, match="or both empty"):
+            published(tmp_path)
 
 
 def landing_page(root: Path, site: Site) -> tuple[set[str], str]:

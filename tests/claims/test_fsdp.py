@@ -211,18 +211,11 @@ def test_hybrid_sends_less_between_nodes_and_keeps_more(nodes: int, local: int) 
     gather, scatter = ring_all_gather(everyone), ring_reduce_scatter(everyone)
     full = 2 * leaves(gather, numel, local) + leaves(scatter, numel, local)
     column = leaves(ring_all_reduce(nodes), numel // local, 1)
+    by_places = leaves(ring_all_gather(nodes), numel // local, 1)  # a ring for each place in a node
     assert full == pytest.approx(3 * (everyone - 1) / everyone)
     assert local * column == pytest.approx(2 * (nodes - 1) / nodes)
     assert local * column < full
-    assert gather_between(nodes, local) * 3 == pytest.approx(3 * (nodes - 1) / nodes)
-
-
-def gather_between(nodes: int, local: int) -> float:
-    """Model sizes that leave a node in an all-gather by a ring per place in a node."""
-    numel = nodes * local * 120
-    ring = ring_all_gather(nodes)
-    own = traffic(ring, numel // local, itemsize=1, local=1).between_nodes
-    return local * own / numel / nodes
+    assert local * by_places == pytest.approx((nodes - 1) / nodes)
 
 
 # ---- E7 ----

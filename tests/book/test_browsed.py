@@ -1,0 +1,267 @@
+"""Every page of the rendered book, opened from file:// as a reader would."""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from xml.etree import ElementTree
+
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import Browser, Error, Page
+
+from tests.book.rendered import HTML, PAGES
+from tests.support.browser import browser, new_page  # noqa: F401 (a fixture)
+
+# All pages are seen before the first test: that takes minutes, and longer on a busy machine.
+pytestmark = [pytest.mark.usefixtures("book_is_built"), pytest.mark.timeout(3600)]
+
+PHONE, DESK = (390, 844), (1280, 900)
+
+# Elements that stick out of the page and that no box around them scrolls or cuts.
+STICKING_OUT = """() => {
+  const width = document.documentElement.clientWidth;
+  const inside = (element) => element.getBoundingClientRect().right <= width + 1;
+  const clips = (element) => getComputedStyle(element).overflowX !== "visible";
+  const boxed = (box) => box && ((clips(box) && inside(box)) || boxed(box.parentElement));
+  return [...document.querySelectorAll("article *")]
+    .filter((element) => !inside(element) && !boxed(element))
+    .map((element) => element.outerHTML.slice(0, 160));
+}"""
+# Of each picture: its file, how wide it is shown and how wide it could be, and whether it may be
+# small.
+SHOWN = """() => [...document.querySelectorAll("article img[src$='.svg']")]
+    .filter((picture) => picture.clientWidth)
+    .map((picture) => {
+      const column_ = "section, li, dd, td, .admonition, .sd-card-body, .sd-tab-content";
+      const box = picture.closest(column_);
+      const { paddingLeft, paddingRight } = getComputedStyle(box);
+      const column = box.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight);
+      const file = picture.src.split("/").at(-1);
+      return [file, picture.clientWidth, column, picture.matches(".small"), picture.alt];
+    })"""
+FILLS, ON_A_DESK, ON_A_PHONE = 0.8, 12, 10  # of the column; pixels of the smallest letters
+# Code and outputs that a desk does not show whole, folded ones too.
+CLIPPED = """() => {
+  const folded = [...document.querySelectorAll("article details:not([open])")];
+  folded.forEach((each) => { each.open = true; });
+  const clipped = [...document.querySelectorAll("article pre")]
+    .filter((pre) => pre.clientWidth && pre.scrollWidth > pre.clientWidth + 1)
+    .map((pre) => `${pre.scrollWidth} of ${pre.clientWidth} px: ${pre.textContent.slice(0, 80)}`);
+  folded.forEach((each) => { each.open = false; });
+  return clipped;
+}"""
+# Tables, pictures, code and equations of which a part is out of sight without a hint, or out of
+# reach of the keyboard; and those that still hint when there is no more.
+HIDDEN_REST = """async () => {
+  const which = ".pst-scrollable-table-container, .picture, pre, mjx-container[display]";
+  const boxes = [...document.querySelectorAll(`article :is(${which})`)]
+    .filter((box) => box.checkVisibility());
+  const fades = (box) => getComputedStyle(box).maskImage !== "none";
+  const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  const wide = (box) => box.scrollWidth > box.clientWidth + 1;
+  const wrong = boxes.filter(
+    (box) => fades(box) !== wide(box) || (wide(box) && box.tabIndex !== 0));
+  boxes.forEach((box) => { box.scrollLeft = box.scrollWidth; });
+  await painted();
+  wrong.push(...boxes.filter(fades));
+  boxes.forEach((box) => { box.scrollLeft = 0; });
+  await painted();
+  return wrong.map((box) => box.outerHTML.slice(0, 160));
+}"""
+# Contrast takes axe longer than all else together. But an element's colours follow from its tag,
+# classes and style and those round it (and a row's from its being odd): two of a kind are enough,
+# in the whole book. (Of a single character axe cannot tell: so these are kinds of their own.)
+FEW_OF_A_KIND = """(known) => {
+  const odd = (row) => [...row.parentElement.children].indexOf(row) % 2;
+  const own = (element) => [element.tagName, element.className, element.getAttribute("style"),
+    element.tagName === "TR" && odd(element)].join(".");
+  const kinds = new Map([[document.body, ""]]);
+  const kind = (element) => {
+    if (!kinds.has(element)) kinds.set(element, `${kind(element.parentElement)} ${own(element)}`);
+    return kinds.get(element);
+  };
+  const texts = (element) => [...element.childNodes].filter((node) => node.nodeType === 3)
+    .map((node) => node.data.trim()).join("");
+  const held = Object.fromEntries(known.map((which) => [which, 2]));
+  const more = [...document.querySelectorAll("body *")].filter((element) => {
+    const text = texts(element);
+    if (!element.checkVisibility() || !(text || !element.childElementCount)) return false;
+    const which = `${kind(element)} ${text.length > 1}`;
+    held[which] = (held[which] || 0) + 1;
+    return held[which] > 2;
+  });
+  more.forEach((element) => element.remove());
+  return Object.keys(held).filter((which) => held[which] >= 2);
+}"""
+# Tabs fade from one scheme's colours to the other's; axe must not see them half way.
+AT_ONCE = "*, ::before, ::after { transition: none !important }"
+CONTRAST = {"runOnly": ["color-contrast"]}
+STRUCTURE = {"rules": {"color-contrast": {"enabled": False}}}
+# axe passes over what is folded, but takes its time: a stepper has all its frames there.
+WITHOUT_FOLDED = """() => document.querySelectorAll("details:not([open]) > :not(summary)")
+    .forEach((folded) => folded.remove())"""
+# Half of a page's elements are coloured words of its code, in which axe would look for structure.
+PLAIN_CODE = """() => {
+  window.coloured = [...document.querySelectorAll(".highlight pre")]
+    .map((code) => [code, [...code.childNodes]]);
+  window.coloured.forEach(([code]) => { code.textContent = code.textContent; });
+}"""
+COLOURED_CODE = """() => {
+  window.coloured.forEach(([code, words]) => code.replaceChildren(...words));
+}"""
+# The same content stands in a phone's frame and in a desk's, of which these pages have all parts.
+FRAMES = {"book/index.html", "book/why.html", "notebooks/why.html"}
+UNRENDERED_MATH = """() => [...document.querySelectorAll(".math")]
+    .filter((math) => !math.querySelector("mjx-container") || math.querySelector("mjx-merror"))
+    .map((math) => math.textContent)"""
+# Without preload: it would read the style sheets again by a request that file:// forbids.
+AXE = """async (rules) => {
+  const { violations } = await axe.run({ resultTypes: ["violations"], preload: false, ...rules });
+  const messages = (node) => node.any.map((check) => check.message).join(" ");
+  return violations.flatMap(({ id, nodes }) => nodes.map(
+    (node) => `${id}: ${node.target} ${node.html.slice(0, 200)} ${messages(node)}`));
+}"""
+
+
+Seen = dict[str, list[str]]  # what is wrong, by its kind, each with its page
+Known = dict[tuple[int, int], list[str]]  # by the page's size: kinds of elements seen twice
+KINDS = ["errors", "foreign requests", "raw math", "overhang", "small pictures"]
+KINDS += ["clipped code", "hidden rest", "violations"]
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Browser) -> Page:  # noqa: F811
+    """One for all: a window costs more than a page."""
+    return new_page(browser, reduced_motion="reduce")
+
+
+def resize(tab: Page, size: tuple[int, int]) -> None:
+    tab.set_viewport_size({"width": size[0], "height": size[1]})
+
+
+def open_page(tab: Page, name: str, size: tuple[int, int]) -> None:
+    resize(tab, size)
+    tab.goto((HTML / name).as_uri(), wait_until="load")
+    tab.add_style_tag(content=AT_ONCE)
+    tab.evaluate("window.MathJax?.startup?.promise")
+    tab.evaluate("document.fonts.ready")
+    tab.evaluate(AXE_SCRIPT)
+
+
+def show(tab: Page, mode: str) -> None:
+    tab.emulate_media(color_scheme=mode)
+    tab.wait_for_selector(f"html[data-theme={mode}]")
+
+
+def violations(tab: Page, mode: str, rules: object) -> list[str]:
+    show(tab, mode)
+    width = tab.evaluate("document.documentElement.clientWidth")
+    return [f"{width} px, {mode}: {each}" for each in tab.evaluate(AXE, rules)]
+
+
+@cache
+def measures(file: str) -> tuple[float, float]:
+    """A picture's width as it was drawn, and the size of its smallest letters, in pixels.
+
+    Matplotlib draws a letter from an outline of 100 points, made smaller.
+    """
+    picture = ElementTree.parse(HTML / "_images" / file).getroot()
+    small = r"scale\((0?\.\d+) -0?\.\d+\)$"
+    scales = (re.search(small, each.get("transform", "")) for each in picture.iter())
+    letters = [100 * float(scale[1]) for scale in scales if scale]
+    wide, least = float(picture.attrib["width"].removesuffix("pt")), min(letters, default=99)
+    return wide * 96 / 72, least * 96 / 72
+
+
+def small_pictures(shown: Iterable[tuple[str, int, float, bool, str]], least: int) -> Iterator[str]:
+    """Those that leave much of a desk's column free, or whose letters are hard to read."""
+    for file, width, column, may_be_small, text in shown:
+        drawn, letters = measures(file)
+        if letters * width / drawn < least - 0.1:
+            yield f"letters of {letters * width / drawn:.1f} px: {text}"
+        if least == ON_A_DESK and width < FILLS * column and not may_be_small:
+            yield f"{width} of {column:.0f} px: {text}"
+
+
+def measured(tab: Page) -> Iterator[tuple[str, Iterable[str]]]:
+    """What is wrong with the size of anything on the page that is open, by its kind."""
+    wide = tab.evaluate("document.documentElement.scrollWidth")
+    yield "overhang", [f"{wide} px wide"] * (wide > PHONE[0])
+    yield "overhang", tab.evaluate(STICKING_OUT)
+    yield "raw math", tab.evaluate(UNRENDERED_MATH)
+    yield "small pictures", small_pictures(tab.evaluate(SHOWN), ON_A_PHONE)
+    resize(tab, DESK)
+    yield "small pictures", small_pictures(tab.evaluate(SHOWN), ON_A_DESK)
+    yield "clipped code", tab.evaluate(CLIPPED)
+    resize(tab, PHONE)
+
+
+def checked(tab: Page, known: list[str]) -> Iterator[str]:
+    """What axe finds on the page that is open."""
+    tab.evaluate(WITHOUT_FOLDED)
+    tab.evaluate(PLAIN_CODE)
+    yield from violations(tab, "light", STRUCTURE)
+    tab.evaluate(COLOURED_CODE)
+    known[:] = tab.evaluate(FEW_OF_A_KIND, known)
+    for mode in ("light", "dark"):
+        yield from violations(tab, mode, CONTRAST)
+
+
+def wrong(tab: Page, name: str, known: Known) -> Iterator[tuple[str, Iterable[str]]]:
+    """What is wrong on a page, by its kind."""
+    for size in (PHONE, DESK) if name in FRAMES else (PHONE,):
+        open_page(tab, name, size)
+        if size is PHONE:
+            yield from measured(tab)
+        for mode in ("dark", "light"):  # at night pictures have a wider ground
+            show(tab, mode)
+            yield "hidden rest", tab.evaluate(HIDDEN_REST)
+        yield "violations", checked(tab, known[size])
+
+
+@pytest.fixture(scope="module")
+def seen(tab: Page) -> Seen:
+    found: Seen = {kind: [] for kind in KINDS}
+    known: Known = {PHONE: [], DESK: []}
+    name = ""
+
+    def note(kind: str, problems: Iterable[str]) -> None:
+        found[kind] += [f"{name}: {each}" for each in problems]
+
+    own = ("file:", "data:")
+    tab.on("request", lambda it: note("foreign requests", [it.url] * (not it.url.startswith(own))))
+    tab.on("requestfailed", lambda it: note("errors", [f"not loaded: {it.url}"]))
+    tab.on("pageerror", lambda error: note("errors", [str(error)]))
+    tab.on("console", lambda it: note("errors", [it.text] * (it.type == "error")))
+    for name in PAGES:
+        try:
+            for kind, problems in wrong(tab, name, known):
+                note(kind, problems)
+        except Error as error:  # and on to the next page
+            note("errors", [str(error)])
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_page_has(kind: str, seen: Seen) -> None:
+    assert not seen[kind], "\n".join(sorted(seen[kind]))
+
+
+def test_words_in_code_that_are_pale_are_noticed(tab: Page) -> None:
+    kinds = ["k", "n", "mi", "c1"]
+    open_page(tab, "book/fsdp.html", DESK)
+    tab.add_style_tag(
+        content=f"article .highlight :is(.{', .'.join(kinds)}) {{ color: #88888880 !important }}"
+    )
+    tab.evaluate(FEW_OF_A_KIND, [])
+    for mode in ("light", "dark"):
+        found = violations(tab, mode, CONTRAST)
+        assert {kind for kind in kinds for each in found if f'class="{kind}"' in each} == {*kinds}
+        assert all(any(f'class="{kind}"' in each for kind in kinds) for each in found)
+
+
+def test_the_cheat_sheet_fits_on_two_sheets_of_paper(tab: Page) -> None:
+    open_page(tab, "book/cheat.html", DESK)
+    for paper in ("A4", "Letter"):
+        pdf = tab.pdf(format=paper)
+        assert len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 2, paper
