@@ -20,10 +20,9 @@ from tools import handout, readable, site, work
 def lab(text: str, *tags: str) -> str:
     """A lab with a cell, and another with tags."""
     title = {"id": "title", "cell_type": "markdown", "source": "# Lab: the ring", "metadata": {}}
-    cells: list[dict[str, Any]] = [title, title | {"id": "1", "source": text}]
-    cells += (
-        [title | {"id": "2", "source": "tagged", "metadata": {"tags": list(tags)}}] if tags else []
-    )
+    tagged = title | {"id": "2", "source": "tagged", "metadata": {"tags": list(tags)}}
+    cells: list[dict[str, Any]] = [title, title | {"id": "1", "source": text}, tagged]
+    cells = cells if tags else cells[:2]
     return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}) + "\n"
 
 
@@ -165,24 +164,19 @@ def test_the_start_has_a_kernel_and_leads_to_every_page(place: Path) -> None:
     ]
 
 
-def test_stubs_have_all_names_of_the_lesson_and_nothing_in_them(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stubs_have_all_names_of_the_lesson_and_nothing_in_them(place: Path) -> None:
+    def defined(path: Path) -> list[Any]:
+        tree = ast.walk(ast.parse(path.read_text()))
+        return [node for node in tree if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
     work.fill()
     for name in work.LESSON:
-        lesson, stub = (
-            ast.parse((place / folder / f"{name}.py").read_text())
-            for folder in ("lib/from_scratch", "work/mine")
-        )
-        defined = [
-            [n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-            for tree in (lesson, stub)
-        ]
-        assert defined[0] == defined[1]
-        for node in ast.walk(stub):
-            if isinstance(node, ast.FunctionDef):
-                assert ast.unparse(node.body[-1]) == "raise NotImplementedError"
-                assert len(node.body) <= 2
+        lesson = defined(place / "lib" / "from_scratch" / f"{name}.py")
+        stub = defined(place / "work" / "mine" / f"{name}.py")
+        assert [each.name for each in stub] == [each.name for each in lesson]
+        functions = [each for each in stub if isinstance(each, ast.FunctionDef)]
+        assert {ast.unparse(each.body[-1]) for each in functions} == {"raise NotImplementedError"}
+        assert all(len(each.body) <= 2 for each in functions)
     own = place / "work" / "mine" / "ddp.py"
     own.write_text("mine = 1\n")
     work.fill()
@@ -223,60 +217,55 @@ def bodies(source: str) -> Iterator[str]:
 def test_a_handout_has_every_page_and_no_solution(given: Path) -> None:
     assert not (given / "tests").exists()
     assert (given / "tools" / "venv.sh").exists()
-    labs = sorted((given / "notebooks").glob("*.ipynb"))
-    assert [each.name for each in labs] == sorted(
-        p.name for p in work.ROOT.glob("notebooks/*.ipynb")
-    )
-    for each in labs:
-        cells = json.loads(each.read_text())["cells"]
-        tags = [tag for cell in cells for tag in cell["metadata"].get("tags", [])]
-        assert any(tag.startswith("exercise-") for tag in tags), each.name
-        assert not any(tag.startswith("solution-") for tag in tags), each.name
-        assert "# Solution" not in each.read_text(), each.name
-    for page in (given / "book").glob("*.md"):
-        assert "{solution}" not in page.read_text(), page.name
-        whole = (work.ROOT / "book" / page.name).read_text()
-        assert page.read_text().count("{exercise}") == whole.count("{exercise}")
-        assert page.read_text().count("spoiler") == 0
+    offenders = []
+    for whole in [*work.ROOT.glob("notebooks/*.ipynb"), *work.ROOT.glob("book/*.md")]:
+        text = (given / whole.relative_to(work.ROOT)).read_text()
+        if whole.suffix == ".ipynb":
+            tags = {tag for c in json.loads(text)["cells"] for tag in c["metadata"].get("tags", [])}
+            kinds = {tag.partition("-")[0] for tag in tags}
+            right = "exercise" in kinds and "solution" not in kinds and "# Solution" not in text
+        else:
+            right = "{solution}" not in text and "spoiler" not in text
+            right &= text.count("{exercise}") == whole.read_text().count("{exercise}")
+        offenders += [] if right else [whole.name]
+    assert not offenders, "\n".join(offenders)
     with pytest.raises(FileExistsError, match="class is there already"):
         handout.write(given)
 
 
 def test_no_answer_to_an_exercise_is_left_anywhere_in_a_handout(given: Path) -> None:
     lesson = given / "lib" / "from_scratch"  # which stays, because chapters print it
-    files = (path for path in given.rglob("*.py") if lesson not in path.parents)
-    left = {each for path in files for each in bodies(path.read_text())}
-    for lab in given.glob("notebooks/*.ipynb"):
-        left |= {each for _, source in tasks.cells(lab) for each in bodies(source)}
-    solutions = [
+    left = [path.read_text() for path in given.rglob("*.py") if lesson not in path.parents]
+    left += [source for lab in given.glob("notebooks/*.ipynb") for _, source in tasks.cells(lab)]
+    answers = [(each.name, each.read_text()) for each in Path(ways.__file__).parent.glob("*.py")]
+    answers += [
         (lab.stem, source)
         for lab in tasks.LABS.glob("*.ipynb")
         for tags, source in tasks.cells(lab)
         if any(tag.startswith("solution-") for tag in tags)
     ]
-    answers = Path(ways.__file__).parent.glob("*.py")
-    solutions += [(path.name, path.read_text()) for path in answers]
-    told = [(where, each) for where, source in solutions for each in bodies(source)]
+    told = [(where, each) for where, source in answers for each in bodies(source)]
     assert len(told) > 40
-    assert [(where, each) for where, each in told if each in left] == []
+    there = {each for source in left for each in bodies(source)}
+    offenders = [f"{where}: {each}" for where, each in told if each in there]
+    assert not offenders, "\n".join(offenders)
 
 
 def test_nothing_in_a_handout_leads_to_an_answer_or_to_the_whole_book(given: Path) -> None:
-    for path in given.rglob("*"):
-        if path.suffix in (".py", ".ipynb", ".md"):
-            assert "capstone.answers" not in path.read_text(), path
+    texts = [path for path in given.rglob("*") if path.suffix in (".py", ".ipynb", ".md")]
+    assert [path for path in texts if "capstone.answers" in path.read_text()] == []
     config = 'repository: {url: "https://x.org/a"}\nhtml: {baseurl: "https://x.org/", use: false}\n'
-    assert handout.without_addresses(config) == (
-        'repository: {url: ""}\nhtml: {baseurl: "", use: false}\n'
-    )
+    without = 'repository: {url: ""}\nhtml: {baseurl: "", use: false}\n'
+    assert handout.without_addresses(config) == without
     assert site.published(given) is None
 
 
 def test_a_handouts_pages_define_what_they_use(given: Path) -> None:
     """As notebooks, which `make lab` makes of them."""
-    book, built = readable.Book(given), readable.Built(given)
+    book, built, offenders = readable.Book(given), readable.Built(given), []
     for page in filter(book.runs, book.titles):
         cells = readable.notebook(book, built, page).cells
         both = [readable.names(cell) for cell in cells if cell.cell_type == "code"]
         defined, used = (set().union(*each) for each in zip(*both, strict=True))
-        assert used - defined - set(dir(builtins)) == set(), page
+        offenders += [f"{page}: {name}" for name in used - defined - {*dir(builtins)}]
+    assert not offenders, "\n".join(offenders)
