@@ -3,12 +3,15 @@
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -55,19 +58,21 @@ def averages(batch: Any, shards: list[int], weigh: bool) -> tuple[float, float]:
     rank weighs as much as every other."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    net, alone = models.mlp().double(), models.mlp().double()
-    model = minidist.DistributedDataParallel(net)
-    alone.load_state_dict(net.state_dict())
+    net = models.mlp().double()
+    alone, model = deepcopy(net), minidist.DistributedDataParallel(net)
     if weigh:
         model.weigh(shards[rank])
     mean_loss(model, [part.split(shards)[rank] for part in batch]).backward()
-    mean_loss(alone, batch).backward()
-    whole = gradients(alone)
-    alone.zero_grad()
-    each = functional.cross_entropy(alone(batch[0]), batch[1], reduction="none")
-    weights = torch.cat([torch.full((n,), 1 / (ranks * n), dtype=each.dtype) for n in shards])
-    (each * weights).sum().backward()
-    return off(gradients(net), whole), off(gradients(net), gradients(alone))
+
+    def off_from(weights: list[float]) -> float:
+        alone.zero_grad()
+        each = functional.cross_entropy(alone(batch[0]), batch[1], reduction="none")
+        (each * torch.tensor(weights, dtype=each.dtype)).sum().backward()
+        return off(gradients(net), gradients(alone))
+
+    samples = sum(shards)
+    by_rank = [1 / (ranks * size) for size in shards for _ in range(size)]
+    return off_from([1 / samples] * samples), off_from(by_rank)
 
 
 @pytest.mark.claim("C1")
@@ -121,9 +126,8 @@ def test_ddp_is_the_larger_batch_unless_samples_meet_or_ranks_draw() -> None:
     def run(batch: Any) -> None:
         for name, make in NETS.items():
             torch.manual_seed(0)
-            net, alone = make().double(), make().double()
-            model = minidist.DistributedDataParallel(net)
-            alone.load_state_dict(net.state_dict())
+            net = make().double()
+            alone, model = deepcopy(net), minidist.DistributedDataParallel(net)
             torch.manual_seed(dist.get_rank())  # as a rank should, for what it draws itself
             mean_loss(model, [part.chunk(4)[dist.get_rank()] for part in batch]).backward()
             mean_loss(alone, batch).backward()
@@ -241,11 +245,9 @@ def test_the_first_bucket_is_1_mib_in_torch_and_here() -> None:
 
         def watch(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
             sizes.append(bucket.buffer().nbytes)
-            done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-            done.set_result(bucket.buffer())
-            return done
+            return allreduce_hook(state, bucket)
 
-        torchs.register_comm_hook(None, watch)
+        torchs.register_comm_hook(dist.group.WORLD, watch)
         ours = minidist.DistributedDataParallel(layers(10, 256))
         for model in (torchs, ours):
             for _ in range(2):  # the buckets are made anew after the first
@@ -272,9 +274,9 @@ class Crossed(nn.Module):
 def test_buckets_follow_the_order_of_arrival_on_rank_0_on_all_ranks() -> None:
     def run() -> tuple[list[str], list[str], float]:
         torch.manual_seed(0)
-        net, alone, pair = Crossed().double(), Crossed().double(), 2 * 2 / 1024  # two layers
+        net, pair = Crossed().double(), 2 * 2 / 1024  # two layers
+        alone = deepcopy(net)
         model = minidist.DistributedDataParallel(net, bucket_cap_mb=pair, first_bucket_mb=pair)
-        alone.load_state_dict(net.state_dict())
         for number in range(3):
             torch.manual_seed(dist.get_rank() + 10 * number)
             x = torch.randn(2, 16).double()
@@ -376,9 +378,8 @@ def test_views_into_the_buckets_save_the_gradients_bytes() -> None:
             for _ in range(3):
                 step(model, 128)
             model.zero_grad()
-            curve = measured(lambda: step(model, 128))  # noqa: B023
+            held.append(measured(partial(step, model, 128)).end)
             assert all(p.grad is not None for p in model.parameters())
-            held.append(curve.end)
         return held
 
     gradients = 6 * 128 * 128 * 4
@@ -392,38 +393,30 @@ def test_views_into_the_buckets_save_the_gradients_bytes() -> None:
 
 
 class Checkpointed(nn.Module):
-    """A layer that is used `times` times, and computed again in backward."""
+    """A layer that is computed again in backward."""
 
-    def __init__(self, times: int, reentrant: bool) -> None:
+    def __init__(self, reentrant: bool) -> None:
         super().__init__()
-        self.first, self.layer = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.times, self.reentrant = times, reentrant
+        self.layer, self.reentrant = nn.Linear(4, 4), reentrant
 
     def forward(self, x: torch.Tensor) -> Any:
-        x = self.first(x)
-        for _ in range(self.times):
-            x = checkpoint(self.layer, x, use_reentrant=self.reentrant)
-        return x
+        return checkpoint(self.layer, x, use_reentrant=self.reentrant)
 
 
 def test_torch_marks_a_variable_twice_under_reentrant_checkpoints_and_not_under_others() -> None:
-    cases: list[tuple[int, bool, dict[str, bool], bool]] = [
-        (1, True, {}, True),
-        (2, True, {}, False),
-        (1, True, {"find_unused_parameters": True}, False),
-        (2, True, {"static_graph": True}, True),
-        (2, False, {}, True),
-        (2, False, {"find_unused_parameters": True}, True),
-    ]
+    unused = {"find_unused_parameters": True}
+    runs = [(1, True, {}), (2, True, {"static_graph": True}), (2, False, {}), (2, False, unused)]
+    fails = [(2, True, {}), (1, True, unused)]  # times that the layer is used, kind, options
 
     def run() -> None:
-        for times, reentrant, options, runs in cases:
-            model = nn.parallel.DistributedDataParallel(Checkpointed(times, reentrant), **options)
-            for _ in range(2):
-                said = raised(model(torch.ones(2, 4)).sum().backward)
-                assert (not said) == runs
-                assert runs or "mark a variable ready only once" in said
-                if said:
-                    break
+        for times, reentrant, options in runs + fails:
+            net = nn.Sequential(nn.Linear(4, 4), *[Checkpointed(reentrant)] * times)
+            model = nn.parallel.DistributedDataParallel(net, **options)
+            said = [raised(model(torch.ones(2, 4)).sum().backward)]
+            said += [] if said[0] else [raised(model(torch.ones(2, 4)).sum().backward)]
+            if (times, reentrant, options) in runs:
+                assert said == ["", ""]
+            else:
+                assert "mark a variable ready only once" in said[-1]
 
     minidist.launch(run, 2, device="cpu")
