@@ -1,6 +1,7 @@
 """The claims of the chapter on FSDP, each shown by a run."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -62,10 +63,14 @@ def whole_bytes(model: Any) -> int:
     return sum(storages.values())
 
 
-def watch(model: Any, blocks: Any, look: Callable[[], Any]) -> list[Any]:
-    """What is seen while each block computes."""
+def watch(model: Any, blocks: Any, look: Callable[[Any], Any]) -> list[Any]:
+    """What is seen of the model while each block computes."""
     seen: list[Any] = []
-    handles = [block.register_forward_pre_hook(lambda *_: seen.append(look())) for block in blocks]
+
+    def note(*_: object) -> None:
+        seen.append(look(model))
+
+    handles = [block.register_forward_pre_hook(note) for block in blocks]
     loss_of(model)
     for handle in handles:
         handle.remove()
@@ -86,14 +91,13 @@ def test_forward_gathers_unit_by_unit_and_the_root_alone_gathers_all() -> None:
         for blocks in (True, False):
             model = gpt()
             inside = shard(model).blocks if blocks else minidist.fully_shard(model).blocks
-            names.append(watch(model, inside, lambda model=model: whole_units(model)))
+            names.append(watch(model, inside, whole_units))
         for blocks, prefetch in ((True, False), (True, True), (False, True)):
             net = gpt()
             scratch = FSDP(net, net.blocks if blocks else [], Ours(), prefetch)
             loss_of(scratch).backward()  # from then on the order of units is known
             scratch.synchronize()
-            look = lambda scratch=scratch: whole_bytes(scratch)  # noqa: E731
-            sizes.append(watch(scratch, net.blocks, look))
+            sizes.append(watch(scratch, net.blocks, whole_bytes))
         return names, sizes
 
     everything = gpt()
@@ -247,7 +251,7 @@ def parts_of_memory() -> Any:
     optimizer = torch.optim.AdamW(model.parameters())
     loss_of(model).backward()
     optimizer.step()
-    sizes = watch(model, model.blocks, lambda: whole_bytes(model))
+    sizes = watch(model, model.blocks, whole_bytes)
     wholes = [w for unit in units(model) for block in unit.groups for w in block.unsharded]
     beside = [*wholes, *model.parameters()]
     kept = [activations.saved(lambda r=r: loss_of(model, 0, r), beside) for r in (2, 4)]
@@ -305,48 +309,16 @@ def test_an_optimizer_that_is_built_too_early_or_too_late_steps_nothing() -> Non
         assert found == [False, True, False]
 
 
-class Tied(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.head = torch.nn.Embedding(4, 4), torch.nn.Linear(4, 4, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = self.head(self.embed(ids))
-        return output
+def tied() -> torch.nn.Sequential:
+    """An embedding and an output layer with one weight."""
+    net = torch.nn.Sequential(torch.nn.Embedding(4, 4), torch.nn.Linear(4, 4, bias=False))
+    net[1].weight = net[0].weight
+    return net
 
 
-class Direct(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = torch.nn.Linear(4, 4)
-
+class Direct(torch.nn.Sequential):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(x, self.inside.weight)  # without calling `inside`
-
-
-def tied() -> list[Any]:
-    """What torch says of tied weights in two units, in one, and of a unit that is not called."""
-    mesh = init_device_mesh("cpu", (2,))
-    two, one, direct = Tied(), Tied(), Direct()
-    said = []
-    try:
-        for module in (two.embed, two.head, two):
-            torch_fully_shard(module, mesh=mesh)
-        two(torch.tensor([[0, 1]]))
-    except ValueError as error:
-        said.append(str(error))
-    torch_fully_shard([one.embed, one.head], mesh=mesh)
-    torch_fully_shard(one, mesh=mesh)
-    one(torch.tensor([[0, 1]])).sum().backward()
-    said.append(one.head.weight is one.embed.weight)
-    torch_fully_shard(direct.inside, mesh=mesh)
-    torch_fully_shard(direct, mesh=mesh)
-    try:
-        direct(torch.ones(2, 4))
-    except RuntimeError as error:
-        said.append(str(error))
-    return said
+        return torch.nn.functional.linear(x, self[0].weight)  # without calling the layer
 
 
 @pytest.mark.claim("E9")
@@ -354,7 +326,21 @@ def tied() -> list[Any]:
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="it drops the tie unsaid"
 )
 def test_tied_weights_share_a_unit_and_a_unit_is_gathered_by_its_own_forward() -> None:
-    for refused, together, mixed in minidist.launch(tied, 2, device="cpu"):
-        assert "use fully_shard([module_a, module_b])" in refused
-        assert together
-        assert "mixed torch.Tensor and DTensor" in mixed
+    def run() -> None:
+        sharded = partial(torch_fully_shard, mesh=init_device_mesh("cpu", (2,)))
+        two, one, direct = tied(), tied(), Direct(torch.nn.Linear(4, 4))
+        ids = torch.tensor([[0, 1]])
+        for module in (*two, two):
+            sharded(module)
+        with pytest.raises(ValueError, match=r"use fully_shard\(\[module_a, module_b\]\)"):
+            two(ids)
+        sharded([*one])
+        sharded(one)
+        one(ids).sum().backward()
+        assert one[0].weight is one[1].weight
+        sharded(direct[0])
+        sharded(direct)
+        with pytest.raises(RuntimeError, match=r"mixed torch\.Tensor and DTensor"):
+            direct(torch.ones(2, 4))
+
+    minidist.launch(run, 2, device="cpu")
