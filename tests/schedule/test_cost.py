@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from itertools import product, repeat
+from itertools import chain, product, repeat
 
 import numpy as np
 import pytest
@@ -12,29 +12,30 @@ from minidist.schedule import algorithms
 from minidist.schedule.cost import Link, nodes, seconds, shared, switch
 from minidist.schedule.schedule import Schedule, Send
 from tests.schedule.test_proof import everything
+from tests.support.cases import alike
 from tests.support.schedules import step_of
 
-LINK = Link(alpha=1e-5, beta=1e-9)
+LINK, SLOW = Link(alpha=1e-5, beta=1e-9), Link(alpha=1e-4, beta=1e-8)
 SIZE = 1 << 20
 RING = algorithms.ring_all_reduce(2)
 
 
 @pytest.mark.claim("B5")
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 100])
-def test_ring_on_a_switch_is_the_textbook_formula(ranks: int) -> None:
-    predicted = seconds(algorithms.ring_all_reduce(ranks), SIZE, switch(LINK))
-    steps = 2 * (ranks - 1)
-    assert predicted == pytest.approx(steps * (LINK.alpha + LINK.beta * SIZE / ranks))
+def test_ring_on_a_switch_is_the_textbook_formula() -> None:
+    ranks = (1, 3, 8, 100)
+    found = {n: seconds(algorithms.ring_all_reduce(n), SIZE, switch(LINK)) for n in ranks}
+    formula = {n: pytest.approx(2 * (n - 1) * (LINK.alpha + LINK.beta * SIZE / n)) for n in ranks}
+    alike(found, formula)
 
 
 @pytest.mark.claim("B8")
 def test_hierarchical_on_nodes_is_three_rings() -> None:
-    count, local, slow = 4, 8, Link(alpha=1e-4, beta=1e-8)
+    count, local = 4, 8
     schedule = algorithms.hierarchical_all_reduce(count * local, local=local)
     inside = 2 * (local - 1) * (LINK.alpha + LINK.beta * SIZE / local)
     # All of a node's ranks send at once across its one link: together the whole tensor's share.
-    across = 2 * (count - 1) * (slow.alpha + slow.beta * SIZE / count)
-    predicted = seconds(schedule, SIZE, nodes(local, LINK, slow))
+    across = 2 * (count - 1) * (SLOW.alpha + SLOW.beta * SIZE / count)
+    predicted = seconds(schedule, SIZE, nodes(local, LINK, SLOW))
     assert predicted == pytest.approx(inside + across)
 
 
@@ -56,10 +57,9 @@ def test_one_slow_link_sets_the_pace_of_the_ring_and_not_of_who_does_not_use_it(
 def test_the_ranks_of_a_node_share_its_links_out() -> None:
     """Four ranks of node 0 each send a quarter to their peer in node 1."""
     across = one_step(8, *(Send(r, r + 4, r, False) for r in range(4)))
-    slow = Link(alpha=1e-4, beta=1e-8)
     for rails, share in ((1, 4), (2, 2), (4, 1)):
-        predicted = seconds(across, SIZE, nodes(4, LINK, slow, rails=rails))
-        assert predicted == pytest.approx(slow.alpha + slow.beta * share * SIZE / 4)
+        predicted = seconds(across, SIZE, nodes(4, LINK, SLOW, rails=rails))
+        assert predicted == pytest.approx(SLOW.alpha + SLOW.beta * share * SIZE / 4)
 
 
 def test_ranks_of_one_host_take_turns_on_its_cores() -> None:
@@ -80,14 +80,15 @@ def test_ranks_of_one_host_take_turns_on_its_cores() -> None:
 
 
 @pytest.mark.claim("B8")
-@pytest.mark.parametrize(("count", "local"), [(2, 1), (4, 8), (3, 5), (128, 8)])
-def test_a_ring_over_nodes_pays_for_a_hop_out_once_in_each_node(count: int, local: int) -> None:
+def test_a_ring_over_nodes_pays_for_a_hop_out_once_in_each_node() -> None:
     """The longest path has 2M hops out; NCCL counts 2(M - 1), which all paths have."""
-    slow, hops = Link(alpha=7e-5, beta=0.0), 2 * (count * local - 1)
-    network = nodes(local, LINK, slow)
-    out = min(2 * count, hops)
-    predicted = seconds(algorithms.ring_all_reduce(count * local), 0, network)
-    assert predicted == pytest.approx((hops - out) * LINK.alpha + out * slow.alpha)
+    slow, found, formula = Link(alpha=7e-5, beta=0.0), {}, {}
+    for count, local in ((2, 1), (4, 8), (3, 5), (128, 8)):
+        ring, hops = algorithms.ring_all_reduce(count * local), 2 * (count * local - 1)
+        found[count, local] = seconds(ring, 0, nodes(local, LINK, slow))
+        out = min(2 * count, hops)
+        formula[count, local] = pytest.approx((hops - out) * LINK.alpha + out * slow.alpha)
+    alike(found, formula)
 
 
 def longest_path(schedule: Schedule, local: int, inside: float, between: float) -> float:
@@ -102,24 +103,24 @@ def longest_path(schedule: Schedule, local: int, inside: float, between: float) 
     return float(behind.max())
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_latency_is_that_of_the_longest_path_of_a_chunk() -> None:
+    makers: list[Callable[[int], Schedule]] = [
         algorithms.ring_all_reduce,
         algorithms.tree_all_reduce,
         algorithms.recursive_doubling_all_reduce,
         algorithms.halving_doubling_all_reduce,
         partial(algorithms.hierarchical_all_reduce, local=8),
-    ],
-)
-@pytest.mark.parametrize("ranks", [8, 16, 64])
-def test_latency_is_that_of_the_longest_path_of_a_chunk(
-    make: Callable[[int], Schedule], ranks: int
-) -> None:
-    for inside, between, local in product((1e-6, 9e-6), (2e-6, 5e-6), (2, 8)):
-        network = nodes(local, Link(inside, 1e-9), Link(between, 1e-8))
-        by_path = longest_path(make(ranks), local, inside, between)
-        assert seconds(make(ranks), 0, network) == pytest.approx(by_path)
+    ]
+    found, by_path = {}, {}
+    for make, ranks in product(makers, (8, 16, 64)):
+        schedule = make(ranks)
+        for case in product((1e-6, 9e-6), (2e-6, 5e-6), (2, 8)):
+            inside, between, local = case
+            network = nodes(local, Link(inside, 1e-9), Link(between, 1e-8))
+            found[schedule.name, ranks, *case] = seconds(schedule, 0, network)
+            latency = longest_path(schedule, local, inside, between)
+            by_path[schedule.name, ranks, *case] = pytest.approx(latency)
+    alike(found, by_path)
 
 
 def test_a_rank_that_hears_from_two_in_a_run_of_steps_is_as_late_as_the_later_one() -> None:
@@ -150,26 +151,32 @@ def message_by_message(schedule: Schedule, nbytes: float, link: Link, gamma: flo
 
 
 @pytest.mark.claim("A7")
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 12, 33])
-def test_the_price_is_that_of_every_message_one_by_one(ranks: int) -> None:
+def test_the_price_is_that_of_every_message_one_by_one() -> None:
     """By hand, and step by step without the outline, by which a price skips repetitions."""
-    for schedule in everything(ranks):
-        steps = list(schedule)
+    found, right = {}, {}
+    nets = {"cores": shared(LINK, 3e-10), "nodes": nodes(2, LINK, SLOW)}
+    for schedule in chain.from_iterable(map(everything, (1, 2, 3, 8, 12, 33))):
+        name, ranks, steps = f"{schedule.name}{schedule.phases}", schedule.ranks, list(schedule)
+        case = name, ranks, "switch"
+        found[case] = seconds(schedule, SIZE, switch(LINK, 3e-10))
+        right[case] = pytest.approx(message_by_message(schedule, SIZE, LINK, 3e-10))
         single = Schedule("all", "all_reduce", ranks, schedule.chunks, lambda steps=steps: steps)
-        by_hand = message_by_message(schedule, SIZE, LINK, 3e-10)
-        assert seconds(schedule, SIZE, switch(LINK, 3e-10)) == pytest.approx(by_hand)
-        for net in (shared(LINK, 3e-10), nodes(2, LINK, Link(1e-4, 1e-8))):
-            for size in (0, SIZE):
-                assert seconds(schedule, size, net) == pytest.approx(seconds(single, size, net))
+        for size, net in product((0, SIZE), nets):
+            found[name, ranks, net, size] = seconds(schedule, size, nets[net])
+            right[name, ranks, net, size] = pytest.approx(seconds(single, size, nets[net]))
+    alike(found, right)
 
 
 @pytest.mark.claim("B5")
-@pytest.mark.parametrize("ranks", [4, 8, 16, 100])
-def test_ring_and_tree_cross_where_the_formulas_say(ranks: int) -> None:
-    ring_steps, tree_steps = 2 * (ranks - 1), 2 * math.ceil(math.log2(ranks))
-    saved = tree_steps - ring_steps / ranks
-    crossing = LINK.alpha / LINK.beta * (ring_steps - tree_steps) / saved
-    for size, winner in ((crossing / 2, "tree"), (crossing * 2, "ring")):
-        ring = seconds(algorithms.ring_all_reduce(ranks), size, switch(LINK))
-        tree = seconds(algorithms.tree_all_reduce(ranks), size, switch(LINK))
-        assert ("ring" if ring < tree else "tree") == winner
+def test_ring_and_tree_cross_where_the_formulas_say() -> None:
+    cheaper = {}
+    for ranks in (4, 8, 16, 100):
+        ring_steps, tree_steps = 2 * (ranks - 1), 2 * math.ceil(math.log2(ranks))
+        saved = tree_steps - ring_steps / ranks
+        crossing = LINK.alpha / LINK.beta * (ring_steps - tree_steps) / saved
+        ring, tree = (
+            [seconds(make(ranks), crossing * times, switch(LINK)) for times in (0.5, 2)]
+            for make in (algorithms.ring_all_reduce, algorithms.tree_all_reduce)
+        )
+        cheaper[ranks] = [a < b for a, b in zip(ring, tree, strict=True)]
+    assert set(map(tuple, cheaper.values())) == {(False, True)}, cheaper

@@ -1,6 +1,8 @@
 """Orders of a pipeline: proven by replay, priced by their formulas, refused where they hang."""
 
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 
 import pytest
 
@@ -22,61 +24,71 @@ from minidist.schedule.pipeline import (
     sequence,
     zero_bubble,
 )
-
-SIZES = [(ranks, micro) for ranks in (1, 2, 3, 4, 7, 16) for micro in (1, 2, 3, 8, 32)]
+from tests.support.cases import alike
+from tests.support.refusals import all_refused, says
 
 
 @pytest.mark.claim("G1")
-@pytest.mark.parametrize(("ranks", "micro"), SIZES)
-def test_the_bubble_of_gpipe_and_of_1f1b_is_the_formulas(ranks: int, micro: int) -> None:
-    for order in (gpipe(ranks, micro), one_f_one_b(ranks, micro)):
-        for takes in ({"F": 1.0, "B": 2.0}, {"F": 1.0, "B": 1.0}, {"F": 3.0, "B": 4.0}):
-            share = (ranks - 1) / (micro + ranks - 1)
-            assert bubble(replay(order, takes)) == pytest.approx(share)
-        assert messages(order) == 2 * (ranks - 1) * micro
-    assert most_held(gpipe(ranks, micro)) == [micro] * ranks
-    assert most_held(one_f_one_b(ranks, micro)) == [min(micro, ranks - r) for r in range(ranks)]
+def test_the_bubble_of_gpipe_and_of_1f1b_is_the_formulas() -> None:
+    takes = ({"F": 1.0, "B": 2.0}, {"F": 1.0, "B": 1.0}, {"F": 3.0, "B": 4.0})
+    found, formula = {}, {}
+    for n, micro in product((1, 2, 3, 16), (1, 2, 8, 32)):
+        orders = {"gpipe": gpipe(n, micro), "1f1b": one_f_one_b(n, micro)}
+        held = {"gpipe": [micro] * n, "1f1b": [min(micro, n - r) for r in range(n)]}
+        for name, order in orders.items():
+            bubbles = [bubble(replay(order, each)) for each in takes]
+            found[name, n, micro] = [*bubbles, messages(order), *most_held(order)]
+            shares = [(n - 1) / (micro + n - 1)] * len(takes)
+            formula[name, n, micro] = [*shares, 2 * (n - 1) * micro, *held[name]]
+    alike(found, {case: pytest.approx(each) for case, each in formula.items()})
 
 
-@pytest.mark.parametrize("chunks", [1, 2, 3])
-@pytest.mark.parametrize(("ranks", "micro"), [(n, m * n) for n in (1, 2, 3, 8) for m in (1, 2, 5)])
-def test_interleaving_divides_the_bubble_by_the_chunks(ranks: int, micro: int, chunks: int) -> None:
-    order = interleaved(ranks, micro, chunks)
-    passes = replay(order, {"F": 1 / chunks, "B": 2 / chunks})
-    waits = max(each.end for each in passes) - 3 * micro
-    assert waits == pytest.approx(3 * (ranks - 1) / chunks)
-    assert bubble(passes) == pytest.approx((ranks - 1) / (chunks * micro + ranks - 1))
-    assert messages(order) == (2 * (chunks * ranks - 1) * micro if ranks > 1 else 0)
-    ahead = [2 * (ranks - 1 - rank) + (chunks - 1) * ranks for rank in range(ranks)]
-    assert most_held(order) == [min(1 + each, chunks * micro) for each in ahead]
+def test_interleaving_divides_the_bubble_by_the_chunks() -> None:
+    found, formula = {}, {}
+    for n, rounds, chunks in product((1, 2, 3, 8), (1, 2, 5), (1, 2, 3)):
+        micro = rounds * n
+        order = interleaved(n, micro, chunks)
+        passes = replay(order, {"F": 1 / chunks, "B": 2 / chunks})
+        ends = max(each.end for each in passes)
+        found[n, micro, chunks] = [bubble(passes), ends, messages(order), *most_held(order)]
+        ahead = [2 * (n - 1 - rank) + (chunks - 1) * n for rank in range(n)]
+        formula[n, micro, chunks] = [
+            (n - 1) / (chunks * micro + n - 1),
+            3 * micro + 3 * (n - 1) / chunks,
+            2 * (chunks * n - 1) * micro * (n > 1),
+            *(min(1 + each, chunks * micro) for each in ahead),
+        ]
+    alike(found, {case: pytest.approx(each) for case, each in formula.items()})
 
 
-@pytest.mark.parametrize(("ranks", "micro"), [(n, m) for n in (1, 2, 4, 8) for m in (n, 2 * n, 19)])
-def test_zero_bubble_waits_for_forward_alone_and_holds_no_more(ranks: int, micro: int) -> None:
-    order = zero_bubble(ranks, micro)
-    assert max(each.end for each in replay(order)) == 3 * micro + ranks - 1
-    assert max(most_held(order)) == max(most_held(one_f_one_b(ranks, micro)))
-    assert messages(order) == 2 * (ranks - 1) * micro
+def test_zero_bubble_waits_for_forward_alone_and_holds_no_more() -> None:
+    found, formula = {}, {}
+    for n, micro in ((n, m) for n, m in product((1, 2, 4, 8), (1, 2, 4, 8, 16, 19)) if m >= n):
+        order = zero_bubble(n, micro)
+        ends = max(each.end for each in replay(order))
+        found[n, micro] = ends, max(most_held(order)), messages(order)
+        most = max(most_held(one_f_one_b(n, micro)))
+        formula[n, micro] = 3 * micro + n - 1, most, 2 * (n - 1) * micro
+    alike(found, formula)
 
 
-@pytest.mark.parametrize("order", [gpipe(4, 6), one_f_one_b(4, 6), interleaved(4, 8, 2),
-                                   zero_bubble(4, 6)])  # fmt: skip
-def test_the_sequence_has_all_work_after_what_it_needs(order: Order) -> None:
-    works, done = sequence(order), set[Work]()
-    last = max(work.stage for work in works)
-    for work in works:
-        kind, stage, m = work
-        if kind == "F":
-            assert not stage or Work("F", stage - 1, m) in done
-        if kind in "BI":
-            assert Work("F", stage, m) in done
-            assert stage == last or Work(kind, stage + 1, m) in done
-        if kind == "W":
-            assert Work("I", stage, m) in done
-        done.add(work)
-    assert sorted(works) == sorted(work for of_rank in order for work in of_rank)
-    for rank, of_rank in enumerate(order):
-        assert [work for work in works if work.stage % 4 == rank] == [*of_rank]
+def test_the_sequence_has_all_work_after_what_it_needs() -> None:
+    for order in (gpipe(4, 6), one_f_one_b(4, 6), interleaved(4, 8, 2), zero_bubble(4, 6)):
+        works, done = sequence(order), set[Work]()
+        last = max(work.stage for work in works)
+        for work in works:
+            kind, stage, m = work
+            if kind == "F":
+                assert not stage or Work("F", stage - 1, m) in done
+            if kind in "BI":
+                assert Work("F", stage, m) in done
+                assert stage == last or Work(kind, stage + 1, m) in done
+            if kind == "W":
+                assert Work("I", stage, m) in done
+            done.add(work)
+        assert sorted(works) == sorted(work for of_rank in order for work in of_rank)
+        for rank, of_rank in enumerate(order):
+            assert [work for work in works if work.stage % 4 == rank] == [*of_rank]
 
 
 def test_a_message_that_takes_its_time_makes_only_the_ends_longer() -> None:
@@ -105,11 +117,12 @@ WRONG: dict[str, list[list[tuple[str, int, int]]]] = {
 }
 
 
-@pytest.mark.parametrize("text", WRONG)
-def test_an_order_that_is_no_pipelines_is_refused_with_who_waits_for_whom(text: str) -> None:
-    with pytest.raises(ScheduleError) as caught:
-        replay([[Work(*work) for work in works] for works in WRONG[text]])
-    assert str(caught.value) == text
+def test_an_order_that_is_no_pipelines_is_refused_with_who_waits_for_whom() -> None:
+    orders = {
+        text: [[Work(*work) for work in works] for works in order] for text, order in WRONG.items()
+    }
+    said = {text: says(partial(replay, order), ScheduleError) for text, order in orders.items()}
+    alike(said, {text: f"ScheduleError: {text}" for text in WRONG})
 
 
 def test_with_blocking_sends_gpipe_comes_through_and_1f1b_does_not() -> None:
@@ -122,25 +135,24 @@ def test_with_blocking_sends_gpipe_comes_through_and_1f1b_does_not() -> None:
         assert " sends " in blocked(order)
 
 
-@pytest.mark.parametrize("order", [gpipe(3, 4), interleaved(3, 6, 2), zero_bubble(3, 4)])
-def test_a_program_has_a_receive_for_each_send(order: Order) -> None:
-    calls = [(rank, call) for rank in range(3) for call in program(order, rank)]
-    sent = [(rank, call.peer, call.work) for rank, call in calls if call.sends]
-    received = [(call.peer, rank, call.work) for rank, call in calls if not call.sends]
-    assert sorted(sent) == sorted(received)
-    assert len(sent) == messages(order) == len({*sent})
+def test_a_program_has_a_receive_for_each_send() -> None:
+    for order in (gpipe(3, 4), interleaved(3, 6, 2), zero_bubble(3, 4)):
+        calls = [(rank, call) for rank in range(3) for call in program(order, rank)]
+        sent = [(rank, call.peer, call.work) for rank, call in calls if call.sends]
+        received = [(call.peer, rank, call.work) for rank, call in calls if not call.sends]
+        assert sorted(sent) == sorted(received)
+        assert len(sent) == messages(order) == len({*sent})
 
 
 def test_sizes_that_no_order_has_are_refused() -> None:
-    for make in (gpipe, one_f_one_b, zero_bubble):
-        with pytest.raises(ValueError, match="micro must be at least 1, got 0"):
-            make(2, 0)
-        with pytest.raises(ValueError, match="ranks must be at least 1, got 0"):
-            make(0, 2)
-    with pytest.raises(ScheduleError, match="6 micro-batches do not divide into rounds of 4, one"):
-        interleaved(4, 6, 2)
-    with pytest.raises(ValueError, match="chunks must be at least 1, got 0"):
-        interleaved(4, 8, 0)
+    makers = (gpipe, one_f_one_b, zero_bubble)
+    rows = [(partial(make, 2, 0), "micro must be at least 1, got 0") for make in makers]
+    rows += [(partial(make, 0, 2), "ranks must be at least 1, got 0") for make in makers]
+    rows += [
+        (partial(interleaved, 4, 6, 2), "6 micro-batches do not divide into rounds of 4, one"),
+        (partial(interleaved, 4, 8, 0), "chunks must be at least 1, got 0"),
+    ]
+    all_refused(rows, ValueError, ScheduleError)
 
 
 @pytest.mark.parametrize("order", [gpipe, one_f_one_b])

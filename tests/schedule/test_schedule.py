@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -16,6 +17,8 @@ from minidist.schedule.program import program
 from minidist.schedule.replay import goal, start
 from minidist.schedule.schedule import Collective, Schedule, Send, Step, bounds
 from minidist.schedule.traffic import replay, traffic
+from tests.support.cases import alike
+from tests.support.refusals import all_refused
 from tests.support.schedules import step_of
 
 
@@ -31,9 +34,8 @@ def test_a_step_gives_back_the_messages_it_was_made_of() -> None:
     assert len(Step.of(src=[0, 1], dst=2, chunk=0, reduce=True)) == 2
 
 
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
+def test_check_rejects_and_names_step_and_message() -> None:
+    rows: list[tuple[list[list[Send]], str]] = [
         ([[Send(0, 4, 0, True)]], r"step 1: rank 0 sends chunk 0 to rank 4.*not in 0\.\.3"),
         ([[Send(0, 1, 0, True)], [], [Send(-1, 0, 0, True)]], r"step 2: rank -1 .*not in 0\.\.3"),
         ([[Send(0, 1, 4, True)]], r"chunk 4 .*a chunk is not in 0\.\.3"),
@@ -44,11 +46,9 @@ def test_a_step_gives_back_the_messages_it_was_made_of() -> None:
         ([[Send(0, 1, 0, True, 2), Send(2, 1, 1, False)]], r"race: .* written twice"),
         ([[Send(0, 1, 0, False), Send(1, 2, 0, False)]], r"rank 0 sends .*race: .* is also sent"),
         ([[Send(0, 1, 0, True), Send(2, 1, 1, True)]], r"reduces two messages in one step"),
-    ],
-)
-def test_check_rejects_and_names_step_and_message(steps: list[list[Send]], message: str) -> None:
-    with pytest.raises(ScheduleError, match=message):
-        schedule_of(*steps).check()
+    ]
+    made = [(schedule_of(*steps).check, message) for steps, message in rows]
+    all_refused(made, ScheduleError)
 
 
 def test_check_allows_what_is_safe() -> None:
@@ -72,16 +72,21 @@ PROMISES: dict[Collective, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("collective", get_args(Collective))
-def test_what_a_collective_starts_from_and_promises(collective: Collective) -> None:
+def test_what_a_collective_starts_from_and_promises() -> None:
     letters = {"0": (0,), "1": (1,), "2": (2,), "+": (0, 1, 2), ".": (), "?": None}
-    before, after = (
-        tuple(tuple(letters[letter] for letter in word) for word in words.split())
-        for words in PROMISES[collective]
-    )
-    chunks = len(before[0])
-    assert start(collective, 3, chunks, root=1) == before
-    assert goal(collective, 3, chunks, root=1, by=int(collective == "shift")) == after
+    found, right = {}, {}
+    for collective in get_args(Collective):
+        before, after = (
+            tuple(tuple(letters[letter] for letter in word) for word in words.split())
+            for words in PROMISES[collective]
+        )
+        right[collective] = before, after
+        chunks, by = len(before[0]), int(collective == "shift")
+        found[collective] = (
+            start(collective, 3, chunks, root=1),
+            goal(collective, 3, chunks, root=1, by=by),
+        )
+    alike(found, right)
 
 
 def test_replay_refuses_to_use_what_is_not_there() -> None:
@@ -89,40 +94,38 @@ def test_replay_refuses_to_use_what_is_not_there() -> None:
         steps = [step_of([send]) for send in sends]
         return Schedule("test", "gather", 3, 3, lambda: steps, root=1)
 
-    with pytest.raises(ScheduleError, match=r"step 1: rank 0 sends chunk 2 .*: rank 0 does not"):
-        replay(gather(Send(0, 1, 2, False)))
-    with pytest.raises(ScheduleError, match=r"step 2: .* reduces .*: rank 1 does not hold it"):
-        replay(gather(Send(0, 1, 0, False), Send(2, 1, 2, True)))
+    early, empty = gather(Send(0, 1, 2, False)), gather(Send(0, 1, 0, False), Send(2, 1, 2, True))
+    rows = [
+        (partial(replay, early), r"step 1: rank 0 sends chunk 2 .*: rank 0 does not"),
+        (partial(replay, empty), r"step 2: .* reduces .*: rank 1 does not hold it"),
+    ]
+    all_refused(rows, ScheduleError)
     assert replay(gather(Send(0, 1, 0, False), Send(2, 1, 2, False))).right() == 3
 
 
 @pytest.mark.claim("B7")
-@pytest.mark.parametrize("chunks", [1, 2, 3, 4, 5, 7, 8, 33])
-def test_uneven_slices_are_shorter_at_the_end_and_nothing_is_padded(chunks: int) -> None:
-    for numel in (0, 1, chunks - 1, chunks, chunks + 1, 13 * chunks - 1, 13 * chunks + 1):
-        edge = bounds(numel, chunks)
-        sizes = np.diff(edge)
-        assert (edge[0], sizes.sum()) == (0, numel)
-        assert (sizes[:-1] >= sizes[1:]).all()
-        assert sizes.max() - sizes.min() <= 1
+def test_uneven_slices_are_shorter_at_the_end_and_nothing_is_padded() -> None:
+    for chunks in (1, 2, 3, 8, 33):
+        for numel in (0, 1, chunks - 1, chunks, chunks + 1, 13 * chunks - 1, 13 * chunks + 1):
+            edge = bounds(numel, chunks)
+            sizes = np.diff(edge)
+            assert (edge[0], sizes.sum()) == (0, numel)
+            assert (sizes[:-1] >= sizes[1:]).all(), (chunks, numel)
+            assert sizes.max() - sizes.min() <= 1, (chunks, numel)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "early"),
-    [
+def test_receives_are_posted_early_where_nothing_can_be_lost() -> None:
+    """Rank 0: may it post what comes second while what comes first is on its way?"""
+    rows = [
         (Send(1, 2, 0, False), Send(1, 0, 0, False), True),  # rank 0 had nothing to do with it
         (Send(1, 0, 0, False), Send(2, 0, 0, False), False),  # what came would be overwritten
         (Send(0, 1, 0, False), Send(2, 0, 0, False), False),  # what leaves would be overwritten
         (Send(0, 1, 0, False), Send(1, 0, 0, False), True),  # it has left before this is sent
         (Send(0, 1, 0, False), Send(2, 0, 0, True), True),  # what is reduced has an inbox
-    ],
-)
-def test_receives_are_posted_early_where_nothing_can_be_lost(
-    before: Send, after: Send, early: bool
-) -> None:
-    """Rank 0: may it post what comes `after` while what comes `before` is on its way?"""
-    steps = program(schedule_of([before], [after]), 0).steps
-    assert [step.early for step in steps] == [True, early]
+    ]
+    programs = [program(schedule_of([before], [after]), 0) for before, after, _ in rows]
+    early = [[step.early for step in each.steps] for each in programs]
+    assert early == [[True, right] for *_, right in rows]
 
 
 # Numbers that a formula would take, and answer wrongly, are refused by name.
@@ -158,12 +161,10 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("ask", "error", "message"), REFUSED, ids=[row[2] for row in REFUSED])
-def test_a_wrong_number_is_refused_by_name(
-    ask: Callable[[], Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        ask()
+def test_a_wrong_number_is_refused_by_name() -> None:
+    for kind in (TypeError, ValueError):
+        rows = [(ask, message) for ask, error, message in REFUSED if error is kind]
+        all_refused(rows, kind)
 
 
 def test_what_stands_for_a_number_is_one() -> None:

@@ -1,6 +1,7 @@
 """How a call is refused, in words: no exception is kept, nor what its traceback holds."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -17,3 +18,17 @@ def says(call: Callable[[], object], *kinds: type[Exception]) -> str:
     with pytest.raises(kinds or REFUSALS) as told:
         call()
     return f"{type(told.value).__name__}: {told.value}"
+
+
+def all_refused(rows: Iterable[tuple[Callable[[], object], str]], *kinds: type[Exception]) -> None:
+    """Assert that each call is refused in the words of its pattern; all others are listed."""
+    wrong = []
+    for call, pattern in rows:
+        try:
+            said = f"nothing, and returned {call()!r}"
+        except Exception as error:  # any other kind is an offender, too
+            said = f"{type(error).__name__}: {error}"
+            if isinstance(error, kinds or REFUSALS) and re.search(pattern, str(error)):
+                continue
+        wrong.append(f"expected {pattern!r}, it said {said}")
+    assert not wrong, "\n".join(wrong)
