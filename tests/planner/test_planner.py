@@ -4,6 +4,8 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -23,7 +25,10 @@ from minidist.planner.sizes import Sizes
 from minidist.schedule.algorithms import hierarchical_all_reduce, ring_all_reduce
 from minidist.schedule.cost import Link, nodes, price, switch
 from minidist.schedule.lanes import spans
+from minidist.schedule.traffic import traffic
 from minidist.train.gpt import GPT
+from tests.support.cases import alike
+from tests.support.refusals import all_refused
 
 SMALL = Sizes.gpt(2, 64, 64, 32)
 SEVEN = Sizes.gpt(32, 4096, 32_000, 2048)  # 6.6 billion
@@ -87,11 +92,11 @@ KINDS: list[Callable[[Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_model_may_return_a_dict_or_a_tuple(kind: Callable[[Any], Any]) -> None:
+def test_a_model_may_return_a_dict_or_a_tuple() -> None:
     net, x = nn.Sequential(nn.Linear(6, 4), nn.Softplus(), nn.Linear(4, 5)), torch.zeros(2, 6)
-    assert Sizes.of(Wraps(net, kind), x) == Sizes.of(net, x)
-    minidist.plan(Wraps(net, kind), "H100", 2, sample=x)
+    for kind in KINDS:
+        assert Sizes.of(Wraps(net, kind), x) == Sizes.of(net, x)
+        minidist.plan(Wraps(net, kind), "H100", 2, sample=x)
 
 
 def test_an_lstm_is_counted_step_by_step() -> None:
@@ -107,33 +112,28 @@ def frozen() -> nn.Module:
     return net
 
 
-@pytest.mark.parametrize(
-    ("module", "how", "said"),
-    [
-        (nn.Linear(2, 2), {"sample": torch.zeros(())}, "sample: expected a tensor of at least one"),
-        (nn.Linear(2, 2), {"sample": [1.0]}, r"sample: expected a tensor .*, got \[1.0\]"),
-        (3, {}, "module: expected an nn.Module, got 3"),
-        (nn.LSTM(2, 2), {}, "model: expected samples along the first dimension, got batch_first"),
-        (frozen(), {}, "model: expected .* all trained, .* got 2 frozen ones, such as 0.weight"),
-        (
-            Wraps(nn.Linear(2, 2), lambda y: None),
-            {},
-            "model: .* return .* got NoneType",
-        ),
-        (
-            Wraps(nn.Linear(2, 2), lambda y: {"a": y.detach()}),
-            {},
-            "model: .* gradient.* got dict",
-        ),
-        (nn.Linear(2, 2), {"units": ["0"]}, r"units: expected names of modules .*, got \['0'\]"),
-        (nn.Sequential(nn.Linear(2, 2)), {"units": "0"}, "units: expected names .*, got '0'"),
-    ],
-)
-def test_a_module_that_would_be_counted_wrongly_is_refused(
-    module: Any, how: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ValueError, match=said):
-        Sizes.of(module, **{"sample": torch.zeros(1, 2), **how})
+def test_a_module_that_would_be_counted_wrongly_is_refused() -> None:
+    def of(module: Any, sample: Any = None, **how: Any) -> Callable[[], Sizes]:
+        return partial(Sizes.of, module, torch.zeros(1, 2) if sample is None else sample, **how)
+
+    net, named = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))
+    first = "model: expected samples along the first dimension, got batch_first"
+    trained = "model: expected .* all trained, .* got 2 frozen ones, such as 0.weight"
+    nothing, apart = Wraps(net, lambda y: None), Wraps(net, lambda y: {"a": y.detach()})
+    all_refused(
+        [
+            (of(net, torch.zeros(())), "sample: expected a tensor of at least one"),
+            (of(net, [1.0]), r"sample: expected a tensor .*, got \[1.0\]"),
+            (of(3), "module: expected an nn.Module, got 3"),
+            (of(nn.LSTM(2, 2)), first),
+            (of(frozen()), trained),
+            (of(nothing), "model: .* return .* got NoneType"),
+            (of(apart), "model: .* gradient.* got dict"),
+            (of(net, units=["0"]), r"units: expected names of modules .*, got \['0'\]"),
+            (of(named, units="0"), "units: expected names .*, got '0'"),
+        ],
+        ValueError,
+    )
 
 
 # ---- communication: what the schedules say ----
@@ -146,23 +146,21 @@ def step(
     return TrainingStep(sizes, gpu, bytes_each(policy), local, count, **how)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8, 16, 24])
-@pytest.mark.parametrize("per_node", [8, 2, 1])
-def test_a_bucket_takes_what_nccl_takes_and_sends_what_a_ring_sends(
-    ranks: int, per_node: int
-) -> None:
-    gpu = H100._replace(per_node=per_node)
-    one = step(SMALL, gpu, ranks, bucket_cap_mb=1e6)  # a first bucket of 1 MiB holds all
-    nbytes = 4 * SMALL.parameters
-    assert len(memory.buckets(one)) == 1
-    found = formulas.forecast(one, "ddp")
-    took = nccl.seconds("all_reduce", nbytes, one.nodes, one.local, gpu)
-    assert found["communication"] == pytest.approx(took)
-    schedule = ring_all_reduce(ranks)
-    chunks = sum(int(each.width[each.src == 0].sum()) for each in schedule)
-    messages = sum(int((each.src == 0).sum()) for each in schedule)
-    assert found["sent"] == pytest.approx(chunks * nbytes / schedule.chunks, rel=1e-12)
-    assert found["messages"] == messages
+def test_a_bucket_takes_what_nccl_takes_and_sends_what_a_ring_sends() -> None:
+    found, right = {}, {}
+    for ranks, per_node in product((1, 2, 3, 8, 16, 24), (8, 2, 1)):
+        gpu = H100._replace(per_node=per_node)
+        one = step(SMALL, gpu, ranks, bucket_cap_mb=1e6)  # a first bucket of 1 MiB holds all
+        nbytes = 4 * SMALL.parameters
+        assert len(memory.buckets(one)) == 1
+        told = formulas.forecast(one, "ddp")
+        found[ranks, per_node] = told["communication"], told["sent"], told["messages"]
+        took = nccl.seconds("all_reduce", nbytes, one.nodes, one.local, gpu)
+        sends = traffic(ring_all_reduce(ranks), nbytes // 4, 4)
+        messages = int(sends.sent_messages[0])
+        share = 2 * (ranks - 1) / ranks * nbytes
+        right[ranks, per_node] = pytest.approx(took), pytest.approx(share, rel=1e-12), messages
+    alike(found, right)
 
 
 def by_schedule(one: TrainingStep, nbytes: float) -> float:
@@ -175,25 +173,23 @@ def by_schedule(one: TrainingStep, nbytes: float) -> float:
     return price(schedule, nodes(one.local, inside, between, rails=one.local))(nbytes)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
-@pytest.mark.parametrize("per_node", [8, 2, 1])
-def test_on_links_that_nccl_does_not_know_a_collective_costs_what_the_schedules_cost(
-    ranks: int, per_node: int
-) -> None:
-    gpu = H100._replace(generation="", nvlink_latency=3e-6, network_latency=1e-5, per_node=per_node)
-    one, nbytes = step(SMALL, gpu, ranks), 4.0 * SMALL.parameters
-    took = by_schedule(one, nbytes)
-    assert links.collective(one, "all_reduce", nbytes) == pytest.approx(took, rel=1e-12)
-    for half in ("all_gather", "reduce_scatter"):
-        assert links.collective(one, half, nbytes) == pytest.approx(took / 2, rel=1e-12)
+def test_on_links_that_nccl_does_not_know_a_collective_costs_what_the_schedules_cost() -> None:
+    strange, found, right = H100._replace(generation="", nvlink_latency=3e-6), {}, {}
+    for ranks, per_node in product((1, 2, 4, 8), (8, 2, 1)):
+        gpu = strange._replace(network_latency=1e-5, per_node=per_node)
+        one, nbytes = step(SMALL, gpu, ranks), 4.0 * SMALL.parameters
+        took = by_schedule(one, nbytes)
+        names = {"all_reduce": 1, "all_gather": 2, "reduce_scatter": 2}
+        found[ranks, per_node] = [links.collective(one, name, nbytes) for name in names]
+        shares = [took / parts for parts in names.values()]
+        right[ranks, per_node] = pytest.approx(shares, rel=1e-12)
+    alike(found, right)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "per_node", "split"),
-    [(5, 8, (5, 1)), (16, 8, (8, 2)), (12, 8, (4, 3)), (9, 8, (1, 9)), (3, 1, (1, 3))],
-)
-def test_ranks_fill_nodes_evenly(ranks: int, per_node: int, split: tuple[int, int]) -> None:
-    assert formulas.into_nodes(ranks, H100._replace(per_node=per_node)) == split
+def test_ranks_fill_nodes_evenly() -> None:
+    splits = {(5, 8): (5, 1), (16, 8): (8, 2), (12, 8): (4, 3), (9, 8): (1, 9), (3, 1): (1, 3)}
+    found = {(n, full): formulas.into_nodes(n, H100._replace(per_node=full)) for n, full in splits}
+    alike(found, splits)
 
 
 def test_a_strategy_sends_in_its_phase() -> None:
@@ -278,35 +274,36 @@ def test_bytes_sent_are_two_models_or_three() -> None:
 # ---- memory: what the wrappers' own layouts say ----
 
 
-@pytest.mark.parametrize("policy", [FP32, MIXED, AUTOCAST], ids=lambda policy: policy.name)
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_memory_is_what_the_layouts_of_the_wrappers_take(policy: Any, ranks: int) -> None:
-    with torch.device("meta"):
-        net = GPT(512, 512, 6, 8, 64).to(policy.weights)  # buckets are filled by its bytes
-    sizes = Sizes.gpt(6, 512, 512, 64)
-    how = {"policy": policy, "gradient_as_bucket_view": True, "foreach": False}
-    found = forecasts(sizes, "H100", ranks, batch=2, **how)
-    blocks = [f"blocks.{number}" for number in range(6)]
-    for name, how in {
+def test_memory_is_what_the_layouts_of_the_wrappers_take() -> None:
+    sizes, found, right = Sizes.gpt(6, 512, 512, 64), {}, {}
+    units = {"strategy": "fsdp", "units": [f"blocks.{number}" for number in range(6)]}
+    hows: dict[str, dict[str, Any]] = {
         "ddp": {"strategy": "ddp", "gradient_as_bucket_view": True},
         "zero1": {"strategy": "zero1", "gradient_as_bucket_view": True},
         "zero2": {"strategy": "zero2"},
-        "fsdp": {"strategy": "fsdp", "units": blocks},
-        "fsdp_kept": {"strategy": "fsdp", "units": blocks, "reshard_after_forward": False},
-    }.items():
-        kept = int(found[name].memory["activations"])
-        want = predict(net, ranks, policy=policy, activations=kept, **how)  # type: ignore[arg-type]
-        state = sum(found[name].memory[part] for part in STATE)
-        assert state == pytest.approx(want.state.total, rel=2e-3), name
-        cast = 2 * sizes.parameters if policy is AUTOCAST and "fsdp" not in name else 0
-        if name != "zero1":  # there it is on DDP's gradients, and here on the rank's own
+        "fsdp": units,
+        "fsdp_kept": {**units, "reshard_after_forward": False},
+    }
+    for policy, ranks in product((FP32, MIXED, AUTOCAST), (2, 4)):
+        with torch.device("meta"):
+            net = GPT(512, 512, 6, 8, 64).to(policy.weights)  # buckets are filled by its bytes
+        options = {"policy": policy, "gradient_as_bucket_view": True, "foreach": False}
+        told = forecasts(sizes, "H100", ranks, batch=2, **options)
+        for name, how in hows.items():
+            case, kept = (name, policy.name, ranks), int(told[name].memory["activations"])
+            want = predict(net, ranks, policy=policy, activations=kept, **how)
+            found[case, "state"] = sum(told[name].memory[part] for part in STATE)
+            right[case, "state"] = pytest.approx(want.state.total, rel=2e-3)
+            cast = 2 * sizes.parameters if policy is AUTOCAST and "fsdp" not in name else 0
             always = want.parameters + want.master + want.moments
             begins = always + want.at_begin + kept + cast
             peak = max(begins, always + want.unsharded + want.gradients)
             if name == "fsdp_kept":  # weights are dropped while gradients come: never all of both
-                assert begins <= found[name].peak <= 1.04 * peak
-            else:
-                assert found[name].peak == pytest.approx(peak, rel=0.04), name
+                assert begins <= told[name].peak <= 1.04 * peak, case
+            elif name != "zero1":  # there it is on DDP's gradients, and here on the rank's own
+                found[case, "peak"] = told[name].peak
+                right[case, "peak"] = pytest.approx(peak, rel=0.04)
+    alike(found, right)
 
 
 def test_hybrid_sharding_shards_over_the_ranks_of_a_node() -> None:
@@ -428,16 +425,16 @@ def test_the_slowest_resource_binds() -> None:
     assert forecasts(sizes, narrow, 8)["fsdp"].binds == "memory bandwidth"
 
 
-@pytest.mark.parametrize("policy", [FP32, MIXED], ids=lambda policy: policy.name)
-@pytest.mark.parametrize("again", [False, True])
-def test_the_optimizer_reads_and_writes_28_bytes_a_parameter_and_its_share_of_them(
-    policy: Any, again: bool
-) -> None:
-    gpu = A100._replace(flops=1e30, bandwidth=1.0)
-    found = forecasts(SMALL, gpu, 4, policy=policy, checkpointing=again)
-    for name, mine in {"single": 1, "ddp": 1, "zero1": 4, "zero2": 4, "fsdp": 4}.items():
-        each = (3 + again) * policy.weights.itemsize + 28 / mine
-        assert found[name].memory_traffic == pytest.approx(each * SMALL.parameters)
+def test_the_optimizer_reads_and_writes_28_bytes_a_parameter_and_its_share_of_them() -> None:
+    gpu, found, right = A100._replace(flops=1e30, bandwidth=1.0), {}, {}
+    shares = {"single": 1, "ddp": 1, "zero1": 4, "zero2": 4, "fsdp": 4}
+    for policy, again in product((FP32, MIXED), (False, True)):
+        told = forecasts(SMALL, gpu, 4, policy=policy, checkpointing=again)
+        weights = (3 + again) * policy.weights.itemsize
+        case = policy.name, again
+        found[case] = [told[name].memory_traffic / SMALL.parameters for name in shares]
+        right[case] = pytest.approx([weights + 28 / mine for mine in shares.values()])
+    alike(found, right)
 
 
 def test_a_gpu_computes_while_it_reads_and_writes() -> None:
@@ -499,13 +496,13 @@ def test_what_fits_nowhere_says_why_and_what_would_help() -> None:
         assert words in " ".join(found.reasons), found.reasons
 
 
-@pytest.mark.parametrize("kept", [1, 2048 * 80 * 8192])
-def test_the_ranks_that_are_said_to_help_do(kept: int) -> None:
-    sizes = SEVENTY._replace(activations=kept, activations_checkpointed=kept)
-    found = plan(sizes, "H100", 4, policy=FP32)
-    ranks = int(re.findall(r"fsdp fits on ([\d,]+) ranks\.", found.reasons[1])[0].replace(",", ""))
-    fits = [plan(sizes, "H100", n, policy=FP32).forecasts["fsdp"].fits for n in (ranks - 1, ranks)]
-    assert fits == [False, True]
+def test_the_ranks_that_are_said_to_help_do() -> None:
+    for kept in (1, 2048 * 80 * 8192):
+        sizes = SEVENTY._replace(activations=kept, activations_checkpointed=kept)
+        says = plan(sizes, "H100", 4, policy=FP32).reasons[1]
+        ranks = int(re.findall(r"fsdp fits on ([\d,]+) ranks\.", says)[0].replace(",", ""))
+        plans = [plan(sizes, "H100", n, policy=FP32) for n in (ranks - 1, ranks)]
+        assert [each.forecasts["fsdp"].fits for each in plans] == [False, True]
 
 
 def test_the_blocks_are_those_of_the_largest_list() -> None:
@@ -523,13 +520,11 @@ def test_a_plan_of_a_module_is_that_of_its_sizes() -> None:
     assert minidist.plan(net, "H100", 2, sample=sample) == plan(Sizes.of(net, sample), H100, 2)
 
 
+NAN = float("nan")
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"model": SMALL._replace(parameters=-1)}, r"sizes.parameters must be at least 1, got -1"),
     ({"model": SMALL._replace(operations=0)}, r"sizes.operations: expected a number above 0"),
-    (
-        {"model": SMALL._replace(activations=float("nan"))},
-        r"sizes.activations: expected a finite number",
-    ),
+    ({"model": SMALL._replace(activations=NAN)}, r"sizes.activations: expected a finite number"),
     ({"model": SMALL._replace(units=None)}, r"sizes.units: expected a whole number, got None"),
     ({"model": SMALL._replace(units=2.5)}, r"sizes.units: expected a whole number, got 2.5"),
     ({"model": SMALL._replace(tokens=0)}, r"sizes.tokens must be at least 1, got 0"),
@@ -560,10 +555,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "message"), BAD, ids=[next(iter(w)) for w, _ in BAD])
-def test_bad_input_names_the_argument(wrong: dict[str, Any], message: str) -> None:
-    how: dict[str, Any] = {"model": SMALL, "hardware": "H100", "ranks": 2, **wrong}
-    with pytest.raises((ValueError, TypeError), match=message):
-        plan(how.pop("model"), how.pop("hardware"), how.pop("ranks"), **how)
-    with pytest.raises(ValueError, match="layers must be at least 1, got 0"):
-        Sizes.gpt(0, 64, 64, 64)
+def test_bad_input_names_the_argument() -> None:
+    def asked(model: Any = SMALL, hardware: Any = "H100", ranks: Any = 2, **how: Any) -> Any:
+        return plan(model, hardware, ranks, **how)
+
+    rows: list[tuple[Callable[[], Any], str]] = [(partial(asked, **how), said) for how, said in BAD]
+    rows.append((partial(Sizes.gpt, 0, 64, 64, 64), "layers must be at least 1, got 0"))
+    all_refused(rows, ValueError, TypeError)

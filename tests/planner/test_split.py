@@ -1,6 +1,8 @@
 """Plans of models that are split by width and by depth before data parallelism."""
 
 from dataclasses import fields
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from minidist.planner.jobs import LARGE, MEDIUM
 from minidist.planner.planner import Forecast, plan
 from minidist.planner.split import Split
 from minidist.schedule.pipeline import bubble, interleaved, most_held, one_f_one_b, replay
+from tests.support.cases import alike
+from tests.support.refusals import all_refused
 
 LLAMA: dict[str, Any] = {"tensor": 8, "pipeline": 16, "micro_batches": 16}
 GRID = tuple(LLAMA.values())
@@ -27,20 +31,21 @@ def test_a_model_that_is_not_split_is_planned_as_it_is() -> None:
     assert forecasts(MEDIUM, 16)["fsdp"].bubble == 0
 
 
-@pytest.mark.parametrize("interleaved", [1, 2, 8])
-def test_llamas_grid_takes_what_its_bubble_and_its_activations_add(interleaved: int) -> None:
-    split = Split(*GRID, interleaved)
-    found = forecasts(**LLAMA, interleaved=interleaved)["zero2"]
-    tokens, layers = 16 * 8192, 8  # the most of a rank, of 126
-    node = 16 * tokens * LARGE.width * layers * 7 / 8  # 4 all-reduces of bf16 per block
-    done = LARGE.operations - LARGE.attention + LARGE.attention / H100.attention
-    assert found.compute == pytest.approx(3 * 16 * done / 128 / H100.rate(LARGE.width))
-    within = node / H100.nvlink  # and some latency
-    assert found.bubble == pytest.approx(15 / 16 / interleaved * (found.compute + within), rel=0.02)
-    replicas = 8 * LARGE.parameters / 128 * 127 / 128  # fp32 gradients and weights, over the cards
-    border = 4 * interleaved * tokens * LARGE.width / 8
-    assert found.sent == pytest.approx(node + replicas + border, rel=1e-3)
-    assert split.ranks * found.memory["weights"] == pytest.approx(4 * LARGE.parameters, rel=1e-6)
+def test_llamas_grid_takes_what_its_bubble_and_its_activations_add() -> None:
+    for stages in (1, 2, 8):
+        split = Split(*GRID, stages)
+        found = forecasts(**LLAMA, interleaved=stages)["zero2"]
+        tokens, layers = 16 * 8192, 8  # the most of a rank, of 126
+        node = 16 * tokens * LARGE.width * layers * 7 / 8  # 4 all-reduces of bf16 per block
+        done = LARGE.operations - LARGE.attention + LARGE.attention / H100.attention
+        assert found.compute == pytest.approx(3 * 16 * done / 128 / H100.rate(LARGE.width))
+        waits = 15 / 16 / stages * (found.compute + node / H100.nvlink)  # and some latency
+        assert found.bubble == pytest.approx(waits, rel=0.02)
+        replicas = 8 * LARGE.parameters / 128 * 127 / 128  # fp32 gradients and weights: the cards
+        border = 4 * stages * tokens * LARGE.width / 8
+        assert found.sent == pytest.approx(node + replicas + border, rel=1e-3)
+        weights = split.ranks * found.memory["weights"]
+        assert weights == pytest.approx(4 * LARGE.parameters, rel=1e-6)
 
 
 def test_llamas_step_takes_as_long_as_published_and_its_state_fits() -> None:
@@ -72,20 +77,18 @@ def test_activations_are_those_of_the_micro_batches_in_flight() -> None:
     assert many == pytest.approx(few), "with checkpoints, too"
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
-@pytest.mark.parametrize("rounds", [1, 2, 5])
-@pytest.mark.parametrize("chunks", [1, 2, 3])
-def test_bubble_and_held_activations_are_those_of_the_orders(
-    ranks: int, rounds: int, chunks: int
-) -> None:
-    if ranks == 1 < rounds * chunks:
-        return  # no pipeline
-    micro = ranks * rounds
-    order = interleaved(ranks, micro, chunks) if chunks > 1 else one_f_one_b(ranks, micro)
-    split = Split(1, ranks, micro, chunks)
-    waits = split.bubble / (1 + split.bubble)  # of the step, as an order's is
-    assert bubble(replay(order)) == pytest.approx(waits)
-    assert most_held(order)[0] / chunks == pytest.approx(split.held)
+def test_bubble_and_held_activations_are_those_of_the_orders() -> None:
+    found, right = {}, {}
+    for case in [(1, 1, 1), *product((2, 3, 8), (1, 2, 5), (1, 2, 3))]:
+        ranks, rounds, chunks = case
+        micro = ranks * rounds
+        order = interleaved(ranks, micro, chunks) if chunks > 1 else one_f_one_b(ranks, micro)
+        split = Split(1, ranks, micro, chunks)
+        waits = split.bubble / (1 + split.bubble)  # of the step, as an order's is
+        found[case] = waits, split.held
+        held = most_held(order)[0] / chunks
+        right[case] = pytest.approx(bubble(replay(order))), pytest.approx(held)
+    alike(found, right)
 
 
 def test_tensor_parallelism_splits_activations_and_the_state_of_a_rank() -> None:
@@ -151,8 +154,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "message"), BAD, ids=[next(iter(w)) for w, _ in BAD])
-def test_a_model_that_cannot_be_split_so_is_refused(wrong: dict[str, Any], message: str) -> None:
-    how: dict[str, Any] = {"ranks": 16_384, **LLAMA, **wrong}
-    with pytest.raises((ValueError, TypeError), match=message):
-        plan(LARGE, "H100", how.pop("ranks"), **how)
+def test_a_model_that_cannot_be_split_so_is_refused() -> None:
+    def asked(ranks: Any = 16_384, **how: Any) -> Any:
+        return plan(LARGE, "H100", ranks, **LLAMA | how)
+
+    rows = [(partial(asked, **how), said) for how, said in BAD]
+    all_refused(rows, ValueError, TypeError)
