@@ -31,6 +31,7 @@ from benchmarks.harness import environment
 from benchmarks.harness.record import record
 from benchmarks.harness.sections import Clock, Measure, Section, run
 from benchmarks.harness.setups import Scope, Setup, on_gpus
+from benchmarks.promises import broken
 
 TWO_AND_FOUR = (Setup(2), Setup(4))
 MESSAGES = (*TWO_AND_FOUR, Setup(8))
@@ -76,6 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := sorted(set(arguments) - set(CASES)):
         print(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}, or gpu, or gpu rates")
         return 2
+    kept = True
     for name in arguments or CASES:
         measure, scope = CASES[name]
         print(f"{name} ...")
@@ -84,7 +86,10 @@ def main(arguments: Sequence[str]) -> int:
             print("  " + ", ".join(f"{key} {value}" for key, value in row.items()))
             rows.append(row)
         print(f"wrote {record(name, rows, f'python -m benchmarks {name}')}")
-    return 0
+        for sentence in broken(name, rows):
+            kept = False
+            print(f"the record does not show what the course promises: {sentence}")
+    return 0 if kept else 1
 
 
 def run_sections(scope: Scope, name: str = "gpu") -> int:

@@ -139,31 +139,23 @@ def test_of_all_ranks_the_worst_is_recorded() -> None:
 # Times
 
 
-@pytest.mark.parametrize(
-    ("collective", "ranks", "seconds", "rate"),
-    [
+def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
+    for collective, ranks, seconds, rate in (
         ("all_reduce", 8, 0.5, 3.5e9),  # S/t * 2(n-1)/n
         ("reduce_scatter", 4, 1.0, 0.75e9),  # S/t * (n-1)/n
         ("all_gather", 1, 1.0, 0.0),
-    ],
-)
-def test_bus_bandwidth_is_that_of_nccl_tests(
-    collective: str, ranks: int, seconds: float, rate: float
-) -> None:
-    assert bus_bandwidth(collective, 10**9, ranks, seconds) == pytest.approx(rate)
+    ):
+        assert bus_bandwidth(collective, 10**9, ranks, seconds) == pytest.approx(rate)
 
 
-@pytest.mark.parametrize(
-    ("trials", "budget", "calls", "rounds"),
-    [
+def test_rounds_fit_the_budget() -> None:
+    for trials, budget, calls, rounds in (
         ([1e-5, 1e-5], 10.0, 20, 21),  # quick: as many as there may be
         ([0.5, 0.25], 3.75, 1, 4),  # slow: as many rounds as fit, and one to warm up
         ([0.5, 0.5], 3.0, 1, 0),  # two rounds tell nothing
-    ],
-)
-def test_rounds_fit_the_budget(trials: list[float], budget: float, calls: int, rounds: int) -> None:
-    assert turns.repeats_within(budget, trials) == (calls, rounds)
-    assert not rounds or calls * (1 + rounds) * sum(trials) <= budget
+    ):
+        assert turns.repeats_within(budget, trials) == (calls, rounds)
+        assert not rounds or calls * (1 + rounds) * sum(trials) <= budget
 
 
 def with_time() -> tuple[list[Any], turns.Turns]:
