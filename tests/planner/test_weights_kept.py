@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,6 +26,7 @@ from minidist.memory.meter import Meter
 from minidist.memory.predict import predict
 from minidist.memory.state import AUTOCAST
 from minidist.train.gpt import GPT
+from tests.support.cases import alike
 from tests.support.training import bytes_of_flags, far, mine
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -278,66 +280,62 @@ def copies(library: str, case: str) -> int:
     return 2 * 4 * sizes(SIZES[case][0])[1] if (library, case) == ("torch", "weights") else 0
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_weights_are_whole_from_forward_until_backward_has_used_them(
-    library: str, recorded: Any
-) -> None:
+def test_weights_are_whole_from_forward_until_backward_has_used_them(recorded: Any) -> None:
     _, unit, root = sizes(64)
     last_norm = 2 * 64  # the root's only gradients until backward ends, where the embedding's come
-    kept, full = (recorded[1][library, reshard, "activations"] for reshard in (False, True))
-    for each, freed in ((kept, False), (full, True)):
+    for library, freed in product(LIBRARIES, (False, True)):
+        each = recorded[1][library, freed, "activations"]
         want = {"start": (0, 0), "end": (0, 0)}
         want["begin"] = (0 if freed else root + LAYERS * unit, 0)
         for i in range(LAYERS):
             weights = root + (1 if freed else i + 1) * unit
             want |= {f"forward {i}": (weights, 0), f"backward {i}": (weights, last_norm)}
-        assert each.life == want
+        alike(each.life, want)
         assert each.made == {BF16}
         assert each.most == unit + last_norm, "of one unit at a time"
 
 
-@pytest.mark.parametrize(("reshard", "case"), CASES)
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_backward_begins_with_a_bf16_copy_of_all_weights_and_ends_with_shards(
-    library: str, reshard: bool, case: str, recorded: Any
+    recorded: Any,
 ) -> None:
     """Bytes: an N-th of fp32 weights, 4, of moments, 8, and then of gradients, 4."""
     ranks, steps = recorded
-    found, (count, *_) = steps[library, reshard, case], sizes(SIZES[case][0])
-    rest = pytest.approx(0, abs=8)  # the loss, in bf16, and what the meter takes to look
-    copy = 0 if reshard else 2 * count
-    assert found.begin - (12 * count / ranks + copy + found.activations) == rest
-    assert found.end - 16 * count / ranks == rest
+    found, right = {}, {}
+    for library, (reshard, case) in product(LIBRARIES, CASES):
+        each, (count, *_) = steps[library, reshard, case], sizes(SIZES[case][0])
+        begins = (12 / ranks + (0 if reshard else 2)) * count + each.activations
+        found[library, reshard, case] = each.begin, each.end
+        # Beside them: the loss, in bf16, and what the meter takes to look.
+        levels = begins, 16 * count / ranks
+        right[library, reshard, case] = pytest.approx(levels, rel=0, abs=8)
+    alike(found, right)
 
 
-@pytest.mark.parametrize("case", SIZES)
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_the_peak_is_where_the_last_or_the_last_but_one_unit_makes_its_gradients(
-    library: str, case: str, recorded: Any
+    recorded: Any,
 ) -> None:
     """Beside weights: bf16 gradients of the root and of a unit, fp32 ones of a unit on their way.
 
-    The fp32 ones come with the last but one unit, when the last one's activations are gone.
+    The fp32 ones come with the last but one unit, when the last one's activations are gone. The
+    prediction adds up all weights and all gradients, which are never there together.
     """
     ranks, steps = recorded
-    found, (count, unit, root) = steps[library, False, case], sizes(SIZES[case][0])
-    state = 12 * count / ranks + 2 * count + 2 * root
-    last = 2 * unit + found.activations
-    one_before = 4 * unit + 4 * unit / ranks + (1 - 1 / LAYERS) * found.activations
-    peak = state + max(last, one_before)
-    assert (last > one_before) == (case == "activations")
-    assert 0.98 * peak < found.peak < 1.02 * peak + copies(library, case)
-
-
-@pytest.mark.parametrize(("case", "lowest"), [("activations", 0.98), ("weights", 0.85)])
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_the_peak_is_as_predicted_where_activations_are_more_and_no_higher_where_weights_are(
-    library: str, case: str, lowest: float, recorded: Any
-) -> None:
-    """The prediction adds up all weights and all gradients, which are never there together."""
-    found = recorded[1][library, False, case]
-    assert lowest * found.predicted < found.peak
-    assert found.peak < 1.02 * found.predicted + copies(library, case)
+    wrong = []
+    for library, (case, lowest) in product(
+        LIBRARIES, {"activations": 0.98, "weights": 0.85}.items()
+    ):
+        found, (count, unit, root) = steps[library, False, case], sizes(SIZES[case][0])
+        state = 12 * count / ranks + 2 * count + 2 * root
+        last = 2 * unit + found.activations
+        one_before = 4 * unit + 4 * unit / ranks + (1 - 1 / LAYERS) * found.activations
+        assert (last > one_before) == (case == "activations")
+        for name, peak, least in (
+            ("by hand", state + max(last, one_before), 0.98),
+            ("predicted", found.predicted, lowest),
+        ):
+            if not least * peak < found.peak < 1.02 * peak + copies(library, case):
+                wrong.append(f"{library}, {case}: {found.peak}, and {name} {peak}")
+    assert not wrong, "\n".join(wrong)
 
 
 # ---- embedding and head as units of their own ----
