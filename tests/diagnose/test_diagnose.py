@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,9 @@ from minidist.diagnose import record, report, verdict
 from minidist.diagnose.recorder import KEPT, LINE, STACK_SIGNAL, Recorder
 from minidist.diagnose.verdict import Rank, RecordedCall, read, sentence
 from minidist.errors import CommunicationError
+from tests.support.cases import alike
 from tests.support.processes import wait_until
+from tests.support.refusals import all_refused
 
 
 def watched(
@@ -314,9 +317,12 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("said", CASES)
-def test_one_sentence_says_what_is_wrong(said: str) -> None:
-    assert sentence(CASES[said]).startswith(said)
+def test_one_sentence_says_what_is_wrong() -> None:
+    found = {said: sentence(ranks) for said, ranks in CASES.items()}
+    alike({said: found[said][: len(said)] for said in CASES}, {said: said for said in CASES})
+    a, b = (f"all: all_to_all_single 1 left float32 ({n},)" for n in (3, 4))
+    sizes = sentence([rank(0, a), rank(1, b), rank(2, a)])
+    assert sizes.startswith("no rank waits"), "sizes may differ in an all-to-all"
 
 
 CAME = [rank(r, DONE, IN) for r in range(3)]
@@ -327,16 +333,12 @@ NEVER = "rank 1 never came to all_reduce #4"
 IN_CIRCLE = CASES[next(said for said in CASES if said.startswith("ranks 0, 1 wait"))]
 
 
-@pytest.mark.parametrize(
-    ("looks", "said", "seconds"),
-    [
+def test_a_rank_is_blamed_only_if_it_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = rank(0, IN, *[DONE] * 3, times=range(0, 8, 2))  # its calls take 2 s
+    for looks, said, seconds in (
         ([LATE, LATE, CAME], "not yet: rank 1 went on", 0.4),
         ([LATE], NEVER, 1.0),
-        (
-            [[rank(0, IN, *[DONE] * 3, times=range(0, 8, 2)), *LATE[1:]]],
-            NEVER,
-            4.0,
-        ),  # twice what is usual
+        ([[slow, *LATE[1:]]], NEVER, 4.0),  # twice what is usual
         ([LATE[:1], LATE[:1], LATE[:2]], "not yet: rank 1 went on", 0.4),  # it has just started
         ([LATE, [*LATE[:1], rank(1, DONE, state="raised", error="E")]], "rank 1 raised E", 0.2),
         ([CAME, CAME, ON], "not yet: ranks 0, 1, 2 went on", 0.4),
@@ -347,23 +349,16 @@ IN_CIRCLE = CASES[next(said for said in CASES if said.startswith("ranks 0, 1 wai
         ([[rank(0, DONE, DONE, IN, times=(0, 300, 302)), rank(1)]], "ranks 1, 2 never came", 4.0),
         ([[rank(0, DONE, IN, times=(0, 300)), rank(1)]], "ranks 1, 2 never came", 1.0),
         ([[rank(0, DONE, DONE, IN, times=(0, 300, 600)), rank(1)]], "ranks 1, 2 never came", 20.0),
-    ],
-)
-def test_a_rank_is_blamed_only_if_it_stands_still(
-    looks: list[list[Rank]], said: str, seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, left = [0.0], iter(looks)
-    monkeypatch.setattr(verdict, "read", lambda _: next(left, looks[-1]))
-    sleep = lambda more: clock.append(clock[-1] + more)  # noqa: E731
-    fake = SimpleNamespace(monotonic=lambda: clock[-1], sleep=sleep)
-    monkeypatch.setattr(verdict, "time", fake)
-    assert report("folder").startswith(said)
-    assert clock[-1] == pytest.approx(seconds, abs=0.21)
-
-
-def test_sizes_may_differ_in_an_all_to_all() -> None:
-    a, b = (f"all: all_to_all_single 1 left float32 ({n},)" for n in (3, 4))
-    assert sentence([rank(0, a), rank(1, b), rank(2, a)]).startswith("no rank waits")
+    ):
+        clock, left = [0.0], iter(looks)
+        monkeypatch.setattr(verdict, "read", lambda _, left=left, last=looks[-1]: next(left, last))
+        fake = SimpleNamespace(
+            monotonic=lambda clock=clock: clock[-1],
+            sleep=lambda more, clock=clock: clock.append(clock[-1] + more),
+        )
+        monkeypatch.setattr(verdict, "time", fake)
+        assert report("folder").startswith(said)
+        assert clock[-1] == pytest.approx(seconds, abs=0.21), said
 
 
 # ---- the files ----
@@ -392,16 +387,15 @@ def test_a_rank_that_nobody_knows_and_a_folder_without_a_name_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "damaged", [b"", b"garbage", bytes(LINE), b"\xff" * LINE, b"running {}", b"running 3"]
-)
 @pytest.mark.usefixtures("alone")
-def test_a_damaged_record_is_a_sentence(tmp_path: Path, damaged: bytes) -> None:
+def test_a_damaged_record_is_a_sentence(tmp_path: Path) -> None:
     with record(tmp_path):
         pass
-    (tmp_path / "0.calls").write_bytes(damaged)
-    with pytest.raises(ValueError, match=r"diagnose: .*0.calls, or what lies beside it, is dam"):
-        report(tmp_path)
+    kinds = (b"", b"garbage", bytes(LINE), b"\xff" * LINE, b"running {}", b"running 3")
+    said = r"diagnose: .*0.calls, or what lies beside it, is dam"
+    for damaged in kinds:
+        (tmp_path / "0.calls").write_bytes(damaged)
+        all_refused([(partial(report, tmp_path), said)], ValueError)
 
 
 @pytest.fixture
@@ -489,12 +483,8 @@ def test_what_an_earlier_run_and_a_launcher_s_end_leave_is_understood(tmp_path: 
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(
-    ("error", "state"), [(KeyError("x"), "raised"), (CommunicationError("x"), "echoed")]
-)
-def test_a_rank_s_own_error_is_told_from_an_echo(
-    tmp_path: Path, error: Exception, state: str
-) -> None:
-    with pytest.raises(type(error)), record(tmp_path):
-        raise error
-    assert [(each.rank, each.state) for each in read(tmp_path)] == [(0, state)]
+def test_a_rank_s_own_error_is_told_from_an_echo(tmp_path: Path) -> None:
+    for error, state in ((KeyError("x"), "raised"), (CommunicationError("x"), "echoed")):
+        with pytest.raises(type(error)), record(tmp_path):
+            raise error
+        assert [(each.rank, each.state) for each in read(tmp_path)] == [(0, state)]

@@ -9,6 +9,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import pytest
 from minidist.errors import TaskError
 from minidist.mapreduce.map_reduce import MapReduced, hash_partition, map_reduce
 from tests.support.processes import living, note, noted
+from tests.support.refusals import all_refused
 
 TEXTS = ["a rose is a rose", "", "is a rose", "the end", "a"]
 
@@ -40,9 +43,8 @@ def counted(texts: list[str] = TEXTS, **options: Any) -> MapReduced:
 ORACLE = Counter(" ".join(TEXTS).split())
 
 
-@pytest.mark.parametrize("combiner", [None, total])
-def test_word_count_for_any_number_of_reducers_and_workers(combiner: Any) -> None:
-    for reducers in (1, 3, 7):
+def test_word_count_for_any_number_of_reducers_and_workers() -> None:
+    for reducers, combiner in product((1, 3, 7), (None, total)):
         first = counted(reducers=reducers, combiner=combiner, workers=1)
         assert first.whole == ORACLE
         assert len(first.parts) == reducers
@@ -69,12 +71,12 @@ def test_values_come_in_the_order_of_inputs_and_keys_too() -> None:
     assert own.whole["a"] == [[1, 1], [1], [1]], "a combiner sees a map task's own values"
 
 
-@pytest.mark.parametrize("inputs", [[], ["", ""]])
-def test_nothing_to_do(inputs: list[str]) -> None:
-    job = counted(inputs, reducers=2)
-    assert job.parts == [{}, {}]
-    assert job.records.shape == job.nbytes.shape == (len(inputs), 2)
-    assert job.emitted == job.records.sum() == 0
+def test_nothing_to_do() -> None:
+    for inputs in ([], ["", ""]):
+        job = counted(inputs, reducers=2)
+        assert job.parts == [{}, {}]
+        assert job.records.shape == job.nbytes.shape == (len(inputs), 2)
+        assert job.emitted == job.records.sum() == 0
 
 
 def test_records_and_bytes_are_those_of_the_boxes() -> None:
@@ -112,29 +114,26 @@ def test_the_hash_is_alike_in_every_interpreter_and_for_equal_keys() -> None:
     assert len({hash_partition(f"word {i}", 8) for i in range(100)}) == 8
 
 
-@pytest.mark.parametrize("key", [frozenset([1]), float("nan"), ("a", object), b"a", None])
-def test_a_key_without_a_stable_hash_is_refused_by_name(key: Any) -> None:
-    with pytest.raises(TypeError, match=r"map_reduce: key .*expected a str, a number or a tuple"):
-        hash_partition(key, 2)
-
-
-@pytest.mark.parametrize("bad", [2, -1, "0"])
-def test_a_partition_out_of_range_is_told_with_its_key(bad: Any) -> None:
-    with pytest.raises(TaskError, match=r"partition\('a', 2\) gave .*, which is no reducer"):
-        counted(["a"], reducers=2, partition=lambda key, reducers: bad, attempts=1)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"reducers": 0}, "reducers must be a whole number of at least 1, got 0"),
-        ({"attempts": 1.5}, "attempts must be a whole number of at least 1, got 1.5"),
-        ({"timeout": 0}, "timeout must be between 0 and 1e.06 s, got 0"),
-    ],
-)
-def test_bad_options(options: Any, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        counted(**options)
+def test_what_is_no_key_no_partition_and_no_option_is_refused_by_name() -> None:
+    key = r"map_reduce: key .*expected a str, a number or a tuple"
+    keys = (frozenset([1]), float("nan"), ("a", object), b"a", None)
+    all_refused([(partial(hash_partition, each, 2), key) for each in keys], TypeError)
+    outside = r"partition\('a', 2\) gave .*, which is no reducer"
+    job = partial(counted, ["a"], reducers=2, attempts=1)
+    gives = [partial(job, partition=lambda key, reducers, r=bad: r) for bad in (2, -1, "0")]
+    all_refused([(each, outside) for each in gives], TaskError)
+    all_refused(
+        [
+            (partial(counted, reducers=0), "reducers must be a whole number of at least 1, got 0"),
+            (
+                partial(counted, attempts=1.5),
+                "attempts must be a whole number of at least 1, .* 1.5",
+            ),
+            (partial(counted, timeout=0), "timeout must be between 0 and 1e.06 s, got 0"),
+        ],
+        ValueError,
+        TypeError,
+    )
 
 
 def test_what_cannot_travel_is_named() -> None:
@@ -197,10 +196,8 @@ def test_a_task_that_always_raises_is_named_with_its_worker_s_traceback(tmp_path
 
     with pytest.raises(TaskError) as caught:
         map_reduce(TEXTS, mapper, total, attempts=4)
-    message = str(caught.value)
-    assert message.startswith(
-        "map task 3 failed 4 times; the last time its worker raised ValueError"
-    )
+    message, raised = str(caught.value), "the last time its worker raised ValueError"
+    assert message.startswith(f"map task 3 failed 4 times; {raised}")
     assert 'raise ValueError("no such text")' in message, "the worker's own lines"
     assert f"{Path(__file__).name}" in message
     assert caught.value.task == "map task 3"
@@ -248,10 +245,8 @@ def test_inputs_and_results_larger_than_a_pipe() -> None:
         return [(0, block), (1, -block)]
 
     blocks = [np.full(10**6, i) for i in range(4)]
-    job = map_reduce(
-        blocks, mapper, lambda _, values: np.sum(values, axis=0), reducers=2,
-        partition=lambda key, _: key,
-    )  # fmt: skip
+    sums = lambda _, values: np.sum(values, axis=0)  # noqa: E731
+    job = map_reduce(blocks, mapper, sums, reducers=2, partition=lambda key, _: key)
     assert (job.parts[0][0] == 6).all()
     assert (job.parts[1][1] == -6).all()
     assert abs(job.nbytes.sum() - 8 * 8 * 10**6) < 10**4

@@ -82,12 +82,12 @@ def read(name: str) -> dict[str, Any]:
     return yaml.safe_load((SCRIPTS / name).read_text())
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_fields_are_those_of_the_resource(name: str) -> None:
-    version, kind, schema = KINDS[name]
-    whole = {"apiVersion": str, "kind": str, "metadata": {"name": str}, "spec": schema}
-    assert list(wrong(read(name), whole, name)) == []
-    assert (read(name)["apiVersion"], read(name)["kind"]) == (version, kind)
+def test_fields_are_those_of_the_resource() -> None:
+    for name, (version, kind, schema) in KINDS.items():
+        recipe = read(name)
+        whole = {"apiVersion": str, "kind": str, "metadata": {"name": str}, "spec": schema}
+        assert list(wrong(recipe, whole, name)) == []
+        assert (recipe["apiVersion"], recipe["kind"]) == (version, kind)
 
 
 def test_a_field_that_does_not_exist_is_seen() -> None:
@@ -124,37 +124,28 @@ def started() -> dict[str, tuple[list[str], dict[str, str]]]:
     return {name: (command[1:], given[name]) for name, (command, _) in found.items()}
 
 
-RECIPES = ["pytorchjob.yaml", "trainjob.yaml", "slurm.sh"]
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_torchrun_and_the_script_take_these_flags(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command, environment = started()[name]
-    for key, value in environment.items():
-        monkeypatch.setenv(key, value)
-    torchrun = get_args_parser().parse_args(command)  # exits at a flag that it does not know
-    script = ROOT / torchrun.training_script.removeprefix("/workspace/")
-    assert script.is_file()
+def test_torchrun_and_the_script_take_a_recipe_s_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "16")  # two nodes of eight GPUs, as all of them say
-    monkeypatch.setattr(sys, "argv", [str(script), *torchrun.training_script_args])
-    taken = runpy.run_path(str(script))["flags"]()
-    assert (taken.steps, taken.batch) == (100_000, 1024)
-    if name != "pytorchjob.yaml":  # whose operator says so from the elasticPolicy
-        assert torchrun.rdzv_backend == "c10d"
-        assert torchrun.rdzv_id
-        assert torchrun.rdzv_endpoint
-        assert torchrun.max_restarts == 3
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_restart_meets_in_a_new_store_and_the_log_shows_the_network(name: str) -> None:
-    _, environment = started()[name]
-    assert environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
-    assert environment["NCCL_DEBUG"] == "INFO"
-    if name == "slurm.sh":
-        assert "SIGUSR1" in environment["PET_SIGNALS_TO_HANDLE"].split(",")
+    for name, (command, environment) in started().items():
+        with monkeypatch.context() as patch:
+            for key, value in environment.items():
+                patch.setenv(key, value)
+            torchrun = get_args_parser().parse_args(
+                command
+            )  # exits at a flag that it does not know
+            script = ROOT / torchrun.training_script.removeprefix("/workspace/")
+            assert script.is_file(), name
+            patch.setattr(sys, "argv", [str(script), *torchrun.training_script_args])
+            taken = runpy.run_path(str(script))["flags"]()
+        assert (taken.steps, taken.batch) == (100_000, 1024), name
+        if name != "pytorchjob.yaml":  # whose operator says so from the elasticPolicy
+            assert (torchrun.rdzv_backend, torchrun.max_restarts) == ("c10d", 3), name
+            assert torchrun.rdzv_id, name
+            assert torchrun.rdzv_endpoint, name
+        assert environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1", "a new store to restart"
+        assert environment["NCCL_DEBUG"] == "INFO", "the log shows the network"
+        if name == "slurm.sh":
+            assert "SIGUSR1" in environment["PET_SIGNALS_TO_HANDLE"].split(",")
 
 
 def test_recipes_of_kubernetes_ask_for_the_network_s_cards() -> None:

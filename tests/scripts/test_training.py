@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -216,37 +217,34 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
-@pytest.mark.parametrize(("flags", "environment", "says"), REFUSED)
-def test_wrong_flags_are_refused_before_the_ranks_meet(
-    name: str,
-    flags: list[str],
-    environment: dict[str, str],
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def flags(name: str, environment: dict[str, str], gpus: int, *given: str) -> argparse.Namespace:
+    """The flags that a script makes of what it is given, on a host of so many GPUs."""
     module = load(name)
-    for key, value in environment.items():
-        monkeypatch.setenv(key, value)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: int("LOCAL_WORLD_SIZE" in environment))
-    monkeypatch.setattr(sys, "argv", [name, "--batch=20", *flags])
-    with pytest.raises(SystemExit, match="2"):
-        module.flags()
-    assert says in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in environment.items():
+            patch.setenv(key, value)
+        patch.setattr(torch.cuda, "device_count", lambda: gpus)
+        patch.setattr(sys, "argv", [name, "--batch=20", *given])
+        taken: argparse.Namespace = module.flags()
+        return taken
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
-def test_right_flags_are_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = load(name)
+def test_wrong_flags_are_refused_before_the_ranks_meet(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = []
+    for name, (given, environment, says) in product(("ddp", "fsdp2"), REFUSED):
+        with pytest.raises(SystemExit, match="2"):
+            flags(name, environment, len(environment.keys() & {"LOCAL_WORLD_SIZE"}), *given)
+        if says not in (said := capsys.readouterr().err):
+            wrong.append(f"{name} {given}, {environment}: expected {says!r} in {said}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_right_flags_are_taken() -> None:
     environment = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_MAX_RESTARTS": "3"}
     environment["TORCHELASTIC_USE_AGENT_STORE"] = "False"
-    for key, value in environment.items():
-        monkeypatch.setenv(key, value)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    monkeypatch.setattr(sys, "argv", [name, "--batch=40", "--accumulate=2", "--steps=1"])
-    taken: argparse.Namespace = module.flags()
-    assert (taken.batch, taken.accumulate, taken.steps) == (40, 2, 1)
+    for name in ("ddp", "fsdp2"):
+        taken = flags(name, environment, 4, "--batch=40", "--accumulate=2", "--steps=1")
+        assert (taken.batch, taken.accumulate, taken.steps) == (40, 2, 1)
 
 
 def test_both_are_short_and_show_the_same_model_and_import_torch_alone() -> None:
