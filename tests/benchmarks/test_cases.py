@@ -15,7 +15,6 @@ from benchmarks.harness import turns
 from benchmarks.harness.record import Row
 from benchmarks.harness.sections import Clock, Measure
 from benchmarks.harness.setups import Scope, Setup
-from course.pages.recorded import RESULTS
 from course.training.curves import learned, loss_of
 from course.training.rounds import Work, replayed
 
@@ -29,10 +28,11 @@ def rows_of(measure: Measure) -> list[Row]:
     return list(measure(SMALL, Clock(280)))
 
 
-def test_every_case_of_the_command_has_a_record_of_its_name() -> None:
-    names = {path.stem for path in RESULTS.glob("*.json")}
-    assert {name for name in names if not name.startswith("gpu")} == set(command.CASES)
-    assert command.main(["no such case"]) == 2
+def test_what_is_no_case_and_no_section_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["no such case"]) == command.main(["gpu", "rate"]) == 2
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("unknown: no such case; there are launch, ring")
+    assert said[1].startswith("unknown: gpu, rate; there are ")
 
 
 def test_the_first_launch_is_timed_and_later_ones() -> None:

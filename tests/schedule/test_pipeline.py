@@ -1,16 +1,12 @@
 """Orders of a pipeline: proven by replay, priced by their formulas, refused where they hang."""
 
-from collections.abc import Callable
 from functools import partial
 from itertools import product
 
 import pytest
 
-from course.puzzles.catalog import PUZZLES
-from course.puzzles.judge import run
 from minidist.errors import ScheduleError
 from minidist.schedule.pipeline import (
-    Order,
     Work,
     blocked,
     bubble,
@@ -153,22 +149,3 @@ def test_sizes_that_no_order_has_are_refused() -> None:
         (partial(interleaved, 4, 8, 0), "chunks must be at least 1, got 0"),
     ]
     all_refused(rows, ValueError, ScheduleError)
-
-
-@pytest.mark.parametrize("order", [gpipe, one_f_one_b])
-def test_the_puzzles_judge_times_an_order_as_the_replay_does(
-    order: Callable[[int, int], Order],
-) -> None:
-    task = {**PUZZLES["pipeline"].task, "limit": 8}
-    source = f"ORDER = {[[tuple(w) for w in each] for each in order(4, 8)]}\n"
-    source += "def order(stage, stages, batches):\n    for kind, _, m in ORDER[stage]:\n"
-    source += "        yield forward(m) if kind == 'F' else backward(m)\n"
-    report = run(source, task)
-    assert report["right"], report["says"]
-    drawn = {
-        (int(name.split()[1]), kind[0].upper(), int(text[1:]), start, end)
-        for name, blocks in report["lanes"]["rows"]
-        for kind, start, end, text in blocks
-    }
-    passes = replay(order(4, 8))
-    assert drawn == {(p.rank, p.work.kind, p.work.micro, p.start, p.end) for p in passes}
