@@ -9,6 +9,7 @@ from itertools import product
 from math import isclose
 from statistics import geometric_mean, median
 
+from benchmarks.harness.bus_bandwidth import FACTORS, bus_bandwidth
 from benchmarks.harness.record import Row
 
 MIB = 1 << 20
@@ -23,7 +24,10 @@ Promises = Iterator[tuple[str, bool]]
 
 def broken(name: str, rows: list[Row]) -> list[str]:
     """The promises of a record that its rows do not keep."""
-    promises = [*times(rows), *OF_RECORDS.get(name, lambda rows: iter(()))(rows)]
+    try:
+        promises = [*times(rows), *OF_RECORDS.get(name, lambda rows: iter(()))(rows)]
+    except (KeyError, ValueError) as missing:
+        return [f"all rows and ways are there: {missing!r}"]
     return [sentence for sentence, holds in promises if not holds]
 
 
@@ -198,7 +202,42 @@ def plan(rows: list[Row]) -> Promises:
         yield f"the time's factor: {row}", isclose(row["ms_factor"], factor, rel_tol=2e-3)
 
 
+def gpu(rows: list[Row]) -> Promises:
+    """Of every setup alike: what is right, and numbers that follow from others of the row."""
+    yield "no section failed", rows[-1]["failed"] == []
+    steps = [row for row in rows if row.get("what") == "step" and "ms" in row]
+    took = {
+        (row["section"], row["setup"], row["precision"], row["way"]): row["ms"][1] for row in steps
+    }
+    for row in steps:
+        other = took[row["section"], row["setup"], row["precision"], row["against"]]
+        yield f"beside torch's: {row}", isclose(row["ratio"], row["ms"][1] / other, rel_tol=2e-3)
+    for row in rows:
+        yield f"right: {row}", row.get("right", True) and not row.get("wrong")
+        if "ms_factor" in row:
+            factor = row["predicted_ms"] / row["ms"][1]
+            yield f"the time's factor: {row}", isclose(row["ms_factor"], factor, rel_tol=2e-3)
+        if row["section"] == "collectives" and row["what"] in FACTORS and "ratio" in row:
+            yield from of_collective(row)
+        if "predicted_held_bytes" in row:  # a thread may still hold the last message's tensors
+            share = row["held_bytes"] / row["predicted_held_bytes"]
+            yield f"near what is predicted: {row}", 0.95 < share < 1.4
+        if row.get("what") == "limit":
+            kept = row["peak"] <= row["limit"]
+            fits = {bool(row[key]) for key in ("batch", "peak", "tokens_per_second")}
+            yield f"within the limit: {row}", kept and len(fits) == 1
+
+
+def of_collective(row: Row) -> Promises:
+    auto, native = (row[f"{way}_ms"][1] for way in ("auto", "native"))
+    yield f"a ratio of medians: {row}", isclose(row["ratio"], auto / native, rel_tol=2e-3)
+    for way, took in (("auto", auto), ("native", native)):
+        rate = bus_bandwidth(row["what"], row["bytes"], row["ranks"], took / 1e3) / 1e9
+        close = isclose(row[f"{way}_bus_gb_per_s"], rate, rel_tol=2e-3)
+        yield f"the bus bandwidth of {way}: {row}", close
+
+
 OF_RECORDS: dict[str, Callable[[list[Row]], Promises]] = {
     each.__name__: each
-    for each in (launch, ring, collectives, ddp, zero, fsdp, limit, local_sgd, plan)
+    for each in (launch, ring, collectives, ddp, zero, fsdp, limit, local_sgd, plan, gpu)
 }

@@ -70,7 +70,7 @@ def test_a_sentence_says_what_was_sent_and_what_is_held_then() -> None:
     one = Event(0, 0, 1, 3, True, (0, 3), (0, 1, 3))
     assert sentences([one]) == ["rank 0 sends chunk 3 (0+3) to rank 1, which adds it: 0+1+3"]
     assert sentences([Event(0, 0, 1, c, False, (0, 1), (0, 1)) for c in (0, 1)]) == [
-        "rank 0 sends chunks 0, 1 (0+1) to rank 1, which overwrites its own: 0+1",
+        "rank 0 sends chunks 0, 1 (0+1) to rank 1, which overwrites its own: 0+1"
     ]
 
 

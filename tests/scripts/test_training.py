@@ -154,10 +154,7 @@ def test_two_ranks_train_as_one_process_and_resume_as_if_never_stopped(tmp_path:
         assert kept == ["step-00000001", "step-00000005"]
     # On three ranks each goes on from what the other has saved on two.
     resumed = minidist.launch(
-        runs,
-        3,
-        call("ddp", folder["half"] / "fsdp2"),
-        call("fsdp2", folder["half"] / "ddp"),
+        runs, 3, call("ddp", folder["half"] / "fsdp2"), call("fsdp2", folder["half"] / "ddp")
     )[0]
     for lines in resumed:
         torch.testing.assert_close(numbers(lines), oracle[1:], rtol=0, atol=2e-4)
