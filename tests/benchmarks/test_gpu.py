@@ -135,6 +135,7 @@ def test_a_job_s_memory_is_recorded_part_by_part_and_its_time_beside_the_plan(wr
     assert views["start_bytes_of"]["update"] == views["held_bytes"], "gradients are always there"
     assert again["levels"]["forward"][1] < runs[1]["levels"]["forward"][1]
     assert fused["peak_bytes_of"]["update"] < views["peak_bytes_of"]["update"]
+    assert all("ms_factor" in row for row in rows_of(written, "small job"))
     rates = rows_of(written, "small job", "rate")
     assert all(0 < row["tflops"] < row["planned_tflops"] for row in rates)
 
