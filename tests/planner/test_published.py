@@ -35,6 +35,7 @@ from minidist.planner.jobs import LARGE, MEDIUM, SMALL
 from minidist.planner.measured import AllReduceTimes
 from minidist.planner.planner import plan
 from minidist.planner.sizes import Sizes
+from tests.support.cases import alike
 from tests.support.refusals import all_refused
 
 STATE = ("weights", "gradients", "optimizer")
@@ -202,18 +203,23 @@ def all_reduce(name: str, nbytes: float) -> float:
 
 
 def test_a_measured_curve_takes_the_place_of_the_links() -> None:
+    found, right, unused = {}, {}, []
     for name, gpu in RATES.items():
         known = measured(name)
-        for nbytes, seconds in known.points:
-            assert known.seconds(nbytes) == pytest.approx(seconds), name
-        gpus = known.ranks
-        told = plan(SMALL, gpu, gpus, all_reduce=known).forecasts["ddp"]
-        by_rates = plan(SMALL, gpu, gpus).forecasts["ddp"]
-        assert told.sent == pytest.approx(by_rates.sent), name
-        assert told.messages == by_rates.messages, name
-        assert told.communication != by_rates.communication, name
-        other = plan(SMALL, gpu, 2 * gpus, all_reduce=known).forecasts["ddp"]
-        assert other == plan(SMALL, gpu, 2 * gpus).forecasts["ddp"], name
+        sizes, seconds = zip(*known.points, strict=True)
+        told, by_rates = (
+            [
+                plan(SMALL, gpu, times * known.ranks, all_reduce=each).forecasts["ddp"]
+                for times in (1, 2)
+            ]
+            for each in (known, None)
+        )
+        found[name] = [*map(known.seconds, sizes), told[0].sent, told[0].messages]
+        right[name] = pytest.approx([*seconds, by_rates[0].sent, by_rates[0].messages])
+        if told[0].communication == by_rates[0].communication or told[1] != by_rates[1]:
+            unused.append(f"{name}: {told}, by rates {by_rates}")
+    alike(found, right)
+    assert not unused, "\n".join(unused)
 
 
 def test_in_the_middle_line_rates_err_by_a_third_a_line_by_a_quarter_and_a_curve_by_little() -> (

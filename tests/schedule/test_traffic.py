@@ -118,24 +118,32 @@ def test_among_powers_of_two_halving_and_doubling_are_even() -> None:
 
 
 def test_segments_cost_steps_and_no_bytes() -> None:
+    found, right = {}, {}
     for segments, ranks in product((1, 3, 16), (2, 3, 8, 33)):
         chain = moved(algorithms.chain_all_reduce(ranks, segments=segments))
-        assert chain.steps == 2 * (ranks - 1) + segments - 1
+        found[segments, ranks] = chain.steps, *chain.sent_bytes.tolist()
         whole = segments * ROOMY
-        assert chain.sent_bytes.tolist() == [whole, *[2 * whole] * (ranks - 2), whole]
+        steps = 2 * (ranks - 1) + segments - 1
+        right[segments, ranks] = steps, whole, *[2 * whole] * (ranks - 2), whole
+    alike(found, right)
 
 
 def test_double_tree_shares_the_work() -> None:
+    wrong = []
     for segments, ranks in product((1, 2, 5), RANKS):
         schedule = algorithms.double_tree_all_reduce(ranks, segments=segments)
         found, whole = moved(schedule), 2 * segments * ROOMY
         height = ranks.bit_length() - 1
-        assert 2 * height <= found.steps <= 4 * height + 2 * (segments - 1)
-        assert found.sent_bytes.max() <= 2 * whole
-        assert found.sent_bytes.sum() == 2 * (ranks - 1) * whole
-        assert (found.sent_bytes == found.received_bytes).all()
         inside = {(send.dst, send.chunk // segments) for s in schedule for send in s if send.reduce}
-        assert len({rank for rank, _ in inside}) == len(inside), "inside one tree at most"
+        holds = {
+            "steps": 2 * height <= found.steps <= 4 * height + 2 * (segments - 1),
+            "most": found.sent_bytes.max() <= 2 * whole,
+            "all": found.sent_bytes.sum() == 2 * (ranks - 1) * whole,
+            "as much in as out": (found.sent_bytes == found.received_bytes).all(),
+            "inside one tree at most": len({rank for rank, _ in inside}) == len(inside),
+        }
+        wrong += [f"{ranks} ranks, {segments=}: {name}" for name in holds if not holds[name]]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_double_tree_gives_a_rank_one_message_each_way_a_step() -> None:
