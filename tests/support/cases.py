@@ -5,7 +5,7 @@ from typing import Any
 
 
 def alike(found: Mapping[Any, Any], right: Mapping[Any, Any]) -> None:
-    """Assert that each case came out right; the message lists all that did not."""
+    """Comparison of many cases at once: an AssertionError lists all that came out wrong."""
     wrong = [
         f"{case}: got {found.get(case)}, expected {right.get(case)}"
         for case in {**right, **found}

@@ -21,7 +21,7 @@ def says(call: Callable[[], object], *kinds: type[Exception]) -> str:
 
 
 def all_refused(rows: Iterable[tuple[Callable[[], object], str]], *kinds: type[Exception]) -> None:
-    """Assert that each call is refused in the words of its pattern; all others are listed."""
+    """Check of many calls at once: an AssertionError lists all not refused in their words."""
     wrong = []
     for call, pattern in rows:
         try:
