@@ -21,7 +21,7 @@ def says(call: Callable[[], object], *kinds: type[Exception]) -> str:
 
 
 def all_refused(rows: Iterable[tuple[Callable[[], object], str]], *kinds: type[Exception]) -> None:
-    """Check of many calls at once: an AssertionError lists all not refused in their words."""
+    """Check that lists each call, of many, which is not refused in the words of its pattern."""
     wrong = []
     for call, pattern in rows:
         try:
