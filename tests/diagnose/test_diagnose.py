@@ -389,11 +389,11 @@ def test_a_rank_that_nobody_knows_and_a_folder_without_a_name_are_refused(
 
 @pytest.mark.usefixtures("alone")
 def test_a_damaged_record_is_a_sentence(tmp_path: Path) -> None:
-    with record(tmp_path):
-        pass
     kinds = (b"", b"garbage", bytes(LINE), b"\xff" * LINE, b"running {}", b"running 3")
     said = r"diagnose: .*0.calls, or what lies beside it, is dam"
     for damaged in kinds:
+        with record(tmp_path):  # one can follow another
+            pass
         (tmp_path / "0.calls").write_bytes(damaged)
         all_refused([(partial(report, tmp_path), said)], ValueError)
 
