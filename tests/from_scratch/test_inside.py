@@ -1,17 +1,16 @@
 """from_scratch inside a layer: tensor and context parallelism, and experts.
 
-Each is compared with one process that has all tokens and all weights, and what it sends with the
-table of the chapter *Beyond data parallelism*.
+What each sends is compared with the table of the chapter *Beyond data parallelism*. That results
+are those of one process which has all tokens and all weights, the milestones show.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
@@ -21,13 +20,13 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.nn.functional import gelu
 
 import minidist
 from course.project.messages import recorded, sends
 from from_scratch.context import attention, merge, pieces, split
 from from_scratch.expert import Experts, balance
-from from_scratch.tensor import SplitBlock, all_reduce, attend, reduce_scatter, same, shard
+from from_scratch.tensor import SplitBlock, all_reduce, attend, reduce_scatter, same
 from minidist.comm.counted import CountedCall
 
 RANKS = [1, 2, 3, 4]
@@ -51,7 +50,7 @@ def ring() -> minidist.Counted:
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward block, without biases."""
+    """The weights of attention and of a feed-forward block, without biases."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,10 +58,6 @@ class Layer(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
         self.up = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
         self.down = nn.Linear(4 * WIDTH, WIDTH, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.o(attend(HEAD, self.q(x), self.k(x), self.v(x)))
-        return x + self.down(gelu(self.up(x)))
 
     def blocks(self, comm: Any, sequence: bool = False) -> list[SplitBlock]:
         qkv = [self.q.weight, self.k.weight, self.v.weight]
@@ -75,41 +70,6 @@ class Layer(nn.Module):
 
 def drawn(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def tensor_errors(sequence: bool) -> dict[str, float]:
-    """Of output and gradients, against one process."""
-    comm, layer = ring(), Layer()
-    every, direction = drawn(TOKENS, 2, WIDTH), drawn(TOKENS, 2, WIDTH, seed=2)
-
-    def cut(full: Tensor) -> Tensor:
-        return full.chunk(comm.ranks)[comm.rank] if sequence else full
-
-    x = every.clone().requires_grad_()
-    right = layer(x)
-    right.backward(direction)
-    own = cut(every).clone().requires_grad_()
-    blocks, found = layer.blocks(comm, sequence), own
-    for block in blocks:
-        found = found + block(found)
-    found.backward(cut(direction))
-    errors = {"output": rel(found, cut(right)), "input": rel(own.grad, cut(x.grad))}  # type: ignore[arg-type]
-    names = [[layer.q, layer.k, layer.v, layer.o], [layer.up, layer.down]]
-    for block, layers in zip(blocks, names, strict=True):
-        weights = [*block.columns, block.rows]
-        for place, (weight, full) in enumerate(zip(weights, layers, strict=True)):
-            part = shard(full.weight.grad, int(place == len(layers) - 1), comm)  # type: ignore[arg-type]
-            errors[f"{place} of {len(layers)}"] = rel(weight.grad, part)
-    return errors
-
-
-@pytest.mark.claim("H1")
-@pytest.mark.parametrize("sequence", [False, True])
-@pytest.mark.parametrize("ranks", RANKS)
-def test_split_layers_are_the_full_ones(ranks: int, sequence: bool) -> None:
-    for errors in minidist.launch(tensor_errors, ranks, sequence):
-        assert len(errors) == 2 + 6
-        assert max(errors.values()) < TOLERANCE, errors
 
 
 def beside_torch(sequence: bool) -> list[float]:
@@ -150,11 +110,10 @@ def beside_torch(sequence: bool) -> list[float]:
 
 
 @pytest.mark.claim("H1")
-@pytest.mark.parametrize("sequence", [False, True])
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_they_are_torchs_parallelize_module(ranks: int, sequence: bool) -> None:
-    for errors in minidist.launch(beside_torch, ranks, sequence):
-        assert max(errors) < TOLERANCE, errors
+def test_they_are_torchs_parallelize_module() -> None:
+    for of_rank in minidist.launch(lambda: [*map(beside_torch, (False, True))], 3):
+        for errors in of_rank:
+            assert max(errors) < TOLERANCE, errors
 
 
 def tensor_traffic(sequence: bool) -> tuple[int, list[CountedCall]]:
@@ -166,25 +125,6 @@ def tensor_traffic(sequence: bool) -> tuple[int, list[CountedCall]]:
         x = x + block(x)
     x.sum().backward()
     return comm.bytes_sent, comm.calls
-
-
-@pytest.mark.claim("H1")
-@pytest.mark.parametrize("ranks", RANKS)
-def test_tensor_parallelism_sends_what_the_map_says(ranks: int) -> None:
-    nbytes = 2 * TOKENS * WIDTH
-    for sent, calls in minidist.launch(tensor_traffic, ranks, False):
-        assert sent == 16 * TOKENS * WIDTH * (ranks - 1) // ranks
-        assert calls == 4 * [CountedCall("all_reduce", nbytes)]
-
-
-@pytest.mark.claim("H2")
-@pytest.mark.parametrize("ranks", RANKS)
-def test_sequence_parallelism_sends_the_same_bytes(ranks: int) -> None:
-    nbytes = 2 * TOKENS * WIDTH
-    for sent, calls in minidist.launch(tensor_traffic, ranks, True):
-        assert sent == 16 * TOKENS * WIDTH * (ranks - 1) // ranks
-        names = 4 * ["all_gather", "reduce_scatter"]
-        assert calls == [CountedCall(name, nbytes) for name in names]
 
 
 def trained_shards(own_seed: bool) -> Tensor:
@@ -204,34 +144,13 @@ def trained_shards(own_seed: bool) -> Tensor:
 
 @pytest.mark.claim("H5")
 def test_shards_that_are_drawn_from_one_seed_stay_copies() -> None:
-    one, other = minidist.launch(trained_shards, 2, False)
-    assert torch.equal(one, other)
-    one, other = minidist.launch(trained_shards, 2, True)
-    assert not torch.isclose(one, other).any()
+    both = minidist.launch(lambda: [*map(trained_shards, (False, True))], 2)
+    of_one_seed, of_two = zip(*both, strict=True)
+    assert torch.equal(*of_one_seed)
+    assert not torch.isclose(*of_two).any()
 
 
 # ---- context parallelism ----
-
-
-def context_errors(zigzag: bool) -> list[float]:
-    """Of output and gradients, against full attention."""
-    every = [drawn(2, 3, TOKENS, 4, seed=seed).requires_grad_() for seed in range(3)]
-    direction = drawn(2, 3, TOKENS, 4, seed=4)
-    right = scaled_dot_product_attention(*every, is_causal=True)
-    right.backward(direction)
-    own = [split(each.detach(), zigzag).requires_grad_() for each in every]
-    found = attention(*own, zigzag=zigzag)
-    found.backward(split(direction, zigzag))
-    gradients = (rel(mine.grad, split(full.grad, zigzag)) for mine, full in zip(own, every))  # type: ignore[arg-type] # noqa: B905
-    return [rel(found, split(right, zigzag)), *gradients]
-
-
-@pytest.mark.claim("H3")
-@pytest.mark.parametrize("zigzag", [False, True])
-@pytest.mark.parametrize("ranks", RANKS)
-def test_ring_attention_is_full_attention(ranks: int, zigzag: bool) -> None:
-    for errors in minidist.launch(context_errors, ranks, zigzag):
-        assert max(errors) < TOLERANCE, errors
 
 
 def test_blocks_are_merged_where_exponentials_overflow_or_nothing_is_seen() -> None:
@@ -258,16 +177,6 @@ def context_traffic() -> tuple[list[int], list[int]]:
     return sends(there), sends(back)
 
 
-@pytest.mark.claim("H3")
-@pytest.mark.parametrize("ranks", RANKS)
-def test_context_parallelism_sends_what_the_map_says(ranks: int) -> None:
-    block = 2 * 2 * TOKENS * WIDTH  # keys and values of a rank's tokens
-    for there, back in minidist.launch(context_traffic, ranks):
-        assert there == (ranks - 1) * [block]
-        assert back == 2 * (ranks - 1) * [block]
-        assert sum(there + back) == 12 * TOKENS * WIDTH * (ranks - 1)
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_zigzag_gives_each_rank_as_many_pairs_of_pieces(ranks: int) -> None:
     def pairs(rank: int, zigzag: bool) -> int:
@@ -288,55 +197,6 @@ def mixture() -> tuple[nn.Linear, list[nn.Module]]:
     return router, [
         nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, WIDTH)) for _ in range(EXPERTS)
     ]
-
-
-def dense(x: Tensor, router: nn.Linear, experts: Iterable[nn.Module], top_k: int, most: int) -> Any:
-    """A loop over tokens in one process; each expert takes the first `most` of a rank's tokens."""
-    gates, choices = router(x).softmax(-1).topk(top_k)
-    taken, rows = [0] * EXPERTS, []
-    for token, of_token, chosen in zip(x, gates, choices.tolist(), strict=True):
-        row = torch.zeros(WIDTH)
-        for gate, number in zip(of_token, chosen, strict=True):
-            taken[number] += 1
-            if taken[number] <= most:
-                row = row + gate * list(experts)[number](token)
-        rows.append(row)
-    return torch.stack(rows)
-
-
-def expert_errors(top_k: int, capacity: int | None) -> list[float]:
-    """Of output and gradients; each rank has tokens of its own."""
-    comm, (router, experts) = ring(), mixture()
-    every = [drawn(TOKENS, WIDTH, seed=rank).requires_grad_() for rank in range(comm.ranks)]
-    most = capacity or TOKENS * top_k
-    rights = [dense(x, router, experts, top_k, most) for x in every]
-    torch.stack(rights).square().sum().backward()
-
-    mine = deepcopy((router, experts))
-    layer = Experts(*mine, comm, top_k, capacity)
-    layer.zero_grad()
-    x = every[comm.rank].detach().clone().requires_grad_()
-    found = layer(x)
-    found.square().sum().backward()
-    dist.all_reduce(layer.router.weight.grad)
-    each = EXPERTS // comm.ranks
-    own = experts[comm.rank * each : (comm.rank + 1) * each]
-    both = zip(layer.experts.parameters(), nn.ModuleList(own).parameters(), strict=True)
-    return [
-        rel(found, rights[comm.rank]),
-        rel(x.grad, every[comm.rank].grad),
-        rel(layer.router.weight.grad, router.weight.grad),
-        *(rel(ours.grad, full.grad) for ours, full in both if full.grad is not None),
-    ]
-
-
-@pytest.mark.claim("H4")
-@pytest.mark.parametrize(("top_k", "capacity"), [(1, None), (2, None), (2, 5)])
-@pytest.mark.parametrize("ranks", RANKS)
-def test_experts_are_a_dense_loop(ranks: int, top_k: int, capacity: int | None) -> None:
-    for errors in minidist.launch(expert_errors, ranks, top_k, capacity):
-        assert len(errors) > 3
-        assert max(errors) < TOLERANCE, errors
 
 
 def expert_traffic(top_k: int) -> tuple[int, int]:
@@ -361,13 +221,61 @@ def expert_traffic(top_k: int) -> tuple[int, int]:
     return sum(nbytes for _, nbytes in logs) - sum(tokens), sum(tokens)
 
 
-@pytest.mark.claim("H4")
-@pytest.mark.parametrize("top_k", [1, 2])
+# ---- what they send ----
+
+
+def traffic() -> tuple[Any, ...]:
+    return (
+        tensor_traffic(sequence=False),
+        tensor_traffic(sequence=True),
+        context_traffic(),
+        [expert_traffic(top_k) for top_k in (1, 2)],
+    )
+
+
+@cache
+def sent(ranks: int) -> list[tuple[Any, ...]]:
+    """Every rank's traffic, each way's in turn."""
+    return [*zip(*minidist.launch(traffic, ranks), strict=True)]
+
+
+@pytest.mark.claim("H1")
 @pytest.mark.parametrize("ranks", RANKS)
-def test_experts_send_what_the_map_says(ranks: int, top_k: int) -> None:
-    for counts, tokens in minidist.launch(expert_traffic, ranks, top_k):
-        assert tokens == 8 * top_k * TOKENS * WIDTH * (ranks - 1) // ranks
-        assert counts == 8 * EXPERTS * (ranks - 1) // ranks  # an int64 for each expert
+def test_tensor_parallelism_sends_what_the_map_says(ranks: int) -> None:
+    for nbytes, calls in sent(ranks)[0]:
+        assert nbytes == 16 * TOKENS * WIDTH * (ranks - 1) // ranks
+        assert calls == 4 * [CountedCall("all_reduce", 2 * TOKENS * WIDTH)]
+
+
+@pytest.mark.claim("H2")
+@pytest.mark.parametrize("ranks", RANKS)
+def test_sequence_parallelism_sends_the_same_bytes(ranks: int) -> None:
+    for nbytes, calls in sent(ranks)[1]:
+        assert nbytes == 16 * TOKENS * WIDTH * (ranks - 1) // ranks
+        names = 4 * ["all_gather", "reduce_scatter"]
+        assert calls == [CountedCall(name, 2 * TOKENS * WIDTH) for name in names]
+
+
+@pytest.mark.claim("H3")
+@pytest.mark.parametrize("ranks", RANKS)
+def test_context_parallelism_sends_what_the_map_says(ranks: int) -> None:
+    block = 2 * 2 * TOKENS * WIDTH  # keys and values of a rank's tokens
+    for there, back in sent(ranks)[2]:
+        assert there == (ranks - 1) * [block]
+        assert back == 2 * (ranks - 1) * [block]
+        assert sum(there + back) == 12 * TOKENS * WIDTH * (ranks - 1)
+
+
+@pytest.mark.claim("H4")
+@pytest.mark.parametrize("ranks", RANKS)
+def test_experts_send_what_the_map_says(ranks: int) -> None:
+    for of_rank in sent(ranks)[3]:
+        for top_k, (counts, tokens) in enumerate(of_rank, 1):
+            assert tokens == 8 * top_k * TOKENS * WIDTH * (ranks - 1) // ranks
+            assert counts == 8 * EXPERTS * (ranks - 1) // ranks  # an int64 for each expert
+
+
+# ---- how experts are kept busy ----
 
 
 def test_the_balance_is_one_if_all_experts_are_equally_busy() -> None:
@@ -395,11 +303,9 @@ def gradient_of_unused(weight: float) -> tuple[float, float]:
 
 @pytest.mark.claim("H6")
 def test_the_balance_alone_moves_a_router_towards_an_expert_without_tokens() -> None:
-    ((unused, towards),) = minidist.launch(gradient_of_unused, 1, 0.0)
-    assert unused == 0
-    alone = towards
-    ((unused, towards),) = minidist.launch(gradient_of_unused, 1, 1.0)
-    assert unused == 0
+    both = minidist.launch(lambda: [*map(gradient_of_unused, (0.0, 1.0))], 1)
+    (unused, alone), (still_unused, towards) = both[0]
+    assert unused == still_unused == 0
     assert towards < min(0, 2 * alone)  # a step down the gradient raises the bias
 
 

@@ -253,7 +253,7 @@ def all_off(names: list[str]) -> list[str]:
 
 
 @pytest.mark.claim("E1")
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_losses_are_those_of_one_process(ranks: int) -> None:
     names = list(MODELS) if ranks == 2 else FEW
     assert launch(all_off, ranks, names, timeout=280) == [[]] * ranks
