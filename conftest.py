@@ -40,7 +40,7 @@ def pytest_collection_finish() -> None:
     # Each rank imports the module of the test's function: what most of them need, the fork server
     # loads once.
     if process := sys.modules.get("minidist.launch.process"):
-        process.PRELOAD[:0] = ["pytest", "psutil", "torch.distributed.optim"]
+        process.PRELOAD[:0] = ["pytest", "torch.distributed.optim", "course.project.costs"]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

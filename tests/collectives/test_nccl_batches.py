@@ -114,7 +114,7 @@ def beside_torch_s() -> tuple[list[bool], list[int], bool]:
     return right, messages, torch.allclose(gradients[0], gradients[1], rtol=1e-4)
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_torch_s_collectives_beside_ours_are_not_swallowed(ranks: int) -> None:
     for right, messages, alike in launch(beside_torch_s, ranks):
         assert right == [True] * 10
@@ -170,13 +170,7 @@ def refuses(kind: str) -> str:
     return "nothing"
 
 
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        ("AcceleratorError", "AcceleratorError"),
-        ("OutOfMemoryError", "OutOfMemoryError"),
-        ("from NCCL", "CommunicationError"),
-    ],
-)
-def test_a_gpu_s_own_error_blames_no_peer(kind: str, said: str) -> None:
-    assert launch(refuses, 2, kind) == [said] * 2
+def test_a_gpu_s_own_error_blames_no_peer() -> None:
+    kinds = ["AcceleratorError", "OutOfMemoryError", "from NCCL"]
+    said = [*kinds[:2], "CommunicationError"]
+    assert launch(lambda: [*map(refuses, kinds)], 2) == [said] * 2

@@ -362,9 +362,7 @@ def hybrid(over_nccl: bool) -> list[float]:
 
 
 @pytest.mark.parametrize("over_nccl", [True, False])
-@pytest.mark.parametrize("ranks", [4, 8])
-def test_ranks_whose_streams_run_at_their_own_pace_add_the_same_gradients(
-    ranks: int, over_nccl: bool
-) -> None:
+def test_ranks_whose_streams_run_at_their_own_pace_add_the_same_gradients(over_nccl: bool) -> None:
+    ranks = 4
     want = [sum(200.0 + 10 * index + rank for rank in range(ranks)) for index in range(6)]
     assert launch(hybrid, ranks, over_nccl) == [want] * ranks

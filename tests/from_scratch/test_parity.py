@@ -20,7 +20,7 @@ from from_scratch.zero import ZeRO1, ZeRO2
 from from_scratch.zero3 import ZeRO3
 from minidist import Ours, launch
 
-ROWS, WIDE = 60, 6  # of a batch: 1 to 5 ranks divide it
+ROWS, WIDE = 60, 6  # of a batch: 1 to 4 ranks divide it
 CAP, RATE = 1e-4, 0.01  # MiB: several buckets
 Trained = tuple[Any, Any, Callable[[], object]]  # model, optimizer, synchronize
 
@@ -253,7 +253,7 @@ def all_off(names: list[str]) -> list[str]:
 
 
 @pytest.mark.claim("E1")
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_losses_are_those_of_one_process(ranks: int) -> None:
     names = list(MODELS) if ranks == 2 else FEW
     assert launch(all_off, ranks, names, timeout=280) == [[]] * ranks

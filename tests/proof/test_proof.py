@@ -1,9 +1,8 @@
 """DDP, ZeRO and FSDP train as one process on the whole batch would, and as torch's classes do.
 
-Each model under DDP, and each way to shard, trains 20 steps on every number of ranks
-(`long_cases`); and every two options that may meet do so in one of the shorter runs
-(`covering_cases`). A launch runs all cases of one number of ranks, since a launch costs more than
-a case.
+Each model under DDP, and each way to shard, trains 20 steps on two ranks and on three
+(`long_cases`); and every two options that may meet, the number of ranks among them, do so in one
+of the shorter runs (`covering_cases`). A launch runs all cases of one number of ranks.
 """
 
 import pytest
