@@ -185,9 +185,8 @@ def test_launches_from_two_threads_at_once_do_not_mix() -> None:
     assert sys.modules["__main__"] is main
 
 
-@pytest.mark.parametrize(
-    ("fn", "ranks", "timeout", "message"),
-    [
+def test_wrong_arguments_are_named() -> None:
+    calls: list[tuple[Any, Any, Any, str]] = [
         (identity, 0, 60, r"ranks must be from 1 to \d+, got 0"),
         (identity, 10**30, 60, r"ranks must be .* got 10{30}: .*open files.*ulimit"),
         (identity, 2.0, 60, "launch: ranks must be a whole number, got 2.0"),
@@ -196,11 +195,10 @@ def test_launches_from_two_threads_at_once_do_not_mix() -> None:
         ([1.0], 4, 60, r"fn must be callable, got \[1.0\]; pass the function"),
         (identity, 1, 0, "timeout must be between 0 and .* got 0"),
         (identity, 1, 1e9, "timeout must .* got 1000000000.0"),
-    ],
-)
-def test_wrong_arguments_are_named(fn: Any, ranks: Any, timeout: Any, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        launch(fn, ranks, timeout=timeout)
+    ]
+    for fn, ranks, timeout, message in calls:
+        with pytest.raises((ValueError, TypeError), match=message):
+            launch(fn, ranks, timeout=timeout)
 
 
 def test_more_ranks_than_open_files_are_refused() -> None:

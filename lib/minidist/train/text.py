@@ -1,6 +1,7 @@
 """The text to learn, which every Python has, and which part of it each rank reads in a step."""
 
 import random
+from functools import cache
 
 import torch
 
@@ -12,6 +13,7 @@ def text() -> str:
     return "\n".join(topics[name] for name in sorted(topics))
 
 
+@cache
 def characters(text: str) -> tuple[torch.Tensor, str]:
     """Number the characters of a text: `alphabet[ids[i]]` is `text[i]`."""
     alphabet = "".join(sorted(set(text)))
