@@ -212,17 +212,15 @@ def test_more_ranks_than_open_files_are_refused() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "local", "found"), [(8, 3, 3), (1, 3, 0), (2, 3, 1), (0, 3, None)]
-)
-def test_under_torchrun_a_rank_takes_a_gpu_that_it_sees(
-    gpus: int, local: int, found: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_under_torchrun_a_rank_takes_a_gpu_that_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     """One for each task, as under Slurm; or shared."""
     monkeypatch.delenv("MINIDIST_DEVICE", raising=False)
-    monkeypatch.setenv("LOCAL_RANK", str(local))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert minidist.device() == torch.device("cpu" if found is None else f"cuda:{found}")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    found = {}
+    for gpus in (8, 1, 2, 0):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        found[gpus] = str(minidist.device())
+    assert found == {8: "cuda:3", 1: "cuda:0", 2: "cuda:1", 0: "cpu"}
 
 
 def test_a_gpu_s_tensors_travel_as_copies_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,27 +247,20 @@ def test_device_must_be_known_and_there(monkeypatch: pytest.MonkeyPatch) -> None
         launch(identity, 1, device="cuda")
 
 
-@pytest.mark.parametrize(
-    ("gpus", "device", "devices", "backend"),
-    [
-        (2, "cpu", ["cpu", "cpu"], "gloo"),
-        (4, None, ["cuda:0", "cuda:1"], "cpu:gloo,cuda:nccl"),
-        (1, None, ["cpu", "cpu"], "gloo"),
-        (1, "cuda", ["cuda:0", "cuda:0"], "gloo"),
-    ],
-)
 def test_gpus_are_used_if_there_are_enough_or_on_demand_shared(
-    gpus: int,
-    device: str | None,
-    devices: list[str],
-    backend: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert _devices(device, 2) == (devices, backend)
-    shared = devices == ["cuda:0"] * 2
-    assert ("2 ranks share 1 GPU(s)" in capsys.readouterr().out) == shared
+    cases: list[tuple[int, str | None, list[str], str, bool]] = [
+        (2, "cpu", ["cpu", "cpu"], "gloo", False),
+        (4, None, ["cuda:0", "cuda:1"], "cpu:gloo,cuda:nccl", False),
+        (1, None, ["cpu", "cpu"], "gloo", False),
+        (1, "cuda", ["cuda:0", "cuda:0"], "gloo", True),
+    ]
+    for gpus, device, *right in cases:
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        found = _devices(device, 2)
+        shared = "2 ranks share 1 GPU(s)" in capsys.readouterr().out
+        assert [*found, shared] == right, (gpus, device)
 
 
 def test_what_cannot_be_sent_is_named() -> None:

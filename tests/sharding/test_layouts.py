@@ -2,6 +2,7 @@
 
 import math
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -21,11 +22,10 @@ def test_worked_example() -> None:
 
 
 @pytest.mark.claim("D10", "E5")
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
-def test_slices_are_equal_and_their_pieces_make_every_tensor_again(ranks: int) -> None:
-    source = random.Random(ranks)
+def test_slices_are_equal_and_their_pieces_make_every_tensor_again() -> None:
+    source = random.Random(1)
     kinds = [(), (0,), (1,), (7,), (3, 5), (2, 3, 4), (2, 0, 3), (11,)]
-    for count in range(20):
+    for ranks, count in product([1, 2, 3, 5, 8], range(20)):
         shapes = [torch.Size(source.choice(kinds)) for _ in range(count % 7)]
         flats = [Flat(shapes, ranks, rank) for rank in range(ranks)]
         first = flats[0]
