@@ -9,6 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 from torch.nn.functional import mse_loss
 
 from course.project.messages import recorded
@@ -166,6 +172,43 @@ def test_no_rank_holds_more_than_its_order_says() -> None:
     for order in (gpipe(4, 8), one_f_one_b(4, 8), interleaved(4, 8, 2)):
         assert launch(held, 4, order) == most_held(order)
     assert most_held(one_f_one_b(4, 8)) == [4, 3, 2, 1]
+
+
+# ---- beside torch's own ----
+
+TORCH: dict[Any, tuple[Order, int]] = {
+    ScheduleGPipe: (gpipe(4, 8), 1),
+    Schedule1F1B: (one_f_one_b(4, 8), 1),
+    ScheduleInterleaved1F1B: (interleaved(4, 8, 2), 2),
+}
+
+
+def by_torch(schedule: Any, chunks: int) -> list[Tensor]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    net, (x, y), size = network(), batch(), LAYERS // (ranks * chunks)
+    stages = [
+        PipelineStage(net[s * size : (s + 1) * size], s, ranks * chunks, torch.device("cpu"))
+        for s in range(rank, ranks * chunks, ranks)
+    ]
+    runs = schedule(stages if chunks > 1 else stages[0], 8, loss_fn=mse_loss)
+    given, wanted = [x] if rank == 0 else [], {"target": y} if rank == ranks - 1 else {}
+    runs.step(*given, **wanted)
+    return gradients(net)
+
+
+def both() -> list[tuple[list[Tensor], list[Tensor]]]:
+    return [
+        (piped(sequence(order))[1], by_torch(schedule, chunks))
+        for schedule, (order, chunks) in TORCH.items()
+    ]
+
+
+def test_gradients_are_those_of_torchs_schedules() -> None:
+    for of_rank in launch(both, 4):
+        for ours, theirs in of_rank:
+            for own, other in zip(ours, theirs, strict=True):
+                assert own.shape == other.shape
+                assert not own.numel() or close(own, other)
 
 
 # ---- what it refuses ----
