@@ -290,9 +290,9 @@ STANDARD = {"__future__", "collections", "functools", "itertools", "math", "typi
 
 def test_the_lesson_is_short() -> None:
     sizes = {path.stem: len(path.read_text().splitlines()) for path in LESSON.values()}
-    offenders = [f"{n}: {size}" for n, size in sizes.items() if size > (150 if n in FIRST else 100)]
+    offenders = [f"{n}: {size}" for n, size in sizes.items() if size > (150 if n in FIRST else 120)]
     assert not offenders, "\n".join(sorted(offenders))
-    assert sum(sizes[name] for name in FIRST) <= 600
+    assert sum(sizes[name] for name in FIRST) <= 620
 
 
 def test_the_lesson_stands_on_torch_alone() -> None:

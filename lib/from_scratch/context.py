@@ -10,7 +10,6 @@ last rank has the most to do; with `zigzag` rank r has pieces r and 2N - 1 - r, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import torch
@@ -34,9 +33,9 @@ def split(full: Tensor, zigzag: bool = False) -> Tensor:
 
 def attention(q: Tensor, k: Tensor, v: Tensor, zigzag: bool = False) -> Tensor:
     """Causal attention of this rank's queries to the keys and values of all ranks."""
-    own = [x.unflatten(-2, (1 + zigzag, -1)).movedim(-3, 0) for x in (q, k, v)]  # by piece
-    found: Tensor = RingAttention.apply(own[0] * q.shape[-1] ** -0.5, torch.stack(own[1:], 1))
-    return found.movedim(0, -3).flatten(-3, -2)
+    own = [x.unflatten(-2, (1 + zigzag, -1)).movedim(-3, 0) for x in (q, k, v)]  # pieces first
+    out: Tensor = RingAttention.apply(own[0] * q.shape[-1] ** -0.5, torch.stack(own[1:], 1))
+    return out.movedim(0, -3).flatten(-3, -2)
 
 
 class RingAttention(torch.autograd.Function):
@@ -61,7 +60,7 @@ class RingAttention(torch.autograd.Function):
         for step, (block, pairs) in enumerate(around(kv)):
             dkv = others if step else own
             for i, j, future in pairs:
-                p = (q[i] @ block[j, 0].mT + future - lse[i]).exp()  # of all keys, not these
+                p = (q[i] @ block[j, 0].mT + future - lse[i]).exp()  # softmax over all keys
                 ds = p * (gradient[i] @ block[j, 1].mT - inner[i])
                 dq[i] += ds @ block[j, 0]
                 dkv[j] += torch.stack([ds.mT @ q[i], p.mT @ gradient[i]])
@@ -75,12 +74,17 @@ class RingAttention(torch.autograd.Function):
 def around(kv: Tensor) -> Iterator[tuple[Tensor, list[tuple[int, int, Any]]]]:
     """Each block in turn, and which of our pieces see which of it, up to where."""
     rank, ranks, zigzag = dist.get_rank(), dist.get_world_size(), len(kv) == 2
-    mine = [*enumerate(pieces(rank, ranks, zigzag))]
+    mine = pieces(rank, ranks, zigzag)
     future = kv.new_full((kv.shape[-2], kv.shape[-2]), -torch.inf).triu(1)
     for step in range(ranks):
         arriving, works = send_right(kv) if step < ranks - 1 else (kv, [])
-        both = product(mine, enumerate(pieces((rank - step) % ranks, ranks, zigzag)))
-        yield kv, [(i, j, future if a == b else 0) for (i, a), (j, b) in both if b <= a]
+        theirs = pieces((rank - step) % ranks, ranks, zigzag)
+        pairs: list[tuple[int, int, Any]] = []
+        for i, query in enumerate(mine):
+            for j, key in enumerate(theirs):
+                if key <= query:  # later pieces stay unseen
+                    pairs.append((i, j, future if key == query else 0))
+        yield kv, pairs
         for work in works:
             work.wait()
         kv = arriving
@@ -93,7 +97,7 @@ def merge(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> tuple[Ten
 
 
 def send_right(tensor: Tensor) -> tuple[Tensor, list[dist.Work]]:
-    """Start to send it; where the left neighbor's arrives, and what to wait for."""
+    """Start to send it; the buffer for the left neighbor's, and the messages to wait for."""
     rank, ranks, arriving = dist.get_rank(), dist.get_world_size(), torch.empty_like(tensor)
     send = dist.P2POp(dist.isend, tensor, (rank + 1) % ranks)
     receive = dist.P2POp(dist.irecv, arriving, (rank - 1) % ranks)

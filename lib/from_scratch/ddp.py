@@ -86,7 +86,7 @@ class OverlappedDDP(BucketedDDP):
 
     def __init__(self, module: nn.Module, comm: Comm, bucket_cap_mb: float = 25) -> None:
         super().__init__(module, comm, bucket_cap_mb)
-        self.missing = [len(bucket) for bucket in self.buckets]  # gradients, in this backward
+        self.missing = [len(bucket) for bucket in self.buckets]  # gradients still to come
         self.bucket_of = {p: i for i, bucket in enumerate(self.buckets) for p in bucket}
         for parameter in self.parameters:
             parameter.register_post_accumulate_grad_hook(self.gradient_ready)
@@ -120,7 +120,7 @@ def in_buckets(parameters: Sequence[Parameter], cap_mb: float) -> list[list[Para
 
 
 def gradient_of(parameter: Parameter) -> Tensor:
-    """Its gradient, which backward must have computed."""
+    """A parameter's gradient, which backward must have computed."""
     if parameter.grad is None:
         raise RuntimeError(f"a parameter of shape {[*parameter.shape]} was not used in this step")
     return parameter.grad

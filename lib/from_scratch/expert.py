@@ -22,7 +22,7 @@ from torch.nn.functional import one_hot
 
 from from_scratch import Comm
 
-Exchange = Callable[..., Any]  # as torch's all_to_all_single
+Exchange = Callable[..., Any]  # called like torch's all_to_all_single
 
 
 class Travel(torch.autograd.Function):
@@ -86,12 +86,12 @@ class Experts(nn.Module):
         return torch.zeros_like(x).index_add(0, token[order], gate[order, None] * home)
 
     def compute(self, rows: Tensor, coming: Tensor) -> Tensor:
-        """What our experts make of the rows, which come by rank, and from each by expert."""
+        """Our experts' outputs for the rows, which come by rank, and from each by expert."""
         expert = torch.arange(len(self.experts), device=rows.device).repeat(self.ranks)
         order = expert.repeat_interleave(coming).argsort(stable=True)
         parts = rows[order].split(coming.view(self.ranks, -1).sum(0).tolist())
-        made = [expert(part) for expert, part in zip(self.experts, parts, strict=True)]
-        return torch.cat(made)[order.argsort()]
+        outputs = [expert(part) for expert, part in zip(self.experts, parts, strict=True)]
+        return torch.cat(outputs)[order.argsort()]
 
 
 def balance(probability: Tensor, chosen: Tensor) -> Tensor:

@@ -51,8 +51,8 @@ class FSDP:
         self.units = [Unit(self, each, [*params]) for each, params in owned.items() if params]
         self.shards = [unit.shard for unit in self.units]  # for the optimizer to step on
         self.begun: list[Unit] = []  # the units of this forward, in order
-        self.ended: list[Unit] = []
-        self.expected: list[Unit] = []  # those of the last forward
+        self.ended: list[Unit] = []  # those that backward will reach
+        self.expected: list[Unit] = []  # the units of the last forward, in order
         self.last_reduce: Any = None
 
     def __call__(self, *args: Any) -> Any:
@@ -86,7 +86,7 @@ class Unit(FlatParameters):
     def __init__(self, model: FSDP, module: nn.Module, parameters: list[Parameter]) -> None:
         super().__init__(parameters, model.comm)
         self.model = model
-        self.shard = Parameter(self.shard.detach().clone())  # it stays when the buffer is freed
+        self.shard = Parameter(self.shard.detach().clone())  # survives the buffer
         self.gathering: Any = None
         self.reshard()
         module.register_forward_pre_hook(self.pre_forward)
@@ -97,7 +97,7 @@ class Unit(FlatParameters):
     # ---- a unit's life ----
 
     def pre_forward(self, *_: Any) -> None:
-        """1. Gather the weights, and start on those of the unit that came next last time."""
+        """1. Gather the weights; start on the unit that followed in the last forward."""
         if self.buffer.untyped_storage().size() and not self.gathering:
             raise RuntimeError(
                 "a unit runs while its weights are in use: activation checkpointing?"

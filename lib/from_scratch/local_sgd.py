@@ -72,7 +72,8 @@ class DiLoCo(LocalSGD):
         self, inner: Optimizer, comm: Comm, every: int, lr: float = 0.7, momentum: float = 0.9
     ) -> None:
         super().__init__(inner, comm, every)
-        self.start = Parameter(parameters_to_vector(self.parameters).detach())  # of the round
+        # The weights with which a round starts.
+        self.start = Parameter(parameters_to_vector(self.parameters).detach())
         self.outer = SGD([self.start], lr, momentum, nesterov=momentum > 0)
 
     @torch.no_grad()
@@ -86,7 +87,7 @@ class DiLoCo(LocalSGD):
         vector_to_parameters(self.start.clone(), self.parameters)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a rank needs to join at the end of a round."""
+        """The state that a rank needs to join at the end of a round."""
         outer = self.outer.state_dict()
         return {"start": self.start.detach(), "outer": outer, "steps": self.steps}
 

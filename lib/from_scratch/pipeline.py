@@ -39,12 +39,12 @@ class Pipeline:
         own = range(self.rank, stages, self.ranks)
         self.modules = {s: layers[s * size : (s + 1) * size] for s in own}
         self.last, self.border, self.group = stages - 1, border, group
-        self.held: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # from forward to backward
-        self.arriving: dict[Work, tuple[Tensor, Any]] = {}  # what a piece of work needs
+        self.held: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # input, output
+        self.arriving: dict[Work, tuple[Tensor, Any]] = {}  # inputs of work, to wait for
         self.leaving: list[tuple[Tensor, Any]] = []
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those of this rank's stages."""
+        """The parameters of this rank's stages."""
         return [p for module in self.modules.values() for p in module.parameters()]
 
     def step(self, works: Sequence[Work], x: Tensor, y: Tensor, loss_of: Callable[..., Any]) -> Any:
@@ -56,7 +56,7 @@ class Pipeline:
             raise ValueError(f"{len(x)} samples do not divide into {micro} micro-batches")
         xs, ys, losses = x.chunk(micro), y.chunk(micro), []
         for kind, stage, m in works:
-            made, to = None, stage + 1 if kind == "F" else stage - 1
+            result, to = None, stage + 1 if kind == "F" else stage - 1
             if stage in self.modules and kind == "F":
                 given = self.received(("F", stage, m)).requires_grad_() if stage else xs[m]
                 module = self.modules[stage]
@@ -64,32 +64,32 @@ class Pipeline:
                 if stage == last:
                     out = loss_of(out, ys[m]) / micro
                     losses.append(out.detach())
-                self.held[stage, m], made = (given, out), out.detach()
+                self.held[stage, m], result = (given, out), out.detach()
             elif stage in self.modules:
                 given, out = self.held.pop((stage, m))
                 out.backward(self.received(("B", stage, m)) if stage < last else None)
-                made = given.grad
+                result = given.grad
             if 0 <= to <= last:
-                self.carry((kind, to, m), made, stage % self.ranks, to % self.ranks)
+                self.carry((kind, to, m), result, stage % self.ranks, to % self.ranks)
         for _, message in self.leaving:
             message.wait()
         return torch.stack(losses).sum() if losses else None
 
-    def carry(self, work: Work, made: Any, src: int, dst: int) -> None:
+    def carry(self, work: Work, out: Any, src: int, dst: int) -> None:
         """Start to move what `work` needs from rank `src` to rank `dst`."""
-        if src == self.rank and made.shape != self.border.shape:
-            raise ValueError(f"{[*made.shape]} is no border, which is {[*self.border.shape]}")
+        if src == self.rank and out.shape != self.border.shape:
+            raise ValueError(f"{[*out.shape]} is no border, which is {[*self.border.shape]}")
         self.leaving = [each for each in self.leaving if not each[1].is_completed()]
         if src == dst == self.rank:
-            self.arriving[work] = made, None
+            self.arriving[work] = out, None
         elif src == self.rank:
-            self.leaving.append((made, dist.isend(made, group=self.group, group_dst=dst)))
+            self.leaving.append((out, dist.isend(out, group=self.group, group_dst=dst)))
         elif dst == self.rank:
             buffer = torch.empty_like(self.border)
             self.arriving[work] = buffer, dist.irecv(buffer, group=self.group, group_src=src)
 
     def received(self, work: Work) -> Tensor:
-        """What a piece of work needs, once it is here."""
+        """The tensor that a piece of work needs, once it has arrived."""
         tensor, message = self.arriving.pop(work)
         if message:
             message.wait()

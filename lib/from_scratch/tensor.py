@@ -11,7 +11,6 @@ Shoeybi et al., *Megatron-LM* (2019), section 3; `sequence`: Korthikanti et al. 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -70,12 +69,13 @@ class SplitBlock(nn.Module):
         super().__init__()
         self.columns = ParameterList(shard(weight, 0, comm) for weight in columns)
         self.inner, self.rows = inner, shard(rows, 1, comm)
-        enter = (all_gather, reduce_scatter) if sequence else (same, all_reduce)
-        self.enter, self.leave = ((comm, *pair) for pair in (enter, reversed(enter)))
+        there, back = (all_gather, reduce_scatter) if sequence else (same, all_reduce)
+        self.enter = comm, there, back
+        self.leave = comm, back, there
 
     def forward(self, x: Tensor) -> Any:
         x = Paired.apply(x, *self.enter)
-        hidden = self.inner(*map(partial(linear, x), self.columns))
+        hidden = self.inner(*[linear(x, weight) for weight in self.columns])
         return Paired.apply(linear(hidden, self.rows), *self.leave)
 
 
@@ -88,7 +88,7 @@ def attend(head: int, *qkv: Tensor) -> Tensor:
 
 
 def even(count: int, what: str, comm: Comm) -> int:
-    """How many each rank has."""
+    """Each rank's share of the count."""
     if count % comm.ranks:
         raise ValueError(f"{count} {what} cannot be split evenly among {comm.ranks} ranks")
     return count // comm.ranks

@@ -46,12 +46,13 @@ class FlatParameters:
             view.copy_(parameter.detach())
             parameter.data = view
         self.shard = Parameter(self.buffer.chunk(comm.ranks)[comm.rank])
-        self.missing = len(parameters)  # gradients, in this backward
+        self.missing = len(parameters)  # gradients still to come in this backward
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """The part of `flat` that belongs to each parameter, in its shape."""
         sizes = [shape.numel() for shape in self.shapes]
-        return [*map(Tensor.view, flat[: sum(sizes)].split(sizes), self.shapes)]
+        parts = flat[: sum(sizes)].split(sizes)  # without the padding
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def reduce_gradients(self, before: Any = None) -> Any:
         """Start to add the mean gradient to the shard's, and free the parameters' own gradients.
@@ -62,9 +63,9 @@ class FlatParameters:
         for parameter, view in zip(self.parameters, self.views(flat), strict=True):
             torch.div(gradient_of(parameter), self.comm.ranks, out=view)
             parameter.grad = None
-        if self.shard.grad is not None:  # from an earlier backward
+        if self.shard.grad is not None:  # an earlier backward's
             if before:
-                before.wait()  # for it may be the one that brings it
+                before.wait()  # it may be the reduction that fills it
             flat.chunk(self.comm.ranks)[self.comm.rank].add_(self.shard.grad)
         self.shard.grad = torch.empty_like(self.shard)
         work = self.comm.reduce_scatter(self.shard.grad, flat, async_op=True)

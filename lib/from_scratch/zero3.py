@@ -61,5 +61,5 @@ class ZeRO3(nn.Module):
         return dict(zip(self.names, self.flat.views(full), strict=True))
 
     def forward(self, *args: Any) -> Any:
-        """As the module's own, with gathered weights."""
+        """The module's own forward, with gathered weights."""
         return torch.func.functional_call(self.module, self.weights(), args)
