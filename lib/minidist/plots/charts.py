@@ -15,7 +15,7 @@ from minidist.plots import style
 from minidist.plots.style import COLORS, GREY, PHASE
 from minidist.profiler.spans import COMPUTE, Span, rows
 
-BETWEEN = 0.2  # of a phase's width, for what comes between two
+BETWEEN = 0.2  # gap between two phases, in widths of a phase
 
 
 def memory_curve(
@@ -73,14 +73,14 @@ def _by_phase(one: Any) -> tuple[list[float], dict[float, str]]:
     return np.interp(range(len(times)), points, x).tolist(), phases
 
 
-BAR = 0.74  # of a row's height
+BAR = 0.74  # height of a bar, in heights of a row
 GAP = 1.0  # rows between two ranks, where the next one's name stands
-LANE = 14  # letters in a line of a lane's name
-FREE = 0.9  # of a bar that its name may fill
+LANE = 14  # letters per line in a lane's name
+FREE = 0.9  # share of a bar that its name may fill
 
 
 def gantt(spans: Iterable[Span], *, names: Sequence[str] | None = None) -> Figure:
-    """What ran when: for each rank a row for each lane, in milliseconds since the first span.
+    """Spans over time: for each rank a row for each lane, in milliseconds since the first span.
 
     A bar has its name in it where there is room, or else only the last word of it ("3" of
     "bucket 3"); its colour says which kind it is of. Bars of a lane that overlap are on rows of

@@ -23,7 +23,7 @@ from minidist.schedule.replay import Replay
 
 
 def trace(replay: Replay) -> Figure:
-    """What every rank holds, chunk by chunk, before the first step and after each one.
+    """Chunks on every rank, before the first step and after each one.
 
     A cell lists the ranks whose parts are summed in it, and fills up with their number; what the
     step has changed is outlined, a finished sum is green.
@@ -78,7 +78,7 @@ CHOICES = '<div class="minidist-widget choices" data-labels="{labels}">\n{figure
 
 
 class Stepper(NamedTuple):
-    """What `stepper` returns: a notebook shows it as the picture, a terminal as one line."""
+    """A schedule to step through: a notebook shows it as the picture, a terminal as one line."""
 
     replay: Replay
     others: tuple[Replay, ...] = ()  #: to choose from, beside it

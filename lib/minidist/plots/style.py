@@ -1,4 +1,4 @@
-"""What all pictures share: colours, transparent figures, bare axes, a legend below them."""
+"""The look of all pictures: colours, transparent figures, bare axes, a legend below them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""What a replayed schedule did, in numbers and words. Without imports: it runs in a page, too."""
+"""A replayed schedule in numbers and words. Without imports: it runs in a page, too."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def sentences(step: Iterable[Event]) -> list[str]:
             runs[-1].append(event)
         else:
             runs.append([event])
-    said = []
+    lines = []
     for events in runs:
         src, dst, reduce, *parts = _alike(events[0])
         chunks = [str(event.chunk) for event in events]
         noun, it = ("chunk", "it") if len(chunks) == 1 else ("chunks", "them")
         carried, result = ("+".join(map(str, who)) for who in parts)
-        said.append(
+        lines.append(
             f"rank {src} sends {noun} {', '.join(chunks)} ({carried}) to rank {dst}, which "
             f"{f'adds {it}' if reduce else 'overwrites its own'}: {result}"
         )
-    return said
+    return lines
 
 
 def _alike(event: Event) -> tuple[Any, ...]:
