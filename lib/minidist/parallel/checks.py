@@ -1,4 +1,4 @@
-"""What DDP, ZeRO and FSDP all refuse: a module or a parameter that none of them could handle.
+"""Checks of DDP, ZeRO and FSDP alike: a module or a parameter that none of them could handle.
 
 Called once, by the public entry of each wrapper, before anything is changed. Messages name the
 argument; whoever calls adds the rank.

@@ -18,19 +18,19 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from minidist.comm.comm import Comm
 
-LABEL = "shards"  # in a state dict's metadata: whose shards it holds
-PREFIX = "module."  # of names in a wrapper around a module
+LABEL = "shards"  # key in a state dict's metadata: whose shards it holds
+PREFIX = "module."  # before names in a wrapper around a module
 
 
 @dataclass(frozen=True)
 class ShardedParams:
     """Parameters of one dtype and device, in a flat buffer of which each rank keeps a shard."""
 
-    comm: Comm  # between the ranks
-    parameters: Sequence[Parameter]  # as the module has them
+    comm: Comm  # the one between the ranks
+    parameters: Sequence[Parameter]  # the module's own
     shards: Sequence[Parameter]  # this rank's part of each, maybe empty, with its gradient
     layout: Any  # a Flat or a RowLayout, where they lie in the shards
-    wholes: Callable[[torch.Tensor], list[torch.Tensor]]  # of all ranks' shards: each parameter
+    wholes: Callable[[torch.Tensor], list[torch.Tensor]]  # all ranks' shards → each parameter
 
     def gather(self, parts: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         kept = self.shards[0]
@@ -44,10 +44,10 @@ class ShardedParams:
 
 
 class Holder(Protocol):
-    """What shards parameters of a model."""
+    """A unit, an optimizer or a layer that shards parameters of a model."""
 
-    comms: Sequence[Comm]  # between the ranks that share them; then, if any, the replicas
-    modules: Sequence[nn.Module]  # of which a model holds all or none
+    comms: Sequence[Comm]  # one between the ranks that share them, maybe one between replicas
+    modules: Sequence[nn.Module]  # a model holds all of them or none
 
     def sharded(self, gradients: bool) -> list[ShardedParams]:
         """Return those whose values are sharded, or else whose averaged gradients are."""

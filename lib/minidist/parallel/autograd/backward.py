@@ -56,7 +56,7 @@ class BackwardPass:
 
     def __init__(self) -> None:
         self._callback: ReferenceType[Callable[[], None]] | None = None  # None: closed
-        self.mark: Mark = NOTHING  # of the last pass, in the timeline; whoever began it ends it
+        self.mark: Mark = NOTHING  # the last pass in the timeline; whoever began it ends it
 
     @property
     def under_way(self) -> bool:
@@ -117,7 +117,7 @@ class Backward(BackwardPass):
         super().__init__()
         self._owner = ref(owner)  # [Note: who holds whom]
         self.hook: Callable[[Parameter], None] = partial(_arrive, ref(self))
-        self.arrivals: dict[Parameter, None] = {}  # of this backward or the last one, in order
+        self.arrivals: dict[Parameter, None] = {}  # order in this or the last backward
         self._expected: bool | None = None  # a backward: whether to be synchronized; None: none is
         self._opaque = False  # no tensor was found in the last forward's output
         self._sync = False  # the present pass is synchronized

@@ -1,4 +1,4 @@
-"""What DDP refuses: arguments, modules, and gradients that cannot be averaged."""
+"""Checks of DDP: of arguments, modules, and gradients that cannot be averaged."""
 
 import math
 from collections.abc import Container, Mapping, Sequence
@@ -16,7 +16,7 @@ from minidist.parallel.checks import check_module, check_tensors, is_number, not
 NAME = "DistributedDataParallel"
 Kinds = dict[Parameter, tuple[torch.dtype, torch.device]]
 
-INSTEAD = {  # of arguments that torch alone has: what to do
+INSTEAD = {  # arguments that torch alone has → what to do instead
     "batched_grad_copy": "pass gradient_as_bucket_view=True to save the copies",
     "bucket_cap_mb_list": "pass first_bucket_mb and bucket_cap_mb",
     "delay_all_reduce_named_params": "freeze them, and all-reduce their gradients yourself",

@@ -97,7 +97,7 @@ class DistributedDataParallel(NotCopied, nn.Module):
         self.module, self.process_group = module, self.comm.group
         self.device, self.device_ids = next(module.parameters()).device, device_ids or None
         self.require_backward_grad_sync, self.steps = True, 0
-        self.weight = 1.0  # of this rank's gradients in the next mean
+        self.weight = 1.0  # weight of this rank's gradients in the next mean
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
         self._names, self._kinds = {p: n for n, p in named}, checks.kinds(module)
         self._backward = Backward(self)
@@ -109,7 +109,7 @@ class DistributedDataParallel(NotCopied, nn.Module):
             self._backward.hook,
             gradient_as_bucket_view,
         )
-        self._used: set[Parameter] = set()  # on this rank, since the last average
+        self._used: set[Parameter] = set()  # those used on this rank since the last average
         self._join: Join | None = None
         self._forwards, self._buffers_due = 0, False  # forwards outside `join`
 
@@ -147,7 +147,13 @@ class DistributedDataParallel(NotCopied, nn.Module):
             at = f"{what} after {self._forwards} forwards, {self.steps} backwards"
             agree_on(self.comm, f"{checks.NAME}, {at}")
 
-    # ---- backward: autograd's hook → Backward → these checks → Reducer ----
+    # ---- backward ----
+    #
+    #                          Backward
+    #    its hook, called    ↗          ↘    backward_begins, gradient_arrives, backward_ends
+    #                 autograd          this wrapper, which checks
+    #    the hook, set on    ↖          ↙    prepare, gradient_ready, launch_rest, finish
+    #    each parameter        Reducer
 
     @torch.no_grad()
     def backward_begins(self, sync: bool) -> None:
@@ -172,7 +178,7 @@ class DistributedDataParallel(NotCopied, nn.Module):
         if sync:
             self._reducer.gradient_ready(parameter)
         elif self._reducer.as_view and parameter.grad is not None:
-            view = bucket.views[parameter]  # in which it accumulates
+            view = bucket.views[parameter]  # gradients accumulate there
             parameter.grad = view if parameter.grad is view else view.copy_(parameter.grad)
 
     @torch.no_grad()
@@ -186,7 +192,7 @@ class DistributedDataParallel(NotCopied, nn.Module):
     def _launch_rest(self) -> set[Parameter]:
         self._reducer.launch_rest()
         used, self._used = self._used, set()
-        return self._reducer.used_by_some_rank(used) if self._find else used  # which is all
+        return self._reducer.used_by_some_rank(used) if self._find else used  # all of them
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ CODES = OUT, FORWARD, BACKWARD = ["out of batches", "forward", "backward"]
 
 
 class Join:
-    """What the ranks in a `join` say that they do next: see [Note: shadow passes]."""
+    """Announcements of what the ranks in a `join` do next: see [Note: shadow passes]."""
 
     def __init__(self, comm: Comm) -> None:
         self.comm = comm

@@ -80,7 +80,7 @@ class Reducer:
             elif gradient is not view or self.scale != 1:
                 torch.mul(gradient, self.scale, out=view)
             if self.as_view and ready and gradient is not None:
-                parameter.grad = view  # which frees the gradient's own memory
+                parameter.grad = view  # frees the gradient's own memory
         if self.comm_hook:
             work: Pending = self.comm_hook(bucket)  # what the user sends instead
         else:
@@ -94,7 +94,7 @@ class Reducer:
 
     def used_by_some_rank(self, used: Container[Parameter]) -> set[Parameter]:
         """7. Learn which parameters had a gradient on some rank, if they may differ."""
-        parameters = list(self.bucket_of)  # in one order on all ranks
+        parameters = list(self.bucket_of)  # the same order on all ranks
         here = [parameter in used for parameter in parameters]
         return set(compress(parameters, on_some_rank(here, parameters[0].device, self.comm)))
 

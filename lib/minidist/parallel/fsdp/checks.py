@@ -1,4 +1,4 @@
-"""What `fully_shard` refuses: arguments, modules, ranks that wrap differently, and later misuse."""
+"""Checks of `fully_shard`: arguments, modules, ranks that wrap differently, and later misuse."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
@@ -25,7 +25,7 @@ AT_ONCE = 16  # facts that are compared in one message
 _PREFETCH = "the order of the last forward decides"
 _MEAN = "gradients are means over the ranks; scale the loss"
 
-INSTEAD = {  # of arguments and methods that FSDP2 alone has: what to do
+INSTEAD = {  # arguments and methods that FSDP2 alone has → what to do instead
     "shard_placement_fn": "parameters are sharded along their first dimension",
     "offload_policy": "shards stay on the module's device",
     "ignored_params": "keep parameters that are not to be sharded outside of the module",

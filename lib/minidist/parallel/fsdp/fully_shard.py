@@ -126,7 +126,7 @@ class UnshardHandle(NamedTuple):
 
 
 class FSDPModule:
-    """What a unit can do, as PyTorch's class of that name: a base of its module's new class."""
+    """Methods of a unit, as in PyTorch's class of that name: a base of its module's new class."""
 
     _unit: Unit
 

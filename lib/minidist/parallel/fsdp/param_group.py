@@ -25,9 +25,9 @@ from minidist.parallel.sharding.layouts import RowLayout
 class MixedPrecisionPolicy(NamedTuple):
     """The fields of torch's class of this name, whose import takes a second or more."""
 
-    param_dtype: torch.dtype | None = None  # of gathered parameters; None: as they are
-    reduce_dtype: torch.dtype | None = None  # in which gradients are averaged; None: as gathered
-    output_dtype: torch.dtype | None = None  # of what forward returns; None: as it is
+    param_dtype: torch.dtype | None = None  # gathered parameters; None: as they are
+    reduce_dtype: torch.dtype | None = None  # gradients as they are averaged; None: as gathered
+    output_dtype: torch.dtype | None = None  # forward's output; None: as it is
     cast_forward_inputs: bool = True  # the floating-point ones, to param_dtype
 
 
@@ -50,7 +50,7 @@ class ParamGroup:
         self.names, parameters, self.places = map(list, zip(*infos, strict=True))
         shapes = [parameter.shape for parameter in parameters]
         self.layout = RowLayout(shapes, comm.ranks, comm.rank)
-        self.dtype = parameters[0].dtype  # of the shards
+        self.dtype = parameters[0].dtype  # the shards' dtype
         casts = self.dtype.is_floating_point
         self.param_dtype = (policy.param_dtype if casts else None) or self.dtype
         self.reduce_dtype = (policy.reduce_dtype if casts else None) or self.param_dtype

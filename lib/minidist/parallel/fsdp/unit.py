@@ -77,17 +77,17 @@ class Unit:
         reshard_after_forward: bool | None,
         agree: Callable[[str, bool], Handle | None],
     ) -> None:
-        self.modules, self.comms, self.comm = modules, comms, comms[0]  # that share each parameter
-        self.replicate = comms[1] if len(comms) == 2 else None  # those with the same shards
+        self.modules, self.comms, self.comm = modules, comms, comms[0]  # between the shards
+        self.replicate = comms[1] if len(comms) == 2 else None  # ranks with the same shards
         self.policy, self.reshard_after_forward, self._agree = policy, reshard_after_forward, agree
         self.requires_gradient_sync = True
         self.sharded, self.training = ShardedState.SHARDED, TrainingState.IDLE
         self.name = "root"  # or the modules' names in the outermost one
-        self.owner = f"rank {self.comm.rank} of {self.comm.ranks}"  # of the shards
+        self.owner = f"rank {self.comm.rank} of {self.comm.ranks}"  # whose shards these are
         self.context = FSDPContext()  # shared by all units of the model
         self.groups = [ParamGroup(group, lambda: self.title, self.comm, policy) for group in infos]
         self._kinds = ", ".join(type(each).__name__ for each in modules)
-        self.to_run: set[nn.Module] = set()  # in a forward that has begun
+        self.to_run: set[nn.Module] = set()  # modules still to come in a forward that has begun
         self._gathers: list[Handle] = []
 
     # ---- the life of a unit ----
@@ -199,7 +199,7 @@ class ReducedGroup(NamedTuple):
     unit: Unit
     group: ParamGroup
     present: list[bool]  # which parameters had a gradient here
-    mean: torch.Tensor | None  # which may still be wanted, if not all had one
+    mean: torch.Tensor | None  # kept if not all had one: it may still be wanted
 
 
 class Reduction:
@@ -210,7 +210,7 @@ class Reduction:
         ranks = unit.comm.ranks * (unit.replicate.ranks if unit.replicate else 1)
         self.handles = unit.agree(what, async_op=True)
         self.groups: list[ReducedGroup] = []
-        self.means: list[torch.Tensor] = []  # of each group, this rank's part
+        self.means: list[torch.Tensor] = []  # one per group: this rank's part
         for group in (each for each in unit.groups if any(each.trainable)):
             gradients, present = group.pack_gradients(1 / ranks)
             mean = gradients.new_empty(group.layout.shard_numel)
@@ -235,7 +235,7 @@ class Reduction:
 
 
 class FSDPContext:
-    """What the units of one model share while forward and backward run."""
+    """State that the units of one model share while forward and backward run."""
 
     def __init__(self) -> None:
         self.units: list[Unit] = []  # the outermost first
@@ -244,10 +244,10 @@ class FSDPContext:
         self.following: dict[Unit, Unit] = {}  # unit → the one that the last forward began next
         self.previous: dict[Unit, Unit] = {}  # unit → the one whose forward ended before
         self.backward = BackwardPass()
-        self.outermost: nn.Module | None = None  # whose forward, now under way, all others are in
+        self.outermost: nn.Module | None = None  # the one whose forward contains all others
         self._reductions: list[Reduction] = []
-        self._begun: list[Unit] = []  # in this forward, in order
-        self._ended: list[Unit] = []  # in this forward, in order, if backward will come to them
+        self._begun: list[Unit] = []  # the units of this forward, in order
+        self._ended: list[Unit] = []  # those of them that backward will reach, in order
         self._forward_mark: Mark = NOTHING
 
     def begin_forward(self, unit: Unit, module: nn.Module) -> None:
@@ -276,7 +276,7 @@ class FSDPContext:
     def end_backward(self) -> None:
         for unit in reversed(self.units):
             if unit.training is not TrainingState.FORWARD:
-                unit.post_backward()  # of those whose inputs need no gradient
+                unit.post_backward()  # nothing else calls it where no input needs a gradient
         while self._reductions:
             self._advance_reductions()
         self._write_unused()

@@ -124,7 +124,7 @@ def load_full_state_dict(module: nn.Module, state_dict: Mapping[str, Any]) -> No
             the first name there that is missing, too many, or of another shape or dtype.
     """
     inner = bare(module)
-    sharded(inner, gradients=False)  # of all of a unit, and resharded
+    sharded(inner, gradients=False)  # checks that units are complete, and reshards them
     own = inner.state_dict(keep_vars=True)
     mine: OrderedDict[str, Any] = OrderedDict()
     problem = f"expected a dict, got a {type(state_dict).__name__}"

@@ -28,16 +28,16 @@ class ShardedBucket:
             view.copy_(parameter.detach())
             parameter.data = view
         self.ranges = dict(zip(self.parameters, self.flat.ranges(), strict=True))
-        self.shards = tuple(  # of each parameter this rank's part, 1-D, maybe empty
+        self.shards = tuple(  # this rank's part of each parameter, 1-D, maybe empty
             Parameter(piece, requires_grad=first.requires_grad)
             for piece in self.flat.pieces(self.shard)
         )
         self.flat_grad: torch.Tensor | None = None  # [padded]: packed, or on their way
         self.grad_shard: torch.Tensor | None = None  # [shard_numel]: the mean of this rank's shard
-        self.stepped = False  # on `grad_shard`, so the next gradients replace it
-        self.used: set[Parameter] = set()  # they had a gradient since they were last zeroed
-        self.expected: set[Parameter] = set()  # autograd is not done with them in this round
-        self._packed: set[Parameter] = set()  # they have a gradient in this round
+        self.stepped = False  # True if a step used `grad_shard`: the next gradients replace it
+        self.used: set[Parameter] = set()  # those with a gradient since they were last zeroed
+        self.expected: set[Parameter] = set()  # those that autograd has still to reach this round
+        self._packed: set[Parameter] = set()  # those with a gradient in this round
 
     @property
     def trains(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a ZeroOptimizer refuses, and what must be alike on all ranks."""
+"""Checks of a ZeroOptimizer: what it refuses, and what must be alike on all ranks."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain

@@ -50,10 +50,10 @@ class Slices:
         self.bucket_of = {each: bucket for bucket in buckets for each in bucket.parameters}
         self.sync = True  # or backward leaves gradients where they are, for a later one
         self.backward = BackwardPass()
-        self._pending: deque[ShardedBucket] = deque()  # of this backward, not yet sent
+        self._pending: deque[ShardedBucket] = deque()  # this backward's buckets still to send
         self._in_flight: tuple[ShardedBucket, Handle, torch.Tensor] | None = None
-        self._reduced = False  # the gradients, since the last step
-        self._unused_dropped = False  # since they were reduced
+        self._reduced = False  # True if gradients were, since the last step
+        self._unused_dropped = False  # True if they were, since that reduction
         self._hooks: list[finalize[[], Slices]] = []
         for parameter in self.bucket_of:
             if stage == 2 and parameter.requires_grad:  # called once its gradient is accumulated
@@ -62,7 +62,7 @@ class Slices:
 
     def step(self, inner: Optimizer) -> None:
         self.average_gradients()  # unless the user, to clip them, has done so already
-        inner.step()  # on this rank's shards; what it keeps for them is 1/N of the state
+        inner.step()  # updates this rank's shards, so it keeps 1/N of the state
         gathers = []
         for index, bucket in enumerate(self.buckets):
             if bucket.trains:
