@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from minidist.formulas.inputs import Gpu, TrainingStep
 
-HALVES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}  # of an all-reduce's bytes
+HALVES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}  # halves of an all-reduce
 
 
 def priced(name: str, size: float, nodes: int, local: int, gpu: Gpu) -> float:

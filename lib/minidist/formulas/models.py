@@ -106,10 +106,10 @@ def part(
     """
     each = 1 / tensor / micro_batches
     kept = held(pipeline, micro_batches, interleaved) / pipeline
-    entries = sizes.tokens * sizes.width * sizes.units  # which checkpoints keep of all blocks
+    entries = sizes.tokens * sizes.width * sizes.units  # kept by checkpoints, of all blocks
 
     def checkpointed(number: float) -> float:
-        inputs = min(entries, number)  # of blocks, each kept for as long as a micro-batch is here
+        inputs = min(entries, number)  # a block's is kept as long as a micro-batch is here
         return (number - inputs + inputs * kept) * each
 
     return {

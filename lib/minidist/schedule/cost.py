@@ -159,7 +159,7 @@ def _delays(late: Floats, step: Step, extra: Floats, times: int) -> Floats:
     source, hop = np.arange(len(late)), np.zeros(len(late))
     source[step.dst], hop[step.dst] = step.src, extra
     found, origin, way = late, np.arange(len(late)), np.zeros(len(late))  # no hops so far
-    worst = np.maximum(late, late[source] + hop)  # of at most one hop
+    worst = np.maximum(late, late[source] + hop)  # paths of at most one hop
     while times:
         if times % 2:
             found = np.maximum(found, worst[origin] + way)

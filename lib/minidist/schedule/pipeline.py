@@ -29,7 +29,7 @@ class Work(NamedTuple):
         return f"{self.kind}({self.stage}, {self.micro})"
 
 
-Order = Sequence[Sequence[Work]]  # of each rank
+Order = Sequence[Sequence[Work]]  # each rank's work
 TAKES = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
 
@@ -145,7 +145,7 @@ def follows(work: Work, stages: int) -> int | None:
 
 
 def needs(work: Work, stages: int) -> list[Work]:
-    """What has to be done before; where two are given, one of them: backward in one piece or two.
+    """Work that must come before; of two, one is enough: backward in one piece, or in two.
 
     The first stage needs nothing, the last its own forward.
     """

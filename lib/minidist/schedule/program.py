@@ -27,7 +27,7 @@ WINDOW = 4
 
 
 class RankStep(NamedTuple):
-    """What one rank does in one step; `width` and `swaps` are about *all* ranks' messages."""
+    """One rank's messages in one step; `width` and `swaps` are about *all* ranks' messages."""
 
     width: int  # chunks in the longest
     swaps: bool  # some rank reduces into a chunk that it sends
@@ -117,8 +117,9 @@ def lay_out(
         begin, end = dict(enumerate(edge)), dict(enumerate(edge[1:]))
     else:
         begin, end = dict.fromkeys(dict(size), 0), dict(size)
-    # A segment of a run of chunks is not one of the next step's run; and of chunks that are tensors
-    # a rank does not know the longest of all. Then a step lands before the next one is sent.
+    # A step lands before the next is sent, unless segments match: as many on all ranks, with the
+    # same elements in both steps. In runs they do not (half of chunks 0 and 1 is not half of 1 and
+    # 2), nor where chunks are tensors, of which a rank does not know the longest.
     runs = any(step.width > 1 for step in prog.steps)
     apart = runs or not isinstance(size, int)
 
@@ -134,8 +135,8 @@ def lay_out(
     for number, step in enumerate(prog.steps):
         count = 0  # segments of each message; 0: as many as its own size asks for
         if isinstance(size, int):  # on all ranks as many as the step's longest message has
-            # Runs may overlap in part. Where ranks swap them, a segment of the one must not be
-            # reduced before a later segment of the other has left with the old value.
+            # Runs that ranks swap go in one segment. They may overlap in part, and a segment of one
+            # must not be reduced before a later one of the other has left with the old value.
             one = step.swaps and step.width > 1
             count = 1 if one else pieces(step.width * end[0])
         receives = [cut(send.src, send, count) for send in step.receives]

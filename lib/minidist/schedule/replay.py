@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Contributors = tuple[int, ...]  # ranks in ascending order; a rank counted twice stands twice
 State = tuple[tuple[Contributors, ...], ...]  # state[rank][chunk]
 Goal = tuple[tuple[Contributors | None, ...], ...]  # None: whatever is left there
-FIELDS = ("src", "dst", "chunk", "reduce", "width")  # of a message
+FIELDS = ("src", "dst", "chunk", "reduce", "width")  # attributes of a message
 
 
 class Fault(Exception):
@@ -53,7 +53,7 @@ class Event:
 
 
 class Replay:
-    """What each rank holds while the steps of a schedule pass.
+    """The contents of each rank's chunks while the steps of a schedule pass.
 
     Attributes:
         start: what each (rank, chunk) holds before the first step.
@@ -128,7 +128,7 @@ class Replay:
             _check_ports(where, messages)
 
     def state(self, after: int | None = None) -> State:
-        """What each rank holds after so many steps; after all of them by default."""
+        """The contents of each rank's chunks after so many steps; after all by default."""
         held = [list(row) for row in self.start]
         for event in self.events:
             if after is None or event.step < after:
@@ -241,7 +241,7 @@ def listing(things: Sequence[object], noun: str = "") -> str:
 
 
 def _lack(rank: int, chunk: int, have: Contributors, want: Contributors, chunks: int) -> str:
-    """What a rank has too little or too much of, at the end."""
+    """A sentence about the part that a rank lacks, or has too much, at the end."""
     what = f"chunk {chunk}" if chunks > 1 else "the tensor"
     missing, foreign = sorted({*want} - {*have}), sorted({*have} - {*want})
     if not have:

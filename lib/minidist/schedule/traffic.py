@@ -46,7 +46,7 @@ def _phases(schedule: Schedule) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a schedule moves: arrays with one entry for each rank, and bytes that leave a node."""
+    """Traffic of a schedule: arrays with one entry for each rank, and bytes that leave a node."""
 
     steps: int
     sent_messages: Ints
